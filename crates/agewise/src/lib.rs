@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `agewise` command as a library, for its own tests: one module a subcommand. Not a stable
+//! The `agewise` command as a library, for its own tests: one module per subcommand. Not a stable
 //! interface.
 //!
 //! Features, all on by default: `fuse` and `web` (parts of the daemon), `lab`, and `bench` (with

@@ -115,7 +115,7 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
         line["message"]
             .as_str()
             .unwrap()
-            .contains("no regular file")
+            .contains("not a regular file")
     });
     std::fs::remove_file(&toml).unwrap();
     write_config(daemon.directory.path(), &age_rule(exerciser.pid(), ""));

@@ -91,8 +91,8 @@ fn what_is_unknown_is_told_with_the_nearest_name() {
             "did you mean `nvme`",
         ),
         (vec!["lab", "run", "kv", "--memory", "100K"], "512 KiB"),
-        (vec!["lab", "run", "kv", "--memory", "much"], "no size"),
-        (vec!["lab", "inspect", "kv", "--at", "2"], "no time"),
+        (vec!["lab", "run", "kv", "--memory", "much"], "not a size"),
+        (vec!["lab", "inspect", "kv", "--at", "2"], "not a time"),
         (
             vec![
                 "lab",

@@ -270,7 +270,7 @@ fn what_makes_no_sense_is_an_error_and_moves_nothing() {
         ),
         (
             &["reclaim", "--pid", &own, "--older-than", "5s"],
-            "came from",
+            "ancestors",
         ),
     ] {
         let output = agewise(arguments);
@@ -488,7 +488,7 @@ fn a_disk_that_fills_ends_a_recording_whose_beginning_stays_readable() {
         said.contains(out) && said.contains("stays readable"),
         "{said}"
     );
-    assert!(said.contains("the command goes on"), "{said}");
+    assert!(said.contains("the command continues"), "{said}");
     let info = agewise(&["trace", "info", out, "--format", "json"]);
     assert!(info.status.success(), "{}", text(&info.stderr));
     assert!(number(&last(&info), "accesses") > 10_000);

@@ -345,7 +345,6 @@ fn wrong_arguments_are_refused_with_a_reason() {
     }
 }
 
-/// A row of `doctor`.
 fn doctor_row(name: &str) -> Value {
     let doctor = agewise(&["doctor", "--format", "json"]);
     let text = String::from_utf8(doctor.stdout).unwrap();

@@ -66,7 +66,6 @@ const UNIFORM: Load = Load {
 pub struct Refaults {
     /// For each 1000 operations, on average, without sorting.
     plain: f64,
-    /// With it.
     sorted: f64,
     /// Relative change; -0.3 is 30 % fewer.
     change: Option<f64>,
@@ -84,7 +83,6 @@ pub struct Sort {
     pairs: u16,
     /// Hot half, then cold half: refaults for each 1000 operations, without sorting.
     hotcold_plain_refaults_per_kop: f64,
-    /// With it.
     hotcold_sorted_refaults_per_kop: f64,
     /// Relative change.
     hotcold_change_ratio: Option<f64>,

@@ -33,7 +33,7 @@ pub struct AgeArgs {
 
     /// Time between two looks at all memory: `auto`, or a duration of at least 100ms.
     ///
-    /// `auto` takes the narrowest bin: more looks would cost CPU time and tell nothing.
+    /// `auto` uses the narrowest bin: more looks would cost CPU time without adding information.
     #[arg(long, value_name = "DURATION", default_value = "auto", value_parser = scan_interval)]
     pub scan_interval: ScanInterval,
 
@@ -44,15 +44,15 @@ pub struct AgeArgs {
     /// Follow every page instead of a sample.
     ///
     /// Beyond 256 MiB of resident memory a fixed sample is followed: small mappings, and up to 6144
-    /// blocks of 64 KiB of the others. Resident memory stays exact; each age bin is then right to within the interval
-    /// that is printed, 95 times of 100. A sample costs the same whatever the size of the program.
+    /// blocks of 64 KiB of the others. Resident memory stays exact; each age bin then has a 95 %
+    /// interval, which is printed. A sample costs the same whatever the size of the program.
     #[arg(long)]
     pub exact: bool,
 
     /// Spend at most this much of one core on clearing accessed bits, in percent.
     ///
-    /// Where that is too little, memory takes turns that come more rarely. Ages stay right for what is
-    /// idle; memory whose use changes may seem younger or older than it is until its turn comes.
+    /// If that is too little, parts of memory take turns, at longer intervals. Ages stay right for
+    /// idle memory; memory whose use changes may seem younger or older than it is until its turn.
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "exact")]
     pub cpu_limit: Option<f64>,
 }
@@ -72,7 +72,7 @@ pub fn percent(text: &str) -> Result<f64, String> {
 pub enum ScanInterval {
     /// As the bins need.
     Auto,
-    /// As said.
+    /// As given.
     Every(Duration),
 }
 

@@ -108,7 +108,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     match number.trim().parse::<f64>() {
         Ok(number) if number > 0.0 && number * scale <= 1.0 => Ok(number * scale),
         _ => Err(format!(
-            "'{text}' is no share above 0 and up to 100%, such as 0.2% or 0.002"
+            "'{text}' is not a share above 0 and up to 100%, such as 0.2% or 0.002"
         )),
     }
 }

@@ -41,7 +41,7 @@ const LEARN_LOOKS: u32 = 3;
 /// How long commands watch.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Watching {
-    /// How long to watch. The first quarter only tells which pages are where.
+    /// How long to watch. The first quarter only learns which pages are where.
     #[arg(
         long,
         value_name = "DURATION",
@@ -50,8 +50,8 @@ pub struct Watching {
     )]
     pub duration: Duration,
 
-    /// Of a cgroup: count all file memory that is charged to it, mapped or not. Follows what is
-    /// read while it watches: some 0.15 us a read for everybody, and looks at the page cache.
+    /// For a cgroup: count all file memory charged to it, mapped or not. Follows all reads while
+    /// it watches, at some 0.15 us per read on the whole machine, and looks at the page cache.
     #[arg(long)]
     pub files: bool,
 }

@@ -47,7 +47,7 @@ pub struct Actor {
     pub reason: state::Reason,
     /// Nothing is moved.
     pub dry_run: bool,
-    /// File memory charged to the cgroup is acted upon, also what nobody maps.
+    /// File memory charged to the cgroup is acted upon, including what no process maps.
     pub files: bool,
     /// What left by our doing.
     pub reclaimed: Reclaimed,
@@ -123,7 +123,7 @@ impl Actor {
             some_us: psi.map_or(0, |psi| psi.some.total_us),
             full_us: psi.map_or(0, |psi| psi.full.total_us),
         };
-        // What was counted before is nobody's doing.
+        // Earlier counts belong to nobody.
         let before = self.counters.replace(now).unwrap_or(now);
         let limits = cgroup.and_then(|cgroup| cgroup.limits().ok());
         let facts = Facts {
@@ -182,9 +182,9 @@ impl Actor {
         is_news
     }
 
-    /// Counts what a rehearsal found, each byte once while it stays there. `is_all`: the rehearsal
-    /// found all there is, else as much as it might take at a time. `most_bytes`: what there is to
-    /// be found, at most.
+    /// Counts what a rehearsal found, each byte once while it stays resident. `is_all`: the
+    /// rehearsal found everything, otherwise as much as it might take at a time. `most_bytes`: an
+    /// upper bound on what can be found.
     pub fn rehearsed(&mut self, found_bytes: u64, is_all: bool, most_bytes: u64) {
         let standing_bytes = match is_all {
             true => found_bytes,

@@ -23,14 +23,14 @@ use crate::state::LessMemory;
 
 /// Subjects that are simulated, at most: the first ones. Some 100 KiB each, with their history.
 const SUBJECTS_MAX: usize = 256;
-/// Looks that only tell which pages are where.
+/// Looks that only learn which pages are where.
 const LEARN_LOOKS: u32 = 10;
-/// Counted for so long, then kept as a part of the hour, and counted anew.
+/// Counts are collected for this long, then kept as a part of the hour, and restarted.
 const COUNT_MS: u64 = 15 * 60 * 1000;
-/// What is shown is worked out anew after so long, and sooner while it is new: a curve takes longer
-/// to draw than a look takes to be simulated, and hardly changes from look to look.
+/// The displayed curve is recomputed after this time, and sooner while it is new: a curve takes
+/// longer to draw than a look takes to be simulated, and hardly changes from look to look.
 const SHOW_MS: u64 = 60 * 1000;
-/// Histories of subjects that have not been seen for so long are removed.
+/// Histories of subjects that have not been seen for this long are removed.
 const KEPT: Duration = Duration::from_secs(DAYS as u64 * 86_400);
 
 /// Sizes that are shown, percent of the most that was resident.
@@ -145,7 +145,7 @@ impl AllCurves {
         report
     }
 
-    /// Takes in what the last tick showed of these subjects, and lets go of those that are gone.
+    /// Takes in what the last tick showed of these subjects, and drops those that are gone.
     pub fn take(&mut self, agent: &Agent, seen: &[Seen], report: &TickReport) {
         let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
         let gone = self.by_key.keys().filter(|key| !there.contains(key));
@@ -204,7 +204,7 @@ impl AllCurves {
         followed.map_or_else(Vec::new, |followed| followed.latest.clone())
     }
 
-    /// Curves that tell enough to go by: of the last whole quarter of an hour.
+    /// Curves that are reliable enough to act on: of the last whole quarter of an hour.
     pub fn counted(&self, key: &Key) -> Option<&Curves> {
         self.by_key.get(key)?.counted.as_deref()
     }
@@ -264,7 +264,7 @@ impl AllCurves {
         }
     }
 
-    /// Keeps what was counted of a subject, and counts anew.
+    /// Saves what was counted for a subject, and restarts the counts.
     fn close(&mut self, key: &Key) {
         let path = self.path(key);
         let Some(followed) = self.by_key.get_mut(key) else {
@@ -323,12 +323,12 @@ pub enum ReadError {
     /// The file cannot be read.
     #[error(transparent)]
     File(#[from] io::Error),
-    /// What it holds is no history.
+    /// Its content is not a history.
     #[error(transparent)]
     History(#[from] HistoryError),
 }
 
-/// The history of a name in its file; `None` where there is none, or that of another.
+/// The history of a name in its file; `None` if there is none, or that of another.
 fn read(path: &Path, name: &str) -> Result<Option<History>, ReadError> {
     match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -351,7 +351,7 @@ pub fn history(state: &Path, name: &str) -> Result<Option<History>, ReadError> {
 /// Keeps a history, as a daemon does.
 ///
 /// # Errors
-/// It cannot be written; what was there is still.
+/// It cannot be written; the previous content is kept.
 pub fn keep(state: &Path, name: &str, history: &History) -> io::Result<()> {
     replace(
         &directory(state).join(file_name(name)),
@@ -362,7 +362,7 @@ pub fn keep(state: &Path, name: &str, history: &History) -> io::Result<()> {
 /// All histories in a state directory, by name, and the files that are none with the reason.
 ///
 /// # Errors
-/// The directory cannot be read; that there is none is no error.
+/// The directory cannot be read; a missing one is not an error.
 #[expect(clippy::type_complexity, reason = "two lists of pairs")]
 pub fn histories(state: &Path) -> io::Result<(Vec<(String, History)>, Vec<(PathBuf, ReadError)>)> {
     let (mut all, mut damaged) = (Vec::new(), Vec::new());
@@ -386,7 +386,7 @@ pub fn histories(state: &Path) -> io::Result<(Vec<(String, History)>, Vec<(PathB
     Ok((all, damaged))
 }
 
-/// What nobody has seen for long.
+/// Histories that have not been seen for a long time.
 fn remove_old(dir: &Path) {
     for file in fs::read_dir(dir).into_iter().flatten().flatten() {
         let modified = file.metadata().and_then(|meta| meta.modified());
@@ -398,7 +398,7 @@ fn remove_old(dir: &Path) {
     }
 }
 
-/// The old file or the new one is there, whatever happens.
+/// Whatever happens, either the old file or the new one exists.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;

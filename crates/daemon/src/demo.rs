@@ -85,7 +85,7 @@ pub fn settings() -> Settings {
 pub const CONTAINERS: u16 = 50;
 const NAMESPACES: [&str; 5] = ["cart", "mail", "pay", "search", "shop"];
 
-/// One machine of a fleet, with containers of Kubernetes besides.
+/// One machine of a fleet, with containers of Kubernetes in addition.
 pub fn snapshot_of_host(host: u16, sequence: u64, time_ms: u64) -> Snapshot {
     let mut snapshot = snapshot(sequence, time_ms);
     let containers = (0..CONTAINERS).map(|number| {

@@ -18,11 +18,11 @@ use agewise_host::root::ProcRoot;
 use agewise_policy::generations::{ByType, LABEL_UNSEEN, PageType};
 use serde::Serialize;
 
-/// Between two looks at accessed bits so much is moved: the look is milliseconds old at most.
+/// This much is moved between two looks at accessed bits: the look is milliseconds old at most.
 const CALL_BYTES: u64 = 4 << 20;
 /// Files tried at a time: a tick is late by what that takes (0.1 s).
 const FILES_MAX: usize = 1 << 12;
-/// Troubles told of one action.
+/// Troubles reported for one action.
 const TROUBLES_MAX: usize = 3;
 /// Ages between the youngest asked for and the oldest known grow by this factor: how closely "oldest
 /// first" is kept.
@@ -113,8 +113,8 @@ pub struct PageOut<'a> {
 }
 
 impl PageOut<'_> {
-    /// The same with all file memory of a cgroup: what nobody maps is dropped, what processes map
-    /// is paged out. `bytes_max`: of anonymous memory and of files.
+    /// The same with all file memory of a cgroup: what no process maps is dropped, what processes
+    /// map is paged out. `bytes_max`: of anonymous memory and of files.
     pub fn run_with_files(
         &mut self,
         pids: &[u32],
@@ -129,7 +129,7 @@ impl PageOut<'_> {
         };
         let Some(age_ms) = file_ms else { return done };
         let mut dropped = self.drop_files(files, age_ms, bytes_max[1]);
-        // Nothing tells those apart in a rehearsal.
+        // In a rehearsal nothing distinguishes them.
         let mapped_bytes = dropped.dropped.map_or(0, |report| report.stayed_bytes);
         let more_bytes = bytes_max[1].saturating_sub(dropped.left_file_bytes);
         if mapped_bytes > 0 && more_bytes > 0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether the daemon can do what it is there for, part by part, as `/healthz` answers it.
+//! Whether each part of the daemon is able to do its job, as reported by `/healthz`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,7 @@ impl Health {
         self.lock().of.remove(&part);
     }
 
-    /// What the process that knows says is wrong, a line each.
+    /// Problems reported by the process that knows, one per line.
     pub fn replace(&self, reported: Vec<String>) {
         self.lock().reported = reported;
     }
@@ -57,7 +57,7 @@ impl Health {
     /// What is wrong, a line for each part; none when all is well.
     pub fn reasons(&self) -> Vec<String> {
         let reported = |(part, why): (&Part, &String)| {
-            // One line each, whatever a message holds.
+            // One line each, whatever a message contains.
             let why: String = why.split_whitespace().collect::<Vec<_>>().join(" ");
             format!("{}: {why}", part.name())
         };

@@ -70,7 +70,7 @@ struct Lost {
 }
 
 impl Journal {
-    /// Opens it; lines are added to a file that is there. `health` learns when a line cannot be
+    /// Opens it; lines are appended to an existing file. `health` is told when a line cannot be
     /// written, and when one can be again.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Lines {
         }
     }
 
-    /// Counts a line that is lost; the first one is said where somebody may see it.
+    /// Counts a lost line; the first one is reported where somebody may see it.
     fn fail(&mut self, error: &io::Error) {
         self.lost += 1;
         self.lost_in_all += 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mounts and sockets, noted in the ledger for as long as they are there.
+//! Mounts and sockets, recorded in the ledger for as long as they exist.
 
 use std::path::PathBuf;
 
@@ -15,8 +15,8 @@ pub struct Noted {
 }
 
 impl Noted {
-    /// Notes it. `None` where that cannot be done, which is said: unlike a frozen cgroup a mount or
-    /// a socket harms nobody, and the next daemon that is to serve there removes it.
+    /// Records it. `None` if that is not possible, which is reported: unlike a frozen cgroup, a
+    /// mount or a socket does no harm, and the next daemon that serves there removes it.
     pub fn new(ledger: &Ledger, undo: Undo) -> Option<Self> {
         let (path, kind) = (undo.dir.clone(), undo.kind);
         match ledger.add(undo) {

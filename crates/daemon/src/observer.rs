@@ -17,8 +17,8 @@ use super::world;
 /// Troubles shown of a subject.
 const TROUBLES_MAX: usize = 3;
 
-/// Names a subject for as long as it lives: its name, and the inode or start time that tells it from
-/// the next of the same name.
+/// Identifies a subject for its lifetime: its name, and the inode or start time that distinguishes
+/// it from the next of the same name.
 pub type Key = (Arc<str>, u64);
 
 /// A subject after a tick.
@@ -75,7 +75,7 @@ pub fn subjects(agent: &Agent, containers: &mut Containers) -> Vec<Seen> {
     all
 }
 
-/// Counters of cgroups, to tell what changed.
+/// Counters of cgroups, to detect changes.
 #[derive(Debug, Default)]
 pub struct LimitHits(HashMap<Key, u64>);
 

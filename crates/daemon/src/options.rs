@@ -22,7 +22,7 @@ pub struct Options {
     pub ticks: Option<u64>,
     /// Show a machine that is made up.
     pub demo: bool,
-    /// Show so many of them, each at a port of its own; 0 is 1.
+    /// Show this many simulated machines, each at a port of its own; 0 means 1.
     pub hosts: u16,
     /// Where the ledger is; none: [`state_directory`].
     pub state: Option<PathBuf>,
@@ -32,7 +32,7 @@ impl Options {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// It cannot be read, or makes no sense.
+    /// It cannot be read, or is invalid.
     pub fn read(&self) -> anyhow::Result<Config> {
         Ok(match &self.config {
             Some(path) => Config::read(path)?,
@@ -50,7 +50,7 @@ impl Options {
         })
     }
 
-    /// The directory of the ledger; none where the environment tells no home.
+    /// The directory of the ledger; none if the environment names no home.
     pub fn state_dir(&self) -> Option<PathBuf> {
         self.state.clone().or_else(state_directory)
     }

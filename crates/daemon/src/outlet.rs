@@ -77,7 +77,7 @@ impl Outlet {
         }
     }
 
-    /// Hands on what there is after a tick. Returns what is to be said of who serves.
+    /// Passes on the results of a tick. Returns messages about the serving process.
     pub fn publish(&mut self, hub: &Hub) -> Option<String> {
         let file = self.textfile.as_mut();
         let file = file.and_then(|textfile| textfile.publish(hub));
@@ -102,7 +102,7 @@ impl Outlet {
         self.config = Some(config.clone());
     }
 
-    /// Starts who serves again if it has ended. Returns what is to be said of that.
+    /// Restarts the serving process if it has ended. Returns messages about that.
     pub fn tend(&mut self, hub: &Hub) -> Option<String> {
         match &mut self.server.as_mut()?.door {
             Door::Here(_) => None,
@@ -110,7 +110,7 @@ impl Outlet {
         }
     }
 
-    /// Does as the configuration says. One that is open and meant to be as it is stays so.
+    /// Applies the configuration. A server that is already open as configured stays.
     ///
     /// # Errors
     /// [`ServeError`]; then what was open before still is.
@@ -130,7 +130,7 @@ impl Outlet {
         let before = if is_moved {
             None
         } else {
-            // The same address can only be taken once it was let go of.
+            // The same address can only be bound once it was released.
             drop(self.server.take());
             self.config.take()
         };

@@ -2,8 +2,8 @@
 //! When to look next: at the tick asked for, or as often as the CPU budget allows.
 //!
 //! The budget is an account: it fills by its share of the time that passes, a look is paid from it
-//! with what readers cost since the one before, and nothing is looked at while it is overdrawn. So
-//! the share holds over any long time, whatever single looks cost.
+//! together with what readers have cost since the previous one, and nothing is looked at while it
+//! is overdrawn. So the share holds over any long time, whatever single looks cost.
 
 use super::state::Budget;
 
@@ -86,7 +86,7 @@ impl Pace {
         self.planned_ms.unwrap_or(0)
     }
 
-    /// How long until a look may be paid for, in ms; 0 when it may be now.
+    /// How long until the account can pay for a look, in ms; 0 if it can now.
     pub fn debt_ms(&self) -> u64 {
         if self.account_ms >= 0.0 {
             return 0;

@@ -19,7 +19,7 @@ pub const NEEDED: [(Capability, &str); 6] = [
     ),
 ];
 
-/// What it needs besides where its configuration lets it kill, with cgroup v1.
+/// Additional capabilities if its configuration lets it kill, with cgroup v1.
 pub const TO_KILL: &[Capability] = &[Capability::CAP_KILL];
 /// With which the processes that serve get a user of their own, where the daemon has them (root).
 pub const TO_SERVE: &[Capability] = &[Capability::CAP_SETUID, Capability::CAP_SETGID];

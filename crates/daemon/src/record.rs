@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a line of the journal says, besides its time and name.
+//! The content of a line of the journal, besides its time and name.
 
 use agewise_host::container::Container;
 use agewise_policy::proactive::Decision;
@@ -38,7 +38,7 @@ pub(super) struct Acted<'a> {
 }
 
 /// What will be done, and what was done, ahead of a budget from one tick to the next: in steps of
-/// milliseconds, of which a line each would be more writing than moving.
+/// milliseconds, which are too many to log one by one.
 #[derive(Serialize)]
 pub(super) struct AheadLine<'a, T> {
     pub(super) phase: &'a str,

@@ -18,7 +18,7 @@ const PAST_TICKS: u64 = 240;
 /// How much longer each machine of a fleet has been observed than the one before.
 const APART_MS: u64 = 4000;
 
-/// The machine as it is at the look with this number; `first_unix_ms` is when it was started.
+/// The state of the machine at the look with this number; `first_unix_ms` is when it was started.
 fn look(sequence: u64, tick_ms: u64, first_unix_ms: u64) -> Snapshot {
     let time_ms = sequence.saturating_mul(tick_ms);
     Snapshot {
@@ -30,7 +30,7 @@ fn look(sequence: u64, tick_ms: u64, first_unix_ms: u64) -> Snapshot {
 /// Runs until a signal says to end, or for as many ticks as asked for.
 ///
 /// # Errors
-/// The configuration makes no sense, or its address cannot be had.
+/// The configuration is invalid, or its address is not available.
 pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let config = options.read()?;
     let stop = Stop::install()?;

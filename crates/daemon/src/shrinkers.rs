@@ -51,7 +51,8 @@ pub struct Known<'a> {
     pub looked_ms: u64,
     /// When they will be again.
     pub next_look_ms: u64,
-    /// Time for which some task of the machine waited for memory; `None`: the kernel does not tell.
+    /// Time for which some task of the machine waited for memory; `None`: the kernel does not
+    /// report it.
     pub machine_waited_us: Option<u64>,
     /// Free in swap.
     pub swap_free_bytes: u64,
@@ -75,7 +76,7 @@ impl Shrinkers {
         self.throttle.get_or_insert(throttle);
     }
 
-    /// Takes in who is to be held from now on; others get their memory back.
+    /// Sets which cgroups are to be held from now on; others get their memory back.
     pub fn follow(&mut self, all: Vec<Small>, journal: &Journal) {
         let mut before = std::mem::take(&mut self.held);
         for small in all {
@@ -219,7 +220,7 @@ fn carry_out(
     }
 }
 
-/// A limit that cannot be changed must not stay: nobody would raise it when it hurts.
+/// A limit that cannot be changed must not stay: nobody would raise it when it does harm.
 fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64) {
     // One that cannot be taken back stays in the ledger, which tries again.
     let _ = throttle.unlimit(&held.small.cgroup);

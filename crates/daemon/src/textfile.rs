@@ -11,7 +11,7 @@ use super::metrics::shown::{Chooser, Limits};
 use super::metrics::text::{Syntax, render};
 use super::state::{Hub, Snapshot};
 
-/// The file, written anew at each look. Dropped, it is removed: figures of a daemon that has ended
+/// The file, rewritten at each look. It is removed when dropped: figures of a daemon that has ended
 /// would stay for ever.
 #[derive(Debug)]
 pub struct Textfile {
@@ -33,7 +33,7 @@ impl Textfile {
         }
     }
 
-    /// Goes on as another one, whose file takes the place of this one's if it has its name.
+    /// Continues with another file, which replaces this one if it has the same name.
     pub fn replaced_by(mut self, new: Textfile) -> Textfile {
         if new.path == self.path {
             self.written = 0;
@@ -41,8 +41,8 @@ impl Textfile {
         new
     }
 
-    /// Writes what there is, unless it is written already. Returns what is to be said: that it
-    /// cannot be written, or can be again.
+    /// Writes the current figures, unless they are already written. Returns a message: that the
+    /// file cannot be written, or can be again.
     pub fn publish(&mut self, hub: &Hub) -> Option<String> {
         let snapshot = hub.snapshot();
         if snapshot.sequence == self.written {

@@ -42,7 +42,7 @@ impl Moment {
     pub fn of(snapshot: &Snapshot, before: &Snapshot) -> Self {
         let mut rows: Vec<Row> = Vec::with_capacity(snapshot.subjects.len());
         for subject in &snapshot.subjects {
-            // Another one of the same name begins anew.
+            // A different one with the same name starts over.
             let old = before
                 .subject(&subject.name)
                 .filter(|old| old.id == subject.id);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the machine tells besides ages: pressure, swap, reclaim by the kernel, the cost of a refault.
+//! What the machine reports besides ages: pressure, swap, reclaim by the kernel, the cost of a
+//! refault.
 
 use std::path::Path;
 
@@ -25,11 +26,11 @@ pub struct World {
     scanned_pages: Option<u64>,
     probed_ms: Option<u64>,
     refault_ns: ByType<Option<u64>>,
-    /// A file of ours, once it was asked for.
+    /// A file of agewise's own, once it was asked for.
     file: Option<PriceOfFile>,
 }
 
-/// Pressure on the memory of a cgroup, where the kernel tells it.
+/// Memory pressure on a cgroup, if the kernel reports it.
 pub fn psi_of(cgroup: &Cgroup) -> Option<Psi> {
     Psi::of_cgroup(cgroup, Resource::Memory).ok().flatten()
 }
@@ -43,7 +44,7 @@ impl World {
         }
     }
 
-    /// What the machine tells now. What it does not tell stays zero.
+    /// What the machine reports now. What it does not report stays zero.
     pub fn machine(&mut self) -> Machine {
         let proc = &self.roots.proc;
         let info = MemInfo::of_machine(proc).unwrap_or_default();
@@ -84,7 +85,7 @@ impl World {
         let Some(name) = name.filter(|_| area.path.starts_with("/dev")) else {
             return false;
         };
-        // Of a partition the disk it is on tells.
+        // A partition has the type of the disk it is on.
         let block = self.roots.sys.join("class/block").join(name);
         ["queue/rotational", "../queue/rotational"]
             .iter()
@@ -92,8 +93,8 @@ impl World {
             .is_some_and(|text| text.trim() == "1")
     }
 
-    /// What a page costs that comes back from swap and, `with_files`, from the device of a file,
-    /// ns: measured now and then, where there is swap, and a disk below `/var/tmp`.
+    /// The cost of a page that comes back from swap and, `with_files`, from the device of a file,
+    /// ns: measured now and then, if there is swap, and a disk below `/var/tmp`.
     pub fn refault_ns(&mut self, now_ms: u64, with_files: bool) -> ByType<Option<u64>> {
         let is_due = self
             .probed_ms
@@ -116,8 +117,8 @@ impl World {
     }
 }
 
-/// Pages that the kernel has scanned on its own account: kswapd and direct reclaim, not what was
-/// asked for by `memory.reclaim` or MADV_PAGEOUT.
+/// Pages that the kernel has scanned on its own: kswapd and direct reclaim, not what was asked for
+/// by `memory.reclaim` or MADV_PAGEOUT.
 fn scanned_pages(root: &ProcRoot) -> Option<u64> {
     let text = std::fs::read_to_string(root.join("vmstat")).ok()?;
     parse_scanned(&text)

@@ -42,7 +42,7 @@ impl Action {
         }
     }
 
-    /// Whether the action wants the hottest regions first, the coldest, or does not care.
+    /// Whether the action wants the hottest regions first, the coldest, or has no preference.
     #[must_use]
     pub fn wants(self) -> Wanted {
         match self {
@@ -53,7 +53,7 @@ impl Action {
     }
 }
 
-/// Which regions come first when a quota cannot take all.
+/// Which regions come first when a quota does not suffice for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Hot ones.

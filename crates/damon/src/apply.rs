@@ -11,7 +11,7 @@ use super::score::{MAX_SCORE, score};
 use super::space::Space;
 use super::target::Target;
 
-/// What holds for one application of the schemes that are due.
+/// Values that are fixed during one application of the schemes that are due.
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
     /// Kernel whose rules are followed.
@@ -103,7 +103,7 @@ impl Pass<'_> {
     }
 }
 
-/// Joins a region with its left neighbour when schemes have cut them apart for nothing (7.2).
+/// Merges a region with its left neighbour when schemes have split them for nothing (7.2).
 fn rejoin(regions: &mut Vec<Region>, index: usize, limit_bytes: u64) -> bool {
     let Some(before) = index.checked_sub(1) else {
         return false;
@@ -170,7 +170,7 @@ impl At<'_> {
         false
     }
 
-    /// Carries the action out within quota and filters, and books it.
+    /// Carries the action out within quota and filters, and accounts for it.
     fn act(&mut self, scheme: &mut Scheme, space: &mut impl Space) {
         let size = self.region().size();
         let fitting = scheme.quota.room_for(size, self.granule);
@@ -203,8 +203,8 @@ impl At<'_> {
         stats.sz_ops_filter_passed += applied.filter_passed_bytes;
     }
 
-    /// Cuts at the first border of an address filter inside the region, so that the filter speaks
-    /// of all of it or none.
+    /// Splits at the first boundary of an address filter inside the region, so that the filter
+    /// applies to all of it or none.
     fn split_at_filters(&mut self, scheme: &Scheme) {
         let (start, end) = (self.region().start, self.region().end);
         let border = scheme

@@ -11,7 +11,7 @@ pub const PAGE_BYTES: u64 = 4096;
 pub struct Attrs {
     /// Time between two looks at a region's sampled page.
     pub sample_us: u64,
-    /// Time over which looks are added up.
+    /// Time over which looks are aggregated.
     pub aggr_us: u64,
     /// Time between two refreshes of the monitored ranges.
     pub ops_update_us: u64,
@@ -21,8 +21,8 @@ pub struct Attrs {
     pub max_nr_regions: u64,
     /// Automatic tuning of the two intervals, if asked for (7.2).
     pub tune: Option<IntervalsGoal>,
-    /// Smallest region, and the alignment of all, in bytes. A page, unless the unit of addresses is
-    /// larger (7.2).
+    /// Smallest region, and the alignment of all regions, in bytes. A page, unless the unit of
+    /// addresses is larger (7.2).
     pub min_region_bytes: u64,
 }
 
@@ -95,7 +95,7 @@ impl Attrs {
     /// Checks as `damon_set_attrs` does.
     ///
     /// # Errors
-    /// The first rule that is broken, in the kernel's order.
+    /// The first violated rule, in the kernel's order.
     pub fn validate(&self) -> Result<(), AttrsError> {
         if let Some(goal) = self.tune.filter(|goal| goal.aggrs != 0) {
             let (min, max) = (goal.min_sample_us, goal.max_sample_us);
@@ -128,7 +128,7 @@ impl Attrs {
         Ok(())
     }
 
-    /// The most accesses one aggregation can count: looks an aggregation, at least 1
+    /// The most accesses one aggregation can count: looks per aggregation, at least 1
     /// (`damon_max_nr_accesses`).
     #[must_use]
     pub fn max_nr_accesses(&self) -> u32 {

@@ -5,7 +5,7 @@ use super::action::Action;
 use super::region::Region;
 use super::target::TargetId;
 
-/// What a filter looks at. The first two are decided by the monitor ("core"), the rest page by page
+/// What a filter checks. The first two are decided by the monitor ("core"), the rest page by page
 /// by the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterKind {
@@ -21,7 +21,7 @@ pub enum FilterKind {
     Young,
     /// Pages on an active list (7.2).
     Active,
-    /// Pages of a folio of so many bytes, both bounds inclusive (7.2).
+    /// Pages of a folio of this size in bytes, both bounds inclusive (7.2).
     HugepageSize(u64, u64),
     /// Pages no page table maps (7.2).
     Unmapped,
@@ -40,14 +40,14 @@ impl FilterKind {
 pub struct Filter {
     /// What it looks at.
     pub kind: FilterKind,
-    /// Whether it speaks of what matches the kind, or of what does not.
+    /// Whether it applies to what matches the kind, or to what does not.
     pub matching: bool,
-    /// Whether that is let through (7.2) or kept out.
+    /// Whether that is allowed (7.2) or rejected.
     pub allow: bool,
 }
 
 impl Filter {
-    /// Keeps out what the kind matches (`matching`) or what it does not.
+    /// Rejects what the kind matches (`matching`) or what it does not.
     #[must_use]
     pub fn reject(kind: FilterKind, matching: bool) -> Filter {
         Filter {
@@ -58,10 +58,10 @@ impl Filter {
     }
 }
 
-/// What the monitor's own filters say of a region.
+/// What the monitor's own filters decide about a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Let through whole: pages are not asked.
+    /// Allowed completely: pages are not checked.
     Pass,
     /// Kept out.
     Reject,
@@ -69,9 +69,9 @@ pub enum Verdict {
     AskPages,
 }
 
-/// What the monitor's own filters say of a region that lies wholly inside or outside of every
-/// address filter. What none of them speaks of is kept out when the last one lets its own through,
-/// unless page filters are still to be asked.
+/// What the monitor's own filters decide about a region that is completely inside or outside of
+/// every address filter. What none of them applies to is rejected if the last one allows its own,
+/// unless page filters are still to be checked.
 #[must_use]
 pub fn core_verdict(filters: &[Filter], target: TargetId, region: &Region) -> Verdict {
     let mut rest = Verdict::Pass;
@@ -104,15 +104,15 @@ pub fn core_verdict(filters: &[Filter], target: TargetId, region: &Region) -> Ve
 /// The filters a space applies page by page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageFilters {
-    /// In the order in which they are asked.
+    /// In the order in which they are checked.
     pub list: Vec<Filter>,
-    /// Whether a page none of them speaks of is kept out.
+    /// Whether a page to which none of them applies is rejected.
     pub rejects_rest: bool,
 }
 
 impl PageFilters {
     /// The page filters of a scheme. Reclaim gets one against young pages at the end unless the
-    /// scheme brings its own (`damon_pa_pageout`); it does not change what becomes of the rest.
+    /// scheme brings its own (`damon_pa_pageout`); it does not change what happens to the rest.
     #[must_use]
     pub fn of(action: Action, filters: &[Filter], verdict: Verdict) -> PageFilters {
         let mut list: Vec<Filter> = filters
@@ -134,8 +134,8 @@ impl PageFilters {
         }
     }
 
-    /// Whether a page passes; `is` tells whether it is of a kind. Kinds after the one that decides
-    /// are not asked: asking for [`FilterKind::Young`] makes a page old.
+    /// Whether a page passes; `is` reports whether it is of a kind. Kinds after the deciding one
+    /// are not queried: querying [`FilterKind::Young`] makes a page old.
     pub fn passes(&self, mut is: impl FnMut(FilterKind) -> bool) -> bool {
         for filter in &self.list {
             if is(filter.kind) == filter.matching {

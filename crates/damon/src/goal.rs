@@ -8,7 +8,7 @@ use super::space::Space;
 /// What a goal measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoalMetric {
-    /// A number somebody feeds in.
+    /// A number supplied from outside.
     UserInput,
     /// Time stalled on memory since the window began, in us (PSI some).
     SomeMemPsi,

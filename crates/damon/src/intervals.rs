@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing the intervals of a running monitor, by hand and by the tuning towards a share of access
-//! events (mm/damon/core.c: `damon_set_attrs`, `kdamond_tune_intervals`).
+//! Changing the intervals of a running monitor, manually and by the tuning towards a share of
+//! access events (mm/damon/core.c: `damon_set_attrs`, `kdamond_tune_intervals`).
 
 use super::attrs::{Attrs, AttrsError, IntervalsGoal};
 use super::goal::feed;

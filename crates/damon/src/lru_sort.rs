@@ -71,12 +71,12 @@ impl Module for Params {
     const OWN: &'static [Param<Params>] = &[
         number_param!(
             "hot_thres_access_freq",
-            "hot is what is accessed in at least so many looks, 1/1000 (500)",
+            "hot: accessed in at least this many looks, 1/1000 (500)",
             hot_freq_permille
         ),
         number_param!(
             "cold_min_age",
-            "cold is what was idle for so long, us (120000000)",
+            "cold: idle for this long, us (120000000)",
             cold_min_age_us
         ),
         Param {

@@ -13,7 +13,8 @@ use super::target::TargetId;
 /// Parameters both modules have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
-    /// `enabled`: whether it runs. The kernel's default is N; who makes a module here wants it to run.
+    /// `enabled`: whether it runs. The kernel's default is N; anyone who creates a module here
+    /// wants it to run.
     pub enabled: bool,
     /// `sample_interval`, us.
     pub sample_us: u64,
@@ -25,11 +26,12 @@ pub struct Common {
     pub max_nr_regions: u64,
     /// `monitor_region_start` and `_end`, in address units; both 0 means all memory.
     pub region: (u64, u64),
-    /// `autotune_monitoring_intervals` (7.2): starts from 5 ms and 100 ms whatever is set above.
+    /// `autotune_monitoring_intervals` (7.2): starts from 5 ms and 100 ms regardless of the
+    /// settings above.
     pub autotune: bool,
     /// `addr_unit` (7.2): bytes one step of an address stands for.
     pub addr_unit: u64,
-    /// `quota_ms`: time all schemes together may take in a window; 0 is no limit.
+    /// `quota_ms`: the time that all schemes together may take in a window; 0 is no limit.
     pub quota_ms: u64,
     /// `quota_reset_interval_ms`.
     pub quota_reset_interval_ms: u64,
@@ -80,7 +82,7 @@ impl Common {
             let given = [("monitor_region_start", start), ("monitor_region_end", end)];
             return Err(ParamsError::invalid(
                 &given,
-                "the start must lie before the end",
+                "the start must be below the end",
             ));
         }
         if !profile.has_tuning_params {
@@ -95,7 +97,7 @@ impl Common {
             let given = [("addr_unit", 0)];
             return Err(ParamsError::invalid(
                 &given,
-                "a step of no bytes leads nowhere",
+                "a step of zero bytes is invalid",
             ));
         }
         let granule = (PAGE_BYTES / self.addr_unit).max(1);
@@ -154,7 +156,7 @@ const COMMON: &[Param<Common>] = &[
     },
     number_param!(
         "quota_ms",
-        "ms a window all schemes together may take; 0: no limit (10)",
+        "ms per window that all schemes together may take; 0: no limit (10)",
         quota_ms
     ),
     number_param!(
@@ -169,23 +171,23 @@ const COMMON: &[Param<Common>] = &[
     ),
     number_param!(
         "wmarks_high",
-        "inactive above so much free memory, 1/1000",
+        "inactive above this much free memory, 1/1000",
         watermarks.high
     ),
     number_param!(
         "wmarks_mid",
-        "active again below so much, 1/1000",
+        "active again below this much, 1/1000",
         watermarks.mid
     ),
     number_param!(
         "wmarks_low",
-        "inactive below so much, 1/1000",
+        "inactive below this much, 1/1000",
         watermarks.low
     ),
     number_param!("sample_interval", "us between two looks (5000)", sample_us),
     number_param!(
         "aggr_interval",
-        "us over which looks are added up (100000)",
+        "us over which looks are aggregated (100000)",
         aggr_us
     ),
     number_param!("min_nr_regions", "fewest regions (10)", min_nr_regions),

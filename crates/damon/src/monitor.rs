@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The monitor (mm/damon/core.c: `kdamond_fn`): looks at one page of each region a sample, sums the
-//! looks up an aggregation, and cuts and joins regions so that few of them tell hot from cold.
+//! The monitor (mm/damon/core.c: `kdamond_fn`): looks at one page per region and sample, sums these
+//! over an aggregation, and splits and merges regions so that few of them separate hot from cold.
 //!
 //! The world drives it: `wait`, then `prepare`, then a pause of `attrs().sample_us`, then `check`.
 
@@ -20,8 +20,8 @@ use super::target::{Target, TargetId, fit_ranges};
 pub enum Wait {
     /// Sample now.
     Sample,
-    /// Every scheme is inactive by its watermarks: ask again after this time. Nothing is looked at
-    /// meanwhile.
+    /// Every scheme is inactive because of its watermarks: ask again after this time. Nothing is
+    /// looked at meanwhile.
     Inactive {
         /// Time until the next check of the watermarks.
         interval_us: u64,
@@ -43,14 +43,14 @@ pub struct Monitor {
     pub(super) next_tune_sample: u64,
     /// Next sample at which each scheme is due.
     pub(super) next_apply_sample: Vec<u64>,
-    /// Largest region, in bytes. Cutting and joining keep the bytes, so it changes with the ranges
-    /// only.
+    /// Largest region, in bytes. Splitting and merging preserve the bytes, so it changes only with
+    /// the ranges.
     pub(super) limit_bytes: u64,
     /// Ranges of each target when they were last read.
     pub(super) ranges: Vec<Vec<(u64, u64)>>,
     /// Regions before the last split. Kept for each monitor; the kernels share one variable among all.
     pub(super) last_nr_regions: usize,
-    /// Looks an aggregation that interval tuning keeps.
+    /// Looks per aggregation that interval tuning keeps.
     pub(super) looks_kept: u64,
 }
 
@@ -148,7 +148,7 @@ impl Monitor {
         self.targets.iter().map(|target| target.regions.len()).sum()
     }
 
-    /// Reads the ranges and makes the first regions.
+    /// Reads the ranges and creates the first regions.
     pub fn start(&mut self, space: &mut impl Space) {
         self.update_ranges(space);
         if self.profile.limits_first_regions || !space.is_physical() {
@@ -180,7 +180,7 @@ impl Monitor {
         }
     }
 
-    /// Chooses a page of each region and makes it old.
+    /// Selects a page of each region and makes it old.
     pub fn prepare(&mut self, space: &mut impl Space) {
         for target in &mut self.targets {
             for region in &mut target.regions {
@@ -190,9 +190,9 @@ impl Monitor {
         }
     }
 
-    /// Looks at the chosen pages, then does what is due: join, act, tune, start the next
-    /// aggregation and cut, read the ranges again.
-    /// True when an aggregation ended: the regions' `last_nr_accesses` are its result.
+    /// Looks at the selected pages, then does what is due: merge, act, tune, start the next
+    /// aggregation and split, read the ranges again. True when an aggregation ended: the regions'
+    /// `last_nr_accesses` are its result.
     pub fn check(&mut self, space: &mut impl Space) -> bool {
         self.samples += 1;
         let max_seen = self.look(space);
@@ -221,7 +221,7 @@ impl Monitor {
         aggregated
     }
 
-    /// Takes in one look a region; returns the largest count seen.
+    /// Takes in one look per region; returns the largest count seen.
     fn look(&mut self, space: &mut impl Space) -> u32 {
         let looks = self.attrs.max_nr_accesses();
         let mut max_seen = 0;

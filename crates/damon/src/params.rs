@@ -15,7 +15,7 @@ pub enum Errno {
     Enoent,
     /// The parameter can only be read.
     Eacces,
-    /// The value, alone or beside the others, makes no sense.
+    /// The value, alone or in combination with the others, is invalid.
     Einval,
     /// The number is too large.
     Erange,
@@ -66,7 +66,7 @@ impl fmt::Display for ParamsError {
 }
 
 impl ParamsError {
-    /// Values that make no sense (`EINVAL`).
+    /// Invalid values (`EINVAL`).
     pub fn invalid(given: &[(&str, u64)], reason: impl Into<String>) -> ParamsError {
         ParamsError {
             errno: Errno::Einval,
@@ -131,7 +131,7 @@ impl<P> Param<P> {
 /// octal after `0`.
 ///
 /// # Errors
-/// `EINVAL` when it is no number, `ERANGE` when it does not fit.
+/// `EINVAL` if it is not a number, `ERANGE` if it does not fit.
 pub fn number(text: &str) -> Result<u64, Errno> {
     use std::num::IntErrorKind;
     let text = text.trim();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which kernel's rules are followed: all that differs between versions, as data. Nothing else in
+//! Which kernel's rules are followed: all differences between versions, as data. Nothing else in
 //! this crate asks for a version.
 
 /// Rules of a kernel that the monitor and its schemes follow.
@@ -7,9 +7,9 @@
 pub struct Profile {
     /// The version.
     pub name: &'static str,
-    /// The first regions of physical memory are cut to the size limit as well.
+    /// The first regions of physical memory are also split to the size limit.
     pub limits_first_regions: bool,
-    /// Regions are cut to the size limit after each merge.
+    /// Regions are split to the size limit after each merge.
     pub limits_merged_regions: bool,
     /// The size limit is rounded up to whole granules, not down.
     pub rounds_limit_up: bool,
@@ -17,7 +17,7 @@ pub struct Profile {
     pub tunes_intervals: bool,
     /// New intervals convert the counts of the running aggregation, too, not only of the last one.
     pub converts_running_counts: bool,
-    /// A region split for a scheme is joined again after it was applied.
+    /// A region split for a scheme is merged again after it was applied.
     pub rejoins_regions: bool,
     /// A quota must have room for a whole smallest region.
     pub quota_is_exact: bool,
@@ -25,7 +25,7 @@ pub struct Profile {
     pub quota_asks_filters: bool,
     /// Weights of accesses and age in the scores of `lru_sort`, unless given.
     pub sort_weights: (u32, u32),
-    /// Parameters of modules that came with self-tuning exist.
+    /// Parameters of modules that were introduced with self-tuning exist.
     pub has_tuning_params: bool,
     /// `commit_inputs` is refused while the module was never started, not read later.
     pub refuses_early_commit: bool,
@@ -33,9 +33,9 @@ pub struct Profile {
     pub locks_anon_folios: bool,
     /// An action handles a folio that spans two regions once.
     pub remembers_last_folio: bool,
-    /// `stat` looks at pages where filters ask for it.
+    /// `stat` looks at pages if filters ask for it.
     pub stat_applies_filters: bool,
-    /// `lru_prio` activates a folio at once; else it counts as one access.
+    /// `lru_prio` activates a folio at once; otherwise it counts as one access.
     pub prio_activates: bool,
 }
 

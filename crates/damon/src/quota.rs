@@ -8,19 +8,19 @@ use super::score::{MAX_SCORE, Weights};
 use super::space::Space;
 use super::target::TargetId;
 
-/// Throughput assumed while nothing has been measured: 4 MiB a ms (`PAGE_SIZE * 1024`).
+/// Throughput assumed before any measurement: 4 MiB per ms (`PAGE_SIZE * 1024`).
 const ASSUMED_BYTES_PER_MS: u64 = 4096 * 1024;
 
 /// Limits of a scheme.
 #[derive(Clone, Debug, Default)]
 pub struct Limits {
-    /// Time a window, in ms; 0 means no limit on time.
+    /// Time per window, in ms; 0 means no limit on time.
     pub ms: u64,
-    /// Bytes a window; 0 means no limit on bytes.
+    /// Bytes per window; 0 means no limit on bytes.
     pub bytes: u64,
     /// Length of a window, in ms.
     pub reset_interval_ms: u64,
-    /// Goals that steer the bytes a window.
+    /// Goals that steer the bytes per window.
     pub goals: Vec<Goal>,
     /// What makes a region come first.
     pub weights: Weights,
@@ -39,7 +39,7 @@ pub struct Quota {
     window_start_us: Option<u64>,
     total_charged_bytes: u64,
     total_charged_ns: u64,
-    /// Where the last full window stopped; the next one goes on there.
+    /// Where the last full window stopped; the next one continues there.
     pub(super) resume: Option<(TargetId, u64)>,
     /// Regions below this score are left for another window.
     min_score: u32,
@@ -109,7 +109,7 @@ impl Quota {
         }
     }
 
-    /// Books what was done. Returns true when the window is full now.
+    /// Accounts for what was done. Returns true if the window is now full.
     pub(super) fn charge(&mut self, bytes: u64, cost_ns: u64) -> bool {
         self.total_charged_ns = self.total_charged_ns.saturating_add(cost_ns);
         if !self.is_set() {
@@ -119,7 +119,7 @@ impl Quota {
         self.effective_bytes != 0 && self.charged_bytes >= self.effective_bytes
     }
 
-    /// Starts the first or a new window when it is time. Returns true when a window ended full.
+    /// Starts the first or a new window when it is time. Returns true if a window ended full.
     /// `limit_first` is the rule of 7.2; 6.12 has no limit at all in its first window.
     pub(super) fn renew(&mut self, space: &impl Space, limit_first: bool, granule: u64) -> bool {
         if !self.is_set() {

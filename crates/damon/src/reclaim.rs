@@ -23,9 +23,9 @@ pub struct Params {
     pub min_age_us: u64,
     /// `quota_sz`, bytes.
     pub quota_bytes: u64,
-    /// `quota_mem_pressure_us`: wanted stall a window; 0 is off.
+    /// `quota_mem_pressure_us`: target stall per window; 0 is off.
     pub quota_mem_pressure_us: u64,
-    /// `quota_autotune_feedback`: a score fed in, 10000 when content; 0 is off.
+    /// `quota_autotune_feedback`: a score fed in, 10000 when satisfied; 0 is off.
     pub quota_autotune_feedback: u64,
     /// `skip_anon`.
     pub skip_anon: bool,
@@ -50,22 +50,22 @@ impl Module for Params {
     const OWN: &'static [Param<Params>] = &[
         number_param!(
             "min_age",
-            "reclaim what was idle for so long, us (120000000)",
+            "reclaim memory idle for this long, us (120000000)",
             min_age_us
         ),
         number_param!(
             "quota_sz",
-            "bytes a window it may try; 0: no limit (134217728)",
+            "bytes per window it may try; 0: no limit (134217728)",
             quota_bytes
         ),
         number_param!(
             "quota_mem_pressure_us",
-            "stall a window the quota is steered towards, us; 0: off (0)",
+            "target stall per window for tuning the quota, us; 0: off (0)",
             quota_mem_pressure_us
         ),
         number_param!(
             "quota_autotune_feedback",
-            "score fed to the quota, 10000 when content; 0: off (0)",
+            "score fed to the quota, 10000 when satisfied; 0: off (0)",
             quota_autotune_feedback
         ),
         Param {

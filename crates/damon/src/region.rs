@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Regions: neighbouring pages that are assumed to be accessed alike, and how they are cut and
-//! joined (mm/damon/core.c: `damon_merge_regions_of`, `damon_split_regions_of`).
+//! Regions: neighbouring pages that are assumed to be accessed alike, and how they are split and
+//! merged (mm/damon/core.c: `damon_merge_regions_of`, `damon_split_regions_of`).
 
 use rand::{Rng, RngExt};
 
@@ -20,7 +20,7 @@ pub struct Region {
     pub last_nr_accesses: u32,
     /// Moving sum over the last aggregation interval, in 1/10000 access.
     pub nr_accesses_bp: u64,
-    /// Aggregations for which the access rate stayed alike.
+    /// Aggregations for which the access rate remained similar.
     pub age: u32,
     /// Address of the page looked at in this sample.
     pub sampling_addr: u64,
@@ -48,8 +48,8 @@ impl Region {
         self.end - self.start
     }
 
-    /// Takes in one look. `looks` is the number of looks an aggregation. The kernels let the moving
-    /// sum wrap below zero; here it stops there.
+    /// Takes in one look. `looks` is the number of looks per aggregation. The kernels let the
+    /// moving sum wrap below zero; here it stops there.
     pub fn update(&mut self, accessed: bool, looks: u32) {
         self.nr_accesses += u32::from(accessed);
         let leaving = u64::from(self.last_nr_accesses) * BP / u64::from(looks.max(1));
@@ -64,7 +64,7 @@ impl Region {
         self.nr_accesses = 0;
     }
 
-    /// Cuts at `bytes` from the start and returns the right part, which inherits everything known.
+    /// Splits at `bytes` from the start and returns the right part, which inherits all state.
     pub fn split_off(&mut self, bytes: u64) -> Region {
         debug_assert!(bytes > 0 && bytes < self.size());
         let middle = self.start + bytes;
@@ -77,7 +77,7 @@ impl Region {
         right
     }
 
-    /// Takes in the right neighbour: counts and age become means weighted by size.
+    /// Absorbs the right neighbour: counts and age become means weighted by size.
     fn absorb(&mut self, right: &Region) {
         let (left_size, right_size) = (u128::from(self.size()), u128::from(right.size()));
         let mean = |left: u32, right: u32| {
@@ -93,7 +93,7 @@ impl Region {
 }
 
 /// Updates ages after an aggregation: the age of a region whose rate moved by more than
-/// `threshold`, or changed between zero and not zero, starts again.
+/// `threshold`, or changed between zero and nonzero, is reset.
 pub fn count_ages(regions: &mut [Region], threshold: u32) {
     for region in regions {
         let moved = region.nr_accesses.abs_diff(region.last_nr_accesses) > threshold;
@@ -106,7 +106,7 @@ pub fn count_ages(regions: &mut [Region], threshold: u32) {
     }
 }
 
-/// Joins neighbours that touch, differ by at most `threshold` accesses and together stay within
+/// Merges neighbours that touch, differ by at most `threshold` accesses and together stay within
 /// `limit_bytes`.
 pub fn merge(regions: &mut Vec<Region>, threshold: u32, limit_bytes: u64) {
     regions.dedup_by(|right, left| {
@@ -120,7 +120,7 @@ pub fn merge(regions: &mut Vec<Region>, threshold: u32, limit_bytes: u64) {
     });
 }
 
-/// Cuts every region larger than `limit_bytes` into parts of that size (7.2, after every merge).
+/// Splits every region larger than `limit_bytes` into parts of that size (7.2, after every merge).
 /// The limit must be a positive multiple of the smallest region.
 pub fn enforce_limit(regions: &mut Vec<Region>, limit_bytes: u64) {
     debug_assert!(limit_bytes > 0);
@@ -138,9 +138,9 @@ pub fn enforce_limit(regions: &mut Vec<Region>, limit_bytes: u64) {
     *regions = parts;
 }
 
-/// Cuts each region at random into up to `parts` parts, so that a boundary between hot and cold can
-/// be found. Each further cut is made in the left remainder; a draw that cuts off nothing is lost.
-/// `granule` is the smallest region, in bytes.
+/// Splits each region at random into up to `parts` parts, so that a boundary between hot and cold
+/// can be found. Each further split is made in the left remainder; a draw that splits off nothing
+/// is lost. `granule` is the smallest region, in bytes.
 pub fn split(regions: &mut Vec<Region>, parts: u32, granule: u64, rng: &mut impl Rng) {
     let mut cut = Vec::with_capacity(regions.len() * parts as usize);
     let mut rights = Vec::with_capacity(parts as usize);

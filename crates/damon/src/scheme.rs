@@ -20,8 +20,8 @@ pub struct AccessPattern {
 }
 
 impl AccessPattern {
-    /// Whether a region fits. The access rate is that of the moving sum, so that a scheme may act
-    /// in the middle of an aggregation.
+    /// Whether a region matches. The access rate is that of the moving sum, so that a scheme may
+    /// act in the middle of an aggregation.
     #[must_use]
     pub fn fits(&self, region: &Region) -> bool {
         let rate = u32::try_from(region.nr_accesses_bp / super::region::BP).unwrap_or(u32::MAX);
@@ -79,7 +79,7 @@ pub struct Scheme {
     pub pattern: AccessPattern,
     /// What it does.
     pub action: Action,
-    /// Time between two applications; 0 means once an aggregation.
+    /// Time between two applications; 0 means once per aggregation.
     pub apply_interval_us: u64,
     /// How much it may do.
     pub quota: Quota,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which regions come first when a quota cannot take all (mm/damon/ops-common.c).
+//! Which regions come first when a quota does not suffice for all (mm/damon/ops-common.c).
 
 use super::action::Wanted;
 use super::region::{BP, Region};
@@ -21,7 +21,7 @@ pub struct Weights {
     pub age: u32,
 }
 
-/// Score of a region among those that fit a scheme, 0..=99; the highest is served first
+/// Score of a region among those that match a scheme, 0..=99; the highest is served first
 /// (`damon_hot_score`, `damon_cold_score`).
 #[must_use]
 pub fn score(

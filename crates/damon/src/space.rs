@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a monitor needs from the address space it watches: facts and the carrying out of actions.
+//! What a monitor needs from the monitored address space: facts, and a way to carry out actions.
 
 use super::action::Action;
 use super::filter::PageFilters;
 use super::target::TargetId;
 
-/// What came of applying an action to a region.
+/// The result of applying an action to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Bytes the action was carried out on (pages touched, not pages whose state changed).
@@ -25,11 +25,11 @@ pub trait Space {
     /// physical memory are read once.
     fn is_physical(&self) -> bool;
 
-    /// Appends the ranges to watch in bytes, ascending, disjoint and aligned to pages. Asked at the
-    /// start and, of virtual memory, at every update of the ranges.
+    /// Appends the ranges to watch in bytes, ascending, disjoint and aligned to pages. Called at
+    /// the start and, for virtual memory, at every update of the ranges.
     fn ranges(&mut self, target: TargetId, ranges: &mut Vec<(u64, u64)>);
 
-    /// Marks the page of `addr` not accessed, so that the next look can tell.
+    /// Marks the page of `addr` as not accessed, so that the next look can tell.
     fn make_old(&mut self, target: TargetId, addr: u64);
 
     /// Whether the page of `addr` was accessed since [`Space::make_old`]. Pages on no LRU list and

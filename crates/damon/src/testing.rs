@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Spaces for the tests of this room.
+//! Spaces for the tests of this crate.
 
 use super::action::Action;
 use super::filter::PageFilters;
@@ -114,7 +114,7 @@ impl Space for HotRange {
     }
 }
 
-/// Takes so many samples.
+/// Takes this many samples.
 pub fn run(monitor: &mut Monitor, space: &mut HotRange, samples: u64) {
     for _ in 0..samples {
         monitor.prepare(space);

@@ -34,7 +34,7 @@ pub struct Target {
     /// Process id (thread group id) in the initial PID namespace of the reader's `/proc`.
     pub pid: u32,
     /// Field 22 of `/proc/PID/stat` (start time, clock ticks since boot). With it a reused pid is
-    /// an error ([`AccessError::Reused`]) instead of somebody else's memory.
+    /// an error ([`AccessError::Reused`]) instead of another process's memory.
     pub start_ticks: Option<u64>,
 }
 
@@ -116,13 +116,13 @@ pub struct TableSight<'a> {
     pub leaf: Leaf,
     /// The pages that belong to the range. Every other bit of this sight is zero.
     pub covered: PageSet,
-    /// Present, young, dirty, swapped. Pages that are no memory of the process (the zero page,
+    /// Present, young, dirty, swapped. Pages that are not memory of the process (the zero page,
     /// vdso, device memory: "special" entries) are in none of them.
     pub bits: &'a TableBits,
     /// The slot holds an entry that is neither: a page under migration, a poisoned page, a guard or
     /// userfaultfd marker. Nothing is known of its age in this scan.
     pub other: &'a PageSet,
-    /// `CLOCK_MONOTONIC` ns before the first table of this batch was read: whatever was young had
+    /// `CLOCK_MONOTONIC` ns before the first table of this batch was read: every young page had
     /// been accessed by then or within the read itself (well below a millisecond).
     pub seen_ns: u64,
     pub(crate) entries: Entries<'a>,
@@ -319,7 +319,7 @@ pub fn check_page_size() -> Result<(), AccessError> {
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     /// No process has this pid (any more).
-    #[error("process {pid} does not exist (any more)")]
+    #[error("process {pid} does not exist or has exited")]
     NoSuchProcess {
         /// The pid asked for.
         pid: u32,

@@ -41,11 +41,11 @@ pub struct Budgeted {
     clearer: Clearer,
     ranges: Vec<AddressRange>,
     moves: u64,
-    /// Of what was passed to the kernel, so much left when that was verified last.
+    /// Share of what was passed to the kernel that had left when this was last verified.
     left_share: f64,
 }
 
-/// Every so many moves it is verified what left.
+/// One in this many moves is verified.
 const VERIFIED_PART: u64 = 16;
 
 impl Budgeted {

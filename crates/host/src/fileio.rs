@@ -88,7 +88,7 @@ pub struct FileIo {
 }
 
 impl FileIo {
-    /// Whether it is the rest of a read: the kernel tells of each batch of folios, with all that is
+    /// Whether it is the rest of a read: the kernel reports each batch of folios, with all that is
     /// still wanted.
     fn continues(&self, before: &FileIo) -> bool {
         let file = |io: &FileIo| (io.device, io.inode, io.generation);
@@ -97,19 +97,19 @@ impl FileIo {
     }
 }
 
-/// Programs in the kernel that tell reads and writes. Dropping it takes them out.
+/// Programs in the kernel that report reads and writes. Dropping it removes them.
 pub struct FileIoSource {
     // Field order: links go first, so that nothing is written to what goes after them.
     _links: Vec<Link>,
     watched: Watched<FileIo>,
-    /// The last read of each thread, where a read is told more than once.
+    /// The last read of each thread, because a read can be reported more than once.
     reads: Option<HashMap<u32, FileIo>>,
     /// What this kernel has no tracepoints for.
     unseen: Vec<&'static str>,
     _object: Object,
 }
 
-/// Whose reads and writes are told.
+/// The processes whose reads and writes are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// Those of a process.
@@ -119,7 +119,7 @@ pub enum Whose {
 }
 
 impl FileIoSource {
-    /// Loads and attaches; nobody is watched yet.
+    /// Loads and attaches; no process is watched yet.
     ///
     /// # Errors
     /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF.
@@ -128,7 +128,7 @@ impl FileIoSource {
     }
 
     /// The same for all processes that are in a memory cgroup or below it, from their first moment
-    /// there to their last; for those of nobody else, and not for our own.
+    /// there to their last; for no other process, and not for agewise itself.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -136,7 +136,7 @@ impl FileIoSource {
         Self::open_for(cgroup.id(), RING_BYTES)
     }
 
-    /// The same with a ring of so many bytes (a power of two, of pages).
+    /// The same with a ring of this many bytes (a power of two, of pages).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -202,7 +202,7 @@ impl FileIoSource {
         })
     }
 
-    /// What is not told here, as the kernel lacks tracepoints or has them in modules.
+    /// What is not reported here, because the kernel lacks tracepoints or has them in modules.
     pub fn unseen(&self) -> &[&'static str] {
         &self.unseen
     }

@@ -26,7 +26,7 @@ impl FrameSet {
         }
     }
 
-    /// Puts a frame in; whether it was there already.
+    /// Inserts a frame; returns whether it was already present.
     pub fn insert(&mut self, frame: u64) -> bool {
         if frame >= FRAMES_MAX {
             return false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that run KVM guests. What a guest accesses goes through tables of its own: it sets no
-//! accessed bit in the page tables of the process, whose memory then looks idle while it is used.
+//! Processes that run KVM guests. A guest accesses memory through page tables of its own: it sets
+//! no accessed bit in the page tables of the process, whose memory then looks idle while it is
+//! used.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +27,7 @@ pub fn hosts(root: &ProcRoot) -> Vec<u32> {
     pids
 }
 
-/// What there is to say of such a process.
+/// The message about such a process.
 pub fn note(pid: u32) -> String {
     format!(
         "process {pid} runs KVM guests: what they access is not in its page tables, so memory that \

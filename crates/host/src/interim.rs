@@ -151,7 +151,7 @@ impl Seen {
     }
 }
 
-/// Period of intermediate scans, with a look every `look`; `None` where no other program clears.
+/// Period of intermediate scans, with a look every `look`; `None` if no other program clears.
 pub fn period(roots: &Roots, look: Duration) -> Option<Duration> {
     let sample = fastest_sample(roots)?;
     Some((sample / PER_SAMPLE).max(look / PER_LOOK_MAX))

@@ -64,7 +64,7 @@ pub(crate) trait Viewer {
     }
 }
 
-/// What a look cost and cleared.
+/// The cost of a look, and what it cleared.
 #[derive(Debug)]
 pub(crate) struct Looked {
     /// The cost of reading.
@@ -74,7 +74,7 @@ pub(crate) struct Looked {
 }
 
 /// Looks at `ranges` of a process. `clearer`: prepared for this look by [`Clearer::begin`]. Unless
-/// `is_clearing`, accessed bits stay as they are, for the next look that clears.
+/// `is_clearing`, accessed bits are left unchanged for the next look that clears.
 ///
 /// # Errors
 /// The page tables could not be read to the end; what the viewer saw before stays true.

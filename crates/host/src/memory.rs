@@ -15,7 +15,7 @@ pub struct MemInfo {
     pub total_bytes: u64,
     /// Free pages.
     pub free_bytes: u64,
-    /// The kernel's estimate of what can be had without swapping; 0 for a node.
+    /// The kernel's estimate of what is available without swapping; 0 for a node.
     pub available_bytes: u64,
     /// Page cache, tmpfs included.
     pub file_bytes: u64,
@@ -184,8 +184,8 @@ impl Zone {
 
 /// Which node a page frame belongs to, from the spans of the zones.
 ///
-/// Spans of different nodes interleave on a few machines; there the frame is said to belong to the
-/// node whose span starts last before it.
+/// Spans of different nodes interleave on a few machines; there the frame is assigned to the node
+/// whose span starts last before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMap {
     /// `(first frame, frame after the last, node)`, ascending.

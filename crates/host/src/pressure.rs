@@ -49,7 +49,7 @@ pub struct Stall {
 pub struct Psi {
     /// At least one task waited.
     pub some: Stall,
-    /// All tasks waited at once. Kernels before 5.13 have none for the CPU: zero.
+    /// All tasks waited at once. Kernels before 5.13 do not report this for the CPU: zero.
     pub full: Stall,
 }
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that others chose: of processes, cgroups, mappings and files. They may hold any byte, so
-//! terminal escapes, line breaks and marks that reverse the direction of writing, and they reach
-//! the terminal of root, tables and metrics. [`Untrusted`] has no `Display`: whoever prints one
-//! has to say for which format, and gets it escaped for that.
+//! Names chosen by others: of processes, cgroups, mappings and files. They may hold any byte,
+//! including terminal escapes, line breaks and marks that reverse the direction of writing, and
+//! they reach the terminal of root, tables and metrics. [`Untrusted`] has no `Display`: to print
+//! one, a caller has to choose a format, and gets it escaped for that.
 //!
-//! Everywhere an ASCII control becomes `\x1b`, another character that is not to be seen
-//! `\u{202e}`, and a byte that is no UTF-8 `\xff`. A backslash stays as it is (systemd's names are
-//! full of them) unless it would read as one of these: then it becomes `\x5c`, so that two names
-//! never look the same. Only JSON has escapes of its own for characters and keeps them.
+//! In all formats an ASCII control becomes `\x1b`, another invisible character `\u{202e}`, and a
+//! byte that is not UTF-8 `\xff`. A backslash is unchanged (systemd's names are full of them)
+//! unless it would read as one of these: then it becomes `\x5c`, so that two names never look the
+//! same. Only JSON has escapes of its own for characters and keeps them.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Write};
@@ -52,13 +52,13 @@ impl Untrusted {
         Untrusted(bytes.into())
     }
 
-    /// The bytes as they are: to compare and look up, never to print.
+    /// The raw bytes: to compare and look up, never to print.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The name as it is: to open, compare and look up, never to print.
+    /// The raw name: to open, compare and look up, never to print.
     #[must_use]
     pub fn as_os_str(&self) -> &OsStr {
         OsStr::from_bytes(&self.0)
@@ -102,8 +102,8 @@ impl Untrusted {
     }
 }
 
-/// Without controls, for sentences that are put together of several parts: nothing else is changed,
-/// so a sentence that is clean already stays as it is.
+/// Without controls, for sentences composed of several parts: nothing else is changed, so a
+/// sentence that is already clean is unchanged.
 #[must_use]
 pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -230,7 +230,7 @@ impl fmt::Debug for Untrusted {
     }
 }
 
-/// As text that holds everything but bytes that are no UTF-8, which it has escaped. What writes it
+/// As text that contains everything except bytes that are not UTF-8, which are escaped. The writer
 /// has to escape controls, as `agewise`'s writer of JSON does.
 impl serde::Serialize for Untrusted {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

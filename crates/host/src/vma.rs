@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), into buffers that are
-//! used again, and from `/proc/PID/smaps` only what maps does not tell: which are locked.
+//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), into reusable buffers,
+//! and from `/proc/PID/smaps` only what maps does not contain: which are locked.
 
 use std::fs::File;
 use std::io::Read;
@@ -123,7 +123,7 @@ impl MapsReader {
     }
 
     /// A file of the address space of a process. That of the first thread is empty once the thread
-    /// has ended; if others live on, theirs tell. Returns the path of what was read.
+    /// has ended; if others live on, theirs are used. Returns the path of what was read.
     fn slurp_of(&mut self, pid: u32, file: &str) -> Result<PathBuf, FileError> {
         let process = self.proc.of(pid);
         let path = process.join(file);

@@ -59,7 +59,7 @@ pub struct Sights {
     by_pid: BTreeMap<u32, Seen>,
 }
 
-/// What a look is to know besides what it shows.
+/// Additional inputs of a look.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
     /// All processes could be looked at.
@@ -143,7 +143,7 @@ impl Sights {
         if let Some((cgroup, cached)) = around.cached {
             cached.show(cgroup, &mut look);
         }
-        // Pages that several share count once: then only the sample tells how many there are.
+        // Pages that several share count once: then only the sample shows how many there are.
         let resident = match spaces[..] {
             [space] if !around.counts_cache => space
                 .sizes()
@@ -229,8 +229,8 @@ impl<'a, 'w> Shower<'a, 'w> {
         })
     }
 
-    /// Shows those pages of neighbouring tables that are simulated and of which there is something
-    /// to say, by their number in the address space.
+    /// Shows those pages of neighbouring tables that are simulated and relevant, by their number in
+    /// the address space.
     fn pages(
         &mut self,
         first: u64,
@@ -243,7 +243,7 @@ impl<'a, 'w> Shower<'a, 'w> {
         let pages_end = first + tables * (TABLE_BYTES / PAGE_BYTES);
         let pages = first.max(start)..pages_end.min(end);
         let is_of_file = page_type == PageType::File || vma.kind == VmaKind::Shmem;
-        // A page of a file is named by its place in it, whoever maps it where.
+        // A page of a file is named by its place in it, wherever it is mapped.
         let (of, from) = match is_of_file && vma.inode != 0 {
             true => {
                 let file = vma.inode ^ vma.device.rotate_left(40);

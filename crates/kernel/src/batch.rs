@@ -27,7 +27,7 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// Appends a folio and tells whether the batch is full now.
+    /// Appends a folio and returns whether the batch is now full.
     #[inline]
     pub(crate) fn push(&mut self, pfn: Pfn) -> bool {
         self.folios[self.len] = pfn;

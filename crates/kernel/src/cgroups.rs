@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine begins; cgroups and address spaces come and go.
+//! Starting a machine; cgroups and address spaces come and go.
 
 use crate::batch::CpuBatches;
 use crate::classic;
@@ -56,7 +56,7 @@ impl Lru {
         lru
     }
 
-    /// A cgroup was made under `parent` at `now_ns`.
+    /// A cgroup was created under `parent` at `now_ns`.
     pub fn memcg_online(&mut self, parent: MemcgId, swappiness: u32, now_ns: u64) -> MemcgId {
         let memcg = MemcgId(u32::try_from(self.memcgs.len()).expect("fewer than 2^32 cgroups"));
         let nodes = u32::try_from(self.node_flags.len()).expect("fewer than 2^32 nodes");
@@ -123,7 +123,7 @@ impl Lru {
         }
     }
 
-    /// An address space was made and its owner lives in `memcg`.
+    /// An address space was created and its owner is in `memcg`.
     pub fn mm_add(&mut self, mm: MmId, memcg: MemcgId) {
         mglru::mm_add(self, mm, memcg);
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Folios: what the reclaim policies know of each piece of memory, and the lists they sit on.
+//! Folios: what the reclaim policies know about each piece of memory, and the lists they are on.
 //!
-//! A folio is named by its first page frame. The table holds 16 bytes a frame: two links, the flags
-//! word and the lruvec; frames that are not the head of a folio stay unused. Field names are those
-//! of `include/linux/page-flags.h` and `mm_inline.h` (7.2).
+//! A folio is named by its first page frame. The table holds 16 bytes per frame: two links, the
+//! flags word and the lruvec; frames that are not the head of a folio are unused. Field names are
+//! those of `include/linux/page-flags.h` and `mm_inline.h` (7.2).
 
 use crate::ids::LruvecId;
 
@@ -102,10 +102,10 @@ pub enum Flag {
     /// Came back from a short distance: enters a generation above the oldest
     /// ([`crate::refault_distance`]).
     Promoted = 1 << 29,
-    /// `PG_idle`: whoever watches accesses has not seen one since it set this.
+    /// `PG_idle`: the access monitor has not seen an access since it set this flag.
     Idle = 1 << 30,
-    /// `PG_young`: whoever watches accesses has cleared an accessed bit, which reclaim still has to
-    /// take for one.
+    /// `PG_young`: the access monitor has cleared an accessed bit, which reclaim still has to count
+    /// as an access.
     Young = 1 << 31,
 }
 
@@ -164,7 +164,7 @@ impl Folio {
         self.flags &= !(flag as u32);
     }
 
-    /// Clears a flag and tells whether it was set.
+    /// Clears a flag and returns whether it was set.
     #[inline]
     pub fn test_clear(&mut self, flag: Flag) -> bool {
         let was = self.has(flag);

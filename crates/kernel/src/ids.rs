@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of the things a reclaim policy talks about: small integers, one type each.
+//! Names of the objects of a reclaim policy: small integers, one type each.
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All policy state of one machine: folios, lruvecs, memory cgroups and per-CPU batches.
 //!
-//! A world owns one [`Lru`] beside its own mechanism and passes itself as `&mut impl World` to the
+//! A world owns one [`Lru`] next to its own mechanism and passes itself as `&mut impl World` to the
 //! functions that decide. Classic and multi-gen state sit side by side in each lruvec, as in the
-//! kernel, so that switching at run time loses no page. Which of the two holds a folio shows in the
-//! folio itself: a generation means multi-gen.
+//! kernel, so that switching at run time loses no page. The folio itself shows which of the two
+//! holds it: a generation means multi-gen.
 
 use crate::batch::CpuBatches;
 use crate::classic;
@@ -161,7 +161,7 @@ impl Lru {
         order
     }
 
-    /// Pages of the "active" or "inactive" kind on all lists of a lruvec, as `memory.stat` tells
+    /// Pages of the "active" or "inactive" kind on all lists of a lruvec, as `memory.stat` reports
     /// them: generations `max_seq` and `max_seq - 1` count as active.
     #[must_use]
     pub fn lru_pages(&self, lruvec: LruvecId, folio_type: FolioType, active: bool) -> u64 {

@@ -2,7 +2,7 @@
 //! Page tables as the aging walk and the reverse map see them.
 //!
 //! Addresses are virtual page numbers (`vpn`, bytes / 4096). The geometry is that of x86-64: 512
-//! entries a level, so a last-level table covers 2 MiB and a PMD table 1 GiB.
+//! entries per level, so a last-level table covers 2 MiB and a PMD table 1 GiB.
 
 use crate::folio::Pfn;
 use crate::ids::MmId;
@@ -46,7 +46,7 @@ impl Pte {
         self.0 & Self::PRESENT != 0
     }
 
-    /// Whether it maps the zero page or another frame that is no folio.
+    /// Whether it maps the zero page or another frame that is not a folio.
     #[inline]
     #[must_use]
     pub fn is_special(self) -> bool {
@@ -73,7 +73,7 @@ impl Pte {
         self.0 |= Self::ACCESSED | if write { Self::DIRTY } else { 0 };
     }
 
-    /// Clears the accessed bit and tells whether it was set.
+    /// Clears the accessed bit and returns whether it was set.
     #[inline]
     pub fn test_clear_young(&mut self) -> bool {
         let was = self.0 & Self::ACCESSED != 0;
@@ -81,7 +81,7 @@ impl Pte {
         was
     }
 
-    /// Clears the dirty bit and tells whether it was set.
+    /// Clears the dirty bit and returns whether it was set.
     #[inline]
     pub fn test_clear_dirty(&mut self) -> bool {
         let was = self.dirty();
@@ -117,7 +117,7 @@ pub enum Pmd<'a> {
     Table(&'a mut PteTable),
 }
 
-/// A place where a folio is mapped, as the reverse map tells it.
+/// A place where a folio is mapped, according to the reverse map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The address space.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a world reports of folios: added, used, advised, written, freed, evicted and back again.
+//! What a world reports about folios: added, used, advised, written, freed, evicted and back again.
 
 use crate::classic;
 use crate::folio::{Flag, Pfn};
@@ -75,7 +75,8 @@ impl Lru {
     }
 
     /// Hot advice for one folio (`folio_activate`): it joins the active list, or the second
-    /// youngest generation (the youngest if its workingset flag is set), whatever its references.
+    /// youngest generation (the youngest if its workingset flag is set), regardless of its
+    /// references.
     pub fn activate(&mut self, pfn: Pfn, cpu: usize) {
         self.batch_activate(cpu, pfn);
     }

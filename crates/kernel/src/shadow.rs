@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What eviction leaves behind in place of a folio (`pack_shadow`, `mm/workingset.c`).
 //!
-//! Low to high: one workingset bit, node, memory cgroup id, and a token whose meaning is the
-//! policy's: an age counter (classic) or a generation and uses (multi-gen). Everything is cut to the
-//! kernel's widths, so old shadows wrap and ids collide as they do there.
+//! Low to high: one workingset bit, node, memory cgroup id, and a token whose meaning depends on
+//! the policy: an age counter (classic) or a generation and uses (multi-gen). Everything is
+//! truncated to the kernel's widths, so old shadows wrap and ids collide as in the kernel.
 
 use crate::ids::{MemcgId, NodeId};
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the policies did, counted: the kernel's event counters, and the operations that cost CPU.
+//! Counts of what the policies did: the kernel's event counters, and the operations that cost CPU.
 
 use crate::folio::FolioType;
 use crate::reclaim::Reclaimer;
 
 /// Event counters under their kernel names (`/proc/vmstat`, `memory.stat`), kept per lruvec and
-/// summed by whoever reports them. Arrays are indexed by [`FolioType::index`].
+/// summed for reporting. Arrays are indexed by [`FolioType::index`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
     /// Folios isolated from an LRU list for reclaim, in pages.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the policies need from the world they decide for.
+//! What the policies need from their world.
 //!
-//! The engine owns what is policy: folio flags, lists, generations, counters, the order of memory
-//! cgroups. The world owns what is mechanism: page tables, the reverse map, devices, limits, time.
-//! Every method states a fact or carries out a decision; none decides. The lab's simulated machine
-//! is the main implementation; tests bring small ones.
+//! The engine owns policy: folio flags, lists, generations, counters, the order of memory cgroups.
+//! The world owns mechanism: page tables, the reverse map, devices, limits, time. Every method
+//! states a fact or carries out a decision; none decides. The lab's simulated machine is the main
+//! implementation; tests bring small ones.
 
 use crate::folio::{Flag, FolioTable, Pfn};
 use crate::ids::{MemcgId, MmId, NodeId};
@@ -23,12 +23,12 @@ pub struct Protection {
     pub usage_pages: u64,
 }
 
-/// What came of an attempt to write a dirty folio out (`pageout`).
+/// The result of an attempt to write a dirty folio out (`pageout`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageoutOutcome {
     /// Written before the call returned (zram): the folio is clean now.
     Written,
-    /// Under writeback; the world clears the flag and tells the engine when it ends.
+    /// Under writeback; when it ends, the world clears the flag and notifies the engine.
     Writeback,
     /// Could not be started now: keep.
     Keep,
@@ -54,8 +54,8 @@ pub struct ZoneState {
     pub reserve_pages: [u64; 4],
 }
 
-/// Facts asked of, and decisions handed to, the world. `folios` is passed where the world has to
-/// read or keep flags (`Mapped`, `Dirty`, `Writeback`, `Swapcache`) in step with its own state.
+/// Facts requested from, and decisions passed to, the world. `folios` is passed where the world has
+/// to read or keep flags (`Mapped`, `Dirty`, `Writeback`, `Swapcache`) in step with its own state.
 pub trait World {
     /// The clock, in ns.
     fn now_ns(&self) -> u64;
@@ -145,11 +145,11 @@ pub trait World {
     /// A reclaimer sleeps (congestion, too many isolated, no progress) for at most `timeout_ns`.
     fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64);
 
-    /// What those who sleep for `reason` on this node wait for has come: they may go on.
+    /// What the tasks sleeping for `reason` on this node wait for has happened: they may continue.
     fn wake_throttled(&mut self, _node: NodeId, _reason: Throttle) {}
 
-    /// Kills a task to make room (`min_ttl`, or no reclaim possible). False when the OOM lock could
-    /// not be taken or there is nobody to kill.
+    /// Kills a task to make room (`min_ttl`, or no reclaim possible). False if the OOM lock could
+    /// not be taken or there is no task to kill.
     fn oom_kill(&mut self, memcg: MemcgId) -> bool;
 
     /// Reclaim passed a tracepoint: once a call, a list or a batch, never once a page.

@@ -3,7 +3,7 @@
 //! machine whose `memory.max` is the capacity.
 //!
 //! As *page cache* every access is a read of one page through a file descriptor: the policies see
-//! of each. As *mapped* memory the pages are mapped and accesses only set accessed bits, which the
+//! each. As *mapped* memory the pages are mapped and accesses only set accessed bits, which the
 //! policies find when they look. A miss is an access that has to read from the device. There is no
 //! read-ahead, and the machine around the cgroup has room to spare.
 //!
@@ -84,7 +84,7 @@ kernel_policy!(
     "the multi-gen LRU of Linux 7.2, as mapped memory"
 );
 
-/// A policy of the machine by its name, with a profile of one's own perhaps, as page cache or as
+/// A policy of the machine by its name, optionally with a custom profile, as page cache or as
 /// mapped memory.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelPolicy {

@@ -2,9 +2,9 @@
 //! The reuse model as a pool: what agewise would do at a limit, with what a reclaimer in user space
 //! honestly knows.
 //!
-//! It learns of accesses at looks only, by accessed bits, and of faults as they happen. It evicts
-//! in batches before the pool is full. Looks come after so many accesses, as a daemon paces them by
-//! what its looks find.
+//! It sees accesses only at looks, by accessed bits, and faults as they happen. It evicts in
+//! batches before the pool is full. Looks come after a number of accesses, which a daemon would
+//! choose by what its looks find.
 
 use std::collections::BinaryHeap;
 

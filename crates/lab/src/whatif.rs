@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `agewise_policy::whatif` says of a trace beside the exact truth: the trace is shown to it
-//! as a machine is looked at, page by page and look by look.
+//! What `agewise_policy::whatif` predicts for a trace beside exact results: the trace is shown to
+//! it as a machine is looked at, page by page and look by look.
 
 use agewise_policy::PageType;
 use agewise_policy::whatif::{
@@ -12,14 +12,13 @@ use serde::Serialize;
 
 /// Sizes that are compared: 10 to 100 percent.
 pub const COMPARED: usize = 31;
-/// A trace that tells no intervals is cut into looks in each of which so many accesses are made for
-/// each page there is.
+/// A trace without intervals is divided into looks with this many accesses for each page.
 const LOOK_PART: usize = 64;
 
 /// The least sample: less says nothing.
 const SAMPLE_MIN: usize = 100;
 
-/// What is said of a trace beside the truth.
+/// The prediction for a trace beside the truth.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Beside {
     /// The name of its file.
@@ -30,16 +29,16 @@ pub struct Beside {
     pub sampled_pages: usize,
     /// Looks.
     pub looks: usize,
-    /// Uses, each page once a look.
+    /// Uses, each page once per look.
     pub uses: usize,
     /// Mean absolute error of the miss ratio.
     pub error: f64,
-    /// Share of the sizes at which the truth lies within what is told.
+    /// Share of the sizes at which the truth lies within the predicted interval.
     pub within: f64,
 }
 
 impl Beside {
-    /// Shows a trace look by look to the simulation of so many percent of its pages, within limits.
+    /// Shows a trace look by look to the simulation of this percentage of its pages, within limits.
     ///
     /// # Errors
     /// It cannot be read.
@@ -123,12 +122,12 @@ impl Looks {
         self.looks.is_empty()
     }
 
-    /// Uses, each page once a look.
+    /// Uses, each page once per look.
     pub fn uses(&self) -> usize {
         self.looks.iter().map(Vec::len).sum()
     }
 
-    /// The uses in the order in which they are told.
+    /// The uses in the order in which they are shown.
     pub fn in_order(&self) -> DenseTrace {
         let pages: Vec<u64> = self.looks.concat().into_iter().map(u64::from).collect();
         DenseTrace::from_pages(&pages)
@@ -148,8 +147,8 @@ impl Looks {
         misses.iter().map(|of| (of - exact.cold()) as f64).collect()
     }
 
-    /// What is told with so many pages simulated: misses of pages seen before by size, at least,
-    /// likely and at most.
+    /// The prediction with this many pages simulated: misses of pages seen before by size: lower
+    /// bound, likely and upper bound.
     ///
     /// # Panics
     /// If `policy` is none of [`POLICIES`](agewise_policy::whatif::POLICIES).
@@ -198,7 +197,7 @@ impl Looks {
     }
 
     /// Mean absolute error of the miss ratio, and the share of the sizes at which the truth lies
-    /// within what is told.
+    /// within the predicted interval.
     pub fn compare(&self, truth: &[f64], told: &[[f64; 3]]) -> (f64, f64) {
         let pairs = || truth.iter().zip(told);
         let errors: f64 = pairs().map(|(truth, told)| (truth - told[1]).abs()).sum();

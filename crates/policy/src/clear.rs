@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What clearing accessed bits costs, learnt while it is done: nearly all of what observing memory
-//! takes.
+//! The cost of clearing accessed bits, learned on the fly: it accounts for nearly all of the cost
+//! of observing memory.
 //!
 //! The model is linear. `MADV_COLD` costs per address range given (find the mapping, flush TLBs),
 //! per present page inside (look up its `struct page`: a cache miss, whether young or not), a
 //! little per young page. The flush dominates ranges of few pages: an interrupt to every CPU that
-//! runs the target, 0.3 us while it sleeps, 18 us while it runs in a virtual machine. It is learnt
-//! from what calls really took; so two young pages with hundreds of idle ones between are cleared
-//! as one range where interrupts are dear, and as two where they are cheap.
+//! runs the target, 0.3 us while it sleeps, 18 us while it runs in a virtual machine. The model
+//! learns from what calls really took; so two young pages with hundreds of idle ones between are
+//! cleared as one range where interrupts are expensive, and as two where they are cheap.
 
 /// Nanoseconds of CPU time, learnt.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,7 +43,7 @@ const FADE: f64 = 0.8;
 const PULL: f64 = 0.02;
 /// How far one observation moves `refs_page_ns`.
 const LEARN: f64 = 0.25;
-/// Idle pages passed over at most, however dear ranges seem.
+/// Maximum number of idle pages to include, however expensive ranges seem.
 const BRIDGE_MAX: f64 = 1024.0;
 
 impl Default for CostModel {
@@ -58,8 +58,8 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// Present idle pages that are cheaper to pass over inside a range than to leave out by
-    /// beginning another range.
+    /// Present idle pages that are cheaper to include in a range than to skip by starting another
+    /// range.
     pub fn worth_bridging(&self) -> u32 {
         (self.range_ns / self.page_ns).min(BRIDGE_MAX) as u32
     }
@@ -75,7 +75,7 @@ impl CostModel {
         pages as f64 * self.refs_page_ns
     }
 
-    /// `MADV_COLD` on so many ranges and pages took `cpu_ns`.
+    /// `MADV_COLD` on this many ranges and pages took `cpu_ns`.
     pub fn learn_cold(&mut self, ranges: u64, pages: u64, cpu_ns: u64) {
         if ranges == 0 {
             return;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The window of generations: when each was born, and how many pages it holds.
 //!
-//! A generation is the set of pages last seen accessed in one interval of time. It is born when
-//! its interval starts; the youngest is still open. The kernel keeps four (`MAX_NR_GENS`) and
-//! numbers them with a sequence that only grows; here their number is a parameter, because one
-//! byte a page can tell more than a hundred apart.
+//! A generation is the set of pages last seen accessed in one interval of time. It is born when its
+//! interval starts; the youngest is still open. The kernel keeps four (`MAX_NR_GENS`) and numbers
+//! them with a sequence that only grows; here their number is a parameter, because one byte per
+//! page can distinguish more than a hundred.
 //!
-//! A page does not carry the 64-bit sequence number but a [`Label`] of seven bits. Labels grow
-//! with youth, so "older than" is one comparison of bytes. When labels run out, the window is
-//! *coalesced*: neighbouring old generations become one with the union of their intervals, and
-//! every page is given its new label once. Intervals stay exact bounds of age; only the resolution
-//! coarsens with age, as much as it must and no more.
+//! A page does not carry the 64-bit sequence number but a [`Label`] of seven bits. Younger pages
+//! have greater labels, so "older than" is one comparison of bytes. When labels run out, the window
+//! is *coalesced*: neighbouring old generations become one with the union of their intervals, and
+//! every page is relabelled once. Intervals remain exact bounds of age; only the resolution
+//! coarsens with age, as much as necessary and no more.
 
 /// What backs a page, in the sense of the kernel's `LRU_GEN_ANON` and `LRU_GEN_FILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -54,7 +54,7 @@ const RESOLUTIONS: [u64; 11] = [64, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1];
 /// Pages by label and type.
 pub type Sizes = [ByType<u64>; LABELS];
 
-/// From the label a page carries to the one it carries from now on.
+/// From the current label of a page to its new one.
 pub type Relabel = [Label; LABELS];
 
 /// One generation of the window.
@@ -81,8 +81,8 @@ impl Generations {
     /// A window that opens at `now_ms` with one empty generation.
     ///
     /// `capacity` is clamped to [`GENERATIONS_MIN`]..=[`GENERATIONS_MAX`]. Generations that are
-    /// older than `horizon_ms` altogether may become one: pass the last bound anyone will ask for,
-    /// or `u64::MAX`.
+    /// completely older than `horizon_ms` may be merged: pass the largest bound that will be
+    /// requested, or `u64::MAX`.
     pub fn new(now_ms: u64, capacity: usize, horizon_ms: u64) -> Self {
         Generations {
             capacity: capacity.clamp(GENERATIONS_MIN, GENERATIONS_MAX),
@@ -165,10 +165,10 @@ impl Generations {
     }
 
     /// Opens a new youngest generation at `now_ms` (the time accessed bits were cleared), and
-    /// closes the one before. A clock that went back counts as one that stood still.
+    /// closes the previous one. A clock that went backwards is treated as stopped.
     ///
-    /// Touches no page, except when labels ran out: then it returns the new labels, which the
-    /// store must give to every page before the next look.
+    /// Touches no page, except when labels ran out: then it returns the new labels, which the store
+    /// must apply to every page before the next look.
     #[must_use = "pages keep stale labels unless the new ones are applied"]
     pub fn advance(&mut self, now_ms: u64) -> Option<Relabel> {
         let now_ms = now_ms.max(self.window[self.window.len() - 1].birth_ms);
@@ -213,7 +213,7 @@ impl Generations {
         Some((youngest_ms, Some(oldest_ms)))
     }
 
-    /// Makes room: drops the boundaries between generations that lie close together compared with
+    /// Makes room: drops the boundaries between generations that are close together compared with
     /// their age, at the finest resolution that frees a quarter of the window.
     fn coalesce(&mut self, now_ms: u64) -> Relabel {
         let room_for = (self.capacity - self.capacity.div_ceil(4)).max(1);
@@ -253,7 +253,8 @@ impl Generations {
         kept
     }
 
-    /// Keeps these generations (ascending, 0 first); each of the others joins the one before it.
+    /// Keeps these generations (ascending, 0 first); each of the others is merged into the one
+    /// before it.
     fn keep(&mut self, kept: &[usize]) -> Relabel {
         let mut relabel = [LABEL_NONE; LABELS];
         relabel[LABEL_UNSEEN as usize] = LABEL_UNSEEN;

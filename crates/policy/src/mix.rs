@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers that look drawn by chance and are the same in every run.
+//! Pseudo-random numbers that are the same in every run.
 
 /// The finalizer of SplitMix64 (Steele, Lea and Flood, 2014): every bit of the result depends on
 /// every bit of `z`.

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A difference of means, or what it is of one of them, with its 95 % interval.
+/// A difference of means, absolute or relative, with its 95 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
     /// The best guess.
@@ -12,7 +12,7 @@ pub struct Change {
     pub half: f64,
 }
 
-/// A change by more than this factor says only that there was next to nothing before.
+/// A change by more than this factor only shows that there was next to nothing before.
 const FACTOR_MAX: f64 = 1e6;
 
 impl Change {

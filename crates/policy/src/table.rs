@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one page table looked like: the unit in which access facts arrive.
+//! The state of one page table: the unit in which access facts arrive.
 
 use std::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Index, IndexMut, Not, Range};
 
@@ -11,7 +11,7 @@ pub const WORDS_PER_TABLE: usize = PAGES_PER_TABLE / 64;
 
 /// A set of pages of one table, by number: 0 ..= 511.
 ///
-/// Indexing gives words of 64 pages, for loops that take them at a time: bit `i % 64` of word
+/// Indexing returns words of 64 pages, for loops that process them together: bit `i % 64` of word
 /// `i / 64` is page `i`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(transparent)]
@@ -58,14 +58,14 @@ impl PageSet {
         &mut self.0
     }
 
-    /// Whether no page is in it. Folded word by word: comparing arrays calls a function for each,
-    /// which costs more than all that is done for a table without accessed pages.
+    /// Whether it contains no page. Folded word by word: comparing arrays calls a function for
+    /// each, which costs more than all the work for a table without accessed pages.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.iter().fold(0, |all, word| all | word) == 0
     }
 
-    /// Whether all 512 pages are in it.
+    /// Whether it contains all 512 pages.
     #[inline]
     pub fn is_full(&self) -> bool {
         self.0.iter().fold(u64::MAX, |all, word| all & word) == u64::MAX
@@ -77,7 +77,7 @@ impl PageSet {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Whether a page is in it; `false` beyond the table.
+    /// Whether it contains a page; `false` beyond the table.
     #[inline]
     pub fn contains(&self, page: usize) -> bool {
         self.0
@@ -94,7 +94,7 @@ impl PageSet {
         self.0[page / 64] |= 1 << (page % 64);
     }
 
-    /// These pages but for those of `other`.
+    /// These pages except those of `other`.
     #[inline]
     pub fn without(&self, other: &PageSet) -> Self {
         PageSet::from_words(|word| self.0[word] & !other.0[word])

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sizes in bytes as people write and read them. Units are powers of two (1 MiB = 2^20), in either
-//! case: `512M`, `1.5GiB`, `64k`.
+//! Parsing and formatting sizes in bytes. Units are powers of two (1 MiB = 2^20), in either case:
+//! `512M`, `1.5GiB`, `64k`.
 
 /// A text that is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Not a number with a unit.
-    #[error("is no size; write bytes, or a number with K, M, G or T (KiB, MiB, ...)")]
+    #[error("is not a size; write bytes, or a number with K, M, G or T (KiB, MiB, ...)")]
     Form,
     /// More than 64 bits can count.
     #[error("is too large")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What looks at this machine is done by the command ``agewise``, which has the privileges for it,
+"""Functions that look at this machine run the command ``agewise``, which has the privileges for it
 and is not part of the package."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Some = Union[int, str, Sequence[Union[int, str]], None]
 
 
 class CommandError(RuntimeError):
-    """The command failed; its words, and its exit status in `status`."""
+    """The command failed: its message, and its exit status in `status`."""
 
     def __init__(self, words: str, status: int) -> None:
         super().__init__(words)
@@ -82,7 +82,7 @@ def _exception(said: str, status: int) -> Exception:
 
 
 def options(given: Mapping[str, object]) -> list[str]:
-    """Options of the command: a list is an option several times, None is none."""
+    """Options of the command: a list repeats an option, None omits it."""
     line = []
     for name, value in given.items():
         flag = "--" + name.replace("_", "-")
@@ -102,14 +102,14 @@ def report(
     duration: Optional[str] = None,
     options: Optional[Mapping[str, object]] = None,
 ) -> list[dict[str, Any]]:
-    """How old the memory of processes or cgroups is: the records of ``agewise report``.
+    """The age of the memory of processes or cgroups: the records of ``agewise report``.
 
-    `duration`: how long to look, such as ``"1m"``. `options`: others of the command, such as
+    `duration`: how long to observe, such as ``"1m"``. `options`: further options, such as
     ``{"intervals": "1s,1m", "exact": True}``. Runs the installed command; reading page tables
     needs root.
 
-    Raises ValueError for wrong arguments, FileNotFoundError where the command is not installed,
-    CommandError for all else, with its words.
+    Raises ValueError for wrong arguments, FileNotFoundError if the command is not installed,
+    CommandError with its message for everything else.
     """
     given = {"pid": pid, "cgroup": cgroup, "duration": duration, **(options or {})}
     return list(rows("report", *_line(given)))
@@ -122,7 +122,7 @@ def watch(
     every: str = "10s",
     options: Optional[Mapping[str, object]] = None,
 ) -> Iterator[dict[str, Any]]:
-    """The records of `report`, again and again: those of ``agewise report --follow EVERY``.
+    """The records of `report`, repeatedly: those of ``agewise report --follow EVERY``.
 
     Ends when every target is gone, and with ``close()`` of the iterator. Raises as `report` does.
     """

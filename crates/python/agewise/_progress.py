@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bars in notebooks and terminals."""
+"""Progress bars in notebooks and terminals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Advance = Callable[[int, int, float], None]
 
 @contextmanager
 def shown(unit: str, progress: Optional[Advance]) -> Iterator[Advance]:
-    """What is called as work goes on: `progress`, or a bar where tqdm is installed."""
+    """The progress callback: `progress`, or a bar if tqdm is installed."""
     if progress is not None:
         yield progress
         return

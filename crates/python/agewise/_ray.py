@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells of a sweep as tasks of Ray. Traces go through its object store, results come back as the
-bytes of their files, and who asked for the sweep writes them: same cells, same bytes as locally."""
+"""Cells of a sweep as Ray tasks. Traces go through its object store, results come back as the bytes
+of their files, and the caller of the sweep writes them: same cells, same bytes as locally."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RunCell = Callable[[Errand, Optional[bytes]], Done]
 
 
 def run_cell(errand: Errand, content: Optional[bytes]) -> Done:
-    """Runs a cell on a worker. `content` is what is in its file."""
+    """Runs a cell on a worker. `content` is the content of its file."""
     # A task has one processor.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     file = errand[3]
@@ -55,7 +55,7 @@ def run_cell(errand: Errand, content: Optional[bytes]) -> Done:
 def sweep(
     opened: _native.OpenSweep, advance: Advance, run: RunCell = run_cell
 ) -> tuple[int, list[tuple[str, str]]]:
-    """Runs what is missing; gives the number of cells run, and those that failed with why."""
+    """Runs what is missing; returns the number of cells run, and failed cells with reasons."""
     try:
         import ray
     except ImportError:

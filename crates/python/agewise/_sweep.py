@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps: what ``agewise lab sweep`` does."""
+"""Sweeps, as done by ``agewise lab sweep``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Path = Union[str, "os.PathLike[str]"]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep came to."""
+    """The result of a sweep."""
 
     #: The directory of Parquet files.
     directory: str
@@ -29,7 +29,7 @@ class Sweep:
     failed: list[tuple[str, str]]
 
     def frame(self) -> Any:
-        """All rows as a frame of polars: runs, or points. Raises ImportError without polars."""
+        """All rows as a polars frame: runs, or points. Raises ImportError without polars."""
         try:
             import polars
         except ImportError:
@@ -43,7 +43,7 @@ class Sweep:
 
 
 def _toml(spec: Mapping[str, Any]) -> str:
-    """A description as TOML; TOML has no word for None."""
+    """A description as TOML; TOML has no value for None."""
 
     def value(of: Any) -> str:
         if isinstance(of, bool):
@@ -75,22 +75,22 @@ def sweep(
     prune: bool = False,
     progress: Optional[Advance] = None,
 ) -> Sweep:
-    """Runs many combinations on all cores, into a directory of Parquet files; goes on where an
-    earlier one was interrupted.
+    """Runs many combinations on all cores, into a directory of Parquet files; resumes where an
+    earlier sweep was interrupted.
 
     `spec`: a TOML file as ``agewise lab sweep`` takes it (see ``docs/use/lab.md``), or the same as
     a mapping: ``{"seeds": 3, "grid": {"workload": ["kv"], "policy": ["classic", "mglru:7.2"]}}``.
-    `on`: ``"local"``, or ``"ray"`` for the cluster of Ray that this process is connected to
+    `on`: ``"local"``, or ``"ray"`` for the Ray cluster that this process is connected to
     (``ray.init``), that of RAY_ADDRESS, or one started here. A cell is a task; workloads and traces
     go to the workers through the object store, profiles of policies (``mglru:FILE.toml``) have to
-    be there under the same name. A cell whose worker dies is run again, twice at most, with a
+    exist there under the same name. A cell whose worker dies is run again, at most twice, with a
     warning. The files are the same, byte for byte.
 
-    `prune`: deletes results in the directory that are not of this sweep. `progress` is called with
-    cells done, cells there are and seconds left; a bar of tqdm unless given. Ctrl-C stops it.
+    `prune`: deletes results in the directory that do not belong to this sweep. `progress` is called
+    with cells done, total cells and seconds left; by default a tqdm bar. Ctrl-C stops the sweep.
 
-    Raises ValueError for what does not exist, OSError for unreadable files, ImportError where Ray
-    is asked for and not installed.
+    Raises ValueError for what does not exist, OSError for unreadable files, ImportError if Ray is
+    requested but not installed.
     """
     if on not in ("local", "ray"):
         raise ValueError(f"sweeps run on \"local\" or \"ray\", not {on!r}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated machine and miss-ratio curves: what ``agewise lab run`` and ``lab curve`` do."""
+"""The simulated machine and miss-ratio curves, as with ``agewise lab run`` and ``lab curve``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ POLICIES = ("classic", "mglru:7.2", "mglru:6.12", "mglru:v6")
 
 
 class Results:
-    """What a study came to. Every row says what was run: see ``docs/use/lab.md`` for the fields."""
+    """The result of a study. Every row says what was run: ``docs/use/lab.md`` lists the fields."""
 
     def __init__(self, native: _native.Results) -> None:
         self._native = native
@@ -41,7 +41,7 @@ class Results:
         return self._native.rows()
 
     def runs(self) -> list[dict[str, Any]]:
-        """A row a run with a column a measure, as in ``--format parquet``; of curves, `rows`."""
+        """One row per run, a column per measure, as in ``--format parquet``; for curves, `rows`."""
         return self._native.runs()
 
     def write_parquet(self, path: Path) -> None:
@@ -50,14 +50,14 @@ class Results:
             file.write(self._native.parquet())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The rows as an Arrow stream: polars, pandas, pyarrow and DuckDB take `self` for a table,
-        and copy nothing."""
+        """The rows as an Arrow stream: polars, pandas, pyarrow and DuckDB accept `self` as a table,
+        without a copy."""
         return self._native.__arrow_c_stream__(requested_schema)
 
     def frame(self) -> Any:
-        """The rows as a frame of polars, or of pandas where there is no polars.
+        """The rows as a polars frame, or a pandas frame if polars is not installed.
 
-        Raises ImportError where neither is installed.
+        Raises ImportError if neither is installed.
         """
         library = _frames()
         # Pandas before 3 knows Arrow by pyarrow only.
@@ -71,11 +71,11 @@ class Results:
         return len(self._native)
 
     def plot(self, measure: str = "major_faults") -> Any:
-        """A chart of altair, or axes of matplotlib where there is no altair.
+        """An altair chart, or matplotlib axes if altair is not installed.
 
-        Of curves, the miss ratio by size, a line a policy. Of runs, the mean of a measure with its
-        95 % interval, a bar a policy. Raises ImportError where neither is installed, ValueError
-        for a measure that there is not.
+        For curves, the miss ratio by size, one line per policy. For runs, the mean of a measure
+        with its 95 % interval, one bar per policy. Raises ImportError if neither is installed,
+        ValueError for an unknown measure.
         """
         rows = self.rows()
         is_curve = bool(rows) and "miss_ratio" in rows[0]
@@ -168,12 +168,12 @@ def run(
 ) -> Results:
     """Runs a workload or trace on simulated memory under several policies.
 
-    `policies`: names, and classes (see `agewise.policy`), which decide over the same accesses.
+    `policies`: names, and classes (see `agewise.policy`), which process the same accesses.
     `memory`: bytes, or a size such as ``"24M"``, ``"5000p"`` (pages) or ``"25%"`` (of a trace).
     `proactive`: agents that reclaim beside each policy. `seeds`: 1 to this number. `options`:
-    others of the command, such as ``{"access": "mapped", "trace_format": "csv"}``. What is not
-    given is as in ``agewise lab run``. `progress` is called with runs done, runs there are and
-    seconds left; a bar of tqdm unless given. Uses all cores. Ctrl-C stops it.
+    further options, such as ``{"access": "mapped", "trace_format": "csv"}``. Defaults are those of
+    ``agewise lab run``. `progress` is called with runs done, total runs and seconds left; by
+    default a tqdm bar. Uses all cores. Ctrl-C stops it.
 
     Raises ValueError with the nearest name for what does not exist, OSError for unreadable files.
     """
@@ -204,9 +204,9 @@ def curve(
 ) -> Results:
     """Miss-ratio curves of a trace.
 
-    `sizes`: pages, or shares such as ``"10%"``; `points` sizes up to the footprint unless given.
-    `sampling`: the share of the pages in each sample, and the number of samples; counts all unless
-    given. Ctrl-C stops it.
+    `sizes`: pages, or shares such as ``"10%"``; by default `points` sizes up to the footprint.
+    `sampling`: the share of the pages in each sample, and the number of samples; by default counts
+    are exact. Ctrl-C stops it.
 
     Raises ValueError for what does not exist, OSError for unreadable files.
     """
@@ -232,10 +232,10 @@ def _frames() -> Any:
 
 
 class Rows(list[dict[str, Any]]):
-    """What the command prints with ``--format json``: a mapping a line."""
+    """What the command prints with ``--format json``: one mapping per line."""
 
     def frame(self) -> Any:
-        """A frame of polars, or of pandas where there is no polars; raises ImportError without."""
+        """A polars frame, or a pandas frame without polars; raises ImportError without either."""
         library = _frames()
         if library.__name__ == "pandas":
             return library.DataFrame(list(self))
@@ -247,12 +247,12 @@ def _rows(text: str) -> Rows:
 
 
 def whatif(traces: Union[Path, Sequence[Path]], *, sample: float = 1.0) -> Rows:
-    """What ``agewise whatif`` would say of traces beside the truth: ``agewise lab whatif``.
+    """Predictions of ``agewise whatif`` for traces beside exact results: ``agewise lab whatif``.
 
     `sample`: percent of the pages that are simulated. Raises OSError for unreadable files.
     """
     if not 0 < sample <= 100:
-        raise ValueError(f"{sample!r} is no share of the pages: above 0, to 100 percent")
+        raise ValueError(f"{sample!r} is not a share of the pages: above 0, to 100 percent")
     all = [traces] if isinstance(traces, (str, os.PathLike)) else traces
     return _rows(_native.whatif([os.fspath(trace) for trace in all], float(sample)))
 
@@ -264,10 +264,10 @@ def size(
     cgroup: Optional[str] = None,
     options: Optional[Mapping[str, object]] = None,
 ) -> Rows:
-    """How much memory a program needs: a row a size, and the answer in the last.
+    """How much memory a program needs: one row per size, and the answer in the last.
 
-    Runs the installed command ``agewise size``, as it prices pages by the swap of this machine.
-    `options`: others of it, such as ``{"target": "2%", "cost_model": "zram"}``. Raises as
+    Runs the installed command ``agewise size``, which prices pages by the swap of this machine.
+    `options`: further options, such as ``{"target": "2%", "cost_model": "zram"}``. Raises as
     `agewise.report` does.
     """
     given = {"pid": pid, "cgroup": cgroup, **(options or {})}
@@ -284,10 +284,11 @@ def reproduce(
     settings: Optional[Mapping[str, object]] = None,
     progress: Optional[Advance] = None,
 ) -> Rows:
-    """The benchmarks of a document again, with verdicts on its claims: ``agewise lab reproduce``.
+    """A document's benchmarks repeated, with verdicts on its claims: ``agewise lab reproduce``.
 
-    A row a claim, and the summary in the last. After Ctrl-C those under way are finished in the
-    background, and no more begin. Raises ValueError with the nearest name for what does not exist.
+    One row per claim, and the summary in the last. After Ctrl-C those in progress are finished in
+    the background, and no new ones start. Raises ValueError with the nearest name for what does
+    not exist.
     """
     with shown("measurement", progress) as advance:
         given = [f"{key}={value}" for key, value in (settings or {}).items()]
@@ -304,11 +305,11 @@ def verify_kernel(
     mutate: Union[str, bool] = False,
     progress: Optional[Advance] = None,
 ) -> Rows:
-    """The simulated machine beside counts of real kernels: ``agewise lab verify-kernel``.
+    """Compares the simulated machine with real kernels: ``agewise lab verify-kernel``.
 
-    `extended`: against more cells than the machine was made with. `mutate` sets rules wrong
-    instead, all (True) or those whose line begins so. After Ctrl-C those under way are finished in
-    the background, and no more begin. Raises ValueError for a reference that makes no sense.
+    `extended`: against more cells than the machine was built with. `mutate` breaks rules instead,
+    all (True) or those whose line begins with this. After Ctrl-C those in progress are finished in
+    the background, and no new ones start. Raises ValueError for an invalid reference.
     """
     wrong = {True: "", False: None}[mutate] if isinstance(mutate, bool) else mutate
     of = None if reference is None else os.fspath(reference)

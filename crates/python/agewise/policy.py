@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Policies of one's own: a class that says which page goes, for `agewise.lab.curve` and `run`."""
+"""Your own policies: a class that decides which page goes, for `agewise.lab.curve` and `run`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Policy", "PolicyError"]
 class Policy(ABC):
     """Decides which page leaves a full memory of ``capacity`` pages.
 
-    An instance is made for each size and trace. The lab keeps what is in memory and counts; the
-    policy is told of accesses and asked for victims. Pages are numbered from 0 in the order in
-    which they are first accessed.
+    An instance is created for each size and trace. The lab keeps what is in memory and counts; it
+    notifies the policy of accesses and asks it for victims. Pages are numbered from 0 in the order
+    in which they are first accessed.
 
-    Instances run on several threads, but one at a time: the interpreter's lock parts them.
+    Instances run on several threads, but one at a time, because of the interpreter's lock.
     """
 
     #: What results call it; the name of the class unless set.
@@ -42,15 +42,15 @@ class Policy(ABC):
     def evict(self, page: int) -> Union[int, Iterable[int]]:
         """Memory is full, and ``page`` is to come in: the page that leaves, or several.
 
-        `PolicyError` is raised, with the number of the access and the page, where what is returned
-        is not in memory, or is nothing.
+        `PolicyError` is raised, with the number of the access and the page, if a returned page is
+        not in memory, or none is returned.
         """
 
 
 def describe(
     policy: Union[str, type[Policy]],
 ) -> Union[str, tuple[type[Policy], str, Optional[str]]]:
-    """A policy as the native part takes it: a class with its name and the hash of its source."""
+    """A policy for the native part: a class with its name and the hash of its source."""
     if isinstance(policy, str):
         return policy
     if not (isinstance(policy, type) and issubclass(policy, Policy)):

@@ -19,13 +19,13 @@ CLASSES = ("unknown", "anon", "file")
 
 
 def open(trace: Path, *, options: Optional[Mapping[str, object]] = None) -> Iterator[Any]:
-    """The accesses of a trace, as batches of pyarrow: page, time_ns, process, kind and class.
+    """The accesses of a trace, as pyarrow batches: page, time_ns, process, kind and class.
 
     `options` are those of `agewise.lab.run` that say how traces are read, such as
-    ``{"trace_format": "csv", "page_shift": 12}``. A batch is a RecordBatch, of which polars, pandas
-    and DuckDB make frames without a copy.
+    ``{"trace_format": "csv", "page_shift": 12}``. A batch is a RecordBatch, which polars, pandas
+    and DuckDB turn into frames without a copy.
 
-    Raises ImportError without pyarrow, OSError and ValueError for what cannot be read.
+    Raises ImportError without pyarrow, OSError and ValueError for unreadable traces.
     """
     try:
         import pyarrow
@@ -65,12 +65,12 @@ def write(
 
     `pages`: whole numbers, such as a list or a column of a frame, or a frame or table with the
     columns ``page`` and, if it has times, ``time_ns``. `time_ns`: when each was accessed, in
-    nanoseconds; 0 unless given. Columns of 64 bits are taken as they are, all else number by
-    number. `format`: ``"page"``, ``"csv"`` or ``"lirs"`` (a page a line).
-    A name that ends in .gz or .zst is compressed. What was there is lost.
+    nanoseconds; by default 0. Columns of 64 bits are used without conversion, everything else
+    number by number. `format`: ``"page"``, ``"csv"`` or ``"lirs"`` (one page per line).
+    A name that ends in .gz or .zst is compressed. An existing file is overwritten.
 
-    Raises ValueError for what is no page (a fraction, NaN, less than 0, nothing) or goes back in
-    time, OSError for what cannot be written.
+    Raises ValueError for anything that is not a page (a fraction, NaN, less than 0, nothing) or
+    that goes back in time, OSError if the file cannot be written.
     """
     names = getattr(pages, "column_names", None) or getattr(pages, "columns", None)
     if names is not None:
@@ -96,7 +96,7 @@ def _of_frame(frame: Any, names: list[str], time_ns: Any) -> tuple[Any, Any]:
 
 
 def _column(of: Any) -> Optional[tuple[bytes, bool]]:
-    """Numbers of 64 bits, and whether they have a sign; none of what holds others."""
+    """Numbers of 64 bits, and whether they are signed; None for other types."""
     # Without numpy, columns of polars have the method all the same, and panic.
     if hasattr(of, "to_numpy") and find_spec("numpy") is not None:
         of = of.to_numpy()

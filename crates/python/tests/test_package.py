@@ -173,7 +173,7 @@ class Package(unittest.TestCase):
             lab.verify_kernel(kernel="5.4")
         with self.assertRaises(FileNotFoundError):
             lab.verify_kernel(reference="/nonexistent")
-        with self.assertRaisesRegex(ValueError, "no share of the pages"):
+        with self.assertRaisesRegex(ValueError, "not a share of the pages"):
             lab.whatif(self.trace, sample=0)
         with self.assertRaises(FileNotFoundError):
             lab.whatif("/nonexistent")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a trace is made of: requests as they are stored, and the single-page accesses they stand for.
+//! What a trace consists of: requests as stored, and the single-page accesses they stand for.
 
-/// Whether an access read or wrote, where the trace tells.
+/// Whether an access read or wrote, if recorded in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum AccessKind {
     /// The trace does not say.
@@ -13,7 +13,7 @@ pub enum AccessKind {
     Write,
 }
 
-/// What backs the page, where the trace tells.
+/// What backs the page, if recorded in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum PageClass {
     /// The trace does not say.
@@ -28,13 +28,13 @@ pub enum PageClass {
 /// How an access is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum Evidence {
-    /// It was seen. In a trace recorded by interval: at some time since the look before.
+    /// It was seen. In a trace recorded by interval: at some time since the previous look.
     #[default]
     Seen,
-    /// It made a page fault, at exactly this time, also in a trace recorded by interval; whether
+    /// It caused a page fault, at exactly this time, also in a trace recorded by interval; whether
     /// something had to be read for it is not known.
     Fault,
-    /// Nobody saw it: it was inferred from pages nearby that were seen ([`crate::page_trace`]).
+    /// It was not seen, but inferred from nearby pages that were seen ([`crate::page_trace`]).
     Inferred,
     /// A page fault for which nothing had to be read.
     MinorFault,
@@ -63,9 +63,9 @@ pub struct Request {
     pub first_page: u64,
     /// Pages in the run; 0 stands for no access at all. `first_page + page_count` fits in 64 bits.
     pub page_count: u64,
-    /// Nanoseconds since an origin of the trace's own; 0 where the format has no time.
+    /// Nanoseconds since an origin of the trace's own; 0 if the format has no time.
     pub time_ns: u64,
-    /// The process that made the access; 0 where the format has none.
+    /// The process that made the access; 0 if the format has none.
     pub process: u32,
     /// Read or write.
     pub kind: AccessKind,
@@ -92,9 +92,9 @@ impl Request {
 pub struct Access {
     /// The page (or block, or key).
     pub page: u64,
-    /// Nanoseconds since an origin of the trace's own; 0 where the format has no time.
+    /// Nanoseconds since an origin of the trace's own; 0 if the format has no time.
     pub time_ns: u64,
-    /// The process that made the access; 0 where the format has none.
+    /// The process that made the access; 0 if the format has none.
     pub process: u32,
     /// Read or write.
     pub kind: AccessKind,

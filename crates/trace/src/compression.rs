@@ -18,7 +18,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// Magic numbers of formats that are recognised only to say what to do about them.
+/// Magic numbers of formats that are recognised only to give advice about them.
 const UNREADABLE: [(&[u8], &str); 4] = [
     (b"BZh", "bzip2"),
     (b"PK\x03\x04", "zip"),
@@ -64,7 +64,7 @@ impl Compression {
     /// A reader of the decompressed bytes. Memory is bounded by the window of the compression.
     ///
     /// # Errors
-    /// What the decompressor says of its header.
+    /// The decompressor's error about its header.
     pub fn decompress<R: Read + Send + 'static>(
         self,
         file: BufReader<R>,
@@ -78,7 +78,7 @@ impl Compression {
     }
 }
 
-/// Counts what was read of the file itself.
+/// Counts the bytes read from the file itself.
 struct Counted<R> {
     file: R,
     bytes: Arc<AtomicU64>,
@@ -98,14 +98,14 @@ pub struct Opened {
     pub compression: Compression,
     /// The decompressed bytes.
     pub content: Box<dyn Read + Send>,
-    /// Bytes read of the file itself so far.
+    /// Bytes read from the file itself so far.
     pub file_bytes: Arc<AtomicU64>,
 }
 
 /// Opens the decompressed content of `file`.
 ///
 /// # Errors
-/// What reading the first bytes says, or that the compression is not supported.
+/// The error of reading the first bytes, or that the compression is not supported.
 pub fn open<R: Read + Send + 'static>(file: R) -> std::io::Result<Opened> {
     let file_bytes = Arc::new(AtomicU64::new(0));
     let counted = Counted {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A trace held in memory as dense page numbers, 4 bytes an access, for many runs over the same trace.
+//! A trace held in memory as dense page numbers, 4 bytes per access, for many runs over the same
+//! trace.
 
 use std::path::Path;
 
@@ -16,7 +17,7 @@ pub const NEVER: u32 = u32::MAX;
 
 /// The accesses of a trace as numbers `0..page_count`, in the order the pages are first seen.
 ///
-/// Costs 4 bytes an access and 8 bytes a page.
+/// Costs 4 bytes per access and 8 bytes per page.
 #[derive(Debug, Clone, Default)]
 pub struct DenseTrace {
     accesses: Vec<u32>,
@@ -81,7 +82,7 @@ impl DenseTrace {
         })
     }
 
-    /// A trace whose pages are numbered already: `accesses` hold positions in `pages`.
+    /// A trace whose pages are already numbered: `accesses` hold positions in `pages`.
     pub(crate) fn from_parts(accesses: Vec<u32>, pages: Vec<u64>) -> Self {
         debug_assert!(
             accesses

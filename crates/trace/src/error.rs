@@ -40,7 +40,7 @@ pub enum TraceError {
         /// Why.
         source: std::io::Error,
     },
-    /// A record is not what the format says.
+    /// A record violates the format.
     #[error("{}: not valid {format} at byte {offset}{}: {what}", path.display(), line_text(*line))]
     Malformed {
         /// The file.
@@ -71,7 +71,7 @@ pub enum TraceError {
         /// Bytes a record needs.
         expected: usize,
     },
-    /// There is not one request in it.
+    /// It contains no request at all.
     #[error("{}: no requests in this {format} trace", path.display())]
     Empty {
         /// The file.
@@ -79,7 +79,7 @@ pub enum TraceError {
         /// The format it was read as.
         format: &'static str,
     },
-    /// Neither name nor content tells the format.
+    /// Neither name nor content identifies the format.
     #[error("{}: cannot tell its format ({hint}); name one with --trace-format: {known}", path.display())]
     UnknownFormat {
         /// The file.
@@ -89,7 +89,7 @@ pub enum TraceError {
         /// The formats there are.
         known: String,
     },
-    /// The format named cannot be the format of this file.
+    /// The named format cannot be the format of this file.
     #[error("{}: this is not {format}: {what}", path.display())]
     WrongFormat {
         /// The file.
@@ -107,7 +107,7 @@ pub enum TraceError {
         /// The limit, and what to do.
         what: String,
     },
-    /// What is kept of the trace takes more memory than it may.
+    /// The data kept for the trace takes more memory than allowed.
     #[error(
         "{}: keeping this trace in memory takes over {max_bytes} bytes; sample it first (agewise \
          trace sample), or raise --trace-memory", path.display()
@@ -121,7 +121,7 @@ pub enum TraceError {
     /// It decompresses to far more than traces do.
     #[error(
         "{}: over {expansion_max} times its size when decompressed ({bytes} bytes so far), which \
-         is more than traces are; if it is one, raise --expansion-max", path.display()
+         is more than usual for a trace; if it is one, raise --expansion-max", path.display()
     )]
     Expansion {
         /// The file.

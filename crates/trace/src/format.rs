@@ -15,18 +15,18 @@ pub const PAGES_PER_REQUEST_MAX: u64 = 1 << 24;
 pub struct ReadOptions {
     /// Byte addresses become pages by this shift (12 is 4 KiB). At most 63.
     pub page_shift: u32,
-    /// Names of CSV columns, where the header's own are not recognised.
+    /// Names of CSV columns, if the header's own are not recognised.
     pub columns: Vec<(Column, String)>,
     /// What reading may take.
     pub limits: ReadLimits,
 }
 
-/// What reading one trace may take; more is an error that names the option.
+/// What reading one trace may consume; more is an error that names the option.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadLimits {
-    /// Bytes of memory for what is kept of its accesses and pages.
+    /// Bytes of memory for the data kept about its accesses and pages.
     pub memory_max_bytes: u64,
-    /// Decompressed bytes for each byte of the file. Asked about once 64 MiB have come.
+    /// Decompressed bytes for each byte of the file. Checked once 64 MiB have been read.
     pub expansion_max: u64,
 }
 
@@ -57,12 +57,12 @@ pub trait RequestReader: Send {
     /// With the file and the place in it. After an error the reader is at an end.
     fn next_request(&mut self) -> Result<Option<Request>, TraceError>;
 
-    /// What is worth saying once the end has been reached, such as that the file was cut off.
+    /// Anything worth reporting once the end has been reached, such as that the file was cut off.
     fn note(&self) -> Option<&str> {
         None
     }
 
-    /// What the file says about itself, in our own format.
+    /// What the file says about itself, in agewise's own format.
     fn page_trace_header(&self) -> Option<&page_trace::Header> {
         None
     }
@@ -89,7 +89,7 @@ pub struct Format {
     pub open: OpenReader,
 }
 
-/// Whether the complete lines of `head` (at least one) all pass. Lines of nothing are left out.
+/// Whether the complete lines of `head` (at least one) all pass. Empty lines are ignored.
 pub(crate) fn lines_all(head: &[u8], passes: impl Fn(&[u8]) -> bool) -> bool {
     let complete = match head.iter().rposition(|&byte| byte == b'\n') {
         Some(last) => &head[..last],

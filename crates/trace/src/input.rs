@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A decompressed file read in lines or in records, which always knows where it is.
+//! A decompressed file read in lines or in records, which always knows its position.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,12 +12,13 @@ use super::error::TraceError;
 
 /// The buffer, and with it the longest line.
 const BUFFER_BYTES: usize = 256 << 10;
-/// So much may come of any file, however small it is: the smallest may well be of one run of zeros.
+/// Any file may expand to this size, however small it is: the smallest may well be one run of
+/// zeros.
 const EXPANSION_FROM_BYTES: u64 = 64 << 20;
 
-/// Decompressed bytes for each byte of a file unless asked for otherwise. Of the traces that
-/// simulators share most shrink to a tenth, and a loop of numbers to 1 in 138; gzip cannot do more
-/// than 1 in 1032.
+/// Default limit on decompressed bytes for each byte of a file. Most of the traces shared by
+/// simulators shrink to a tenth, and a loop of numbers to 1 in 138; gzip cannot do better than 1 in
+/// 1032.
 pub const EXPANSION_MAX: u64 = 250;
 
 /// The content of a trace file.
@@ -33,11 +34,11 @@ pub struct Input {
     end: usize,
     /// Offset of `buffer[start]` in the decompressed content.
     offset: u64,
-    /// Offset and number (from 1) of the line or record handed out last; number 0 before any line.
+    /// Offset and number (from 1) of the line or record returned last; number 0 before any line.
     record_offset: u64,
     line: u64,
     finished: bool,
-    /// An error met while looking ahead, handed out once the bytes before it are used up.
+    /// An error found while looking ahead, returned once the bytes before it are used up.
     pending: Option<std::io::Error>,
 }
 
@@ -101,7 +102,7 @@ impl Input {
         self.compression.name()
     }
 
-    /// How many times the size of the file may come of it.
+    /// How many times the size of the file it may expand to.
     pub fn set_expansion_max(&mut self, expansion_max: u64) {
         self.expansion_max = expansion_max;
     }
@@ -112,8 +113,8 @@ impl Input {
         self.offset
     }
 
-    /// Up to `wanted` bytes of what comes next, without using them up. Fewer at the end of the file.
-    /// An error of the decompressor is kept for the read that runs into it.
+    /// Up to `wanted` bytes of what comes next, without consuming them. Fewer at the end of the
+    /// file. An error of the decompressor is kept for the read that reaches it.
     pub fn peek(&mut self, wanted: usize) -> &[u8] {
         let wanted = wanted.min(BUFFER_BYTES);
         while self.end - self.start < wanted && self.pending.is_none() && !self.finished {
@@ -157,11 +158,12 @@ impl Input {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// What `parse` makes of the next line that holds something; lines come without blanks around
-    /// them, and empty ones do not come. `None` at the end of the file.
+    /// What `parse` makes of the next non-empty line; lines are trimmed, and empty ones are
+    /// skipped. `None` at the end of the file.
     ///
     /// # Errors
-    /// As [`next_line`](Self::next_line), and [`TraceError::Malformed`] with what `parse` says is wrong.
+    /// As [`next_line`](Self::next_line), and [`TraceError::Malformed`] with the problem that
+    /// `parse` reports.
     pub fn next_parsed<T>(
         &mut self,
         format: &'static str,
@@ -212,7 +214,8 @@ impl Input {
         }
     }
 
-    /// Fills `out` with the bytes that come next and says how many there were; fewer only at the end.
+    /// Fills `out` with the bytes that come next and returns how many there were; fewer only at the
+    /// end.
     ///
     /// # Errors
     /// [`TraceError::Read`].
@@ -235,7 +238,7 @@ impl Input {
         Ok(filled)
     }
 
-    /// A [`TraceError::Malformed`] at the line or record handed out last.
+    /// A [`TraceError::Malformed`] at the line or record returned last.
     #[must_use]
     pub fn malformed(&self, format: &'static str, what: impl Into<String>) -> TraceError {
         TraceError::Malformed {
@@ -247,7 +250,7 @@ impl Input {
         }
     }
 
-    /// Refuses a file of printable text where a binary format was named: its bytes would otherwise
+    /// Refuses a file of printable text if a binary format was named: its bytes would otherwise
     /// pass for keys.
     ///
     /// # Errors
@@ -301,8 +304,8 @@ impl Input {
         Ok(())
     }
 
-    /// Reads more behind what is unread. The caller has used up something, or asks for less than the
-    /// buffer holds.
+    /// Reads more after the unread data. The caller has consumed something, or asks for less than
+    /// the buffer holds.
     fn fill(&mut self) -> std::io::Result<()> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);

@@ -2,8 +2,8 @@
 //! A manifest: a CSV that names many traces at once, with the columns `file`, `trace_name` and `format`
 //! and any others.
 //!
-//! The format is free text, as people write it; a format name of ours is taken as it is. Where it says
-//! nothing, the names and then the content of the file decide.
+//! The format is free text, as people write it; the name of a supported format is taken literally.
+//! If the text is not conclusive, the names and then the content of the file decide.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::error::TraceError;
 use super::registry;
 use super::stream::TraceSource;
 
-/// The suffix of a trace name that means runs of accesses of one page taken for one.
+/// The suffix of a trace name that means that runs of accesses to one page are collapsed into one.
 const DEDUP_SUFFIX: &str = "_dedup";
 /// The suffix of a trace name that means byte addresses in pages of 4 KiB.
 const PAGES_SUFFIX: &str = "_p4k";
@@ -36,12 +36,12 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads a manifest. Files are looked for under `directory` as they are named, then by their last
-    /// part alone, then beside the manifest.
+    /// Reads a manifest. Files are looked up under `directory` by their given name, then by their
+    /// last component alone, then next to the manifest.
     ///
     /// # Errors
-    /// [`TraceError::Table`] when it cannot be read or lacks a column. That a trace file is missing
-    /// shows when it is opened.
+    /// [`TraceError::Table`] if it cannot be read or lacks a column. A missing trace file is
+    /// reported when it is opened.
     pub fn read(path: &Path, directory: &Path) -> Result<Self, TraceError> {
         let bad = |error: csv::Error| TraceError::table(path, error.to_string());
         let mut reader = csv::Reader::from_path(path).map_err(bad)?;
@@ -80,8 +80,9 @@ impl Manifest {
         &self.entries
     }
 
-    /// Where and how to read the trace of this name. A name that ends in `_dedup` is the trace without
-    /// it, runs of one page taken for one; `_p4k` may be left out or added for traces of addresses.
+    /// Where and how to read the trace of this name. A name that ends in `_dedup` is the trace
+    /// without the suffix, with runs of one page collapsed into one; `_p4k` may be omitted or added
+    /// for traces of addresses.
     #[must_use]
     pub fn source(&self, name: &str) -> Option<TraceSource> {
         if let Some(entry) = self.entries.iter().find(|entry| entry.name == name) {

@@ -4,7 +4,7 @@
 /// Reads a decimal number of at most 64 bits.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The problem, in words.
 pub fn decimal(text: &[u8]) -> Result<u64, String> {
     if text.is_empty() {
         return Err("a number is missing".into());
@@ -23,7 +23,7 @@ pub fn decimal(text: &[u8]) -> Result<u64, String> {
     Ok(value)
 }
 
-/// Whether a line is so many decimal numbers and no more.
+/// Whether a line consists of exactly this many decimal numbers.
 #[must_use]
 pub fn are_decimals(line: &[u8], count: usize) -> bool {
     let mut words = words(line);
@@ -34,7 +34,7 @@ pub fn are_decimals(line: &[u8], count: usize) -> bool {
 /// Reads a hexadecimal number of at most 64 bits, without prefix.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The problem, in words.
 pub fn hexadecimal(text: &[u8]) -> Result<u64, String> {
     if text.is_empty() {
         return Err("a hexadecimal number is missing".into());
@@ -55,7 +55,7 @@ pub fn hexadecimal(text: &[u8]) -> Result<u64, String> {
 /// Reads `0x` hexadecimal or decimal.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// The problem, in words.
 pub fn either(text: &[u8]) -> Result<u64, String> {
     match text
         .strip_prefix(b"0x")
@@ -66,7 +66,7 @@ pub fn either(text: &[u8]) -> Result<u64, String> {
     }
 }
 
-/// Words of a line, parted by spaces or tabs.
+/// Words of a line, separated by spaces or tabs.
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| matches!(byte, b' ' | b'\t'))
         .filter(|word| !word.is_empty())

@@ -2,15 +2,15 @@
 //! Maps 64-bit pages to small dense numbers in the order they are first seen.
 //!
 //! Open addressing over the numbers alone: the page of a number is in the list of pages.
-//! Neighbouring pages have their slots in one cache line. A table that grows is built anew from the
-//! list, and the old one is gone by then: the worst moment is 8 bytes a page for the list and 10.7
-//! for a table just grown.
+//! Neighbouring pages have their slots in one cache line. A table that grows is rebuilt from the
+//! list after the old one was freed: the peak is 8 bytes per page for the list and 10.7 for a table
+//! that has just grown.
 
 /// Slots of a cache line, a power of two: as many neighbouring pages share one.
 const LINE_SLOTS: usize = 16;
 const LINE_SHIFT: u32 = LINE_SLOTS.trailing_zeros();
-/// From one slot tried to the next: a line further, or a run that meets a full line would walk
-/// through it. Odd, so that every slot of the table is tried before one comes again.
+/// The distance from one slot tried to the next: one line further, or a run that meets a full line
+/// would walk through it. Odd, so that every slot of the table is tried before one is repeated.
 const STEP: usize = LINE_SLOTS + 1;
 /// Lines of an empty map.
 const LINES_MIN: usize = 64;
@@ -22,8 +22,8 @@ pub struct PageIndex {
     /// A number plus one, or 0 for none: a zeroed table is not resident before it is used.
     slots: Vec<u32>,
     pages: Vec<u64>,
-    /// The number asked for last. What was used in a run is mostly used in that run again, so the
-    /// next one is tried before the table.
+    /// The number looked up last. Pages used in a run are mostly used in that run again, so the
+    /// next number is tried before the table.
     last: u32,
 }
 
@@ -56,7 +56,7 @@ impl PageIndex {
         self.pages.is_empty()
     }
 
-    /// What it takes in memory, in bytes.
+    /// Its memory use, in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         size_of_val(&*self.slots) + size_of_val(&*self.pages)
@@ -132,7 +132,7 @@ impl PageIndex {
     }
 }
 
-/// Where the search for a page begins, before the mask. Neighbours part in the last bits only.
+/// Where the search for a page starts, before the mask. Neighbours differ only in the last bits.
 /// These are mixed with the hash, or pages at equal distances would share a few slots of each line.
 #[inline]
 fn first_slot(page: u64) -> usize {

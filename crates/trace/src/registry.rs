@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every trace format: one reader a file in `reader/`, one line here.
+//! Every trace format: one reader per file in `reader/`, one line here.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Choosing pages by hash, so that a sample has all accesses of its pages.
+//! Selecting pages by hash, so that a sample has all accesses to its pages.
 
 use super::access::Request;
 use super::page_index::hash;

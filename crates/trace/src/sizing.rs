@@ -2,9 +2,9 @@
 //! "How much memory does this need?": from the reuse distances of a trace to a recommended limit.
 //!
 //! For every size the refaults of an LRU memory follow exactly from the stack distances. First
-//! touches are left out: no amount of memory avoids them. Where a trace tells accesses by interval
-//! only, the order inside an interval is unknown; the least and the greatest distances that any
-//! order can give are the bounds around every figure.
+//! touches are left out: no amount of memory avoids them. Where a trace records accesses by
+//! interval only, the order inside an interval is unknown; the least and the greatest distances
+//! over all orders are the bounds around every figure.
 
 use crate::curve::StackDistances;
 
@@ -51,7 +51,7 @@ pub fn cost_model(name: &str) -> Option<CostModel> {
     COST_MODELS.into_iter().find(|model| model.name == name)
 }
 
-/// What a trace tells of reuse.
+/// What a trace reveals about reuse.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reuse {
     /// Time the trace spans, in s; 0 when it has no time.
@@ -88,8 +88,8 @@ pub struct Need {
     pub footprint_bytes: u64,
     /// Where the curve bends most: less memory costs much more, more memory saves little.
     pub knee_bytes: u64,
-    /// The least memory whose stall stays within the target even at its upper bound; `None` when
-    /// only all of it would do.
+    /// The least memory whose stall stays within the target even at its upper bound; `None` if only
+    /// all of it would suffice.
     pub recommended_bytes: u64,
     /// Share of accesses that touched a page for the first time. What is touched less often than
     /// the trace is long looks like this: the higher, the less the trace knows.

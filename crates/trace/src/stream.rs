@@ -108,7 +108,7 @@ impl AccessStream {
         self.requests
     }
 
-    /// For who keeps what comes: `kept_bytes` so far, asked about after every batch.
+    /// For consumers that keep what arrives: `kept_bytes` so far, checked after every batch.
     ///
     /// # Errors
     /// [`TraceError::Memory`] when it is more than the trace may take.
@@ -134,7 +134,7 @@ impl AccessStream {
         self.reader.page_trace_header()
     }
 
-    /// The next request as it is stored, not split and not collapsed.
+    /// The next request as stored, not split and not collapsed.
     ///
     /// # Errors
     /// Those of the reader, and [`TraceError::Empty`] at the end of a trace without requests.
@@ -156,7 +156,7 @@ impl AccessStream {
     /// Replaces the content of `batch` by what comes next, at most [`BATCH_ACCESSES`]. False at the end.
     ///
     /// # Errors
-    /// As [`AccessStream::next_request`]. What came before an error has been handed out.
+    /// As [`AccessStream::next_request`]. Accesses before an error have already been returned.
     pub fn next_batch(&mut self, batch: &mut Vec<Access>) -> Result<bool, TraceError> {
         batch.clear();
         while batch.len() < BATCH_ACCESSES {

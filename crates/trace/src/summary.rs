@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be said about a trace after one look.
+//! What can be said about a trace after one pass.
 
 use std::collections::BTreeSet;
 
@@ -31,13 +31,13 @@ pub struct Summary {
     pub repeats: u64,
     /// Accesses of the page behind the one just accessed.
     pub sequential: u64,
-    /// Reads, where the trace says so.
+    /// Reads, if recorded.
     pub reads: u64,
-    /// Writes, where the trace says so.
+    /// Writes, if recorded.
     pub writes: u64,
-    /// Accesses of anonymous memory, where the trace says so.
+    /// Accesses to anonymous memory, if recorded.
     pub anon: u64,
-    /// Accesses of files, where the trace says so.
+    /// Accesses to files, if recorded.
     pub file: u64,
     /// Page faults with their exact time, in a trace recorded by interval.
     pub faults: u64,
@@ -45,7 +45,7 @@ pub struct Summary {
     pub major_faults: u64,
     /// Those of them known to be minor.
     pub minor_faults: u64,
-    /// Accesses that nobody saw, inferred from others.
+    /// Accesses that were not seen, but inferred from others.
     pub inferred: u64,
     /// Different processes; 0 when the format has none.
     pub processes: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writing traces: our own page trace, and the formats other tools read.
+//! Writing traces: agewise's own page trace, and formats that other tools read.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

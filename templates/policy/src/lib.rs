@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A replacement policy: what was used most recently goes first, which is the best there is for a
+//! A replacement policy: the most recently used page goes first, which is optimal for a
 //! loop over more pages than there is memory.
 
 use agewise_trace::yardstick::{Policy, PolicySpec, Simulation};

@@ -18,11 +18,11 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Print the defaults, with what there is to say about each key: a file to begin with.
+    /// Print the defaults with an explanation of each key: a file to start from.
     Default,
-    /// Check a file: unknown keys and values that make no sense are reported with their line.
+    /// Check a file: unknown keys and invalid values are reported with their line.
     ///
-    /// Exit status: 0 it is good; 1 it is not, or cannot be read.
+    /// Exit status: 0 if the file is valid; 1 if it is not, or cannot be read.
     Check {
         /// The file.
         file: PathBuf,

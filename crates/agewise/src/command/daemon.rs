@@ -7,66 +7,67 @@ use std::process::ExitCode;
 use agewise_daemon::options::Options;
 use agewise_daemon::service;
 
-/// As in sysexits.h; systemd does not start again what ends with it (RestartPreventExitStatus).
+/// As in sysexits.h; systemd does not restart after it (RestartPreventExitStatus).
 const EX_CONFIG: u8 = 78;
 
-/// Run as a service: know the age of all memory at any time, and act by the rules configured.
+/// Run as a service: track the age of all memory, and act according to the configured rules.
 ///
-/// Looks at the memory of the cgroups and processes that its configuration names, at a fixed pace
-/// and within a budget of CPU time, and follows cgroups and processes as they come and go. Without a
-/// rule in the configuration (`[[act]]`) it only observes; with one it moves out memory by a policy,
-/// or with dry_run writes down what it would have done. Every action is one line of JSON before it
-/// and one after it.
+/// Looks at the memory of the configured cgroups and processes, at a fixed pace and within a budget
+/// of CPU time, and follows cgroups and processes as they come and go. Without a rule in the
+/// configuration (`[[act]]`) it only observes; with one it moves memory out according to a policy,
+/// or with dry_run records what it would have done. Every action is one line of JSON before it and
+/// one after it.
 ///
-/// Where the configuration protects cgroups ([protect]) and memory of theirs has to come back again
-/// and again, it names who takes it, and squeezes, freezes or kills the guilty as far as that allows.
+/// If the configuration protects cgroups ([protect]) and their memory has to come back again and
+/// again, the daemon names the cgroup that takes it, and squeezes, freezes or kills the culprit as
+/// far as the configuration allows.
 ///
-/// SIGHUP: read the configuration again; one with an error changes nothing, and is reported. SIGTERM
-/// and SIGINT: end; nothing is left behind. Killed and started again it goes on, with ages that begin
-/// anew. What the one before had frozen, limited, mounted or bound is undone first, before the
-/// configuration is read (--undo does only that). It is noted in the directory STATE_DIRECTORY of the
-/// environment, for root /var/lib/agewise. Under systemd it tells when it is ready and answers the
-/// watchdog.
+/// SIGHUP: read the configuration again; one with an error changes nothing, and is reported.
+/// SIGTERM and SIGINT: end; nothing is left behind. If killed and restarted it continues, with ages
+/// that start from zero. It first undoes what its predecessor had frozen, limited, mounted or
+/// bound, before it reads the configuration (--undo does only that). These actions are recorded in
+/// the directory named by the environment variable STATE_DIRECTORY, for root by default
+/// /var/lib/agewise. Under systemd it reports when it is ready and answers the watchdog.
 ///
-/// Exit status: 0 ended by SIGTERM, or all ticks done; 1 an error; 78 one that starting again does
-/// not mend: the configuration makes no sense, or asks for what this machine has not; 128 + the
+/// Exit status: 0 ended by SIGTERM, or all ticks done; 1 an error; 78 an error that a restart does
+/// not fix: the configuration is invalid, or needs something that this machine lacks; 128 + the
 /// signal for others.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The configuration; the defaults (`agewise config default`) unless given.
+    /// The configuration file. Default: built-in values (`agewise config default`).
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Move nothing, whatever the configuration says; write down what would have been moved.
+    /// Move nothing, whatever the configuration says; record what would have been moved.
     #[arg(long)]
     dry_run: bool,
 
-    /// Only undo what a killed daemon left, and end: cgroups that are frozen or limited, a mount and
-    /// a socket that nobody answers for. No configuration is needed; one that is given may name the
-    /// ledger of an earlier version, and may be broken. The exit status is 1 if something is left.
+    /// Only undo what a killed daemon left, and exit: frozen or limited cgroups, a dead mount and a
+    /// dead socket. No configuration is needed; one that is given may name the ledger of an earlier
+    /// version, and may be broken. The exit status is 1 if something is left.
     #[arg(long, alias = "let-go", conflicts_with_all = ["dry_run", "ticks", "demo"])]
     undo: bool,
 
-    /// End after so many looks.
+    /// Exit after this many looks.
     #[arg(long, value_name = "N")]
     ticks: Option<u64>,
 
-    /// Show a machine that is made up: the page and metrics, without root and without looking at
-    /// anything. They are at metrics.listen of the configuration, enabled or not.
+    /// Show a simulated machine: the page and metrics, without root and without looking at
+    /// anything. They are served at metrics.listen of the configuration, enabled or not.
     #[arg(long, conflicts_with = "dry_run")]
     demo: bool,
 
-    /// With --demo: so many made-up machines with 50 containers each, at as many ports from that of
-    /// metrics.listen on, to try out a Prometheus and its rules with a fleet.
+    /// With --demo: this many simulated machines with 50 containers each, at consecutive ports
+    /// starting with that of metrics.listen, to try out a Prometheus and its rules with a fleet.
     #[arg(long, value_name = "N", requires = "demo")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     hosts: Option<u16>,
 
-    /// Serve what comes in at standard input: how the daemon starts the process that serves.
+    /// Serve what arrives at standard input: how the daemon starts the process that serves.
     #[arg(long, hide = true, exclusive = true)]
     server: bool,
 
-    /// The directory of the ledger, for trying things out. It is refused if others may write to it.
+    /// The directory of the ledger, for experiments. It is refused if others may write to it.
     #[arg(long, value_name = "DIR", hide = true)]
     state_dir: Option<PathBuf>,
 }

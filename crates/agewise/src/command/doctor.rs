@@ -9,44 +9,44 @@ use agewise_host::capability::{Capabilities, Capability, Group, State};
 use agewise_cli::note;
 use agewise_cli::output::{self, Format};
 
-/// Say what agewise can do on this machine, and what to do about what it cannot.
+/// Report what agewise can do on this machine, and how to fix what it cannot.
 ///
-/// Each line names one thing that agewise can build on: whether it works here (yes, partly, no),
-/// what was found, since which kernel version it exists, and, where something is missing, what
-/// helps. A star marks the access source (how accesses become known) and the mover (how memory is
-/// moved) that
-/// are used unless others are asked for. What has to be tried is tried and undone: the page-table
-/// walker is loaded, and where nobody uses DAMON a monitor is set up that is never started.
+/// Each line names something that agewise builds on: whether it works here (yes, partly, no), what
+/// was found, which kernel version introduced it, and, if something is missing, what helps. A star
+/// marks the access source (how accesses are detected) and the mover (how memory is moved) that are
+/// used by default. Some features have to be tried, and each trial is undone: the page-table walker
+/// is loaded, and if nobody uses DAMON a monitor is set up that is never started.
 ///
-/// The exit status is 0 if observing works, be it in part; 3 if no access source works here, so
-/// that nothing can be observed; 4 if something fails that `--need` or `--strict` asks for; 1 for
-/// an error and 2 for a command line that is wrong. So a probe can use it, or what starts before
-/// the daemon on a node.
+/// The exit status is 0 if observing works, at least in part; 3 if no access source works here, so
+/// that nothing can be observed; 4 if something fails that `--need` or `--strict` requires; 1 for
+/// an error and 2 for an invalid command line. A probe can use it, or whatever runs before the
+/// daemon on a node.
 ///
-/// JSON is one object a line, with the fields group (kernel, machine, source, mover), name, state
+/// JSON is one object per line, with the fields group (kernel, machine, source, mover), name, state
+/// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.
 /// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
-    /// How to print it.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
     /// Names of lines that have to say "yes", separated by commas.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub need: Vec<String>,
-    /// The same as `--need btf,cgroup,swap,pagewalk,pageout`: all that the daemon can make use of.
+    /// The same as `--need btf,cgroup,swap,pagewalk,pageout`: everything the daemon can use.
     #[arg(long)]
     pub strict: bool,
 }
 
 /// Exit status when nothing can be observed.
 const NO_SOURCE: u8 = 3;
-/// Exit status when something fails that was asked for.
+/// Exit status when something required fails.
 const UNMET: u8 = 4;
-/// What `--strict` asks for.
+/// What `--strict` requires.
 const STRICT: [&str; 5] = ["btf", "cgroup", "swap", "pagewalk", "pageout"];
 
 impl Args {
-    /// What has to work, each once, in the order asked for.
+    /// What has to work, each once, in the order given.
     fn needs(&self) -> Vec<&str> {
         let mut needs: Vec<&str> = Vec::new();
         let strict = STRICT.iter().copied().filter(|_| self.strict);

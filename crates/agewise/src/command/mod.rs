@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One subcommand a file: its arguments and what it does. A new one is its file, and a line in each of
-//! the two lists below (rustfmt does not find modules that a macro declares).
+//! One subcommand per file: its arguments and what it does. A new subcommand needs its file and a
+//! line in each of the two lists below (rustfmt does not find modules that a macro declares).
 
 use std::process::ExitCode;
 
@@ -30,7 +30,7 @@ pub mod whatif;
 /// Declares the subcommands: the name of each, and the module with its `Args` and `run`.
 macro_rules! commands {
     ($($(#[$attribute:meta])* $name:ident => $($module:ident)::+;)+) => {
-        /// The subcommands. What each is for is said once, on its arguments.
+        /// The subcommands. What each is for is documented on its arguments.
         #[derive(Debug, Subcommand)]
         #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
         pub enum Command {

@@ -22,24 +22,25 @@ use serde::Serialize;
 
 use super::whatif::{Memory, memory};
 
-/// Take memory from a cgroup, as far as that does not hurt.
+/// Take memory from a cgroup, as far as that does no harm.
 ///
-/// Watches it as `agewise whatif` does, asks the curve of the kernel's LRU what the goal would
-/// cost, and refuses what the curve says to exceed --max-wait. Then it lowers a limit in steps of a
-/// thirty-second: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where the
-/// kernel kills if it cannot reclaim). Each step is held for some seconds against what was
-/// predicted. When waiting exceeds --max-wait over two seconds, the limit goes back to the step
-/// before, at once.
+/// Watches the cgroup as `agewise whatif` does, estimates the cost of the goal from the curve of
+/// the kernel's LRU, and refuses if the curve exceeds --max-wait. Then it lowers a limit in steps
+/// of a thirty-second: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where
+/// the kernel kills if it cannot reclaim). Each step is held for some seconds and compared with the
+/// prediction. If waiting exceeds --max-wait over two seconds, the limit goes back to the previous
+/// step at once.
 ///
-/// The limit is taken back when the command ends, however it ends, unless --keep is given and a
-/// step was well. What it does is noted before it is done: `agewise daemon --undo` takes back what
-/// a killed one left. While a daemon acts on this machine it refuses to run.
+/// The limit is removed when the command ends, however it ends, unless --keep is given and a step
+/// succeeded. Every change is recorded before it is made: `agewise daemon --undo` undoes what a
+/// killed shrink left. While a daemon acts on this machine, shrink refuses to run.
 ///
-/// With `auto`, what a page is reckoned to cost may be too much: below the goal it goes on, step by
-/// step, while what was measured at one promises that the next stays within --max-wait.
+/// With `auto`, the estimated cost of a page may be too high. Below the goal, shrink therefore
+/// continues step by step, as long as the measurement at one step predicts that the next stays
+/// within --max-wait.
 ///
-/// Waiting is the kernel's own count where it keeps one (v2, memory.pressure), else faults times
-/// what one costs here, and no more than the whole machine waited (/proc/pressure/memory). Cgroups
+/// Waiting is the kernel's own count if it keeps one (v2, memory.pressure), otherwise faults times
+/// what one costs here, capped at what the whole machine waited (/proc/pressure/memory). Cgroups
 /// that hold init, this session or agewise itself are left alone.
 ///
 /// Exit status: 0 the goal was reached (or planned); 1 refused, or it had to step back; 2 a wrong
@@ -50,8 +51,8 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     cgroup: String,
 
-    /// Where to go: a share of what it has (60%), bytes (512M), or `auto`: the least memory whose
-    /// waiting is likely to stay within --max-wait, and less where that turns out to do no harm.
+    /// The goal: a share of what it has (60%), bytes (512M), or `auto`: the least memory whose
+    /// waiting is likely to stay within --max-wait, and less if that turns out to do no harm.
     #[arg(long, value_name = "SIZE", default_value = "auto", value_parser = to)]
     to: To,
 
@@ -62,7 +63,7 @@ pub struct Args {
     #[command(flatten)]
     watching: Watching,
 
-    /// Leave the limit there.
+    /// Leave the limit in place at the end.
     #[arg(long)]
     keep: bool,
 
@@ -70,7 +71,7 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
 
-    /// How to print: a record for each step planned, each step made, and the verdict.
+    /// Output format: a record for each step planned, each step made, and the verdict.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -234,7 +235,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     {
         let high = step.wait_ratio.high * 100.0;
         agewise_cli::note!(
-            "the goal may hurt: waiting is at most {high:.2} %; each step is verified"
+            "the goal may do harm: waiting could reach {high:.2} %; each step is verified"
         );
     }
     let Some(mut throttle) = throttle else {
@@ -376,8 +377,8 @@ fn print_summary(out: &mut impl Write, format: Format, summary: &Summary) -> std
         Format::Text => {
             let why = match summary.verdict {
                 "reached" => "the goal was reached and held",
-                "waiting" => "more was waited than is allowed; the step before is well",
-                "unpredicted" => "there were more faults than predicted; the step before is well",
+                "waiting" => "waiting exceeded what is allowed; the previous step holds",
+                "unpredicted" => "there were more faults than predicted; the previous step holds",
                 _ => "interrupted",
             };
             let saved = units::bytes_text(summary.saved_bytes);
@@ -388,7 +389,7 @@ fn print_summary(out: &mut impl Write, format: Format, summary: &Summary) -> std
             let rest = if summary.kept {
                 "it stays"
             } else {
-                "it was taken back"
+                "it was removed"
             };
             writeln!(out, "{why}: {limit}, {saved} less; {rest}")
         }

@@ -22,18 +22,18 @@ use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use agewise_cli::whatif::{Plan, Watching, watch};
 
-/// Tell how much memory a program needs.
+/// Estimate how much memory a program needs.
 ///
-/// Watches a live process or cgroup for a while (or reads a TRACE), works out for every size of
-/// memory how often it would have to bring pages back, and what waiting for them would cost on this
-/// machine's swap. Prints that curve, the knee, and the least memory whose stall stays within the
-/// target.
+/// Watches a live process or cgroup for a while (or reads a TRACE), and determines for every memory
+/// size how often the program would have to bring pages back, and what waiting for them would cost
+/// on this machine's swap. Prints that curve, the knee, and the least memory whose stall stays
+/// within the target.
 ///
-/// Of a live program it is the curve of `agewise whatif` under the kernel's LRU, up to what is
-/// resident; of a trace that of an exact LRU, up to what was touched. How sure it is, is part of the
-/// answer: each figure has bounds, and the recommendation keeps to the upper one. Pages touched less
-/// often than the observation is long look like first touches, which no memory avoids: their share
-/// is printed, and a longer --duration lowers it.
+/// For a live program it is the curve of `agewise whatif` under the kernel's LRU, up to what is
+/// resident; for a trace it is the curve of an exact LRU, up to what was touched. The answer
+/// includes its uncertainty: each figure has bounds, and the recommendation uses the upper one.
+/// Pages touched less often than the observation is long look like first touches, which no amount
+/// of memory avoids: their share is printed, and a longer --duration lowers it.
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup", "trace"]))]
 pub struct Args {
@@ -41,7 +41,8 @@ pub struct Args {
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 
-    /// A live cgroup, with all its processes: a path as in /proc/PID/cgroup, or below /sys/fs/cgroup.
+    /// A live cgroup, with all its processes: a path as in /proc/PID/cgroup, or below
+    /// /sys/fs/cgroup.
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<String>,
 
@@ -56,24 +57,24 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
     pub interval: Duration,
 
-    /// Share of time that waiting for pages may take. For a trace without time: us an access.
+    /// Share of time that waiting for pages may take. For a trace without times: us per access.
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = target)]
     pub target: f64,
 
-    /// What bringing a page back costs: auto takes this machine's first swap device.
+    /// Cost of bringing a page back: auto uses this machine's first swap device.
     #[arg(long, value_name = "DEVICE", default_value = "auto",
           value_parser = ["auto", "pmem", "zram", "nvme", "ssd", "hdd"])]
     pub cost_model: String,
 
-    /// Memory for what is kept of the trace; a quarter of the memory of this machine unless given.
+    /// Memory for holding the trace. Default: a quarter of this machine's memory.
     #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
     pub trace_memory: Option<u64>,
 
-    /// Sizes on the curve.
+    /// Number of sizes on the curve.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub points: u16,
 
-    /// Form of the answer; json and csv give one line a size, json a last one with the answer.
+    /// Output format; json and csv have one line per size, json a last one with the answer.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
@@ -89,7 +90,7 @@ fn target(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The answer, under the names of all outputs.
+/// The answer, with the field names of all outputs.
 #[derive(Debug, Serialize)]
 struct Answer<'a> {
     footprint_bytes: u64,
@@ -132,8 +133,8 @@ fn cost_model(name: &str) -> anyhow::Result<CostModel> {
     sizing::cost_model(name).with_context(|| format!("no device is called '{name}'"))
 }
 
-/// What the swap device of the highest priority is; an SSD is assumed where there is none, since
-/// file pages come back from somewhere too.
+/// The swap device with the highest priority; an SSD is assumed if there is none, since file pages
+/// have to come back from somewhere too.
 fn swap_kind(roots: &Roots) -> &'static str {
     let areas = SwapArea::all(&roots.proc).unwrap_or_default();
     let Some(area) = areas.iter().max_by_key(|area| area.priority) else {
@@ -334,7 +335,7 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Resu
     writeln!(
         out,
         "{:>12} {unit:>15} {:>24} {waiting:>10}",
-        "memory", "between"
+        "memory", "interval"
     )?;
     for (at, point) in need.points.iter().enumerate() {
         if is_repetition(need, at) {

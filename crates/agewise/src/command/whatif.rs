@@ -13,22 +13,22 @@ use agewise_policy::whatif::{Curve, PERCENTS, POLICIES, Point};
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
 
-/// Tell how fast a running program would be with less memory.
+/// Estimate how fast a running program would be with less memory.
 ///
-/// Watches a process or cgroup for a while and simulates memories of other sizes beside it: how
-/// many faults a second each would have, and which share of the time a task would wait for them at
-/// this machine's prices. Nothing is taken from the program.
+/// Watches a process or cgroup for a while and simulates it with other amounts of memory: how many
+/// faults per second each would cause, and which share of the time a task would wait for them at
+/// this machine's prices. No memory is taken from the program.
 ///
-/// `kernel` is the order in which the kernel that runs evicts (active and inactive lists, or
-/// generations), simulated in miniature; `lru` is an exact LRU; `reuse` is agewise's own order, as
-/// the policy `budget` and `agewise run --memory` hold a limit by it. Every figure has an interval
-/// that holds it 95 times of 100, for what was watched: it covers the order of uses between two
-/// looks, which accessed bits do not tell, the sample, and uses of pages whose last use lies before
-/// the observation. A size that is smaller than what is used from one look to the next has no upper
-/// bound: look more often. What happens more rarely than --duration is not known at all; how much
-/// memory was not used meanwhile is printed.
+/// `kernel` is the order in which the running kernel evicts (active and inactive lists, or
+/// generations), simulated in miniature; `lru` is an exact LRU; `reuse` is agewise's own order, by
+/// which the policy `budget` and `agewise run --memory` hold a limit. Every figure has a 95 %
+/// interval for the time watched: it covers the order of uses between two looks, which accessed
+/// bits do not reveal, the sample, and uses of pages whose previous use lies before the
+/// observation. A size that is smaller than what is used from one look to the next has no upper
+/// bound: look more often. Anything rarer than --duration is not known at all; the amount of memory
+/// that was not used meanwhile is printed.
 ///
-/// 100 % is the most that was resident; above it is what has been in swap and came back. Page cache
+/// 100 % is the peak resident size; above it is what has been in swap and came back. Page cache
 /// that no process maps counts with --files.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup"]))]
@@ -41,24 +41,24 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
 
-    /// These sizes only, parted by commas: a share of what is resident (60%) or bytes (512M).
+    /// Only these sizes, separated by commas: a share of what is resident (60%) or bytes (512M).
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = memory)]
     memory: Vec<Memory>,
 
     #[command(flatten)]
     watching: Watching,
 
-    /// Time between two looks, at least 100ms; `auto` begins with a second and looks more often
+    /// Time between two looks, at least 100ms; `auto` starts with a second and looks more often
     /// while much is used in between.
     #[arg(long, value_name = "DURATION", default_value = "auto", value_parser = interval)]
     interval: Interval,
 
-    /// Who decides what leaves memory.
+    /// Which policy decides what leaves memory.
     #[arg(long, value_name = "NAME", value_delimiter = ',',
           value_parser = PossibleValuesParser::new(POLICIES), default_values = POLICIES)]
     policy: Vec<String>,
 
-    /// Form of the answer; json has one object a size and policy.
+    /// Output format; json has one object per size and policy.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -236,7 +236,7 @@ fn text(
         writeln!(
             out,
             "{:>10} {:>6} {:>10} {:>23} {:>9} {:>9}",
-            "memory", "", "faults/s", "between", "waiting", "at most"
+            "memory", "", "faults/s", "interval", "waiting", "at most"
         )?;
         let most = records
             .iter()
@@ -273,13 +273,13 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
     )?;
     writeln!(
         out,
-        "as it is: {:.1} pages a second came back; prices: {}",
+        "as it is: {:.1} pages per second came back; prices: {}",
         curves.seen_per_second,
         costs.text()
     )?;
     writeln!(
         out,
-        "not known: {} was not used at all meanwhile and may be wanted later; {:.1} uses a second \
+        "not known: {} was not used meanwhile and may be needed later; {:.1} uses per second \
          were the first since watching began",
         units::bytes_text(curves.unused_bytes),
         curves.unknown_per_second,
@@ -300,7 +300,7 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
     if !found.has_files {
         writeln!(
             out,
-            "the files it maps are charged to another cgroup: they are in no figure"
+            "the files it maps are charged to another cgroup and not included"
         )?;
     }
     match &found.note {

@@ -59,7 +59,6 @@ pub(super) struct Args {
 pub(super) struct Scale {
     /// Memory watched, bytes.
     watched_bytes: u64,
-    /// Its page tables.
     page_table_bytes: u64,
     /// What of it is followed.
     followed_bytes: u64,

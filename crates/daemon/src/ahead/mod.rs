@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Holding targets under a budget, in steps of milliseconds: a thread beside the ticks, with an
-//! access source of its own. What it does and when is decided in [`agewise_policy::budget`].
+//! access source of its own. [`agewise_policy::budget`] decides what it does and when.
 //!
-//! It alone clears accessed bits of the anonymous memory that it holds, so what it saw is handed to
-//! the agent ([`Seen`]), whose ages stay right.
+//! Only this thread clears accessed bits of the anonymous memory that it holds, so it passes what
+//! it saw to the agent ([`Seen`]), whose ages stay correct.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

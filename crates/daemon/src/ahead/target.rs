@@ -266,8 +266,8 @@ struct Turn<'t, 'a, M> {
     report: &'t mut Report,
 }
 
-/// Time in which somebody waited for a resource: tasks of the cgroup, or where the kernel does not
-/// tell them apart (v1) any of the machine.
+/// Time in which a task waited for a resource: a task of the cgroup, or of the machine if the
+/// kernel does not distinguish them (v1).
 fn waited_us(resource: Resource, cgroup: Option<&Cgroup>) -> Option<u64> {
     let of_cgroup = cgroup.and_then(|cgroup| Psi::of_cgroup(cgroup, resource).ok().flatten());
     let of_machine = || {
@@ -397,13 +397,13 @@ impl<M: Memory> World for Turn<'_, '_, M> {
             sum.faults += counted.faults;
         }
         sum.holder_us = self.spaces.cpu_ns / 1_000;
-        // What was dropped is read again as if for the first time, which is no pressure of memory.
+        // Dropped pages are read again as if for the first time, which is not memory pressure.
         let waits_for = match self.spaces.files {
             Some(Ok(_)) => Resource::Io,
             _ => Resource::Memory,
         };
         sum.waited_us = waited_us(waits_for, self.held.cgroup.as_ref()).unwrap_or(0);
-        // Where nobody says, all CPUs may be wanted all the time.
+        // If this is not reported, assume that all CPUs are wanted all the time.
         sum.cpu_waited_us = waited_us(Resource::Cpu, None).unwrap_or_else(self.tools.now_us);
         Some((limit_bytes, sum))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The configuration: one TOML file. Every value is checked where it is read, so that an error
-//! carries its line and key; a key that is not known is an error too.
+//! names its line and key; an unknown key is an error too.
 //!
 //! Nothing in it names a program to run, and nothing ever will: a daemon with these privileges must
 //! not be a way to run commands.
@@ -23,7 +23,7 @@ pub use values::{
     Bounds, Count, Depth, Listen, PathGlob, Pause, Percent, PolicySpec, Size, SocketMode, Span,
 };
 
-/// The defaults with what there is to say about each, as `agewise config default` prints them.
+/// The defaults with explanations, as `agewise config default` prints them.
 pub const DEFAULT_TEXT: &str = include_str!("../../../../packaging/agewise.toml");
 
 /// Rules and globs are matched for every cgroup at every tick.
@@ -36,12 +36,12 @@ const GLOBS_MAX: usize = 64;
 pub struct Config {
     /// What is observed, and how often.
     pub observe: Observe,
-    /// What is done to whom; the first rule that fits a cgroup or process counts. None: nothing is
-    /// done.
+    /// Rules for acting; the first that matches a cgroup or process applies. Without any, nothing
+    /// is done.
     pub act: Vec<Act>,
     /// Whose working set is to be kept.
     pub protect: Protect,
-    /// Where actions are written down.
+    /// Where actions are recorded.
     pub journal: Journal,
     /// Working-set report files.
     pub files: Files,
@@ -56,21 +56,21 @@ pub struct Observe {
     /// Cgroups, by patterns of their path below the hierarchy that accounts memory: `*` is any part
     /// of one name, `**` any number of names.
     pub cgroups: Vec<PathGlob>,
-    /// Processes, by pid: whichever process has it.
+    /// Processes, by pid.
     pub pids: BTreeSet<u32>,
-    /// Levels of cgroups looked through.
+    /// Maximum depth of the cgroup tree to search.
     pub depth_max: Count<64>,
-    /// Cgroups looked through.
+    /// Maximum number of cgroups to search.
     pub cgroups_max: Count<65536>,
-    /// Time from look to look.
+    /// Time between looks.
     pub tick: Span,
-    /// Share of one core that all of the daemon may take, percent. When it is short of that it looks
+    /// Share of one core that all of the daemon may take, percent. If that is too little it looks
     /// less often.
     pub cpu_percent: Percent,
     /// Upper bounds of the age bins.
     pub intervals: Bounds,
-    /// Count all file memory of cgroups, mapped or not, by the cgroup it is charged to. Costs those
-    /// who read files some 0.15 us a read, and looks at the page cache.
+    /// Count all file memory of cgroups, mapped or not, for the cgroup it is charged to. This adds
+    /// some 0.15 us to each read of a file, and looks at the page cache.
     pub files: bool,
 }
 
@@ -78,63 +78,62 @@ pub struct Observe {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Act {
-    /// Cgroups it is for, by patterns as above. Of cgroups below one another the lowest that fits a
+    /// Cgroups it applies to, by patterns as above. Of nested cgroups the lowest that matches a
     /// rule is acted upon.
     #[serde(default)]
     pub cgroups: Vec<PathGlob>,
-    /// Processes it is for.
+    /// Processes it applies to.
     #[serde(default)]
     pub pids: BTreeSet<u32>,
     /// The policy with its parameters: `age:10s/40s`, `pressure`, `cost`, `budget:512M`,
     /// `shrink`.
     pub policy: PolicySpec,
-    /// Do everything but move memory, and write down what would have been done. On unless switched
-    /// off.
+    /// Do everything except moving memory, and record what would have been done. On by default.
     #[serde(default = "yes")]
     pub dry_run: bool,
-    /// Mark memory as the first to go some time before it is moved out, so that the kernel, should
-    /// it need memory before, takes this and not what is in use.
+    /// Mark memory to be reclaimed first some time before it is moved out, so that the kernel, if
+    /// it needs memory before that, takes this and not what is in use.
     #[serde(default)]
     pub sort_first: bool,
-    /// Take clean file memory that is charged to the cgroup as well, also what no process maps, if
-    /// it lies on a device of this machine. What is cold of it is known as with `observe.files`; a
-    /// budget looks itself.
+    /// Also take clean file memory charged to the cgroup, including what no process maps, if it is
+    /// on a device of this machine. What is cold is determined as with `observe.files`; a budget
+    /// makes its own looks.
     #[serde(default)]
     pub files: bool,
 }
 
-/// Whose working set is to be kept, and what is done when it cannot be.
+/// Cgroups whose working set is to be kept, and what is done when it cannot be.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Protect {
-    /// Cgroups, by patterns. None: nothing is watched for.
+    /// Cgroups, by patterns. Empty: nothing is protected.
     pub cgroups: Vec<PathGlob>,
-    /// Over this time it is measured what comes back: memory that was used within it belongs to the
+    /// The period over which returning memory is measured: memory used within it belongs to the
     /// working set.
     pub min_ttl: Span,
-    /// The hardest step that may be taken; the gentler ones come first.
+    /// The harshest step allowed; gentler ones come first.
     pub up_to: UpTo,
-    /// How long the guilty is frozen.
+    /// How long the culprit stays frozen.
     pub freeze: Pause,
-    /// Cgroups that are named but never acted upon, by patterns; nor what holds one of them.
+    /// Cgroups that are named but never acted upon, by patterns; nor is a cgroup that holds one.
     pub spare: Vec<PathGlob>,
-    /// Do everything but act, and write down what would have been done.
+    /// Do everything except acting, and record what would have been done.
     pub dry_run: bool,
-    /// No longer used: what has to be undone is noted in the state directory, wherever the
-    /// configuration is. What an earlier version noted here is undone.
+    /// No longer used: what has to be undone is recorded in the state directory, wherever the
+    /// configuration is. Anything that an earlier version recorded here is undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ledger: Option<PathBuf>,
 }
 
-/// The hardest step allowed.
+/// The harshest step allowed.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum UpTo {
-    /// Say who it is.
+    /// Name the culprit.
     Report,
-    /// Hold the memory of the guilty lower, and move its coldest out.
+    /// Limit the culprit's memory, and move its coldest memory out.
     Squeeze,
     /// Stop its tasks for a while.
     Freeze,
@@ -142,7 +141,7 @@ pub enum UpTo {
     Kill,
 }
 
-/// Where actions are written down, one JSON object a line.
+/// Where actions are recorded, one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Journal {
@@ -158,7 +157,7 @@ pub struct Journal {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Files {
-    /// Whether there are any.
+    /// Whether they are provided.
     pub enabled: bool,
     /// The directory; it must be empty or missing.
     pub directory: PathBuf,
@@ -172,22 +171,22 @@ pub struct Metrics {
     pub enabled: bool,
     /// `ADDRESS:PORT` (loopback unless `allow_remote`), or `unix:PATH`.
     pub listen: Listen,
-    /// Allow an address that other machines reach. Nothing served can change anything, but names of
-    /// cgroups and sizes are shown to anyone who asks.
+    /// Allow an address that other machines can reach. Nothing served can change anything, but
+    /// names of cgroups and sizes are shown to anyone who asks.
     pub allow_remote: bool,
-    /// Names of this machine under which it may be asked for, besides localhost and bare addresses.
+    /// Host names accepted in requests, besides localhost and bare addresses.
     /// A request for another name is refused: it may come from a page of another site.
     pub hosts: Vec<String>,
     /// Who may use the socket of `unix:PATH`: its mode.
     pub socket_mode: SocketMode,
-    /// Cgroups and processes shown that are no containers: the largest.
+    /// Number of cgroups and processes shown that are not containers: the largest.
     pub cgroups_max: Count<4096>,
-    /// Containers shown, however deep they lie: the largest.
+    /// Number of containers shown, at any depth: the largest.
     pub containers_max: Count<4096>,
     /// Levels of cgroups shown.
     pub depth_max: Depth,
-    /// A file that is written anew at each look, for the textfile collector of node_exporter: an
-    /// absolute path that ends with `.prom`. Written whether anything is served or not.
+    /// A file that is rewritten at each look, for the textfile collector of node_exporter: an
+    /// absolute path that ends with `.prom`. Written whether or not anything is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub textfile: Option<PathBuf>,
 }
@@ -261,7 +260,7 @@ impl Default for Metrics {
 }
 
 impl Act {
-    /// Whether it is carried out beside the ticks, by looks of its own.
+    /// Whether it is carried out beside the ticks, with looks of its own.
     fn is_held_ahead(&self) -> bool {
         Controller::new(&self.policy.0).pace().hold.is_some()
     }
@@ -272,14 +271,14 @@ impl Act {
         let is_held = controller.shrinks().is_some();
         match () {
             () if self.cgroups.is_empty() && self.pids.is_empty() => {
-                Err("is for nobody: give it cgroups or pids")
+                Err("applies to nothing: give it cgroups or pids")
             }
             () if is_held && !self.pids.is_empty() => Err("has pids: only a cgroup has a limit"),
             () if !self.files => Ok(()),
             () if !self.pids.is_empty() => {
                 Err("has files = true and has pids: file memory is charged to cgroups")
             }
-            () if is_held => Err("has files = true and holds a limit: the kernel chooses"),
+            () if is_held => Err("has files = true and holds a limit: the kernel selects"),
             () => Ok(()),
         }
     }
@@ -297,7 +296,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// It is a directory, a FIFO or a device.
-    #[error("{} is no regular file: give the path of one", path.display())]
+    #[error("{} is not a regular file: give the path of one", path.display())]
     NoFile {
         /// The path.
         path: PathBuf,
@@ -314,12 +313,12 @@ pub enum ConfigError {
         patience: Duration,
     },
     /// It is larger than any configuration.
-    #[error("{} is larger than 1 MiB, which is no configuration", path.display())]
+    #[error("{} is larger than 1 MiB, too large for a configuration", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// What it says makes no sense; the message has line and key.
+    /// Its content is invalid; the message has line and key.
     #[error("{}: {message}", path.display())]
     Invalid {
         /// The file.
@@ -341,7 +340,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What no key can tell by itself.
+    /// Checks that involve more than one key.
     fn check(&self) -> Result<(), String> {
         if self.act.len() > RULES_MAX {
             return Err(format!(
@@ -355,14 +354,14 @@ impl Config {
         }
         if self.protect.up_to != UpTo::Report && self.protect.cgroups.is_empty() {
             return Err(
-                "protect.up_to: acts for nobody: give protect.cgroups the cgroups to protect"
+                "protect.up_to: nothing is protected: list the cgroups in protect.cgroups"
                     .to_owned(),
             );
         }
         let no_file = |path: &&PathBuf| !path.is_absolute() || path.file_name().is_none();
         if let Some(path) = self.protect.ledger.as_ref().filter(no_file) {
             return Err(format!(
-                "protect.ledger: {} is no absolute path of a file",
+                "protect.ledger: {} is not an absolute path of a file",
                 path.display()
             ));
         }
@@ -371,7 +370,7 @@ impl Config {
         };
         if let Some(path) = self.metrics.textfile.as_ref().filter(|path| !is_prom(path)) {
             return Err(format!(
-                "metrics.textfile: {} is no absolute path that ends with .prom, which is what \
+                "metrics.textfile: {} is not an absolute path that ends with .prom, which is what \
                  node_exporter reads",
                 path.display()
             ));
@@ -394,10 +393,10 @@ impl Config {
         {
             return Err(format!(
                 "metrics.listen: {address} can be reached from other machines; set \
-                 metrics.allow_remote = true if that is meant"
+                 metrics.allow_remote = true if that is intended"
             ));
         }
-        // What each pattern alone does not tell: whether all of them together can be compiled.
+        // What no single pattern shows: whether all of them together can be compiled.
         Matcher::new(self)
             .map(drop)
             .map_err(|error| format!("cgroups: the patterns are too large together: {error}"))

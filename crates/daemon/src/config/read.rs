@@ -56,8 +56,8 @@ impl Config {
         Self::of_file(path, &text(path)?)
     }
 
-    /// As [`read`](Self::read), within this time: a file system that hangs (of a server that is gone)
-    /// does not hold up who has more to do.
+    /// As [`read`](Self::read), within this time: a file system that hangs (its server is gone)
+    /// does not hold up the caller.
     ///
     /// # Errors
     /// [`ConfigError`].

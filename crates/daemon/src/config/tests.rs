@@ -42,7 +42,7 @@ fn file_memory_is_taken_where_a_rule_can_and_followed_then() {
         assert!(config.follows_files() && !config.observe.files);
     }
     for (whom, policy, wanted) in [
-        ("cgroups = ['/a']", "shrink", "the kernel chooses"),
+        ("cgroups = ['/a']", "shrink", "the kernel selects"),
         ("pids = [7]", "cost", "charged to cgroups"),
     ] {
         let error = rule(whom, policy).unwrap_err();
@@ -158,7 +158,10 @@ fn a_file_that_is_missing_or_endless_says_so() {
     let missing = Config::read(Path::new("/nonexistent/agewise.toml")).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/agewise.toml"));
     let endless = Config::read(Path::new("/dev/zero")).unwrap_err();
-    assert!(endless.to_string().contains("no regular file"), "{endless}");
+    assert!(
+        endless.to_string().contains("not a regular file"),
+        "{endless}"
+    );
     let large = tempfile::NamedTempFile::new().unwrap();
     large.as_file().set_len(1 << 21).unwrap();
     let large = Config::read(large.path()).unwrap_err();

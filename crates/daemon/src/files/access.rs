@@ -11,7 +11,7 @@ pub struct Access {
     /// Group.
     pub gid: u32,
     /// Mode of files that can be written, like 0o600 or 0o644; histograms are never writable.
-    /// Directories can be entered by whoever may read.
+    /// Directories can be entered by everyone who may read.
     pub mode: u16,
 }
 

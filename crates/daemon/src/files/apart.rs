@@ -25,7 +25,7 @@ pub struct Place {
     hub: Hub,
     is_mounted: bool,
     events: Receiver<Event>,
-    /// Where the kernel reclaims since the process was last told.
+    /// Where the kernel has reclaimed since the process was last notified.
     pressed: BTreeSet<Scope>,
     /// Wishes taken of the process that runs now.
     taken: Arc<AtomicU64>,
@@ -59,7 +59,7 @@ impl Place {
             return;
         }
         match mount::detach(&self.dir) {
-            // It was unmounted by hand.
+            // It was unmounted manually.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
                 agewise_cli::note!("cannot unmount {}: {error}", self.dir.display());
             }
@@ -106,7 +106,7 @@ impl Stall for Place {
                 Event::Pressure(scope) if self.pressed.len() < PRESSED_MAX => {
                     self.pressed.insert(scope);
                 }
-                // Which ones is not known: all that somebody asked for.
+                // Which ones is not known: all that were asked for.
                 Event::Lost(_) => self.pressed.extend(hub.settings().reports.into_keys()),
                 Event::Pressure(_) | Event::Tick { .. } => {}
             }

@@ -28,7 +28,7 @@ const WRITE_BYTES_MAX: usize = 4096;
 /// Number of an entry that was never looked up (`FUSE_UNKNOWN_INO`).
 const UNKNOWN_INODE: u64 = 0xffff_ffff;
 
-/// Open files, shared with whoever notifies.
+/// Open files, shared with the notifier.
 pub type Polled = Arc<Mutex<Handles<PollHandle>>>;
 
 /// The file system.
@@ -48,7 +48,7 @@ fn errno(error: &ReportError) -> Errno {
     Errno::from_i32(error.errno())
 }
 
-/// Wakes those who poll a file.
+/// Wakes the pollers of a file.
 pub fn notify(handles: &Polled, notifier: &Notifier, file: &ReportFile) {
     // Woken without the lock: what they do next takes it.
     let waiters = lock(handles).notify(file);
@@ -209,7 +209,7 @@ impl Filesystem for Tree {
         reply.ok();
     }
 
-    /// From the beginning the text is made anew; further on it is that of before.
+    /// At the beginning the text is generated; further on the previous text is used.
     fn read(
         &self,
         _req: &Request,
@@ -334,8 +334,8 @@ impl Filesystem for Tree {
 }
 
 impl Access {
-    /// The mode of an entry: histograms cannot be written, directories can be entered by whoever may
-    /// read.
+    /// The mode of an entry: histograms cannot be written, directories can be entered by everyone
+    /// who may read.
     fn mode_of(&self, entry: &Entry) -> u16 {
         match entry {
             Entry::File(file) if matches!(file, File::Node(..) | File::Group(..)) => {

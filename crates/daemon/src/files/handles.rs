@@ -17,7 +17,7 @@ pub struct Handle<P> {
     /// What it reads as, since it was read from the beginning.
     #[cfg_attr(not(feature = "fuse"), expect(dead_code))]
     pub text: Option<Vec<u8>>,
-    /// It was notified, or never read, since. `poll` tells it.
+    /// It was notified, or never read, since. `poll` reports it.
     pub is_notified: bool,
     /// Whom to wake.
     pub waiter: Option<P>,
@@ -49,7 +49,7 @@ impl<P> Handles<P> {
         let handle = Handle {
             file,
             text: None,
-            // As there: who polls before reading is sent to read.
+            // As in the kernel: a poll before the first read asks for a read.
             is_notified: true,
             waiter: None,
         };
@@ -67,7 +67,7 @@ impl<P> Handles<P> {
         self.open.remove(&number);
     }
 
-    /// Files including this one changed: returns whom to wake.
+    /// Files including this one changed: returns the pollers to wake.
     pub fn notify(&mut self, file: &ReportFile) -> Vec<P> {
         let of_file = self.open.values_mut().filter(|handle| handle.file == *file);
         let mut waiters = Vec::new();

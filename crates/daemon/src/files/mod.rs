@@ -3,9 +3,9 @@
 //! unchanged: `DIR/nodeX/workingset_report/…` and `DIR/cgroup/PATH/memory.workingset.…`, with the
 //! formats, ranges and errors of the document; readable, writable, and pollable.
 //!
-//! The directory is a FUSE file system, for which a process without privileges answers where this
-//! one may mount; where there is no FUSE, plain files that are rewritten, and a socket for writing
-//! and waiting. Nothing in it leads to memory being moved.
+//! The directory is a FUSE file system, served by a process without privileges if this one may
+//! mount; without FUSE, plain files that are rewritten, and a socket for writing and waiting.
+//! Nothing in it can cause memory to be moved.
 
 pub(crate) mod access;
 #[cfg(feature = "fuse")]
@@ -97,7 +97,7 @@ pub enum FilesError {
         dir: PathBuf,
     },
     /// It is not ours.
-    #[error("{} is not empty, or no directory, or mounted by another program: give another one", dir.display())]
+    #[error("{} is not empty, not a directory, or mounted by another program: give another one", dir.display())]
     Occupied {
         /// The directory.
         dir: PathBuf,
@@ -127,7 +127,7 @@ pub enum FilesError {
         /// What the system said.
         source: io::Error,
     },
-    /// No thread or no subscription could be had.
+    /// No thread or subscription was available.
     #[error("cannot start serving files: {0}")]
     Start(io::Error),
 }
@@ -158,7 +158,7 @@ impl Shop {
         Files::start(hub, config, clock).map(Shop::Here)
     }
 
-    /// Hands on what there is after a tick. Returns what is to be said of who serves.
+    /// Passes on the results of a tick. Returns messages about the serving process.
     #[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
     pub fn publish(&mut self, hub: &Hub) -> Option<String> {
         match self {
@@ -168,7 +168,7 @@ impl Shop {
         }
     }
 
-    /// Starts who serves again if it has ended. Returns what is to be said of that.
+    /// Restarts the serving process if it has ended. Returns messages about that.
     #[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
     pub fn tend(&mut self, hub: &Hub) -> Option<String> {
         match self {
@@ -191,7 +191,7 @@ impl Shop {
     }
 }
 
-/// Answers for a file system that was mounted by somebody else, from threads that have all been
+/// Serves a file system that was mounted by another process, from threads that have all been
 /// started when this returns, until the process ends.
 ///
 /// # Errors
@@ -333,7 +333,7 @@ impl Drop for Files {
     }
 }
 
-/// The aging thread: refreshes what has expired, and tells pollers of pressure.
+/// The aging thread: refreshes what has expired, and notifies pollers of pressure.
 struct Keeper {
     source: Arc<Source>,
     server: Server,
@@ -376,7 +376,7 @@ impl Keeper {
         }
     }
 
-    /// Brings plain files up to date; says so once when that fails.
+    /// Brings plain files up to date; reports once when that fails.
     fn rewrite(&mut self, was_written: bool) -> bool {
         let Server::Plain(plain) = &mut self.server else {
             return true;

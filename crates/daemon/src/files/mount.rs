@@ -61,7 +61,7 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
     Ok(path)
 }
 
-/// Whether making it would make a cgroup, which nobody would remove.
+/// Whether creating it would create a cgroup, which nobody would remove.
 fn is_below_cgroups(dir: &Path) -> bool {
     const CGROUP: FsWord = 0x0027_e0eb;
     const CGROUP2: FsWord = 0x6367_7270;

@@ -32,7 +32,7 @@ use super::tree::Entry;
 
 const LINE_BYTES_MAX: u64 = 4096;
 const CLIENTS_MAX: usize = 16;
-/// A client that says nothing for so long is dismissed.
+/// A client that is silent for this long is disconnected.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
 /// How often a client that waits is looked after.
 const WAIT_STEP: Duration = Duration::from_millis(500);
@@ -130,7 +130,7 @@ impl Plain {
         Ok(())
     }
 
-    /// Writes beside the file and renames: a reader sees the old text or the new one.
+    /// Writes to a temporary file and renames it: a reader sees either the old text or the new one.
     fn replace(&self, path: &str, text: &str) -> io::Result<()> {
         let target = self.dir.join(path);
         let parent = target.parent().unwrap_or(&self.dir);

@@ -33,7 +33,7 @@ impl Mounted {
     /// Mounts the tree of a source at a directory.
     ///
     /// # Errors
-    /// There is no FUSE here, or it may not be used.
+    /// FUSE is not available, or may not be used.
     pub fn new(dir: &Path, source: &Arc<Source>, access: Access) -> io::Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
@@ -55,7 +55,7 @@ impl Mounted {
     /// when this returns.
     ///
     /// # Errors
-    /// It is no such device, or is no longer mounted.
+    /// It is not such a device, or is no longer mounted.
     pub fn given(device: OwnedFd, source: &Arc<Source>, access: Access) -> io::Result<Self> {
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
@@ -90,23 +90,23 @@ impl Mounted {
         notify(&self.polled, &self.notifier, file);
     }
 
-    /// Unmounts. Files that are still open keep the session alive, but nobody new comes in; it ends
-    /// with the process. Unmounting without detaching would fail while a file is being read.
+    /// Unmounts. Files that are still open keep the session alive, but no new clients can enter; it
+    /// ends with the process. Unmounting without detaching would fail while a file is being read.
     pub fn unmount(&mut self, dir: &Path) {
         match mount::detach(dir) {
             Ok(()) => drop(self.session.take()),
-            // It was unmounted by hand.
+            // It was unmounted manually.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => drop(self.session.take()),
             Err(error) => agewise_cli::note!("cannot unmount {}: {error}", dir.display()),
         }
     }
 }
 
-/// Mounts a file system for which whoever holds the device answers. Once nobody does, it is gone
-/// for its clients, but still mounted.
+/// Mounts a file system that is served by the holder of the device. Once the device has no holder,
+/// the file system is gone for its clients, but still mounted.
 ///
 /// # Errors
-/// There is no FUSE here, or it may not be used.
+/// FUSE is not available, or may not be used.
 pub fn mount_device(dir: &Path) -> io::Result<OwnedFd> {
     let device = OpenOptions::new()
         .read(true)

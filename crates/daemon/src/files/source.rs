@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the files say: the engine's working-set reports over what the daemon knows.
 //!
-//! The hub's settings are what counts: whoever changes them, a file or the configuration, the
+//! The hub's settings are authoritative: whether a file or the configuration changes them, the
 //! reports follow before the next read or write.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -117,16 +117,16 @@ impl Source {
         Ok(())
     }
 
-    /// The kernel reclaims from this scope: who is to be woken.
+    /// The kernel reclaims from this scope: which pollers to wake.
     pub fn pressure(&self, scope: &Scope) -> Vec<Notice<Group>> {
         let mut world = self.world();
         let mut reports = self.reports(&world);
-        // The daemon only tells what is past the first pass.
+        // The daemon only reports what is past the first pass.
         reports.pressure(scope.cgroup.as_ref(), scope.node, 0, &mut world)
     }
 
-    /// One round of the aging thread: counts anew what has expired, and asks for a look where ages
-    /// are not young enough. Returns how long it may sleep; `None`: until something is switched on.
+    /// One round of the aging thread: recounts what has expired, and asks for a look if ages are
+    /// not recent enough. Returns how long it may sleep; `None`: until something is switched on.
     pub fn age(&self) -> Option<Duration> {
         let mut world = self.world();
         let mut reports = self.reports(&world);
@@ -151,7 +151,7 @@ impl Source {
         }
     }
 
-    /// The reports, brought in line with nodes, cgroups and settings as they are now.
+    /// The reports, brought in line with the current nodes, cgroups and settings.
     fn reports(&self, world: &World) -> MutexGuard<'_, Reports<Group>> {
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = self.hub.settings();
@@ -230,8 +230,8 @@ impl World {
         self.snapshot.subjects.iter().find(of_cgroups)
     }
 
-    /// Subjects that together are everything observed: cgroups that are below no other; processes
-    /// only where there are no cgroups, since their memory would count twice.
+    /// Subjects that together are everything observed: the topmost cgroups; processes only if there
+    /// are no cgroups, since their memory would count twice.
     fn tops(&self) -> Vec<Group> {
         let mut tops: Vec<Group> = Vec::new();
         for subject in self

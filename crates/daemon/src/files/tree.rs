@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tree of files: `node0/workingset_report/…` as below `/sys/devices/system/node`, and
 //! `cgroup/PATH/memory.workingset.…` as below the mount point of the hierarchy. The cgroups have a
-//! directory of their own, so that one called `node0` is no node.
+//! directory of their own, so that one called `node0` is not a node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Entry {
         !matches!(self, Entry::File(_))
     }
 
-    /// Whether it is there: nodes and cgroups come and go.
+    /// Whether it exists: nodes and cgroups come and go.
     pub fn exists(&self, source: &Source) -> bool {
         match self {
             Entry::Root => true,

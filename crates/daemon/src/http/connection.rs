@@ -13,11 +13,11 @@ use rustix::net::{SendFlags, Shutdown};
 use super::request::{HEAD_MAX_BYTES, Hosts, Parsed, parse};
 use super::{Answer, Response};
 
-/// A request is there after this long, or is refused.
+/// A request that has not arrived after this time is refused.
 const READ_MAX: Duration = Duration::from_secs(5);
 /// An answer is taken after this long, or never.
 const WRITE_MAX: Duration = Duration::from_secs(10);
-/// What comes after the answer is swallowed for so long, and so many bytes.
+/// Data after the answer is discarded for this long, and up to this many bytes.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 const DRAIN_MAX_BYTES: usize = 1 << 20;
 
@@ -164,7 +164,7 @@ impl Connection {
             if rest.is_empty() {
                 break;
             }
-            // A client that has gone is no reason for a signal.
+            // A client that has gone must not cause a signal.
             match rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL) {
                 Ok(count) => *sent += count,
                 Err(Errno::AGAIN | Errno::INTR) => return Progress::Wait,
@@ -213,7 +213,7 @@ fn phrase(status: u16) -> &'static str {
 }
 
 /// The head of an answer. The browser is to run and load nothing but ours, to show it in no other
-/// page, and to tell no other site anything.
+/// page, and to reveal nothing to other sites.
 pub(super) fn head(response: &Response) -> String {
     let status = response.status;
     let allow = if status == 405 {

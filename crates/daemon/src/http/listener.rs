@@ -71,7 +71,7 @@ impl Listener {
         Ok(Listener(kind))
     }
 
-    /// Listens at a socket that was opened by somebody else, who removes it as well.
+    /// Listens at a socket that was opened by another process, which also removes it.
     pub fn given(socket: OwnedFd) -> Self {
         Listener(Kind::Unix {
             // It may be a port as well: either is waited for and accepted from alike.
@@ -127,7 +127,7 @@ fn id_of(path: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// A socket that nobody listens to any more is in the way of a daemon that was killed.
+/// Removes a socket that nobody listens to any more: left by a killed daemon, it is in the way.
 fn remove_stale(path: &Path, listen: &Listen) -> Result<(), ServeError> {
     let Ok(meta) = std::fs::symlink_metadata(path) else {
         return Ok(());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small HTTP server that only tells: GET and HEAD, a port or a UNIX socket.
+//! A small read-only HTTP server: GET and HEAD, a port or a UNIX socket.
 //!
-//! One thread, sockets that never block, and a deadline for everything: who is slow costs a few KiB
-//! and nobody's time. Requests are parsed by `httparse`; one is answered per connection. Nothing
-//! that arrives here reaches anything but an [`Answer`].
+//! One thread, sockets that never block, and a deadline for everything: a slow client costs a few
+//! KiB and delays nobody. Requests are parsed by `httparse`; one is answered per connection.
+//! Nothing that arrives here reaches anything but an [`Answer`].
 
 mod connection;
 mod listener;
@@ -29,7 +29,7 @@ use super::config::Listen;
 
 /// Connections at a time. When there are more, the one that has been silent for longest goes.
 const CONNECTIONS_MAX: usize = 64;
-/// Connections taken before those that are there are looked at again.
+/// Connections accepted before the existing ones are served again.
 const ACCEPTS_MAX: usize = 16;
 /// A listener that cannot accept (no file descriptor left) is left alone for this long.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -50,14 +50,14 @@ pub enum ServeError {
     /// Others than this machine could connect.
     #[error(
         "metrics.listen: {address} can be reached from other machines; set metrics.allow_remote = \
-         true if that is meant"
+         true if that is intended"
     )]
     NotLoopback {
         /// The address.
         address: SocketAddr,
     },
-    /// What is there is no socket.
-    #[error("metrics.listen: {} is there and is no socket: choose another path", path.display())]
+    /// The existing file is not a socket.
+    #[error("metrics.listen: {} exists and is not a socket: choose another path", path.display())]
     NoSocket {
         /// The path.
         path: PathBuf,
@@ -267,8 +267,8 @@ pub(crate) fn fuzzed_request(bytes: &[u8], answer: &mut impl Answer) {
     }
 }
 
-/// Who talks to others needs no privilege. They belong to each thread by itself; what cannot be
-/// dropped the daemon has dropped before, as far as it can.
+/// A process that talks to others needs no privilege. Capabilities belong to each thread
+/// separately; those that cannot be dropped here the daemon has dropped before, as far as possible.
 fn drop_privileges() {
     for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
         let _ = caps::clear(None, set);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::Response;
 
-/// A longer head is refused: no client of ours has one.
+/// A longer head is refused: no legitimate client has one.
 pub(super) const HEAD_MAX_BYTES: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 const TARGET_MAX_BYTES: usize = 4 << 10;
@@ -75,7 +75,7 @@ fn is_port(text: &str) -> bool {
 /// What the bytes that arrived so far are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
-    /// Not all of it is there.
+    /// It is incomplete.
     Incomplete,
     /// To be answered.
     Complete(Request),

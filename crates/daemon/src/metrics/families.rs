@@ -37,7 +37,7 @@ fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut cache = gauge(
         "unmapped_cache",
         Unit::Bytes,
-        "Page cache charged to it that no process maps; how old it is cannot be seen",
+        "Page cache charged to it that no process maps; its age is not known",
     );
     for row in rows {
         let sum = |of: &dyn Fn(&SubjectView) -> Option<u64>| {
@@ -62,22 +62,22 @@ fn flows(rows: &[Row]) -> Vec<Family> {
     let mut refaulted = counter(
         "refaulted",
         Unit::Bytes,
-        "What came back from swap since the daemon began",
+        "Memory that came back from swap since the daemon started",
     );
     let mut reclaimed = counter(
         "reclaimed",
         Unit::Bytes,
-        "What left memory by the daemon's doing, by the policy that moved it",
+        "Memory moved out by the daemon, by the policy that moved it",
     );
     let mut of_files = counter(
         "reclaimed_file",
         Unit::Bytes,
-        "The part of it that was of files",
+        "The part of it that was file memory",
     );
     let mut rehearsed = counter(
         "rehearsed",
         Unit::Bytes,
-        "What would have left memory, had it not been a rehearsal (dry_run)",
+        "Memory that would have been moved out, had it not been a rehearsal (dry_run)",
     );
     for row in rows {
         let labels = row.labels.clone();
@@ -99,22 +99,22 @@ fn state(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut observed = gauge(
         "observed",
         Unit::Seconds,
-        "For how long it has been observed: no age in it is longer",
+        "How long it has been observed: an upper bound for its ages",
     );
     let mut unseen = gauge(
         "looked_ago",
         Unit::Seconds,
-        "Time since that process of it was looked at for which that is longest ago",
+        "Time since the last look at the process that was looked at least recently",
     );
     let mut reclaim = gauge(
         "under_reclaim",
         Unit::None,
-        "1: the kernel reclaimed from it on its own account since the look before",
+        "1: the kernel itself reclaimed from it since the previous look",
     );
     let mut policy = gauge(
         "policy_info",
         Unit::None,
-        "Always 1; by its labels: the policy that acts on it, and whether that only rehearses",
+        "Always 1; labels: the policy that acts on it, and whether it only rehearses",
     );
     for row in rows {
         let labels = row.labels.clone();
@@ -163,7 +163,7 @@ fn pressure(
     let mut stalled = counter(
         names[2],
         Unit::Seconds,
-        "Time in which tasks waited for memory, as the kernel counts it",
+        "Time in which tasks waited for memory, as counted by the kernel",
     );
     for (labels, psi) in of {
         let Some(psi) = psi else { continue };
@@ -189,7 +189,7 @@ fn machine(snapshot: &Snapshot) -> Vec<Family> {
         ),
         bytes(
             "machine_available",
-            "Memory that could be had without swapping",
+            "Memory available without swapping",
             machine.available_bytes,
         ),
         bytes("machine_swap_total", "Swap space", machine.swap_total_bytes),
@@ -201,7 +201,7 @@ fn machine(snapshot: &Snapshot) -> Vec<Family> {
         gauge(
             "machine_under_reclaim",
             Unit::None,
-            "1: the kernel reclaimed on its own account since the look before",
+            "1: the kernel itself reclaimed since the previous look",
         )
         .single(machine.is_under_reclaim),
     ];
@@ -246,7 +246,7 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         gauge(
             "unseen_processes",
             Unit::None,
-            "Processes that run and could not be looked at",
+            "Running processes that could not be looked at",
         )
         .single(snapshot.unseen_processes as u64),
         gauge(
@@ -263,18 +263,18 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         ),
         bytes(
             "own_ages",
-            "Memory that the daemon keeps ages in",
+            "Memory in which the daemon keeps ages",
             own.ages_bytes,
         ),
         counter("own_ticks", Unit::None, "Looks").single(own.ticks),
         time(
             "own_late",
-            "How much later than planned the last look began",
+            "How much later than planned the last look started",
             own.late_ms as f64,
         ),
         time(
             "own_late_max",
-            "How much later than planned any look began",
+            "Largest delay of a look so far",
             own.late_max_ms as f64,
         ),
         time("own_scan", "How long the last look took", own.scan_ms),
@@ -287,7 +287,7 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         counter(
             "journal_lost_lines",
             Unit::None,
-            "Lines of the journal that could not be written; nothing is acted upon without",
+            "Lines of the journal that could not be written; nothing is done without them",
         )
         .single(own.journal_lost_lines),
         gauge(

@@ -13,12 +13,12 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     let mut back = gauge(
         "budget_stepped_back",
         Unit::None,
-        "1: the kernel alone holds the limit, since holding the budget did not pay; 0: it is held",
+        "1: the limit is left to the kernel, since holding the budget did not pay; 0: it is held",
     );
     let mut pairs = gauge(
         "budget_pairs",
         Unit::None,
-        "Pairs of epochs, held and left to the kernel, that were compared",
+        "Pairs of epochs compared, one held and one left to the kernel",
     );
     let mut changes = [
         gauge(
@@ -35,7 +35,7 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         gauge(
             "budget_cpu_change",
             Unit::Ratio,
-            "Change of CPU time, that of holding included, by holding the budget",
+            "Change in CPU time from holding the budget, including the cost of holding",
         ),
         gauge(
             "budget_cpu_change_half",

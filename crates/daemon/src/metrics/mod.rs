@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics in the OpenMetrics text format, or the older one of Prometheus for who asks for no other.
+//! Metrics in the OpenMetrics text format, or the older one of Prometheus for clients that do not
+//! ask for OpenMetrics.
 
 mod ages;
 pub mod families;

@@ -22,8 +22,7 @@ impl Row<'_> {
     }
 }
 
-/// What tells a subject apart, and the names of its container or pod that stay when that is
-/// restarted.
+/// What identifies a subject, and the names of its container or pod, which survive a restart.
 pub(super) fn labels_of(subject: &SubjectView) -> Labels {
     let kind = if subject.is_cgroup {
         "cgroup"
@@ -53,7 +52,7 @@ pub(super) fn containers(snapshot: &Snapshot, shown: &Shown) -> Family {
     let mut info = gauge(
         "container_info",
         Unit::None,
-        "Always 1; by its labels: the container that a cgroup is, its id and its image",
+        "Always 1; labels: the container of a cgroup, its id and its image",
     );
     let subjects = shown.subjects.iter().map(|at| &snapshot.subjects[*at]);
     for subject in subjects.filter(|subject| subject.is_container()) {

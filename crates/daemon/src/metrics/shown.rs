@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is shown: the largest subjects within so many levels. The rest is summed, each byte once.
+//! Which subjects are shown: the largest within a number of levels. The rest is summed, each byte
+//! once.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ const STAY: f64 = 1.1;
 /// Limits of what is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Subjects that are no containers: the largest.
+    /// Subjects that are not containers: the largest.
     pub subjects_max: usize,
     /// Containers, however deep: the largest.
     pub containers_max: usize,
@@ -44,7 +45,7 @@ impl Counts {
         }
     }
 
-    /// Adds what came since `before`. A count that went back began anew.
+    /// Adds what has been counted since `before`. A count that decreased has restarted.
     fn add_since(&mut self, now: &Self, before: &Self) {
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);

@@ -25,7 +25,8 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// What to send to who accepts this (`Accept` of a request): OpenMetrics if it is named.
+    /// What to send to a client that accepts this (`Accept` of a request): OpenMetrics if it is
+    /// named.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let is_named = accept.split(',').any(|kind| {

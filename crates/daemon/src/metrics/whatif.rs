@@ -12,12 +12,12 @@ fn sizes() -> [Family; 2] {
         gauge(
             "whatif_full",
             Unit::Bytes,
-            "The most that was resident: a size_ratio of 1",
+            "Peak resident size: a size_ratio of 1",
         ),
         gauge(
             "whatif_beyond",
             Unit::Bytes,
-            "Charged besides, and not to be had by a limit: kernel memory",
+            "Charged in addition, and not reclaimable by a limit: kernel memory",
         ),
     ]
 }
@@ -34,7 +34,7 @@ fn costs() -> [Family; 4] {
         gauge(
             "whatif_faults_per_second_high",
             Unit::None,
-            "The same at most, with 95 % probability",
+            "Upper bound of the same, with 95 % probability",
         ),
         gauge(
             "whatif_wait",
@@ -44,7 +44,7 @@ fn costs() -> [Family; 4] {
         gauge(
             "whatif_wait_high",
             Unit::Ratio,
-            "The same at most, with 95 % probability",
+            "Upper bound of the same, with 95 % probability",
         ),
     ]
 }
@@ -56,7 +56,7 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     let mut limit = gauge(
         "shrink_limit",
         Unit::Bytes,
-        "The limit that the policy shrink holds it to; left out where there is none",
+        "The limit to which the policy shrink holds it; absent without such a limit",
     );
     for at in &shown.subjects {
         let subject = &snapshot.subjects[*at];

@@ -20,8 +20,8 @@ const ICON: &str = include_str!("icon.svg");
 
 const JSON: &str = "application/json";
 
-/// Answers from the latest snapshot. What was made of a snapshot is kept until the next, so that who
-/// asks often costs little.
+/// Answers from the latest snapshot. What was rendered from a snapshot is kept until the next, so
+/// that frequent requests cost little.
 pub struct Pages {
     hub: Hub,
     chooser: Chooser,
@@ -80,7 +80,7 @@ impl Pages {
         Response::ok(JSON, Arc::clone(body))
     }
 
-    /// 200 when the daemon can do what it is there for, else 503 with a line for each reason.
+    /// 200 when the daemon is able to do its job, otherwise 503 with a line for each reason.
     fn health(&self) -> Response {
         let reasons = self.hub.health().reasons();
         match reasons.is_empty() {
@@ -109,9 +109,9 @@ impl Answer for Pages {
             "/page.js" => fixed("text/javascript; charset=utf-8", SCRIPT),
             "/page.css" => fixed("text/css; charset=utf-8", STYLE),
             "/icon.svg" => fixed("image/svg+xml", ICON),
-            // Until there was a look, an empty answer would be taken for an empty machine.
+            // Before the first look, an empty answer would be taken for an empty machine.
             "/metrics" | "/api/snapshot" | "/readyz" if self.hub.snapshot().sequence == 0 => {
-                Response::plain(503, "the first look is not over yet")
+                Response::plain(503, "the first look is not complete yet")
             }
             "/healthz" | "/readyz" => self.health(),
             "/metrics" => self.metrics(Syntax::accepted(&request.accept)),

@@ -44,9 +44,9 @@ pub fn self_and_above(path: &Path) -> impl Iterator<Item = &Path> {
     path.ancestors().filter(|above| above.parent().is_some())
 }
 
-/// Cgroups, none below another: the protected ones, and of the others the uppermost that
-/// are neither above nor below those. One that holds a process which must not be touched stands for
-/// itself only if none below it is observed: else all services of a machine would be one.
+/// Cgroups, none below another: the protected ones, and of the others the topmost that are neither
+/// above nor below those. One that holds a process that must not be touched represents itself only
+/// if none below it is observed: otherwise all services of a machine would be one.
 pub fn choose(
     seen: &[Seen],
     views: &[SubjectView],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the journal says of thrashing and of who was held back.
+//! Lines of the journal about thrashing and about cgroups that were held back.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl<'a> Thrashing<'a> {
     }
 }
 
-/// Before and after a cgroup is held back, or let go.
+/// Before and after a cgroup is held back, or released.
 #[derive(Debug, Serialize)]
 pub struct ActLine<'a> {
     /// `before` or `after`.

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Thrashing prevention: protected cgroups whose working set cannot be kept, and who is to blame.
+//! Thrashing prevention: protected cgroups whose working set cannot be kept, and the culprits.
 //!
-//! The engine decides ([`Guard`]) from what the cgroups themselves count, between the ticks as well:
-//! when memory is short is not the time to wait for a look at all of it. Here cgroups become samples,
-//! and decisions acts: a lower limit, a pause, an end, as far as the configuration goes. What can be
-//! taken back is, when things are calm, at the end, and by the next daemon if this one is killed.
+//! The engine decides ([`Guard`]) from the cgroups' own counters, between the ticks as well: when
+//! memory is short there is no time to wait for a look at all of it. Here cgroups become samples,
+//! and decisions become actions: a lower limit, a pause, an end, as far as the configuration
+//! allows. What can be undone is undone: when things are calm, at the end, and by the next daemon
+//! if this one is killed.
 
 mod groups;
 mod hands;

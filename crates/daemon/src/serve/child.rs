@@ -105,7 +105,7 @@ fn read<T: serde::de::DeserializeOwned>(lines: &mut impl BufRead) -> io::Result<
     match line.pop() {
         None => Ok(None),
         Some(b'\n') => Ok(Some(serde_json::from_slice(&line)?)),
-        // Half a line: whoever wrote it was killed.
+        // Half a line: its writer was killed.
         Some(_) => Ok(None),
     }
 }

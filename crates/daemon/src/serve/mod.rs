@@ -3,10 +3,10 @@
 //! holds no privileges.
 //!
 //! The daemon opens the port or socket, or mounts the file system, starts this program again, and
-//! writes a line of JSON at each tick. To the server of the page that is through a pipe, which
-//! leads one way: nothing that a client sends, and nothing that the process does, reaches the
-//! daemon, which reads no byte of either. The server of the files can answer with wishes (`wish`),
-//! which say no more than whoever may write to the files. A process that ends is started again.
+//! writes a line of JSON at each tick. To the server of the page it writes through a one-way pipe:
+//! nothing that a client sends, and nothing that the process does, reaches the daemon, which reads
+//! no byte of either. The server of the files can send back requests (`wish`), which can express no
+//! more than a writer of the files could. A process that ends is restarted.
 
 mod child;
 mod sandbox;
@@ -37,10 +37,10 @@ const LINE_MAX_BYTES: usize = 64 << 20;
 const PIPE_BYTES: usize = 1 << 20;
 /// So long a tick waits for a process that is slow to read. What is left waits for the next one.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// After a failure it is started again after so long, then twice as long, and so on.
+/// After a failure it is restarted after this time, then after twice as long, and so on.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
-/// A process that lived for so long starts the pauses anew.
+/// A process that lived for this long resets the pauses.
 const LIVED: Duration = Duration::from_secs(60);
 /// How long it may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -89,7 +89,7 @@ struct News<'a> {
     files: Option<wish::FilesNews>,
 }
 
-/// The same as it is read.
+/// The same as read back.
 #[derive(Debug, Deserialize)]
 struct Heard {
     snapshot: Snapshot,
@@ -122,7 +122,7 @@ pub trait Stall {
         Ok((pipe.into(), reads.into()))
     }
 
-    /// What a process that serves files is told besides.
+    /// Additional data for a process that serves files.
     #[cfg(feature = "fuse")]
     fn news(&mut self, _hub: &Hub) -> Option<wish::FilesNews> {
         None
@@ -176,14 +176,13 @@ impl<S: Stall> Apart<S> {
         &self.stall
     }
 
-    /// Tells the process what there is after a tick. Returns what is to be said of it.
+    /// Passes the results of a tick to the process. Returns messages about it.
     pub fn publish(&mut self, hub: &Hub) -> Option<String> {
         let said = self.tend(hub);
         self.tell(hub).or(said)
     }
 
-    /// Starts the process again if it has ended, and the pause is over. Returns what is to be said
-    /// of that.
+    /// Restarts the process if it has ended, and the pause is over. Returns messages about that.
     pub fn tend(&mut self, hub: &Hub) -> Option<String> {
         let ended = self.reap();
         if self.running.is_some() || Instant::now() < self.again {
@@ -276,8 +275,8 @@ impl<S: Stall> Drop for Apart<S> {
 }
 
 impl Running {
-    /// Ends it, by the end of its input: it has another user, whom the daemon may not signal. One
-    /// that goes on all the same is killed by the kernel when the daemon ends.
+    /// Ends it by ending its input: it has another user, whom the daemon may not signal. If it
+    /// continues anyway, the kernel kills it when the daemon ends.
     fn end(mut self) {
         let _ = self.child.kill();
         // Of a socket, whoever else holds it; a pipe is none.
@@ -330,7 +329,7 @@ impl Running {
                         return Ok(());
                     }
                 }
-                // It has ended, which is found out by itself.
+                // It has ended, which is noticed elsewhere.
                 Err(Errno::PIPE) => self.waiting.clear(),
                 Err(error) => return Err(error.into()),
             }

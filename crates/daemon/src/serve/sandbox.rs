@@ -9,13 +9,13 @@ use rustix::process::{
     set_parent_process_death_signal, setrlimit,
 };
 
-/// Connections at a time, and what there is besides.
+/// Connections at a time, plus other descriptors.
 const FILES_MAX: u64 = 128;
 /// Snapshots are bounded, and so is what is made of them.
 const MEMORY_MAX_BYTES: u64 = 1 << 30;
 
 /// The system calls of threads that read, answer and wait. Everything else fails with EPERM: no
-/// file is opened, no program executed, no connection made, nobody signalled.
+/// file is opened, no program executed, no connection made, no process signalled.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_brk,
@@ -131,7 +131,7 @@ pub(super) fn lock_in() -> io::Result<()> {
     }
 }
 
-/// Elsewhere there is no list of the numbers of system calls to check against.
+/// On other architectures there is no list of system call numbers to check against.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) fn lock_in() -> io::Result<()> {
     Ok(())

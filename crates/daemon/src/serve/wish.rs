@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the process that serves the report files may ask the daemon for: to look, and other bounds
-//! and intervals of reports. There is no message that would move memory or reach a file.
+//! Requests of the process that serves the report files to the daemon: a look, and other bounds and
+//! intervals of reports. There is no message that would move memory or reach a file.
 //!
 //! Both sides hold the settings. A reader's writing counts in the process at once and travels to
 //! the daemon as wishes; the daemon counts those it took, and the process takes the daemon's
@@ -31,7 +31,7 @@ pub enum Wish {
     Look,
     /// Upper bounds of the bins of a node, ms.
     Intervals { node: u32, bounds_ms: Vec<u64> },
-    /// When the report of a cgroup or of the machine is made anew, and who waits is woken.
+    /// When the report of a cgroup or of the machine is regenerated, and waiters are woken.
     Report {
         cgroup: Option<String>,
         node: u32,
@@ -47,7 +47,7 @@ pub struct Place {
     node: u32,
 }
 
-/// What the daemon tells the process at each tick, besides the snapshot.
+/// What the daemon sends to the process at each tick, besides the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesNews {
     /// Wishes taken since the process was started.
@@ -112,7 +112,7 @@ pub fn written(settings: &Settings) -> Vec<Wish> {
     differences(&Settings::default(), settings)
 }
 
-/// Settings from such wishes; what makes no sense is left out.
+/// Settings from such requests; invalid ones are ignored.
 fn read(wishes: Vec<Wish>) -> Settings {
     let mut settings = Settings::default();
     for wish in wishes {

@@ -20,7 +20,7 @@ use crate::journal::Journal;
 use crate::observer::Seen;
 use crate::record::{Acted, AheadLine};
 
-/// In one go at most so much is moved: a tick is late by what that takes (0.3 s).
+/// At most this much is moved in one go: a tick is late by the time this takes (0.3 s).
 pub(super) const MOVE_MAX_BYTES: u64 = 64 << 20;
 
 impl Daemon {

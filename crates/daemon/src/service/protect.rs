@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeping the working sets of protected cgroups: between the ticks by what cgroups count, at the
-//! ticks by moving memory of who takes theirs.
+//! Keeping the working sets of protected cgroups: between the ticks by the cgroups' counters, at
+//! the ticks by moving memory of the culprit.
 
 use std::sync::atomic::AtomicBool;
 
@@ -83,7 +83,7 @@ impl Daemon {
         }
     }
 
-    /// Looks at what cgroups count, and holds back who is to blame, or lets go.
+    /// Looks at the cgroups' counters, and holds back the culprit, or releases it.
     pub(super) fn watch_over(&mut self) {
         let now_ms = self.now_ms();
         if let Some(protector) = &mut self.protector {

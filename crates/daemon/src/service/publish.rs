@@ -84,7 +84,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// What the daemon knows of subjects besides what its agent does.
+    /// What the daemon knows about subjects besides what its agent knows.
     fn complete(&mut self, subjects: &mut [SubjectView], seen: &[Seen]) {
         for (view, seen) in subjects.iter_mut().zip(seen) {
             let count = self.refaulted.entry(seen.key.clone()).or_default();

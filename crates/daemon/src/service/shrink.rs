@@ -32,7 +32,7 @@ pub(super) fn open_throttle(
 }
 
 impl Daemon {
-    /// Takes in, after a tick, who is to be held small.
+    /// Takes in, after a tick, which cgroups are to be held small.
     pub(super) fn follow_small(&mut self, seen: &[Seen]) {
         let small = |seen: &Seen| {
             let actor = self.actors.get(&seen.key)?;

@@ -5,10 +5,10 @@ use agewise_cli::observe;
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::root::Roots;
 
-/// Opens an agent for targets; returns what there is to say about its source as well.
+/// Opens an agent for targets; also returns messages about its source.
 type OpenAgent = fn(&Roots, Targets, AgentConfig) -> anyhow::Result<(Agent, Option<String>)>;
 
-/// Where the daemon finds processes and cgroups, and how it tells the time.
+/// Where the daemon finds processes and cgroups, and its clock.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     pub(super) roots: Roots,

@@ -87,7 +87,8 @@ pub(super) struct Refaulted {
     pub(super) sum_bytes: u64,
 }
 
-/// The processes that rules are for: those bound before stay so, whoever has the number now.
+/// The processes that rules apply to: those bound before stay so, even if another process has the
+/// number now.
 type BoundPids = BTreeMap<u32, Arc<Bound>>;
 
 fn bind(root: &ProcRoot, matcher: &Matcher, before: &BoundPids) -> BoundPids {
@@ -171,8 +172,8 @@ fn write_start(journal: &Journal, started: &Started, found: &Found) {
     }
 }
 
-/// An agent for targets, and what there is to say about it. Where the page cache cannot be
-/// followed, the rest is worth having.
+/// An agent for targets, and messages about it. If the page cache cannot be followed, the rest is
+/// still worth having.
 fn open_agent(
     around: &Surroundings,
     targets: Targets,
@@ -199,7 +200,7 @@ impl Daemon {
     /// Opens what it needs. Nothing is looked at yet.
     ///
     /// # Errors
-    /// No source that tells pages apart, no cgroups, a journal that cannot be written.
+    /// No source that distinguishes pages, no cgroups, a journal that cannot be written.
     pub(super) fn open(
         config: Config,
         hub: Hub,
@@ -405,7 +406,7 @@ impl Daemon {
         next_ms.min((began_ms + pace_ms).max(earliest_ms))
     }
 
-    /// Takes up what is new and lets go of what is gone.
+    /// Picks up what is new and drops what is gone.
     fn follow(&mut self, seen: &[Seen]) {
         let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
         let gone: Vec<Key> = self

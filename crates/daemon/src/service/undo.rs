@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Undoing what a killed daemon left: before its configuration is read, and whatever that says.
+//! Undoing what a killed daemon left: before its configuration is read, and regardless of it.
 
 use std::path::{Path, PathBuf};
 
@@ -124,7 +124,7 @@ impl Found {
         &self.said
     }
 
-    /// What is still not undone is wrong until somebody puts it right.
+    /// Anything that is still not undone is a problem until somebody fixes it.
     pub fn tell(&self, health: &Health) {
         if !self.troubles.is_empty() {
             health.fails(Part::Ledger, self.troubles.join("; "));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the daemon and those who show what it knows meet.
+//! Where the daemon and the parts that show its knowledge meet.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -38,7 +38,7 @@ struct Subscriber {
     lost: u64,
 }
 
-/// Where the daemon and those who show what it knows meet. Cloned handles are the same hub.
+/// Where the daemon and the parts that show its knowledge meet. Cloned handles are the same hub.
 #[derive(Clone)]
 pub struct Hub(Arc<Shared>);
 
@@ -110,7 +110,7 @@ impl Hub {
             .unwrap_or_else(|| self.snapshot())
     }
 
-    /// Makes a snapshot the latest and tells subscribers. For the daemon.
+    /// Makes a snapshot the latest and notifies subscribers. For the daemon.
     pub fn publish(&self, snapshot: Snapshot) {
         let sequence = snapshot.sequence;
         let moment = Moment::of(&snapshot, &self.snapshot());
@@ -172,8 +172,8 @@ impl Hub {
         lock(&self.0.settings).clone()
     }
 
-    /// Replaces what readers have set, unless it is no longer `old`: then it says false. Nobody is
-    /// woken.
+    /// Replaces what readers have set, unless it is no longer `old`: then it returns false. Wakes
+    /// nobody.
     #[cfg(feature = "fuse")]
     pub(crate) fn replace_settings(&self, old: &Settings, new: &Settings) -> bool {
         let mut settings = lock(&self.0.settings);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon knows, as those see it who show it: files, metrics, the page.
+//! What the daemon knows, as seen by the parts that show it: files, metrics, the page.
 //!
 //! After every tick the daemon publishes a [`Snapshot`], which never changes afterwards: a reader
 //! holds an `Arc` of it for as long as it likes and never waits for a tick, nor a tick for a reader.
@@ -98,7 +98,7 @@ impl Reclaimed {
         *sum = sum.saturating_add(bytes);
     }
 
-    /// Says that so many of those counted were of files.
+    /// Records that this many of those counted were file memory.
     pub fn add_files(&mut self, bytes: u64) {
         self.file_bytes = self.file_bytes.saturating_add(bytes);
     }
@@ -133,15 +133,15 @@ pub struct LessMemory {
     pub percent: u16,
     /// The same in bytes.
     pub memory_bytes: u64,
-    /// Charged besides: kernel memory.
+    /// Charged in addition: kernel memory.
     pub beyond_bytes: u64,
     /// Pages that would be brought back a second.
     pub faults_per_second: f64,
-    /// At most so many, with 95 % probability; `None` where nothing seen sets a bound.
+    /// Upper bound, with 95 % probability; `None` where nothing seen sets a bound.
     pub faults_high: Option<f64>,
     /// Share of the time that a task would wait for them.
     pub wait_ratio: f64,
-    /// At most so much, with 95 % probability.
+    /// Upper bound, with 95 % probability.
     pub wait_high: Option<f64>,
 }
 
@@ -157,8 +157,8 @@ pub struct SubjectView {
     pub container: Option<Container>,
     /// Levels below the root: 0 for the root and for processes.
     pub depth: usize,
-    /// The inode of the cgroup's directory, which tells one from the next of the same name; the
-    /// start time for a process.
+    /// The inode of the cgroup's directory, which distinguishes one from the next of the same name;
+    /// the start time for a process.
     pub id: u64,
     /// The policy that acts on it; `None` when it is only observed.
     pub policy: Option<Reason>,
@@ -185,13 +185,13 @@ pub struct SubjectView {
     pub rehearsed_bytes: u64,
     /// What the budget it is held under is worth; `None` until that is known.
     pub budget_gain: Option<Gain>,
-    /// Pressure, where the kernel tells it for a cgroup (v2).
+    /// Pressure, if the kernel reports it for a cgroup (v2).
     pub psi: Option<Psi>,
     /// What less memory would cost it, by size; empty until that is known.
     pub less: Vec<LessMemory>,
     /// The limit that the policy `shrink` holds it to.
     pub shrink_limit_bytes: Option<u64>,
-    /// The kernel reclaimed from it, on its own account, since the snapshot before.
+    /// The kernel itself reclaimed from it since the previous snapshot.
     pub is_under_reclaim: bool,
     /// What stood in the way of looking at it; a few of them.
     pub troubles: Vec<String>,
@@ -281,15 +281,15 @@ impl Budget {
 pub struct Machine {
     /// Memory.
     pub total_bytes: u64,
-    /// What could be had without swapping.
+    /// What is available without swapping.
     pub available_bytes: u64,
     /// Swap space.
     pub swap_total_bytes: u64,
     /// Free swap space.
     pub swap_free_bytes: u64,
-    /// Pressure on memory, where the kernel tells it.
+    /// Memory pressure, if the kernel reports it.
     pub psi: Option<Psi>,
-    /// The kernel reclaimed, on its own account, since the snapshot before.
+    /// The kernel itself reclaimed since the previous snapshot.
     pub is_under_reclaim: bool,
 }
 

@@ -15,10 +15,10 @@ pub struct Scope {
     pub node: u32,
 }
 
-/// What may be set of a report, in milliseconds; 0 switches it off, as it is at first.
+/// Settings of a report, in milliseconds; 0, the default, switches it off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportSetting {
-    /// A report older than this is made anew when read.
+    /// A report older than this is regenerated when read.
     pub refresh_interval_ms: u32,
     /// Under pressure, readers that wait are woken when the last notification is older than this.
     pub report_threshold_ms: u32,

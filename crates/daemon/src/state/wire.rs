@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How parts of a snapshot that are no plain numbers travel to the process that serves it.
+//! How parts of a snapshot that are not plain numbers travel to the process that serves it.
 
 /// What is written and read as text.
 pub(super) mod as_text {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The source without BPF: `/proc/PID/pagemap` for what is present and what is swapped, `/proc/PID/smaps`
-//! for what was referenced. Works on one's own processes without any privilege.
+//! The source without BPF: `/proc/PID/pagemap` for what is present and what is swapped,
+//! `/proc/PID/smaps` for what was referenced. Works on the user's own processes without any
+//! privilege.
 //!
-//! It is coarse, and says so ([`Resolution::Mapping`]): smaps tells how many bytes of a mapping were
-//! referenced, not which. `young` is all of a mapping's pages where any was referenced, none where
-//! none was. So memory it calls idle is idle (as far as `clear_refs`, which does not flush TLBs,
-//! lets that be known); memory it calls young may be mostly idle. Its accessed bits are cleared by
-//! `clear_refs` ([`crate::clear::Means::Refs`]); MADV_COLD by pages makes no sense with it.
+//! It is coarse, and says so ([`Resolution::Mapping`]): smaps reports how many bytes of a mapping
+//! were referenced, not which. `young` is all of a mapping's pages if any was referenced, otherwise
+//! none. So memory it calls idle is idle (as far as `clear_refs`, which does not flush TLBs, can
+//! show); memory it calls young may be mostly idle. Its accessed bits are cleared by `clear_refs`
+//! ([`crate::clear::Means::Refs`]); MADV_COLD by pages is useless with it.
 //!
 //! It costs some 10 ns a page with PAGEMAP_SCAN (Linux 6.7), 30 ns before, plus 30 ns a resident
 //! page for smaps; and smaps holds the target's mmap lock for reading, one mapping at a time.
@@ -265,7 +266,7 @@ impl Building {
     }
 
     fn add(&mut self, region: &Region, show: &mut dyn FnMut(&TableSight<'_>)) {
-        // The zero page is no memory of the process.
+        // The zero page is not memory of the process.
         if region.categories & PAGE_IS_PFNZERO != 0 {
             return;
         }

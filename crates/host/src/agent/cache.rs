@@ -26,10 +26,11 @@ use crate::pagecache::{FileAges, FilesLook, Mapped, Owner};
 pub use drop::{DropError, FilesOf};
 pub use show::Cached;
 
-/// Looks at the cache take at most one part in so many of a core.
+/// Looks at the cache take at most one part in this many of a core.
 const CORE_SHARE: u64 = 20;
 
-/// Cgroups whose names are known, at most. Pages of others count for the whole machine only.
+/// Maximum number of cgroups whose names are known. Pages of others count only for the whole
+/// machine.
 const CGROUPS: TreeLimits = TreeLimits {
     depth_max: 64,
     count_max: 1 << 16,
@@ -161,7 +162,7 @@ impl Cache {
         cost.cache_unfollowed = self.last.unfollowed;
     }
 
-    /// Bytes of memory that following takes, besides maps in the kernel.
+    /// Bytes of memory used for following, in addition to maps in the kernel.
     pub fn memory_bytes(&self) -> usize {
         let sizes = self.sizes.len() * (size_of::<Owner>() + size_of::<Sizes>());
         self.ages.memory_bytes() + self.touched.memory_bytes() + sizes
@@ -169,11 +170,12 @@ impl Cache {
 }
 
 impl Agent {
-    /// From now on file memory counts by the cgroup it is charged to, mapped or not, and no more by
-    /// who maps it. `ages`: by [`FileAges::with_frames`], with the horizon of the intervals.
+    /// From now on file memory counts for the cgroup it is charged to, mapped or not, and no longer
+    /// for the processes that map it. `ages`: by [`FileAges::with_frames`], with the horizon of the
+    /// intervals.
     ///
     /// # Errors
-    /// The source does not tell frames, by which mapped pages are known to be those of files.
+    /// The source does not report frames, by which mapped pages are recognised as pages of files.
     pub fn follow_files(&mut self, mut ages: FileAges) -> Result<(), AccessError> {
         if !self.source.abilities().pfn {
             return Err(AccessError::Unsupported {

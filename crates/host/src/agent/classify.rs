@@ -32,7 +32,7 @@ pub(super) struct Shared<'a> {
     pub nodes: &'a Nodes,
 }
 
-/// The NUMA nodes, where there are several.
+/// The NUMA nodes, if there are several.
 #[derive(Debug)]
 pub(super) struct Nodes {
     /// Node ids, ascending; never empty.
@@ -71,12 +71,12 @@ impl Nodes {
     }
 }
 
-/// What one look does besides.
+/// Additional inputs of one look.
 pub(super) struct Extra<'a> {
-    /// Bounds by which to tell what came back into use.
+    /// Bounds for classifying what came back into use.
     pub returned_bounds: Option<&'a Intervals>,
-    /// Accesses that somebody else saw and cleared, by table. Who does that clears anonymous memory
-    /// for us as well.
+    /// Accesses that another component saw and cleared, by table. That component also clears
+    /// anonymous memory for the agent.
     pub also_young: Option<HashMap<u64, PageSet>>,
     /// Who listens.
     pub tap: Option<&'a mut dyn Tap>,

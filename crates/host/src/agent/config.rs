@@ -79,7 +79,8 @@ pub struct TickReport {
     pub young_pages: u64,
     /// Pages that came back from swap since the tick before.
     pub refaulted_pages: u64,
-    /// Present pages whose accessed bits could not be cleared: they seem accessed all the time.
+    /// Present pages whose accessed bits could not be cleared: they appear to be accessed all the
+    /// time.
     pub uncleared_pages: u64,
     /// There are more cgroups or processes than the limits allow.
     pub truncated: bool,
@@ -107,7 +108,7 @@ pub trait Tap {
     /// One table of a process, and which of its pages are taken for accessed.
     fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet);
 
-    /// Neighbouring leaves of one process, all of which are taken for accessed, or none.
+    /// Neighbouring leaves of one process, which are either all taken for accessed or none.
     fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {
         let young = match run.is_young() {
             true => PageSet::ALL,

@@ -56,7 +56,7 @@ pub(super) struct Estimate {
 }
 
 impl Followed {
-    /// Takes in the mappings as they are now, and whether pages of theirs may be shared.
+    /// Takes in the current mappings, and whether their pages may be shared.
     pub fn set_mappings<'v>(&mut self, mappings: impl Iterator<Item = (&'v Vma, bool)>) {
         let areas: Vec<Area> = mappings
             .map(|(vma, is_shared)| area(vma, is_shared))
@@ -65,7 +65,7 @@ impl Followed {
         self.areas = areas;
     }
 
-    /// Says what is followed of them: nothing changes as long as they do not. With `files_whole`
+    /// Sets which of them are followed: nothing changes as long as they do not. With `files_whole`,
     /// mappings of files and shared memory are followed whole, whatever their size.
     pub fn choose(&mut self, level: Level, whole_limit: u64, bounds: &Bounds, files_whole: bool) {
         // A sample never becomes finer: blocks that join late have no history.

@@ -53,7 +53,8 @@ use target::Known;
 /// a pid is reused late.
 const KERNEL_THREADS_KNOWN_TICKS: u64 = 64;
 
-/// Ticks for which it is believed that somebody else clears accessed bits, or that nobody does.
+/// Number of ticks for which the agent assumes that another program clears accessed bits, or that
+/// none does.
 const RIVALS_KNOWN_TICKS: u64 = 32;
 
 /// Observes targets through a source.
@@ -71,7 +72,7 @@ pub struct Agent {
     kernel_threads: HashSet<u32>,
     /// Processes that may not be looked at: their subjects, and why.
     refused: Vec<(Vec<usize>, String)>,
-    /// Mappings of up to so many pages are followed whole where there is a sample; it never grows.
+    /// Mappings of up to this many pages are followed whole if there is a sample; it never grows.
     whole_limit: u64,
     /// File memory, where it is followed by cgroup.
     cache: Option<Cache>,
@@ -142,7 +143,7 @@ impl Agent {
         &mut *self.source
     }
 
-    /// Sets a second observer that hands over the accesses it saw and cleared between two ticks.
+    /// Sets a second observer that passes on the accesses it saw and cleared between two ticks.
     pub fn set_also_young(&mut self, also_young: Option<Box<dyn AlsoYoung>>) {
         self.also_young = also_young;
     }
@@ -278,7 +279,7 @@ impl Agent {
             self.cost.first_ns = report.cpu_ns;
         }
         if self.ticks <= self.pace_from_tick {
-            // What is paid once is no part of the pace: the steady state begins now.
+            // One-off costs are not part of the pace: the steady state begins now.
             self.cost = Cost {
                 first_ns: self.cost.first_ns,
                 ..Cost::default()
@@ -288,17 +289,17 @@ impl Agent {
         self.cost.add(report);
     }
 
-    /// Period of [`interim_scan`](Self::interim_scan) between two ticks: only while somebody else
-    /// clears accessed bits (DAMON), as the last tick but some found it.
+    /// Period of [`interim_scan`](Self::interim_scan) between two ticks: only while another program
+    /// clears accessed bits (DAMON), as detected by one of the last ticks.
     pub fn interim_period(&self) -> Option<Duration> {
         self.interim_period
             .filter(|_| self.source.abilities().resolution == Resolution::Page)
             .filter(|_| !self.source.abilities().clears)
     }
 
-    /// Reads, between two ticks, the accessed bits that somebody else may clear before the next: of
-    /// files and of huge pages, which DAMON clears by large folios. Clears nothing, and counts as a
-    /// part of walking.
+    /// Reads, between two ticks, the accessed bits that another program may clear before the next:
+    /// of files and of huge pages, which DAMON clears by large folios. Clears nothing, and counts
+    /// as a part of walking.
     pub fn interim_scan(&mut self) {
         let began_ns = thread_cpu_ns();
         let mut walk_ns = 0;
@@ -310,7 +311,7 @@ impl Agent {
         self.cost.total_ns += thread_cpu_ns() - began_ns;
     }
 
-    /// Costs count from the next tick on: what was paid to get this far is no part of the pace.
+    /// Costs count from the next tick on: startup costs are not part of the pace.
     pub fn count_costs_anew(&mut self) {
         self.pace_from_tick = self.ticks + 1;
     }
@@ -319,7 +320,7 @@ impl Agent {
     /// once: each subject of several processes, or all together.
     fn find_shared(&mut self) -> Vec<usize> {
         self.sharing.clear();
-        // One alone shares with nobody.
+        // A single process shares with nobody.
         let several = if self.spaces.len() > 1 { usize::MAX } else { 0 };
         for (number, space) in (0..).zip(self.spaces.values().take(several)) {
             self.sharing.add(number, space.looked_at());

@@ -76,7 +76,7 @@ pub struct CostReport {
     /// Scans of all targets.
     pub scans: u64,
     /// CPU time of the first scan, which finds the accessed bits of all memory set and clears them.
-    /// It is no part of what follows, as soon as there is another.
+    /// Excluded from the following figures as soon as there is another scan.
     pub first_scan_cpu_ms: f64,
     /// CPU time of a scan: finding processes, mappings, walk, classification, clearing.
     pub cpu_ms_per_scan: f64,

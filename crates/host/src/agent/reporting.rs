@@ -44,9 +44,9 @@ impl Agent {
 
     /// The ages of one subject (by its place in [`subjects`](Self::subjects)), in bytes, by the
     /// bounds of [`AgentConfig::returned`]: what is resident, and what the last tick found accessed
-    /// or back from swap by how long it had been idle until then. Pages that several processes
-    /// share count in each. With `files`, file memory is that which is charged to a cgroup and can
-    /// be dropped, mapped or not, and not what its processes map. `None` where those are not kept.
+    /// or back from swap, by how long it had been idle until then. Pages that several processes
+    /// share count in each. With `files`, file memory is what is charged to a cgroup and can be
+    /// dropped, mapped or not, rather than what its processes map. `None` if this is not recorded.
     pub fn ages(&self, subject: usize, files: Option<FilesOf<'_>>) -> Option<SubjectAges> {
         let bounds = self.config.returned.as_ref()?;
         let mut ages = SubjectAges {
@@ -215,7 +215,7 @@ impl Agent {
         report
     }
 
-    /// Bytes of memory that observation takes, besides what the source holds.
+    /// Bytes of memory used for observation, in addition to what the source holds.
     pub fn memory_bytes(&self) -> usize {
         self.spaces.values().map(Space::memory_bytes).sum::<usize>()
             + self.cache.as_ref().map_or(0, Cache::memory_bytes)

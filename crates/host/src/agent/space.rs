@@ -282,7 +282,7 @@ impl Space {
         Ok(report.cost.cpu_ns)
     }
 
-    /// Notes what was accessed so far, where somebody else may clear it before the next look.
+    /// Records what was accessed so far, if another program may clear it before the next look.
     pub(super) fn interim_scan(&mut self, source: &mut dyn AccessSource) -> Result<u64, LookError> {
         let target = Target::from(&self.process);
         Ok(self.interim.scan(source, &target)?)
@@ -393,9 +393,9 @@ struct MapsRead {
     looks: u32,
 }
 
-/// Reading so long a list of mappings is worth to be saved,
+/// A list of mappings this long is worth not reading,
 const MAPS_DEAR_NS: u64 = 1_000_000;
-/// for so many looks: memory may be mapped elsewhere without the address space growing.
+/// for this many looks: memory may be mapped elsewhere without the address space growing.
 const MAPS_KNOWN_LOOKS: u32 = 8;
 
 impl MapsRead {
@@ -406,7 +406,7 @@ impl MapsRead {
     }
 }
 
-/// From what a sample showed to what there is.
+/// Extrapolates from the sample to the whole.
 fn scale_up(counts: &mut LookCounts, known_pages: u64) {
     let seen = u128::from(counts.present.max(1));
     let known = u128::from(known_pages.max(counts.present));

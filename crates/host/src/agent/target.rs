@@ -11,7 +11,7 @@ use crate::process::{self, Bound, Process, ProcessError};
 use crate::root::ProcRoot;
 use crate::untrusted::Untrusted;
 
-/// Most processes observed at a time. More than that is said, not silently cut.
+/// Maximum number of processes observed at a time. Any excess is reported, not silently cut.
 pub const PROCESSES_MAX: usize = 16_384;
 
 /// Something whose memory is reported as one.
@@ -56,19 +56,20 @@ impl Subject {
 /// What is observed.
 #[derive(Debug)]
 pub enum Targets {
-    /// These, each by itself: a page that two of them share counts in both.
+    /// These, each on its own: a page that two of them share counts in both.
     Listed(Vec<Subject>),
     /// Every cgroup of the machine. A page that processes of several cgroups share counts once in
     /// all, in the cgroup of the first of them, as the kernel charges it to one.
     AllCgroups {
         /// The hierarchy that accounts memory.
         hierarchy: Hierarchy,
-        /// How many cgroups to tell apart; the memory of others counts for the nearest above them.
+        /// Maximum number of separate cgroups; the memory of others counts for the nearest above
+        /// them.
         limits: TreeLimits,
     },
-    /// The cgroups whose path a filter takes, each with all below it, and processes. Those that
-    /// come later are found, those that go are dropped. A page counts once in all, as above; a
-    /// process that lies in several of the cgroups (one above the other) counts in each of them.
+    /// The cgroups whose path a filter accepts, each with everything below it, and processes. New
+    /// ones are picked up, removed ones are dropped. A page counts once in all, as above; a process
+    /// that is in several of the cgroups (one above the other) counts in each of them.
     Matched {
         /// The hierarchy that accounts memory; without one there are only processes.
         hierarchy: Option<Hierarchy>,
@@ -79,7 +80,7 @@ pub enum Targets {
         /// Processes by pid, each the one that had it when it was bound.
         pids: Vec<Arc<Bound>>,
     },
-    /// Every process of the machine, each by itself.
+    /// Every process of the machine, each on its own.
     AllProcesses,
 }
 
@@ -143,8 +144,8 @@ impl Targets {
     /// Finds the processes.
     ///
     /// # Errors
-    /// The process table or the cgroup hierarchy as a whole cannot be read. A subject that is gone
-    /// says so by itself.
+    /// The process table or the cgroup hierarchy as a whole cannot be read. A missing subject is
+    /// reported by the subject itself.
     pub(super) fn resolve(
         &self,
         root: &ProcRoot,
@@ -168,7 +169,7 @@ impl Targets {
 
 /// What need not be asked again of processes that were there before.
 pub(super) struct Known<'a> {
-    /// Processes under observation. They may be gone; whoever looks at them finds out.
+    /// Processes under observation. They may be gone; looking at them will tell.
     pub spaces: &'a BTreeMap<u32, Space>,
     /// Pids that were kernel threads when they were asked.
     pub kernel_threads: &'a mut HashSet<u32>,

@@ -86,8 +86,8 @@ pub(crate) fn run_syscall(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// A BPF array map (or a file of ours), mapped into our memory. The kernel writes a map only while
-/// we run the program.
+/// A BPF array map (or a file of agewise's own), mapped into memory. The kernel writes a map only
+/// while the program runs.
 pub(crate) struct Mapping<T> {
     at: NonNull<T>,
     count: usize,

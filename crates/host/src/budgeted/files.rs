@@ -2,9 +2,9 @@
 //! The page cache of a cgroup under a budget: what of it is in memory and was accessed, and clean
 //! pages dropped that were chosen.
 //!
-//! Other observers of files walk the whole page cache at each look. A budget looks often, so only
-//! the inodes known to be its own are walked, and those accessed that are not known yet; all of it
-//! now and then, for files that were there before and that nobody reads.
+//! Other observers of files walk the whole page cache at each look. A budget looks often, so it
+//! walks only the inodes known to be its own, and those accessed that are not known yet; it walks
+//! everything now and then, for files that were cached before and that nobody reads.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -27,13 +27,13 @@ use crate::pagecache::{
 };
 use crate::root::ProcRoot;
 
-/// Walks of the whole page cache take at most one part in so many of a core,
+/// Walks of the whole page cache take at most one part in this many of a core,
 const CORE_SHARE: u64 = 200;
 /// and are so far apart at least, ns.
 const WALKS_NS: u64 = 30_000_000_000;
 
-/// CPU time for inodes accessed anywhere on the machine, of which it is not known whose they are, a
-/// look, ns. The others have their turn at the next looks: a build reads thousands of files.
+/// CPU time per look for inodes accessed anywhere on the machine whose owner is not known, ns. The
+/// others have their turn at the next looks: a build reads thousands of files.
 const STRANGERS_NS: u64 = 1_000_000;
 
 /// Strangers remembered, at most.
@@ -45,7 +45,7 @@ const CGROUPS: TreeLimits = TreeLimits {
     count_max: 1 << 12,
 };
 
-/// What is chosen is bounded by who chooses.
+/// The caller bounds what is selected.
 const LIMITS: DropLimits = DropLimits {
     bytes_max: u64::MAX,
     rate_bytes_per_s: u64::MAX,
@@ -120,8 +120,8 @@ impl BudgetedFiles {
         }
     }
 
-    /// Looks at all files, by a name for each that stays. What is accessed after a look that
-    /// `counts` belongs to the next; another only adds what came in since.
+    /// Looks at all files, under a permanent name for each. Accesses after a look that `counts`
+    /// belong to the next; other looks only add what has arrived since.
     ///
     /// # Errors
     /// The cgroup is gone, or the page cache cannot be seen any more.
@@ -143,8 +143,8 @@ impl BudgetedFiles {
         Ok(seen)
     }
 
-    /// CPU time that walks of the whole page cache took since this was asked last, ns. They come in
-    /// their own time, whatever looks do.
+    /// CPU time that walks of the whole page cache have taken since the last call, ns. They happen
+    /// on their own schedule, independent of looks.
     pub fn take_walked_ns(&mut self) -> u64 {
         std::mem::take(&mut self.walked_ns)
     }
@@ -271,7 +271,7 @@ impl BudgetedFiles {
         Ok(gone)
     }
 
-    /// Bytes of memory that it takes, besides maps in the kernel.
+    /// Bytes of memory it uses, in addition to maps in the kernel.
     pub fn memory_bytes(&self) -> usize {
         let known = &self.known;
         let tables: usize = known.files.values().map(|file| file.tables.len()).sum();

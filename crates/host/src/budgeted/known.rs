@@ -13,10 +13,10 @@ use crate::pagecache::{
     Accesses, Block, CacheKind, CacheSink, Folios, Inode, Key, Leaf, SuperBlock,
 };
 
-/// A page that did not go (dirty, mapped, locked) is tried again after so many looks.
+/// A page that did not go (dirty, mapped, locked) is retried after this many looks.
 const STUCK_LOOKS: u32 = 16;
 
-/// Of pages that left, it is known so many looks that they were there.
+/// Pages that left are remembered for this many looks.
 const KNOWN_LOOKS: u32 = 256;
 
 /// What is known of files.
@@ -102,7 +102,7 @@ impl CacheSink for Known {
         let Some(name) = self.shown.take().filter(|_| !valid) else {
             return;
         };
-        // It became another one: what was shown is nobody's.
+        // It became another inode: what was shown belongs to nobody.
         self.names.remove(&inode.key());
         self.files.remove(&name);
     }
@@ -204,7 +204,7 @@ impl CachedFile {
         whole.collect()
     }
 
-    /// A run was asked to go, and so many bytes of it are not there any more.
+    /// A run was asked to go, and this many of its bytes are no longer present.
     pub fn tried(&mut self, run: &Range<u64>, gone_bytes: u64) {
         let went = gone_bytes >= (run.end - run.start) * PAGE_BYTES;
         for (index, pages) in by_table(run.clone()) {

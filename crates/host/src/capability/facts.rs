@@ -48,12 +48,12 @@ pub trait Calls {
     fn page_bytes(&self) -> u64;
     /// Whether the kernel knows the call.
     fn has(&self, call: Syscall) -> bool;
-    /// Loads the page-table walker and lets go of it.
+    /// Loads the page-table walker and releases it.
     fn load_walker(&self) -> Result<WalkerFacts, AccessError>;
-    /// Attaches the programs on page faults and lets go of them.
+    /// Attaches the programs on page faults and releases them.
     fn load_faults(&self) -> Result<(), AccessError>;
-    /// Loads the walker of the page cache and the programs that meet accesses, and lets go of them:
-    /// where those were met.
+    /// Loads the walker of the page cache and the programs that trace accesses, and releases them:
+    /// where accesses were traced.
     fn load_page_cache(&self) -> Result<Vec<&'static Hook>, AccessError>;
 }
 

@@ -64,7 +64,7 @@ fn arch(facts: &Facts) -> Capability {
     if facts.page_bytes != PAGE_BYTES {
         let size_kib = facts.page_bytes >> 10;
         let found =
-            format!("{arch}, pages of {size_kib} KiB: ages are kept of pages of 4 KiB only");
+            format!("{arch}, pages of {size_kib} KiB: ages are only kept for pages of 4 KiB");
         return line("arch", State::Missing, found).advise("run a kernel with pages of 4 KiB");
     }
     match arch {
@@ -89,7 +89,7 @@ fn privileges(facts: &Facts) -> Capability {
         return line(
             "privileges",
             State::Available,
-            format!("{who}, all that is needed"),
+            format!("{who}, everything needed"),
         );
     }
     let state = if missing.len() == needed.len() {
@@ -129,7 +129,7 @@ fn lockdown(facts: &Facts) -> Capability {
 
 fn btf(facts: &Facts) -> Capability {
     if facts.has_btf {
-        let found = "/sys/kernel/btf/vmlinux: BPF programs fit themselves to this kernel";
+        let found = "/sys/kernel/btf/vmlinux: BPF programs adapt themselves to this kernel";
         return line("btf", State::Available, found).since("5.4");
     }
     line(

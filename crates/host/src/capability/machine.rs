@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory, cgroups, swap, pressure, and who else uses accessed bits.
+//! Memory, cgroups, swap, pressure, and other users of accessed bits.
 
 use agewise_policy::units::bytes_text;
 
@@ -160,7 +160,7 @@ fn thp(facts: &Facts) -> Capability {
     .since("2.6.38")
 }
 
-/// Accessed bits have no owner: whoever clears them takes them from everybody else.
+/// Accessed bits have no owner: a program that clears them takes them from all others.
 fn accessed_bits(facts: &Facts) -> Capability {
     let name = "accessed_bits";
     let shared = |found: String, advice: &str| line(name, State::Limited, found).advise(advice);
@@ -171,7 +171,7 @@ fn accessed_bits(facts: &Facts) -> Capability {
     };
     match owner {
         Err(error) => shared(
-            format!("cannot tell who clears them: {error}"),
+            format!("cannot tell what clears them: {error}"),
             "run as root",
         ),
         Ok(Owner::Module { name: module }) => shared(
@@ -193,7 +193,7 @@ fn accessed_bits(facts: &Facts) -> Capability {
                      still look older than they are",
                     pids.join(", ")
                 ),
-                "whoever set up /sys/kernel/mm/damon/admin can stop it; agewise does not",
+                "the program that set up /sys/kernel/mm/damon/admin can stop it; agewise does not",
             )
         }
         Ok(_) => line(

@@ -24,8 +24,8 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// Finds out what this machine can do. Tries what has to be tried: the page-table walker is
-    /// loaded (some 0.1 s), and where nobody uses DAMON, a monitor is set up that is never started.
+    /// Finds out what this machine can do. Some things have to be tried: the page-table walker is
+    /// loaded (some 0.1 s), and if nobody uses DAMON, a monitor is set up that is never started.
     /// Both are gone again when this returns.
     pub fn of_this_machine() -> Self {
         Self::probe(&System::default())

@@ -6,7 +6,7 @@ use super::row::{Capability, Group, State};
 use crate::cgroup::Version;
 use crate::damon::Availability;
 
-/// Which is used when none is asked for: the first that works.
+/// The default: the first that works.
 pub(super) const PREFERENCE: [&str; 1] = ["pageout"];
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
@@ -139,7 +139,7 @@ fn page_cache(facts: &Facts) -> Capability {
         Err(_) => line(
             name,
             State::Missing,
-            "which pages of files are cold is not known",
+            "cold pages of files are not known here",
         )
         .advise("see the access source of this name"),
     }

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-/// Major and minor number. Distributions take features back into older versions, so a version is a
-/// hint for messages; what counts is whether a thing is there.
+/// Major and minor number. Distributions backport features, so a version is only a hint for
+/// messages; what counts is whether a feature exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelVersion {
     /// The first number.

@@ -29,7 +29,7 @@ pub enum Layout {
     V1,
     /// Only v2.
     V2,
-    /// v2 beside v1 hierarchies: a controller works in one of the two.
+    /// v2 next to v1 hierarchies: a controller works in one of the two.
     Hybrid,
 }
 

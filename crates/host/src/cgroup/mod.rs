@@ -53,21 +53,21 @@ pub enum CgroupError {
         /// The mount point.
         root: PathBuf,
     },
-    /// It was there and has been removed.
+    /// It existed and has been removed.
     #[error("cgroup {path} has been removed")]
     Gone {
         /// The path below the hierarchy.
         path: String,
     },
     /// It was removed and another one made in its place.
-    #[error("cgroup {path} has been removed and made again: what is there now is another one")]
+    #[error("cgroup {path} has been removed and recreated: the current one is a different cgroup")]
     Recreated {
         /// The path below the hierarchy.
         path: String,
     },
     /// Cgroups made below it have no limits of memory.
     #[error(
-        "cgroup {path} hands no memory controller down: write +memory to its \
+        "cgroup {path} does not pass the memory controller down: write +memory to its \
          cgroup.subtree_control, or start agewise in a cgroup of its own (systemd-run --scope)"
     )]
     NotHandedDown {
@@ -95,7 +95,7 @@ impl CgroupError {
     }
 }
 
-/// The limits set on a cgroup; `None` where there is no limit.
+/// The limits set on a cgroup; `None` if there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Above it the OOM killer acts (`memory.max`, v1 `memory.limit_in_bytes`).
@@ -271,7 +271,7 @@ impl Cgroup {
     }
 
     /// How often its memory ran into a limit of its own: `memory.failcnt` (v1), `high` and `max` of
-    /// `memory.events` (v2). `None` where there is no such file.
+    /// `memory.events` (v2). `None` if there is no such file.
     pub fn limit_hits(&self) -> Result<Option<u64>, CgroupError> {
         if self.hierarchy.version == Version::V1 {
             return self.number("memory.failcnt");
@@ -279,9 +279,9 @@ impl Cgroup {
         self.events("memory.events", &["high", "max"])
     }
 
-    /// Processes of it that the kernel killed because memory ran out, here or below its limit:
-    /// `oom_kill` of `memory.oom_control` (v1) and `memory.events` (v2). `None` where there is
-    /// none.
+    /// Its processes that the kernel killed because memory ran out, here or below its limit:
+    /// `oom_kill` of `memory.oom_control` (v1) and `memory.events` (v2). `None` if there is no such
+    /// file.
     pub fn oom_kills(&self) -> Result<Option<u64>, CgroupError> {
         let file = match self.hierarchy.version {
             Version::V1 => "memory.oom_control",

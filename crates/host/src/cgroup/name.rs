@@ -56,8 +56,8 @@ pub fn from_text(text: &OsStr) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// The byte of an escape that `text` begins with: one that cannot stand in ASCII, or a backslash. What
-/// else begins so (`\x2d` in names of systemd) is no escape of ours.
+/// The byte of an escape at the start of `text`: one that cannot occur in ASCII, or a backslash.
+/// Other sequences that start like this (`\x2d` in names of systemd) are not escapes of ours.
 fn escape(text: &[u8]) -> Option<u8> {
     let digits = text.strip_prefix(b"\\x")?.get(..2)?;
     let is_ours = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);

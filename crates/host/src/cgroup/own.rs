@@ -27,9 +27,9 @@ pub struct OwnCgroup {
 }
 
 impl OwnCgroup {
-    /// Makes an empty one named `PREFIX-PID` where the limits that hold for us hold for it as well:
-    /// below our own cgroup (v1), or beside it (v2, where cgroups with others below them have no
-    /// processes). Empty ones that were left behind by programs killed since are removed.
+    /// Creates an empty one named `PREFIX-PID` where agewise's own limits apply to it as well:
+    /// below its own cgroup (v1), or beside it (v2, where cgroups with others below them have no
+    /// processes). Empty ones left behind by killed programs are removed.
     ///
     /// # Errors
     /// No memory cgroups, no permission, or the cgroup above hands no memory controller down.
@@ -126,7 +126,7 @@ impl OwnCgroup {
     /// Moves what still runs in it to where we are, and removes it. If it is gone, it is done.
     ///
     /// # Errors
-    /// Processes in it cannot be moved, or there are cgroups below it that somebody else made.
+    /// Processes in it cannot be moved, or somebody else created cgroups below it.
     pub fn remove(&self) -> Result<(), FileError> {
         let dir = self.cgroup.dir();
         let procs = self.home.join("cgroup.procs");

@@ -38,7 +38,7 @@ pub struct MemoryStat {
     pub unevictable_bytes: u64,
     /// Kernel memory that slabs hold; not reported by v1.
     pub slab_bytes: Option<u64>,
-    /// Memory in swap, where `memory.stat` tells (v1 with swap accounting).
+    /// Memory in swap, if `memory.stat` reports it (v1 with swap accounting).
     pub swap_bytes: Option<u64>,
     /// Page faults.
     pub faults: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory charged to a cgroup, for those who ask hundreds of times a second.
+//! Memory charged to a cgroup, for callers that read it hundreds of times a second.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use super::{Cgroup, CgroupError};
 use crate::error::FileError;
 
-/// What [`Cgroup::usage_bytes`] reads, kept open: to find and open it takes longer than to read it.
-/// It keeps nobody from removing the cgroup.
+/// What [`Cgroup::usage_bytes`] reads, kept open: finding and opening it takes longer than reading
+/// it. It does not prevent removal of the cgroup.
 #[derive(Debug)]
 pub struct Usage(File);
 

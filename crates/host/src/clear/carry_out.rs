@@ -44,10 +44,9 @@ impl Clearer {
         self.clear_runs(hand, &runs, began)
     }
 
-    /// `clear_refs` leaves the TLB as it is, and what is accessed through entries that are still
-    /// there is missed for as long as they stay. `MADV_COLD` flushes, all of the TLB where its
-    /// range is long: so where a write to `clear_refs` is to be expected, one such run comes after
-    /// it.
+    /// `clear_refs` does not flush the TLB, and accesses through entries that are still in it are
+    /// missed for as long as they stay. `MADV_COLD` flushes, the whole TLB if its range is long: so
+    /// if a write to `clear_refs` is expected, one such run follows it.
     fn hold_back(&mut self, runs: &mut Vec<Run>) {
         let expected = self.last.refs_writes > 0 || self.waiting != [0; 2];
         if !expected || self.held.is_some() {

@@ -2,7 +2,7 @@
 //! Clearing accessed bits: nearly all of what watching costs, so only what has to be cleared, and
 //! by the cheapest means.
 //!
-//! Two means, and what each does besides:
+//! There are two means, with these side effects:
 //!
 //! | | `process_madvise(MADV_COLD)` on runs just seen young | write to `/proc/PID/clear_refs` |
 //! |---|---|---|
@@ -17,15 +17,14 @@
 //! | part of a huge page, or of a large folio of a file | splits it: whole ones are given, or none | cleared as a whole |
 //! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
 //!
-//! The target pays too, whatever the means: about 400 ns for each page that it accesses again.
-//! So histograms come from a sample ([`agewise_policy::sample`]).
+//! The target pays too, with either means: about 400 ns for each page that it accesses again. So
+//! histograms come from a sample ([`agewise_policy::sample`]).
 //!
 //! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
-//! [`judge`](Clearer::judge) every sight as it comes and
-//! [`clear`](Clearer::clear) at the end of each batch, so that little time passes between the read
-//! of a table and its clear: an access in between is lost to pages that are cleared. Where much
-//! time passed all the same, because we were stopped, the batch is left as it is. At the end
-//! [`finish`](Clearer::finish).
+//! [`judge`](Clearer::judge) every sight as it comes and [`clear`](Clearer::clear) at the end of
+//! each batch, so that little time passes between the read of a table and its clear: for pages that
+//! are cleared, an access in between is lost. If much time passed anyway, because the observer was
+//! preempted, the batch is left unchanged. At the end [`finish`](Clearer::finish).
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -14,7 +14,7 @@ enum Note {
     Table { of: usize, va: u64 },
     /// Neighbouring 2 MiB leaves.
     Leaves { of: usize, va: u64, tables: u64 },
-    /// Present pages that nobody wants.
+    /// Present pages outside the followed ones.
     Pass(u32),
     /// Something that must not be cleared.
     Close,
@@ -53,7 +53,7 @@ impl Notes {
         }
     }
 
-    /// Present pages that nobody wants.
+    /// Present pages outside the followed ones.
     pub fn pass(&mut self, pages: u32) {
         match self.notes.last_mut() {
             Some(Note::Pass(passed)) => *passed = passed.saturating_add(pages),

@@ -8,7 +8,6 @@
 
 use std::path::Path;
 
-/// Digits of an id.
 const ID_DIGITS: usize = 64;
 
 /// A cgroup of a container or pod.

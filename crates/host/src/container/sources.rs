@@ -194,15 +194,15 @@ fn podman(root: &Path) -> HashMap<String, Container> {
         .collect()
 }
 
-/// A name that somebody gave.
+/// A name given by a user.
 fn name(text: &str) -> Option<Untrusted> {
     (1..=NAME_MAX_BYTES)
         .contains(&text.len())
         .then(|| text.into())
 }
 
-/// A file of JSON. One that is not there, is none of ours to read, or is no such JSON says nothing:
-/// whoever asks goes on to the next.
+/// A JSON file. One that is missing, not readable by us, or not such JSON yields nothing: the
+/// caller tries the next.
 fn json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     // Neither a FIFO nor a link out of the run time's directory is followed.
     let file = OpenOptions::new()

@@ -15,8 +15,8 @@ pub enum DamonError {
     Missing,
     /// Somebody else runs it.
     #[error(
-        "DAMON is in use by {owner}; it has one owner at a time, and agewise never disturbs it: stop \
-         it where it was started, or look another way (--source pagewalk)"
+        "DAMON is in use by {owner}; it has one owner at a time, and agewise never interferes: stop \
+         it where it was started, or use another source (--source pagewalk)"
     )]
     Owned {
         /// Who.
@@ -43,7 +43,7 @@ pub enum DamonError {
         /// The missing file, relative to its directory.
         file: String,
     },
-    /// A filter by memory cgroup that is no path.
+    /// A filter by memory cgroup that is not a path.
     #[error(
         "a DAMON filter by memory cgroup names it by number, which means something in the lab only; \
          watch the processes of the cgroup instead"
@@ -55,8 +55,8 @@ pub enum DamonError {
         /// What to check.
         hint: &'static str,
     },
-    /// The kernel thread ended by itself.
-    #[error("the monitor has stopped by itself: its targets have exited, or its settings failed")]
+    /// The kernel thread ended on its own.
+    #[error("the monitor has stopped on its own: its targets have exited, or its settings failed")]
     Stopped,
     /// Any other failure of a file.
     #[error(transparent)]
@@ -68,11 +68,11 @@ fn without(operations: &str) -> &'static str {
     match operations {
         "vaddr" => {
             "it was built without CONFIG_DAMON_VADDR, so processes cannot be watched; name a memory \
-             cgroup (--cgroup), or look another way (--source pagewalk)"
+             cgroup (--cgroup), or use another source (--source pagewalk)"
         }
         _ => {
             "it was built without CONFIG_DAMON_PADDR, so physical memory cannot be watched; name \
-             processes or cgroups (--pid, --cgroup), or look another way (--source pagewalk)"
+             processes or cgroups (--pid, --cgroup), or use another source (--source pagewalk)"
         }
     }
 }

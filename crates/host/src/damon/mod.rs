@@ -2,9 +2,9 @@
 //! The kernel's DAMON, driven through `/sys/kernel/mm/damon/admin` (since 5.18;
 //! Documentation/admin-guide/mm/damon/usage.rst).
 //!
-//! The interface has one owner: whoever set `nr_kdamonds`. A monitor that somebody else runs is
-//! reported and never touched. One of ours is switched off and taken down when its [`Session`] is
-//! dropped.
+//! The interface has one owner: the program that set `nr_kdamonds`. A monitor run by another
+//! program is reported and never touched. A monitor of agewise's own is switched off and removed
+//! when its [`Session`] is dropped.
 
 mod error;
 mod probe;
@@ -28,7 +28,7 @@ pub use setup::{Setup, Watched};
 pub enum Owner {
     /// Nobody.
     Nobody,
-    /// Somebody who used sysfs.
+    /// A user of sysfs.
     Sysfs {
         /// Kernel threads set up.
         nr_kdamonds: u64,
@@ -90,7 +90,7 @@ impl Damon {
         self.kdamonds().join("nr_kdamonds").exists()
     }
 
-    /// Who runs DAMON. Modules come first: they exclude everybody else.
+    /// Who runs DAMON. Modules come first: they exclude all others.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -131,7 +131,7 @@ impl Damon {
     /// Sets up and starts a monitor.
     ///
     /// # Errors
-    /// See [`DamonError`]; nothing of ours is left behind then.
+    /// See [`DamonError`]; nothing of agewise's is left behind in that case.
     pub fn start(&self, setup: &Setup) -> Result<Session, DamonError> {
         if !self.exists() {
             return Err(DamonError::Missing);
@@ -143,8 +143,8 @@ impl Damon {
         }
     }
 
-    /// Keeps others that lock it as well (agewise's own commands) from setting up anything until it
-    /// is dropped: what one of them only tries out would look like somebody's monitor to the next.
+    /// Keeps other holders of this lock (agewise's own commands) from setting up anything until it
+    /// is dropped: a trial setup by one would look like a foreign monitor to the next.
     fn lock(&self) -> Result<File, FileError> {
         let path = self.kdamonds().join("nr_kdamonds");
         File::open(&path)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What this kernel's DAMON can do, found out by trying: a kernel thread's directories are created,
-//! read and removed again. Nothing is started, and nothing is written while somebody else uses it.
+//! read and removed again. Nothing is started, and nothing is written while another program uses
+//! it.
 
 use std::path::Path;
 
@@ -31,7 +32,7 @@ impl Offer {
 pub enum Availability {
     /// The kernel was built without it, or without its interface in sysfs.
     Absent {
-        /// DAMON itself is there: a module that uses it is built in.
+        /// DAMON itself exists: a module that uses it is built in.
         is_built: bool,
     },
     /// Its files may not be read or written by this user, or hold what no kernel writes there.
@@ -49,8 +50,8 @@ pub enum Availability {
 }
 
 impl Damon {
-    /// Finds out what DAMON can do here. Where nobody uses it, a kernel thread that is never
-    /// started is set up for that, and taken down again.
+    /// Finds out what DAMON can do here. If nobody uses it, a kernel thread that is never started
+    /// is set up for this and removed again.
     #[must_use]
     pub fn probe(&self) -> Availability {
         let found = match self.exists() {

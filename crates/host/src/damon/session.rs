@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A monitor of ours, from its start to its end.
+//! A monitor of agewise's own, from its start to its end.
 
 use std::path::{Path, PathBuf};
 
@@ -31,7 +31,7 @@ pub struct Session {
 impl Session {
     pub(super) fn start(kdamonds: PathBuf, setup: &Setup) -> Result<Session, DamonError> {
         file::write(&kdamonds.join("nr_kdamonds"), "1")?;
-        // From here on, whatever fails is taken down by the drop.
+        // From here on, any failure is cleaned up by the drop.
         let session = Session {
             kdamonds,
             nr_schemes: setup.schemes.len(),
@@ -160,8 +160,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The thread may have ended by itself, and the kernel refuses to take down a running one:
-        // neither leaves anything more to do here.
+        // The thread may have ended on its own, and the kernel refuses to remove a running one: in
+        // neither case is there anything more to do here.
         let _ = file::write(&self.kdamond().join("state"), "off");
         let _ = file::write(&self.kdamonds.join("nr_kdamonds"), "0");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which faults were major: an event for each CPU, and the matching of what they tell with the faults
-//! told before.
+//! Which faults were major: an event for each CPU, and matching these events with the faults
+//! reported before.
 
 use std::collections::HashMap;
 use std::io;

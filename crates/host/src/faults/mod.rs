@@ -6,9 +6,9 @@
 //! mapped (first touch, file page, refault from swap) or not allowed (a write to a shared or protected
 //! page). An access that only sets an accessed bit is none.
 //!
-//! Which faults were major (something had to be read for them) is told by the kernel's own count of
-//! these, the software event `PERF_COUNT_SW_PAGE_FAULTS_MAJ` on every CPU: the tracepoints come before
-//! the fault is handled.
+//! Which faults were major (something had to be read for them) comes from the kernel's own count,
+//! the software event `PERF_COUNT_SW_PAGE_FAULTS_MAJ` on every CPU: the tracepoints fire before the
+//! fault is handled.
 
 #[cfg(test)]
 pub(crate) mod fake;

@@ -26,7 +26,7 @@ const CODE_MAJOR: u64 = 0x20;
 pub(super) struct Program {
     // Field order: links go first, so that nothing is written to what goes after them.
     _links: Vec<Link>,
-    /// Of the events of major faults: none where these are not to be had.
+    /// Of the events of major faults: none if they are not available.
     majors: Vec<Link>,
     pub watched: Watched<Event>,
     _object: Object,

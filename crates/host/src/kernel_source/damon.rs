@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ages by DAMON: a monitor of ours watches the virtual memory of the target processes, and its
-//! regions, held against what of them is resident, make a histogram.
+//! Ages by DAMON: a monitor of agewise's own watches the virtual memory of the target processes,
+//! and its regions, compared with what is resident, make a histogram.
 //!
 //! A region is as old as the aggregations through which it was not seen accessed
 //! (`damon_region.age`, mm/damon/core.c). That is an estimate: DAMON looks at one page of a region
@@ -72,7 +72,7 @@ impl DamonSource {
     /// Starts a monitor of the processes that the targets have now.
     ///
     /// # Errors
-    /// DAMON cannot be used or belongs to somebody else; no process, or too many.
+    /// DAMON cannot be used or is in use by another program; no process, or too many.
     pub fn start(
         roots: Roots,
         targets: &Targets,

@@ -2,7 +2,7 @@
 //! Which cgroup each page of physical memory is charged to: `/proc/kpageflags` and
 //! `/proc/kpagecgroup` (Documentation/admin-guide/mm/pagemap.rst), eight bytes a frame each.
 //!
-//! DAMON has a filter by memory cgroup as well. It tells bytes since Linux 6.14 only, knows one
+//! DAMON has a filter by memory cgroup as well. It reports bytes only since Linux 6.14, knows one
 //! cgroup without those below it, and walks all memory once for each cgroup and type; this walks it
 //! once for all of them.
 
@@ -127,7 +127,7 @@ fn read_some(
 }
 
 /// Pages on an LRU list or in page tables; neither hugetlb, which is not reclaimed, nor the zero
-/// page, which is nobody's.
+/// page, which belongs to nobody.
 fn user_page(flags: u64, cgroup: u64) -> Option<Frame> {
     let is_user = flags & (flag::LRU | flag::MMAP) != 0;
     if !is_user || flags & (flag::HUGE | flag::ZERO_PAGE) != 0 {

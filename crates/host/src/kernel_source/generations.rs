@@ -3,11 +3,11 @@
 //! last found accessed by the aging that ended it, so they were accessed between its birth and that
 //! of the next.
 //!
-//! The kernel ages when it reclaims; until then everything lies in one or two generations. So, on
+//! The kernel ages when it reclaims; until then everything is in one or two generations. So, on
 //! request, the source ages the targets itself, which is what the interface is for (working set
-//! estimation in Documentation/admin-guide/mm/multigen_lru.rst): once for each age that is to be
-//! told apart, and at the look. A kernel keeps four generations; the youngest is then
-//! empty and the oldest holds everything older: two ages can be distinguished.
+//! estimation in Documentation/admin-guide/mm/multigen_lru.rst): once for each age to be
+//! distinguished, and at the look. A kernel keeps four generations; the youngest is then empty and
+//! the oldest holds everything older: two ages can be distinguished.
 
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
@@ -45,7 +45,7 @@ pub struct GenerationSource {
     /// Bounds that can be distinguished.
     intervals: Intervals,
     oldest: OldestPages,
-    /// Agings before a look, ms, longest first. Empty: the generations are taken as they are.
+    /// Agings before a look, ms, longest first. Empty: the existing generations are used.
     lead_times_ms: Vec<u64>,
     aged_ns: Option<u64>,
     agings: u64,
@@ -56,7 +56,7 @@ pub struct GenerationSource {
 
 impl GenerationSource {
     /// Opens the generations of cgroups. `window_ms` is how long before a look it may age: of the
-    /// bounds that fit in, the longest and a middle one are kept apart. Where none does, nothing is
+    /// bounds that fit, the longest and a middle one are distinguished. If none fits, nothing is
     /// aged.
     ///
     /// # Errors
@@ -128,8 +128,8 @@ impl GenerationSource {
                     .age(memcg.id, lruvec.node, max_seq, SWAPPINESS, true)
                 {
                     Ok(()) => {}
-                    // The kernel or somebody else has aged it just now, which serves as well; or
-                    // the cgroup has gone, which the look will say.
+                    // The kernel or another program has just aged it, which serves as well; or the
+                    // cgroup has gone, which the look will report.
                     Err(CommandError::Raced { .. } | CommandError::Invalid { .. }) => {
                         self.lost_races += 1;
                     }

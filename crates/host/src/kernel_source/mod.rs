@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Access sources in the kernel: DAMON's regions, and the generations of the multi-gen LRU. They
-//! know no single pages, so they are no [`AccessSource`](crate::access::AccessSource): what they
-//! give is a histogram, coarser than that of page tables, and each says how coarse.
+//! know no single pages, so they are not an [`AccessSource`](crate::access::AccessSource): they
+//! return a histogram, coarser than that of page tables, and each reports how coarse.
 
 mod damon;
 mod frames;
@@ -24,7 +24,7 @@ pub(crate) use frames::FILES as FRAME_FILES;
 pub use generations::GenerationSource;
 pub use physical::PhysicalSource;
 
-/// What a source of the kernel's tells apart, and so which fields of a report it can fill.
+/// What a kernel source distinguishes, and so which fields of a report it can fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Processes: how many there are, and how much of them is in swap.
@@ -38,7 +38,7 @@ pub trait KernelSource {
     /// Its name on the command line and in output.
     fn name(&self) -> &'static str;
 
-    /// What it tells apart.
+    /// What it distinguishes.
     fn unit(&self) -> Unit;
 
     /// How long before a look it has to be [prepared](Self::prepare), ms, longest first.
@@ -57,7 +57,7 @@ pub trait KernelSource {
     /// The ages of all targets as of now. Not all fields of a report are known to every source.
     ///
     /// # Errors
-    /// See [`KernelSourceError`]. A target that is gone says so by itself.
+    /// See [`KernelSourceError`]. A missing target is reported by the target itself.
     fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError>;
 
     /// How coarse the last look was, and what it leaves out: sentences.
@@ -101,8 +101,8 @@ pub enum KernelSourceError {
     /// DAMON.
     #[error(transparent)]
     Damon(#[from] DamonError),
-    /// More processes than a monitor of ours watches.
-    #[error("{found} processes, and DAMON is given at most {PROCESSES_MAX} at a time: name fewer")]
+    /// More processes than a monitor can watch.
+    #[error("{found} processes, but at most {PROCESSES_MAX} at a time for DAMON: name fewer")]
     TooManyProcesses {
         /// How many there are.
         found: usize,

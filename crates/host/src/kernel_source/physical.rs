@@ -62,8 +62,8 @@ impl PhysicalSource {
     /// Starts a monitor of all memory.
     ///
     /// # Errors
-    /// A target is no cgroup; DAMON cannot be used, belongs to somebody else or has no `paddr`; the
-    /// kernel does not tell which cgroup a page belongs to.
+    /// A target is not a cgroup; DAMON cannot be used, is in use by another program or has no
+    /// `paddr`; the kernel does not report which cgroup a page belongs to.
     pub fn start(
         roots: Roots,
         targets: &Targets,
@@ -218,7 +218,7 @@ struct Owners {
     subjects: Vec<(Untrusted, Option<String>)>,
     /// The subjects that a cgroup counts for, by its inode.
     of: HashMap<u64, Vec<usize>>,
-    /// The subject that is the root: whatever is charged to nobody counts for it as well.
+    /// The subject that is the root: memory charged to no cgroup counts for it as well.
     root: Option<usize>,
     /// There are more cgroups than were listed.
     truncated: bool,

@@ -12,7 +12,7 @@ use crate::damon::TriedRegion;
 /// runs a little slower than ours, and begins a little later.
 const ALL_OF_IT_PERCENT: u64 = 90;
 
-/// What turns a region's age into one of ours.
+/// What converts a region's age into agewise's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
     /// Length of an aggregation, in which regions count their age.

@@ -2,9 +2,9 @@
 //! The kernel's own multi-gen LRU (`CONFIG_LRU_GEN`, since 6.1), read and driven through
 //! `/sys/kernel/debug/lru_gen` (Documentation/admin-guide/mm/multigen_lru.rst).
 //!
-//! As a source it tells the ages of whole cgroups at no cost of ours, unmapped page cache included, but
-//! not of single pages or processes. As a hand it ages and evicts by generation. Both need root and
-//! a mounted debugfs; under lockdown the file cannot be opened.
+//! As a source it reports the ages of whole cgroups at no cost to agewise, unmapped page cache
+//! included, but not of single pages or processes. As a mover it ages and evicts by generation.
+//! Both need root and a mounted debugfs; under lockdown the file cannot be opened.
 
 pub(crate) mod table;
 
@@ -32,8 +32,8 @@ pub struct Features {
 pub enum CommandError {
     /// EINVAL: the cgroup or node is unknown, or the sequence number is out of range.
     #[error(
-        "the kernel refused '{command}': memory cgroup or node unknown, or the generation is not \
-         there any more; read the generations again"
+        "the kernel refused '{command}': memory cgroup or node unknown, or the generation no \
+         longer exists; read the generations again"
     )]
     Invalid {
         /// The command.
@@ -45,8 +45,8 @@ pub enum CommandError {
         /// The command.
         command: String,
     },
-    /// EEXIST (since 6.15): somebody else aged at the same time.
-    #[error("'{command}' lost a race: somebody else has just aged this cgroup")]
+    /// EEXIST (since 6.15): another program aged at the same time.
+    #[error("'{command}' lost a race: another program has just aged this cgroup")]
     Raced {
         /// The command.
         command: String,

@@ -51,7 +51,8 @@ pub fn require_page_ages(agent: &mut Agent) -> Result<(), PageoutError> {
 }
 
 /// At most `bytes_max` of the pages of an observed process that have certainly not been used for
-/// the given time: by their ages, and by a look right now. `None` if the process is not observed.
+/// the given time: according to their ages and to a look right now. `None` if the process is not
+/// observed.
 ///
 /// # Errors
 /// Its page tables or mappings cannot be read, or it is gone.

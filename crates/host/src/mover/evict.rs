@@ -166,7 +166,7 @@ impl<'a> Eviction<'a> {
         }
     }
 
-    /// Runs to the end, waiting where the rate limit says so, and calls `progress` after each step.
+    /// Runs to the end, waiting as the rate limit requires, and calls `progress` after each step.
     /// On an error the report so far is in [`Eviction::report`].
     pub fn run(&mut self, mut progress: impl FnMut(&PageoutReport)) -> Result<(), PageoutError> {
         loop {
@@ -314,7 +314,7 @@ impl<'a> Eviction<'a> {
         }
     }
 
-    /// What of a batch is there; where that is not verified, only that the address space is still
+    /// What is present of a batch; if that is not verified, only that the address space is still
     /// the one that was looked at.
     fn before(&mut self, batch: &Batch) -> Result<Present, PageoutError> {
         if !self.limits.unverified {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is there right now: a look at the accessed bits of some ranges that changes none of them.
+//! What is present right now: a look at the accessed bits of some ranges that changes none of them.
 
 use agewise_policy::table::PageSet;
 

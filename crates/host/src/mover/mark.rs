@@ -25,7 +25,7 @@ pub struct Marked {
 /// left out. It ends early when `cancel` becomes true.
 ///
 /// The second value is why it ended early; what was done until then is in the first. A process that
-/// is gone is no error.
+/// is gone is not an error.
 pub fn mark_cold(
     hand: &mut dyn ClearHand,
     runs: &RunSet,

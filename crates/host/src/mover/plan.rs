@@ -133,9 +133,10 @@ pub struct PageoutLimits {
     pub floor_bytes: u64,
     /// Look, but do not touch.
     pub rehearse: bool,
-    /// Pages that the second look names are taken to be there, to be anonymous and to leave: each
-    /// would be looked at once more before and after, for a tenth of what a move costs. For whoever
-    /// moves a little and often, and verifies now and then. Which pages left is not kept.
+    /// Pages named by the second look are assumed to be present, to be anonymous and to leave:
+    /// otherwise each would be looked at once more before and after, for a tenth of the cost of a
+    /// move. For callers that move a little and often, and verify now and then. Which pages left is
+    /// not recorded.
     pub unverified: bool,
 }
 
@@ -179,7 +180,7 @@ impl Queue {
         }
     }
 
-    /// The unit of the next batch; `None` when all has been handed out.
+    /// The unit of the next batch; `None` when everything has been returned.
     pub fn unit_bytes(&self) -> Option<u64> {
         self.parts
             .iter()
@@ -208,7 +209,7 @@ impl Queue {
         Some(Batch { runs, unit_bytes })
     }
 
-    /// What has not been handed out.
+    /// What has not been returned yet.
     pub fn bytes(&self) -> u64 {
         self.parts
             .iter()

@@ -22,7 +22,7 @@ impl<F: FnMut(&RunSet) -> Result<RunSet, PageoutError>> Recheck for F {
     }
 }
 
-/// Takes the plan as it is. For plans of memory known to be idle for other reasons.
+/// Accepts the plan unchanged. For plans of memory known to be idle for other reasons.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRecheck;
 
@@ -39,8 +39,8 @@ pub struct SourceRecheck<'a> {
 }
 
 impl<'a> SourceRecheck<'a> {
-    /// The source must tell pages apart ([`crate::access::Resolution::Page`]), and must not clear as
-    /// it reads: the next scan would miss what this look has seen.
+    /// The source must distinguish pages ([`crate::access::Resolution::Page`]), and must not clear
+    /// as it reads: the next scan would miss what this look has seen.
     pub fn new(source: &'a mut dyn AccessSource, target: Target) -> Self {
         Self { source, target }
     }

@@ -14,7 +14,7 @@ pub struct RefaultCount {
     /// Came back from swap: the eviction was a mistake of as many bytes.
     pub refaulted_anon_bytes: u64,
     /// Came back from files. A fault on a file maps up to 15 neighbours in the page cache as well
-    /// (fault-around), which count here though nobody asked for them.
+    /// (fault-around), which count here although they were not requested.
     pub refaulted_file_bytes: u64,
     /// Still out.
     pub out_bytes: u64,

@@ -142,7 +142,7 @@ pub struct PageoutReport {
     pub skipped_bytes: Skipped,
     /// Would have been tried, in a rehearsal.
     pub rehearsed_bytes: u64,
-    /// Was there before the call and is no longer after it: `left_anon_bytes + left_file_bytes`.
+    /// Present before the call and absent after it: `left_anon_bytes + left_file_bytes`.
     pub left_bytes: u64,
     /// The part of it that went to swap.
     pub left_anon_bytes: u64,
@@ -182,7 +182,7 @@ impl PageoutReport {
         }
     }
 
-    /// What became of everything asked for, whatever it was: equals `asked_bytes` at the end.
+    /// What became of everything that was asked for: equals `asked_bytes` at the end.
     pub fn accounted_bytes(&self) -> u64 {
         [
             self.young_again_bytes,

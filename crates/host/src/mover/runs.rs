@@ -3,7 +3,7 @@
 
 use crate::access::AddressRange;
 
-/// Addresses `start..end` of one address space. Not empty, aligned to pages by whoever makes it.
+/// Addresses `start..end` of one address space. Not empty, aligned to pages by its creator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// First address.

@@ -61,7 +61,7 @@ pub trait Mover {
     fn check(&mut self) -> Result<(), PageoutError>;
 }
 
-/// The address space of a process, as it is when this is opened.
+/// The address space of a process at the time it is opened.
 ///
 /// The kernel binds an open `pagemap` to the address space, not to the process: after an exec it
 /// reads as empty, so that addresses of the old program are never applied to the new one. Open it

@@ -20,7 +20,7 @@ pub enum PageoutError {
         pid: u32,
     },
     /// The process may not be touched: it waits for our answer.
-    #[error("process {pid} is one that agewise came from: it would wait for itself; left alone")]
+    #[error("process {pid} is an ancestor of agewise: it would wait for itself; left alone")]
     Ancestor {
         /// The pid.
         pid: u32,
@@ -54,7 +54,7 @@ pub enum PageoutError {
     NotSupported,
     /// The kernel finds no memory by a pidfd once the first thread has ended.
     #[error(
-        "process {pid} goes on without its first thread: process_madvise reaches no memory of it; \
+        "process {pid} runs on without its first thread: process_madvise cannot reach its memory; \
          limit its cgroup instead (memory.high, memory.reclaim)"
     )]
     LostLeader {
@@ -148,10 +148,10 @@ pub fn check_target(process: &Process) -> Result<(), PageoutError> {
     Ok(())
 }
 
-/// Ourselves and the processes we came from, by pid, ourselves first. They are never moved out:
-/// whoever waits for our answer would pay for it.
+/// This process and its ancestors, by pid, this process first. They are never moved out: a process
+/// that waits for our answer would pay for it.
 ///
-/// Read once: whoever adopts us later is one of them too.
+/// Read once: a process that adopts us later is one of them too.
 pub fn own_lineage() -> &'static [u32] {
     static LINEAGE: OnceLock<Vec<u32>> = OnceLock::new();
     LINEAGE.get_or_init(|| lineage(&ProcRoot::default(), std::process::id()))

@@ -71,7 +71,7 @@ impl Block {
 pub struct Accesses {
     /// Pages by block.
     pub blocks: HashMap<Block, PageSet>,
-    /// Events that told of pages not noted before.
+    /// Events that reported pages not recorded before.
     pub events: u64,
     /// Events that found the map full: something accessed is not in `blocks`.
     pub dropped: u64,
@@ -120,7 +120,7 @@ impl Accessed {
         Self::with_tables(TABLES_MAX)
     }
 
-    /// The same with room for so many tables between two looks.
+    /// The same with room for this many tables between two looks.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -129,7 +129,7 @@ impl Accessed {
         if !hooks.iter().any(|hook| hook.sees == Sees::Reads) {
             return Err(AccessError::Unsupported {
                 what: TRACER,
-                why: "the kernel shows no place where files are read (it needs BTF)".into(),
+                why: "the kernel offers no place to trace reads of files (it needs BTF)".into(),
             });
         }
         let mut accessed = bpf::load(TRACER, "the BPF programs on the page cache", || {
@@ -181,7 +181,7 @@ impl Accessed {
         self.ctl.read(0).exclusive != 0
     }
 
-    /// Reads one page of a file of our own, and sees what is told of it.
+    /// Reads one page of a file of agewise's own, and checks what is reported about it.
     fn find_reading(&mut self) -> Result<bool, AccessError> {
         let io = |error| AccessError::io("a file of our own", error);
         let mut file = own_file().map_err(io)?;

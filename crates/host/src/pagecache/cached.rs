@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file in the page cache, and whose its pages are.
+//! A file in the page cache, and the cgroups its pages are charged to.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -120,10 +120,10 @@ impl CachedFile {
     }
 }
 
-/// What mappings tell of cached pages.
+/// What mappings reveal about cached pages.
 pub struct Mapped<'a> {
     /// Frames seen accessed through mappings since the last look.
     pub touched: &'a FrameSet,
-    /// The position of the NUMA node of a frame; none where there is one node.
+    /// The position of the NUMA node of a frame; none if there is one node.
     pub node_of: Option<&'a dyn Fn(u64) -> u8>,
 }

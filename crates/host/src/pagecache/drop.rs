@@ -48,7 +48,7 @@ pub trait CacheHand {
     /// What the system says.
     fn stat(&self, pages: &Range<u64>) -> io::Result<(u64, u64)>;
 
-    /// Lets clean pages go that nobody maps.
+    /// Drops clean pages that nobody maps.
     ///
     /// # Errors
     /// What the system says.
@@ -94,7 +94,7 @@ impl CacheHand for FileHand {
 /// Which pages are cold.
 #[derive(Clone, Copy)]
 pub struct Cold<'a> {
-    /// Not accessed for so long, ms.
+    /// Not accessed for this long, ms.
     pub older_than_ms: u64,
     /// Whose they are: cgroups they are charged to, by kernfs id.
     pub owns: &'a dyn Fn(u64) -> bool,
@@ -161,7 +161,7 @@ impl<'a> Dropper<'a> {
         Ok(sum)
     }
 
-    /// It is no file that comes back over a network, unless that was asked for.
+    /// It is not a file that comes back over a network, unless that was asked for.
     fn may_be_taken(&self, on: &SuperBlock) -> bool {
         on.kind == CacheKind::File && (self.limits.far || !on.is_far())
     }
@@ -250,8 +250,8 @@ impl<'a> Dropper<'a> {
         }
     }
 
-    /// Pages of which none was accessed: the clean ones are asked to leave.
-    /// `left` is told of those that did.
+    /// Pages none of which was accessed: the clean ones are dropped. `left` is called with those
+    /// that left.
     fn drop_piece(
         &mut self,
         hand: &dyn CacheHand,

@@ -13,7 +13,7 @@ use super::slots::Slot;
 
 /// Files with pages out, at most: those dropped later are not followed.
 const FILES_MAX: usize = 1 << 16;
-/// What was not read again for so long is taken for gone with its file, ms.
+/// Pages not read again for this long are assumed to be gone with their file, ms.
 const KEPT_MS: u64 = 3_600_000;
 
 /// Pages that are out, by file.
@@ -54,9 +54,9 @@ impl Dropped {
         }
     }
 
-    /// Takes out what is there again by `words` (sorted), adds what is still out to them, and keeps
-    /// its files, which the look with this number may not have shown. Returns the pages that are
-    /// back, by cgroup.
+    /// Removes what is present again according to `words` (sorted), adds what is still out to them,
+    /// and keeps its files, which the look with this number may not have shown. Returns the pages
+    /// that are back, by cgroup.
     pub fn look(
         &mut self,
         words: &mut Vec<Word>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ages of the pages of all files: what is there and what was accessed, in one age map.
+//! The ages of the pages of all files: what is cached and what was accessed, in one age map.
 
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -30,7 +30,7 @@ pub struct FilesLook {
     pub walk: WalkReport,
     /// Pages accessed since the look before.
     pub young_pages: u64,
-    /// Events since then that told of pages not noted before.
+    /// Events since then that reported pages not recorded before.
     pub events: u64,
     /// Events that were lost: something accessed looks older than it is.
     pub dropped: u64,
@@ -55,7 +55,6 @@ pub struct FileAges {
     dropped: Dropped,
     /// Pages that were dropped and read again since, by cgroup.
     refaulted: HashMap<u64, u64>,
-    /// Bounds of `returned`.
     returned_bounds: Option<Intervals>,
     /// Pages that the last look found accessed, by cgroup and by how long they had been idle.
     returned: HashMap<u64, Histogram>,
@@ -64,7 +63,7 @@ pub struct FileAges {
 }
 
 impl FileAges {
-    /// Begins to follow. Ages are told apart up to `horizon_ms`.
+    /// Starts following. Ages are distinguished up to `horizon_ms`.
     ///
     /// # Errors
     /// Those of [`CacheWalk::open`] and [`Accessed::open`].
@@ -77,8 +76,8 @@ impl FileAges {
         ))
     }
 
-    /// Only what is there, where accesses need not or cannot be followed: costs those who read
-    /// files nothing, and every page is of unknown age.
+    /// Only what is cached, where accesses need not or cannot be followed: costs readers of files
+    /// nothing, and every page is of unknown age.
     ///
     /// # Errors
     /// Those of [`CacheWalk::open`].
@@ -220,7 +219,7 @@ impl FileAges {
         look.finish().young
     }
 
-    /// Takes in what was accessed until now, without looking at what is there.
+    /// Takes in what was accessed until now, without looking at what is cached.
     ///
     /// # Errors
     /// Those of [`Accessed::look`].
@@ -251,8 +250,8 @@ impl FileAges {
         &self.pending
     }
 
-    /// Pages of a file not accessed for so long, as runs of indices: those charged to cgroups that
-    /// `owns` says yes to, by kernfs id.
+    /// Pages of a file not accessed for this long, as runs of indices: those charged to cgroups for
+    /// which `owns` returns true, by kernfs id.
     pub fn cold(
         &self,
         file: &CachedFile,
@@ -292,8 +291,8 @@ impl FileAges {
     }
 
     /// Pages that the last look found accessed, by how long they had been idle until then, and
-    /// pages that were dropped and read again since the beginning: of cgroups that `owns` says yes
-    /// to. Where nobody asked for that to be kept: nothing.
+    /// pages that were dropped and read again since the beginning: of cgroups for which `owns`
+    /// returns true. Empty if nobody asked for this to be recorded.
     pub fn returned(&self, owns: &dyn Fn(u64) -> bool) -> Option<(Histogram, u64)> {
         let mut sum = Histogram::new(self.returned_bounds.as_ref()?);
         let of = self.returned.iter().filter(|(cgroup, _)| owns(**cgroup));
@@ -415,7 +414,7 @@ impl FileAges {
         self.walk.path(&file.on, &file.inode)
     }
 
-    /// Bytes of memory that following takes, besides the maps in the kernel.
+    /// Bytes of memory used for following, in addition to the maps in the kernel.
     pub fn memory_bytes(&self) -> usize {
         self.map.memory_bytes()
             + self.dropped.memory_bytes()

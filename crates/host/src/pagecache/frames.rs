@@ -2,8 +2,8 @@
 //! From entries of the trees of the page cache to frame numbers, by which page tables name the same
 //! pages.
 //!
-//! The kernel keeps a `struct page` for each frame, in one array (`CONFIG_SPARSEMEM_VMEMMAP`).
-//! Where that array begins is found with a page of our own, whose frame is known.
+//! The kernel keeps a `struct page` for each frame, in one array (`CONFIG_SPARSEMEM_VMEMMAP`). The
+//! start of that array is determined with a page of agewise's own, whose frame is known.
 
 use std::fs::File;
 use std::io;
@@ -24,7 +24,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// By one page whose frame and folio are known; `None` where that makes no sense.
+    /// From one page whose frame and folio are known; `None` if the result is implausible.
     pub(super) fn new(folio: u64, frame: u64, page_struct_bytes: u64) -> Option<Self> {
         let before = frame.checked_mul(page_struct_bytes).filter(|_| frame > 0)?;
         let base = folio.checked_sub(before)?;
@@ -83,7 +83,7 @@ impl<'a> Folios<'a> {
     }
 }
 
-/// A page of ours in the page cache, and its frame.
+/// A page of agewise's own in the page cache, and its frame.
 ///
 /// # Errors
 /// No memory, or frames are hidden from us.

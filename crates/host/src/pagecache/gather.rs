@@ -50,7 +50,7 @@ pub(super) struct Asked<'a> {
 /// What a walk showed.
 pub(super) struct Gathered {
     pub words: Vec<Word>,
-    /// Slots that nobody has any more, once this look is over.
+    /// Slots that will be unused once this look is over.
     pub given_up: Vec<Slot>,
     /// Accessed through mappings.
     pub mapped: HashMap<Block, PageSet>,
@@ -163,8 +163,8 @@ impl<'a> Gather<'a> {
         self.found
     }
 
-    /// The file, in the slot that it has, or in a new one where it has none or grew out of it: then
-    /// it is being written, and its pages are young.
+    /// The file, in its slot, or in a new one if it has none or outgrew it: then it is being
+    /// written, and its pages are young.
     fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode) -> Option<Open> {
         let needed = inode.size_bytes.div_ceil(PAGE_BYTES);
         let known = self.files.get(&inode.key());

@@ -77,7 +77,7 @@ pub const HOOKS: [Hook; 6] = [
     function("filemap_fault", Sees::Faults, "fault_call"),
 ];
 
-/// Of the hooks that a kernel has, those to use: tracepoints, which cost less and tell what was
+/// Of the hooks that a kernel has, those to use: tracepoints, which cost less and report what was
 /// found, and functions only for what no tracepoint sees.
 pub fn chosen(has: impl Fn(&Hook) -> bool) -> Vec<&'static Hook> {
     let there: Vec<_> = HOOKS.iter().filter(|hook| has(hook)).collect();

@@ -59,7 +59,7 @@ pub struct Leaf {
     pub dirty: u64,
     /// Being written back: marked at the first page of a folio.
     pub writeback: u64,
-    /// Kernel address of the first folio: tells the frame, and so the node.
+    /// Kernel address of the first folio: determines the frame, and so the node.
     pub folio: u64,
     /// Page flags of that folio.
     pub folio_flags: u64,

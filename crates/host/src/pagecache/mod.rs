@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The page cache: what is in it, and what of it is accessed.
 //!
-//! [`CacheWalk`] reads what is there, as the walker of page tables reads those. No lock is taken:
-//! inodes and nodes of trees come and go, and what was read is checked and discarded if it had
+//! [`CacheWalk`] reads what is cached, as the walker of page tables reads those. No lock is taken:
+//! inodes and nodes of trees come and go, and anything read is checked and discarded if it had
 //! become something else.
 
 mod accessed;

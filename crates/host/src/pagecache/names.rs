@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What files in the cache are called, and who has them open.
+//! Names of files in the cache, and the processes that have them open.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
@@ -55,7 +55,7 @@ impl Mounts {
         Mounts(mounts.collect())
     }
 
-    /// Where a path below the root of a file system is seen, whatever lies there.
+    /// Where a path below the root of a file system is visible.
     fn seen<'a>(&'a self, device: u32, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let of = self.0.iter().filter(move |mount| mount.device == device);
         of.filter_map(move |mount| {
@@ -68,7 +68,7 @@ impl Mounts {
     }
 
     /// Where an inode is found under a path below the root of its file system: the file there is
-    /// looked at, so that no other one goes by its name.
+    /// checked, so that a different file is not reported by this name.
     pub fn find(&self, device: u32, path: &Path, inode: u64) -> Option<Place> {
         self.seen(device, path).find_map(|path| {
             let found = fs::symlink_metadata(&path).ok()?;

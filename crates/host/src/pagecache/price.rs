@@ -13,12 +13,12 @@ use super::stat::cachestat;
 use super::unnamed::unnamed;
 use crate::access::PAGE_BYTES;
 
-/// Pages read, and how far apart: readahead is told to stay away, but blocks of devices are larger
-/// than pages.
+/// Pages read, and how far apart: readahead is disabled, but blocks of devices are larger than
+/// pages.
 const PAGES: u64 = 16;
 const STRIDE: u64 = 16;
 
-/// A file without a name, whose pages are let go and read again.
+/// An unnamed file, whose pages are dropped and read again.
 #[derive(Debug)]
 pub struct PriceOfFile {
     file: File,

@@ -14,10 +14,10 @@ use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 /// Super blocks listed at most. With more of them nothing is walked: what lies on the others would
 /// be missing without a word.
 const SUPERS_MAX: usize = 1 << 16;
-/// A walk begins anew so often in one super block, when inodes go away under it, and so often in
-/// the list of super blocks.
+/// How often a walk restarts in one super block, when inodes go away under it, and in the list of
+/// super blocks.
 const RESTARTS_MAX: u32 = 16;
-/// Places to begin anew at.
+/// Places to restart at.
 const CHECKPOINTS: usize = 64;
 
 /// Super blocks as calls show them.
@@ -64,7 +64,7 @@ impl SuperList {
 pub(super) struct Progress {
     /// Inodes shown: after a restart they come again.
     shown: HashSet<(u64, u64)>,
-    /// The one of which more is to come.
+    /// The inode that was only partly read.
     open: Option<Inode>,
     /// Inodes at which calls ended, the last one last.
     passed: Vec<(u64, u64)>,
@@ -103,7 +103,7 @@ impl Progress {
         };
     }
 
-    /// Of an inode of which more was to come nothing came any more.
+    /// The rest of a partly read inode never came.
     pub fn close(&mut self, on: &Arc<SuperBlock>, sink: &mut dyn CacheSink) {
         if let Some(open) = self.open.take() {
             sink.end(on, &open, false);
@@ -118,18 +118,18 @@ impl Progress {
         self.passed.push((ctl.inode, ctl.number));
     }
 
-    /// Whether it is worth to begin anew once more.
+    /// Whether another restart is worthwhile.
     pub fn may_begin_anew(&self) -> bool {
         self.restarts < RESTARTS_MAX
     }
 
-    /// How often it began anew.
+    /// Number of restarts.
     pub fn restarts(&self) -> u32 {
         self.restarts
     }
 
-    /// The place is gone: on behind the inode passed before it, or from the first. New inodes are
-    /// put in front, so what comes behind was there.
+    /// The place is gone: continue after the inode passed before it, or from the first. New inodes
+    /// are put in front, so what comes after existed already.
     pub fn begin_anew(&mut self, ctl: &mut Ctl) {
         self.restarts += 1;
         (ctl.inode, ctl.number) = self.passed.pop().unwrap_or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What ages of files are made from: what is there, and what was accessed.
+//! The inputs for ages of files: what is cached, and what was accessed.
 
 use std::path::PathBuf;
 
@@ -70,7 +70,7 @@ impl AccessNotes for Accessed {
     }
 }
 
-/// Follows nothing: what is there is of unknown age.
+/// Follows nothing: what is cached is of unknown age.
 pub(super) struct NotFollowed;
 
 impl AccessNotes for NotFollowed {

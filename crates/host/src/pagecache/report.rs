@@ -18,7 +18,7 @@ pub struct DropReport {
     pub dirty_bytes: u64,
     /// Stayed although asked: mapped by a process, locked, or part of a large folio that is used.
     pub stayed_bytes: u64,
-    /// Gone by itself since it was planned.
+    /// Gone on its own since it was planned.
     pub vanished_bytes: u64,
     /// Of a file that no path leads to any more, on a network, or that cannot be opened.
     pub unreachable_bytes: u64,

@@ -11,8 +11,8 @@ pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const BDEVFS_MAGIC: u64 = 0x6264_6576;
 
-/// File systems whose pages come back over a network or from another program: leaving them costs
-/// more than we know.
+/// File systems whose pages come back over a network or from another program: the cost of dropping
+/// them is not known.
 const FAR: [&str; 14] = [
     "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "fuse", "fuseblk", "fusectl", "virtiofs",
     "ocfs2", "gfs2", "lustre",
@@ -43,7 +43,7 @@ pub struct SuperBlock {
 }
 
 impl SuperBlock {
-    /// What the record says; nothing for huge pages, which are no page cache.
+    /// The content of the record; nothing for huge pages, which are not page cache.
     pub(super) fn new(record: &Super) -> Option<Self> {
         let end = record.kind.iter().position(|byte| *byte == 0);
         let name = &record.kind[..end.unwrap_or(record.kind.len())];
@@ -124,8 +124,8 @@ pub trait CacheSink {
     /// of their pages, where the walk shows those.
     fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf], folios: &Folios<'_>);
 
-    /// The inode has been shown. Not `valid`: it became another one meanwhile, and its leaves are
-    /// nobody's.
+    /// The inode has been shown. Not `valid`: it became another one in the meantime, and its leaves
+    /// belong to nobody.
     fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool);
 }
 

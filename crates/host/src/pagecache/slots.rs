@@ -29,7 +29,7 @@ impl Slot {
         1 << self.class
     }
 
-    /// Whether a file of so many pages fits.
+    /// Whether a file of this many pages fits.
     pub fn holds(&self, pages: u64) -> bool {
         pages <= self.pages()
     }
@@ -45,7 +45,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// A slot for a file of so many pages; none when page numbers have run out.
+    /// A slot for a file of this many pages; none when page numbers have run out.
     pub fn take(&mut self, pages: u64) -> Option<Slot> {
         let class = class_of(pages)?;
         self.free.resize_with(64, Vec::new);

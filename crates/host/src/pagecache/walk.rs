@@ -69,7 +69,7 @@ impl CacheWalk {
     /// The same, and shows the frames of pages.
     ///
     /// # Errors
-    /// As [`open`](Self::open); frames are hidden from us, or cannot be told.
+    /// As [`open`](Self::open); frames are hidden from us, or cannot be determined.
     pub fn with_frames() -> Result<Self, AccessError> {
         let mut walk = Self::open_with(true)?;
         walk.frames = Some(walk.find_frames()?);
@@ -153,7 +153,7 @@ impl CacheWalk {
             [Some(one), Some(other)] if one == other => Ok(one),
             _ => Err(AccessError::Unsupported {
                 what: WALKER,
-                why: "frames of cached pages cannot be told: no array of struct page".into(),
+                why: "frames of cached pages cannot be determined: no array of struct page".into(),
             }),
         }
     }
@@ -161,7 +161,7 @@ impl CacheWalk {
     /// The file systems there are, mounted or internal.
     ///
     /// # Errors
-    /// The program does not run, or the list makes no sense.
+    /// The program does not run, or the list is inconsistent.
     pub fn super_blocks(&mut self) -> Result<Vec<Arc<SuperBlock>>, AccessError> {
         let mut listed = SuperList::default();
         let mut ctl = Ctl {
@@ -182,7 +182,7 @@ impl CacheWalk {
     /// Shows all of the page cache once: what `wanted` says yes to.
     ///
     /// # Errors
-    /// The program does not run. File systems that go away meanwhile are no error.
+    /// The program does not run. File systems that go away in the meantime are not an error.
     pub fn walk(
         &mut self,
         wanted: &dyn Fn(&SuperBlock) -> bool,

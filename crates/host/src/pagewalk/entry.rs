@@ -14,7 +14,7 @@
 //!   "other", their age unknown for this scan.
 //!
 //! Not visible at all in page tables: swapped-out shared memory (the entry is simply empty), and
-//! pages in the swap cache or page cache that nobody maps.
+//! pages in the swap cache or page cache that no process maps.
 
 use super::layout::Ctl;
 
@@ -67,8 +67,8 @@ pub struct Bits {
     pub pointer_mmu: u64,
 }
 
-/// The meanings known of this architecture. Where there are several, which one it is depends on the
-/// kernel, and a page of ours tells.
+/// The meanings known for this architecture. If there are several, the kernel decides which
+/// applies, and a page of agewise's own reveals it.
 pub(super) fn known_here() -> &'static [&'static Bits] {
     match std::env::consts::ARCH {
         "x86_64" => &[&x86_64::BITS],
@@ -111,7 +111,7 @@ pub struct EntryFormat {
 
 impl EntryFormat {
     /// Bits that must be zero in an entry that is present to the MMU and not special. Frames are
-    /// bounded by the next power of two behind the end of memory: one mask tells.
+    /// bounded by the next power of two after the end of memory, so that one mask suffices.
     pub fn reserved(&self, encryption_mask: u64) -> u64 {
         let bits = self.bits;
         let beyond = !(self.address_end.max(1).next_power_of_two() - 1);
@@ -131,7 +131,7 @@ impl EntryFormat {
         (entry & self.bits.leaf_mapped != 0).then(|| self.frame(entry))
     }
 
-    /// First frame of a 2 MiB leaf; 0 where nothing is there.
+    /// First frame of a 2 MiB leaf; 0 if there is none.
     pub fn huge_pfn(&self, entry: u64) -> u64 {
         self.leaf_pfn(entry).unwrap_or(0) & !0x1ff
     }

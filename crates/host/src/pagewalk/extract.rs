@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a raw last-level table to bitmaps: 512 entries at a time, with the widest vectors the CPU
-//! has. The portable version is the meaning; the others must agree with it (a test says so).
+//! has. The portable version is the definition; the others must agree with it (checked by a test).
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 

@@ -12,7 +12,7 @@ pub const KIND_TABLE: u32 = 0;
 pub const KIND_PMD: u32 = 1;
 /// A 1 GiB leaf.
 pub const KIND_PUD: u32 = 2;
-/// 2 MiB whose table could not be read or made no sense.
+/// 2 MiB whose table could not be read or was inconsistent.
 pub const KIND_BAD_TABLE: u32 = 3;
 /// Up to 1 GiB, the same one level up.
 pub const KIND_BAD_PMDS: u32 = 4;

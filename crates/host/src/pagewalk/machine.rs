@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What this machine's page tables look like: address width, memory encryption, where memory ends,
-//! and where the kernel maps it. Nothing of it is assumed: a walk to a page of ours must arrive
-//! where the word is that we wrote there, or the walker is not used.
+//! and where the kernel maps it. Nothing is assumed: a walk to a page of agewise's own must find
+//! the word that was written there, or the walker is not used.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -50,7 +50,7 @@ impl Machine {
 /// The direct map begins at a multiple of this: of 1 GiB.
 const DIRECT_MAP_SHIFT: u32 = 30;
 
-/// A page of ours with a word in it that stands nowhere else.
+/// A page of agewise's own that contains a word that occurs nowhere else.
 struct MagicPage {
     page: Box<MagicBytes>,
     word: u64,
@@ -83,7 +83,7 @@ impl MagicPage {
         use rustix::mm::{MprotectFlags, mprotect};
         let at = (&raw mut *self.page).cast();
         let protect = |flags| {
-            // SAFETY: the page is ours alone, and nobody looks at it until it is as it was.
+            // SAFETY: the page belongs to us alone, and nobody looks at it until it is restored.
             let done = unsafe { mprotect(at, PAGE_BYTES as usize, flags) };
             done.map_err(|error| AccessError::io("mprotect(2)", error.into()))
         };
@@ -102,7 +102,7 @@ pub(super) fn check() -> Result<(), AccessError> {
     if entry::known_here().is_empty() {
         let arch = std::env::consts::ARCH;
         return unsupported(format!(
-            "it knows page tables of x86-64 and AArch64, not {arch}"
+            "it supports page tables of x86-64 and AArch64, not {arch}"
         ));
     }
     check_page_size()
@@ -192,7 +192,7 @@ fn unsupported<T>(why: impl Into<String>) -> Result<T, AccessError> {
     })
 }
 
-/// Looks for the direct map: where the kernel says it is, then in so many steps of 1 GiB.
+/// Looks for the direct map: where the kernel says it is, then in this many steps of 1 GiB.
 fn search(program: &mut Program, phys: u64, steps: u64, magic: u64) -> Result<Ctl, AccessError> {
     let found = program.search(Ctl {
         tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
@@ -210,7 +210,7 @@ fn search(program: &mut Program, phys: u64, steps: u64, magic: u64) -> Result<Ct
     Ok(found)
 }
 
-/// The frame at which the walk, as everybody will use it, arrives.
+/// The frame at which the walk, in its production form, arrives.
 fn walk_to(
     program: &mut Program,
     machine: &Machine,
@@ -273,7 +273,7 @@ impl AddressWidth {
         }
     }
 
-    /// User space is not told: all that an entry has room for.
+    /// The size of user space is not reported: assume all that an entry has room for.
     #[cfg(not(target_arch = "x86_64"))]
     fn read(bits: &Bits) -> Self {
         AddressWidth {

@@ -4,8 +4,8 @@
 use super::{Process, ProcessError};
 use crate::root::ProcRoot;
 
-/// The process that had a pid when it was asked for, held by its pidfd and start time. When it has
-/// ended, or if nobody had the pid, whoever is given the number later is not meant.
+/// The process that had a pid when it was looked up, held by its pidfd and start time. If it has
+/// ended, or if no process had the pid, a later process with the same number does not match.
 #[derive(Debug)]
 pub struct Bound {
     pid: u32,

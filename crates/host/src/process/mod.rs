@@ -37,7 +37,7 @@ pub enum ProcessError {
         /// What was given.
         pid: u32,
     },
-    /// There is no such process (any more).
+    /// There is no such process, or no longer.
     #[error("process {pid} is gone: nothing was done to it; see `ps` for what runs")]
     Gone {
         /// The pid.
@@ -72,7 +72,7 @@ pub enum ProcessError {
     },
     /// A zombie has no memory any more.
     #[error(
-        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it has no memory any more",
+        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it no longer has memory",
         comm.terminal()
     )]
     Zombie {
@@ -272,7 +272,7 @@ impl Process {
         self.stat()
     }
 
-    /// Ok while the process opened still runs. By pidfd alone, where there is one: 0.3 us, while
+    /// Ok while the opened process still runs. Uses the pidfd alone, if there is one: 0.3 us, while
     /// [`check`](Self::check) reads and parses a file.
     pub fn check_running(&self) -> Result<(), ProcessError> {
         if self.pidfd.is_none() || self.has_exited() {

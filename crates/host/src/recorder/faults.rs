@@ -33,7 +33,7 @@ impl FromStr for FaultMode {
 /// Where page faults come from.
 pub type Source = Box<dyn FaultSource>;
 
-/// The source that `mode` asks for, and, where there is none though it was wished for, why.
+/// The source that `mode` asks for, and, if it was requested but is not available, the reason.
 ///
 /// # Errors
 /// None here, and [`FaultMode::On`].
@@ -68,7 +68,7 @@ impl Pending {
     /// Takes in what happened.
     ///
     /// # Errors
-    /// The kernel refuses to tell.
+    /// The kernel refuses to report.
     pub fn fill(&mut self, source: &mut dyn FaultSource) -> Result<(), AccessError> {
         source.drain(&mut self.0)?;
         // Stable, and nearly sorted: a fault that was being written can arrive one call late.

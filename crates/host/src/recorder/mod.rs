@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recording the page accesses of live processes into a page trace.
 //!
-//! Every interval the page tables are read, and the pages whose accessed bits are set are written
-//! with the time of the look. Their order inside an interval is not known; they are written in
-//! rising order of address, and the trace says so ([`Order::Interval`]).
+//! At every interval the page tables are read, and the pages whose accessed bits are set are
+//! written with the time of the look. Their order inside an interval is not known; they are written
+//! in ascending order of address, and the trace says so ([`Order::Interval`]).
 //!
-//! Page faults, where there is a source of them, are written with their own times between the looks
-//! ([`Evidence::Fault`]); a page that faulted in an interval is not written as seen in it as well.
+//! Page faults, if there is a source for them, are written with their own times between the looks
+//! ([`Evidence::Fault`]); a page that faulted in an interval is not also written as seen in it.
 //!
 //! A program that touches so much that clearing all of it in every interval would slow it by more
 //! than [`MAX_SLOWDOWN`] is spared: some of its accesses are inferred from others, and the trace
@@ -95,7 +95,7 @@ pub struct Totals {
     pub major_faults: u64,
     /// Page faults that are lost: more of them came in an interval than the ring holds.
     pub faults_dropped: u64,
-    /// Accesses of these that nobody saw: inferred, to spare the program.
+    /// Those of these accesses that were not seen but inferred, to spare the program.
     pub inferred: u64,
     /// Processes that are spared now.
     pub spared_processes: u64,
@@ -133,7 +133,7 @@ impl<'a, W: Write> Recorder<'a, W> {
     /// Writes the header. `path` is for messages.
     ///
     /// # Errors
-    /// A source that cannot tell pages, or a trace that cannot be written.
+    /// A source that cannot distinguish pages, or a trace that cannot be written.
     pub fn new(
         source: &'a mut dyn AccessSource,
         path: &std::path::Path,
@@ -174,8 +174,8 @@ impl<'a, W: Write> Recorder<'a, W> {
         self.faults = Some(source);
     }
 
-    /// Bounds what recording costs processes added from now on; infinite: everything is seen,
-    /// whatever it costs.
+    /// Bounds the cost of recording to processes added from now on; infinite: everything is seen,
+    /// at any cost.
     pub fn set_max_slowdown(&mut self, share: f64) {
         self.max_slowdown = share;
     }
@@ -225,7 +225,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         };
         if let Some(slot) = self.names.process_slot(pid) {
             if let Some(faults) = &mut self.faults {
-                // Where no more can be watched, the accessed bits still tell of it.
+                // Where no more can be watched, the accessed bits still reveal it.
                 let _ = faults.watch(pid);
             }
             self.watched.insert(

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What recording costs the program, bounded. Pure.
 //!
-//! A program pays some 400 ns for each accessed bit it has to set again. Where it touches so much
-//! that clearing all bits in every interval would cost it more than it should, most tables are
-//! cleared less often, and the trace says which accesses nobody saw.
+//! A program pays some 400 ns for each accessed bit it has to set again. If it touches so much that
+//! clearing all bits in every interval would cost it more than allowed, most tables are cleared
+//! less often, and the trace says which accesses were not seen.
 //!
 //! Tables are taken in groups of 32 (64 MiB). One table of each, the *sample*, is cleared at every
 //! look: its accesses are seen. The others are cleared when a second has passed, or more where that
@@ -24,7 +24,7 @@ pub const RESET_NS: u64 = 400;
 
 /// Tables of a group.
 const GROUP: u64 = 32;
-/// Tables with fewer young pages are cleared at every look: they cost little, and tell little.
+/// Tables with fewer young pages are cleared at every look: they cost little, and reveal little.
 const SPARSE: u32 = 16;
 /// Young pages a table must have to be a sample.
 const SAMPLE_MIN: u32 = 64;
@@ -35,7 +35,7 @@ const PATIENCE_MAX: f64 = 20.0;
 /// Pages asked before old evidence counts half.
 const EVIDENCE_MAX: u32 = 8192;
 const SECOND_NS: u64 = 1_000_000_000;
-/// A table serves as the sample for so long, so that no table pays for all.
+/// A table serves as the sample for this long, so that no single table pays for all.
 const SAMPLE_FOR_NS: u64 = 30 * SECOND_NS;
 /// How long the next sample is watched before it takes over: two seconds, of which it must know
 /// one.
@@ -92,7 +92,7 @@ struct Group {
     sample: Option<Sample>,
     /// The next sample, while it is getting to know its pages.
     heir: Option<Sample>,
-    /// Pages whose return was awaited, and those that came.
+    /// Pages whose return was expected, and those that came back.
     asked: u32,
     kept: u32,
 }

@@ -2,8 +2,8 @@
 //! Numbers for the pages of several processes in one trace.
 //!
 //! Anonymous memory belongs to a process: bit 63 clear, the process's slot from bit 45 on, the
-//! virtual page number below. A page of a file is the same page whoever maps it: bit 63 set, the
-//! file's slot from bit 40 on, the page's index in the file below.
+//! virtual page number below. A page of a file is the same page in whichever process maps it: bit
+//! 63 set, the file's slot from bit 40 on, the page's index in the file below.
 
 use std::collections::HashMap;
 
@@ -100,7 +100,7 @@ impl PageNames {
         })
     }
 
-    /// The number of the first page of a file of which only device and inode are known; `None` when
+    /// The number of the first page of a file of which only device and inode are known; `None` if
     /// there are too many.
     pub fn file_pages(&mut self, device: u64, inode: u64) -> Option<u64> {
         self.file(device, inode, "")

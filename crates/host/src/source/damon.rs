@@ -47,7 +47,7 @@ fn capability(facts: &Facts) -> Capability {
     .since("5.18")
 }
 
-/// What can be done with a DAMON that nobody uses.
+/// What can be done with a DAMON that is not in use.
 fn damon_offers(facts: &Facts, name: &'static str, offer: &Offer) -> Capability {
     let offers = match &offer.operations[..] {
         [] => "nothing that can be watched".to_owned(),

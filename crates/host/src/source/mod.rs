@@ -58,11 +58,11 @@ pub enum Open {
     Histograms(OpenHistograms),
     /// It gives events, for traces: no ages can be reported from it alone.
     Events,
-    /// It tells accesses to files: [`FileAges`](crate::pagecache::FileAges) keeps their ages.
+    /// It reports accesses to files: [`FileAges`](crate::pagecache::FileAges) keeps their ages.
     Files,
 }
 
-/// What a source that keeps ages itself is to tell apart.
+/// What a source that keeps ages itself has to distinguish.
 #[derive(Clone, Debug)]
 pub struct AgesWanted {
     /// Bounds of the bins.

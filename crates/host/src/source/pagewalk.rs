@@ -8,7 +8,7 @@ use crate::pagewalk::PageWalk;
 
 pub(super) static SOURCE: Source = Source {
     name: "pagewalk",
-    about: "Page tables: every page by itself",
+    about: "Page tables: every single page",
     open: Open::Pages(|| Ok(Box::new(PageWalk::open()?))),
     capability,
 };

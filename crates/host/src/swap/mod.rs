@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Swap space: what there is, how full it is, and a zram device of our own for demonstrations,
-//! benchmarks and tests.
+//! Swap space: which areas exist, how full they are, and a zram device of agewise's own for
+//! demonstrations, benchmarks and tests.
 
 mod probe;
 mod zram;

@@ -2,9 +2,9 @@
 //! What a page costs that goes to swap and comes back, on this machine, now: measured on pages of
 //! our own, made for it.
 //!
-//! A page from zram takes microseconds, from a disk milliseconds, and no counter of the kernel tells
-//! which it was. So a few pages are filled (half of each compressible, as much data is), paged out,
-//! and touched again one after the other.
+//! A page from zram takes microseconds, from a disk milliseconds, and no counter of the kernel
+//! reveals which it was. So a few pages are filled (half of each compressible, like typical data),
+//! paged out, and touched again one after the other.
 
 use std::time::Instant;
 
@@ -41,8 +41,8 @@ pub struct SwapPrice {
 }
 
 impl SwapPrice {
-    /// What a program at its limit waits for a page that comes back: for another to leave, too, as
-    /// it reclaims by itself.
+    /// How long a program at its limit waits for a page that comes back: another has to leave, too,
+    /// since the program reclaims for itself.
     #[must_use]
     pub fn at_limit_ns(self) -> u64 {
         self.refault_ns.saturating_add(self.evict_ns)

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A line begins with the CRC-32 of the rest of it. Version 1 had neither that nor the first line.
-//! All bytes but printable ASCII are escaped: whoever may name a cgroup must not write lines of
-//! ours.
+//! All bytes except printable ASCII are escaped: users who may name a cgroup must not be able to
+//! write lines of the ledger.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -33,7 +33,7 @@ impl Contents {
         self.undos.is_empty() && self.unreadable.is_empty()
     }
 
-    /// As the file holds it. Unreadable lines are kept as they are.
+    /// As stored in the file. Unreadable lines are kept unchanged.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = [HEADER, b"\n"].concat();
         for undo in &self.undos {
@@ -49,7 +49,7 @@ impl Contents {
         bytes
     }
 
-    /// Takes from a file whatever is whole, whatever the rest of it is.
+    /// Takes everything intact from a file, whatever the rest of it is.
     pub fn decode(bytes: &[u8]) -> Self {
         let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
         lines.retain(|line| !line.is_empty());

@@ -13,8 +13,8 @@ use crate::error;
 use crate::process::{Process, ProcessError};
 use crate::root::ProcRoot;
 
-/// How long it is tried: what is forked meanwhile is killed as well, and who waits for a disk dies
-/// when that has answered.
+/// How long to keep trying: processes forked in the meantime are killed as well, and a process that
+/// waits for a disk dies when the disk has answered.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Between two looks at what is left.
 const STEP: Duration = Duration::from_millis(5);
@@ -60,7 +60,7 @@ impl std::fmt::Display for Killed {
     }
 }
 
-/// Kills until nobody is left, or for as long as [`PATIENCE`].
+/// Kills until no process is left, or for as long as [`PATIENCE`].
 pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, ThrottleError> {
     let began = Instant::now();
     let all_at_once = cgroup.dir().join("cgroup.kill");
@@ -98,10 +98,11 @@ pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, Throt
 }
 
 /// The processes of the cgroup and of those below it that have not ended. They are opened first and
-/// looked up after: whoever has a number of the cgroup by then is not another one that was given it.
+/// looked up afterwards: a process that then has a number from the cgroup is not another one that
+/// was given that number.
 fn living(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Vec<Process>, ThrottleError> {
     let pids = || match cgroup.procs(true) {
-        // Removed: nobody is in it.
+        // Removed: it contains no process.
         Err(error) if error.is_gone() => Ok(Vec::new()),
         other => other,
     };

@@ -2,8 +2,8 @@
 //! What has to be undone, written down before it is done: a program that is killed leaves a
 //! frozen or squeezed cgroup, a mount or a socket behind, and the next one puts it right.
 //!
-//! It lies at a place that no configuration moves ([`state_directory`]), so that a configuration
-//! that is broken, gone or another one by now keeps nobody from finding it.
+//! Its location does not depend on the configuration ([`state_directory`]), so that it is found
+//! even if the configuration is broken, gone or different by now.
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -33,14 +33,14 @@ pub enum LedgerError {
         /// The ledger.
         path: PathBuf,
     },
-    /// It cannot be read or written, or it is not certain who wrote it.
+    /// It cannot be read or written, or its author is not certain.
     #[error("the ledger: {0}")]
     File(#[from] FileError),
 }
 
 /// The directory with the ledger of this machine: the state directory of the systemd unit
 /// (`STATE_DIRECTORY`), `/var/lib/agewise` for root, and `~/.local/state/agewise`
-/// (`XDG_STATE_HOME`) for others; `None` if the environment of those tells no home.
+/// (`XDG_STATE_HOME`) for others; `None` if their environment names no home.
 pub fn state_directory() -> Option<PathBuf> {
     let variable = |name: &str| {
         // systemd separates several directories by colons; the first one is the unit's own.
@@ -86,12 +86,12 @@ impl Undone {
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// Where it is to be; none: only in memory.
+    /// Its location; none: only in memory.
     dir: Option<PathBuf>,
     /// Made with the first note.
     place: Option<Place>,
     contents: Contents,
-    /// What is meant to stay so for now, by whoever holds it in this program.
+    /// What is currently meant to stay, because this program holds it.
     held: HashSet<(PathBuf, Kind)>,
 }
 
@@ -104,8 +104,8 @@ impl Ledger {
     /// the last first. What fails stays noted, and is tried again by the next program.
     ///
     /// # Errors
-    /// [`LedgerError`]. That its file cannot be written is none yet: what it says has been undone
-    /// by then, and [`add`](Self::add) fails.
+    /// [`LedgerError`]. An unwritable file is not an error yet: its content has been undone by
+    /// then, and [`add`](Self::add) fails.
     pub fn open(dir: &Path) -> Result<(Self, Undone), LedgerError> {
         let mut notes = Notes {
             dir: Some(dir.to_owned()),
@@ -145,7 +145,7 @@ impl Ledger {
         if place.read()?.is_none() {
             return Ok(undone);
         }
-        // Earlier versions lock a file beside it, and leave that there.
+        // Earlier versions lock a file next to it, and leave that behind.
         let _lock = match std::fs::File::open(path.with_extension("lock")) {
             Ok(lock) => Some(take_file(lock, path)?),
             Err(_) => None,
@@ -269,8 +269,8 @@ impl Ledger {
         }
     }
 
-    /// Undoes all that was done to cgroups and that nobody in this program holds, the last first.
-    /// Returns what failed; that stays noted.
+    /// Undoes everything that was done to cgroups and is not held in this program, the last first.
+    /// Returns the failures; they stay recorded.
     pub fn undo_throttles(&self) -> Vec<FileError> {
         let mut failures = Vec::new();
         let mut notes = self.lock();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is logged in. That a process leads a session with a terminal says nothing: anybody can open a
-//! pseudoterminal (`script`). What counts is what only root can bring about: a record of logind or
-//! in utmp, a program for logins above it, or a terminal that is no pseudoterminal.
+//! Who is logged in. That a process leads a session with a terminal proves nothing: anybody can
+//! open a pseudoterminal (`script`). What counts is what only root can bring about: a record of
+//! logind or in utmp, a login program above it, or a terminal that is not a pseudoterminal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -45,7 +45,7 @@ pub(super) struct Logins<'a> {
 }
 
 impl Logins<'_> {
-    /// Whether the process leads a session somebody is logged in with.
+    /// Whether the process leads a session in which somebody is logged in.
     pub fn is_login(&self, pid: u32, stat: &Stat) -> bool {
         if stat.session != pid || !stat.has_terminal {
             return false;
@@ -136,8 +136,8 @@ fn pty_name(device: u32) -> Option<String> {
         .then(|| format!("pts/{}", (major - PTY_MAJORS.start()) * 256 + minor))
 }
 
-/// It runs a program for logins, from a file that none but root can change. One that cannot be asked
-/// counts, so that nobody's login is harmed.
+/// It runs a login program, from a file that only root can change. If this cannot be determined it
+/// counts as one, so that no login is harmed.
 fn lets_in(process: &Process) -> bool {
     let path = process.path("exe");
     let Ok(target) = fs::read_link(&path) else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holding a cgroup back: less memory, a pause, or its end. Asked for by name only, refused for
-//! whatever holds init, the session or this program, and taken back when dropped or, should the
-//! program be killed, by the next one.
+//! Holding a cgroup back: less memory, a pause, or its end. Only on explicit request; refused for a
+//! cgroup that holds init, the session or this program; undone when dropped or, if the program is
+//! killed, by the next one.
 
 pub(crate) mod format;
 mod kill;
@@ -103,8 +103,8 @@ impl Throttle {
     }
 
     /// Holds the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which counts when
-    /// the machine is short. Neither makes the kernel kill. A limit that somebody else has set and
-    /// that is lower stays. Returns the file with the limit.
+    /// the machine is short. Neither makes the kernel kill. A lower limit set by somebody else
+    /// stays. Returns the file with the limit.
     ///
     /// # Errors
     /// [`ThrottleError`]; nothing was done then.
@@ -121,8 +121,8 @@ impl Throttle {
         self.set(cgroup, Kind::Squeeze, file, limit_bytes)
     }
 
-    /// Whether a file is so low already, and will stay so without a squeeze, or by one. What is low
-    /// by a limit of ours may go before the squeeze does.
+    /// Whether a file is already this low, and will stay so without a squeeze, or because of one. A
+    /// low value due to a limit of our own may be removed before the squeeze.
     fn is_lower(
         &self,
         cgroup: &Cgroup,
@@ -140,9 +140,8 @@ impl Throttle {
     }
 
     /// Limits the memory of a cgroup: `memory.high`, or in v1 the limit itself, where the kernel
-    /// kills when it cannot reclaim. What is too much is reclaimed first (`memory.reclaim`, where
-    /// there is that): better asked for than found missing by whoever allocates. Returns the file
-    /// that was written.
+    /// kills when it cannot reclaim. The excess is reclaimed first (`memory.reclaim`, if it
+    /// exists), so that allocating tasks do not have to do it. Returns the file that was written.
     ///
     /// # Errors
     /// [`ThrottleError`]; in v1 also that not enough could be reclaimed. The limit stays as it was.
@@ -154,7 +153,7 @@ impl Throttle {
         self.check(cgroup)?;
         let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
         if usage_bytes > limit_bytes && cgroup.can_reclaim() {
-            // Less than all is no failure: the limit goes on from there.
+            // Reclaiming less than everything is not a failure: the limit continues from there.
             cgroup.reclaim(usage_bytes - limit_bytes, true)?;
         }
         self.set(cgroup, Kind::Limit, file, limit_bytes)
@@ -168,7 +167,7 @@ impl Throttle {
         self.take_back(cgroup, Kind::Limit)
     }
 
-    /// Leaves a limit as it is for good: it is not taken back any more.
+    /// Leaves a limit in place for good: it is no longer undone.
     ///
     /// # Errors
     /// The ledger cannot be written.
@@ -273,7 +272,7 @@ impl Throttle {
     fn freeze_v2(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         let file = cgroup.dir().join("cgroup.freeze");
         if error::read(&file)?.trim() == "1" {
-            // By somebody else, who will let it go on.
+            // By somebody else, who will thaw it.
             return Ok(());
         }
         self.note(
@@ -311,7 +310,7 @@ impl Throttle {
         };
         let state = dir.join("freezer.state");
         if is_own && error::read(&state)?.trim() != "THAWED" {
-            // By somebody else, who will let it go on.
+            // By somebody else, who will thaw it.
             return Ok(());
         }
         steps.push(Step::Write {
@@ -350,8 +349,8 @@ impl Throttle {
         self.take_back(cgroup, Kind::Freeze)
     }
 
-    /// Kills all processes of a cgroup and of those below it, those that are forked meanwhile
-    /// included, for up to two seconds. Returns who has ended, and who has not.
+    /// Kills all processes of a cgroup and of those below it, including those forked in the
+    /// meantime, for up to two seconds. Returns which processes have ended, and which have not.
     ///
     /// # Errors
     /// [`ThrottleError`]; some may have been killed.
@@ -398,7 +397,7 @@ impl Throttle {
 
 /// Gives a file the value that it has.
 fn back_to(file: &Path, now: &str) -> Step {
-    // v1 tells "no limit" as a number that it takes only as -1.
+    // v1 reports "no limit" as a number that it accepts only as -1.
     let is_none = now.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
     Step::Write {
         file: file.to_owned(),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a ledger lies: a directory that nobody else can write to, opened without following links.
+//! The location of a ledger: a directory that nobody else can write to, opened without following
+//! links.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
@@ -19,7 +20,7 @@ const SIZE_MAX: u64 = 64 << 20;
 /// A directory with a ledger in it, or without one yet.
 ///
 /// Its lines are carried out with all privileges, so it must be certain who could have written
-/// them. That is decided by the directories on the way to it, not by the owner of the file alone:
+/// them. That is decided by the directories on the path to it, not by the owner of the file alone:
 ///
 /// * If one of them is ours (or root's) and closed to all others (no search permission), nobody
 ///   else gets at anything below, and what is below is trusted whoever owns it: a ledger that
@@ -111,7 +112,7 @@ impl Place {
     /// The ledger; `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read, is no file, or somebody else may have written it.
+    /// It cannot be read, is not a file, or somebody else may have written it.
     pub fn read(&self) -> Result<Option<Vec<u8>>, FileError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()) {
@@ -122,7 +123,7 @@ impl Place {
         };
         let stat = rustix::fs::fstat(&fd).map_err(|errno| unreadable(&self.path, errno))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(untrusted(&self.path, "it is no file"));
+            return Err(untrusted(&self.path, "it is not a file"));
         }
         if !self.is_closed && !is_ours(&stat) {
             return Err(untrusted(&self.path, "it belongs to another user"));
@@ -140,8 +141,8 @@ impl Place {
         Ok(Some(bytes))
     }
 
-    /// Replaces the ledger whole: whatever happens, the old one or the new one is there. When this
-    /// returns the new one is on the disk, and its name as well.
+    /// Replaces the whole ledger: whatever happens, either the old one or the new one exists. When
+    /// this returns the new one is on disk, and so is its name.
     ///
     /// # Errors
     /// The disk is full or read-only; then the old one stays.
@@ -193,7 +194,7 @@ impl Place {
 
     fn unlink(&self, name: &OsStr) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
-            // A read-only file system says so also of what is not there.
+            // A read-only file system reports this also for missing files.
             Err(Errno::ROFS) if !self.exists(name) => Ok(()),
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -213,8 +214,8 @@ impl Place {
     }
 }
 
-/// Opens a path without links part by part, and tells whether one of its directories is closed to
-/// all others.
+/// Opens a path without links component by component, and returns whether one of its directories is
+/// closed to all others.
 fn walk(real: &Path) -> Result<(OwnedFd, bool), FileError> {
     let mut at = PathBuf::from("/");
     let open = |dir: Option<&OwnedFd>, name: &OsStr, last: bool, at: &Path| {
@@ -246,7 +247,7 @@ fn walk(real: &Path) -> Result<(OwnedFd, bool), FileError> {
     Ok((dir, is_closed))
 }
 
-/// Refuses a directory in which others could put a ledger; tells whether it is closed to them.
+/// Refuses a directory in which others could put a ledger; returns whether it is closed to them.
 fn check(dir: &OwnedFd, at: &Path, is_last: bool) -> Result<bool, FileError> {
     let stat = rustix::fs::fstat(dir).map_err(|errno| unreadable(at, errno))?;
     let is_sticky = stat.st_mode & 0o1000 != 0 && !is_last;

@@ -125,7 +125,7 @@ fn links_and_what_is_no_file_are_refused() {
     place(&real).remove().unwrap();
     fs::create_dir(real.join("ledger")).unwrap();
     let error = place(&real).read().unwrap_err().to_string();
-    assert!(error.contains("it is no file"), "{error}");
+    assert!(error.contains("it is not a file"), "{error}");
     // A directory may be reached by a link: a unit's state directory is.
     symlink(&real, top.path().join("link")).unwrap();
     assert_eq!(place(&top.path().join("link")).path(), place(&real).path());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program that was killed leaves in the file system: a mount that nobody answers for, plain
-//! files in its place, a socket that nobody listens to.
+//! What a killed program leaves in the file system: a dead mount, plain files in its place, a dead
+//! socket.
 
 use std::ffi::OsString;
 use std::fs;
@@ -47,7 +47,7 @@ impl Mounted {
 }
 
 /// Removes what a killed program left of its report files: unmounts them, or deletes plain ones.
-/// What somebody answers for is left alone, and so is what is not of this program.
+/// Anything still served, or not created by this program, is left alone.
 ///
 /// # Errors
 /// It cannot be unmounted or deleted.
@@ -74,7 +74,7 @@ pub(super) fn clear(dir: &Path) -> Result<(), FileError> {
     Ok(())
 }
 
-/// Whether nobody answers for a FUSE file system any more.
+/// Whether a FUSE file system is no longer served.
 pub fn is_abandoned(path: &Path) -> bool {
     let answer = fs::metadata(path);
     answer.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))

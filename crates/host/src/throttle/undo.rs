@@ -10,7 +10,7 @@ use super::stale;
 use crate::error::{self, FileError};
 
 /// The only files that an undo writes to. A ledger that names another one is not carried out: even
-/// who could forge a line could do no more than thaw a cgroup or change its limit.
+/// somebody who could forge a line could only thaw a cgroup or change its limit.
 const WRITABLE: [&str; 5] = [
     "memory.high",
     "memory.limit_in_bytes",
@@ -29,8 +29,8 @@ pub enum Step {
         /// The value.
         value: String,
     },
-    /// A value that was given to a file. Once it holds none of those it was given, somebody else
-    /// has set it since, and a [`Write`](Step::Write) to it is left out.
+    /// A value that was given to a file. If the file holds none of the values it was given,
+    /// somebody else has set it since, and a [`Write`](Step::Write) to it is skipped.
     Given {
         /// The file.
         file: PathBuf,
@@ -44,7 +44,7 @@ pub enum Step {
         /// Where they go.
         to: PathBuf,
     },
-    /// Unmount report files that nobody answers for any more, and remove plain ones.
+    /// Unmount report files that are no longer served, and remove plain ones.
     Unmount {
         /// Where they are.
         dir: PathBuf,

@@ -21,7 +21,7 @@ pub enum Untouchable {
     Ancestor,
     /// It holds a process of the session of this program.
     Session,
-    /// It holds the shell somebody is logged in with, at a terminal.
+    /// It holds a login shell at a terminal.
     LoginShell,
 }
 
@@ -63,7 +63,7 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
         } else if ancestors.contains(&pid) {
             Some(Untouchable::Ancestor)
         } else {
-            // One that is gone by now stands in nobody's way.
+            // A process that has gone in the meantime is not an obstacle.
             let stat = stat(pid).ok()?;
             if Some(stat.session) == own_session {
                 Some(Untouchable::Session)

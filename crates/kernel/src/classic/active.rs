@@ -13,9 +13,9 @@ use crate::tracepoint::Tracepoint;
 use crate::world::World;
 
 /// Looks at up to one chunk of an active list (`shrink_active_list`): pages go to the inactive list
-/// with clear accessed bits, whatever these said, and are workingset from now on. Only code
-/// (executable file mappings) that was used stays active. The referenced flag survives, so a page
-/// that reclaim once activated needs one more sighting only.
+/// with clear accessed bits, whatever their previous state, and are workingset from now on. Only
+/// code (executable file mappings) that was used stays active. The referenced flag survives, so a
+/// page that reclaim once activated needs only one more sighting.
 pub fn shrink_active<W: World>(
     lru: &mut Lru,
     world: &mut W,

@@ -62,7 +62,7 @@ fn is_low(counts: &Counts, folio_type: FolioType, settings: &Settings) -> bool {
     inactive_is_low(inactive, active, settings.size_scale)
 }
 
-/// Begins a pass over a node: what the target's costs and sizes say (`prepare_scan_control`).
+/// Starts a pass over a node, from the target's costs and sizes (`prepare_scan_control`).
 pub fn prepare(lru: &Lru, world: &impl World, node: NodeId, sc: &mut ScanControl) {
     let target = lru.memcgs[sc.target.index()].lruvecs[node.index()];
     let counts = stats::counts(lru, target);
@@ -144,8 +144,9 @@ fn choose(sc: &ScanControl, swappiness: u32, can_swap: bool) -> Balance {
     }
 }
 
-/// Shares of anon and file by what each has cost (`calculate_pressure_balance`): with no cost they
-/// are as swappiness says; a type that alone has cost keeps a share, so that it is tried again.
+/// Shares of anon and file according to what each has cost (`calculate_pressure_balance`): without
+/// cost they follow swappiness; a type that alone has cost keeps a share, so that it is tried
+/// again.
 #[must_use]
 pub fn shares(cost: [u64; 2], swappiness: u32) -> [u64; 2] {
     let both = cost[0] + cost[1];
@@ -157,7 +158,7 @@ pub fn shares(cost: [u64; 2], swappiness: u32) -> [u64; 2] {
 }
 
 impl Balance {
-    /// What is left of `scan` pages for a list of anon or file.
+    /// The part of `scan` pages for a list of anon or file.
     fn apply(self, scan: u64, file: bool, online: bool) -> u64 {
         match self {
             Balance::Equal => scan,

@@ -96,7 +96,7 @@ fn too_many_isolated(lru: &Lru, node: NodeId, folio_type: FolioType, sc: &ScanCo
     isolated > allowed
 }
 
-/// Adds what one chunk looked like to what the pass has seen.
+/// Adds the state of one chunk to what the pass has seen.
 fn remember(pass: &mut Seen, chunk: &Seen, folio_type: FolioType, taken_pages: u64) {
     pass.dirty += chunk.dirty;
     pass.unqueued_dirty += chunk.unqueued_dirty;

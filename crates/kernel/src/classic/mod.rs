@@ -3,9 +3,9 @@
 //! the refault test on nonresident ages. The baseline the multi-gen LRU is compared with.
 //!
 //! Rules are those of `mm/vmscan.c`, `mm/swap.c` and `mm/workingset.c` of 6.12 and 7.2, which agree
-//! in all that decides which page goes; [`Settings`] holds the little that differs. Most decisions
-//! read list sizes through statistics that are flushed only every two seconds ([`stats`]), not the
-//! lists themselves; that lag explains most of the kernel's counts.
+//! in everything that decides which page goes; [`Settings`] holds the few differences. Most
+//! decisions read list sizes through statistics that are flushed only every two seconds
+//! ([`stats`]), not the lists themselves; that lag explains most of the kernel's counts.
 
 pub mod access;
 pub mod active;

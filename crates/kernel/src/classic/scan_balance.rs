@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one reclaim call knows of the balance between anon and file.
+//! What one reclaim call knows about the balance between anon and file.
 
-/// Scan balance of one reclaim call, evaluated anew for every node and priority
-/// (`prepare_scan_control`) but for the marks that retries set.
+/// Scan balance of one reclaim call, evaluated for every node and priority (`prepare_scan_control`)
+/// except for the marks that retries set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanBalance {
     /// Costs of the target when the pass began, by type.

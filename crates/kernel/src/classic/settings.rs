@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What of the classic LRU differs between kernels and runs.
+//! Differences of the classic LRU between kernels and runs.
 
 use crate::reclaim::scope::ListScope;
 use crate::refault_distance::Rule;
@@ -9,8 +9,8 @@ use crate::refault_distance::Rule;
 pub struct Settings {
     /// Whether each node has lists, or each zone (Linux up to 4.7).
     pub list_scope: ListScope,
-    /// Every decision reads sizes as they are now, as if statistics were flushed all the time.
-    /// Off in every kernel; shows what the lag costs.
+    /// Every decision reads current sizes, as if statistics were flushed all the time. Off in every
+    /// kernel; shows what the lag costs.
     pub exact_stats: bool,
     /// Bytes are multiplied by this before the inactive target is computed, for machines that are
     /// simulated at a fraction of their size. 1 for none.
@@ -21,15 +21,15 @@ pub struct Settings {
     /// like any other (`SWAP_CLUSTER_MAX_SKIPPED`, 7.2). `None`: no limit (6.12).
     pub max_zone_skips: Option<u64>,
     /// A node whose kswapd gave up gets it back only once it is balanced (7.2), not as soon as
-    /// anyone reclaims anything on it (6.12).
+    /// anything is reclaimed on it (6.12).
     pub balanced_node_revives_kswapd: bool,
     /// Pages that reclaim meets dirty or under writeback stay on the inactive list, to be met
     /// again, and one chunk of nothing else lets kswapd write (Linux up to 4.10). Later they go to
     /// the active list until the flusher is through with them.
     pub dirty_stays_inactive: bool,
-    /// Direct reclaim sleeps for a tick on a congested node, and where it makes no progress. Linux
-    /// up to 5.15 sleeps only while a device says that it is congested, which block devices with
-    /// several queues never do.
+    /// Direct reclaim sleeps for a tick on a congested node, and if it makes no progress. Linux up
+    /// to 5.15 sleeps only while a device reports congestion, which block devices with several
+    /// queues never do.
     pub progress_waits: bool,
     /// Bits a shadow has for the age, by type.
     pub timestamp_bits: [u32; 2],

@@ -63,7 +63,7 @@ fn shrink_list<W: World>(
     0
 }
 
-/// What is left to scan of each list, and what was meant.
+/// What is left to scan of each list, and what was intended.
 struct ScanRest {
     left: [u64; 4],
     target: [u64; 4],

@@ -42,7 +42,7 @@ pub fn counts(lru: &Lru, lruvec: LruvecId) -> Counts {
     }
 }
 
-/// Sizes and activations of a subtree as they are now.
+/// Current sizes and activations of a subtree.
 #[must_use]
 pub fn exact_counts(lru: &Lru, lruvec: LruvecId) -> Counts {
     let mut sum = own_counts(lru, lruvec.index());

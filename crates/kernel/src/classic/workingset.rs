@@ -78,7 +78,7 @@ pub fn refault(lru: &mut Lru, world: &impl World, pfn: Pfn, shadow: u64) {
     }
 }
 
-/// The lruvec whose reclaim evicted a page. If its cgroup is gone its sizes say nothing.
+/// The lruvec whose reclaim evicted a page. If its cgroup is gone its sizes are meaningless.
 fn evicting_lruvec(lru: &Lru, shadow: Shadow) -> Option<LruvecId> {
     let memcg = lru.memcgs.get(shadow.memcg.index())?;
     memcg

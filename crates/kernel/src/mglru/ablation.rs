@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parts of the multi-gen LRU left out, for experiments: of no kernel version, so beside profiles.
+//! Parts of the multi-gen LRU to leave out, for experiments: not part of any kernel version, so
+//! separate from profiles.
 
 use std::ops::BitOr;
 

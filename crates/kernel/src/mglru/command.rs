@@ -65,8 +65,8 @@ impl Command {
     /// Parses what stands between two separators, leading blanks removed.
     ///
     /// # Errors
-    /// [`WriteError::Invalid`] for fewer than four fields, a field that is no number, or anything
-    /// left over.
+    /// [`WriteError::Invalid`] for fewer than four fields, a field that is not a number, or
+    /// anything left over.
     pub fn parse(text: &[u8], syntax: DebugfsSyntax) -> Result<Command, WriteError> {
         let mut scanner = Scanner::new(text);
         let verb = scanner.character().ok_or(WriteError::Invalid)?;

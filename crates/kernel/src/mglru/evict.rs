@@ -191,7 +191,7 @@ pub(super) fn choose(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappiness: 
     } else {
         FolioType::Anon
     };
-    // Before 6.14 the tiers of the chosen type are held against tier 0 of the other one.
+    // Before 6.14 the tiers of the chosen type are compared with tier 0 of the other one.
     let threshold = by_tier_zero.then(|| {
         state.control.tier_threshold(
             profile,
@@ -235,7 +235,7 @@ fn reclaim_batch<W: World>(
     lru.mglru_machine.retried = retried;
 }
 
-/// Adds up what a batch came to, and wakes the flusher if all of it was dirty and unqueued.
+/// Adds up the results of a batch, and wakes the flusher if all of it was dirty and unqueued.
 fn account<W: World>(
     lru: &mut Lru,
     world: &mut W,

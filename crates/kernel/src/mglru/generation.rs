@@ -87,8 +87,8 @@ impl State {
     }
 
     /// Pages that count as active (the two youngest generations) or inactive. All slots count: a
-    /// folio that was promoted where it lay and then reparented can name a slot that has been
-    /// retired in the parent, whose generations mean other times.
+    /// folio that was promoted in place and then reparented can name a slot that has been retired
+    /// in the parent, whose generations mean other times.
     #[must_use]
     pub fn pages(&self, folio_type: FolioType, active: bool) -> u64 {
         (0..MAX_NR_GENS)

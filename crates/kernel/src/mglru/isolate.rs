@@ -14,7 +14,7 @@ use super::insert::{del_folio, relist};
 use super::settings::Settings;
 use super::{MIN_LRU_BATCH, MIN_NR_GENS, NR_ZONES, generation_of};
 
-/// What a scan of one type came to, in pages.
+/// The result of a scan of one type, in pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scan {
     /// Looked at.

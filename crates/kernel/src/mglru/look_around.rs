@@ -38,8 +38,8 @@ fn window(vma: &Vma, vpn: u64) -> Option<std::ops::Range<u64>> {
     }
 }
 
-/// Clears the accessed bits around an entry that was found accessed, and treats the folios there
-/// as accessed too. `pfn` is the isolated folio whose mapping led here; its bit is cleared already.
+/// Clears the accessed bits around an entry that was found accessed, and treats the folios there as
+/// accessed too. `pfn` is the isolated folio whose mapping led here; its bit is already cleared.
 pub(crate) fn look_around(
     lru: &mut Lru,
     table: &mut PteTable,
@@ -129,8 +129,8 @@ pub(super) fn promote(folios: &mut FolioTable, walk: &mut Walk, pfn: Pfn, younge
     walk.count_move(folio, old, youngest);
 }
 
-/// Remembers a folio whose dirty bit only the page table knows. Anon folios outside the swap cache
-/// need no mark: they are written when they are swapped.
+/// Remembers a folio whose dirty bit exists only in the page table. Anon folios outside the swap
+/// cache need no mark: they are written when they are swapped.
 #[inline]
 pub(super) fn note_dirty(lru: &mut Lru, pte: Pte, pfn: Pfn) {
     let folio = &lru.folios[pfn];

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Thrashing prevention: rather kill a task than evict what was used a moment ago
-//! (`lru_gen_age_node`).
+//! Thrashing prevention: kill a task rather than evict recently used memory (`lru_gen_age_node`).
 
 use crate::folio::FolioType;
 use crate::ids::{LruvecId, MemcgId, NodeId};

@@ -57,7 +57,7 @@ impl MmTable {
         }
     }
 
-    /// Clears the bit of a node and tells whether it was set.
+    /// Clears the bit of a node and returns whether it was set.
     pub(super) fn take_ran(&mut self, mm: MmId, node: u32) -> bool {
         let bit = 1 << (node % 64);
         let mm = self.link(mm);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What differs between kernel versions: data, and the small functions that read it. Nothing else
-//! in the multi-gen LRU asks for a version. `docs/inside/profiles.md` lists the differences in words.
+//! Differences between kernel versions: data, and the small functions that read it. Nothing else in
+//! the multi-gen LRU asks for a version. `docs/inside/profiles.md` lists the differences in words.
 //!
 //! `7.2` is Linux 7.2 (rework of 6.14 and of 2026), `6.12` the long-term kernel before that rework,
-//! `6.14` what that rework alone makes of it, `v6` the patch set of January 2022.
+//! `6.14` the result of that rework alone, `v6` the patch set of January 2022.
 
 use super::ablation::{Ablation, Part};
 use crate::folio::{Flag, Folio, FolioType};
@@ -43,7 +43,7 @@ pub enum AgingRule {
 /// How much one pass over a lruvec evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimLoop {
-    /// Rounds of up to 64 isolated folios until the amount, worked out anew each round, is scanned;
+    /// Rounds of up to 64 isolated folios until the amount, recomputed each round, is scanned;
     /// aging ends the pass.
     Rounds,
     /// Batches of at most 64 examined folios out of an amount fixed at the start; aging does not
@@ -348,7 +348,7 @@ impl Profile {
         }
     }
 
-    /// Cold advice: clears what the profile clears at once, and tells whether the folio may stay
+    /// Cold advice: clears what the profile clears at once, and returns whether the folio may stay
     /// where it is.
     pub fn deactivate_in_place(&self, folio: &mut Folio, min_seq: [u64; 2]) -> bool {
         match self.usage {

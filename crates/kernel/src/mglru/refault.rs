@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shadows of evicted folios, and what their return says (`lru_gen_eviction`, `lru_gen_refault`).
+//! Shadows of evicted folios, and what their return means (`lru_gen_eviction`, `lru_gen_refault`).
 
 use crate::folio::{Flag, Pfn};
 use crate::lru::Lru;

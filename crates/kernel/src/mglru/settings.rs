@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Run-time settings of the multi-gen LRU, and what a machine keeps for it beside its lruvecs.
+//! Run-time settings of the multi-gen LRU, and per-machine state outside its lruvecs.
 
 use rand_pcg::Pcg32;
 
@@ -37,8 +37,8 @@ pub struct Settings {
     pub keep_restored_refs: bool,
     /// Pages read back from a short distance skip the oldest generation.
     pub refault_distance: Option<Rule>,
-    /// At swappiness 0 anon is evicted after all once next to no file page is left, as the classic
-    /// LRU does; the kernel's multi-gen LRU rather runs out of memory.
+    /// At swappiness 0 anon is evicted after all once almost no file page is left, as the classic
+    /// LRU does; the kernel's multi-gen LRU runs out of memory instead.
     pub swap_last_resort: bool,
     /// Features switched off, for experiments.
     pub ablation: Ablation,

@@ -59,7 +59,7 @@ pub fn min_ttl_show(lru: &Lru) -> String {
 /// Writes `min_ttl_ms`.
 ///
 /// # Errors
-/// [`WriteError::Invalid`] if it is no unsigned 32-bit number.
+/// [`WriteError::Invalid`] if it is not an unsigned 32-bit number.
 pub fn min_ttl_store(lru: &mut Lru, text: &[u8]) -> Result<usize, WriteError> {
     if text.is_empty() {
         return Ok(0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What always holds between operations: a check of one lruvec for tests and for doubt.
+//! Invariants between operations: a check of one lruvec for tests and for debugging.
 
 use crate::folio::{Flag, FolioTable, FolioType, Pfn};
 use crate::ids::LruvecId;
@@ -33,7 +33,7 @@ pub enum Inconsistency {
         t: usize,
         /// Zone.
         zone: usize,
-        /// Pages whose generation field says so.
+        /// Pages counted by their generation field.
         counted: i64,
         /// Pages the size says.
         kept: i64,

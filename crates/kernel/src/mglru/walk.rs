@@ -166,8 +166,8 @@ fn next_vma<W: World>(world: &W, round: &Round, mm: MmId, vpn: u64) -> Option<Vm
     Some(vma)
 }
 
-/// Where to go on after a range that maps nothing. Empty ranges count as one entry each as far as
-/// their 1 GiB reaches.
+/// Where to continue after a range that maps nothing. Empty ranges count as one entry each as far
+/// as their 1 GiB reaches.
 fn skip_hole<W: World>(world: &W, round: &mut Round, mm: MmId, start: u64, end: u64) -> u64 {
     let next_range = start - start % PAGES_PER_PMD + PAGES_PER_PMD;
     let next = world
@@ -258,7 +258,7 @@ fn walk_entries<W: World>(
     is_dense(total, young)
 }
 
-/// Takes the accessed bit of one entry and tells the folio; whether there was one to take.
+/// Takes the accessed bit of one entry and marks the folio; returns whether there was one to take.
 #[inline]
 fn take_sighting(lru: &mut Lru, round: &Round, pte: &mut Pte, vma: &Vma) -> bool {
     if !pte.young() {
@@ -279,7 +279,7 @@ fn take_sighting(lru: &mut Lru, round: &Round, pte: &mut Pte, vma: &Vma) -> bool
     true
 }
 
-/// Tells the lruvec what was moved once at least `least` pages were.
+/// Passes the moves to the lruvec once at least `least` pages were moved.
 fn flush_if(lru: &mut Lru, round: &Round, least: u64) {
     if lru.mglru_machine.walk.batched >= least {
         lru.work.lru_locks += 1;

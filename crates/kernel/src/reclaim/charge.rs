@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a charge that does not fit below a limit does next (`try_charge_memcg`).
+//! What happens to a charge that does not fit below a limit (`try_charge_memcg`).
 //!
-//! The world keeps counters and stocks; this decides. A charge first takes from the CPU's stock,
-//! then tries [`CHARGE_BATCH`] pages, then exactly what it needs, and only then asks here.
+//! The world keeps counters and stocks; this module decides. A charge first takes from the CPU's
+//! stock, then tries [`CHARGE_BATCH`] pages, then exactly what it needs, and only then asks here.
 
 use super::MAX_RECLAIM_RETRIES;
 
@@ -79,8 +79,8 @@ impl ChargeRetry {
         ChargeStep::Oom
     }
 
-    /// The OOM killer was asked: a kill makes room and starts the count of retries anew, without
-    /// one the charge fails.
+    /// The OOM killer was invoked: a kill makes room and restarts the count of retries; without one
+    /// the charge fails.
     pub fn after_oom(&mut self, killed: bool) -> ChargeStep {
         if !killed {
             return ChargeStep::Fail;

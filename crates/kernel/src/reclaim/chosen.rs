@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reclaiming folios somebody chose: `MADV_PAGEOUT`.
+//! Reclaiming folios chosen by the caller: `MADV_PAGEOUT`.
 
 use crate::folio::{Flag, Pfn};
 use crate::lru::Lru;
@@ -7,10 +7,10 @@ use crate::reclaim::shrink_folios::shrink_folios;
 use crate::reclaim::{Reclaimer, ScanControl};
 use crate::world::World;
 
-/// Reclaims the folios whatever references they have (`reclaim_pages`, Linux 6.12: each is isolated
-/// from its list, and what cannot go is put back). Where writing takes time they are unmapped and
-/// written now and freed by a second call, or by reclaim, once that is done. Returns the pages freed
-/// by type, anon and file.
+/// Reclaims the folios regardless of their references (`reclaim_pages`, Linux 6.12: each is
+/// isolated from its list, and what cannot go is put back). Where writing takes time they are
+/// unmapped and written now and freed by a second call, or by reclaim, once that is done. Returns
+/// the pages freed by type, anon and file.
 pub fn reclaim_chosen<W: World>(
     lru: &mut Lru,
     world: &mut W,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The background thread of a node: keeps free memory above the watermarks (`kswapd`).
 //!
-//! A state machine that the world steps, so that everything else on the machine goes on between two
-//! priorities: [`Kswapd::wake`] when an allocation fails the low watermark, [`Kswapd::step`] until
-//! it says to wait.
+//! A state machine that the world steps, so that everything else on the machine continues between
+//! two priorities: [`Kswapd::wake`] when an allocation fails the low watermark, [`Kswapd::step`]
+//! until it says to wait.
 
 use super::kswapd_zones::{self, Step};
 use super::node::shrink_node;
@@ -20,7 +20,7 @@ use crate::world::{Throttle, World};
 /// How long kswapd dozes before it trusts that the node stays balanced, in ns.
 pub const NAP_NS: u64 = 100_000_000;
 
-/// A request to kswapd: the strongest of all since it last looked.
+/// A request to kswapd: the strongest of all since its last look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     order: u32,
@@ -52,7 +52,7 @@ pub struct Counters {
 #[derive(Clone, Debug)]
 enum State {
     Sleeping,
-    /// Dozing; the flag tells whether it was woken meanwhile.
+    /// Dozing; the flag says whether it was woken in the meantime.
     Napping {
         woken: bool,
     },
@@ -71,9 +71,9 @@ pub struct Kswapd {
     cpu: usize,
     /// Asked for and not yet begun.
     pending: Option<Request>,
-    /// The run under way, or the last one.
+    /// The current run, or the last one.
     current: Request,
-    /// The order the last run could do anything for.
+    /// The highest order for which the last run could do anything.
     reclaim_order: u32,
     state: State,
     /// What it went through.
@@ -290,7 +290,7 @@ impl Kswapd {
         Next::Run
     }
 
-    /// Turns to what was asked for meanwhile: single pages, unless more.
+    /// Turns to what was requested in the meantime: single pages, unless more.
     fn take_request(&mut self) {
         self.current = Request {
             order: self.pending.map_or(0, |asked| asked.order),

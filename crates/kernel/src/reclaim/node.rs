@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One pass over a node: its cgroups in tree order, and what the state of the folios seen asks for.
+//! One pass over a node: its cgroups in tree order, and the reaction to the state of the folios
+//! seen.
 
 use super::throttle::throttle;
 use super::tree::TreeWalk;
@@ -69,14 +70,14 @@ fn shrink_cgroups<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut
             break;
         }
     }
-    // Pages of slab belong to nobody in particular: they count for the machine only.
+    // Slab pages belong to no cgroup in particular: they count only for the machine.
     if sc.is_global() {
         sc.nr_reclaimed += slab_reclaimed;
     }
 }
 
-/// Whether a cgroup is to be left alone: below `memory.min`, or below `memory.low` while there is
-/// hope elsewhere. Protection holds against reclaim from above only.
+/// Whether a cgroup is to be left alone: below `memory.min`, or below `memory.low` while other
+/// cgroups can still be reclaimed. Protection only applies to reclaim from above.
 fn is_protected<W: World>(lru: &mut Lru, world: &W, memcg: MemcgId, sc: &mut ScanControl) -> bool {
     if memcg == sc.target || memcg == MemcgId::ROOT {
         return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When an allocation gives up on reclaim, and whom the OOM killer picks.
+//! When an allocation gives up on reclaim, and which task the OOM killer selects.
 
 use super::MAX_RECLAIM_RETRIES;
 use crate::world::ZoneState;

@@ -94,8 +94,8 @@ pub(crate) fn accessed<W: World>(
     accessed
 }
 
-/// Whether a folio was accessed through a mapping, given its accessed bit, where somebody else clears
-/// these bits to watch accesses: what he cleared he has remembered in a flag, which counts once.
+/// Whether a folio was accessed through a mapping, given its accessed bit, where an access monitor
+/// also clears these bits: bits cleared by the monitor are remembered in a flag, which counts once.
 fn note_watched(folio: &mut Folio, young: bool) -> bool {
     if !folio.has_any(Flag::Idle as u32 | Flag::Young as u32) {
         return young;

@@ -55,9 +55,9 @@ impl ListScope {
         }
     }
 
-    /// The `step`-th of `reclaim_nodes` that a direct reclaim of a task on `local` visits: nodes from
-    /// the local one on; zones in zonelist order, each node from its highest zone down, whatever the
-    /// age of the pages there.
+    /// The `step`-th of `reclaim_nodes` that a direct reclaim of a task on `local` visits: nodes
+    /// from the local one on; zones in zonelist order, each node from its highest zone down,
+    /// regardless of the age of the pages there.
     #[inline]
     #[must_use]
     pub fn visit(self, local: NodeId, step: u32, reclaim_nodes: u32) -> NodeId {

@@ -8,7 +8,7 @@ use crate::reclaim::references::{self, References};
 use crate::reclaim::{Reclaimer, ScanControl, Seen};
 use crate::world::{PageoutOutcome, World};
 
-/// What came of a batch, in pages.
+/// The result of a batch, in pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BatchOutcome {
     /// Freed.
@@ -30,7 +30,7 @@ pub struct BatchOutcome {
 enum Fate {
     /// It is gone.
     Freed,
-    /// Back to the lists as it is.
+    /// Back to the lists unchanged.
     Keep,
     /// Back to the lists, active.
     Activate,
@@ -96,7 +96,7 @@ fn decide<W: World>(
     if mapped && !sc.may_unmap {
         return Fate::Keep;
     }
-    // Before 6.14 a walk that met the isolated folio says so by this flag.
+    // Before 6.14 a walk that met the isolated folio indicates it by this flag.
     if lru.mode.is_multi_gen()
         && lru.mglru.profile.first_sighting_promotes
         && !ignore_references
@@ -172,7 +172,7 @@ fn out_of_the_way(lru: &Lru) -> Fate {
     }
 }
 
-/// Swap, unmap, write, free: what is left to do for a folio that nobody used.
+/// Swap, unmap, write, free: the remaining steps for a folio that nobody used.
 fn reclaim<W: World>(
     lru: &mut Lru,
     world: &mut W,

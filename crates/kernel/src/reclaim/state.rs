@@ -39,7 +39,7 @@ pub struct LruvecState {
     pub node_congested: bool,
 }
 
-/// Where partial walks below a cgroup on a node have come to. Reclaimers share it: each goes on
+/// The progress of partial walks below a cgroup on a node. Reclaimers share it: each continues
 /// where the last one stopped, so that all cgroups bear the pressure in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeCursor {

@@ -19,8 +19,8 @@ pub fn timeout_ns(reason: Throttle) -> u64 {
     }
 }
 
-/// Sends the reclaimer to sleep. On a hopeless node nobody waits for progress that will not come,
-/// and before 5.16 nobody did anywhere.
+/// Sends the reclaimer to sleep. On a hopeless node no task waits for progress that will not come,
+/// and before 5.16 no task did anywhere.
 pub fn throttle<W: World>(lru: &Lru, world: &mut W, node: NodeId, reason: Throttle) {
     let waits_for_progress = matches!(reason, Throttle::NoProgress | Throttle::Congested);
     let never = lru.nodes[node.index()].is_hopeless() || !lru.classic.progress_waits;
@@ -30,8 +30,8 @@ pub fn throttle<W: World>(lru: &Lru, world: &mut W, node: NodeId, reason: Thrott
     world.throttle(node, reason, timeout_ns(reason));
 }
 
-/// After each priority of a direct reclaim: wakes those who wait for progress if there was more
-/// than an eighth of the scan, else waits for it itself before the last resort
+/// After each priority of a direct reclaim: wakes the tasks that wait for progress if more than an
+/// eighth of the scan was reclaimed, otherwise waits for progress itself before the last resort
 /// (`consider_reclaim_throttle`).
 pub fn consider<W: World>(lru: &Lru, world: &mut W, node: NodeId, sc: &ScanControl) {
     if sc.nr_reclaimed > sc.nr_scanned >> 3 {

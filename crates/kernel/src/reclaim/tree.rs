@@ -26,7 +26,8 @@ impl TreeWalk {
         }
     }
 
-    /// Goes on from the shared cursor of `node` to the end of the tree; may be given up anywhere.
+    /// Continues from the shared cursor of `node` to the end of the tree; may be abandoned
+    /// anywhere.
     #[must_use]
     pub fn partial(root: MemcgId, node: NodeId) -> TreeWalk {
         TreeWalk {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watermarks: when kswapd runs and when allocations must reclaim themselves.
+//! Watermarks: when kswapd runs and when allocations must do direct reclaim.
 
 use crate::world::ZoneState;
 

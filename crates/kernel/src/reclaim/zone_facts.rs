@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What reclaim asks about the zones of a node where each has lists of its own (`mm/vmscan.c` of
-//! 4.6).
+//! What reclaim needs to know about the zones of a node if each has lists of its own (`mm/vmscan.c`
+//! of 4.6).
 
 use super::scope::{ListScope, ZONES};
 use super::watermark::is_above;
@@ -42,8 +42,8 @@ pub(super) fn is_reclaimable(lru: &Lru, world: &impl World, zone: NodeId) -> boo
     scanned < reclaimable_pages(lru, world, zone).saturating_mul(FRUITLESS_ROUNDS)
 }
 
-/// Whether global direct reclaim passes over a reclaim node: a zone that was scanned in vain, after
-/// the first priority, at which it is still polled. Never with lists per node.
+/// Whether global direct reclaim skips a reclaim node: a zone that was scanned in vain, after the
+/// first priority, at which it is still polled. Never with lists per node.
 pub(super) fn is_given_up(lru: &Lru, world: &impl World, zone: NodeId, sc: &ScanControl) -> bool {
     lru.classic.list_scope == ListScope::Zone
         && !sc.is_cgroup_reclaim()

@@ -4,13 +4,13 @@
 //! 2023-09, for how anon and file pages count together).
 //!
 //! Evicted pages form an imaginary, read-only "shadow LRU" behind the inactive list. One counter of
-//! evictions gives the place of each: a page that was evicted `SP` evictions ago is `SP` pages deep.
-//! It would still be in memory had it started on the active list if `SP` is less than that list is
-//! long. Two throttles keep this from activating everything:
+//! evictions gives the place of each: a page that was evicted `SP` evictions ago is `SP` pages
+//! deep. If `SP` is less than the length of the active list, the page would still be in memory had
+//! it started there. Two throttles keep this from activating everything:
 //!
-//! 1. pages that came back leave holes in the shadow LRU that are not filled, so that those far down
-//!    look farther still ([`Rule::holes_widen_distance`]);
-//! 2. once the active side is as long as the inactive one, `SP` is held against the latter: active
+//! 1. pages that came back leave holes in the shadow LRU that are not filled, so that those far
+//!    down appear even farther ([`Rule::holes_widen_distance`]);
+//! 2. once the active side is as long as the inactive one, `SP` is compared with the latter: active
 //!    pages are not challenged by ones used once ([`Rule::long_active_throttles`]).
 //!
 //! Only evictions age. The mainline test ages with activations too.
@@ -30,7 +30,7 @@ use crate::folio::FolioType;
 pub struct Rule {
     /// Throttle 1. Off: distances are shortened by the share of evicted pages that came back.
     pub holes_widen_distance: bool,
-    /// Throttle 2. Off: distances are held against the active side however long it is.
+    /// Throttle 2. Off: distances are compared with the active side however long it is.
     pub long_active_throttles: bool,
     /// Activations age too, as in the mainline test.
     pub activations_age: bool,
@@ -51,8 +51,8 @@ impl Rule {
     };
 
     /// Whether a page of a type that is `distance` pages deep in the shadow LRU is to be activated,
-    /// given the sizes of the cgroup that evicted it. Without free swap anon pages are no
-    /// competitors: they cannot make room.
+    /// given the sizes of the cgroup that evicted it. Without free swap, anon pages do not compete:
+    /// they cannot make room.
     #[must_use]
     pub fn activates(
         &self,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rule combined with the multi-gen LRU. A design of ours: the part of the series that did this
-//! is not public.
+//! The rule combined with the multi-gen LRU. This is our own design: the part of the series that
+//! did this is not public.
 //!
-//! Generations tell how long ago a page was evicted only in steps of a whole generation. Here its
-//! shadow also carries the count of evictions, so that the depth in the shadow LRU is known to the
-//! page. The oldest generation stands for the inactive side. A page read back through a file
-//! descriptor from a depth that the rule accepts enters the generation above the oldest, as part of
-//! the working set; the oldest is where it would be evicted from next. Faults keep their own rule,
-//! which is kinder still. The controller counts refaults as before.
+//! Generations show how long ago a page was evicted only in steps of a whole generation. Here its
+//! shadow also carries the count of evictions, so that the page's depth in the shadow LRU is known.
+//! The oldest generation stands for the inactive side. A page read back through a file descriptor
+//! from a depth that the rule accepts enters the generation above the oldest, as part of the
+//! working set; the oldest is the one evicted from next. Faults keep their own rule, which is even
+//! more lenient. The controller counts refaults as before.
 
 use super::Rule;
 use crate::classic::workingset::age_nonresident;

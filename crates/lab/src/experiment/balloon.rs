@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Guests with balloons on one host: machines of their own, whose memory the host changes while
-//! they run, by the working-set reports they send or not at all.
+//! Guests with balloons on one host: separate machines, whose memory the host changes while they
+//! run, according to the working-set reports they send, or not at all.
 //!
 //! The host is a receiver of each guest's reports, as the device of the proposed virtio-balloon
 //! extension would be; the messages themselves are not modelled. An inflated balloon is modelled as a
@@ -104,7 +104,7 @@ pub enum HostError {
     /// A workload is wrong.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// Too little memory for so many guests.
+    /// Too little memory for this many guests.
     #[error("{pages} pages are too few for {guests} guests: {FLOOR_PAGES} for each at least")]
     TooSmall {
         /// Pages of all.

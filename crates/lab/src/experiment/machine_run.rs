@@ -36,7 +36,7 @@ pub use plan::{MIN_MEMORY_PAGES, Plan, RunError, Subject};
 pub struct Lap {
     /// Which of the workload's kinds of process.
     pub process: usize,
-    /// Which task: processes that start anew keep theirs.
+    /// Which task: restarted processes keep theirs.
     pub task: usize,
     /// Which phase.
     pub phase: usize,
@@ -171,8 +171,8 @@ impl Run {
         self.groups.get(name).copied()
     }
 
-    /// Phases gone through so far by the workload's processes, in the order in which they ended;
-    /// not those of forked children and traces.
+    /// Phases completed so far by the workload's processes, in the order in which they ended; not
+    /// those of forked children and traces.
     pub fn laps(&self) -> &[Lap] {
         &self.laps
     }
@@ -197,7 +197,7 @@ impl Run {
         self.agent.as_ref()
     }
 
-    /// From now on keeps what is accessed beside what DAMON makes of it.
+    /// From now on records accesses together with DAMON's view of them.
     pub fn record_heat(&mut self) {
         self.machine.keep_damon_snapshots();
         self.heat = Some(Box::default());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A trace laid out on the simulated machine: whose memory each page is, and when it is accessed.
+//! A trace laid out on the simulated machine: where each page is, and when it is accessed.
 //!
-//! What a trace tells is kept: processes, anonymous or file, read or write, time. What it does not
-//! tell is decided here and said in [`Replay::notes`]:
+//! What a trace records is kept: processes, anonymous or file, read or write, time. What it does
+//! not record is decided here and reported in [`Replay::notes`]:
 //!
 //! - Neighbouring pages stay neighbours, empty stretches between them are left out: page tables and
 //!   page-cache nodes are as full as in the program, and nothing is spent on what is never touched.
@@ -30,7 +30,7 @@ pub enum Through {
     Anonymous,
 }
 
-/// The order given to the accesses of one interval, whose own order is not known.
+/// The order given to the accesses of one interval, whose real order is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrangement {
     /// Seed 1 as [`Arrangement::Forward`], seed 2 as [`Arrangement::Reverse`], all others shuffled:
@@ -63,7 +63,7 @@ pub const GAP_NS_MAX: u64 = 60_000_000_000;
 /// Pages of a layout: what one file or one address space of the machine can hold here (1 TiB).
 const LAYOUT_PAGES_MAX: u64 = 1 << 28;
 
-/// Pages are laid out in chunks of so many, the largest whose empty rest stays below
+/// Pages are laid out in chunks of this many, the largest whose empty rest stays below
 /// [`SPARSE_MAX`] times the pages: those of a page table, of a page-cache node, or one by one.
 const CHUNK_SHIFTS: [u32; 3] = [9, 6, 0];
 /// How many places a page may cost.
@@ -93,7 +93,7 @@ struct Moment {
 /// Where a page lies on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
-    /// In the anonymous memory of a process, so many pages from its start.
+    /// In the anonymous memory of a process, this many pages from its start.
     Anon { process: u32, page: u32 },
     /// In the file.
     File { page: u32 },

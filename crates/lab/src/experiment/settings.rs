@@ -373,11 +373,11 @@ pub const SETTINGS: &[Setting] = &[
     price!(unmap_ns, "price of an unmapping (300: emulation rules)"),
     price!(
         tlb_flush_ns,
-        "price of a TLB flush on the own CPU (500: emulation rules)"
+        "price of a TLB flush on the local CPU (500: emulation rules)"
     ),
     price!(
         tlb_remote_ns,
-        "price of a TLB flush on each other CPU (500: as on the own)"
+        "price of a TLB flush on each other CPU (500: as on the local one)"
     ),
     price!(
         process_ns,

@@ -36,7 +36,7 @@ pub struct SpeedCase {
 }
 
 impl SpeedCase {
-    /// A process that touches `pages` pages, half of which fit, `touches` times a run. None when
+    /// A process that touches `pages` pages, half of which fit, `touches` times per run. None if
     /// that is more than an address space or a distribution can hold.
     pub fn new(policy: Policy, order: SpeedTrace, pages: u32, touches: usize) -> Option<SpeedCase> {
         let mut machine = Machine::new(MachineConfig {

@@ -38,7 +38,7 @@ pub(super) enum Operation {
         /// Which.
         phase: usize,
     },
-    /// Ends it. The next repetition starts so long after the start of this one.
+    /// Ends it. The next repetition starts this long after the start of this one.
     End {
         /// Which.
         phase: usize,
@@ -406,8 +406,8 @@ pub(super) struct Task {
     pub process: ProcessId,
     pub driver: Driver,
     pub cpu: usize,
-    /// Which kind of process of the workload it is, to start it anew; none for a child or a trace.
+    /// Which kind of process of the workload it is, to restart it; none for a child or a trace.
     pub kind: Option<usize>,
-    /// How often it starts anew.
+    /// How often it restarts.
     pub repeats_left: u32,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Heat over time and addresses as pictures: what was beside what the monitor saw, and how far they
-//! are apart.
+//! Heat over time and addresses as pictures: the real heat beside what the monitor saw, and the
+//! distance between them.
 
 use super::Window;
 use crate::svg::{Svg, escape, put};
@@ -14,7 +14,7 @@ const PANEL: f64 = 190.0;
 const GAP: f64 = 34.0;
 const TOP: f64 = 44.0;
 
-/// From cold to hot; even steps of lightness, told apart in print.
+/// From cold to hot; even steps of lightness, distinguishable in print.
 const SHADES: [&str; 9] = [
     "#f7f7f7", "#fde5c8", "#fdcb8f", "#fca863", "#f6803f", "#e0571f", "#b93a12", "#8a240c",
     "#551207",
@@ -29,7 +29,7 @@ fn shade(heat: f32) -> usize {
 /// One of the two heats of a window.
 type Rows = fn(&Window) -> &[f32];
 
-/// Windows in at most so many groups, each averaged.
+/// Windows in at most this many groups, each averaged.
 fn columns(windows: &[Window], most: usize, of: Rows) -> Vec<Vec<f32>> {
     let count = windows.len().min(most);
     (0..count)

@@ -106,7 +106,7 @@ pub struct AddressSpace {
     next_vpn: u64,
 }
 
-/// First page handed out: the usual start of the heap of a small program (4 MiB).
+/// First page allocated: the usual start of the heap of a small program (4 MiB).
 const FIRST_VPN: u64 = 2 * PAGES_PER_PMD;
 
 /// All address spaces ever made.

@@ -14,7 +14,7 @@ pub struct AllocWork {
     pub depleted_skips: u64,
     /// Batches written (`NR_ALLOC_BATCH`), each with a test of what is left.
     pub batch_updates: u64,
-    /// Batches set anew, one a zone.
+    /// Batches reset, one per zone.
     pub batch_resets: u64,
     /// Of the zone checks, those after the first of their scan.
     pub further_zone_checks: u64,

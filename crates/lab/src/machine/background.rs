@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What runs beside the processes: kswapd, the flusher, the end of writeback, the flush of memcg
+//! What runs in the background: kswapd, the flusher, the end of writeback, the flush of memcg
 //! statistics, and the throttling of writers.
 
 use agewise_kernel::classic::flush_stats;
@@ -18,7 +18,7 @@ use super::{Machine, ProcessId};
 /// Pages the flusher writes at a time (`MAX_WRITEBACK_PAGES` is 4 MiB).
 const FLUSH_BATCH: usize = 1024;
 
-/// How often the flusher looks for dirty pages by itself (`dirty_writeback_centisecs`, 5 s).
+/// How often the flusher looks for dirty pages on its own (`dirty_writeback_centisecs`, 5 s).
 const FLUSH_PERIOD_NS: u64 = 5_000_000_000;
 
 /// `MAX_PAUSE` of `balance_dirty_pages`: 200 ms.
@@ -83,7 +83,7 @@ impl Machine {
         (result, end_ns)
     }
 
-    /// Runs `work` at `at_ns` beside the process that runs, which it delays if there is one CPU.
+    /// Runs `work` at `at_ns` beside the running process, which it delays if there is one CPU.
     /// Returns its end and the CPU time it took.
     pub(super) fn apart<T>(
         &mut self,

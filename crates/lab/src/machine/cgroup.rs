@@ -66,7 +66,7 @@ impl Machine {
                 continue;
             }
             fruitless += 1;
-            // As in the kernel: five attempts, then the OOM killer, until nobody is left.
+            // As in the kernel: five attempts, then the OOM killer, until no task is left.
             if fruitless > 5 && !self.memcg_oom(memcg) {
                 break;
             }
@@ -74,14 +74,14 @@ impl Machine {
         let group = &self.sys.memcgs[memcg];
         let over = group.usage_pages.saturating_sub(limits.high_pages);
         if limits.high_pages != UNLIMITED && over > 0 {
-            // Falling short is no error here: the limit is soft.
+            // Falling short is not an error here: the limit is soft.
             let _ = self.reclaim_memcg(memcg, over, None);
         }
     }
 
     /// A step of writing `memory.limit_in_bytes` (cgroup v1, `mem_cgroup_resize_max`): the limit is
-    /// set if usage fits; else a little is reclaimed, and the next step is to be taken after the time
-    /// that took. The cgroup runs on meanwhile, and nobody is killed.
+    /// set if usage fits; otherwise a little is reclaimed, and the next step is to be taken after
+    /// the time that took. The cgroup runs on meanwhile, and no task is killed.
     pub fn resize_step(&mut self, memcg: MemcgId, max_pages: u64) -> Resize {
         if self.sys.memcgs[memcg].usage_pages > max_pages {
             self.sys.memcgs.drain_stocks(memcg);

@@ -24,8 +24,8 @@ pub(super) enum Effort {
     Normal,
     /// One round of reclaim (`__GFP_NORETRY`).
     NoRetry,
-    /// Not at all: a 2 MiB page of memory that nobody advised the kernel about, as `defrag` is
-    /// `madvise` unless changed (no `__GFP_DIRECT_RECLAIM`).
+    /// Not at all: a 2 MiB page of memory without advice to the kernel, because the default of
+    /// `defrag` is `madvise` (no `__GFP_DIRECT_RECLAIM`).
     NoReclaim,
 }
 
@@ -100,7 +100,7 @@ impl Machine {
         killed
     }
 
-    /// `memory.high`: what is over is reclaimed, and who stays over is slowed down
+    /// `memory.high`: the excess is reclaimed, and tasks that stay over it are slowed down
     /// (`mem_cgroup_handle_over_high`).
     fn handle_over_high(&mut self, process: ProcessId, memcg: MemcgId, pages: u64) {
         let over: Vec<MemcgId> = self

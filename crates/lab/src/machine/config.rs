@@ -36,8 +36,8 @@ pub enum Arrangement {
     Zone,
     /// Lists per zone; zones take turns by size, so that pages age alike (3.12 to 4.7).
     ZoneFair,
-    /// Lists per node; zones take turns all the same. No kernel had it; shows what taking turns costs
-    /// by itself.
+    /// Lists per node, but zones still take turns. No kernel had it; isolates the cost of taking
+    /// turns.
     NodeFair,
 }
 
@@ -90,7 +90,7 @@ const RULES: [(&str, Rule); 4] = [
     ),
 ];
 
-/// A policy that cannot be had.
+/// A policy that is not available.
 #[derive(Debug, Error)]
 pub enum PolicyError {
     /// The name is none.
@@ -222,7 +222,7 @@ pub struct SwapConfig {
     pub pages: u32,
     /// How much pages shrink, where the device is compressed memory.
     pub compression: Option<f64>,
-    /// It lies on the disk of files, whose requests it takes time from, and not on `device`.
+    /// It is on the disk of files, whose request time it shares, and not on `device`.
     pub on_file_disk: bool,
 }
 

@@ -58,7 +58,7 @@ pub struct CostModel {
     pub zone_check_ns: u64,
     /// A zone's allocation batch written and compared.
     pub batch_update_ns: u64,
-    /// A zone's allocation batch set anew.
+    /// Resetting a zone's allocation batch.
     pub batch_reset_ns: u64,
     /// kdamond wakes and goes to sleep.
     pub damon_wakeup_ns: u64,
@@ -127,14 +127,14 @@ impl CostModel {
         .sum()
     }
 
-    /// CPU time that choosing a zone took beyond a look at the first one.
+    /// CPU time of selecting a zone beyond a look at the first one.
     pub fn price_zone_choice(&self, work: &AllocWork) -> u64 {
         (work.further_zone_checks + work.depleted_skips) * self.zone_check_ns
             + work.batch_updates * self.batch_update_ns
             + work.batch_resets * self.batch_reset_ns
     }
 
-    /// The part of it spent under the LRU lock: nobody else can work on the lists meanwhile.
+    /// The part of it spent under the LRU lock: no other task can work on the lists meanwhile.
     pub fn price_locked(&self, work: &Work) -> u64 {
         work.list_moves * self.list_move_ns + work.lru_locks * self.lru_lock_ns
     }

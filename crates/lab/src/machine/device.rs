@@ -23,7 +23,7 @@ pub enum DeviceKind {
     Hdd,
 }
 
-/// The name is no device.
+/// The name is not a device.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("unknown device `{0}`")]
 pub struct UnknownDevice(pub String);
@@ -122,7 +122,7 @@ pub struct DeviceModel {
     pub transfer_ns: u64,
     /// Requests served at the same time.
     pub channels: usize,
-    /// Requests that can wait or be served; who submits one more sleeps.
+    /// Requests that can wait or be served; a task that submits one more sleeps.
     pub queue_depth: usize,
     /// Served by the asking CPU before the call returns (`SWP_SYNCHRONOUS_IO`).
     pub synchronous: bool,

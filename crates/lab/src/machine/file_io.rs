@@ -119,8 +119,8 @@ impl Machine {
         for at in index..index + pages {
             self.sys.now_ns += self.config.cost.file_io_ns;
             self.accesses[1] += 1;
-            // Only reads mark a page as accessed, and a page that is made for a write is no refault
-            // (`FGP_WRITEBEGIN` has no `FGP_ACCESSED`; `__GFP_WRITE`).
+            // Only reads mark a page as accessed, and a page that is created for a write is not a
+            // refault (`FGP_WRITEBEGIN` has no `FGP_ACCESSED`; `__GFP_WRITE`).
             let pfn = match self.sys.files[number as usize].cache.get(at) {
                 Entry::Present(pfn) => pfn,
                 Entry::Empty | Entry::Shadow(_) => {
@@ -237,8 +237,8 @@ impl Machine {
         self.read_page(process, pfn, place, false);
     }
 
-    /// Reads what follows a miss: a window that starts at 4 pages for a read anywhere and grows to
-    /// the largest one for sequential reads. It ends at the first page that is there already, or
+    /// Reads what follows a miss: a window that starts at 4 pages for a random read and grows to
+    /// the largest one for sequential reads. It ends at the first page that is already present, or
     /// that the cgroup has no room for.
     fn read_ahead(&mut self, process: ProcessId, file: u32, index: u32, in_fault: bool) {
         let state = &self.sys.files[file as usize];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page cache as an agent in user space follows it: what is there, what was accessed, and
-//! letting cold pages go.
+//! The page cache as followed by an agent in user space: what is cached, what was accessed, and
+//! dropping cold pages.
 //!
 //! Sources are figures of `docs/inside/measurements.md`:
 //!
@@ -34,8 +34,8 @@ impl Machine {
         self.follows_files = true;
     }
 
-    /// Time that reads took which are no stall for memory, ns: of pages that were never in memory,
-    /// or left without a shadow.
+    /// Time of reads that is not a stall for memory, ns: of pages that were never in memory, or
+    /// left without a shadow.
     pub fn first_read_ns(&self) -> u64 {
         self.first_read_ns
     }
@@ -112,9 +112,9 @@ impl Machine {
         seen
     }
 
-    /// Lets pages of these runs go that are clean and not accessed: those that nobody maps by
-    /// `posix_fadvise`, which leaves no shadow, those that one process maps by paging out. Returns
-    /// how many were tried, and those that left.
+    /// Drops pages of these runs that are clean and not accessed: unmapped ones by `posix_fadvise`,
+    /// which leaves no shadow, those that one process maps by paging out. Returns how many were
+    /// tried, and those that left.
     pub fn drop_file_pages(
         &mut self,
         file: FileId,

@@ -208,7 +208,7 @@ impl Frames {
         }
     }
 
-    /// Says who the frame belongs to.
+    /// Records the owner of the frame.
     #[inline]
     pub fn set_owner(&mut self, pfn: Pfn, owner: Owner) {
         self.frames[pfn.index()].owner = match owner {

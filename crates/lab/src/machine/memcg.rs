@@ -202,7 +202,7 @@ impl Memcgs {
         }
     }
 
-    /// Charges along the tree whatever the limits say.
+    /// Charges along the tree regardless of the limits.
     pub fn charge(&mut self, memcg: MemcgId, pages: u64) {
         let mut at = memcg;
         while at != MemcgId::NONE {

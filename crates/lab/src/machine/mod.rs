@@ -70,7 +70,7 @@ use system::{ShadowLimit, System};
 /// What an access came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The page was there.
+    /// The page was present.
     Hit,
     /// A fault without reading.
     Minor,
@@ -116,7 +116,8 @@ pub struct Machine {
     working_sets: workingset::WorkingSets,
     /// Accesses to files are noted.
     follows_files: bool,
-    /// Time of reads that are no stall for memory: nothing says that the page was there before.
+    /// Time of reads that is not a stall for memory: nothing indicates that the page was present
+    /// before.
     first_read_ns: u64,
 }
 
@@ -239,9 +240,9 @@ impl Machine {
         };
     }
 
-    /// Which parts of the multi-gen LRU are on, as `lru_gen/enabled` tells them: 1 the LRU itself,
-    /// which is chosen when the machine is built, 2 clearing accessed bits in walks, 4 using those of
-    /// tables.
+    /// Which parts of the multi-gen LRU are on, as shown by `lru_gen/enabled`: 1 the LRU itself,
+    /// which is chosen when the machine is built, 2 clearing accessed bits in walks, 4 using those
+    /// of tables.
     pub fn set_lru_gen_bits(&mut self, bits: u32) {
         self.lru.mglru.walks_leaves = bits & 2 != 0;
         self.lru.mglru.uses_table_bits = bits & 4 != 0;
@@ -286,8 +287,8 @@ impl Machine {
         }
         let locked_ns = self.config.cost.price_locked(&work);
         if cpus > 1 && locked_ns > 0 {
-            // Not from the end of the work on: who compresses, waits for a device or sleeps has let
-            // the lock go, and others must not wait for what it takes up again later.
+            // Not from the end of the work on: a task that compresses, waits for a device or sleeps
+            // has released the lock, and others must not wait for its later work.
             let wait_ns = self.lock_free_ns.saturating_sub(begun.at_ns);
             self.lock_wait_ns += wait_ns;
             self.sys.now_ns += wait_ns;

@@ -2,9 +2,9 @@
 //! Which zone an allocation gets its page from (`get_page_from_freelist`), with or without the fair
 //! zone policy of Linux 3.12 to 4.7.
 //!
-//! Plain: the highest zone that stays above its watermark and its lowmem reserve. Fair: each zone of
-//! the local node gives pages up to its batch, the distance of its low and high watermarks, which is
-//! in proportion to its size; a zone whose batch is used up is passed over until all are.
+//! Plain: the highest zone that stays above its watermark and its lowmem reserve. Fair: each zone
+//! of the local node provides pages up to its batch, the distance of its low and high watermarks,
+//! which is in proportion to its size; a zone whose batch is used up is skipped until all are.
 
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
@@ -21,7 +21,7 @@ pub enum Reserve {
     Low,
     /// Keep the min watermark: after kswapd was woken.
     Min,
-    /// Take what there is: reclaimers and victims of the OOM killer.
+    /// Take anything available: reclaimers and victims of the OOM killer.
     None,
 }
 
@@ -65,8 +65,8 @@ impl Frames {
         true
     }
 
-    /// Takes an aligned block of 512 frames that was never given out. None when there is none:
-    /// the lab does not compact memory.
+    /// Takes an aligned block of 512 frames that was never allocated. None if there is none: the
+    /// lab does not compact memory.
     pub fn allocate_huge(&mut self, node: NodeId, highest: usize) -> Option<(Pfn, usize)> {
         let found = self.pick(node, highest, Reserve::Fair, |zone, keep| {
             zone.take_block(keep)

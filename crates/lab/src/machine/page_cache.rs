@@ -2,8 +2,8 @@
 //! The page cache of one file: what is in memory, what has left and with which shadow, and the
 //! tree nodes that hold both.
 //!
-//! The kernel keeps both in an xarray of 64 slots a node. The lab keeps a flat array, and counts
-//! beside it, per node, what the kernel's shadow shrinker needs to know.
+//! The kernel keeps both in an xarray of 64 slots per node. The lab keeps a flat array, and
+//! additionally counts, per node, what the kernel's shadow shrinker needs to know.
 
 use agewise_kernel::folio::Pfn;
 
@@ -24,7 +24,7 @@ pub enum Entry {
     Shadow(u64),
 }
 
-/// Bit 0 tells a shadow (63 bits above it) from a frame (its number plus one).
+/// Bit 0 distinguishes a shadow (63 bits above it) from a frame (its number plus one).
 const SHADOW: u64 = 1;
 
 /// Occupancy of one leaf node.
@@ -55,7 +55,7 @@ pub struct PageCache {
     /// Leaf nodes in use under each node of the next level.
     parents: Vec<u8>,
     present: u64,
-    /// Pages accessed since somebody looked, in words of 64; empty while nobody does.
+    /// Pages accessed since the last look, in words of 64; empty while nobody looks.
     accessed: Vec<u64>,
 }
 
@@ -153,7 +153,7 @@ impl PageCache {
         2 + u32::from(self.parents.len() > 1 && first_of_all)
     }
 
-    /// Stores `entry` at `index`; tells the nodes this made or freed.
+    /// Stores `entry` at `index`; returns the nodes this created or freed.
     pub fn set(&mut self, index: u32, entry: Entry) -> NodeChange {
         let before = self.get(index);
         let made = match entry {
@@ -207,7 +207,7 @@ impl PageCache {
         0
     }
 
-    /// Forgets all shadows of the node of `index`; tells the nodes freed.
+    /// Forgets all shadows of the node of `index`; returns the nodes freed.
     pub fn drop_shadows(&mut self, index: u32) -> NodeChange {
         let first = index / NODE_ENTRIES * NODE_ENTRIES;
         let mut change = NodeChange::default();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Four-level page tables of all address spaces, in arenas, with accessed and dirty bits.
 //!
-//! A PMD entry and a leaf have one form ([`Pte`]); bit 7 (`PS` on x86-64) tells a 2 MiB leaf from
-//! an entry that names a table. A small direct-mapped cache of tables, the paging-structure cache
-//! of the simulated MMU, makes a hit cost two loads.
+//! A PMD entry and a leaf have one form ([`Pte`]); bit 7 (`PS` on x86-64) distinguishes a 2 MiB
+//! leaf from an entry that names a table. A small direct-mapped cache of tables, the
+//! paging-structure cache of the simulated MMU, makes a hit cost two loads.
 
 use agewise_kernel::ids::MmId;
 use agewise_kernel::page_table::{PAGES_PER_PMD, PAGES_PER_PUD, Pmd, Pte, PteTable};

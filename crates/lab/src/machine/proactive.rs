@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an agent in user space can do to the machine: look at page tables, clear accessed bits,
+//! What an agent in user space can do on the machine: look at page tables, clear accessed bits,
 //! page out, sort. It runs beside the processes, on its own time.
 //!
 //! | operation | ns | source |
@@ -84,7 +84,7 @@ impl Machine {
         (result, busy_ns)
     }
 
-    /// CPU time that something beside the processes takes without touching memory.
+    /// CPU time taken beside the processes without touching memory.
     pub fn wait_busy(&mut self, ns: u64) {
         self.sys.now_ns += ns;
     }
@@ -271,7 +271,7 @@ impl Machine {
     }
 
     /// Frees what was paged out to a device and has been written by now: anonymous pages of the
-    /// cgroup that nobody maps and that only the swap cache keeps. Returns how many.
+    /// cgroup that no process maps and that only the swap cache keeps. Returns how many.
     pub fn reap(&mut self, memcg: MemcgId) -> u64 {
         let done: Vec<Pfn> = (0..self.lru.folios.len() as u32)
             .map(Pfn)
@@ -358,7 +358,7 @@ impl Machine {
                     swappiness: None,
                     option: Some(1),
                 };
-                // Nothing to age is no error for someone who only wants to know ages.
+                // Nothing to age is not an error for a caller that only wants to know ages.
                 let _ = mglru::run(&mut self.lru, &mut self.sys, &ByIndex, command);
             }
         }
@@ -383,7 +383,7 @@ impl MemcgNames for ByIndex {
     }
 }
 
-/// Clearing goes by runs of neighbours, lone pages are dearer.
+/// Clearing works on runs of neighbours; lone pages are more expensive.
 fn price_of_clearing(young: &PageSet) -> u64 {
     let starts = young.runs().count() as u64;
     // The first page of a run pays for the call, the others for themselves.

@@ -39,7 +39,7 @@ pub struct ProcessStats {
     pub read_pages: u64,
 }
 
-/// What the machine keeps of a process beside its address space.
+/// Per-process state of the machine outside the address space.
 #[derive(Clone, Debug)]
 pub(super) struct Process {
     pub stats: ProcessStats,
@@ -205,7 +205,7 @@ impl Machine {
         *self.sys.tables.make_leaf(child, vpn) = shared;
     }
 
-    /// Takes away whatever is mapped between two pages.
+    /// Removes everything mapped between two pages.
     fn zap(&mut self, mm: MmId, start_vpn: u64, end_vpn: u64) {
         let mut at = start_vpn;
         while let Some(vpn) = self.sys.tables.next_mapped(mm, at, end_vpn) {
@@ -279,14 +279,14 @@ impl Machine {
         }
     }
 
-    /// Frees an anonymous page nobody maps, and its swap slot.
+    /// Frees an anonymous page that no process maps, and its swap slot.
     pub(super) fn free_anon(&mut self, pfn: Pfn) {
         self.lru.folio_removed(pfn);
         self.leave_swap_cache(pfn);
         self.sys.free_frame(&mut self.lru.folios, pfn);
     }
 
-    /// Takes a page out of the swap cache. Slots nobody else needs are free again.
+    /// Takes a page out of the swap cache. Slots that are no longer needed become free.
     pub(super) fn leave_swap_cache(&mut self, pfn: Pfn) {
         let Owner::Swap { slot } = self.sys.frames.owner(pfn) else {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kernels of one's own: a TOML file that starts from a kernel and changes decisions of its
-//! multi-gen LRU, or switches features off.
+//! Custom kernels: a TOML file that starts from a kernel and changes decisions of its multi-gen
+//! LRU, or switches features off.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -148,7 +148,7 @@ pub const FIELDS: &[Field] = &[
     flag!(sorts_dirty, "dirty pages are moved up by sorting"),
     flag!(
         isolation_needs_io,
-        "who must not start I/O leaves pages that need it"
+        "reclaimers that must not start I/O leave pages that need it"
     ),
     flag!(kswapd_writes_files, "kswapd may write dirty file pages"),
     flag!(flusher_per_batch, "the flusher is woken after each batch"),
@@ -231,7 +231,7 @@ pub fn read(name: &str) -> Result<&'static Kernel, ProfileError> {
     };
     if std::fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
         return Err(invalid(
-            "it is larger than 64 KiB: no profile is".to_owned(),
+            "it is larger than 64 KiB, too large for a profile".to_owned(),
         ));
     }
     let text = std::fs::read_to_string(path).map_err(unreadable)?;
@@ -240,7 +240,7 @@ pub fn read(name: &str) -> Result<&'static Kernel, ProfileError> {
     let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     keep(name, &sha256, base, parts).ok_or_else(|| {
         invalid(format!(
-            "{FILES_MAX} other profiles were read before it: start anew"
+            "{FILES_MAX} other profiles were read before it: restart agewise"
         ))
     })
 }
@@ -256,7 +256,7 @@ pub fn changed(kernel: &str, lines: &str) -> Result<Option<&'static Kernel>, Str
         return Ok(None);
     }
     let name = format!("{kernel}, {lines}");
-    let full = || format!("{FILES_MAX} other profiles were read before it: start anew");
+    let full = || format!("{FILES_MAX} other profiles were read before it: restart agewise");
     keep(&name, "", base, parts).map(Some).ok_or_else(full)
 }
 

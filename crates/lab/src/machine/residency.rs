@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How long pages stay in memory, by zone: the test of age inversion.
 //!
-//! Where reclaim is fair, a page stays as long whatever zone it came from. With lists per zone that
-//! depends on how allocations are spread; the spread between the zones' means is the measure.
+//! If reclaim is fair, a page stays equally long whatever zone it came from. With lists per zone
+//! that depends on how allocations are spread; the spread between the zones' means is the measure.
 
 use agewise_kernel::folio::{FolioType, Pfn};
 

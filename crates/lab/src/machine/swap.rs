@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Swap slots: who refers to them, what the page looked like when it left, and whether the page is
+//! Swap slots: their references, what the page looked like when it left, and whether the page is
 //! still in memory (swap cache).
 
 use agewise_kernel::folio::Pfn;
@@ -181,8 +181,8 @@ impl Swap {
         Some(first)
     }
 
-    /// Gives a slot back once neither a page-table entry nor the swap cache needs it. Returns the
-    /// cgroup whose swap usage shrinks.
+    /// Frees a slot once neither a page-table entry nor the swap cache needs it. Returns the cgroup
+    /// whose swap usage shrinks.
     pub fn release_if_unused(&mut self, slot: u32) -> Option<MemcgId> {
         let entry = self.slots[slot as usize];
         if entry.references != 0 || entry.cached().is_some() {

@@ -542,7 +542,7 @@ impl World for System {
 
     fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64) {
         let until_ns = self.now_ns + timeout_ns;
-        // A page that ends its writeback wakes those who wait for it.
+        // A page that ends its writeback wakes the tasks that wait for it.
         let until_ns = match reason {
             Throttle::Writeback => until_ns.min(self.events.next_ns().max(self.now_ns)),
             Throttle::Isolated | Throttle::NoProgress | Throttle::Congested => until_ns,

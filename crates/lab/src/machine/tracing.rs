@@ -126,7 +126,7 @@ impl Machine {
             Some(tracer) => (tracer.events, tracer.lost),
             None => (Vec::new(), 0),
         };
-        // What runs beside a process is simulated apart from it.
+        // What runs beside a process is simulated separately from it.
         events.sort_by_key(|event| event.at_ns);
         EventTrace { events, lost }
     }

@@ -11,7 +11,6 @@ use agewise_policy::workingset::{Histogram, OldestPages, Slice};
 use super::Machine;
 use super::events::Event;
 
-/// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 
 /// The reports of a machine, with what their pollers received.

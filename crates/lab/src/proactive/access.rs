@@ -50,7 +50,7 @@ impl Source {
         &self.spaces
     }
 
-    /// Takes in what a look at all memory saw; with the truth, tells by how many bins a page is
+    /// Takes in what a look at all memory saw; given the truth, returns by how many bins a page is
     /// misplaced.
     pub fn take_in(&mut self, tables: &Tables, now_ms: u64, truth: Option<&Truth>) -> Option<f64> {
         self.spaces.retain(|space, _| tables.contains_key(space));

@@ -34,8 +34,9 @@ impl Counted {
     }
 }
 
-/// Facts now; counts are of the time since `counted` was taken, which is taken anew. Without a look,
-/// ways to move memory and the outcome of the decision before, which agents know for themselves.
+/// Current facts; counts are for the time since `counted` was taken, which is taken again. Excludes
+/// the look, the ways to move memory and the outcome of the previous decision, which agents know
+/// themselves.
 pub(super) fn gather(
     machine: &Machine,
     spaces: &mut Spaces,

@@ -2,11 +2,11 @@
 //! An agent that holds a budget: the very pacer and queue that hold real processes, at the prices
 //! measured there.
 //!
-//! It scans and moves anonymous memory and, where it follows the page cache, that of files; it
-//! clears all accessed bits with a scan (`clear_refs`), and looks again before each slice. Of what
-//! was accessed through page tables it misses a share (`agent_missed`): bits are cleared without a
-//! TLB flush, so that a page whose translation stays cached looks idle, to the scan and to the look
-//! before the move alike.
+//! It scans and moves anonymous memory and, if it follows the page cache, that of files; it clears
+//! all accessed bits with a scan (`clear_refs`), and looks again before each slice. It misses a
+//! share (`agent_missed`) of accesses through page tables: bits are cleared without a TLB flush, so
+//! a page whose translation stays cached looks idle, both to the scan and to the look before the
+//! move.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ use super::spaces::{FileMemory, Space, Spaces, Tables};
 use super::{DECIDE_NS, Ledger, PAGE_BYTES, ProactivePlan, Sight, Truth};
 use crate::machine::{Clearing, Machine, ProcessId, TableSeen, UNLIMITED};
 
-/// CPU time of a slice beside its pages, ns: waking up and looking at a few tables again (8 pages
-/// take 0.1 ms in all, 7 us each).
+/// CPU time of a slice in addition to its pages, ns: waking up and looking at a few tables again (8
+/// pages take 0.1 ms in all, 7 us each).
 const SLICE_NS: u64 = 40_000;
 
 /// A budget's agent.
@@ -147,7 +147,7 @@ impl World for Turn<'_> {
         let machine = &self.machine;
         let limit_pages = machine.limits(memcg).max_pages;
         let config = machine.config();
-        // Who works beside as many processes as there are CPUs takes theirs.
+        // An agent beside as many processes as there are CPUs takes their CPU time.
         let is_contended = machine.live_processes(memcg).len() >= config.cpus;
         (limit_pages != UNLIMITED).then(|| {
             let (counters, cost) = (machine.counters(), &config.cost);
@@ -185,8 +185,8 @@ impl World for Turn<'_> {
             if rehearse || chosen.is_empty() {
                 return Gone::default();
             }
-            // Those go as well that were chosen though they had been accessed, or whose access was
-            // missed.
+            // Pages that were chosen although they had been accessed, or whose access was missed,
+            // go as well.
             let (_, left) = spaces.move_out(machine, space, &chosen, true);
             stats.left_pages = [0, 1].map(|t| stats.left_pages[t] + left[t]);
             Gone {
@@ -239,7 +239,7 @@ fn type_of(space: Space) -> PageType {
     }
 }
 
-/// What the queue is told of a table. Dirty pages of files stay.
+/// What the queue learns about a table. Dirty pages of files stay.
 fn of(table: &TableSeen) -> Seen {
     Seen {
         index: table.index,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The engine's proactive policies on the simulated machine: an agent with sources (page tables and
-//! the page cache, or the kernel's generations), a hand (page out, drop, `memory.reclaim`, sort)
+//! the page cache, or the kernel's generations), a mover (page out, drop, `memory.reclaim`, sort)
 //! and a price for both, beside the processes and their LRU.
 //!
 //! What runs on a real host runs here: the same controller, age maps, and for a budget the same
@@ -29,8 +29,8 @@ pub(crate) const PAGE_BYTES: u64 = 4096;
 /// How an agent sees ages, and moves what it chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sight {
-    /// Page tables and, by tracepoints, the page cache: all memory, page by page. It pages out
-    /// what it chose, and drops clean pages of files that nobody maps.
+    /// Page tables and, by tracepoints, the page cache: all memory, page by page. It pages out its
+    /// selection, and drops clean pages of files that no process maps.
     #[default]
     PageCache,
     /// Page tables, page by page: mapped memory. It pages out what it chose.

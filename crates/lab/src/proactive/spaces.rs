@@ -41,7 +41,7 @@ pub(super) struct Spaces {
     known: BTreeMap<(FileId, u64), PageSet>,
     /// Those it dropped and has not seen since.
     dropped: BTreeMap<(FileId, u64), PageSet>,
-    /// Dropped pages that came back, and were not told of yet.
+    /// Dropped pages that came back, and were not reported yet.
     back_pages: u64,
 }
 
@@ -56,7 +56,7 @@ impl Spaces {
         }
     }
 
-    /// Whether file memory is followed that nobody maps.
+    /// Whether file memory that no process maps is followed.
     pub fn has_cache(&self) -> bool {
         self.files == FileMemory::Cached
     }

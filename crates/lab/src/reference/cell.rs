@@ -61,7 +61,7 @@ impl Members {
     };
 }
 
-/// What a guest was beside its cgroup.
+/// Properties of a guest outside its cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
     /// CPUs.
@@ -118,7 +118,7 @@ pub type Run = BTreeMap<Phase, Measured>;
 pub struct Cell {
     /// Kernel version, two numbers.
     pub kernel: String,
-    /// Other rules than those of that kernel, to see whether the counts tell them apart.
+    /// Other rules than those of that kernel, to see whether the counts can distinguish them.
     pub rules: Option<&'static Kernel>,
     /// Value of `lru_gen/enabled`.
     pub lru_gen: u32,

@@ -3,7 +3,7 @@
 //!
 //! A reference is a CSV of row sets: one run of one trace in a memory cgroup at its limit, in three
 //! phases. [`rows`] reads it, [`replay`] runs a trace the way the reference ran it, [`verify`]
-//! holds both beside each other, [`mutation`] finds out which rules the counts depend on.
+//! compares the two, [`mutation`] finds out which rules the counts depend on.
 
 mod cell;
 pub mod mutation;

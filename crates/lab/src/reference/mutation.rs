@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which rules of the multi-gen LRU a reference can tell from others: each is switched off or set
-//! to another value, one at a time, and the cells replayed.
+//! Which rules of the multi-gen LRU a reference can verify: each is switched off or set to another
+//! value, one at a time, and the cells are replayed.
 //!
 //! A cell that agreed with the kernel before and no longer does *catches* the mutation. A rule that
 //! moves counts by less than that is pinned by a test here, which knows the counts; one that moves
@@ -63,7 +63,8 @@ fn mutations(kernel: &str, only: &str) -> Vec<(String, Wrong)> {
         field.values.iter().map(line)
     });
     let rules = lines.filter_map(|line| {
-        // Values of the table are valid, as a test of it shows; the kernel's own are no change.
+        // Values of the table are valid, as a test of it shows; the kernel's own values are not
+        // changes.
         let rules = changed(kernel, &line).ok().flatten()?;
         Some((line, Wrong::Rules(rules)))
     });
@@ -73,7 +74,7 @@ fn mutations(kernel: &str, only: &str) -> Vec<(String, Wrong)> {
     all
 }
 
-/// Replays the multi-gen cells as they are and with each change; `done` as in
+/// Replays the multi-gen cells unchanged and with each change; `done` as in
 /// [`verify`](super::verify).
 ///
 /// # Errors

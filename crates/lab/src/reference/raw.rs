@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A row of a reference as it is in the file.
+//! A row of a reference as stored in the file.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::workload::kernel_trace::TraceSpec;
 /// A reference that cannot be read.
 #[derive(Debug, Error)]
 pub enum ReferenceError {
-    /// Not a CSV, a column is missing, or a field is no number.
+    /// Not a CSV, a column is missing, or a field is not a number.
     #[error("the reference cannot be read: {0}")]
     Csv(#[from] csv::Error),
     /// A field has a value it cannot have.
@@ -191,8 +191,8 @@ impl RawRow {
         }
     }
 
-    /// What it says of the length of the main phase. A run that was killed tells it by the warm
-    /// phase alone.
+    /// Its statement about the length of the main phase. For a killed run only the warm phase shows
+    /// it.
     pub fn main_touches(&self, phase: Phase) -> Option<u64> {
         match phase {
             Phase::Main => Some(self.touches),

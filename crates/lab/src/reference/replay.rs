@@ -40,7 +40,7 @@ pub enum ReplayError {
     },
 }
 
-/// What the reference does not tell and the counts depend on.
+/// What the reference does not record and the counts depend on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conditions {
     /// Time of a miss in each phase, in ns.
@@ -116,7 +116,7 @@ const STAT_BUFFER_PAGES: u64 = 2;
 /// Replays a cell under the given conditions.
 ///
 /// # Errors
-/// [`ReplayError`] when the cell makes no sense or the trace is not the reference's.
+/// [`ReplayError`] if the cell is invalid or the trace is not the reference's.
 pub fn replay(cell: &Cell, conditions: &Conditions) -> Result<Outcome, ReplayError> {
     let mut replay = Replay::start(cell, conditions)?;
     let this = cell.members.this as usize;
@@ -357,8 +357,8 @@ impl Replay {
         }
     }
 
-    /// Runs a phase and tells its counts for the member that the cell is about; none when a process
-    /// was killed.
+    /// Runs a phase and returns its counts for the member in question; none if a process was
+    /// killed.
     fn measure(&mut self, phase: Phase, cell: &Cell) -> Option<Simulated> {
         let this = cell.members.this as usize;
         self.snapshot();

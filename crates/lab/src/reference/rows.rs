@@ -77,8 +77,8 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
     Ok(cells)
 }
 
-/// Cells differ by everything but the number of touches, for which the hash stands. A killed
-/// run tells neither and belongs to the first cell that fits.
+/// Cells differ by everything except the number of touches, which the hash covers. A killed run
+/// shows neither and belongs to the first matching cell.
 fn is_same(one: &Cell, other: &Cell) -> bool {
     let hashes_agree = match (one.trace_hash, other.trace_hash) {
         (Some(one), Some(other)) => one == other,

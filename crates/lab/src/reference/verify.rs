@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Simulated against measured counts, cell by cell.
 //!
-//! A single run of the kernel does not tell all that its counts depend on, so each cell is replayed
-//! under several conditions and both sides are ranges:
+//! A single run of the kernel does not show everything its counts depend on, so each cell is
+//! replayed under several conditions and both sides are ranges:
 //!
 //! - **Classic LRU**: it decides on statistics flushed every 2 s. Each measured run is replayed at
 //!   its own time per miss with [`FLUSH_PHASES`] start phases of that timer, evenly spaced.
@@ -79,7 +79,7 @@ pub struct Comparison {
     pub scanned_sim: Option<u64>,
     /// Median of the measured pages scanned.
     pub scanned_median: u64,
-    /// Pages of the trace, for those who read on.
+    /// Pages of the trace, for further use.
     #[serde(skip)]
     pub pages: u32,
     /// Median of the simulated refaults, anon and file.

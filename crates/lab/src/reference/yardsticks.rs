@@ -30,7 +30,7 @@ pub struct ReferenceRow {
     pub note: String,
 }
 
-/// Whether a row is held against us.
+/// Whether a row is judged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Deviations beyond the tolerance are failures.
@@ -52,7 +52,7 @@ pub struct Verdict {
     pub deviation: Option<f64>,
     /// The deviation allowed; `None` where none is defined.
     pub tolerance: Option<f64>,
-    /// Whether the row is held against us.
+    /// Whether the row is judged.
     pub standing: Standing,
 }
 

@@ -26,7 +26,7 @@ const ACCESSES: u64 = 44_000_000_000 / ACCESS_NS;
 /// What zram takes for a page, 6 us, times a hundred: memory is scaled, time is not. A choice.
 const SWAP_PAGE_US: u64 = 600;
 
-/// The wave: `memory.max` in percent of the peak RSS, for so long.
+/// The wave: `memory.max` in percent of the peak RSS, for this long.
 const WAVE: [(u64, u64); 2] = [(75, 1_000_000_000), (200, 10_000_000_000)];
 
 /// The document's schemes: hot from 20 % of the looks on, cold from 5 s on, 2 % of a CPU each, hot by

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A workload run to its end or for a while, measured by name: what all documents share whose
+//! A workload run to its end or for a while, measured by name: shared by all documents whose
 //! benchmarks are workloads.
 
 use std::error::Error;

@@ -16,7 +16,7 @@ pub struct Pair {
 /// A change and its interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Change {
-    /// Ratio of the means less 1, or difference of the means. None if the mean before is 0, or where
+    /// Ratio of the means less 1, or difference of the means. None if the mean before is 0, or if
     /// there are no pairs.
     pub mean: Option<f64>,
     /// Its 95 % interval. None for a single pair, or if the values before are as good as 0.
@@ -68,7 +68,7 @@ impl Change {
         };
         let Moments { before, after, .. } = moments;
         if before == 0.0 {
-            // Nothing before and nothing after is no change; anything else has no ratio.
+            // Zero before and after is no change; otherwise a zero before has no ratio.
             let nothing = pairs
                 .iter()
                 .all(|pair| pair.before == 0.0 && pair.after == 0.0);
@@ -102,7 +102,7 @@ impl Change {
         }
     }
 
-    /// Whether the interval is there and does not hold 0.
+    /// Whether the interval exists and excludes 0.
     pub fn is_significant(&self) -> bool {
         self.interval
             .is_some_and(|(low, high)| low > 0.0 || high < 0.0)

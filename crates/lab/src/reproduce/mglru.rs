@@ -31,11 +31,11 @@ pub(super) static DOCUMENT: Document = Document {
         },
         Variant {
             name: "no-walk",
-            summary: "page tables are not walked: accessed bits by the reverse map alone",
+            summary: "page tables are not walked: accessed bits only through the reverse map",
         },
         Variant {
             name: "no-look-around",
-            summary: "eviction looks at one entry, not at those beside it",
+            summary: "eviction looks at one entry, not at its neighbours",
         },
         Variant {
             name: "no-bloom",

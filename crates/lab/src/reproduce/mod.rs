@@ -109,7 +109,7 @@ pub struct Variant {
 /// What is to be reproduced of a document.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
-    /// This benchmark only, or those whose name begins with it and a slash.
+    /// Only this benchmark, or those whose name begins with it and a slash.
     pub benchmark: Option<&'a str>,
     /// The variant; the first unless given.
     pub variant: Option<&'a str>,
@@ -147,7 +147,7 @@ pub type Measured = Result<Vec<Pair>, Box<dyn Error + Send + Sync>>;
 
 /// A benchmark of a document, emulated.
 pub struct Benchmark {
-    /// Its name; what follows a `/` tells settings of one benchmark apart.
+    /// Its name; the part after a `/` distinguishes settings of one benchmark.
     pub name: String,
     /// How it is emulated, in a line or two.
     pub summary: String,

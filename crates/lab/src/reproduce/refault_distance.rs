@@ -17,7 +17,7 @@ use crate::workload::spec::Workload;
 
 pub(super) static DOCUMENT: Document = Document {
     name: "refault-distance",
-    summary: "refaults are judged by evictions alone: classic+rd and mglru+rd",
+    summary: "refaults are judged only by evictions: classic+rd and mglru+rd",
     remark: "The document's percentages are not what its figures say: four of five are ten times too \
              large (fio, fio2, memcached, kernel build), only mysql's is right. Changes here are \
              computed from the figures. It gives averages of six runs and no variance, for changes \
@@ -56,7 +56,7 @@ struct Emulated {
     summary: &'static str,
     /// In TOML.
     workload: &'static str,
-    /// What the document tells of.
+    /// The subject of the document's claim.
     metric: Metric,
     /// The document's values with the classic LRU, or with the multi-gen LRU.
     classic: Option<(f64, f64)>,

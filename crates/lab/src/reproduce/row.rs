@@ -58,7 +58,7 @@ pub struct Row {
 /// How many of a document's claims were reproduced: the last line of `--format json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// `summary`: what tells this line from rows.
+    /// `summary`: distinguishes this line from rows.
     pub record: &'static str,
     /// The document.
     pub document: &'static str,
@@ -74,7 +74,7 @@ pub struct Summary {
     pub insensitive: u64,
     /// Too few seeds to say.
     pub underpowered: u64,
-    /// Figures of ours, no claims.
+    /// Our own figures, not claims.
     pub own: u64,
 }
 

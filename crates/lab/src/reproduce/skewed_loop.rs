@@ -2,10 +2,10 @@
 //! A loop over more than memory: what the document says a side effect of its throttle does, "hold a
 //! portion of the caches in memory instead of letting them get evicted permutably".
 //!
-//! A page used once in a loop over `N` pages that misses is evicted `I` (the inactive list) after it
-//! came and returns `N - I - A` evictions later: at twice the memory `M = I + A` it is `M` deep, and
-//! no rule accepts more than a list is long. What tells the two tests apart are therefore pages that
-//! come round sooner:
+//! A page used once in a loop over `N` pages that misses is evicted `I` (the inactive list) after
+//! it came and returns `N - I - A` evictions later: at twice the memory `M = I + A` it is `M` deep,
+//! and no rule accepts a depth greater than the length of a list. The two tests are therefore
+//! distinguished by pages that come round sooner:
 //!
 //! * `loop-twice`: a loop over twice the memory in which every sixteenth read goes to one of few pages
 //!   that come round after reads of 0.82 memories, beside an index of half the memory, two reads of it
@@ -57,7 +57,7 @@ const LONGER: Loop = Loop {
 };
 
 fn twice(random: &mut XorShift64Star, round: u32, reads: &mut Vec<Read>) {
-    /// One read of the loop in so many goes to a page that comes round sooner.
+    /// One read of the loop in this many goes to a page that comes round sooner.
     const WARM_EVERY: u32 = 16;
     const WARM_PAGES: u32 = MEMORY * 82 / 100 / WARM_EVERY;
     const INDEX_PAGES: u32 = MEMORY / 2;
@@ -77,7 +77,7 @@ fn twice(random: &mut XorShift64Star, round: u32, reads: &mut Vec<Read>) {
 }
 
 fn longer(_: &mut XorShift64Star, round: u32, reads: &mut Vec<Read>) {
-    /// The second read comes so many pages later: one right after the first counts as the same.
+    /// The second read comes this many pages later: one right after the first counts as the same.
     const BEHIND: u32 = 40;
     for page in 0..LONGER.pages {
         reads.push((page, true));

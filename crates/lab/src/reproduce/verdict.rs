@@ -19,7 +19,7 @@ pub enum Expectation {
     Within(f64, f64),
     /// None, give or take this much: a ratio less 1, or a difference.
     Unchanged(f64),
-    /// The document has no figure: the row is ours, and judged by nobody.
+    /// The document has no figure: the row is ours, and not judged.
     Own,
 }
 
@@ -28,10 +28,10 @@ impl Expectation {
     pub const NO_CHANGE: Expectation = Expectation::Unchanged(0.03);
 }
 
-/// Our size may be so many times the document's, or a part as small: other machines, other sizes.
+/// Our size may differ from the document's by this factor: other machines, other sizes.
 const FACTOR: f64 = 2.0;
 
-/// A ratio nearer to 1 than this is no change, however certain.
+/// A ratio closer to 1 than this is no change, however certain.
 const NOTHING: f64 = 1e-4;
 
 /// A ratio nearer to 1 than this is too little to speak of a direction, either way, unless the

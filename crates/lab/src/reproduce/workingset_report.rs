@@ -30,7 +30,7 @@ pub(super) static DOCUMENT: Document = Document {
              bytes, and soon learns that what it gets that way comes back.",
     variants: &[Variant {
         name: "report",
-        summary: "the policies as they are meant",
+        summary: "the policies as intended",
     }],
     benchmarks,
     causes: &[],
@@ -148,7 +148,7 @@ fn measure(load: Load, agent: &str, case: &Case) -> Measured {
         damon: None,
         settings: [
             format!("swap_read_us={}", SWAP_PAGE_US * load.scale),
-            // Writing goes on behind the processes: nobody waits for it.
+            // Writing is asynchronous: no process waits for it.
             "swap_write_us=1".to_owned(),
             format!("file_page_us={}", FILE_PAGE_US * load.scale),
             // Read-ahead is in the times of a page.
@@ -184,7 +184,7 @@ fn figures_of(measured: &Values, scale: u64) -> [f64; 5] {
         v("resident_mean_kib") * scale / 1024.0,
         v("time_ms") / 1e3,
         moved * scale / (v("time_ms") / 1e3),
-        // Each of its operations on a page stands for so many.
+        // Each of its operations on a page stands for this many.
         100.0 * v("agent_cpu_ms") * scale / v("time_ms"),
     ]
 }

@@ -12,7 +12,7 @@ use super::error::StudyError;
 use super::result::{Form, ResultFile};
 use crate::experiment::statistics::Summary;
 
-/// Measures of which more is worse. Others say what happened, not what it cost.
+/// Measures where more is worse. Others say what happened, not what it cost.
 pub const COSTS: [&str; 23] = [
     "major_faults",
     "refaults_anon",

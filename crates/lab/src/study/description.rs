@@ -120,7 +120,7 @@ pub struct CurveCell {
     pub samples: Option<u64>,
 }
 
-/// A cell with who ran it, and on what.
+/// A cell with the version that ran it, and its environment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Described<C> {
     /// The cell.

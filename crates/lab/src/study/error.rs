@@ -13,7 +13,7 @@ use crate::workload::spec::WorkloadError;
 /// A study that cannot be made, or a result that cannot be read.
 #[derive(Debug, Error)]
 pub enum StudyError {
-    /// What was asked for does not exist, or makes no sense.
+    /// What was asked for does not exist, or is invalid.
     #[error("{0}")]
     Argument(String),
     /// A file cannot be read.
@@ -58,7 +58,7 @@ pub enum StudyError {
     /// A table cannot be written, or read back, as Parquet.
     #[error("Parquet: {0}")]
     Parquet(#[from] parquet::errors::ParquetError),
-    /// A file is no result, or not one that can be used so.
+    /// A file is not a result, or not one that can be used this way.
     #[error("{}: {what}", path.display())]
     Result {
         /// The file.

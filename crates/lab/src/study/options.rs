@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Options that change what is run beside memory, swap and settings, as one text: `key=value` with
-//! blanks between, and only those that differ from their defaults. Blanks and percent signs inside
-//! a value are written as in URLs.
+//! Options other than memory, swap and settings that change what is run, as one text: `key=value`
+//! separated by blanks, and only those that differ from their defaults. Blanks and percent signs
+//! inside a value are written as in URLs.
 
 use std::path::PathBuf;
 

@@ -42,11 +42,11 @@ pub struct ResultFile {
 }
 
 impl ResultFile {
-    /// Reads a file that `lab run` or `lab curve` wrote, whatever its form, or the directory of a
+    /// Reads a file that `lab run` or `lab curve` wrote, in any format, or the directory of a
     /// sweep.
     ///
     /// # Errors
-    /// A file that cannot be read or is no such result.
+    /// A file that cannot be read or is not such a result.
     pub fn read(path: &Path) -> Result<ResultFile, StudyError> {
         let unreadable = |source| StudyError::Read {
             path: path.to_owned(),

@@ -59,7 +59,7 @@ pub struct RunOutcome {
     pub note: Option<String>,
 }
 
-/// Every policy without an agent, and then, if it is no yardstick, with each agent.
+/// Every policy without an agent, and then, unless it is a yardstick, with each agent.
 ///
 /// # Errors
 /// Unknown policies.

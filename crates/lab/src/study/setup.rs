@@ -169,7 +169,7 @@ impl Setup {
     /// The plan for a subject, a policy and a seed, and what is to be said about it.
     ///
     /// # Errors
-    /// Memory or swap that make no sense.
+    /// Invalid memory or swap.
     pub fn plan(
         &self,
         subject: &Subject,
@@ -287,7 +287,7 @@ enum Place {
 /// All that the names stand for: patterns (`traces/*.pages`) are expanded, in order of name.
 ///
 /// # Errors
-/// What is no pattern, or matches nothing.
+/// An invalid pattern, or one that matches nothing.
 pub fn expand(names: &[String]) -> Result<Vec<String>, StudyError> {
     let mut found = Vec::new();
     for name in names {
@@ -355,7 +355,7 @@ mod tests {
         let kv = Subject::Workload(Arc::new(library::find("kv").unwrap()));
         assert_eq!(parse_memory_pages("24M", &kv).unwrap().0, 6144);
         assert_eq!(parse_memory_pages("5000p", &kv).unwrap().0, 5000);
-        for (bad, expected) in [("25%", "workload"), ("much", "no size"), ("-1p", "-1p")] {
+        for (bad, expected) in [("25%", "workload"), ("much", "not a size"), ("-1p", "-1p")] {
             let error = parse_memory_pages(bad, &kv).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::random::{XorShift64Star, Zipf, ZipfError};
 
-/// Bit that tells a page of the file from one of anonymous memory in a mixed trace.
+/// Bit that distinguishes a page of the file from one of anonymous memory in a mixed trace.
 pub const FILE_BIT: u32 = 1 << 31;
 
 /// What a trace touches.

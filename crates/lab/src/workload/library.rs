@@ -56,7 +56,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     WORKLOADS.iter().map(|(name, _)| *name)
 }
 
-/// A workload that cannot be had.
+/// A workload that is not available.
 #[derive(Debug, Error)]
 pub enum LibraryError {
     /// None of that name.

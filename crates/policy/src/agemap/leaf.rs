@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The bytes of one table, eight at a time in a `u64`: lane `i` of word `w` is page `8 * w + i`.
-//! Plain integer arithmetic, and vectors of sixteen bytes where the answer is a bit for each byte.
+//! Plain integer arithmetic, and vectors of sixteen bytes where the result is one bit per byte.
 
 use wide::u8x16;
 
@@ -13,7 +13,7 @@ pub(super) const SWAPPED: u8 = 0x80;
 /// `u64` words in a leaf.
 const LANE_WORDS: usize = PAGES_PER_TABLE / 8;
 
-/// One byte a page of one table.
+/// The bytes of one table, one per page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Leaf(pub [u64; LANE_WORDS]);
 
@@ -23,11 +23,12 @@ pub(super) type Lanes = [u64; 8];
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// So few pages of a table are counted one by one: a pass over it costs as much as some ten of them.
+/// With at most this many pages, a table is counted page by page: a pass over it costs as much as
+/// some ten of them.
 const FEW_IN_TABLE: u64 = 16;
-/// A pass that found fewer was not worth it.
+/// A pass that found fewer was not worthwhile.
 const POOR_PASS: u64 = 8;
-/// After so many such passes there are no more.
+/// Maximum number of such passes.
 const POOR_PASSES_MAX: u32 = 2;
 
 /// 0xff in lane `i` where bit `i` of the index is set.
@@ -53,14 +54,14 @@ fn gather(high_bits: u64) -> u64 {
     ((high_bits & HIGH) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
 }
 
-/// What to change in the bytes of 64 pages, a bit a page. A page in none keeps its byte.
+/// What to change in the bytes of 64 pages, one bit per page. Pages without a bit keep their byte.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Changes {
     /// Gets the label alone.
     pub marked: u64,
     /// Gets nothing: the page is gone.
     pub gone: u64,
-    /// Gets the swapped bit on top of the label it has.
+    /// Gets the swapped bit in addition to its label.
     pub swapped_out: u64,
     /// Loses the swapped bit.
     pub returned: u64,
@@ -85,9 +86,9 @@ impl Leaf {
             .expect("eight words of lanes")
     }
 
-    /// Calls `count` with labels that the pages have and how many of them; the same label may come
-    /// again. One pass over the table for each label while passes find many pages, the rest page by
-    /// page.
+    /// Calls `count` with labels of the pages and how many pages have them; the same label may be
+    /// passed again. One pass over the table for each label while passes find many pages, the rest
+    /// page by page.
     #[inline]
     pub fn by_label(&self, pages: &PageSet, mut count: impl FnMut(Label, u64)) {
         let mut left = *pages;
@@ -115,7 +116,7 @@ impl Leaf {
         }
     }
 
-    /// Gives pages a label: what [`apply`] does when nothing else changes.
+    /// Sets the label of pages: what [`apply`] does when nothing else changes.
     #[inline]
     pub fn mark(&mut self, marked: &PageSet, label: Label) {
         for (word, marked) in marked.words().iter().enumerate() {
@@ -134,7 +135,7 @@ impl Leaf {
 
 const _: () = assert!(cfg!(target_endian = "little"), "lane 0 is byte 0");
 
-/// A bit for each of 64 pages that answers yes: all ones in its lane.
+/// A bit for each of 64 pages whose lane is all ones.
 #[inline]
 fn ask(lanes: &Lanes, question: impl Fn(u8x16) -> u8x16) -> u64 {
     let bytes: &[u8; 64] = bytemuck::cast_ref(lanes);
@@ -176,8 +177,8 @@ pub(super) fn labelled_within(lanes: &Lanes, first: Label, last: Label) -> u64 {
     within
 }
 
-/// Calls `count` with labels and how many of the pages have them. Pages of one age lie together,
-/// so whole words are compared with the first label while many pages are left.
+/// Calls `count` with labels and how many of the pages have them. Pages of one age are adjacent, so
+/// whole words are compared with the first label while many pages are left.
 #[inline]
 pub(super) fn by_label(lanes: &Lanes, pages: u64, mut count: impl FnMut(Label, u64)) {
     let mut left = pages;
@@ -193,7 +194,7 @@ pub(super) fn by_label(lanes: &Lanes, pages: u64, mut count: impl FnMut(Label, u
     }
 }
 
-/// Gives pages of 64 a label: what [`apply`] does when nothing else changes.
+/// Sets the label of pages among 64: what [`apply`] does when nothing else changes.
 #[inline]
 pub(super) fn mark(lanes: &mut Lanes, marked: u64, label: Label) {
     let label = LOW * u64::from(label);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One look at an address space: facts of tables in, labels and sizes changed.
+//! One look at an address space: it takes facts about tables and updates labels and sizes.
 
 use super::AgeMap;
 use super::leaf::{self, Leaf};
@@ -14,10 +14,9 @@ use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 pub struct Facts<'a> {
     /// Page number of the table's first page / 512.
     pub index: u64,
-    /// The bits. Those outside one's own range must be zero.
+    /// The bits. Those outside the table's own range must be zero.
     pub bits: &'a TableBits,
-    /// Which of the pages are file pages; the others are anon. Bits of pages that are not there
-    /// mean nothing.
+    /// Which of the pages are file pages; the others are anon. Bits of absent pages mean nothing.
     pub files: PageSet,
     /// Pages to count apart.
     pub parts: &'a [(Part, PageSet)],
@@ -44,12 +43,12 @@ pub struct LookCounts {
     pub tables: u64,
     /// Present pages.
     pub present: u64,
-    /// Pages seen accessed since the accessed bits were cleared last; 0 in the first look, where
+    /// Pages seen accessed since the accessed bits were last cleared; 0 in the first look, where
     /// that time is not known.
     pub young: u64,
-    /// Pages that were not there in the look before.
+    /// Pages that were absent in the previous look.
     pub appeared: u64,
-    /// Pages that are neither present nor in swap any more.
+    /// Pages that are no longer present nor in swap.
     pub gone: u64,
     /// Pages that went from present to swap.
     pub swapped_out: u64,
@@ -57,7 +56,7 @@ pub struct LookCounts {
     pub refaulted: u64,
 }
 
-/// Facts came for a table before one already reported.
+/// A table was reported after one with a greater index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("table {index} reported after table {last}: a look goes through addresses upwards")]
 pub struct OutOfOrder {
@@ -67,7 +66,7 @@ pub struct OutOfOrder {
     pub last: u64,
 }
 
-/// A look under way. Tables come in ascending order; [`finish`](Self::finish) ends it.
+/// A look in progress. Tables come in ascending order; [`finish`](Self::finish) ends it.
 #[derive(Debug)]
 pub struct Look<'a> {
     map: &'a mut AgeMap,
@@ -91,7 +90,7 @@ struct Seen<'a> {
     parts: &'a [(Part, PageSet)],
 }
 
-/// A table that is not complete yet.
+/// A table that is still incomplete.
 #[derive(Debug)]
 struct Pending {
     index: u64,
@@ -123,8 +122,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Takes in what was seen of one table. Ranges that share a table come as several facts of it,
-    /// which add up; where all 512 pages are present, one range has them all.
+    /// Takes in the observations of one table. Ranges that share a table come as several facts,
+    /// which add up; where all 512 pages are present, they all belong to one range.
     ///
     /// # Errors
     /// [`OutOfOrder`], and nothing was taken in.
@@ -224,7 +223,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Moves to the first table known that is not before `index`.
+    /// Moves to the first known table that is not before `index`.
     fn seek(&mut self, index: u64) {
         let tables = &self.map.store.tables;
         while tables
@@ -235,8 +234,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Says that the tables of `indices` were left out of this look on purpose: they stay as they
-    /// are. Whole tables only, in the same ascending order.
+    /// Declares that the tables of `indices` were deliberately left out of this look: they stay
+    /// unchanged. Whole tables only, in the same ascending order.
     pub fn keep(&mut self, indices: std::ops::Range<u64>) {
         let store = &mut self.map.store;
         for at in store.position(indices.start)..store.tables.len() {
@@ -248,14 +247,14 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Ends the look: what was not reported is gone. A look that is dropped instead (the process
-    /// vanished half-way) leaves what it did not reach as it was.
+    /// Ends the look: anything not reported is gone. A look that is dropped instead (the process
+    /// vanished half-way) leaves what it did not reach unchanged.
     pub fn finish(self) -> LookCounts {
         self.finish_with_returned().0
     }
 
-    /// The same, and the pages that the look found accessed, present before or in swap, by the
-    /// label they had until then: how long memory that is accessed had been idle. To be read before
+    /// The same, and the pages that the look found accessed, previously present or in swap, by
+    /// their previous label: how long accessed memory had been idle. To be read before
     /// [`AgeMap::advance`].
     pub fn finish_with_returned(mut self) -> (LookCounts, Sizes) {
         self.flush();
@@ -357,7 +356,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// All 512 pages were there, are there and are of the types they were: only accesses tell.
+    /// All 512 pages were and are present and have kept their types: only accesses matter.
     fn update_steady(&mut self, table: &Table, young: &PageSet, files: &PageSet) {
         let leaf = &mut self.map.store.leaves[table.leaf];
         let sizes = self.map.generations.sizes_mut();
@@ -410,7 +409,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// All 512 pages had one label, or were not there, and all have one label now.
+    /// All 512 pages had one label, or were absent, and all have one label now.
     fn update_uniform(&mut self, table: &mut Table, seen: Seen<'_>, appeared: bool, young: bool) {
         let sizes = self.map.generations.sizes_mut();
         let pages = PAGES_PER_TABLE as u64;

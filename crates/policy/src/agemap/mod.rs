@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The age map: how long ago every page of an address space was last seen accessed, one byte a
+//! The age map: how long ago every page of an address space was last seen accessed, one byte per
 //! page.
 //!
-//! It is laid out like the page tables it mirrors: 512 bytes for a last-level table, nothing for
-//! a range that is not mapped, and nothing but a header for a table whose pages all have the same
-//! age (a 2 MiB leaf, a buffer written in one go). A byte is the page's generation as a seven-bit
+//! It is laid out like the page tables it mirrors: 512 bytes for a last-level table, nothing for a
+//! range that is not mapped, and only a header for a table whose pages all have the same age (a 2
+//! MiB leaf, a buffer written in one go). A byte is the page's generation as a seven-bit
 //! [`Label`](crate::generations::Label), and a bit for a page that went to swap; its label is then
 //! its age when it left.
 //!
-//! Facts come a table at a time as words of bits ([`TableBits`](crate::table::TableBits)); sizes of
-//! generations are kept as they change, so a histogram costs nothing per page. A second byte a page
-//! (decayed access frequency) would be a second `Slab` of leaves beside the first.
+//! Facts arrive one table at a time as words of bits ([`TableBits`](crate::table::TableBits));
+//! sizes of generations are updated as they change, so a histogram costs nothing per page. A second
+//! byte per page (decayed access frequency) would be a second `Slab` of leaves next to the first.
 
 mod leaf;
 mod look;
@@ -40,14 +40,14 @@ pub struct AgeMap {
 }
 
 impl AgeMap {
-    /// A map of an address space that existed before anyone looked. What its first look finds is
-    /// *unseen*: at least as old as the observation, until it is seen accessed. Ages are told
-    /// apart up to `horizon_ms` (the last bound of the histograms asked for).
+    /// A map of an address space that existed before observation began. What its first look finds
+    /// is *unseen*: at least as old as the observation, until it is seen accessed. Ages are
+    /// distinguished up to `horizon_ms` (the last bound of the histograms requested).
     pub fn new(now_ms: u64, horizon_ms: u64) -> Self {
         Self::with_capacity(now_ms, horizon_ms, GENERATIONS_MAX)
     }
 
-    /// The same with fewer generations than a byte can tell apart.
+    /// The same with fewer generations than a byte can distinguish.
     pub fn with_capacity(now_ms: u64, horizon_ms: u64, generations: usize) -> Self {
         AgeMap {
             generations: Generations::new(now_ms, generations, horizon_ms),
@@ -59,8 +59,8 @@ impl AgeMap {
         }
     }
 
-    /// A map of a process that started at `birth_ms`, while its target was being observed: no
-    /// page of it can be older.
+    /// A map of a process that started at `birth_ms`, while its target was being observed: none of
+    /// its pages can be older.
     pub fn newborn(birth_ms: u64, horizon_ms: u64) -> Self {
         AgeMap {
             newborn: true,
@@ -83,7 +83,7 @@ impl AgeMap {
         self.parts.get(usize::from(part))
     }
 
-    /// Begins a look at the whole address space. What it does not report is gone.
+    /// Starts a look at the whole address space. Anything the look does not report is gone.
     pub fn look(&mut self) -> Look<'_> {
         Look::begin(self)
     }
@@ -106,7 +106,7 @@ impl AgeMap {
         self.store.memory_bytes() + self.generations.memory_bytes() + parts + size_of::<Self>()
     }
 
-    /// Whether what a look finds has an age at all.
+    /// Whether pages found by a look have an age at all.
     fn is_first_look(&self) -> bool {
         !self.newborn && self.generations.unseen_since_ms().is_none()
     }

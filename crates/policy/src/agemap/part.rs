@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages counted apart: of another NUMA node, or counted in another process.
+//! Pages counted separately: on another NUMA node, or counted in another process.
 
 use crate::generations::{ByType, LABELS, Label, Relabel, Sizes};
 
-/// A group of pages the caller wants counted apart in each look: pages of a NUMA node, or pages
-/// that another process of the same target already counts.
+/// A group of pages that the caller wants counted separately in each look: pages of a NUMA node, or
+/// pages that another process of the same target already counts.
 pub type Part = u8;
 
-/// Present pages of one part, by label and type. Most parts (the libraries of a small process) have a few
-/// labels only, so only those that occur are kept.
+/// Present pages of one part, by label and type. Most parts (the libraries of a small process) have
+/// only a few labels, so only those that occur are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartSizes {
-    /// In the order in which they were met.
+    /// In the order in which they were first seen.
     counted: Vec<(Label, ByType<u64>)>,
 }
 

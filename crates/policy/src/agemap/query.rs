@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Questions to an age map: which pages are old, and how old a range is.
+//! Queries of an age map: which pages are old, and how old a range is.
 
 use std::ops::{ControlFlow, Range};
 
@@ -18,7 +18,7 @@ pub struct Run {
     pub page_type: PageType,
 }
 
-/// What the map knows of one page.
+/// What the map knows about one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageState {
     /// Its generation, or the one it had when it went to swap.
@@ -39,7 +39,7 @@ pub struct RangeSizes {
 }
 
 impl AgeMap {
-    /// What is known of one page; `None` if it is neither present nor in swap.
+    /// What is known about one page; `None` if it is neither present nor in swap.
     pub fn page(&self, page: u64) -> Option<PageState> {
         let index = page / PAGES_PER_TABLE as u64;
         let table = self.store.tables.get(self.store.position(index))?;
@@ -135,8 +135,8 @@ impl AgeMap {
         found
     }
 
-    /// Present pages of a range by label and type: `count` is called with parts of them, the same
-    /// label and type maybe more than once.
+    /// Present pages of a range by label and type: `count` is called with parts of them, possibly
+    /// several times with the same label and type.
     pub fn count_within(&self, pages: Range<u64>, mut count: impl FnMut(Label, PageType, u64)) {
         let _ = self.words(pages, |_, word, within| {
             for page_type in PageType::ALL {
@@ -157,7 +157,7 @@ impl AgeMap {
         });
     }
 
-    /// Goes through the words of 64 pages of a range that may hold something: the first page's
+    /// Iterates over the words of 64 pages of a range that may hold something: the first page's
     /// number, the word, and which of its pages are in the range.
     fn words(
         &self,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where tables and their leaves lie: a sorted list of headers, and leaves in chunks that grow
-//! and shrink without copying, so that neither doubles behind our back.
+//! Storage of tables and their leaves: a sorted list of headers, and leaves in chunks that grow and
+//! shrink without copying, so that neither doubles unexpectedly.
 
 use super::leaf::Leaf;
 use crate::table::PageSet;
 
 /// Leaves a chunk (32 KiB).
 const LEAVES_PER_CHUNK: usize = 64;
-/// How many of them are taken from the allocator at a time.
+/// How many of them are allocated at a time.
 const PLACES_PER_STEP: usize = 8;
 
 /// No leaf: all pages of the table carry the header's label.
@@ -18,7 +18,7 @@ pub(super) const NO_LEAF: u32 = u32::MAX;
 pub(super) enum Files {
     /// None.
     None,
-    /// All that are there.
+    /// All existing tables.
     All,
     /// Those with a bit in this mask of the store.
     Some(u32),
@@ -41,7 +41,7 @@ pub(super) struct Table {
     pub full: bool,
 }
 
-/// Things of one size, in chunks, addressed by number.
+/// Items of one size, in chunks, addressed by number.
 #[derive(Clone, Debug)]
 pub(super) struct Slab<T> {
     chunks: Vec<Vec<T>>,
@@ -56,7 +56,7 @@ impl<T> Slab<T> {
         }
     }
 
-    /// Puts a thing in, and says where.
+    /// Inserts an item and returns its place.
     pub fn insert(&mut self, thing: T) -> u32 {
         if let Some(at) = self.free.pop() {
             self[at] = thing;
@@ -99,13 +99,13 @@ impl<T> Slab<T> {
             + self.chunks.capacity() * size_of::<Vec<T>>()
     }
 
-    /// Whether more than half of the memory is free places, and that is worth giving back.
+    /// Whether more than half of the memory is free places, and enough to be worth freeing.
     pub fn is_sparse(&self) -> bool {
         self.free.len() > 2 * LEAVES_PER_CHUNK && self.free.len() > self.live()
     }
 
     /// Moves everything to the front and frees the rest. `places` are all the numbers in use; they
-    /// are changed to the new ones.
+    /// are updated.
     pub fn compact<'a>(&mut self, places: impl Iterator<Item = &'a mut u32>) {
         let live = self.live() as u32;
         let mut holes: Vec<u32> = self.free.drain(..).filter(|at| *at < live).collect();
@@ -180,7 +180,7 @@ impl Store {
         self.tables.partition_point(|table| table.index < index)
     }
 
-    /// The file mask of a table, a bit a page.
+    /// The file mask of a table, one bit per page.
     #[inline]
     pub fn file_mask(&self, files: Files) -> PageSet {
         match files {
@@ -216,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Gives back what a table that is gone held besides its header.
+    /// Frees what a table that is gone held besides its header.
     pub fn release(&mut self, table: Table) {
         if table.leaf != NO_LEAF {
             self.leaves.remove(table.leaf);
@@ -224,7 +224,7 @@ impl Store {
         self.drop_mask(table.files);
     }
 
-    /// Merges new headers, ascending; none of them is there yet.
+    /// Merges new headers, ascending; none of them exists yet.
     pub fn merge(&mut self, fresh: &[Table]) {
         let Some(first) = fresh.first() else { return };
         // Headers must not double: that would cost a tenth of a byte a page.
@@ -249,7 +249,7 @@ impl Store {
         }
     }
 
-    /// Gives memory back after much went away.
+    /// Frees memory after many removals.
     pub fn shrink(&mut self) {
         if self.leaves.is_sparse() {
             let in_use = self.tables.iter_mut().map(|table| &mut table.leaf);

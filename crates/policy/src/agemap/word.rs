@@ -5,7 +5,7 @@ use super::LookCounts;
 use super::leaf::{self, Changes};
 use crate::generations::{LABEL_UNSEEN, Label, PageType, Sizes};
 
-/// What was seen of 64 pages, a bit a page.
+/// The observations of 64 pages, one bit per page.
 pub(super) struct Word {
     pub present: u64,
     pub young: u64,
@@ -110,8 +110,8 @@ impl Word {
     }
 }
 
-/// How many bits are set. Most words are full or empty, and counting is a dozen instructions on
-/// machines that are not asked for more than the oldest x86-64.
+/// The number of set bits. Most words are full or empty, and counting takes a dozen instructions if
+/// only the oldest x86-64 may be assumed.
 #[inline]
 fn pages(bits: u64) -> u64 {
     match bits {

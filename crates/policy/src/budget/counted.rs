@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a program and whoever holds its budget took.
+//! What a program and the holder of its budget consumed.
 //!
-//! Time is that of the program: its own work, and its CPU time in the kernel or its waiting for
-//! memory, whichever is more. (Where a fault is served from compressed memory it is CPU time, which
-//! the kernel counts as waiting as well; where a device serves it, it is waiting.) CPU time of
-//! holding the budget is part of it by the share of time in which somebody on the machine waited
-//! for a CPU: on CPUs that nobody else wants it costs the program nothing, on CPUs that all want it
-//! costs as much as it takes.
+//! Time is that of the program: its own work, plus its CPU time in the kernel or its waiting for
+//! memory, whichever is more. (If a fault is served from compressed memory it is CPU time, which
+//! the kernel also counts as waiting; if a device serves it, it is waiting.) CPU time spent on
+//! holding the budget is weighted by the share of time in which any task on the machine waited for
+//! a CPU: on CPUs that are otherwise idle it costs the program nothing, on contended CPUs it costs
+//! the full amount.
 
-/// Counters that never go back, of the program under the budget and of whoever holds it.
+/// Monotonic counters, of the program under the budget and of its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// CPU time that the program spent in its own code, us: what it gets done.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether holding a budget pays: found out by leaving the limit to the kernel now and then.
+//! Whether holding a budget pays: measured by leaving the limit to the kernel now and then.
 //!
-//! Time is cut into epochs. After some in which the budget is held, they come in pairs: in one of
-//! each the kernel alone holds the limit, which one is drawn by chance. What a second of the
-//! program's own work costs is compared between the two kinds, by Welch's interval: major faults,
-//! and time. Of each epoch only the second half counts, since the first one lives on what the epoch
-//! before left resident. For that to have gone, as many pages have to come in as there are: epochs
-//! last as long as it takes twice. (Redis at 55 % of its memory takes 20 s to replace what is
-//! resident: of a fifth fewer faults, epochs of 3 s show next to nothing.) Before that, a few short
-//! pairs find out what is clearly bad.
+//! Time is divided into epochs. After some in which the budget is held, they come in pairs: in one
+//! of each, selected at random, the kernel alone holds the limit. The cost of a second of the
+//! program's own work is compared between the two kinds, using Welch's interval: major faults, and
+//! time. Only the second half of each epoch counts, because the first one still uses what the
+//! previous epoch left resident. For that to have gone, as many pages have to come in as are
+//! resident: epochs last as long as it takes twice. (Redis at 55 % of its memory takes 20 s to
+//! replace what is resident: epochs of 3 s show next to nothing of a fifth fewer faults.) Before
+//! that, a few short pairs detect what is clearly bad.
 //!
 //! The budget pays if work takes less time, or has fewer faults in no more time. It does harm if
 //! work takes more time, or has more faults in no less time. Then, or if it shows no gain in
@@ -26,7 +26,7 @@ use crate::statistics::Change;
 pub const EPOCH_MS: u64 = 3_000;
 /// The most of later ones, ms.
 pub const EPOCH_MAX_MS: u64 = 60_000;
-/// Epochs held before the first comparison: something has to be learnt first.
+/// Epochs held before the first comparison: something has to be learned first.
 pub const EPOCHS_BEFORE: u32 = 4;
 /// Pairs before anything is concluded.
 pub const PAIRS_MIN: usize = 4;
@@ -34,13 +34,13 @@ pub const PAIRS_MIN: usize = 4;
 pub const PAIRS_MAX: usize = 16;
 /// Epochs held before each such pair until it is.
 pub const EPOCHS_A_PAIR_OPEN: u32 = 2;
-/// Once it is shown, there is a pair for every so many epochs.
+/// Once the budget is shown to pay, there is one pair per this many epochs.
 pub const EPOCHS_A_PAIR: u32 = 16;
-/// A budget that was left to the kernel is tried again after this time, doubled each time, ms.
+/// A budget that was left to the kernel is retried after this time, doubled each time, ms.
 pub const BACK_MS: u64 = 10 * 60_000;
 /// But not longer than this, ms.
 pub const BACK_MAX_MS: u64 = 4 * 3_600_000;
-/// Epochs in which the program worked for less than this share of time say nothing.
+/// Epochs in which the program worked for less than this share of time are ignored.
 const WORK_SHARE_MIN: f64 = 0.01;
 
 /// Who holds the limit.
@@ -52,8 +52,9 @@ pub enum Holder {
     Kernel,
 }
 
-/// What holding the budget changes against the kernel alone, for the same work of the program: -0.2
-/// is a fifth less. `None` where what the kernel alone takes is too little to compare with.
+/// The effect of holding the budget compared with the kernel alone, for the same work of the
+/// program: -0.2 is a fifth less. `None` if the figure under the kernel alone is too small to
+/// compare with.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Gain {
     /// What was concluded.
@@ -62,7 +63,7 @@ pub struct Gain {
     pub pairs: usize,
     /// Major faults.
     pub faults_change: Option<Change>,
-    /// CPU time, all that holding the budget takes included.
+    /// CPU time, including that of holding the budget.
     pub cpu_change: Option<Change>,
     /// The time that decides.
     pub time_change: Option<Change>,
@@ -76,11 +77,11 @@ pub enum Verdict {
     Open,
     /// It pays.
     Pays,
-    /// It does not: the kernel alone holds the limit, for minutes to come.
+    /// It does not pay: the kernel alone holds the limit for some minutes.
     Back,
 }
 
-/// Draws epochs and compares them. Its answers depend on nothing but what it was handed.
+/// Draws epochs and compares them. Its answers depend only on its inputs.
 #[derive(Clone, Debug)]
 pub struct Epochs {
     random: u64,
@@ -88,7 +89,7 @@ pub struct Epochs {
     backs: u32,
     /// When a budget that was left to the kernel is tried again.
     again_ms: u64,
-    /// When the epoch under way began; `None`: none did yet.
+    /// When the current epoch started; `None`: none has started yet.
     began_ms: Option<u64>,
     /// Short epochs, which only show what is clearly good or bad.
     quick: bool,
@@ -97,11 +98,11 @@ pub struct Epochs {
     /// Counters in the middle of it.
     middle: Option<(u64, Counted)>,
     holder: Holder,
-    /// The second of the pair under way.
+    /// The second of the current pair.
     second: Option<Holder>,
     /// Epochs to hold before the next pair.
     before: u32,
-    /// What a second of work took, the newest last: held, and left to the kernel.
+    /// The cost of a second of work, the newest last: held, and left to the kernel.
     held: VecDeque<Taken>,
     alone: VecDeque<Taken>,
 }
@@ -148,7 +149,7 @@ impl Epochs {
         }
     }
 
-    /// Takes the counters of a program that has so much memory when it is due, and says who holds
+    /// Takes the counters of a program that has this much memory when it is due, and says who holds
     /// the limit from now on.
     pub fn turn(&mut self, now_ms: u64, counted: &Counted, memory_pages: u64) -> Holder {
         if now_ms < self.due_ms() {
@@ -179,14 +180,14 @@ impl Epochs {
         self.holder
     }
 
-    /// Nothing can be compared now: the budget is held, and an epoch begins anew later.
+    /// Nothing can be compared now: the budget is held, and a new epoch starts later.
     pub fn put_off(&mut self, now_ms: u64) {
         self.verdict = Verdict::Open;
         self.second = None;
         self.begin(now_ms, Holder::Budget);
     }
 
-    /// What holding the budget changes, as far as it is known.
+    /// The effect of holding the budget, as far as it is known.
     pub fn gain(&self) -> Option<Gain> {
         let relative = |of: fn(&Taken) -> f64| {
             let alone = self.alone.iter().map(of).sum::<f64>() / self.alone.len() as f64;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holding a target under a budget: when to scan, what to queue, how much goes at once.
+//! Holding a target under a budget: when to scan, what to queue, and how much goes at once.
 //!
 //! The policy `budget` ([`crate::proactive`]) says how many bytes have to go. Everything after that
-//! is decided here, for real processes and in the lab alike: a [`Pacer`] is handed facts (the time,
+//! is decided here, for real processes and in the lab alike: a [`Pacer`] takes facts (the time,
 //! what a scan found, what a move did) and answers with the next [`Step`]; a [`World`] carries it
 //! out ([`Pacer::turn`]). A [`PageQueue`] remembers the pages of the target, and which go next.
 //!
@@ -31,57 +31,56 @@ pub use world::World;
 /// Bytes of a page, the unit of queues and slices.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Scans may take this share of a core, percent, whatever the size of the target and whatever they
-/// are good for.
+/// Scans may take this share of a core, percent, regardless of the size of the target and of the
+/// scans' benefit.
 pub const SCAN_PERCENT: f64 = 1.0;
 
-/// And this share of what moving takes, percent, if that is more: a scan is worth what it saves of
-/// moves, and of the faults that follow them, which take about as long.
+/// And this share of what moving takes, percent, if that is more: a scan is worth what it saves in
+/// moves, and in the faults that follow them, which take about as long.
 pub const SCAN_OF_MOVES_PERCENT: f64 = 25.0;
 
-/// What it costs the target to set an accessed bit again that a scan cleared, ns.
+/// The cost to the target of setting an accessed bit again that a scan cleared, ns.
 pub const YOUNG_AGAIN_NS: u64 = 400;
 
-/// A scan tells most when about this share of the memory was accessed since the one before: with
-/// much less nothing is learnt, with much more all pages look alike.
+/// A scan is most informative when about this share of the memory was accessed since the previous
+/// one: with much less nothing is learned, with much more all pages look alike.
 pub const YOUNG_SHARE: f64 = 0.25;
 
 /// Longest time between scans, ms, unless [`SCAN_PERCENT`] asks for more.
 pub const SCAN_MAX_MS: u64 = 10_000;
 
-/// Time to the second scan while the policy does not say when it wants it, ms.
+/// Time to the second scan if the policy does not specify it, ms.
 pub const SCAN_DEFAULT_MS: u64 = 250;
 
-/// So many times what went between two scans is queued for the next: the first of them were touched
-/// again by then.
+/// This many times what went between two scans is queued for the next interval: the first of them
+/// will have been touched again by then.
 pub const QUEUE_FACTOR: u64 = 2;
 
-/// At least so much is queued, pages: a quiet target may grow at once.
+/// At least this much is queued, pages: a quiet target may grow at once.
 pub const QUEUE_MIN_PAGES: u64 = 2048;
 
-/// At most so much is queued, pages (4 GiB): lone pages take 16 bytes each in the queue.
+/// At most this much is queued, pages (4 GiB): lone pages take 16 bytes each in the queue.
 pub const QUEUE_MAX_PAGES: u64 = 1 << 20;
 
-/// The coldest of these parts of a queue goes first, then twice as much of the next, and so on: a
-/// small target would lose what is merely cool as soon as what is cold, if all went by address.
-/// Tiers as coarse as that leave neighbours together, which are cheaper to move than pages that lie
-/// alone.
+/// The coldest of these parts of a queue goes first, then twice as much of the next, and so on: if
+/// everything went by address, a small target would lose merely cool memory as soon as cold memory.
+/// Tiers this coarse keep neighbours together, which are cheaper to move than lone pages.
 pub const QUEUE_TIERS: u64 = 8;
 
-/// A queue that ran dry between two scans is filled with so many times what was asked for.
+/// A queue that ran dry between two scans is refilled with this many times what was asked for.
 pub const REFILL_FACTOR: u64 = 4;
 
-/// Such scans take at most this share of a core, percent. They clear nothing, so that they cost the
+/// Such scans take at most this share of a core, percent. They clear nothing, so they cost the
 /// target nothing; with less, the queue of a target that refaults fast is dry for longer.
 pub const REFILL_PERCENT: f64 = 25.0;
 
-/// Where pages that came in since the last scan may go before what was there, they are looked for
-/// by scans that clear nothing, for this share of what moving takes, percent.
+/// If pages that arrived since the last scan may go before older ones, they are found by scans that
+/// clear nothing, for this share of what moving takes, percent.
 pub const NEWCOMERS_OF_MOVES_PERCENT: f64 = 10.0;
 
-/// A move goes in slices, this long apart, us: a program that shares the CPU waits for one at most.
-/// To wake up, look again and read clocks costs as much as some pages, so they are this far apart
-/// where memory grows slowly,
+/// A move is divided into slices, this long apart, us: a program that shares the CPU waits for one
+/// at most. Waking up, looking again and reading clocks costs as much as some pages, so they are
+/// this far apart where memory grows slowly,
 pub const SLICE_MAX_US: u64 = 2_000;
 
 /// and this far where it grows fast.
@@ -91,24 +90,25 @@ pub const SLICE_MIN_US: u64 = 500;
 /// come sooner.
 pub const SLICES_A_STEP: u64 = 4;
 
-/// So much goes in a slice, pages, for each [`SLICE_MIN_US`] of it (0.1 to 0.2 ms of work), unless
-/// a move would take too long in all.
+/// A slice has this many pages for each [`SLICE_MIN_US`] of it (0.1 to 0.2 ms of work), unless a
+/// move would take too long in all.
 pub const SLICE_PAGES: u64 = 8;
 
-/// A move takes at most so long, us.
+/// Maximum duration of a move, us.
 pub const MOVE_MAX_US: u64 = 16_000;
 
-/// The same while memory grows faster than it is moved: the kernel's own reclaim would be dearer.
+/// The same while memory grows faster than it is moved: the kernel's own reclaim would be more
+/// expensive.
 pub const MOVE_BEHIND_US: u64 = 4_000;
 
-/// A slice that comes late takes what it would have taken meanwhile, up to so many slices.
+/// A late slice also takes what it would have taken in the meantime, up to this many slices.
 pub const LATE_SLICES_MAX: u64 = 4;
 
-/// A rehearsal moves nothing, so what is too much stays so: it decides again after this time, us.
+/// A rehearsal moves nothing, so the excess remains: it decides again after this time, us.
 pub const REHEARSAL_US: u64 = 1_000_000;
 
-/// A decision that could not be written down is not carried out: the next one comes after this
-/// time, us.
+/// A decision that could not be recorded is not carried out: the next one comes after this time,
+/// us.
 pub const RETRY_US: u64 = 1_000_000;
 
 /// What a scan of a whole target found.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In which order pages go.
+//! The order in which pages go.
 
 use crate::reuse::{PageHistory, ReuseModel, ReuseParams, VALUE_UNKNOWN};
 
@@ -11,24 +11,24 @@ const RANK_TOP: i16 = 400;
 /// What decides which page goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// What pages like it were worth: [`crate::reuse`].
+    /// The past value of similar pages: [`crate::reuse`].
     #[default]
     Reuse,
     /// Decayed frequency of access; what was accessed since the last scan stays.
     Heat,
-    /// What is worth most goes first. For tests of what notices that a policy does harm.
+    /// The most valuable goes first. For tests of the detection of harmful policies.
     Worst,
 }
 
 impl Order {
-    /// All of them, by the name they are asked for with.
+    /// All of them, with their names.
     pub const NAMES: &'static [(&'static str, Order)] = &[
         ("reuse", Order::Reuse),
         ("heat", Order::Heat),
         ("worst", Order::Worst),
     ];
 
-    /// The model it goes by.
+    /// The model it uses.
     pub(super) fn model(self) -> ReuseModel {
         let params = ReuseParams::default();
         ReuseModel::new(match self {
@@ -42,7 +42,7 @@ impl Order {
         })
     }
 
-    /// Whether a page that has just come in may go before what was there.
+    /// Whether a newly arrived page may go before older ones.
     pub(super) fn takes_newcomers(self) -> bool {
         self != Order::Heat
     }

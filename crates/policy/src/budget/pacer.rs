@@ -29,7 +29,7 @@ pub enum Step {
     Decide,
     /// Move queued pages; then [`Pacer::moved`].
     Move {
-        /// At most so many.
+        /// Upper limit.
         pages: u64,
     },
     /// Nothing is due.
@@ -39,7 +39,7 @@ pub enum Step {
     },
 }
 
-/// Decides for one target. Its answers depend on nothing but what it was handed, in that order.
+/// Decides for one target. Its answers depend only on its inputs, in their order.
 #[derive(Debug)]
 pub struct Pacer {
     controller: Controller,
@@ -48,24 +48,24 @@ pub struct Pacer {
     scan_interval_ms: u64,
     /// What the last one cost, ns.
     scan_cost_ns: u64,
-    /// When the last scan that counts began, and CPU time of moves since, ns.
+    /// When the last counting scan started, and CPU time of moves since, ns.
     scanned_us: u64,
     move_cpu_ns: u64,
-    /// What looking for newcomers may take by now, and what it took last, ns.
+    /// How much looking for new pages may take by now, and how much it took last, ns.
     newcomers_ns: f64,
     newcomers_cost_ns: f64,
-    /// A queue that ran dry is not filled before this time.
+    /// A queue that ran dry is not refilled before this time.
     refill_due_us: u64,
     /// When the next decision or slice is due; `None`: nothing was decided yet.
     due_us: Option<u64>,
-    /// Decided and not moved yet, and in which slices it goes.
+    /// Decided but not moved yet, and its slices.
     backlog_pages: u64,
     slice_pages: u64,
     slice_us: u64,
     slice: Option<Slice>,
-    /// When the policy wants to be asked again, once all of its decision went.
+    /// When to ask the policy again, once its whole decision was carried out.
     decide_us: u64,
-    /// What became of the decision so far.
+    /// The outcome of the decision so far.
     done: Moved,
     outcome: Option<Outcome>,
     /// Pages that went since the last scan, and in the period before it.
@@ -92,7 +92,7 @@ enum Refill {
 }
 
 impl Pacer {
-    /// Holds a target by `spec`. A rehearsal never counts on what it asks for being gone.
+    /// Holds a target by `spec`. A rehearsal never assumes that what it asks for is gone.
     pub fn new(spec: &Spec, rehearsal: bool) -> Self {
         Pacer {
             controller: Controller::new(spec),
@@ -119,8 +119,8 @@ impl Pacer {
         }
     }
 
-    /// Finds out what it is worth, where the policy asks for that: now and then the limit is left
-    /// to the kernel, `seed` decides when.
+    /// Measures the value of the budget, if the policy asks for it: now and then the limit is left
+    /// to the kernel; `seed` decides when.
     #[must_use]
     pub fn measuring(mut self, seed: u64) -> Self {
         let measures = |hold: Hold| hold.measures;
@@ -135,8 +135,8 @@ impl Pacer {
         self.epochs.as_ref()
     }
 
-    /// Whose turn it is: the counters are asked for when they are due. Without them, or without a
-    /// limit that the kernel could hold in its place, the budget is held.
+    /// Who holds the limit: the counters are read when they are due. Without them, or without a
+    /// limit that the kernel could hold instead, the budget is held.
     pub(super) fn holder(&mut self, world: &mut impl World) -> Holder {
         let now_ms = world.now_us() / 1000;
         let rehearsal = self.rehearsal;
@@ -206,7 +206,8 @@ impl Pacer {
         self.scan_interval_ms
     }
 
-    /// What to do at `now_us`. Asked again without a report of what it said, it says the same.
+    /// What to do at `now_us`. If called again without a report on its answer, it repeats the
+    /// answer.
     pub fn next(&mut self, now_us: u64) -> Step {
         if let Some(slice) = &self.slice {
             return match slice.refill {
@@ -253,7 +254,7 @@ impl Pacer {
         Step::Move { pages }
     }
 
-    /// How many pages a scan queues: what went lately, and room for what is touched again.
+    /// How many pages a scan queues: what went recently, and room for what is touched again.
     fn queue_pages(&self) -> u64 {
         let went = self.went_pages.max(self.went_before_pages / 2);
         QUEUE_FACTOR
@@ -261,7 +262,7 @@ impl Pacer {
             .clamp(QUEUE_MIN_PAGES, QUEUE_MAX_PAGES)
     }
 
-    /// A scan that began at `began_us` is done.
+    /// A scan that started at `began_us` is done.
     pub fn scanned(&mut self, began_us: u64, scanned: &Scanned) {
         self.went_before_pages = std::mem::take(&mut self.went_pages);
         let cost_ns = scanned.cpu_ns + scanned.cleared_pages.saturating_mul(YOUNG_AGAIN_NS);
@@ -269,8 +270,8 @@ impl Pacer {
         let moving_percent = self.move_cpu_ns as f64 / passed_ns * SCAN_OF_MOVES_PERCENT;
         (self.scanned_us, self.move_cpu_ns) = (began_us, 0);
         let affordable_percent = moving_percent.max(SCAN_PERCENT);
-        // One that was dear by accident, beside a build say, says little of the next: of two the
-        // cheaper.
+        // One that was expensive by accident, beside a build for example, says little about the
+        // next: of two use the cheaper.
         let cost_ns = cost_ns.min(std::mem::replace(&mut self.scan_cost_ns, cost_ns));
         let affordable_ms = (cost_ns as f64 / 1e6 * 100.0 / affordable_percent) as u64;
         // Half of the way at a time to where the share of accessed memory would be as wanted.
@@ -293,7 +294,7 @@ impl Pacer {
         }
     }
 
-    /// A scan without clearing filled the queue again.
+    /// A scan without clearing refilled the queue.
     pub fn refilled(&mut self, scanned: &Scanned) {
         let pause_us = (scanned.cpu_ns as f64 / 1e3 * 100.0 / REFILL_PERCENT) as u64;
         self.newcomers_ns = 0.0;
@@ -306,7 +307,7 @@ impl Pacer {
         }
     }
 
-    /// Asks the policy. The time and the outcome of the decision before are filled in here.
+    /// Asks the policy. Fills in the time and the outcome of the previous decision.
     pub fn decide(&mut self, now_us: u64, facts: Facts<'static>) -> Decision {
         let facts = Facts {
             time_ms: now_us / 1000,
@@ -352,14 +353,14 @@ impl Pacer {
         decision
     }
 
-    /// The decision must not be carried out: it is dropped, and another made after [`RETRY_US`].
+    /// The decision must not be carried out: it is dropped, and another is made after [`RETRY_US`].
     pub fn withdraw(&mut self, now_us: u64) {
         self.slice = None;
         self.backlog_pages = 0;
         self.due_us = Some(now_us.saturating_add(RETRY_US).max(self.decide_us));
     }
 
-    /// Some of a slice was moved; if the queue ran dry, it is filled once.
+    /// Part of a slice was moved; if the queue ran dry, it is refilled once.
     pub fn moved(&mut self, moved: &Moved) {
         let Some(slice) = &mut self.slice else { return };
         let tried = (moved.tried_bytes / PAGE_BYTES).min(slice.left_pages);
@@ -405,7 +406,7 @@ impl Pacer {
         }
     }
 
-    /// What became of the decision, for the next one.
+    /// The outcome of the decision, for the next one.
     fn settle(&mut self) {
         self.outcome = Some(Outcome {
             asked_bytes: self.done.tried_bytes,

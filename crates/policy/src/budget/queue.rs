@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is remembered of the pages of a target, and the queue of those that go next.
+//! What is remembered about the pages of a target, and the queue of those that go next.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -10,9 +10,9 @@ use crate::generations::{ByType, PageType};
 use crate::reuse::{Look, PageHistory, ReuseModel};
 use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
-/// The rank of what does not go.
+/// The rank of pages that must not go.
 const STAYS: u16 = RANKS as u16 - 1;
-/// Most runs handed to the mover in one go.
+/// Maximum number of runs passed to the mover at once.
 const RUNS_MAX: usize = 256;
 
 /// What a scan saw of one table.
@@ -35,8 +35,8 @@ pub struct Gone {
     pub calls: u64,
 }
 
-/// What is known of a target, in one or more address spaces that `S` names, and which of its pages
-/// go next. Pages are named by number: address / page size.
+/// What is known about a target, in one or more address spaces that `S` names, and which of its
+/// pages go next. Pages are named by number: address / page size.
 ///
 /// A page takes two bytes, also while it is in swap, and 16 more while it is queued alone.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct PageQueue<S> {
     type_of: fn(S) -> PageType,
     /// Pages of these types may go.
     goes: ByType<bool>,
-    /// What is read from a file once and what a program touched once have little in common.
+    /// Pages read from a file once and pages touched by a program once have little in common.
     models: ByType<ReuseModel>,
     spaces: BTreeMap<S, Space>,
     tiers: VecDeque<Tier<S>>,
@@ -55,7 +55,7 @@ pub struct PageQueue<S> {
 struct Space {
     /// Ascending.
     tables: Vec<Table>,
-    /// Pages that went though they had been touched since the last scan that counts.
+    /// Pages that went although they had been touched since the last counting scan.
     touched_out: Vec<u64>,
 }
 
@@ -65,7 +65,7 @@ struct Table {
     pages: Box<[PageHistory; PAGES_PER_TABLE]>,
 }
 
-/// Pages of about one rank, ascending by address, so that neighbours leave together.
+/// Pages of similar rank, in ascending order of address, so that neighbours leave together.
 #[derive(Clone, Debug)]
 struct Tier<S> {
     rank_max: u16,
@@ -92,14 +92,15 @@ impl<S: Copy + Ord> PageQueue<S> {
         }
     }
 
-    /// Says which address spaces are files: what is learnt of their pages is kept apart.
+    /// Sets which address spaces are files: what is learned about their pages is kept separate.
     #[must_use]
     pub fn with_types(mut self, type_of: fn(S) -> PageType) -> Self {
         self.type_of = type_of;
         self
     }
 
-    /// Says pages of which types go from now on; of the others only what is seen is learnt.
+    /// Sets the types of pages that go from now on; for the others, observations are only learned
+    /// from.
     pub fn let_go(&mut self, types: ByType<bool>) {
         self.goes = types;
     }
@@ -112,10 +113,10 @@ impl<S: Copy + Ord> PageQueue<S> {
         }
     }
 
-    /// Takes in what was seen of whole address spaces (tables ascending) and queues the `pages`
-    /// that go first, in place of what was queued. A scan `counts` if accessed bits were cleared
-    /// with it: it is learnt from; else only the queue is made anew. Of address spaces that are not
-    /// among them, what is known stays and nothing is queued.
+    /// Takes in observations of whole address spaces (tables ascending) and queues the `pages` that
+    /// go first, replacing the previous queue. A scan `counts` if accessed bits were cleared with
+    /// it, and is then learned from; otherwise only the queue is rebuilt. For address spaces that
+    /// are not included, what is known is kept and nothing is queued.
     pub fn scan(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) -> Scanned {
         let mut scanned = Scanned::default();
         for (space, tables) in seen {
@@ -141,17 +142,17 @@ impl<S: Copy + Ord> PageQueue<S> {
         self.runs().map(|run| u64::from(run.pages)).sum()
     }
 
-    /// The queue: pages that go first first, up to the order of tiers.
+    /// The queue: pages that go first come first, up to the order of tiers.
     pub fn queued(&self) -> impl Iterator<Item = (S, Range<u64>)> {
         self.runs()
             .map(|run| (run.space, run.first..run.first + u64::from(run.pages)))
     }
 
-    /// Moves up to `pages` of the queue through `mover`, which is handed ascending runs of one
-    /// address space and a function: that is called with what is seen of them right before the
-    /// move, and says which of them go. A page that was touched since it was queued goes if it is
-    /// still worth no more than its neighbours in the queue, and waits for its turn or stays
-    /// otherwise; the next of the queue take its place, until enough were tried or the queue is
+    /// Moves up to `pages` of the queue through `mover`, which receives ascending runs of one
+    /// address space and a function: it calls that with its observations right before the move, and
+    /// the function says which of them go. A page that was touched since it was queued goes if it
+    /// is still worth no more than its neighbours in the queue, and otherwise waits for its turn or
+    /// stays; the next pages of the queue take its place, until enough were tried or the queue is
     /// empty.
     pub fn move_out(
         &mut self,
@@ -185,7 +186,7 @@ impl<S: Copy + Ord> PageQueue<S> {
         moved
     }
 
-    /// Bytes of memory that all of it takes.
+    /// Bytes of memory that it uses in total.
     pub fn memory_bytes(&self) -> usize {
         let space = |space: &Space| {
             let histories = space.tables.len() * PAGES_PER_TABLE * size_of::<PageHistory>();
@@ -286,8 +287,8 @@ impl<S: Copy + Ord> PageQueue<S> {
         self.tiers = tiers;
     }
 
-    /// The ranks of all pages, table by table, and how many there are of each: two bytes a page,
-    /// for as long as the queue is made. What may not go is [`STAYS`].
+    /// The ranks of all pages, table by table, and how many there are of each: two bytes per page,
+    /// while the queue is built. Pages that must not go have [`STAYS`].
     fn ranks(
         &self,
         seen: &BTreeMap<S, Vec<Seen>>,
@@ -352,7 +353,7 @@ impl<S: Copy + Ord> PageQueue<S> {
         Some((space, tier.rank_max, runs))
     }
 
-    /// Which pages of `runs` go, given what is seen of them right now.
+    /// Which pages of `runs` go, given what is observed right now.
     fn choose(
         &mut self,
         space: S,
@@ -381,8 +382,7 @@ impl<S: Copy + Ord> PageQueue<S> {
         chosen
     }
 
-    /// A page of the queue was touched: whether it goes all the same. If not, it may be queued
-    /// again.
+    /// A page of the queue was touched: whether it goes anyway. If not, it may be queued again.
     fn goes_though_touched(&mut self, space: S, page: u64, rank_max: u16) -> bool {
         let Some(known) = self.spaces.get_mut(&space) else {
             return false;
@@ -408,7 +408,7 @@ impl<S: Copy + Ord> PageQueue<S> {
     }
 }
 
-/// Puts a page into a tier, to which pages come in the order of address.
+/// Adds a page to a tier; pages arrive in order of address.
 fn put<S: PartialEq>(tiers: &mut VecDeque<Tier<S>>, at: usize, rank: u16, space: S, page: u64) {
     while tiers.len() <= at {
         tiers.push_back(Tier {

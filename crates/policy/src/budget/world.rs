@@ -9,12 +9,12 @@ pub trait World {
     /// Now, us. Never goes back.
     fn now_us(&mut self) -> u64;
 
-    /// What is known of the target; the pacer fills in the time and the outcome of the decision
-    /// before.
+    /// What is known about the target; the pacer fills in the time and the outcome of the previous
+    /// decision.
     fn facts(&mut self) -> Facts<'static>;
 
-    /// Called with every decision, before anything of it moves. `false`: it could not be written
-    /// down, so nothing of it may move; the policy is asked again later.
+    /// Called with every decision, before any of it is moved. `false`: it could not be recorded, so
+    /// nothing may move; the policy is asked again later.
     fn decided(&mut self, decision: &Decision) -> bool;
 
     /// Looks at all memory and queues the `queue_pages` that go first
@@ -22,8 +22,8 @@ pub trait World {
     /// cleared.
     fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned;
 
-    /// The limit that the kernel holds, bytes, and what the target and holding it took so far;
-    /// `None`: there is no limit, or it cannot be counted.
+    /// The limit that the kernel holds, bytes, and what the target and holding it have consumed so
+    /// far; `None`: there is no limit, or it cannot be counted.
     fn counted(&mut self) -> Option<(u64, Counted)> {
         None
     }
@@ -34,8 +34,8 @@ pub trait World {
 }
 
 impl Pacer {
-    /// Does what is due in `world`: scans, decides, and moves at most one slice, so that others get
-    /// their turn. Returns when to call again, us.
+    /// Does what is due in `world`: scans, decides, and moves at most one slice, so that other
+    /// targets get their turn. Returns when to call again, us.
     pub fn turn(&mut self, world: &mut impl World) -> u64 {
         if self.holder(world) == Holder::Kernel {
             self.leave_to_kernel();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is written after the name of a policy: `10s/40s,rate=64M,floor=256M`.
+//! The arguments after the name of a policy: `10s/40s,rate=64M,floor=256M`.
 
 use std::ops::RangeInclusive;
 
@@ -36,7 +36,7 @@ pub enum SpecError {
         /// The key.
         key: String,
     },
-    /// What has to follow the name is missing, or too much of it is there.
+    /// Something that has to follow the name is missing, or there is too much of it.
     #[error("{policy} is written {usage}")]
     Usage {
         /// The policy.
@@ -77,7 +77,7 @@ const SIZE: &str = "a size, like 512M or 1.5G (powers of two)";
 const SHARE: &str = "a share, like 0.1% or 0.001";
 const SWITCH: &str = "on or off";
 
-/// Arguments of one policy, taken one by one; what nobody took is an error.
+/// Arguments of one policy, taken one by one; any that remain are an error.
 #[derive(Debug)]
 pub struct Arguments<'a> {
     policy: &'static str,
@@ -125,7 +125,7 @@ impl<'a> Arguments<'a> {
         self.positional.take()
     }
 
-    /// The error that tells how the policy is written.
+    /// The error that shows the syntax of the policy.
     pub fn usage(&self) -> SpecError {
         SpecError::Usage {
             policy: self.policy,

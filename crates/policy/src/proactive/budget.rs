@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `budget`: holds resident memory below B, a little ahead of the kernel's limit, in steps of
-//! milliseconds, so that programs seldom enter direct reclaim.
+//! milliseconds, so that programs rarely enter direct reclaim.
 //!
-//! The headroom below B follows what memory grows by: enough for a step and a half of the fastest
-//! growth seen lately, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an
-//! eighth. What goes first is the order's to say (`by`; by age where pages are not remembered), in
-//! runs. When growth outruns it and the limit is reached all the same, its reason says `behind`.
+//! The headroom below B follows the growth of memory: enough for a step and a half of the fastest
+//! recent growth, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an eighth.
+//! The order (`by`) decides what goes first (by age if pages are not remembered), in runs. If
+//! growth outruns it and the limit is reached anyway, its reason says `behind`.
 
 use super::arguments::Arguments;
 use super::{
@@ -14,33 +14,34 @@ use super::{
 use crate::budget::Order;
 use crate::workingset::Intervals;
 
-/// The headroom is at least so much: kernels charge ahead, up to 64 pages for each CPU.
+/// Minimum headroom: kernels charge ahead, up to 64 pages for each CPU.
 const HEADROOM_MIN_BYTES: f64 = 1024.0 * 1024.0;
-/// Unless that would be more than this share of the budget.
+/// Unless that is more than this share of the budget.
 const HEADROOM_MIN_SHARE: f64 = 0.015;
 /// The headroom is at most this part of the budget.
 const HEADROOM_MAX_PART: f64 = 8.0;
 /// Growth is forgotten by half in this time, in ms.
 const HALF_LIFE_MS: f64 = 500.0;
-/// With room to spare it sleeps longer than a step, at most so long, in ms.
+/// With room to spare it sleeps longer than a step, at most this long, in ms.
 const SLEEP_MAX_MS: u64 = 250;
-/// What the kernel reclaims hides what memory grows by: each time it had to in a cgroup with much
-/// page cache, growth is taken for so many times as much (of anonymous memory alone it would cost
-/// programs that fault much more than it gains them),
+/// Reclaim by the kernel hides growth of memory: each time the kernel had to reclaim in a cgroup
+/// with much page cache, growth is multiplied by this factor (for anonymous memory alone this would
+/// cost programs that fault much more than it gains them),
 const BEHIND_FACTOR: f64 = 1.25;
 /// unless the headroom would be more than this part of the budget for it.
 const BEHIND_PART: f64 = 32.0;
 /// Steps of growth that fit into the headroom: one until the next move, a half for being late.
 const HEADROOM_STEPS: f64 = 1.5;
-/// A limit of the kernel holds in place of the budget if it is above it by at most this part.
+/// A limit of the kernel is held in place of the budget if it is above it by at most this part.
 pub(crate) const KERNEL_SLACK_PART: u64 = 16;
 /// Steps are not shorter than this, in ms.
 const STEP_MIN_MS: u64 = 2;
-/// With more page cache than this part of what is charged, only cache goes while the kernel holds
-/// the limit as well: it drops cache first, so that room made for cache by anonymous memory would
-/// not last. Where cache cannot be seen page by page, the kernel is left to choose.
+/// With more page cache than this part of the charged memory, only cache goes while the kernel
+/// holds the limit as well: the kernel drops cache first, so room made for cache by moving
+/// anonymous memory would not last. If cache cannot be seen page by page, the choice is left to the
+/// kernel.
 const CACHE_PART: u64 = 8;
-/// A move is worth a call from here on: below it, the step waits for more.
+/// A move is worth a call from this size on: below it, the step waits for more.
 const MOVE_MIN_BYTES: u64 = 64 * 1024;
 
 /// Orders that are offered; another is for tests.
@@ -93,7 +94,7 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
 }
 
 impl Budget {
-    /// The budget, or the limit if that is less.
+    /// The budget, or the limit if that is lower.
     fn ceiling(&self, facts: &Facts<'_>) -> u64 {
         facts
             .limit_bytes

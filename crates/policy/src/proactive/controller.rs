@@ -5,7 +5,7 @@ use crate::whatif::keep::Wanted;
 
 use super::{Action, Decision, Facts, Guard, Pace, Policy, Spec, Wish};
 
-/// Decides for one target. Its answers depend on nothing but the facts it was given, in their order.
+/// Decides for one target. Its answers depend only on the facts it was given, in their order.
 #[derive(Debug)]
 pub struct Controller {
     policy: Box<dyn Policy>,
@@ -24,8 +24,8 @@ impl Controller {
         }
     }
 
-    /// What to do now. Carry it out, and say in the next facts what became of it
-    /// ([`Facts::outcome`]); asking more often than [`Decision::next_ms`] is harmless.
+    /// What to do now. Carry it out, and report the result in the next facts ([`Facts::outcome`]);
+    /// asking more often than [`Decision::next_ms`] is harmless.
     pub fn decide(&mut self, facts: &Facts<'_>) -> Decision {
         // A clock that goes back would make periods endless.
         self.time_ms = self.time_ms.max(facts.time_ms);
@@ -43,7 +43,8 @@ impl Controller {
         decision
     }
 
-    /// What the policy needs of its world now: it may ask for looks less often once it knows.
+    /// What the policy currently needs from its world: it may ask for fewer looks once it knows
+    /// more.
     pub fn pace(&self) -> Pace {
         self.policy.pace()
     }

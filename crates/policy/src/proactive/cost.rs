@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `cost`: moves out the coldest memory if its way out and back costs less than it saves.
 //!
-//! It answers the objection that frequency alone does not tell what to evict (review of the
-//! working-set report, v4): what matters is how long a page will stay away, and what its return costs
-//! on this backend. For each type it learns
+//! It answers the objection that frequency alone does not determine what to evict (review of the
+//! working-set report, v4): what matters is how long a page will stay away, and what its return
+//! costs on this backend. For each type it learns
 //! - from every look, how long memory that has been idle for some time stays idle ([`Survival`]);
-//! - what a refault costs (moving average of what was measured) and what eviction costs.
+//! - what a refault costs (moving average of measurements) and what eviction costs.
 //!
 //! Memory of an age may go if
-//! - its mean stay is worth it: way out and back, divided by the stay, costs at most `price`, a share
-//!   of one CPU for each GiB away; so the age follows from the backend: seconds for zram, minutes for
-//!   an SSD, an hour for a disk;
+//! - its mean stay is worth it: way out and back, divided by the stay, costs at most `price`, a
+//!   share of one CPU for each GiB away; so the age follows from the backend: seconds for zram,
+//!   minutes for an SSD, an hour for a disk;
 //! - few enough of its pages come back at this age that waiting for the rest to grow older would
 //!   save more than it costs (the hazard times the worth of a stay is below 1);
-//! - nobody trusts a stay more than `trust` times the age it was watched at;
-//! - the stall expected of it, with that of what is out already, stays below `stall`, a share of time.
+//! - no stay is trusted beyond `trust` times the age at which it was watched;
+//! - the stall expected from it, with that of what is already out, stays below `stall`, a share of
+//!   time.
 //!
-//! Looking has a price as well, and the program pays most of it: it sets again what was cleared. So
-//! looks come less often once little becomes cold from one to the next ([`Looks`]).
+//! Looking has a price as well, and the program pays most of it: it sets the cleared bits again. So
+//! looks become less frequent once little becomes cold from one to the next ([`Looks`]).
 
 use super::age::older_than;
 use super::arguments::Arguments;
@@ -35,16 +36,17 @@ const BOUNDS_S: [u64; 27] = [
 ];
 const PAGE_BYTES: f64 = 4096.0;
 const PAGES_PER_GIB: f64 = 262_144.0;
-/// What moving a page out costs until it was measured, in ns (measured: 7 us to zram with lz4).
+/// Assumed cost of moving a page out until it was measured, in ns (measured: 7 us to zram with
+/// lz4).
 const EVICT_NS: f64 = 7_000.0;
-/// New measurements of cost weigh so much.
+/// Weight of new measurements of cost.
 const LEARN: f64 = 0.2;
-/// What a look costs for each page found accessed, in ns: the program sets the bit again, in a walk
-/// of its own (measured: 400 ns), after it was cleared (56 ns).
+/// The cost of a look for each page found accessed, in ns: the program sets the bit again, with a
+/// page walk (measured: 400 ns), after it was cleared (56 ns).
 const ACCESSED_NS: f64 = 450.0;
-/// What a look costs for each page there is, in ns.
+/// The cost of a look for each present page, in ns.
 const PRESENT_NS: f64 = 3.0;
-/// Looks are as frequent as ages need them for this time, until it is known what becomes cold, in ms.
+/// Looks are as frequent as ages require for this time, until it is known what becomes cold, in ms.
 const LEARN_MS: u64 = 60_000;
 /// The rate at which memory becomes cold is forgotten by half in this time, in s.
 const COOLING_HALF_LIFE_S: f64 = 30.0;
@@ -84,9 +86,9 @@ struct Cost {
     looks: Looks,
 }
 
-/// How often to look. A look costs L of CPU time; memory that becomes cold at a rate r stays, with a
-/// time T between looks, T/2 longer than it had to. With `price` p for each GiB and second the sum of
-/// both, L/T + p r T/2, is least at T = sqrt(2 L / (p r)).
+/// How often to look. A look costs L of CPU time; memory that becomes cold at a rate r stays, with
+/// a time T between looks, T/2 longer than necessary. With `price` p for each GiB and second the
+/// sum of both, L/T + p r T/2, is minimal at T = sqrt(2 L / (p r)).
 #[derive(Clone, Debug, Default)]
 struct Looks {
     cost_s: f64,
@@ -100,7 +102,7 @@ struct Looks {
 }
 
 impl Looks {
-    /// Takes in what a look found, and how long after the one before it was.
+    /// Takes in what a look found, and the time since the previous look.
     fn look(&mut self, looked: &Looked<'_>, passed_s: f64) {
         let pages = |bins: &[crate::workingset::Bin]| -> f64 {
             let bytes = bins.iter().map(|bin| bin.amounts[0] + bin.amounts[1]);
@@ -112,7 +114,7 @@ impl Looks {
         self.undecided_s = Some(passed_s).filter(|passed_s| *passed_s > 0.0);
     }
 
-    /// What may go of what the last look found.
+    /// Which part of what the last look found may go.
     fn found(&mut self, cold_bytes: f64) {
         let Some(passed_s) = self.undecided_s.take() else {
             return;

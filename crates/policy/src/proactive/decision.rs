@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a controller answers.
+//! The answer of a controller.
 
 use serde::Serialize;
 use serde::ser::SerializeMap;
@@ -14,9 +14,9 @@ pub enum Action {
     Nothing,
     /// Page out what is older, oldest first.
     PageOut {
-        /// By type: idle for at least so long; `None`: nothing of this type.
+        /// By type: minimum idle time; `None`: nothing of this type.
         older_than_ms: ByType<Option<u64>>,
-        /// At most so much.
+        /// Upper limit.
         bytes_max: u64,
     },
     /// Page out the coldest by decayed heat, the newest first among equals, in runs where
@@ -24,17 +24,17 @@ pub enum Action {
     Coldest {
         /// Anon, file: whether this type may go.
         types: ByType<bool>,
-        /// At most so much.
+        /// Upper limit.
         bytes_max: u64,
     },
-    /// Make what is older the first to go under pressure, without moving it.
+    /// Mark what is older to be reclaimed first under pressure, without moving it.
     Sort {
-        /// By type: idle for at least so long; `None`: nothing of this type.
+        /// By type: minimum idle time; `None`: nothing of this type.
         older_than_ms: ByType<Option<u64>>,
-        /// At most so much.
+        /// Upper limit.
         bytes_max: u64,
     },
-    /// Let the kernel reclaim so much (`memory.reclaim`).
+    /// Let the kernel reclaim this much (`memory.reclaim`).
     Reclaim {
         /// How much.
         bytes: u64,
@@ -53,7 +53,7 @@ impl Action {
         }
     }
 
-    /// The same with at most `bytes`; nothing if that is none.
+    /// The same with at most `bytes`; nothing if that is zero.
     pub(super) fn at_most(self, bytes: u64) -> Action {
         if bytes == 0 {
             return match self {
@@ -119,13 +119,13 @@ impl Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Too much of what went came back.
+    /// Too much of what went has come back.
     Refaults,
     /// What was asked for did not leave.
     NoProgress,
 }
 
-/// Why this and nothing else, for journals: a name and figures.
+/// Why this decision, for journals: a name and figures.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Reason {
@@ -140,7 +140,7 @@ pub enum Reason {
     },
     /// Nothing is old enough.
     NothingCold,
-    /// Neither hand this policy can use works here.
+    /// Neither mover that this policy can use works here.
     NoHand,
     /// All that is left must stay.
     AtFloor {
@@ -161,7 +161,7 @@ pub enum Reason {
     },
     /// The rate allows no more now.
     RateSpent,
-    /// More could come back than `harm` allows: what is out has to prove that it is cold first.
+    /// More could come back than `harm` allows: what is out has to prove cold first.
     ComesBack,
     /// Tasks wait for memory (or I/O) already.
     PressureHigh {
@@ -170,7 +170,7 @@ pub enum Reason {
         /// The share at which the policy stops.
         share_max: f64,
     },
-    /// `budget`: more is resident than should be.
+    /// `budget`: more is resident than there should be.
     OverBudget {
         /// How much has to go.
         over_bytes: u64,
@@ -226,7 +226,7 @@ pub enum Figure {
     Count(u64),
     /// A part of a whole.
     Share(f64),
-    /// An age in ms by type, where there is one.
+    /// An age in ms by type, if there is one.
     Ages(ByType<Option<u64>>),
 }
 
@@ -255,7 +255,7 @@ impl Serialize for Grounds {
     }
 }
 
-/// What made a decision smaller than the policy wished.
+/// What made a decision smaller than the policy wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the world tells of a target.
+//! Facts about a target, as reported by its world.
 
 use crate::generations::ByType;
 use crate::workingset::Bin;
 
-/// Everything a decision rests on. What counts events (`faults`, `refaults`, `psi`) counts those
-/// since the facts before.
+/// Everything a decision is based on. Event counts (`faults`, `refaults`, `psi`) cover the time
+/// since the previous facts.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'a> {
     /// Now, in ms. Never goes back.
     pub time_ms: u64,
     /// Resident memory, anon and file.
     pub resident_bytes: ByType<u64>,
-    /// What counts against the limit (`memory.current`), where that is known and more than what is
-    /// resident: page tables, unmapped cache.
+    /// What counts against the limit (`memory.current`), if known and more than what is resident:
+    /// page tables, unmapped cache.
     pub charged_bytes: Option<u64>,
     /// What is in swap (anon), or was dropped and is still mapped (file; 0 where unknown).
     pub out_bytes: ByType<u64>,
@@ -31,7 +31,7 @@ pub struct Facts<'a> {
     pub backend: Backend,
     /// The limit of the target that the kernel enforces, if any.
     pub limit_bytes: Option<u64>,
-    /// What must stay resident at least, whatever a policy's own floor is.
+    /// What must stay resident at least, regardless of the policy's own floor.
     pub floor_bytes: u64,
     /// What can be done here.
     pub hands: Hands,
@@ -55,7 +55,7 @@ pub struct Looked<'a> {
     pub watched_ms: u64,
     /// Resident bytes by age: bins that are not cumulative, youngest first, the last without bound.
     pub bins: &'a [Bin],
-    /// Bytes found accessed (resident, or back from where they went) since the look before, by
+    /// Bytes found accessed (resident, or back from where they went) since the previous look, by
     /// how long they had been idle until then: same bounds. Empty: not known. An age map counts
     /// them ([`Look::finish_with_returned`](crate::agemap::Look::finish_with_returned)):
     /// `Histogram::add_window` with those sizes, before the map advances.
@@ -100,7 +100,8 @@ pub struct SwapRoom {
     pub total_bytes: u64,
 }
 
-/// Where anonymous memory goes. It sets what a refault is expected to cost until one was measured.
+/// Where anonymous memory goes. It determines the expected cost of a refault until one was
+/// measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Backend {
@@ -116,7 +117,7 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// What a refault costs before one was measured, fault handling included, in ns: 1 us for the
+    /// The cost of a refault before one was measured, fault handling included, in ns: 1 us for the
     /// fault, and the device's latency for 4 KiB (spec of the benchmarks, emulation rules).
     pub fn refault_ns(self) -> u64 {
         match self {
@@ -134,12 +135,13 @@ pub struct Hands {
     pub page_out: bool,
     /// Let the kernel's own LRU reclaim a number of bytes (`memory.reclaim`).
     pub reclaim: bool,
-    /// Sort: make pages the first to go without moving them.
+    /// Sort: mark pages to be reclaimed first without moving them.
     pub sort: bool,
     /// Page out by decayed heat ([`Action::Coldest`](super::Action::Coldest)); without it the oldest
     /// are taken.
     pub coldest: bool,
-    /// All file memory is seen page by page, also what nobody maps, and its clean pages can go.
+    /// All file memory is seen page by page, even if no process maps it, and its clean pages can
+    /// go.
     pub cache: bool,
 }
 
@@ -161,7 +163,7 @@ impl Default for Hands {
 pub struct Outcome {
     /// Bytes it asked for.
     pub asked_bytes: u64,
-    /// Bytes that were tried: less than asked if there were not so many to choose from.
+    /// Bytes that were tried: less than asked if there were not enough candidates.
     pub tried_bytes: u64,
     /// Bytes that left, by type.
     pub left_bytes: ByType<u64>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every policy: floor, rate, room in swap, no progress, backing off.
+//! What applies to every policy: floor, rate, room in swap, no progress, backing off.
 //!
 //! - *Floor*: what must stay resident is not moved.
 //! - *Rate*: a token bucket that holds one second's worth: over any window of w seconds at most
@@ -12,7 +12,7 @@
 //! - *Harm*: refaults stay below a share of what programs access ([`Harm`]).
 //! - *Pressure*: moves shrink with the time tasks wait for memory, to nothing at `pressure`.
 //!
-//! The last three do not hold for what has to go in any case ([`Wish::forced`]).
+//! The last three do not apply to what has to go in any case ([`Wish::forced`]).
 
 use super::arguments::Arguments;
 use super::harm::Harm;
@@ -21,13 +21,13 @@ use super::{Action, Cause, Decision, Facts, Limit, Reason, SpecError, Wish};
 const MIB: u64 = 1 << 20;
 /// Refaults below this are noise: they neither prove nor disprove anything.
 const NOISE_BYTES: f64 = 64.0 * 1024.0;
-/// Fruitless moves in a row that make a pause.
+/// Number of fruitless moves in a row that cause a pause.
 const FRUITLESS_MAX: u32 = 3;
 /// A move was fruitless if less than this share of it left.
 const FRUITLESS_SHARE: f64 = 0.05;
-/// Pauses grow shorter again after so many times their length without regret.
+/// Pauses become shorter again after this many times their length without regret.
 const CALM_PAUSES: u64 = 4;
-/// The longest pause for what must go in any case.
+/// The longest pause for memory that must go in any case.
 const FORCED_PAUSE_MAX_MS: u64 = 1_000;
 
 /// Parameters of a guard. Each policy has its own defaults; keys are the same everywhere.
@@ -104,7 +104,7 @@ pub struct Guard {
     last_ms: Option<u64>,
     /// Bytes the rate still allows.
     tokens: f64,
-    /// What the last decision took of them.
+    /// How much of them the last decision took.
     taken: u64,
     /// Refaulted bytes, decayed over the window.
     returned: f64,
@@ -120,7 +120,7 @@ pub struct Guard {
     /// Since when nothing was regretted.
     calm_ms: u64,
     fruitless: u32,
-    /// The last voluntary move, not judged yet.
+    /// The last voluntary move, still to be judged.
     moved_ms: Option<u64>,
     harm: Harm,
 }
@@ -196,7 +196,7 @@ impl Guard {
         self.judge(facts);
     }
 
-    /// What the last decision did: gives back what it did not use, notes when nothing left.
+    /// The result of the last decision: returns what it did not use, and records when nothing left.
     fn settle(&mut self, facts: &Facts<'_>) {
         let taken = std::mem::take(&mut self.taken);
         let Some(outcome) = facts.outcome else {
@@ -221,7 +221,7 @@ impl Guard {
         }
     }
 
-    /// Whether too much came back; and if a move has gone well for long enough, more may go next.
+    /// Whether too much came back; if a move has gone well for long enough, more may go next.
     fn judge(&mut self, facts: &Facts<'_>) {
         if let Some((until_ms, _)) = self.pause {
             if facts.time_ms < until_ms {
@@ -250,7 +250,7 @@ impl Guard {
         facts.out_bytes[0] as f64 + self.file_out.max(facts.out_bytes[1] as f64)
     }
 
-    /// A pause is forgotten once things have gone well for several times as long.
+    /// A pause is forgotten once things have gone well for several times its length.
     fn forgive(&mut self, now_ms: u64) {
         if self.level > 0 && now_ms >= self.calm_ms + CALM_PAUSES * self.pause_ms(self.level - 1) {
             self.level -= 1;
@@ -273,7 +273,7 @@ impl Guard {
         self.moved_ms = None;
     }
 
-    /// What of a wish may be done.
+    /// How much of a wish may be done.
     pub(super) fn check(&mut self, facts: &Facts<'_>, wish: Wish) -> Decision {
         let Wish {
             mut action,

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much harm moving memory may do: an account of refaults, in bytes.
 //!
-//! Who moves memory out makes programs fault that did not fault before, and no share of what they did
-//! before tells how much that is: most never faulted. What they do tells: pages found accessed. A page
-//! found accessed is one access at least, so refaults of at most `harm` of them are at most as
-//! many more faults for each operation that touches a page (mostly far fewer: a page is accessed many times
-//! between two looks, so this is no rule for policies that know by age what comes back).
+//! Moving memory out makes programs fault that did not fault before, and their previous faults are
+//! no measure of how much harm that is: most had none. Their accesses are: pages found accessed. A
+//! page found accessed is at least one access, so if refaults are at most `harm` of them, there are
+//! at most that many more faults per operation that touches a page (mostly far fewer: a page is
+//! accessed many times between two looks, so this is no rule for policies that know by age what
+//! comes back).
 //!
-//! - The account begins with a fee of 1 % of what is resident: nobody knows what comes back before
-//!   something was taken. It comes in again in an hour.
-//! - What is found accessed pays in `harm` of its bytes; what refaults is paid out.
-//! - What is out may come back: by the rate at which it did so lately, over twice the window. So much
-//!   of it as the account covers may be out, unless less than 5 % is expected back: that is cold.
+//! - The account starts with a fee of 1 % of what is resident: nobody knows what will come back
+//!   before something was taken. The fee is credited again over an hour.
+//! - What is found accessed is credited with `harm` of its bytes; refaults are debited.
+//! - What is out may come back: at the recent rate, over twice the window. As much of it may be out
+//!   as the account covers, unless less than 5 % is expected back: that is cold.
 
-/// Of resident memory so much may come back before anything is known.
+/// The share of resident memory that may come back before anything is known.
 const FEE_SHARE: f64 = 0.01;
-/// The fee comes in again in this time, in s.
+/// The fee is credited again over this time, in s.
 const FEE_AGAIN_S: f64 = 3600.0;
-/// The account holds at most so many fees: a long calm is no licence for a great harm.
+/// The account holds at most this many fees: a long calm does not license great harm.
 const FEES_MAX: f64 = 5.0;
-/// As if so much of a fee had come back already: a rate is not known to be 0 from nothing.
+/// As if this much of a fee had already come back: a rate cannot be inferred to be 0 from nothing.
 const PRIOR_FEES: f64 = 0.01;
-/// What returns less than this share within twice the window is cold, and not on the account's risk.
+/// If less than this share returns within twice the window, it is cold, and no risk to the account.
 const COLD_SHARE: f64 = 0.05;
 
 /// The account of one target.
@@ -35,13 +36,13 @@ pub(super) struct Harm {
     /// Bytes that came back lately, and byte-seconds out in which they could.
     returned: f64,
     exposed: f64,
-    /// Accesses were seen: without that nothing is known, and nothing is limited.
+    /// Accesses were seen: otherwise nothing is known, and nothing is limited.
     is_known: bool,
 }
 
 impl Harm {
-    /// An account that nothing was paid into. `share`: of what is accessed that may refault;
-    /// `window_s`: what came back before that is forgotten, by half in half of it.
+    /// An empty account. `share`: of what is accessed that may refault; `window_s`: what came back
+    /// before that is forgotten, by half in half of it.
     pub(super) fn new(share: f64, window_s: f64) -> Self {
         Harm {
             share,
@@ -54,8 +55,8 @@ impl Harm {
         }
     }
 
-    /// Time passed in which so many bytes were out and so many came back; `accessed_bytes`: found by
-    /// a look, if there was one.
+    /// Time passed in which this many bytes were out and this many came back; `accessed_bytes`:
+    /// found by a look, if there was one.
     pub(super) fn pass(
         &mut self,
         passed_s: f64,
@@ -85,7 +86,7 @@ impl Harm {
         1.0 - (-per_s * 2.0 * self.window_s).exp()
     }
 
-    /// Bytes that may go besides those that are out; `None`: no limit.
+    /// Bytes that may go in addition to those that are out; `None`: no limit.
     pub(super) fn room_bytes(&self, out_bytes: f64) -> Option<u64> {
         let back = self.expected_back();
         if self.share >= 1.0 || !self.is_known || back < COLD_SHARE {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Proactive reclaim: deciding what to move out before anything presses.
+//! Proactive reclaim: deciding what to move out before memory gets tight.
 //!
 //! A [`Controller`] watches one target: a process, a memory cgroup, a simulated machine's process.
-//! Its world hands it [`Facts`] (how much is resident, how old it is, what came back, what it cost)
-//! and carries out the [`Decision`] that comes back: nothing, or page out, sort or reclaim so many
-//! bytes, and when to ask again. Every decision says why.
+//! Its world passes it [`Facts`] (how much is resident, how old it is, what came back, what it
+//! cost) and carries out the resulting [`Decision`]: do nothing, or page out, sort or reclaim a
+//! number of bytes, and when to ask again. Every decision states its reason.
 //!
 //! A policy is one file and one line of [`POLICIES`]: its name there is the one in configurations,
 //! metrics and journals, and its reasons are its own ([`Grounds`]). What must hold for all of them
-//! (floor, rate, room in swap, no progress, backing off when what went comes back) is the
-//! [`Guard`]'s, not theirs.
+//! (floor, rate, room in swap, no progress, backing off when memory comes back) is up to the
+//! [`Guard`].
 //!
 //! ```
 //! use agewise_policy::proactive::{Controller, Facts, Spec};
@@ -48,7 +48,7 @@ use crate::whatif::keep::Wanted;
 use crate::workingset::Intervals;
 use arguments::Arguments;
 
-/// What a policy would do, before the guard has had its say.
+/// What a policy would do, before the guard is applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wish {
     /// What to do.
@@ -74,7 +74,7 @@ impl Wish {
     }
 }
 
-/// What a policy needs of its world.
+/// What a policy needs from its world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// How often it wants to decide, in ms. Not 0.
@@ -83,7 +83,7 @@ pub struct Pace {
     pub look_ms: Option<u64>,
     /// The age bounds its facts should have (finer is welcome; coarser makes it more careful).
     pub bounds: Intervals,
-    /// It asks for [`Action::Coldest`]: remember pages beside ages, if that is possible.
+    /// It asks for [`Action::Coldest`]: keep records of single pages besides ages, if possible.
     pub hold: Option<Hold>,
 }
 
@@ -94,13 +94,13 @@ pub struct Hold {
     pub budget_bytes: u64,
     /// Which pages go first.
     pub order: Order,
-    /// Whether it finds out what that is worth.
+    /// Whether it measures its own value.
     pub measures: bool,
 }
 
 /// A rule that says what to move out of one target, and when.
 pub trait Policy: std::fmt::Debug + Send {
-    /// What it would do, given the facts. Called with time never going back.
+    /// What it would do, given the facts. Time never goes backwards between calls.
     fn wish(&mut self, facts: &Facts<'_>) -> Wish;
 
     /// What it needs.
@@ -115,7 +115,7 @@ pub trait Policy: std::fmt::Debug + Send {
 /// A policy with its guard's parameters, or what is wrong with its arguments.
 type Built = Result<(Box<dyn Policy>, GuardParams), SpecError>;
 
-/// A policy that can be asked for.
+/// A policy that can be requested.
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
@@ -123,7 +123,7 @@ pub struct Entry {
     pub summary: &'static str,
     /// What may follow the name, for help and errors.
     pub usage: &'static str,
-    /// Makes it of what was written after its name.
+    /// Creates it from the arguments after its name.
     build: fn(&mut Arguments<'_>) -> Built,
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `pressure`: takes a little, watches whether tasks wait, takes less or nothing if they do.
 //!
-//! Written from the published behaviour of senpai and TMO (Weiner et al., ASPLOS 2022): every period
-//! reclaim `resident x probe x max(0, 1 - share / target)`, where share is the part of the period in
-//! which tasks waited for memory or I/O. It knows no ages: what goes is the choice of the kernel's own
-//! lists (`memory.reclaim`); where that hand is missing, the oldest pages by ours. Waiting for
-//! refaults is counted as well, since a page from zram is too quick for PSI to see as I/O.
+//! Written from the published behaviour of senpai and TMO (Weiner et al., ASPLOS 2022): every
+//! period reclaim `resident x probe x max(0, 1 - share / target)`, where share is the part of the
+//! period in which tasks waited for memory or I/O. It knows no ages: the kernel's own lists select
+//! what goes (`memory.reclaim`); where that is not available, the oldest pages according to agewise
+//! go. Waiting for refaults is counted as well, since a page from zram is too quick for PSI to see
+//! as I/O.
 
 use super::arguments::Arguments;
 use super::{

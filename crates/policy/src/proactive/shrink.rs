@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `shrink`: holds a cgroup as small as it does not hurt, by the curve of what less memory would
-//! cost.
+//! `shrink`: holds a cgroup as small as possible without harm, based on the curve of what less
+//! memory would cost.
 //!
-//! It moves no page: it sets a limit, verifies it by what is waited, and takes it back. How is
-//! [`crate::whatif::keep`]'s to say; whoever carries out policies does that where
-//! [`Policy::shrinks`] asks for it, and nothing where it has no limit to set.
+//! It moves no page: it sets a limit, verifies it by the waiting it causes, and removes it.
+//! [`crate::whatif::keep`] decides how; the component that carries out policies does so where
+//! [`Policy::shrinks`] asks for it, and does nothing where it has no limit to set.
 
 use super::arguments::Arguments;
 use super::{Built, Entry, Facts, GuardParams, Pace, Policy, Reason, Wish};
 use crate::whatif::keep::Wanted;
 use crate::workingset::Intervals;
 
-/// It is asked by whoever keeps curves, not by looks.
+/// It is evaluated by the keeper of the curves, not at looks.
 const DECIDE_MS: u64 = 60_000;
 
 pub(super) const ENTRY: Entry = Entry {

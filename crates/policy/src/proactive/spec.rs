@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A policy as people write it: `age:10s/40s`, `pressure`, `cost:stall=0.1%`, `budget:512M`.
+//! The text form of a policy: `age:10s/40s`, `pressure`, `cost:stall=0.1%`, `budget:512M`.
 
 use std::fmt;
 use std::str::FromStr;

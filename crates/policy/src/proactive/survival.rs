@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long memory that has been idle for so long stays idle: learned from what really came back.
+//! How long memory that has been idle for some time stays idle: learned from what really came back.
 //!
 //! For each age the time spent there (page-seconds, of what is resident and of what is out) and the
 //! pages that were accessed at that age give a hazard, and the hazards of all later ages the mean
@@ -7,14 +7,14 @@
 //! censored data (Kaplan and Meier, 1958; Nelson, 1972), with exponential forgetting. Pages that went
 //! out go on aging: their return, or its absence, teaches the same curve.
 
-/// Weight of the hazard of the next younger age as prior knowledge: so many pages, for the width of
-/// the bin.
+/// Weight of the hazard of the next younger age as prior knowledge: this many pages, for the width
+/// of the bin.
 const PRIOR_PAGES: f64 = 16.0;
 /// Evidence is forgotten by half in this time, in s...
 const HALF_LIFE_S: f64 = 300.0;
-/// ...or in so many times the age it is about: what comes back once an hour needs hours to be known.
+/// ...or in this many times the age in question: what comes back once an hour takes hours to learn.
 const HALF_LIFE_AGES: f64 = 6.0;
-/// A stay longer than this makes no difference, in s.
+/// Stays longer than this are not distinguished, in s.
 const STAY_MAX_S: f64 = 86_400.0;
 
 /// Learns one curve. Ages are bins by upper bound, youngest first, the last without one.
@@ -100,8 +100,8 @@ impl Survival {
         }
     }
 
-    /// Time has passed: `resident` pages were in each bin; `returned` of each were accessed again, or
-    /// `None` where only the number `refaulted` is known, of those that were out.
+    /// Time has passed: `resident` pages were in each bin; `returned` of each were accessed again,
+    /// or `None` if only the number `refaulted` is known, of those that were out.
     pub fn observe(
         &mut self,
         passed_s: f64,
@@ -163,7 +163,7 @@ impl Survival {
         }
     }
 
-    /// What is out grows older: of a bin a share moves on.
+    /// What is out grows older: a share of each bin moves on.
     fn age_out(&mut self, passed_s: f64) {
         for at in (1..self.bins.len()).rev() {
             let share = (passed_s / self.bins[at - 1].width_s()).min(1.0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ages in looks, in buckets: 1, 2 and 3 looks, then four buckets an octave.
+//! Ages in looks, in buckets: 1, 2 and 3 looks, then four buckets per octave.
 
 /// Buckets: more than histories fill, since a horizon may lie beyond what was seen. The last one
 /// takes everything older.

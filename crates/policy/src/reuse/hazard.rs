@@ -4,9 +4,9 @@
 use super::ages::{AGE_BUCKETS, bucket_start};
 use super::{CLASSES, Table};
 
-/// What is assumed weighs as much as so many pages seen.
+/// The prior weighs as much as this many observed pages.
 const PRIOR_PAGES: f64 = 30.0;
-/// Nothing is surer to be touched than this, however it looks so far.
+/// Upper limit of the hazard, however certain a touch looks so far.
 const HAZARD_MAX: f64 = 0.98;
 /// The same, for what is only inferred from other ages.
 const HAZARD_INFERRED_MAX: f64 = 0.95;
@@ -34,7 +34,7 @@ impl Exposures {
         self.touched[class][bucket] += f64::from(u8::from(is_touched));
     }
 
-    /// What was seen long ago says less of what comes.
+    /// Old observations are less informative about the future.
     pub fn fade(&mut self, factor: f64) {
         for table in [&mut self.seen, &mut self.touched] {
             table
@@ -77,8 +77,8 @@ impl Exposures {
         of_all
     }
 
-    /// A class, where `expected` holds for it but for a factor; `evidence` says how much of that
-    /// factor is taken for granted to be 1.
+    /// A class for which `expected` holds up to a factor; `evidence` is the weight of the prior
+    /// that this factor is 1.
     fn of_class(
         &self,
         class: usize,

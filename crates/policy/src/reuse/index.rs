@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What pages are worth, by hotness and age: the Gittins index of their hazards.
+//! The value of pages, by hotness and age: the Gittins index of their hazards.
 
 use super::ages::{AGE_BUCKETS, bucket_looks};
 use super::hazard::Exposures;
 use super::scale::LEVELS_PER_OCTAVE;
 use super::{CLASS_OF_ONE, CLASSES, Value};
 
-/// A horizon that so few pages reach untouched changes nothing.
+/// A horizon that this few pages reach untouched changes nothing.
 const REACHED_MIN: f64 = 1e-4;
 /// Steps of a value in a factor of two.
 const STEPS: f64 = 8.0;
@@ -23,7 +23,7 @@ pub(super) struct Index {
     values: Box<[[Value; HOTNESS_VALUES]; AGE_BUCKETS]>,
 }
 
-/// Where the values of pages of one age are.
+/// The position of the values of pages of one age.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
     step: f32,
@@ -61,7 +61,7 @@ impl Index {
         self.values[bucket.min(AGE_BUCKETS - 1)][step]
     }
 
-    /// Where the values of pages of one age are; `hotness` is that of the lowest level.
+    /// The position of the values of pages of one age; `hotness` is that of the lowest level.
     pub fn place(hotness: f32, bucket: usize) -> Place {
         Place {
             step: (hotness + CLASS_OF_ONE as f32 + 0.5) * HOTNESS_STEPS as f32,
@@ -83,8 +83,8 @@ impl Index {
     }
 }
 
-/// For each age the greatest ratio, over all horizons, of the chance that a page idle for so long
-/// is touched by then to the looks for which it is expected to be kept.
+/// For each age the greatest ratio, over all horizons, of the chance that a page that has been idle
+/// this long is touched by then to the looks for which it is expected to be kept.
 fn gittins(hazards: &[f64; AGE_BUCKETS]) -> [f64; AGE_BUCKETS] {
     let kept = |hazard: f64, looks: f64| {
         let stays = (1.0 - hazard).powf(looks);

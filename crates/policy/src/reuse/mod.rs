@@ -2,12 +2,12 @@
 //! The reuse model: which page is worth keeping, from how often and how recently it was touched.
 //!
 //! A page keeps two bytes, also while it is in swap ([`PageHistory`]): its hotness (touches, each
-//! worth less by `decay` for every look since) and the look that last saw it touched. A cgroup
+//! discounted by `decay` for every look since) and the look that last saw it touched. A cgroup
 //! keeps one [`ReuseModel`], which learns from a sample of bounded size the *hazard*: the chance
-//! that a page of this hotness, untouched for this many looks, is touched by the next look. From
-//! hazards follows what a page is worth, the Gittins index: the best ratio, over all horizons, of
-//! the chance that it is touched by then to the looks for which it has to be kept until then. What
-//! is worth least goes first.
+//! that a page of this hotness, untouched for this many looks, is touched by the next look. The
+//! value of a page follows from the hazards, as the Gittins index: the best ratio, over all
+//! horizons, of the chance that it is touched by then to the looks for which it has to be kept
+//! until then. What is worth least goes first.
 //!
 //! A page that returns at a fixed interval, as in a loop larger than memory, is worth *more* the
 //! longer it has been idle, which neither recency nor frequency can say. A page touched once in a
@@ -44,23 +44,24 @@ use index::{Index, Place};
 use crate::mix;
 use scale::Scale;
 
-/// Classes of hotness: powers of two, so many below one touch and so many above.
+/// Classes of hotness: powers of two, some below one touch and some above.
 const CLASSES: usize = 10;
-/// The class of a page touched once: those below hold no page, and are what is known of all pages.
+/// The class of a page touched once: lower classes hold no page, and represent all pages.
 const CLASS_OF_ONE: usize = 4;
-/// Looks that a history tells apart; a page untouched for longer counts as untouched for so long.
+/// Looks that a history distinguishes; a page untouched for longer counts as untouched for this
+/// long.
 const LOOKS_KEPT: u8 = 250;
-/// What the histories are set back by when they near the top.
+/// How far the histories are set back when they near the top.
 const LOOKS_SHIFT: u8 = 125;
 
-/// What the model is made with. Defaults are those that were measured (`docs/inside/reuse.md`).
+/// The parameters of the model. Defaults are the measured ones (`docs/inside/reuse.md`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReuseParams {
-    /// What one look leaves of a page's hotness, from 0.5 to 0.999.
+    /// The share of a page's hotness that remains after one look, from 0.5 to 0.999.
     pub decay: f64,
-    /// What one look leaves of the model's evidence, from 0.5 to 0.9999.
+    /// The share of the model's evidence that remains after one look, from 0.5 to 0.9999.
     pub forget: f64,
-    /// At most so many pages, chosen by hash, teach the model at a look.
+    /// At most this many pages, selected by hash, teach the model at a look.
     pub sample_pages: u64,
 }
 
@@ -83,13 +84,13 @@ pub struct PageHistory {
     touched: u8,
 }
 
-/// What a page is worth: eighths of an octave of the chance of use a look. Greater is kept.
+/// The value of a page: eighths of an octave of the chance of use per look. Greater is kept.
 pub type Value = i16;
 
 /// Less than any page that was ever touched.
 pub const VALUE_UNKNOWN: Value = Value::MIN;
 
-/// What is known of the reuse of a cgroup's pages. Some 10 KiB.
+/// What is known about the reuse of a cgroup's pages. Some 10 KiB.
 #[derive(Clone, Debug)]
 pub struct ReuseModel {
     params: ReuseParams,
@@ -137,7 +138,7 @@ impl ReuseModel {
         model
     }
 
-    /// A look begins: accessed bits are read, faults since the last look are known.
+    /// A look starts: accessed bits are read, faults since the last look are known.
     pub fn look(&mut self) -> Look<'_> {
         self.lowered = self.scale.advance();
         self.is_set_back = self.now >= LOOKS_KEPT;
@@ -149,7 +150,7 @@ impl ReuseModel {
         Look { model: self }
     }
 
-    /// What a page is worth that was not touched since the last look.
+    /// The value of a page that was not touched since the last look.
     #[inline]
     pub fn value_untouched(&self, page: PageHistory) -> Value {
         if page.level == 0 {
@@ -159,8 +160,8 @@ impl ReuseModel {
         self.index.value_at(page.level, place)
     }
 
-    /// What a page is worth that has been touched since the last look; also one that has just been
-    /// faulted in, which may well be worth less than what was there before.
+    /// The value of a page that has been touched since the last look; also of one that has just
+    /// been faulted in, which may well be worth less than older pages.
     #[inline]
     pub fn value_touched(&self, page: PageHistory) -> Value {
         self.touched[usize::from(page.level)]
@@ -238,7 +239,7 @@ impl Look<'_> {
         self.model.is_set_back || self.model.lowered > 0
     }
 
-    /// Sets histories back where it is due. All of them have to come, before any is shown.
+    /// Sets histories back when this is due. All of them have to be passed, before any is shown.
     pub fn shift(&self, pages: &mut [PageHistory]) {
         if !self.is_shift_due() {
             return;
@@ -256,7 +257,7 @@ impl Look<'_> {
     }
 
     /// Shows up to 64 pages, and which of them were touched since the last look. The number of the
-    /// word names them for good, and decides which belong to the sample.
+    /// word is their permanent name, and decides which belong to the sample.
     pub fn word(&mut self, number: u64, pages: &mut [PageHistory], touched: u64) {
         let model = &mut *self.model;
         for at in each_bit(model.sampled(number), pages.len()) {
@@ -276,7 +277,7 @@ impl Look<'_> {
         }
     }
 
-    /// Ends the look: values follow what was seen.
+    /// Ends the look: values are updated from the observations.
     pub fn finish(self) {
         let model = self.model;
         let sampled_pages = std::mem::take(&mut model.sampled_pages);

@@ -2,15 +2,15 @@
 //! Heat as one byte: a logarithm that stands still while time decays it.
 //!
 //! A page's heat is `h = h * d + accessed` at every scan. Written relative to a reference that
-//! grows by `1 / d` a scan, a page that is not accessed keeps its value: only accessed pages are
-//! touched, and 16 levels an octave tell heats apart by 4 %. The reference is set back, and all
+//! grows by `1 / d` per scan, a page that is not accessed keeps its value: only accessed pages are
+//! updated, and 16 levels per octave distinguish heats by 4 %. The reference is reset, and all
 //! bytes with it, when it nears the top.
 
 use crate::mix::mix;
 
 /// Levels in a factor of two.
 pub(super) const LEVELS_PER_OCTAVE: f64 = 16.0;
-/// The level of a page that has just been accessed for the first time, before any drift: so much
+/// The level of a page that has just been accessed for the first time, before any drift: how much
 /// colder pages can still be distinguished (five octaves).
 const FIRST: f64 = 80.0;
 /// Levels by which the reference may drift before it is set back.
@@ -58,13 +58,13 @@ impl Scale {
         lower
     }
 
-    /// log2 of the heat of a level now. Not for level 0, which is no heat at all.
+    /// log2 of the heat of a level now. Not for level 0, which means no heat at all.
     #[inline]
     pub fn log2_heat(&self, level: u8) -> f32 {
         (f32::from(level) - FIRST as f32 - self.drift as f32) / LEVELS_PER_OCTAVE as f32
     }
 
-    /// By how much a page that is not accessed gets colder in a look, log2.
+    /// How much colder a page that is not accessed gets per look, log2.
     #[inline]
     pub fn octaves_a_look(&self) -> f32 {
         (self.drift_per_scan / LEVELS_PER_OCTAVE) as f32

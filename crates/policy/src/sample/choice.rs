@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::Level;
 use crate::mix::hash;
 
-/// What names the blocks of a mapping.
+/// What identifies the blocks of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
     /// Their addresses: memory of one process, or of processes that were forked.
@@ -27,7 +27,8 @@ pub struct Area {
     pub pages: Range<u64>,
     /// What names its blocks.
     pub identity: Identity,
-    /// Neighbours of one kind count as one mapping: protection splits them, and again.
+    /// Neighbours of one kind count as one mapping: changes of protection split mappings, and split
+    /// them again.
     pub kind: u8,
 }
 
@@ -42,7 +43,7 @@ pub struct Piece {
     pub is_whole: bool,
 }
 
-/// What is followed of these areas (rising, disjoint), in rising order: mappings of up to
+/// What is followed of these areas (ascending, disjoint), in ascending order: mappings of up to
 /// `whole_limit` pages whole, of the others one block in 2^`level`. At level 0 everything is.
 pub fn choose(areas: &[Area], level: Level, block_pages: u64, whole_limit: u64) -> Vec<Piece> {
     let mut pieces = Vec::new();

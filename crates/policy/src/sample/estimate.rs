@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what the blocks show to what there is.
+//! Estimates the whole from what the blocks show.
 
 use crate::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
 

@@ -73,7 +73,7 @@ impl Margin {
 /// standard deviations) does not: in a bin of 1 % it misses the truth in up to 10 of 100 samples,
 /// not 5.
 ///
-/// Blocks without a page of the type are left out: they say nothing about its ages.
+/// Blocks without a page of the type are left out: they carry no information about its ages.
 #[derive(Clone, Debug, Default)]
 pub struct Spread {
     blocks: u64,
@@ -84,7 +84,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// For so many bins.
+    /// For this many bins.
     pub fn new(bins: usize) -> Self {
         Spread {
             bins: vec![[0.0; 3]; bins],

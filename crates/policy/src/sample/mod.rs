@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A fixed sample of memory, for those who want to know how much of it is how old.
+//! A fixed sample of memory, for estimating how much of it has which age.
 //!
 //! Histograms, curves and models need a sample, not every page: blocks of 256 MiB together give the
 //! ages of a terabyte to about one percent. So memory up to a bound is followed whole, and
 //! of more a number of blocks ([`Bounds`]) that does not grow with it.
 //!
-//! Blocks are *fixed*: which ones they are follows from their address, or from the file and the
-//! place in it ([`Identity`]), so that a page that is followed stays so and its history is whole,
-//! and so that a page which two processes map is followed in both or in neither. They are
-//! *stratified*: of 2^[`Level`] neighbouring blocks exactly one is followed, so every part of every
-//! mapping has its share. And they are *nested*: of the blocks of two neighbouring strata a coarser
-//! sample follows one of the two that the finer one did, so lowering the rate begins no history
-//! anew. Small mappings are followed whole.
+//! Blocks are *fixed*: their selection follows from their address, or from the file and the place
+//! in it ([`Identity`]), so that a followed page stays followed and its history is complete, and so
+//! that a page that two processes map is followed in both or in neither. They are *stratified*: of
+//! 2^[`Level`] neighbouring blocks exactly one is followed, so every part of every mapping has its
+//! share. And they are *nested*: of the blocks of two neighbouring strata a coarser sample follows
+//! one of the two that the finer one did, so lowering the rate starts no new history. Small
+//! mappings are followed whole.
 //!
-//! What the blocks show is scaled to what is known exactly, the resident memory of the process by
-//! type ([`scale`]), and every figure gets its 95 % interval ([`Spread`]).
+//! What the blocks show is scaled to the exactly known resident memory of the process by type
+//! ([`scale`]), and every figure gets its 95 % interval ([`Spread`]).
 //!
 //! ```
 //! use agewise_policy::sample::{Area, Bounds, Identity, choose, level_for};

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who takes the memory: growth, and what is pulled in again and pushes others out.
+//! Which cgroup takes the memory: growth, and what is pulled in again and pushes others out.
 
 use super::{Config, GroupSample};
 
-/// Bytes of a page.
 const PAGE_BYTES: u64 = 4096;
 
 /// What a cgroup asked of memory in one window.
@@ -64,13 +63,13 @@ pub struct Blame<G> {
 }
 
 impl<G: Clone + PartialEq> Blame<G> {
-    /// The one among the others that asked for most, if that is enough to blame it. Nobody, if the
-    /// one that suffers asks for more memory than there is all by itself: squeezing others who do
-    /// not move would not end.
+    /// The one among the others that asked for most, if that is enough to blame it. `None` if the
+    /// suffering cgroup by itself asks for more memory than exists: squeezing others that do not
+    /// move would never end.
     pub fn find(suffers: &G, demands: &[Demand<G>], config: &Config) -> Option<Self> {
         let others = demands.iter().filter(|demand| demand.group != *suffers);
         let total: f64 = others.clone().map(Demand::bytes_per_s).sum();
-        // Other protected cgroups are spared as long as somebody else is to blame.
+        // Other protected cgroups are spared as long as there is another culprit.
         let most = others.max_by(|a, b| {
             let rank = |demand: &Demand<G>| (!demand.is_protected, demand.bytes_per_s());
             let ((spared_a, bytes_a), (spared_b, bytes_b)) = (rank(a), rank(b));
@@ -99,7 +98,7 @@ impl<G: Clone + PartialEq> Blame<G> {
         })
     }
 
-    /// Names one of whom something is taken back.
+    /// Names a cgroup for which something is undone.
     pub(super) fn only(group: &G) -> Self {
         Blame {
             group: group.clone(),

@@ -47,26 +47,26 @@ pub struct Config {
     pub refaults_per_s: f64,
     /// Share of time all tasks waited, from which a window is bad; half of it is calm.
     pub full_share: f64,
-    /// Bad windows in a row before anything is said.
+    /// Bad windows in a row before anything is reported.
     pub bad_windows: u32,
-    /// Calm windows in a row before everything is taken back.
+    /// Calm windows in a row before everything is undone.
     pub calm_windows: u32,
-    /// How long a step may show its effect before the next, ms.
+    /// How long a step has to show its effect before the next, ms.
     pub step_ms: u64,
-    /// How long the guilty is frozen, ms.
+    /// How long the culprit stays frozen, ms.
     pub freeze_ms: u64,
-    /// What a squeeze leaves of the memory it finds.
+    /// The share of memory that a squeeze leaves.
     pub squeeze_to: f64,
     /// And never less than this.
     pub squeeze_floor_bytes: u64,
-    /// Share of all new demand for memory from which somebody is to blame.
+    /// Share of all new demand for memory above which a cgroup is to blame.
     pub blame_share: f64,
     /// Shortest time between two samples that can be compared.
     pub min_window_ms: u64,
 }
 
 impl Default for Config {
-    /// Says who is guilty and does nothing else.
+    /// Names the culprit and does nothing else.
     fn default() -> Self {
         Config {
             min_ttl_ms: 1000,
@@ -85,7 +85,7 @@ impl Default for Config {
     }
 }
 
-/// A value that makes no sense.
+/// An invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("thrashing.{key} must be {expected}")]
 pub struct ConfigError {
@@ -99,7 +99,7 @@ impl Config {
     /// Checks all values.
     ///
     /// # Errors
-    /// The first that makes no sense.
+    /// The first invalid value.
     pub fn check(&self) -> Result<(), ConfigError> {
         let share = |value: f64| value > 0.0 && value <= 1.0;
         let checks = [
@@ -150,7 +150,8 @@ impl Config {
         }
     }
 
-    /// Young pages come back, and everybody waits for it. Without PSI twice the refaults must do.
+    /// Young pages come back, and all tasks wait for them. Without PSI, twice the refaults are
+    /// required.
     pub(super) fn is_bad(&self, suffering: &Suffering) -> bool {
         let refaults = suffering.young_refaults_per_s;
         match suffering.full_share {
@@ -159,7 +160,7 @@ impl Config {
         }
     }
 
-    /// Well below what is bad, so that a guard does not swing.
+    /// Well below what is bad, so that a guard does not oscillate.
     pub(super) fn is_calm(&self, suffering: &Suffering) -> bool {
         let few = suffering.young_refaults_per_s < self.refaults_per_s / 2.0;
         few || suffering

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Thrashing prevention outside the kernel: when the working set of the last `min_ttl_ms` of a
-//! protected cgroup cannot be kept, find out who pushes it out, and what to do.
+//! protected cgroup cannot be kept, determine which cgroup pushes it out, and what to do.
 //!
 //! The kernel's `min_ttl_ms` (multi-gen LRU v6 and later, `age_node` in `agewise-kernel`) kills a
-//! task rather than evict what was used a moment ago; whom, the OOM killer decides by size. Here the
-//! sign is the same (pages younger than `min_ttl_ms` come back while everybody waits), but the one
-//! who takes the memory is named, and is held back before anything is killed: a ladder of steps that
-//! ends where the configuration says. Pure: samples go in, decisions come out.
+//! task rather than evict recently used memory; the OOM killer selects the victim by size. Here the
+//! sign is the same (pages younger than `min_ttl_ms` come back while all tasks wait), but the
+//! cgroup that takes the memory is identified, and is held back before anything is killed: a ladder
+//! of steps that ends where the configuration says. Pure: samples go in, decisions come out.
 
 mod blame;
 mod config;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answer: faults a second by memory, with what they may be off by.
+//! The answer: faults per second by memory size, with error bounds.
 
 use serde::Serialize;
 
-/// Sizes of memory on every curve, percent of the most that was resident.
+/// Sizes of memory on every curve, percent of the peak resident size.
 pub const PERCENTS: [u16; 34] = [
     10, 13, 16, 19, 22, 25, 28, 31, 34, 37, 40, 43, 46, 49, 52, 55, 58, 61, 64, 67, 70, 73, 76, 79,
     82, 85, 88, 91, 94, 97, 100, 125, 150, 200,
@@ -40,7 +40,7 @@ const REUSE: &str = "reuse";
 /// What there can be a curve of, as reports call it.
 pub const POLICIES: [&str; 3] = [Decider::Kernel.name(), Decider::Lru.name(), REUSE];
 
-/// A figure and what it may be off by, with 95 % probability.
+/// A figure and its possible error, with 95 % probability.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// At least this.
@@ -76,7 +76,7 @@ impl Estimate {
 
     /// So many times as much.
     pub fn times(self, factor: f64) -> Estimate {
-        // Infinitely many faults that cost nothing are no time.
+        // Infinitely many faults that cost nothing take no time.
         self.map2(self, |a, _| if factor == 0.0 { 0.0 } else { a * factor })
     }
 
@@ -88,9 +88,9 @@ impl Estimate {
 /// What of an interval counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// What is likely: somebody looks on, and each step is verified.
+    /// The likely value: for supervised use, where each step is verified.
     Likely,
-    /// The upper bound, in which all is that was not seen: nobody looks on.
+    /// The upper bound, which includes everything that was not seen: for unsupervised use.
     High,
 }
 
@@ -105,7 +105,7 @@ impl Bound {
     }
 }
 
-/// What a task waits for a page that comes back, ns; at a limit another has to leave for it.
+/// How long a task waits for a page that comes back, ns; at a limit another has to leave for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
     /// From swap.
@@ -114,11 +114,11 @@ pub struct Prices {
     pub file_ns: f64,
 }
 
-/// What a memory of one size would do.
+/// The behaviour of a memory of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Faults a second, of anonymous pages and of pages of files. First uses are none: no memory
-    /// avoids them.
+    /// Faults per second, of anonymous pages and of pages of files. First uses do not count: no
+    /// amount of memory avoids them.
     pub faults: [Estimate; 2],
 }
 
@@ -141,7 +141,7 @@ impl Point {
     }
 }
 
-/// Faults a second by memory, under one decider.
+/// Faults per second by memory size, under one decider.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curve {
     /// By [`PERCENTS`].
@@ -151,7 +151,7 @@ pub struct Curve {
 /// What was seen in a time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curves {
-    /// What 100 percent are: the most that was resident at a time, bytes.
+    /// What 100 percent means: the peak resident size, bytes.
     pub full_bytes: u64,
     /// How long it was observed, ms.
     pub observed_ms: u64,
@@ -162,11 +162,11 @@ pub struct Curves {
     pub seen_per_second: f64,
     /// Pages used a second, each once from look to look.
     pub uses_per_second: f64,
-    /// Resident memory that has not been used at all since the observation began, bytes: when it is
-    /// used again, nobody knows.
+    /// Resident memory that has not been used at all since the observation began, bytes: nobody
+    /// knows when it will be used again.
     pub unused_bytes: u64,
-    /// Charged besides, which no look at processes shows and no limit takes: kernel memory, bytes.
-    /// Whoever looks knows it; else 0.
+    /// Charged in addition, not visible to looks at processes and not affected by limits: kernel
+    /// memory, bytes. The caller provides it; otherwise 0.
     pub beyond_bytes: u64,
     /// By [`Decider::ALL`].
     pub curves: [Curve; Decider::ALL.len()],
@@ -175,8 +175,8 @@ pub struct Curves {
 }
 
 impl Curve {
-    /// The point at a size, percent of the most that was resident. Below the first size nothing is
-    /// known but that it is worse than there: as there, without an upper bound.
+    /// The point at a size, percent of the peak resident size. Below the first size it is only
+    /// known to be worse than there: the same values, without an upper bound.
     pub fn at(&self, percent: f64) -> Point {
         let Some(next) = PERCENTS.iter().position(|of| f64::from(*of) >= percent) else {
             return self.points[SIZES - 1];
@@ -239,13 +239,13 @@ impl Curves {
         self.of(decider).at(self.percent_of(memory_bytes))
     }
 
-    /// A size in bytes, as percent of the most that was resident.
+    /// A size in bytes, as percent of the peak resident size.
     pub fn percent_of(&self, memory_bytes: u64) -> f64 {
         memory_bytes as f64 * 100.0 / self.full_bytes.max(1) as f64
     }
 
     /// The least memory whose waiting stays within `wait_max` by that bound, bytes, down to the
-    /// first of [`PERCENTS`]; `None` if not even all of it does.
+    /// first of [`PERCENTS`]; `None` if not even all of it is enough.
     pub fn least_bytes(
         &self,
         decider: Decider,
@@ -298,7 +298,7 @@ impl Curves {
     }
 }
 
-/// From `a` to `b` by a share. What is unbounded at one end is so between.
+/// From `a` to `b` by a share. If either end is unbounded, so is everything between.
 fn mean(a: f64, b: f64, share: f64) -> f64 {
     match share {
         0.0 => a,

@@ -14,8 +14,8 @@
 //!    end      8  checksum of all before
 //! ```
 //!
-//! Numbers are little-endian. A rate is two bytes: 0 is none, 65535 unbounded, and others are
-//! 2^(n / 1000 - 25) a second: right to a thousandth.
+//! Numbers are little-endian. A rate is two bytes: 0 is none, 65535 unbounded, and others are 2^(n
+//! / 1000 - 25) per second: accurate to a thousandth.
 
 use std::collections::VecDeque;
 
@@ -39,11 +39,11 @@ const RATES: usize = Decider::ALL.len() * SIZES * 2 * 3;
 const NUMBERS: usize = 5;
 const KEPT_BYTES: usize = NUMBERS * 8 + RATES * 2;
 
-/// Why bytes are no history.
+/// Why bytes are not a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
     /// It does not begin as one.
-    #[error("it is no history of curves")]
+    #[error("it is not a history of curves")]
     Foreign,
     /// A later program wrote it.
     #[error("it has version {0}, this program knows {VERSION}")]
@@ -73,8 +73,8 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in what was seen until now, from `begin_ms` (Unix time). A clock that went back since
-    /// the last time is taken for standing still.
+    /// Takes in what was seen until now, from `begin_ms` (Unix time). A clock that went backwards
+    /// since the last time is treated as stopped.
     pub fn add(&mut self, begin_ms: u64, curves: &Curves) {
         if curves.observed_ms == 0 {
             return;
@@ -93,8 +93,8 @@ impl History {
         self.days.iter().map(|kept| (kept.begin_ms, kept.curves()))
     }
 
-    /// As bytes, at most 64 KiB with any name of the kernel's. `name`: of whose history it is; what
-    /// is longer than 65535 bytes is cut.
+    /// As bytes, at most 64 KiB with any name the kernel allows. `name`: whose history it is;
+    /// longer names are cut at 65535 bytes.
     pub fn encode(&self, name: &str) -> Vec<u8> {
         let name = &name.as_bytes()[..name.len().min(usize::from(u16::MAX))];
         let mut bytes = MAGIC.to_vec();
@@ -112,10 +112,10 @@ impl History {
         bytes
     }
 
-    /// From bytes: the name, and what is known of it.
+    /// From bytes: the name, and what is known about it.
     ///
     /// # Errors
-    /// [`HistoryError`]: nothing of it is taken then.
+    /// [`HistoryError`]: nothing is taken from the bytes then.
     pub fn decode(bytes: &[u8]) -> Result<(String, Self), HistoryError> {
         if !bytes.starts_with(MAGIC) {
             return Err(HistoryError::Foreign);
@@ -260,7 +260,7 @@ fn from_rate(rate: u16) -> f64 {
     }
 }
 
-/// A number to call the file of a name by, the same in every version.
+/// A number for the file name of a subject, the same in every version.
 pub fn name_hash(name: &str) -> u64 {
     checksum(name.as_bytes())
 }

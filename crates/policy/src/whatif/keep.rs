@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shrinking for as long as it runs: down as [`shrink`](super::shrink) goes, up again as soon as it
-//! hurts, and not down again before a rest that doubles each time it hurt.
+//! Continuous shrinking: down as [`shrink`](super::shrink) goes, up again as soon as it does harm,
+//! and not down again before a rest that doubles each time it did harm.
 //!
-//! [`Keeper`] is handed the time, the counters of a cgroup and its newest curves, and answers with
-//! the limit to set. Like [`Shrink`] it neither waits nor touches anything.
+//! [`Keeper`] takes the time, the counters of a cgroup and its newest curves, and answers with the
+//! limit to set. Like [`Shrink`] it neither waits nor touches anything.
 
 use super::shrink::{Act, Facts, Goal, Shrink, Steps, Terms, Verdict, plan, waited_ratio};
 use super::{Bound, Curves, Estimate, Prices};
 
 /// Between two attempts to go down.
 const REST_MS: u64 = 10 * 60 * 1000;
-/// The rest is no longer than this, however often it hurt.
+/// The maximum rest, however often lowering did harm.
 const REST_MAX_MS: u64 = 24 * 3600 * 1000;
-/// Less than this part of what a cgroup has is not worth a change.
+/// A change of less than this part of a cgroup's memory is not worthwhile.
 const GAIN_PART: u64 = 16;
-/// When it hurts a limit is raised by this part; when it hurts again within so long, it goes.
+/// When it does harm the limit is raised by this part; when it does harm again within this time,
+/// the limit is removed.
 const RAISE_PART: u64 = 8;
 const RAISED_MS: u64 = 30 * 1000;
-/// Waiting is judged over so long.
+/// Waiting is judged over this period.
 const WINDOW_MS: u64 = 2000;
-/// Swap has room for this part of what a cgroup has, or nothing is held: what then grew beyond a
-/// limit could only be killed.
+/// Swap has room for this part of a cgroup's memory, or nothing is held: memory that then grew
+/// beyond a limit could only be killed.
 const SWAP_PART: u64 = 8;
 
 /// What is asked for.
@@ -32,16 +33,16 @@ pub struct Wanted {
     pub floor_bytes: u64,
 }
 
-/// The cgroup as it is.
+/// The current state of the cgroup.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Room {
     /// Charged to it.
     pub usage_bytes: u64,
-    /// Charged beyond what the curve speaks of.
+    /// Charged in addition to what the curve covers.
     pub beyond_bytes: u64,
     /// Free in swap.
     pub swap_free_bytes: u64,
-    /// It is not to be held lower than this, as it says itself.
+    /// It is not to be held lower than this, according to its own settings.
     pub floor_bytes: u64,
     /// What bringing pages back costs.
     pub prices: Prices,
@@ -50,11 +51,11 @@ pub struct Room {
 /// Why a limit changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The curve says that it does without.
+    /// According to the curve it can do without.
     Curve,
     /// It waited more than is allowed.
     Waiting,
-    /// Faults were more than the curve says, time and again.
+    /// There were repeatedly more faults than the curve says.
     Unpredicted,
     /// What leaves has nowhere to go.
     SwapFull,
@@ -94,7 +95,7 @@ enum State {
     Shrinking(Box<Shrink>),
 }
 
-/// Holds a cgroup as small as it does not hurt.
+/// Holds a cgroup as small as possible without harm.
 #[derive(Clone, Debug)]
 pub struct Keeper {
     wanted: Wanted,
@@ -124,17 +125,17 @@ impl Keeper {
         }
     }
 
-    /// The limit as it is.
+    /// The current limit.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit_bytes
     }
 
-    /// It wants to be asked every half second: something is limited.
+    /// It wants to be called every half second: something is limited.
     pub fn is_busy(&self) -> bool {
         self.limit_bytes.is_some() || matches!(self.state, State::Shrinking(_))
     }
 
-    /// What to change. `curves`: the newest, of a time long enough to go by.
+    /// What to change. `curves`: the newest, covering a long enough time.
     pub fn next(&mut self, facts: Facts, room: &Room, curves: Option<&Curves>) -> Option<Change> {
         if self.limit_bytes.is_some() && room.swap_free_bytes < room.usage_bytes / SWAP_PART {
             self.rest(facts.now_ms);
@@ -157,15 +158,15 @@ impl Keeper {
         }
     }
 
-    /// In place of [`next`](Self::next) where its counters cannot be read: nobody would know when a
-    /// limit hurts.
+    /// In place of [`next`](Self::next) where its counters cannot be read: harm done by a limit
+    /// would go unnoticed.
     pub fn lose_sight(&mut self, now_ms: u64) -> Option<Change> {
         self.limit_bytes?;
         self.rest(now_ms);
         Some(self.set(None, Why::Unseen))
     }
 
-    /// What was to be done failed, and nothing is limited: nothing is tried before a rest.
+    /// The last action failed, and nothing is limited: nothing is tried before a rest.
     pub fn fail(&mut self, now_ms: u64) {
         self.rest(now_ms);
         self.limit_bytes = None;
@@ -239,7 +240,7 @@ impl Keeper {
         self.carry_on(act, Verdict::Underway, told, facts)
     }
 
-    /// The way down, where it is time to go and worth it.
+    /// The way down, if it is time to go and worthwhile.
     fn steps(&mut self, now_ms: u64, room: &Room, curves: &Curves) -> Option<(Steps, Terms)> {
         if self.lower_at_ms.is_some_and(|at_ms| now_ms < at_ms) {
             return None;
@@ -268,7 +269,7 @@ impl Keeper {
         Some((steps, terms))
     }
 
-    /// It hurt: the next attempt comes later than the one before.
+    /// It did harm: the next attempt comes later than the previous one.
     fn rest(&mut self, now_ms: u64) {
         self.lower_at_ms = Some(now_ms + self.rest_ms);
         self.rest_ms = (self.rest_ms * 2).min(REST_MAX_MS);
@@ -288,7 +289,7 @@ impl Keeper {
     }
 }
 
-/// Whether more was waited than is allowed over the window, which takes in these facts.
+/// Whether waiting exceeded the allowance over the window, including these facts.
 fn waits(window: &mut Vec<Facts>, facts: Facts, prices: Prices, wait_max: f64) -> bool {
     window.push(facts);
     let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What if there were less memory? Faults a second by size, from what looks at pages show anyway.
+//! What if there were less memory? Faults per second by size, from looks at pages that are made
+//! anyway.
 //!
-//! A fixed number of pages, chosen by hash, is simulated: a memory of 60 % of what is resident
+//! A fixed number of pages, selected by hash, is simulated: a memory of 60 % of what is resident
 //! holds 60 % of them. LRU follows for all sizes from stack distances; the kernel's own LRU is
-//! simulated in miniature at some sizes. First uses of pages are no faults of too little memory and
-//! are not counted.
+//! simulated in miniature at some sizes. First uses of pages are not caused by too little memory
+//! and are not counted.
 //!
-//! Nothing is stated without an interval. It covers the order of uses inside a look, which accessed
-//! bits do not tell (least and greatest distance that any order gives); the choice of pages (eight
-//! parts of the sample are held against one another, and the size of the memory that they stand for
-//! is itself uncertain); and uses of pages whose last use lies before the observation. Where a look
+//! Every figure has an interval. It covers the order of uses inside a look, which accessed bits do
+//! not reveal (least and greatest distance over all orders); the selection of pages (eight parts of
+//! the sample are compared with one another, and the size of the memory that they stand for is
+//! itself uncertain); and uses of pages whose previous use lies before the observation. If a look
 //! is so long that more pages are used in it than a memory holds, a page may have left and come
 //! back many times between two looks: the upper bound is infinite.
 //!
@@ -66,11 +67,11 @@ const NONE: Slot = Slot::MAX;
 /// Most pages simulated.
 pub const PAGES_MAX: usize = 1 << 15;
 
-/// Looks after which a page of a file that is mapped no more is forgotten. It may well be in the
-/// page cache still.
+/// Number of looks after which an unmapped page of a file is forgotten. It may still be in the page
+/// cache.
 const FORGET_LOOKS: u32 = 256;
 
-/// Memory may grow by so much (a part in so many) before what was counted is moved.
+/// Memory may grow by this part (one part in this many) before existing counts are moved.
 const GROWTH_PART: f64 = 64.0;
 
 /// The order in which the kernel that runs evicts.
@@ -88,11 +89,12 @@ pub enum Kernel {
 pub struct Params {
     /// Pages simulated, at most; up to [`PAGES_MAX`].
     pub pages: usize,
-    /// The kernel's order is simulated at every so many of the sizes, and drawn as lines between.
+    /// The kernel's order is simulated at one of this many sizes, and interpolated linearly
+    /// between.
     pub every: usize,
     /// What the kernel's order is.
     pub kernel: Kernel,
-    /// Whether agewise's own order is simulated as well: its model takes 0.1 ms a look.
+    /// Whether agewise's own order is simulated as well: its model takes 0.1 ms per look.
     pub reuse: bool,
 }
 
@@ -148,7 +150,7 @@ pub struct WhatIf {
     unused_pages: f64,
 }
 
-/// A look under way: shown every page of the sample, in any order.
+/// A look in progress: it is shown every page of the sample, in any order.
 #[derive(Debug)]
 pub struct Look<'a> {
     of: &'a mut WhatIf,
@@ -177,7 +179,7 @@ impl WhatIf {
         }
     }
 
-    /// Which pages have to be shown: others are passed over anyway.
+    /// Which pages have to be shown: others are ignored anyway.
     pub fn filter(&self) -> Filter {
         match self.looks {
             0 => Filter::ALL,
@@ -185,8 +187,8 @@ impl WhatIf {
         }
     }
 
-    /// A look begins. `now_ms`: the time on any clock that does not go back; what does is taken for
-    /// standing still.
+    /// A look starts. `now_ms`: the time on a clock that never goes backwards; if it does, it is
+    /// treated as stopped.
     pub fn look(&mut self, now_ms: u64) -> Look<'_> {
         self.last_ms = self.last_ms.max(now_ms);
         if self.looks == 0 {
@@ -195,7 +197,7 @@ impl WhatIf {
         Look { of: self }
     }
 
-    /// Counts from now on: what came before only showed which pages are where. 100 percent are what
+    /// Counts from now on: everything before only showed which pages are where. 100 percent is what
     /// was resident since the last time.
     pub fn count_anew(&mut self) {
         self.tally = Tally::new(self.last_ms, self.reuse.is_some());
@@ -259,7 +261,7 @@ impl WhatIf {
         }
     }
 
-    /// What one page of the sample stands for, and what 100 percent are.
+    /// How many pages one page of the sample stands for, and what 100 percent is.
     fn rescale(&mut self, present: u64, resident_pages: u64) {
         let share = self.sample.filter().share();
         let resident = match resident_pages {
@@ -285,9 +287,9 @@ impl WhatIf {
         };
     }
 
-    /// The order that is assumed inside a look: that of the last uses, as when the same is done
-    /// over and over; new pages last, as they were shown, which is by address. For independent uses
-    /// it makes no difference as long as a look shows a small part of memory.
+    /// The order assumed inside a look: that of the previous uses, as in repetitive work; new pages
+    /// last, as they were shown, which is by address. For independent uses it makes no difference
+    /// as long as a look shows a small part of memory.
     fn put_in_order(&self, slots: &mut [Slot]) {
         slots.sort_unstable_by_key(|slot| {
             let number = self.sample.page(*slot).map_or(0, |page| page.number);
@@ -295,7 +297,7 @@ impl WhatIf {
         });
     }
 
-    /// Pages of the sample are there from now on, in this order; whether they were used is not
+    /// Pages of the sample are present from now on, in this order; whether they were used is not
     /// known, and nothing is counted.
     fn take_in(&mut self, come: &[Slot]) {
         self.stack.look(come);
@@ -358,9 +360,9 @@ impl Look<'_> {
         self.of.sample.filter()
     }
 
-    /// Shows a page. `hash` is its [`page_hash`], of what names it for good; one page in 2^`level`
-    /// of its kind is followed. One that several processes share may be shown several times: used
-    /// by one is used.
+    /// Shows a page. `hash` is its [`page_hash`], from its permanent name; one page in 2^`level` of
+    /// its kind is followed. A page that several processes share may be shown several times: used
+    /// by one means used.
     pub fn page(&mut self, hash: u64, level: Level, page_type: PageType, fact: Fact) {
         let look = self.of.looks;
         if let Some(slot) = self.of.sample.find(hash, level) {
@@ -375,14 +377,14 @@ impl Look<'_> {
         }
     }
 
-    /// Notes that uses went unnoticed for so long: those between reading an accessed bit and
-    /// clearing it are lost. They are in the upper bounds.
+    /// Records that uses went unnoticed for this long: those between reading an accessed bit and
+    /// clearing it are lost. They are included in the upper bounds.
     pub fn blind(&mut self, ms: f64) {
         self.of.tally.blind_ms += ms;
     }
 
     /// Ends the look. `resident_pages`: all that are resident, sampled or not; 0 if that is not
-    /// known. A look that is not whole says nothing of the pages it did not show.
+    /// known. An incomplete look carries no information about the pages it did not show.
     pub fn finish(self, resident_pages: u64, is_whole: bool) {
         let of = self.of;
         let look = of.looks;

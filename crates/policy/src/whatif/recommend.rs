@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much memory to give: from curves of many hours and a target of waiting to a request and a
-//! limit, with what they may cost.
+//! limit, with their possible cost.
 //!
-//! [`recommend`] keeps to the worst of the times that were seen, and in each to the upper bound of
-//! waiting. It never says a smaller number than what is resident unless the target is kept at that
-//! bound in every one of them, and enough of them were seen.
+//! [`recommend`] uses the worst of the observed periods, and in each the upper bound of waiting. It
+//! never recommends less than what is resident unless the target is kept at that bound in every
+//! period, and enough of them were observed.
 
 use super::{Curves, Decider, Estimate, PERCENTS, Prices};
 
-/// A limit leaves so much above the most that was ever held, percent: where memory runs into it the
+/// A limit leaves this margin above the most that was ever held, percent: if memory reaches it the
 /// kernel kills.
 const LIMIT_MARGIN_PERCENT: u64 = 15;
 
@@ -28,7 +28,7 @@ pub struct Time {
     pub observed_ms: u64,
     /// The most that was resident.
     pub full_bytes: u64,
-    /// Charged besides, and not to be had by a limit.
+    /// Charged in addition, and not reclaimable by a limit.
     pub beyond_bytes: u64,
     /// Resident, and not used at all meanwhile.
     pub unused_bytes: u64,
@@ -62,8 +62,8 @@ impl Time {
             .map(|cost| cost.memory_bytes)
     }
 
-    /// Waiting with so much memory: as on the next smaller size, where a memory between would wait
-    /// less; below the smallest nothing sets a bound.
+    /// Waiting with this much memory: as on the next smaller size, where a memory in between would
+    /// wait less; below the smallest nothing sets a bound.
     fn wait_at(&self, memory_bytes: u64) -> Estimate {
         let smaller = self
             .costs
@@ -138,7 +138,7 @@ pub struct Recommendation {
     pub resident_bytes: u64,
     /// Waiting with what is requested, in the worst of the times.
     pub wait: Estimate,
-    /// What was not used at all in any of the times, at least: when it is, nobody knows.
+    /// What was not used at all in any of the periods, at least: nobody knows when it will be.
     pub unused_bytes: u64,
     /// How long was looked in all, ms.
     pub observed_ms: u64,
@@ -221,8 +221,8 @@ struct Need {
 
 fn need(time: &Time, wait_max: f64) -> Need {
     let certain = time.least_bytes(wait_max, |wait| wait.high);
-    // Sizes above what was resident are known only from what came back: to ask for more, it has to
-    // be likely that it waits too long as it is.
+    // Sizes above what was resident are known only from what came back: to recommend more, it has
+    // to be likely that the current size waits too long.
     let likely = time
         .least_bytes(wait_max, |wait| wait.likely)
         .unwrap_or(time.largest_bytes());

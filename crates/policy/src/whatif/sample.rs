@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages are simulated: a fixed number, chosen by hash (SHARDS).
+//! Which pages are simulated: a fixed number, selected by hash (SHARDS).
 //!
 //! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, with a fixed
 //! size: when there are too many pages the one with the greatest hash goes, and from then on no
-//! page with that hash or a greater one is taken. So what is in the sample has been from its first
-//! use.
+//! page with that hash or a greater one is accepted. So every page in the sample has been there
+//! since its first use.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,16 +27,17 @@ impl Filter {
         threshold: u64::MAX,
     };
 
-    /// Whether a page is simulated. `hash` is [`page_hash`] of what names it for good; it was found
+    /// Whether a page is simulated. `hash` is [`page_hash`] of its permanent name; it was found
     /// among memory of which one block in 2^`level` is followed.
     #[inline]
     pub fn takes(self, hash: u64, level: Level) -> bool {
         rank(hash, level) < self.threshold
     }
 
-    /// Calls `take` with number and hash of each page of `pages` that is simulated, upwards. They
-    /// are pages of what `of` names, as for [`page_hash`], one in 2^`level` of which is followed.
-    /// Takes time by what is found and by tables of 512 pages, not by pages.
+    /// Calls `take` with number and hash of each page of `pages` that is simulated, in ascending
+    /// order. They are pages of what `of` names, as for [`page_hash`], one in 2^`level` of which is
+    /// followed. The time depends on the pages found and on the number of tables of 512 pages, not
+    /// on the number of pages.
     pub fn each(self, of: u64, pages: Range<u64>, level: Level, mut take: impl FnMut(u64, u64)) {
         let is_all = self.threshold.leading_zeros() < u32::from(level);
         let end = if is_all {
@@ -74,9 +75,9 @@ fn rank(hash: u64, level: Level) -> u64 {
     hash.checked_shr(u32::from(level)).unwrap_or(0)
 }
 
-/// What names a page, as a number that looks drawn by chance: of process and address, or of file
-/// and place in it. Of the 512 pages of a table each has a 512th of the numbers to itself, so
-/// that a sample takes as many of each table, and finds them without trying every page.
+/// The name of a page as a pseudo-random number: derived from process and address, or from file and
+/// place in it. Each of the 512 pages of a table has a 512th of the numbers to itself, so that a
+/// sample takes equally many from each table, and finds them without trying every page.
 pub fn page_hash(of: u64, page: u64) -> u64 {
     Table::new(of, page / TABLE).hash(page % TABLE)
 }
@@ -118,7 +119,7 @@ impl Table {
 
     /// The place whose turn it is.
     fn place(self, turn: u64) -> u64 {
-        // Newton's method: each step doubles the bits that are right, of which three are.
+        // Newton's method: each step doubles the correct bits, starting from three.
         let step = |inverse: u64| {
             inverse.wrapping_mul(2u64.wrapping_sub(self.factor().wrapping_mul(inverse)))
         };
@@ -139,8 +140,8 @@ pub(super) struct Page {
     pub fact: Fact,
     /// That was the first one.
     pub is_new: bool,
-    /// It was there when the observation began and has not been used since: nothing is known of its
-    /// last use.
+    /// It was resident when the observation began and has not been used since: nothing is known
+    /// about its last use.
     pub is_unknown: bool,
     /// It was in swap before it was used.
     pub is_out: bool,
@@ -164,7 +165,7 @@ impl Page {
     /// A look shows it.
     pub fn show(&mut self, look: u32, page_type: PageType, fact: Fact) {
         if self.shown == look {
-            // By another process. Used by one is used, there for one is there.
+            // By another process. Used or present in one means used or present.
             if fact == Fact::Used || self.fact == Fact::Out {
                 self.fact = fact;
             }
@@ -188,7 +189,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// Of at most so many pages.
+    /// The maximum number of pages.
     pub fn new(slots: usize) -> Self {
         Sample {
             pages: vec![None; slots],
@@ -251,7 +252,7 @@ impl Sample {
         left
     }
 
-    /// A page is no more. Its place is free.
+    /// A page is gone. Its place is free.
     pub fn remove(&mut self, slot: Slot) {
         if let Some(page) = self.pages[usize::from(slot)].take() {
             self.by_rank.remove(&page.rank);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Taking memory from a cgroup: what the curve allows, down in steps, each held against the
-//! prediction, and back at once when it hurts.
+//! Taking memory from a cgroup: what the curve allows, downwards in steps, each compared with the
+//! prediction, and back at once if it does harm.
 //!
-//! [`plan`] asks the curve. [`Shrink`] is handed the time and the counters of the cgroup and
-//! answers with the next thing to do; it neither waits nor touches anything, so the same machine
-//! runs against a cgroup and against a simulated one. What a page costs is known to a factor of two
-//! or so, and what is waited at a step shows the factor: so below the likely goal it goes on while
-//! what was measured promises that the next step does not hurt either.
+//! [`plan`] uses the curve. [`Shrink`] takes the time and the counters of the cgroup and answers
+//! with the next action; it neither waits nor touches anything, so the same machine runs against a
+//! cgroup and against a simulated one. The cost of a page is known to a factor of two or so, and
+//! the waiting at a step reveals the factor: so below the likely goal it continues as long as the
+//! measurements predict that the next step does no harm either.
 
 use super::{Bound, Curves, Decider, Estimate, Prices};
 
@@ -52,7 +52,7 @@ pub struct Planned {
 pub enum Refusal {
     /// The curve says that it hurts.
     #[error(
-        "{limit_bytes} bytes would cost {:.2} % of the time in waiting, {:.2} % are allowed",
+        "{limit_bytes} bytes would cost {:.2} % of the time in waiting, {:.2} % is allowed",
         wait_ratio * 100.0, wait_max * 100.0
     )]
     Hurts {
@@ -64,13 +64,13 @@ pub enum Refusal {
         wait_max: f64,
     },
     /// Nothing can be taken.
-    #[error("no size below what it has keeps waiting within {:.2} %", wait_max * 100.0)]
+    #[error("no size below its current one keeps waiting within {:.2} %", wait_max * 100.0)]
     Nothing {
         /// What is allowed.
         wait_max: f64,
     },
     /// It holds no more than that.
-    #[error("it has {usage_bytes} bytes, which is no more than {limit_bytes}")]
+    #[error("it has {usage_bytes} bytes, which is not more than {limit_bytes}")]
     Smaller {
         /// The limit asked for.
         limit_bytes: u64,
@@ -88,10 +88,10 @@ pub struct Steps {
     pub further: Vec<Planned>,
 }
 
-/// The part of memory that one step takes, one in so many.
+/// The part of memory that one step takes, one in this many.
 const STEP_PART: u64 = 32;
-/// Below the goal waiting may be predicted to be so many times what is allowed: no price is wrong
-/// by more.
+/// Below the goal the predicted waiting may be this many times the allowed waiting: no price is
+/// wrong by more.
 const FURTHER_FACTOR: f64 = 4.0;
 /// Not less than this is taken in a step, bytes.
 const STEP_BYTES_MIN: u64 = 1 << 20;
@@ -164,27 +164,27 @@ pub struct Facts {
     pub now_ms: u64,
     /// Pages that came back so far, from swap and from files.
     pub faults: [u64; 2],
-    /// Time for which some task of it waited for memory so far, us; `None` where the kernel does
-    /// not tell: then it is reckoned from faults and prices.
+    /// Time for which some task of it waited for memory so far, us; `None` if the kernel does not
+    /// report it: it is then computed from faults and prices.
     pub waited_us: Option<u64>,
-    /// Time for which some task of the machine did, us, which is no less; `None` where the kernel
-    /// does not tell that either.
+    /// Time for which some task of the machine did, us, which is no less; `None` if the kernel does
+    /// not report that either.
     pub machine_waited_us: Option<u64>,
-    /// Accessed bits were cleared so recently, and will be left alone for so long, that waiting is
-    /// better: the kernel cannot tell what is in use, and would take pages that are.
+    /// Accessed bits were cleared so recently, and will be left alone for long enough, that waiting
+    /// is better: the kernel cannot tell what is in use, and would take pages that are.
     pub is_blind: bool,
 }
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Limit it to so many bytes.
+    /// Limit it to this many bytes.
     Limit(u64),
     /// Take the limit away: not even the first step was well.
     Unlimit,
     /// Come back soon.
     Wait,
-    /// It is over, and stays as it is.
+    /// It is over, and stays unchanged.
     Done,
 }
 
@@ -214,18 +214,18 @@ pub struct Outcome {
     pub is_kept: bool,
 }
 
-/// A step is held for so long before the next.
+/// A step is held for this long before the next.
 const HOLD_MS: u64 = 4_000;
-/// What a change of the limit does by itself settles within so long: pages leave that were in use,
-/// and come back.
+/// The transient effect of a change of the limit settles within this time: pages leave that were in
+/// use, and come back.
 const SETTLE_MS: u64 = 1_000;
-/// Until then so many times the waiting that is allowed is let pass.
+/// Until then, this many times the allowed waiting is tolerated.
 const SETTLE_FACTOR: f64 = 10.0;
-/// Waiting is judged over so long.
+/// Waiting is judged over this period.
 const WINDOW_MS: u64 = 2_000;
-/// The last step is held for so long.
+/// The last step is held for this long.
 const LAST_HOLD_MS: u64 = 10_000;
-/// Faults a second that are too few to be held against a prediction.
+/// Faults per second that are too few to be compared with a prediction.
 const FAULTS_FEW: f64 = 10.0;
 /// Steps in a row that may have more faults than predicted.
 const SURPRISES_MAX: u32 = 2;
@@ -338,8 +338,8 @@ impl Shrink {
         self.begin(at + 1, facts)
     }
 
-    /// Whether there is a step after this, at which so much was waited: one on the way to the goal,
-    /// or one below it that will be well if the prediction of that is wrong by the same factor.
+    /// Whether there is a step after this one with this much waiting: one on the way to the goal,
+    /// or one below it that is fine if its prediction is wrong by the same factor.
     fn may_go_on(&self, at: usize, wait: f64) -> bool {
         let Some(next) = self.steps.get(at + 1) else {
             return false;

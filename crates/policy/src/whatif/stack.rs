@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! LRU stack distances of sampled pages, with bounds where the order inside a look is not known.
 //!
-//! Pages lie in the order of their last use on a line of positions; a Fenwick tree counts how many
-//! lie beyond one. Those of one look lie together, so that the least and the greatest distance that
-//! any order inside looks can give are two more such counts.
+//! Pages are in the order of their last use on a line of positions; a Fenwick tree counts how many
+//! are beyond one. Those of one look are adjacent, so the least and the greatest distance over all
+//! orders inside looks are two more such counts.
 
 use super::{NONE, Slot};
 
-/// How many other pages were used since the last use of a page: a pool of more than so many holds
-/// it.
+/// How many other pages were used since the last use of a page: a pool of more pages than this
+/// holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Distance {
-    /// Whatever the order inside looks was, at least so many,
+    /// Whatever the order inside looks was, at least this many,
     pub least: u32,
     /// in the order that was assumed,
     pub likely: u32,
-    /// and at most so many.
+    /// and at most this many.
     pub most: u32,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Stack {
 const NOWHERE: u32 = u32::MAX;
 
 impl Stack {
-    /// For so many pages.
+    /// For this many pages.
     pub fn new(slots: usize) -> Self {
         Stack {
             tree: vec![0; 2 * slots],
@@ -49,8 +49,8 @@ impl Stack {
         }
     }
 
-    /// Takes in a look: the pages used in it, each once, in the order that is assumed. Says of each
-    /// how far down it was; `None` where it is new.
+    /// Takes in a look: the pages used in it, each once, in the order that is assumed. Returns for
+    /// each how far down it was; `None` if it is new.
     pub fn look(&mut self, used: &[Slot]) -> Vec<Option<Distance>> {
         if self.next as usize + used.len() > self.owner.len() {
             self.compact();

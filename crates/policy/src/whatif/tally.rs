@@ -6,14 +6,14 @@ use super::stack::Distance;
 use crate::generations::PageType;
 use crate::statistics::student;
 
-/// Parts of the sample, by page, that are held against one another.
+/// Parts of the sample, by page, that are compared with one another.
 const GROUPS: usize = 8;
 /// 0.975 quantile of the normal distribution.
 const Z_95: f64 = 1.96;
 /// "Rule of three": what was never seen happened, with 95 % probability, fewer than three times.
 const NEVER_SEEN: f64 = 3.0;
-/// Looks of a hundred in which more pages were used than a size holds, from which on nothing is
-/// known of that size: a page may have left and come back within a look, any number of times.
+/// Percentage of looks in which more pages were used than a size holds, above which nothing is
+/// known about that size: a page may have left and come back within a look, any number of times.
 const COARSE_PERCENT: u64 = 5;
 
 /// A number for each size.
@@ -103,7 +103,7 @@ impl Tally {
         now_ms.saturating_sub(self.began_ms)
     }
 
-    /// Notes a look in which so many pages of the sample were used.
+    /// Records a look in which this many pages of the sample were used.
     pub fn look(&mut self, used: usize, scale: &Scale) {
         self.looks += 1;
         self.used_pages += used as f64 * scale.weight;
@@ -133,7 +133,8 @@ impl Tally {
         add(&mut self.lru.by_group[group(rank)], likely);
     }
 
-    /// 100 percent are so many times as much from now on: what was counted moves to where it was.
+    /// 100 percent are this many times as much from now on: existing counts move to their old
+    /// place.
     pub fn stretch(&mut self, factor: f64) {
         let all = [&mut self.lru, &mut self.kernel].into_iter();
         for faults in all.chain(&mut self.reuse) {
@@ -187,7 +188,7 @@ impl Tally {
         let never = NEVER_SEEN * scale.weight * unsampled;
         let is_coarse = self.coarse[size] * 100 > self.looks * COARSE_PERCENT || self.looks == 0;
         let total: f64 = faults.by_type.iter().map(|of| of[size]).sum();
-        // Uses may have been most where nobody looked.
+        // Uses may have been most frequent where nobody looked.
         let noticed = (1.0 - self.blind_ms / 1000.0 / seconds).max(0.01);
         let of_type = |of: usize| {
             let (counts, lru) = (&faults.by_type[of], &self.lru.by_type[of]);
@@ -222,7 +223,7 @@ impl Tally {
 }
 
 fn group(rank: u64) -> usize {
-    // What decides who is in the sample are the upper bits.
+    // The upper bits decide which pages are in the sample.
     rank as usize % GROUPS
 }
 
@@ -265,8 +266,8 @@ fn fill(counts: &mut BySize, filled: &[usize]) {
     }
 }
 
-/// Sizes at which memories are simulated: every so many of them, the first, that of 100 percent and
-/// the last.
+/// Sizes at which memories are simulated: one in this many, the first, that of 100 percent and the
+/// last.
 pub(super) fn simulated(every: usize) -> Vec<usize> {
     let full = PERCENTS.iter().position(|percent| *percent == 100);
     (0..SIZES)

@@ -23,7 +23,7 @@ impl Bin {
         (self.upper_ms != NO_UPPER_BOUND_MS).then_some(self.upper_ms)
     }
 
-    /// The same as text: `+Inf` where there is none, which readers of numbers take.
+    /// The same as text: `+Inf` if there is none, which parsers of numbers accept.
     #[must_use]
     pub fn bound_text(&self) -> String {
         self.bound_ms()

@@ -138,7 +138,7 @@ fn fit(host_bytes: u64, floor_bytes: u64, wanted: Vec<u64>) -> Vec<u64> {
             }
         })
         .collect();
-    // What rounding left, or all of it when nobody wants more than the floor.
+    // What rounding left, or all of it if no guest wants more than the floor.
     let given: u128 = allowances.iter().map(|bytes| u128::from(*bytes)).sum();
     let rest = u64::try_from(u128::from(host_bytes).saturating_sub(given)).unwrap_or(u64::MAX);
     if let Some(first) = allowances.first_mut() {

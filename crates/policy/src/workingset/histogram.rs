@@ -2,9 +2,9 @@
 //! From generations to bins of age.
 //!
 //! Source: "mm: workingset reporting" v4, patch 1 (`collect_page_age`, `collect_page_age_type`
-//! there). The pages of a generation are taken as spread evenly over its interval. Here the
-//! share of a bin is multiplied before it is divided, in 128 bits, so that no page is lost and
-//! none moves because its generation is small.
+//! there). The pages of a generation are assumed to be spread evenly over its interval. Here the
+//! share of a bin is multiplied before it is divided, in 128 bits, so that no page is lost and none
+//! moves because its generation is small.
 
 use std::fmt;
 use std::str::FromStr;
@@ -30,8 +30,8 @@ pub struct Slice {
     pub birth_ms: u64,
     /// Pages, of one type.
     pub pages: u64,
-    /// Those of them that are older than the interval: drained into it from older generations.
-    /// Only [`OldestPages::Unbounded`] tells them apart.
+    /// Those of them that are older than the interval: drained into it from older generations. Only
+    /// [`OldestPages::Unbounded`] distinguishes them.
     pub drained_pages: u64,
 }
 

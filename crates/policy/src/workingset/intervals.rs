@@ -39,7 +39,7 @@ pub enum IntervalError {
         /// The list as given.
         list: String,
     },
-    /// Not a number, a unit nobody knows, or too large.
+    /// Not a number, an unknown unit, or too large.
     #[error("{text:?} is not an age: write a number and ms, s, m, h or d, like 30s or 1.5m")]
     NotAnAge {
         /// What was given.
@@ -82,7 +82,7 @@ impl Intervals {
         &self.0
     }
 
-    /// The smallest width of a bin: looks need come no more often to tell bins apart. `None`
+    /// The smallest width of a bin: more frequent looks would not distinguish more bins. `None`
     /// without bounds.
     pub fn finest_ms(&self) -> Option<u64> {
         let widths = self.0.windows(2).map(|pair| pair[1] - pair[0]);

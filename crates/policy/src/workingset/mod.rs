@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Working-set reporting: how much memory is how old, per node and target.
+//! Working-set reporting: how much memory has which age, per node and target.
 
 mod bin;
 pub mod divide;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Curves by counting.
+//! Exact curves, by counting.
 
 use rayon::prelude::*;
 
@@ -7,8 +7,8 @@ use super::{Curve, Point, StackDistances};
 use crate::DenseTrace;
 use crate::yardstick::Yardstick;
 
-/// Counts the misses of policies at these sizes. Sizes of one policy run in parallel, where it needs a
-/// run a size; the result does not depend on the number of threads.
+/// Counts the misses of policies at these sizes. Sizes of one policy run in parallel if it needs
+/// one run per size; the result does not depend on the number of threads.
 #[must_use]
 pub fn exact(
     name: &str,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Bounds of LRU stack distances where the order of accesses inside an interval is not known.
 //!
-//! Between two accesses of a page, in intervals `j` and `i`, lie at least the pages last accessed in
-//! the intervals between, and at most those of `j` and `i` themselves too. Both are counted with one
-//! Fenwick tree over the intervals: how many pages have their last access in each.
+//! Between two accesses of a page, in intervals `j` and `i`, there are at least the pages last
+//! accessed in the intervals between, and at most also those of `j` and `i` themselves. Both are
+//! counted with one Fenwick tree over the intervals: how many pages have their last access in each.
 
 use super::StackDistances;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Miss-ratio curves: the misses of a policy for every size of the pool.
 //!
-//! [`exact()`] counts them, in one pass for LRU and one run a size for the others. [`sampled()`] estimates
-//! them from a few samples of the pages, with the spread of the samples as error bars.
+//! [`exact()`] counts them, in one pass for LRU and one run per size for the others. [`sampled()`]
+//! estimates them from a few samples of the pages, with the spread of the samples as error bars.
 
 mod exact;
 mod interval_distance;

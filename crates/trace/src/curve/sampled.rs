@@ -6,8 +6,8 @@
 //! pages whose hash falls into its part; a pool of `rate * size` pages stands for one of `size`. Misses
 //! are scaled by the accesses a sample should have had, not by those it had (SHARDS-adj).
 //!
-//! Several samples of different pages are simulated; the error bar is the 95 % confidence interval of
-//! their mean (Student's t). It tells of the choice of pages only, not of a pool so small that
+//! Several samples of different pages are simulated; the error bar is the 95 % confidence interval
+//! of their mean (Student's t). It only reflects the selection of pages, not a pool so small that
 //! `rate * size` is a handful of pages.
 
 use rayon::prelude::*;

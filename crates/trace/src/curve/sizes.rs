@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-/// A size as it is asked for.
+/// A size as requested.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SizeSpec {
     /// Pages.

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! LRU stack distances: one pass over a trace gives the misses of LRU for every size.
 //!
-//! Source: Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal 1970. The
-//! last access of every page is a bit on the time line; the distance of an access is the number of bits
-//! since the last access of its page. Bits are counted in blocks of a cache line, blocks in a Fenwick
-//! tree, so that a step costs some 15 additions. Memory: a bit an access, 4 bytes a page.
+//! Source: Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems
+//! Journal 1970. The last access of every page is a bit on the time line; the distance of an access
+//! is the number of bits since the last access of its page. Bits are counted in blocks of a cache
+//! line, blocks in a Fenwick tree, so that a step costs some 15 additions. Memory: one bit per
+//! access, 4 bytes per page.
 
 use crate::DenseTrace;
 
-/// Bits of a block.
 const BLOCK_BITS: usize = 512;
 const BLOCK_WORDS: usize = BLOCK_BITS / 64;
 const NEVER: u32 = u32::MAX;
@@ -80,7 +80,7 @@ impl StackDistances {
         self.accesses
     }
 
-    /// Misses of LRU with pools of these sizes in pages (0 is taken for 1).
+    /// Misses of LRU with pools of these sizes in pages (0 is treated as 1).
     #[must_use]
     pub fn misses(&self, capacities: &[usize]) -> Vec<u64> {
         let mut order: Vec<usize> = (0..capacities.len()).collect();

@@ -3,7 +3,7 @@
 
 /// First bytes of the file. Not text, so that a damaging transfer is noticed.
 pub(super) const MAGIC: [u8; 8] = *b"\x89AGEWPT\n";
-/// Newest version this code reads. It writes 1 where that says all.
+/// Newest version this code reads. It writes 1 if that suffices.
 pub(super) const VERSION: u16 = 3;
 /// The version without evidence.
 const VERSION_PLAIN: u16 = 1;
@@ -34,7 +34,7 @@ pub enum Order {
     /// Requests are in the order they happened.
     #[default]
     Exact,
-    /// Requests of the same time stamp happened in one interval, in an order that is not known.
+    /// Requests with the same time stamp happened in one interval, in unknown order.
     Interval,
 }
 
@@ -43,12 +43,12 @@ pub enum Order {
 pub struct Header {
     /// A page is `1 << page_shift` bytes.
     pub page_shift: u8,
-    /// Whether order inside a time stamp means something.
+    /// Whether the order inside a time stamp is meaningful.
     pub order: Order,
     /// Nanoseconds between observations; 0 when the order is exact.
     pub interval_ns: u64,
-    /// Requests say how they are known ([`crate::Evidence`]): version 2, or 3, which also tells
-    /// kinds of page faults and is what is written. Without it all were seen.
+    /// Requests record how they are known ([`crate::Evidence`]): version 2, or 3, which also
+    /// distinguishes kinds of page faults and is the one written. Without it all were seen.
     pub evidence: bool,
     /// Lines of `key=value`, at most 64 KiB: what was recorded, where, how.
     pub metadata: String,
@@ -67,7 +67,7 @@ impl Default for Header {
 }
 
 impl Header {
-    /// The header and metadata as they are stored.
+    /// The header and metadata as stored.
     pub(super) fn encode(&self) -> Result<Vec<u8>, String> {
         if self.metadata.len() > METADATA_BYTES_MAX {
             return Err(format!("more than {METADATA_BYTES_MAX} bytes of metadata"));
@@ -95,7 +95,7 @@ impl Header {
         Ok(bytes)
     }
 
-    /// Reads the fixed part; gives the header without metadata, and the metadata's length.
+    /// Reads the fixed part; returns the header without metadata, and the metadata's length.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, usize), String> {
         if bytes[..8] != MAGIC {
             return Err("it does not begin as a page trace".into());

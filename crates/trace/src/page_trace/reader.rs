@@ -171,7 +171,7 @@ fn read_header(input: &mut Input) -> Result<Header, TraceError> {
 /// The frames of a page trace file, from its index. The file itself must not be compressed.
 ///
 /// # Errors
-/// [`TraceError::Malformed`] when there is no index (the file was cut off) or it is damaged.
+/// [`TraceError::Malformed`] if there is no index (the file was cut off) or it is damaged.
 pub fn frames(path: &Path) -> Result<Vec<Frame>, TraceError> {
     let io = |source| TraceError::Open {
         path: path.to_path_buf(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request as bytes: a tag, then what differs from the request before.
+//! One request as bytes: a tag, then what differs from the previous request.
 
 use crate::access::{AccessKind, Evidence, PageClass, Request};
 use crate::format::PAGES_PER_REQUEST_MAX;
@@ -177,7 +177,7 @@ fn unzigzag(value: u64) -> u64 {
     value >> 1 ^ (value & 1).wrapping_neg()
 }
 
-/// LEB128: seven bits a byte, the lowest first.
+/// LEB128: seven bits per byte, the lowest first.
 fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);

@@ -58,7 +58,7 @@ impl<W: Write> PageTraceWriter<W> {
         Ok(writer)
     }
 
-    /// Adds a request. A request of no page is left out.
+    /// Adds a request. A request without pages is ignored.
     ///
     /// # Errors
     /// [`TraceError::Write`] when a full frame cannot be written.
@@ -80,7 +80,7 @@ impl<W: Write> PageTraceWriter<W> {
         }
     }
 
-    /// Writes the frame begun, so that a crash from here on loses nothing of it.
+    /// Writes the current frame, so that a crash from here on loses nothing of it.
     ///
     /// # Errors
     /// [`TraceError::Write`].
@@ -110,7 +110,7 @@ impl<W: Write> PageTraceWriter<W> {
         Ok(())
     }
 
-    /// Writes what is left and the index, and gives back the sink.
+    /// Writes what is left and the index, and returns the sink.
     ///
     /// # Errors
     /// [`TraceError::Write`].

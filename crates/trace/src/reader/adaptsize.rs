@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text of the AdaptSize authors: `time key size` a line. The key is the page, the size is ignored.
+//! The text format of the AdaptSize authors: `time key size` per line. The key is the page, the
+//! size is ignored.
 
 use crate::access::Request;
 use crate::error::TraceError;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text of the ARC authors: `start count 0 request`, a run of 512-byte blocks a line.
+//! The text format of the ARC authors: `start count 0 request`, a run of 512-byte blocks per line.
 //!
-//! Source: Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003. A line
-//! is `count` requests, of the blocks `start` to `start + count - 1`. The third column is not used,
-//! the fourth counts the lines.
+//! Source: Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003. A
+//! line is `count` requests, for the blocks `start` to `start + count - 1`. The third column is not
+//! used, the fourth counts the lines.
 
 use crate::access::Request;
 use crate::error::TraceError;

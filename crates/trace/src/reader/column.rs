@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The columns of a table of accesses, and what they are called.
+//! The columns of a table of accesses, and their names.
 
 /// What a column holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Column {
     Bytes,
     /// Pages from the page on.
     Count,
-    /// A time, in units of so many nanoseconds; may have decimals.
+    /// A time, in units of this many nanoseconds; may have decimals.
     Time(u64),
     /// Read or write.
     Kind,

@@ -12,8 +12,9 @@
 //! | process | process, pid, tgid | number |
 //! | class | class, page_type, backing | anon or file |
 //!
-//! Page or address is needed, all else is optional, other columns are left out. Commas, semicolons or
-//! tabs part the columns. A line is at most 256 KiB; a quoted field stays on its line.
+//! Page or address is required, everything else is optional, other columns are ignored. Columns are
+//! separated by commas, semicolons or tabs. A line is at most 256 KiB; a quoted field stays on its
+//! line.
 
 use super::column::Column;
 use crate::access::{AccessKind, PageClass, Request};

@@ -2,9 +2,10 @@
 //! The kernel's `damon:damon_aggregated` tracepoint, as `perf script` or `trace_pipe` print it.
 //!
 //! `kdamond.0-99 [001] 12.500000: damon_aggregated: target_id=0 nr_regions=2 4096-8192: 5 0` is one
-//! region at one aggregation: `nr_accesses` samples of 5 found it accessed. Each page of a region with
-//! at least one is an access at that time. This is an estimate: DAMON samples one page a region, and
-//! pages of a region come out in the order of their addresses, whatever the program did.
+//! region at one aggregation: `nr_accesses` samples of 5 found it accessed. Each page of a region
+//! with at least one is an access at that time. This is an estimate: DAMON samples one page per
+//! region, and pages of a region are output in order of their addresses, regardless of what the
+//! program did.
 
 use crate::access::Request;
 use crate::error::TraceError;

@@ -2,9 +2,9 @@
 //! `valgrind --tool=lackey --trace-mem=yes`: every instruction and data access of a program.
 //!
 //! Lines are `I  ADDR,SIZE` (instruction), ` L ADDR,SIZE` (load), ` S ADDR,SIZE` (store) and
-//! ` M ADDR,SIZE` (modify: one access that writes). Addresses are hexadecimal, without prefix.
-//! An access that crosses a page border is an access of both pages. Messages of valgrind (`==`, `--`)
-//! are left out.
+//! ` M ADDR,SIZE` (modify: one access that writes). Addresses are hexadecimal, without prefix. An
+//! access that crosses a page boundary is an access to both pages. Messages of valgrind (`==`,
+//! `--`) are ignored.
 
 use crate::access::{AccessKind, Request};
 use crate::error::TraceError;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text of the LIRS authors: one decimal block number a line.
+//! The text format of the LIRS authors: one decimal block number per line.
 //!
 //! Lines of `*` are break points of the original experiments and carry no request; empty lines are
-//! left out. Lines may end in CR LF, and the last one may have no end.
+//! ignored. Lines may end in CR LF, and the last one may lack a line ending.
 
 use crate::access::Request;
 use crate::error::TraceError;

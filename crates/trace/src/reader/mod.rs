@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One reader a file. Each has a `FORMAT` that the registry lists.
+//! One reader per file. Each has a `FORMAT` that the registry lists.
 
 pub mod adaptsize;
 pub mod arc;

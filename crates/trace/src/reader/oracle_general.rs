@@ -8,8 +8,8 @@
 //! | 12..16 | object size in bytes, u32; ignored |
 //! | 16..24 | index of the next request of this object, i64; -1 or i64::MAX when there is none |
 //!
-//! The next-access index is not used: what follows is known once a trace has been read, and other
-//! writers have meant other things by it.
+//! The next-access index is not used: the next accesses are known once a trace has been read, and
+//! other writers have given it other meanings.
 
 use crate::access::Request;
 use crate::error::TraceError;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The address traces of the UCSD architecture course: `s|l 0xADDR n` a line.
+//! The address traces of the UCSD architecture course: `s|l 0xADDR n` per line.
 //!
-//! `s` is a store and `l` a load of the byte address; `n` counts the instructions since the line
-//! before. The page is the address shifted by `page_shift`.
+//! `s` is a store and `l` a load of the byte address; `n` counts the instructions since the
+//! previous line. The page is the address shifted by `page_shift`.
 
 use crate::access::{AccessKind, Request};
 use crate::error::TraceError;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A set of numbers below a bound that gives its largest member: bitmaps of bitmaps, 64 to one.
+//! A set of numbers below a bound that yields its largest member: bitmaps of bitmaps, 64 to one.
 
 /// The set. Costs a bit a number and little more.
 pub(super) struct BitTree {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CLOCK with one accessed bit: FIFO that gives a page another round if it was accessed.
 //!
-//! A hand over a ring of frames takes the same decisions as a queue whose accessed tail goes back to
-//! the front: what the hand has passed is what was put back.
+//! A hand over a ring of frames makes the same decisions as a queue whose accessed tail goes back
+//! to the front: what the hand has passed is what was put back.
 
 use super::{Policy, PolicySpec, Simulation};
 

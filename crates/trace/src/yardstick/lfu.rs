@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LFU over resident pages: out goes the page with the fewest accesses since it came in; of several,
-//! the one that has had that many longest.
+//! LFU over resident pages: evicts the page with the fewest accesses since it came in; among
+//! several, the one that has had that count longest.
 
 use std::collections::BTreeMap;
 

@@ -2,16 +2,17 @@
 //! LIRS: pages with a short time between their last two accesses (LIR) stay; all others (HIR) pass
 //! through a small queue.
 //!
-//! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement policy",
-//! SIGMETRICS 2002. The names S (recency stack) and Q (queue of resident HIR pages) are the paper's.
-//! HIR pages get 1 % of the pool. S is held to twice the pool, by forgetting the pages that left
-//! memory longest ago: the paper leaves its size open.
+//! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement
+//! policy", SIGMETRICS 2002. The names S (recency stack) and Q (queue of resident HIR pages) are
+//! the paper's. HIR pages get 1 % of the pool. S is limited to twice the pool by forgetting the
+//! pages that left memory longest ago: the paper leaves its size open.
 //!
-//! There are two variants. In the paper, a hit in Q of a page that is no longer in S only moves that
-//! page to the end of Q. libCacheSim, whose figures the field compares with, also demotes the LIR
-//! page at the bottom of S, so that the next new page becomes LIR at once. That costs little as a rule
-//! (in 212 of 213 rows of a reference the variants are within 1.6 %), but pages are evicted from a pool
-//! that would hold them all: a loop over 1011 pages in 1011 frames misses 3998 times instead of 1011.
+//! There are two variants. In the paper, a hit in Q of a page that is no longer in S only moves
+//! that page to the end of Q. libCacheSim, the usual reference for comparisons, also demotes the
+//! LIR page at the bottom of S, so that the next new page becomes LIR at once. That usually costs
+//! little (in 212 of 213 rows of a reference the variants are within 1.6 %), but pages are evicted
+//! from a pool that would hold them all: a loop over 1011 pages in 1011 frames misses 3998 times
+//! instead of 1011.
 
 use super::list::{Links, List};
 use super::{Policy, PolicySpec, Simulation};
@@ -112,7 +113,7 @@ impl Lirs {
         self.in_stack[page as usize] = false;
     }
 
-    /// Evicts the oldest page of Q; it stays in S as a ghost if it is there.
+    /// Evicts the oldest page of Q; if it is in S, it stays there as a ghost.
     fn evict_hir(&mut self) {
         let Some(page) = self.queue.pop_back(&mut self.queue_links) else {
             return;

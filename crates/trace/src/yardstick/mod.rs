@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Yardsticks: the field's replacement policies over a single pool of equal pages.
+//! Yardsticks: established replacement policies over a single pool of equal pages.
 //!
 //! Every access counts, there is no warm-up, and every miss brings its page in. Pages are the dense
 //! numbers of [`crate::DenseTrace`]. One policy is one file here and one line in [`YARDSTICKS`].

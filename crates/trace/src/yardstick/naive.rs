@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Plain models of the policies over vectors, searched from end to end: slow, and easy to believe.
+//! Simple models of the policies over vectors, searched linearly: slow, and easy to trust.
 
 use std::collections::VecDeque;
 

@@ -3,9 +3,9 @@
 //!
 //! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. The small
 //! queue is 10 % of the pool and the ghost remembers 90 %. A page that leaves the small queue after
-//! two or more accesses goes to the main one. A pool that is not full yet lets the small queue grow
-//! beyond its share, as in the paper. In the authors' later code (libCacheSim's Python package
-//! 0.3.5) a page goes straight to the main queue then, until the first eviction:
+//! two or more accesses goes to the main one. As long as the pool is not full, the small queue may
+//! grow beyond its share, as in the paper. In the authors' later code (libCacheSim's Python package
+//! 0.3.5) a page goes straight to the main queue in that case, until the first eviction:
 //! [`MAIN_FIRST_SPEC`].
 
 use super::list::{Links, List};

@@ -18,7 +18,8 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// For a pool of so many pages: a counter a page and row at least, halved every 10 accesses a page.
+    /// For a pool of this many pages: at least one counter per page and row, halved every 10
+    /// accesses per page.
     pub fn new(capacity: usize) -> Self {
         let width = capacity.max(64).next_power_of_two() as u64;
         Self {
@@ -32,7 +33,7 @@ impl Sketch {
     pub fn add(&mut self, page: u32) {
         let estimate = self.estimate(page);
         if estimate < COUNT_MAX {
-            // Only the smallest counters grow: larger ones already count for somebody else.
+            // Only the smallest counters grow: larger ones already count for another page.
             for row in 0..ROWS {
                 let counter = &mut self.counters[slot(page, row, self.mask)];
                 *counter = (*counter).max(estimate + 1);

@@ -33,9 +33,7 @@ pub(super) fn show() -> anyhow::Result<()> {
         trace.accesses().len(),
         trace.page_count()
     ))?;
-    say(
-        "The share of accesses that would miss, by the pages of memory it gets and what evicts:\n",
-    )?;
+    say("The share of accesses that would miss, by memory size in pages and eviction policy:\n")?;
     let policies = POLICIES
         .iter()
         .map(|name| yardstick::by_name(name).with_context(|| format!("there is no policy {name}")))

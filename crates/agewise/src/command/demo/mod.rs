@@ -28,14 +28,14 @@ use program::Program;
 
 /// Show agewise at work on this machine, in less than a minute.
 ///
-/// Says what works here, starts an exerciser (half of its memory is never touched again, and every
+/// Shows what works here, starts an exerciser (half of its memory is never touched again, and every
 /// access checks the page) beside a real program, shows how old their memory is, moves out what is
-/// cold, and shows that resident memory falls and both go on unharmed. Then the lab: what share of the
-/// accesses of a recorded program would miss, by the memory it gets and the policy that manages it.
-/// Everything it starts ends with it, also when it is interrupted.
+/// cold, and shows that resident memory falls and both keep running unharmed. Then the lab: what
+/// share of the accesses of a recorded program would miss, depending on its memory and the policy
+/// that manages it. Everything it starts ends with it, even if it is interrupted.
 ///
 /// Without root it does what it can on processes of its own user, and says what it left out.
-/// Without swap only pages of files can leave; --zram lends it a compressed swap device of its own.
+/// Without swap only pages of files can leave; --zram temporarily creates a compressed swap device.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Make a zram swap device for as long as this runs (root only).
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     heading("What this machine allows (agewise doctor)")?;
     let can_observe = doctor::run(&doctor::Args::default())? == ExitCode::SUCCESS;
     if !can_observe {
-        say("Nothing can be observed here: see what doctor advises. The lab needs nothing of it.")?;
+        say("Nothing can be observed here: see what doctor advises. The lab does not need it.")?;
         curve::show()?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -134,7 +134,7 @@ fn tour(args: &Args, stop: &Stop) -> anyhow::Result<()> {
             ))?;
             shown.push(open(program.name(), program.pid())?);
         }
-        None => say("Neither python3 nor perl is here: the exerciser is alone.")?,
+        None => say("Neither python3 nor perl is installed: the exerciser runs alone.")?,
     }
     let mut agent = watch(&shown, stop)?;
     reclaim_all(&mut agent, &shown, &zram, stop)?;
@@ -149,7 +149,7 @@ fn tour(args: &Args, stop: &Stop) -> anyhow::Result<()> {
             bail!("{name} came to harm: the sum over its table is wrong");
         }
         say(&format!(
-            "{name} added up its whole table: the sum is right."
+            "{name} added up its whole table: the sum is correct."
         ))?;
     }
     if let Some(device) = zram {
@@ -184,8 +184,8 @@ fn lend_swap(args: &Args) -> anyhow::Result<Option<ZramDevice>> {
     }
     match free {
         0 => say(
-            "\nNo swap: only pages of files can leave. `ZRAM=1 make run` (as root) lends the tour \
-             a zram device.",
+            "\nNo swap: only pages of files can leave. `ZRAM=1 make run` (as root) adds a zram \
+             device for the tour.",
         )?,
         free => say(&format!("\nFree swap: {}.", bytes_text(free)))?,
     }
@@ -224,11 +224,11 @@ fn reclaim_all(
     stop: &Stop,
 ) -> anyhow::Result<()> {
     heading(&format!(
-        "What was not touched for {} leaves",
+        "Memory not touched for {} leaves",
         duration_text(OLDER_THAN)
     ))?;
     if let Err(error) = mover::require_page_ages(agent) {
-        return Ok(say(&format!("Left out: {error}."))?);
+        return Ok(say(&format!("Skipped: {error}."))?);
     }
     let mut left = Vec::new();
     for shown in shown {
@@ -236,7 +236,7 @@ fn reclaim_all(
         let mut mover = match ProcessMover::open(process) {
             Ok(mover) => mover,
             Err(error) => {
-                say(&format!("{}: left out: {error}", shown.name))?;
+                say(&format!("{}: skipped: {error}", shown.name))?;
                 continue;
             }
         };
@@ -257,11 +257,11 @@ fn reclaim_all(
             |_| (),
         );
         if let Some(error) = moved.error {
-            say(&format!("{}: left out: {error}", shown.name))?;
+            say(&format!("{}: skipped: {error}", shown.name))?;
             continue;
         }
         say(&format!(
-            "{}: resident {} -> {}; {} cold, {} left ({} to swap), {:.1} us CPU a page",
+            "{}: resident {} -> {}; {} cold, {} left ({} to swap), {:.1} us CPU per page",
             shown.name,
             bytes_text(before),
             bytes_text(mover.rss_bytes()?),

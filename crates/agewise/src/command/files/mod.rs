@@ -22,31 +22,32 @@ use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use print::{Opener, Shown, Totals};
 
-/// Say which files fill memory, and how long ago their pages were last read or written
+/// Show which files fill memory, and how long ago their pages were last read or written
 ///
-/// Reads the whole page cache by BPF (inodes, and the pages of each), follows what is accessed
-/// through the kernel's tracepoints on it, and prints the files with the most memory: how much is
-/// resident, how much of it dirty, how old its pages are, which cgroup they are charged to, and
-/// which processes have the file open or mapped now. Nothing is changed, on any file.
+/// Reads the whole page cache using BPF (inodes, and the pages of each), follows accesses through
+/// the kernel's tracepoints, and prints the files with the most memory: how much is resident, how
+/// much of it is dirty, how old its pages are, which cgroup they are charged to, and which
+/// processes have the file open or mapped now. No file is changed in any way.
 ///
-/// Seen are reads (read, pread, sendfile, splice, io_uring), faults on pages that are not mapped,
-/// and the first write to a clean page. Not seen are accesses through page tables, which `report`
-/// sees, and further writes to a page that is dirty already. tmpfs and shared memory are listed as
-/// what they are, memory with a name that only swap can take; their accesses are not seen either.
+/// This sees reads (read, pread, sendfile, splice, io_uring), faults on pages that are not mapped,
+/// and the first write to a clean page. It does not see accesses through page tables, which
+/// `report` sees, nor further writes to a page that is already dirty. tmpfs and shared memory are
+/// listed as what they are, memory with a name that can only go to swap; their accesses are not
+/// seen either.
 ///
 /// A page never seen accessed is at least as old as the observation and counts as that old: to see
-/// ages of minutes, observe for minutes. A file that has no name in memory is called by device and
+/// ages of minutes, observe for minutes. A file that has no name in memory is shown by device and
 /// inode. Needs root, and Linux 6.1 or later; `agewise doctor` says what is missing.
 ///
-/// Exit status: 0 done; 1 an error; 2 a wrong argument; 128 + the signal when interrupted (what was
-/// known by then is printed).
+/// Exit status: 0 done; 1 an error; 2 a wrong argument; 128 + the signal when interrupted (the
+/// results so far are printed).
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
     #[command(flatten)]
     targets: TargetArgs,
 
-    /// List at most so many files, those with the most memory; 0 for all of them.
+    /// List at most this many files, those with the most memory; 0 for all of them.
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     top: usize,
 
@@ -54,12 +55,12 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     under: Option<PathBuf>,
 
-    /// List only files without an access for so long.
+    /// List only files that were not accessed for this long.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     older_than: Option<Duration>,
 
-    /// Observe for so long before reporting; 0s says what is there, without ages, and follows no
-    /// accesses (which some kernels do not allow).
+    /// Observe for this long before reporting; 0s shows what is cached, without ages, and follows
+    /// no accesses (which some kernels do not allow).
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = units::duration)]
     duration: Duration,
 
@@ -67,7 +68,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", default_value = "1s,5s,30s,2m,10m")]
     intervals: Intervals,
 
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }

@@ -13,16 +13,18 @@ use serde::Serialize;
 
 use agewise_cli::output;
 
-/// Divide the memory of a host among guests by the working-set reports they send.
+/// Divide the memory of a host among guests according to the working-set reports they send.
 ///
-/// Each guest is a simulated machine with a balloon. The host reads the guests' working-set reports.
-/// The same guests run with an even share each, which stays, and with shares that follow the reports;
+/// Each guest is a simulated machine with a balloon. The host reads the guests' working-set
+/// reports. The same guests run once with fixed equal shares, and once with shares that follow the
+/// reports;
 /// the table compares what came back after eviction.
 ///
 /// Example: agewise lab balloon --guests kv,desktop,scan --memory 96M --seeds 3
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Workloads of the guests, by name (see `agewise lab list`); three made for this unless given.
+    /// Workloads of the guests, by name (see `agewise lab list`). Default: three made for this
+    /// purpose.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub guests: Vec<String>,
     /// Memory of all guests together, in bytes or with K, M, G.
@@ -36,7 +38,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 3,
           value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
-    /// text: for people; json: one object a line, a guest of a run each; csv: the same fields.
+    /// text: for people; json: one object per line, a guest of a run each; csv: the same fields.
     #[arg(long, default_value = "text")]
     pub format: output::Format,
 }

@@ -10,14 +10,14 @@ use agewise_cli::units;
 use agewise_lab::study::check::{Checked, Limits, check};
 use agewise_lab::study::result::ResultFile;
 
-/// Say what got worse from one result to another.
+/// Report what got worse from one result to another.
 ///
 /// Compares the cells (workload or trace, policy, memory, measure) that both results have, over the
-/// measures of which more is worse: faults, refaults, pages scanned, I/O, stalls, CPU time,
-/// latencies, time, miss ratio. A cell is worse when its mean rose by more than the budget and,
-/// where there are samples (seeds, or samples of the pages), Welch's test tells the means apart; of
-/// all cells found so, at most the share --significance is expected to be chance
-/// (Benjamini-Hochberg). Without samples the budget alone decides: the lab is deterministic.
+/// measures where more is worse: faults, refaults, pages scanned, I/O, stalls, CPU time, latencies,
+/// time, miss ratio. A cell is worse if its mean rose by more than the budget and, where there are
+/// samples (seeds, or samples of the pages), Welch's test distinguishes the means; of all cells
+/// found so, at most the share --significance is expected to be chance (Benjamini-Hochberg).
+/// Without samples the budget alone decides: the lab is deterministic.
 ///
 /// Exit status 1 when a cell is worse, 0 when none is.
 ///

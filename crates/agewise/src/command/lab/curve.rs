@@ -20,20 +20,20 @@ use super::results::{BUILD, write};
 use crate::command::trace::input::InputArgs;
 use agewise_cli::output::Format;
 
-/// Draw miss-ratio curves: the share of accesses that miss, by the pages of memory there are.
+/// Draw miss-ratio curves: the share of accesses that miss, as a function of memory size in pages.
 ///
-/// Exact curves count every access: LRU for all sizes in one pass, the other policies in a run a
-/// size, in parallel. They hold the trace in memory, 4 bytes an access and 8 a page, and each run
-/// some 10 to 20 bytes a page (OPT 4 bytes an access).
+/// Exact curves count every access: LRU for all sizes in one pass, the other policies in one run
+/// per size, in parallel. They hold the trace in memory, 4 bytes per access and 8 per page, and
+/// each run some 10 to 20 bytes per page (OPT 4 bytes per access).
 ///
-/// --sampled estimates from samples of the pages chosen by hash (SHARDS): each keeps all accesses
+/// --sampled estimates from samples of the pages selected by hash (SHARDS): each keeps all accesses
 /// of its pages and stands for the whole. The error is half the 95 % confidence interval over the
-/// samples. It does not cover sizes that come to a handful of pages in a sample.
+/// samples. It does not cover sizes that amount to a handful of pages in a sample.
 ///
-/// A miss is an access of a page that is not in memory; the first access of each page always is
+/// A miss is an access to a page that is not in memory; the first access of each page always is
 /// one. There is no warm-up.
 ///
-/// Pictures: text on a terminal, --svg, --png, and --html, a page that fetches nothing and zooms.
+/// Pictures: text on a terminal, --svg, --png, and --html, a page that loads nothing and zooms.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Trace files, or names in the manifest.
@@ -44,22 +44,23 @@ pub struct Args {
     #[command(flatten)]
     pub input: InputArgs,
 
-    /// Policies, parted by commas: opt, lru, fifo, clock, arc, lirs, lirs-paper, s3fifo,
+    /// Policies, separated by commas: opt, lru, fifo, clock, arc, lirs, lirs-paper, s3fifo,
     /// s3fifo-main-first, sieve, wtinylfu, 2q, lfu; the kernel's classic, mglru-6.12, mglru-7.2,
-    /// each also -mapped; agewise's own reuse, which may be followed by parameters:
+    /// each also -mapped; agewise's own reuse, optionally with parameters:
     /// reuse:look=0.25,batch=8,decay=0.99 (accesses from look to look as a share of the memory,
-    /// pages evicted at a time, what a look leaves of hotness). mglru:FILE.toml is a profile of
-    /// your own, mglru-mapped:FILE.toml as mapped memory.
+    /// pages evicted at a time, the share of hotness that a look keeps). mglru:FILE.toml is a
+    /// profile of your own, mglru-mapped:FILE.toml the same as mapped memory.
     #[arg(long, value_name = "NAME", value_parser = PolicyList::parse,
           default_value = "opt,lru,clock")]
     pub policy: Vec<PolicyList>,
 
-    /// Sizes, spread from a thousandth of the footprint to all of it on a logarithmic axis.
+    /// Number of sizes, spread from a thousandth of the footprint to all of it on a logarithmic
+    /// axis.
     #[arg(long, value_name = "N", default_value_t = CurveRequest::POINTS,
           value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub points: u16,
 
-    /// These sizes instead, parted by commas: pages (4096) or shares of the footprint (10%).
+    /// These sizes instead, separated by commas: pages (4096) or shares of the footprint (10%).
     #[arg(
         long,
         value_name = "SIZE",
@@ -81,11 +82,11 @@ pub struct Args {
     )]
     pub rate: f64,
 
-    /// Samples; all together hold at most all pages.
+    /// Number of samples; all together hold at most all pages.
     #[arg(long, value_name = "N", default_value_t = CurveRequest::SAMPLES, requires = "sampled")]
     pub samples: usize,
 
-    /// Threads; one a processor when not given.
+    /// Number of threads. Default: one per processor.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub jobs: usize,
 
@@ -101,7 +102,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 
-    /// Also write the points as Apache Parquet, with the columns of json and csv; its metadata say
+    /// Also write the points as Apache Parquet, with the columns of json and csv; its metadata says
     /// what was run.
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
@@ -110,7 +111,7 @@ pub struct Args {
     #[arg(long)]
     pub timing: bool,
 
-    /// Text draws; json and csv have one record a point.
+    /// Output format: text draws; json and csv have one record per point.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

@@ -16,15 +16,15 @@ use super::inspect::parse_time_ns;
 use super::setup::Setup;
 use agewise_cli::output::{self, Format};
 
-/// Hold what DAMON says is hot against what is: the simulator knows every access.
+/// Compare what DAMON reports as hot with the truth: the simulator knows every access.
 ///
-/// Runs a workload with a monitor and compares, at the end of each aggregation, the heat of every page
-/// (the share of looks before which it was accessed) with that of its region. The error is the
-/// earth-mover distance of the two: how far heat has to be moved, on average, to lie where it belongs,
-/// as a share of the monitored range; 0 is perfect. `distance_blind` is that of a monitor that gives
-/// all of the range the same heat.
+/// Runs a workload with a monitor and compares, at the end of each aggregation, the heat of every
+/// page (the share of looks before which it was accessed) with that of its region. The error is the
+/// earth-mover distance of the two: how far heat has to be moved, on average, to its true place, as
+/// a share of the monitored range; 0 is perfect. `distance_blind` is the distance for a monitor
+/// that gives all of the range the same heat.
 ///
-/// Without --damon it watches physical memory and does nothing. To watch the processes:
+/// Without --damon it monitors physical memory and takes no action. To monitor the processes:
 /// --damon scheme:space=virtual
 ///
 /// Example: agewise lab damon kv --damon scheme:sample_interval=1000:aggr_interval=20000 --plot kv.svg
@@ -42,15 +42,16 @@ pub struct Args {
     /// The seed.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub seed: u64,
-    /// Stop after so much simulated time: a number with ns, us, ms or s. The end of the workload
-    /// unless given.
+    /// Stop after this much simulated time: a number with ns, us, ms or s. Default: the end of the
+    /// workload.
     #[arg(long, value_name = "TIME")]
     pub until: Option<String>,
-    /// Draw both heats over time and addresses; the ending says as what: .svg or .html.
+    /// Draw both heats over time and addresses; the file name extension selects the format: .svg or
+    /// .html.
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
-    /// text: a summary and a sketch; json: one object an aggregation (`record` is window) and one in
-    /// all (summary); csv: the aggregations.
+    /// text: a summary and a sketch; json: one object per aggregation (`record` is window) and a
+    /// total (summary); csv: the aggregations.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

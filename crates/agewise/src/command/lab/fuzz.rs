@@ -15,25 +15,25 @@ use anyhow::Context;
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// How often a case that fails is played while it is made small.
+/// How often a failing case is replayed while it is minimised.
 const TRIES: usize = 2000;
 
-/// Seeds that are played at a time: what is found does not depend on the number of CPUs.
+/// Seeds that are run at a time: what is found does not depend on the number of CPUs.
 const CHUNK: u64 = 64;
 
-/// Build machines at random, let everything happen to them, and check them after each step
+/// Build random machines, subject them to random events, and check them after each step
 ///
 /// A case is a machine (policy, frames, nodes or zones, CPUs, swap, settings) and steps: cgroups
-/// with limits come and go, processes start, fork, map, touch, read, write and end, pages are
-/// reclaimed, the multi-gen LRU is aged, told to evict, switched on and off. After each step
+/// with limits come and go, processes start, fork, map, touch, read, write and exit, pages are
+/// reclaimed, the multi-gen LRU is aged, asked to evict, switched on and off. After each step
 /// frames, reverse map, page tables, swap slots, page cache, charges, zones, lists and generations
 /// have to agree.
 ///
-/// The first case that fails is made small and written to a file: JSON, the machine on the first
-/// line and a step on each further one. It can be read, changed, kept as a test, and played again
-/// by naming it here.
+/// The first failing case is minimised and written to a file: JSON, with the machine on the first
+/// line and one step on each further line. It can be read, changed, kept as a test, and replayed by
+/// naming it here.
 ///
-/// Exit status 1 when a case fails.
+/// Exit status 1 if a case fails.
 ///
 /// Examples:
 ///   agewise lab fuzz --cases 100000
@@ -42,22 +42,22 @@ const CHUNK: u64 = 64;
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// Cases to play again, in place of cases at random.
+    /// Cases to replay, instead of random cases.
     #[arg(value_name = "CASE", conflicts_with_all = ["cases", "steps", "seed", "policy", "out"])]
     pub again: Vec<PathBuf>,
-    /// How many.
+    /// Number of cases.
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub cases: u64,
     /// Steps of each, after those that fill the machine.
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub steps: usize,
-    /// Where to begin: each case has the next seed.
+    /// First seed: each further case uses the next one.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// The policies to draw from; all that come with agewise unless given.
+    /// The policies to draw from. Default: all that come with agewise.
     #[arg(long, value_name = "POLICY", value_delimiter = ',')]
     pub policy: Vec<String>,
-    /// The file for a case that fails. An existing one is not replaced.
+    /// File for a failing case. An existing file is not replaced.
     #[arg(long, value_name = "FILE", default_value = "failed.case")]
     pub out: PathBuf,
     /// text, json or csv.

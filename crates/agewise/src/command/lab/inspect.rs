@@ -11,10 +11,10 @@ use anyhow::{Context, anyhow};
 
 use super::setup::Setup;
 
-/// Print the kernel's files as the simulated machine has them at a moment of a run.
+/// Print the kernel's files as the simulated machine presents them at some moment of a run.
 ///
 /// The file is `/sys/kernel/debug/lru_gen` unless another is named: generations with their ages and
-/// sizes, by memory cgroup and node. Anything written by --write (PATH=TEXT) is written just before
+/// sizes, by memory cgroup and node. Anything given by --write (PATH=TEXT) is written just before
 /// the file is read, with the kernel's rules and errors.
 ///
 /// Example: agewise lab inspect kv --at 20ms --file /sys/fs/cgroup/workload/memory.stat
@@ -36,7 +36,7 @@ pub struct Args {
     /// workload or trace: its end.
     #[arg(long, value_name = "TIME")]
     pub at: String,
-    /// The file; `list` names all.
+    /// The file; `list` lists them all.
     #[arg(long, value_name = "PATH", default_value = "/sys/kernel/debug/lru_gen")]
     pub file: String,
     /// Write TEXT to a file of the machine first. Can be given several times.
@@ -57,13 +57,13 @@ pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
         "s" => 1e9,
         _ => {
             return Err(anyhow!(
-                "`{text}` is no time; write a number with ns, us, ms or s"
+                "`{text}` is not a time; write a number with ns, us, ms or s"
             ));
         }
     };
     let number: f64 = number
         .parse()
-        .with_context(|| format!("`{text}` is no time"))?;
+        .with_context(|| format!("`{text}` is not a time"))?;
     let ns = number * scale;
     if !(0.0..=1e18).contains(&ns) {
         return Err(anyhow!("`{text}` is not between 0 and 10^9 s"));

@@ -20,7 +20,7 @@ use agewise_cli::output::{self, Format};
 /// (mglru:FILE.toml), uses of DAMON with their parameters, and measures of the lab, each described.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// text: under headings; json: one object a line; csv: the same fields.
+    /// text: under headings; json: one object per line; csv: the same fields.
     #[arg(long, default_value = "text")]
     pub format: Format,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise lab`: the simulated machine and the yardsticks. One subcommand a file.
+//! `agewise lab`: the simulated machine and the yardsticks. One subcommand per file.
 
 pub mod balloon;
 pub mod check;

@@ -10,22 +10,22 @@ use serde::Serialize;
 use agewise_cli::output::{self, Format};
 use agewise_cli::progress::Progress;
 
-/// Run the benchmarks of a source document again in the lab, and judge its claims.
+/// Repeat the benchmarks of a source document in the lab, and judge its claims.
 ///
-/// Each benchmark is emulated at a fraction of its size, before and after what the document proposes,
+/// Each benchmark is emulated at a fraction of its size, before and after the document's proposal,
 /// with the same seeds; changes are computed from raw values, the document's too. Without a NAME,
 /// documents, their variants and benchmarks are listed.
 ///
-/// Verdicts: `reproduced`, our 95 % interval does not hold 0, the change goes the way the document
-/// says, and its size overlaps the document's or is within a factor of two of it (where it
-/// finds no significant change: our whole interval lies within 3 % of none); `same sign`, it goes
-/// that way by another size; `opposite`, it goes the other way; `insensitive`, nothing
-/// responds; `underpowered`, the interval is too wide to have shown half of what the document
-/// says; `own`, the document has no figure and the row is no claim. The summary counts claims.
+/// Verdicts: `reproduced`, our 95 % interval excludes 0, the change has the document's direction,
+/// and its size overlaps the document's or is within a factor of two of it (where the document
+/// finds no significant change: our whole interval lies within 3 % of none); `same sign`, the same
+/// direction with a different size; `opposite`, the other direction; `insensitive`, nothing
+/// responds; `underpowered`, the interval is too wide to have shown half of what the document says;
+/// `own`, the document has no figure and the row is not a claim. The summary counts claims.
 ///
-/// The interval is Fieller's for the ratio of paired means, or Student's for paired differences: 0 is
-/// in it exactly if the paired t-test finds no difference. Where a value before is 0, changes are
-/// differences.
+/// The interval is Fieller's for the ratio of paired means, or Student's for paired differences: it
+/// contains 0 exactly if the paired t-test finds no difference. Where a value before is 0, changes
+/// are differences.
 ///
 /// Exit status: 0 whatever the verdicts are; 1 an error; 2 a wrong argument.
 #[derive(Debug, clap::Args)]
@@ -37,19 +37,20 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     seeds: u64,
-    /// This benchmark only, or those whose name begins with it and a slash.
+    /// Only this benchmark, or those whose name begins with it and a slash.
     #[arg(long, value_name = "BENCHMARK")]
     benchmark: Option<String>,
-    /// What to compare: the document's proposal unless given, or it without one of its parts.
+    /// What to compare: the document's proposal by default, or a variant without one of its parts.
     #[arg(long, value_name = "VARIANT")]
     variant: Option<String>,
-    /// A setting of every machine, after the document's own; may be given more than once.
+    /// A setting of every machine, after the document's own; can be given several times.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// List the claims that were not reproduced, each with the cause if an experiment showed it.
     #[arg(long)]
     why: bool,
-    /// text: for people; json: one object a line, raw values included; csv: the same without these.
+    /// text: for people; json: one object per line, raw values included; csv: the same without
+    /// these.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
@@ -171,7 +172,7 @@ fn print_csv(out: &mut impl Write, rows: &[Row]) -> anyhow::Result<()> {
     Ok(writer.flush()?)
 }
 
-/// Four digits that count.
+/// Four significant digits.
 fn number(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -222,7 +223,7 @@ fn print_summary(
     Ok(())
 }
 
-/// The document's change: its interval if it has one, and what it printed if it is not that.
+/// The document's change: its interval if it has one, and the printed value if it differs.
 fn document_change(row: &Row) -> String {
     let theirs = match (row.document_low, row.document_high) {
         (Some(low), Some(high)) => {

@@ -20,18 +20,18 @@ use anyhow::Context;
 use super::results::{BUILD, write};
 use crate::command::trace::input::trace_memory_default;
 
-/// Run again what a result was made of, and compare byte for byte.
+/// Repeat the run behind a result, and compare byte for byte.
 ///
-/// The workload or trace must be the same file, by its SHA-256. When another version or build of
-/// agewise made the result, this is said, and all the rest is compared.
+/// The workload or trace must be the same file, as identified by its SHA-256. If another version or
+/// build of agewise produced the result, this is reported, and everything else is compared.
 ///
-/// Exit status 0 when the bytes are the same, 1 when they differ; the first difference is printed.
+/// Exit status 0 if the bytes are the same, 1 if they differ; the first difference is printed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A file with the output of `lab run` or `lab curve`, as json, csv or parquet.
     #[arg(value_name = "RESULT")]
     pub result: PathBuf,
-    /// Where workloads and traces are, if no longer where the result says.
+    /// Where workloads and traces are, if not where the result says.
     #[arg(long, value_name = "DIRECTORY")]
     pub from: Option<PathBuf>,
 }
@@ -76,13 +76,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// Says who made a result, if that was not this build.
+/// Reports which build made a result, if it was not this one.
 fn say_who(origin: &Origin) {
     let version = env!("CARGO_PKG_VERSION");
     if (origin.version.as_str(), origin.build.as_str()) != (version, BUILD) {
         agewise_cli::note!(
-            "the result is of agewise {}, build {}; this is {version}, build {BUILD}: all else is \
-             compared",
+            "the result is from agewise {}, build {}; this is {version}, build {BUILD}: \
+             everything else is compared",
             origin.version,
             origin.build
         );

@@ -27,16 +27,16 @@ use agewise_cli::units;
 
 /// Run workloads or traces on simulated memory under several policies, side by side.
 ///
-/// Each policy sees the same processes with the same seeds. The table has a column a policy: means
-/// over the seeds with their 95 % intervals, and `*` (p < 0.05), `**` (0.01) or `***` (0.001) where
-/// Welch's test tells a mean from that of the first policy. The same build, subject and seeds print
-/// the same bytes, whatever the number of CPUs.
+/// Each policy sees the same processes with the same seeds. The table has one column per policy:
+/// means over the seeds with their 95 % intervals, and `*` (p < 0.05), `**` (0.01) or `***` (0.001)
+/// where Welch's test distinguishes a mean from that of the first policy. The same build, subject
+/// and seeds print the same bytes, regardless of the number of CPUs.
 ///
-/// Of a trace, processes, anonymous or file, reads and writes and times are kept as far as it tells
-/// them; each access comes at its time, or as soon as the one before is done. Blocks and keys are
-/// pages of one file without read-ahead (see --access). A trace recorded by interval does not tell
-/// the order inside an interval: each seed replays another one (see --order), and the table shows
-/// the range over the seeds, which is what not knowing it comes to.
+/// For a trace, processes, page types (anonymous or file), reads and writes and times are kept as
+/// far as they are recorded; each access comes at its time, or as soon as the previous one is done.
+/// Blocks and keys are pages of one file without read-ahead (see --access). A trace recorded by
+/// interval does not record the order inside an interval: each seed replays a different one (see
+/// --order), and the table shows the range over the seeds, which reflects the unknown order.
 ///
 /// Examples: agewise lab run kv --policy classic,mglru:7.2,mglru:6.12 --memory 24M --swap nvme;
 /// agewise lab run traces/redis.pages --memory 25%; agewise lab run kv --damon
@@ -50,36 +50,35 @@ pub struct Args {
     /// What to simulate on.
     #[command(flatten)]
     pub setup: Setup,
-    /// Policies, the one to compare with first: those of `agewise lab list`, or mglru:FILE.toml, a
-    /// profile of your own. Yardsticks (opt, lru, arc ...) decide over the same accesses, see each
-    /// as it happens, and have the whole limit for pages; of them only major faults are known.
+    /// Policies, the baseline first: those of `agewise lab list`, or mglru:FILE.toml, a profile of
+    /// your own. Yardsticks (opt, lru, arc ...) process the same accesses, see each as it happens,
+    /// and have the whole limit for pages; only their major faults are reported.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,
     /// An agent that reclaims beside the LRU: age:10s/40s, pressure[:…], cost[:…] or budget:BYTES.
     ///
-    /// Each LRU is run without an agent and with each of them; an agent's column is named
-    /// LRU+AGENT. It sees what is accessed and moves pages as on a real host, at the prices
-    /// measured there. All share the keys rate, floor, swap_free, backoff, regret, window, start,
-    /// pause, pause_max and pressure: `cost:stall=0.1%,floor=16M`. Can be given several times.
+    /// Each LRU is run without an agent and with each agent given; an agent's column is named
+    /// LRU+AGENT. It sees accesses and moves pages as on a real host, at the prices measured there.
+    /// All share the keys rate, floor, swap_free, backoff, regret, window, start, pause, pause_max
+    /// and pressure: `cost:stall=0.1%,floor=16M`. Can be given several times.
     #[arg(long, value_name = "AGENT")]
     pub proactive: Vec<Spec>,
     /// How agents see ages.
     #[arg(long, value_name = "EYES", default_value = "page-cache")]
     pub sight: SightArg,
-    /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
+    /// Seeds 1 to N. Default: 10 for a workload and 3 for a trace.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
     pub seeds: Option<u64>,
-    /// Write what reclaim does in the first policy's run with seed 1, event by event, into a file.
+    /// Write the reclaim events of the first policy's run with seed 1 into a file.
     ///
-    /// The events are the `vmscan` tracepoints of Linux in the format of
-    /// /sys/kernel/tracing/trace, for the scripts that read those. The run is made once more for
-    /// it.
+    /// The events are the `vmscan` tracepoints of Linux in the format of /sys/kernel/tracing/trace,
+    /// for scripts that read that format. The run is repeated for this.
     #[arg(long, value_name = "FILE")]
     pub trace_events: Option<PathBuf>,
-    /// text: a table for people; json: one object a line, policy and measure; csv: the same fields;
-    /// parquet: every run, one column a measure, on standard output. All but text say what was run:
-    /// see `agewise lab show`, `rerun` and `check`.
+    /// text: a table for people; json: one object per line, policy and measure; csv: the same
+    /// fields; parquet: every run, one column per measure, on standard output. All formats but text
+    /// say what was run: see `agewise lab show`, `rerun` and `check`.
     #[arg(long, default_value = "text")]
     pub format: Format,
 }
@@ -87,12 +86,11 @@ pub struct Args {
 /// How agents see ages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SightArg {
-    /// By page tables and tracepoints of the page cache: every page, and clean ones of files are
-    /// dropped.
+    /// Page tables and tracepoints of the page cache: every page, and clean file pages are dropped.
     PageCache,
-    /// By page tables alone: every mapped page.
+    /// Page tables only: every mapped page.
     PageTables,
-    /// By the kernel's generations (multi-gen LRU): all memory, page cache too, but no single page.
+    /// The kernel's generations (multi-gen LRU): all memory, page cache too, but no single page.
     Generations,
 }
 
@@ -112,7 +110,7 @@ pub enum Format {
     /// For people.
     #[value(alias = "table")]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// Comma-separated values.
     Csv,
@@ -121,7 +119,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The form of a result; text is none.
+    /// The form of a result; text has none.
     fn form(self) -> Option<Form> {
         match self {
             Format::Text => None,

@@ -12,29 +12,29 @@ use crate::command::trace::input::InputArgs;
 /// What to simulate on: shared by `run` and `inspect`.
 #[derive(Debug, clap::Args)]
 pub struct Setup {
-    /// memory.max of the cgroup: bytes, or with K, M, G; pages with p (5000p); of a trace also a share
-    /// of its footprint (25%). The workload's own, or half of the trace's footprint, unless given. The
-    /// cgroup pays for page tables and page-cache nodes from it too.
+    /// memory.max of the cgroup: bytes, or with K, M, G; pages with p (5000p); for a trace also a
+    /// share of its footprint (25%). Default: the workload's own, or half of the trace's footprint.
+    /// The cgroup also pays for page tables and page-cache nodes from it.
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// Swap device: zram, pmem, nvme, ssd, hdd or none; the workload's own, zram for a trace, unless
-    /// given.
+    /// Swap device: zram, pmem, nvme, ssd, hdd or none. Default: the workload's own; zram for a
+    /// trace.
     #[arg(long, value_name = "DEVICE")]
     pub swap: Option<String>,
     /// A setting of the machine; `agewise lab list` describes them. Can be given several times.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub settings: Vec<String>,
-    /// DAMON beside the policy: lru_sort, reclaim, or scheme (one of your own), with parameters under
-    /// the kernel's names, defaults and errors; `agewise lab list` describes them. With the defaults
-    /// of the kernel it runs while 5 to 20 % (lru_sort) or 20 to 50 % (reclaim) of memory is free:
-    /// wmarks_high=1000:wmarks_mid=1001:wmarks_low=0 lets it run always.
+    /// DAMON beside the policy: lru_sort, reclaim, or scheme (one of your own), with the kernel's
+    /// parameter names, defaults and errors; `agewise lab list` describes them. With the kernel's
+    /// defaults it runs while 5 to 20 % (lru_sort) or 20 to 50 % (reclaim) of memory is free; with
+    /// wmarks_high=1000:wmarks_mid=1001:wmarks_low=0 it always runs.
     #[arg(long, value_name = "USE[:KEY=VALUE...]")]
     pub damon: Option<String>,
-    /// How pages of files, and pages of unknown type, are accessed.
-    /// As the trace was made unless given: mapped for recordings of accessed bits, fd for all others.
+    /// How pages of files, and pages of unknown type, are accessed. Default: as recorded, which is
+    /// mapped for recordings of accessed bits, fd for all others.
     #[arg(long, value_enum, value_name = "WAY")]
     pub access: Option<AccessWay>,
-    /// The order of accesses inside an interval, where a recorded trace does not tell it.
+    /// The order of accesses inside an interval, where a recorded trace does not record it.
     #[arg(long, value_enum, value_name = "ORDER", default_value_t)]
     pub order: OrderChoice,
     /// How traces are read.
@@ -49,15 +49,15 @@ pub enum AccessWay {
     Fd,
     /// Mapped: policies find accessed bits.
     Mapped,
-    /// Anonymous memory; pages that the trace says are of files are mapped.
+    /// Anonymous memory; pages that the trace marks as file pages are mapped.
     Anon,
 }
 
-/// The order of accesses whose own is not known.
+/// The order of accesses whose real order is not known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum OrderChoice {
-    /// Seed 1 rising addresses, seed 2 falling, all others shuffled: the range over the seeds is what
-    /// not knowing the order comes to.
+    /// Seed 1 rising addresses, seed 2 falling, all others shuffled: the range over the seeds
+    /// reflects the unknown order.
     #[default]
     Each,
     /// Rising addresses.

@@ -13,27 +13,27 @@ use agewise_lab::study::result::ResultFile;
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// Print what a result was made of.
+/// Print what was run to produce a result.
 ///
-/// Every row of what `lab run` and `lab curve` write with --format json, csv or parquet says what
-/// was run: the workload or trace with its SHA-256, policy, agent, memory, swap, settings, seeds,
-/// other options, version and build. This prints it once.
+/// Every row that `lab run` and `lab curve` write with --format json, csv or parquet says what was
+/// run: the workload or trace with its SHA-256, policy, agent, memory, swap, settings, seeds, other
+/// options, version and build. This command prints it once.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A file with the output of `lab run` or `lab curve`.
     #[arg(value_name = "RESULT")]
     pub result: PathBuf,
-    /// text: for people; json: one object a line and policy.
+    /// text: for people; json: one object per line and policy.
     #[arg(long, default_value = "text")]
     pub format: Format,
 }
 
-/// The form of the answer.
+/// Output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 

@@ -17,12 +17,12 @@ use crate::command::trace::input::trace_memory_default;
 
 /// Run many combinations of workloads, policies, memory and settings, on all cores
 ///
-/// The file names values, of which every combination is a cell; a cell is what `lab run` does for
+/// The file lists values, of which every combination is a cell; a cell is what `lab run` does for
 /// one policy. Its keys are those of `lab run`: workload, policy, proactive, memory, swap, damon,
 /// seeds, set.NAME and options.NAME (access, order, sight, trace_format, page_shift, column,
-/// manifest, collapse_repeats), at the top for all grids. `draw = N` takes N combinations at random
-/// (draw_seed), also from ranges: { from = "8M", to = "1G", scale = "log" }. A [[skip]] leaves out
-/// the cells that have all of its values.
+/// manifest, collapse_repeats); keys at the top apply to all grids. `draw = N` draws N random
+/// combinations (draw_seed), also from ranges: { from = "8M", to = "1G", scale = "log" }. A
+/// [[skip]] leaves out the cells that have all of its values.
 ///
 ///   seeds = 3
 ///   [[grid]]
@@ -34,35 +34,36 @@ use crate::command::trace::input::trace_memory_default;
 ///   set.swappiness = 10
 ///
 /// With `trace` in place of `workload` a cell is what `lab curve` does for one policy: policy,
-/// points or sizes ("10%,40%"), rate and samples (estimated then), and options of reading.
+/// points or sizes ("10%,40%"), rate and samples (then estimated), and options of reading.
 ///
-/// The results are Parquet files, a row a run, which DuckDB and polars read in place, and `lab
-/// show`, `lab check` as one result: DIRECTORY/workload=NAME/policy=NAME/CELL.parquet (of curves
-/// trace=NAME). A cell whose file is there is not run again: a sweep that was interrupted, even by
-/// kill -9, goes on where it was. Files are those of the description, the build of agewise and the
-/// content of traces; others are refused, or deleted with --prune.
+/// The results are Parquet files, one row per run, which DuckDB and polars can read in place, and
+/// which `lab show` and `lab check` treat as one result:
+/// DIRECTORY/workload=NAME/policy=NAME/CELL.parquet (for curves trace=NAME). A cell whose file
+/// exists is not run again: an interrupted sweep, even after kill -9, resumes where it stopped.
+/// Files belong to a description, a build of agewise and the content of traces; others are refused,
+/// or deleted with --prune.
 ///
-/// Exit status 1 when a cell could not be run; all others are there then.
+/// Exit status 1 if a cell could not be run; all others are then complete.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
     /// A TOML file that describes the cells.
     #[arg(value_name = "FILE")]
     pub spec: PathBuf,
-    /// Where the results go; made if there is none.
+    /// Directory for the results; created if missing.
     #[arg(long, short, value_name = "DIRECTORY")]
     pub out: PathBuf,
-    /// Say how many cells there are and how many are done, and run none.
+    /// Print how many cells there are and how many are done, and run none.
     #[arg(long)]
     pub dry_run: bool,
-    /// Delete results in the directory that are not of this sweep.
+    /// Delete results in the directory that do not belong to this sweep.
     #[arg(long)]
     pub prune: bool,
-    /// Threads; one a processor when not given.
+    /// Number of threads. Default: one per processor.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub jobs: usize,
-    /// Memory for what is kept of a trace, such as 2G; more is refused. A quarter of the memory of
-    /// this machine unless given.
+    /// Memory for holding a trace, such as 2G; a trace that needs more is refused. Default: a
+    /// quarter of this machine's memory.
     #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
     pub trace_memory: Option<u64>,
 }

@@ -16,53 +16,53 @@ use clap::ValueEnum;
 use agewise_cli::output;
 use agewise_cli::progress::Progress;
 
-/// Hold the simulated machine against counts taken from real kernels.
+/// Compare the simulated machine with counts taken from real kernels.
 ///
 /// Replays every trace of a reference, for each kernel and LRU in it, in a simulated memory cgroup
 /// at its limit, and prints simulated beside measured misses, refaults and pages scanned. The hash
-/// of each trace must be the one the guest computed.
+/// of each trace must be the one that the guest computed.
 ///
 /// The classic LRU decides on statistics that are up to 2 s old, so each of its runs is replayed at
 /// its own measured speed with 20 start phases of the 2 s timer; ranges are compared. The multi-gen
-/// LRU is replayed under 12 conditions that a reference does not tell (whether the process was
+/// LRU is replayed under 12 conditions that a reference does not record (whether the process was
 /// scheduled between two agings, a few kernel pages more or less); the median is compared.
 ///
 /// With --mutate, rules of the multi-gen LRU are switched off or set to another value instead, one
-/// at a time; printed is how many of the cells that agree without the change no longer do with it,
-/// and the cell that moved most. The exit status is 0 then, whatever is caught.
+/// at a time. For each, it prints how many of the cells that agree without the change no longer
+/// agree with it, and the cell that moved most. The exit status is then 0, whatever is caught.
 ///
-/// Exit status 1 when a cell of a main phase does not agree: multi-gen misses within 10 % of the
+/// Exit status 1 if a cell of a main phase does not agree: multi-gen misses within 10 % of the
 /// measured median (or inside the measured range), classic ranges overlapping with 1 % to spare; or
-/// when one side kills the program for lack of memory in every run, and the other in none.
+/// if one side kills the program for lack of memory in every run, and the other in none.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The reference: a CSV of row sets with kver, lru_gen_enabled, phase, pattern, npages, hot,
-    /// theta, seed, touches, misses, elapsed, pgscan, tracehash and others, in any order. Unless
-    /// given, the one that is part of agewise.
+    /// theta, seed, touches, misses, elapsed, pgscan, tracehash and others, in any order. Default:
+    /// the one that is part of agewise.
     #[arg(long, value_name = "FILE.csv")]
     pub reference: Option<PathBuf>,
-    /// The second reference that is part of agewise, of harder cells: swappiness, bits of
+    /// Use the second reference that is part of agewise, with harder cells: swappiness, bits of
     /// lru_gen/enabled, three cgroups below one limit, memory.min and memory.low, writes, also of
     /// files; huge pages; no limit, where kswapd reclaims; min_ttl_ms, where programs are killed.
-    /// Six of its 134 cells do not agree (docs/inside/kernel-reference.md says which): exit
-    /// status 1.
+    /// Six of its 134 cells do not agree (docs/inside/kernel-reference.md says which): exit status
+    /// 1.
     #[arg(long, conflicts_with = "reference")]
     pub extended: bool,
     /// Only rows of this kernel.
     #[arg(long, value_name = "VERSION")]
     pub kernel: Option<String>,
-    /// text: a table; json: one object a line and cell; csv: the same fields.
+    /// text: a table; json: one object per line and cell; csv: the same fields.
     #[arg(long, default_value = "text")]
     pub format: Format,
     /// Start phases of the statistics timer for each measured run of the classic LRU.
     #[arg(long, value_name = "N", default_value_t = Effort::default().flush_phases,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub flush_phases: u64,
-    /// One run a cell of the multi-gen LRU, under default conditions.
+    /// One run per cell of the multi-gen LRU, under default conditions.
     #[arg(long)]
     pub single: bool,
-    /// Set rules of the multi-gen LRU wrong: all, or those whose line of a profile begins so, such
-    /// as `without`, `aging` or `tier_gain = [1, 1]`; `enabled` stands for lru_gen/enabled.
+    /// Break rules of the multi-gen LRU: all, or those whose line of a profile begins with this,
+    /// such as `without`, `aging` or `tier_gain = [1, 1]`; `enabled` stands for lru_gen/enabled.
     #[arg(long, value_name = "RULE", num_args = 0..=1, default_missing_value = "")]
     pub mutate: Option<String>,
 }
@@ -72,7 +72,7 @@ pub struct Args {
 pub enum Format {
     /// A table and a summary.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// Comma-separated values.
     Csv,

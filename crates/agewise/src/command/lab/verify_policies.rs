@@ -14,15 +14,15 @@ use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
 
-/// Count the misses of every row of a reference table, and tell how far they are from it.
+/// Count the misses of every row of a reference table, and report the deviations from it.
 ///
-/// LRU, FIFO and OPT leave nothing open and have to agree exactly. Of the others the deviation
-/// allowed is, in percent of the misses: CLOCK and S3-FIFO 0.3, ARC 0.5, SIEVE 1, LIRS 3, 2Q 4.
-/// Not held against us are rows that the reference itself notes as degenerate, policies without a
-/// tolerance (W-TinyLFU, LFU), and rows of a second simulator ("family:Name"), whose variants
-/// differ: they are counted and shown as degenerate or informational.
+/// LRU, FIFO and OPT are fully specified and have to agree exactly. The deviations allowed for the
+/// others are, in percent of the misses: CLOCK and S3-FIFO 0.3, ARC 0.5, SIEVE 1, LIRS 3, 2Q 4. Not
+/// judged are rows that the reference itself marks as degenerate, policies without a tolerance
+/// (W-TinyLFU, LFU), and rows of a second simulator ("family:Name"), whose variants differ: they
+/// are counted and shown as degenerate or informational.
 ///
-/// Exit status 0 when every row that is judged is within its tolerance, 1 otherwise.
+/// Exit status 0 if every judged row is within its tolerance, 1 otherwise.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The directory of the traces.
@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub reference: PathBuf,
 
-    /// Only rows of these policies, parted by commas.
+    /// Only rows of these policies, separated by commas.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = known_policy)]
     pub policy: Vec<&'static PolicySpec>,
 
@@ -45,11 +45,11 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     pub trace: Vec<String>,
 
-    /// Threads; one a processor when not given.
+    /// Number of threads. Default: one per processor.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub jobs: usize,
 
-    /// Text sums up by policy; json and csv have one record a row.
+    /// Text summarises by policy; json and csv have one record per row.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
@@ -94,7 +94,7 @@ impl<'a> Record<'a> {
 /// A policy by its name, for `--policy`.
 ///
 /// # Errors
-/// The names there are.
+/// The existing names.
 pub fn known_policy(name: &str) -> Result<&'static PolicySpec, String> {
     yardstick::by_name(name).ok_or_else(|| {
         format!(

@@ -12,15 +12,15 @@ use anyhow::Context;
 
 use crate::command::trace::input::trace_memory_default;
 
-/// Compare what `agewise whatif` would say with the truth, on traces.
+/// Compare the predictions of `agewise whatif` with exact results, on traces.
 ///
-/// Shows each trace look by look (its intervals; without them a sixty-fourth as many accesses as it
-/// has pages) to the simulation of a sample of its pages, and compares the misses told with those
-/// of an exact LRU over all pages, at 31 sizes from 10 to 100 % of the pages. First uses are left
-/// out on both sides.
+/// Shows each trace look by look (its intervals; without intervals, a sixty-fourth as many accesses
+/// as it has pages) to the simulation of a sample of its pages, and compares the predicted misses
+/// with those of an exact LRU over all pages, at 31 sizes from 10 to 100 % of the pages. First uses
+/// are left out on both sides.
 ///
 /// `error` is the mean absolute error of the miss ratio, `within` the share of the sizes at which
-/// the truth lies within the interval told.
+/// the true value lies within the predicted interval.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Recorded traces, of any format `agewise trace info` knows.
@@ -31,13 +31,13 @@ pub struct Args {
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
     sample: f64,
 
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    agewise_cli::observe::percent(text).map_err(|_| format!("'{text}' is no share of the pages"))
+    agewise_cli::observe::percent(text).map_err(|_| format!("'{text}' is not a share of the pages"))
 }
 
 /// Compares and prints.

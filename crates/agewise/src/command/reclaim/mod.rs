@@ -30,68 +30,70 @@ use record::{Planned, Reclaimed};
 
 /// Move memory out that has not been touched for a while, once.
 ///
-/// Observes the processes first, for as long as it takes to know what is that old, shows what it
-/// found, moves it out (anonymous memory to swap, pages of files out of the process and, unless
+/// First observes the processes for as long as it takes to know what is that old, shows what it
+/// found, moves it out (anonymous memory to swap; pages of files out of the process and, unless
 /// others use them, out of memory), and watches for some seconds what comes back.
 ///
-/// Right before a page is moved it is looked at once more; one that was touched stays. mlocked
-/// memory stays, and so do huge pages that were touched in part. What was asked for, what left,
-/// what stayed and why, and what came back adds up, and is printed. Without free swap only pages of
-/// files can leave, which is said. agewise itself and the processes it came from are never touched.
+/// Right before a page is moved it is looked at once more; a page that was touched stays. mlocked
+/// memory stays, and so do huge pages that were partly touched. What was asked for, what left, what
+/// stayed and why, and what came back is accounted for in full and printed. Without free swap only
+/// pages of files can leave, and the command says so. agewise itself and its ancestors are never
+/// touched.
 ///
 /// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end; 128 +
-/// the signal when interrupted (what was done by then is printed).
+/// the signal when interrupted (what was done so far is printed).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
     targets: TargetArgs,
 
-    /// What not being touched for so long makes cold.
+    /// Memory not touched for this long is cold.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     older_than: Duration,
 
-    /// Time between two looks, 100ms or more; a quarter of --older-than, at most 10s, unless given.
+    /// Time between two looks, at least 100ms. Default: a quarter of --older-than, at most 10s.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     interval: Option<Duration>,
 
-    /// How long to observe before anything is moved; --older-than and one interval unless given.
+    /// How long to observe before moving anything. Default: --older-than plus one interval.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     observe: Option<Duration>,
 
-    /// Move at most so much out. What stays although it was asked for (other processes map it too) is
-    /// not counted.
+    /// Move at most this much out. Memory that was asked for but stays (because other processes map
+    /// it too) is not counted.
     #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
     max_bytes: Option<u64>,
 
-    /// Move at most so much a second, on average.
+    /// Move at most this much per second, on average.
     #[arg(long, value_name = "RATE", default_value = "256M/s", value_parser = units::byte_rate)]
     rate: u64,
 
-    /// Leave at least so much resident memory to the target.
+    /// Leave the target at least this much resident memory.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     keep: u64,
 
-    /// Watch for so long what comes back; 0s not at all.
+    /// Watch for this long what comes back; 0s to skip.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::duration)]
     watch: Duration,
 
-    /// Move pages of files out instead, whoever reads them: clean ones that no process maps.
+    /// Move pages of files out instead, whichever process reads them: clean ones that no process
+    /// maps.
     ///
-    /// They are found in the page cache of the cgroup, by the kernel's tracepoints on it (`agewise
-    /// files` lists them), opened read-only, and dropped by posix_fadvise. What comes back is not
-    /// watched.
+    /// They are found in the page cache of the cgroup, using the kernel's tracepoints
+    /// (`agewise files` lists them), opened read-only, and dropped with posix_fadvise. What comes
+    /// back is not watched.
     #[arg(long, conflicts_with_all = ["pid", "keep", "watch"])]
     files: bool,
 
-    /// With --files: also of network and FUSE file systems, from which pages are slow to come back.
+    /// With --files: also network and FUSE file systems, from which pages are slow to come back.
     #[arg(long, requires = "files")]
     far: bool,
 
-    /// Do everything but move.
+    /// Do everything except moving.
     #[arg(long)]
     dry_run: bool,
 
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -126,7 +128,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.targets.pid
         && mover::own_lineage().contains(&pid)
     {
-        bail!("process {pid} is agewise itself or one it came from: it would wait for itself");
+        bail!("process {pid} is agewise itself or one of its ancestors: it would wait for itself");
     }
     let pids: Vec<u32> = args.targets.pid.into_iter().collect();
     let cgroups: Vec<String> = args.targets.cgroup.clone().into_iter().collect();
@@ -226,7 +228,9 @@ fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
     let mut found = Vec::new();
     for pid in pids {
         if mover::own_lineage().contains(&pid) {
-            agewise_cli::note!("process {pid} is ours or one we came from: left alone");
+            agewise_cli::note!(
+                "process {pid} is agewise itself or one of its ancestors: left alone"
+            );
             continue;
         }
         match mover::find_cold(agent, pid, ages, u64::MAX) {

@@ -224,8 +224,8 @@ impl Server {
     fn new(url: &str) -> anyhow::Result<Self> {
         if !url.starts_with("http://") {
             bail!(
-                "{url}: only http:// is spoken here; what needs encryption or a password goes \
-                 through a proxy that has both"
+                "{url}: only http:// is supported; for encryption or a password use a proxy \
+                 that has both"
             );
         }
         let config = ureq::Agent::config_builder()
@@ -247,7 +247,10 @@ impl Server {
         let body = response.body_mut().with_config().limit(ANSWER_MAX_BYTES);
         let text = body.read_to_vec().with_context(asked)?;
         let answer: Answer = serde_json::from_slice(&text).map_err(|error| {
-            anyhow::anyhow!("{}: no answer of a Prometheus ({status}): {error}", asked())
+            anyhow::anyhow!(
+                "{}: not an answer from Prometheus ({status}): {error}",
+                asked()
+            )
         })?;
         let Some(data) = answer.data.filter(|_| answer.status == "success") else {
             bail!("{}: {}", asked(), answer.error);
@@ -436,10 +439,10 @@ mod tests {
                 r#"{"status":"error","error":"too many samples"}"#,
                 "too many samples",
             ),
-            ("<html>", "no answer of a Prometheus"),
+            ("<html>", "not an answer from Prometheus"),
             (
                 r#"{"status":"success","data":{"resultType":"vector","result":[{"metr"#,
-                "no answer of a Prometheus",
+                "not an answer from Prometheus",
             ),
         ] {
             let (url, served) = serve(answer);

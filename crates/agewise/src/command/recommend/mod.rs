@@ -16,29 +16,29 @@ use agewise_policy::whatif::recommend::{Basis, Recommendation, Time, Wanted, rec
 use anyhow::bail;
 use serde::Serialize;
 
-/// Say how much memory to give: a request and a limit for each cgroup.
+/// Recommend how much memory to give: a request and a limit for each cgroup.
 ///
-/// Goes by the curves that the daemon keeps of each cgroup, hour by hour and day by day, in its
-/// state directory; of a cgroup without such a history by watching it now, as `agewise whatif`
-/// does. The request is the least memory with which waiting stays within --target-wait at its upper
-/// bound in every one of the times seen. It is not below what is resident where that is not
-/// certain, or where less than --history was seen; the reason is printed with each. The limit
-/// leaves 15 % above the most that was ever held: beyond it the kernel kills.
+/// Uses the curves that the daemon keeps of each cgroup, hour by hour and day by day, in its state
+/// directory. A cgroup without such a history is watched now, as by `agewise whatif`. The request
+/// is the least memory with which waiting stays within --target-wait at its upper bound in every
+/// observed period. It is not below the resident size if that is not certain, or if less than
+/// --history was observed; the reason is printed with each. The limit is 15 % above the most that
+/// was ever held: beyond it the kernel kills.
 ///
-/// To hold less than is resident takes somewhere for the rest to go: swap for anonymous memory.
-/// What was not used at all in all that time is printed as such: when it is wanted, nobody knows.
-/// Page cache that no process maps is in no figure; kernel memory is.
+/// Holding less than is resident requires somewhere for the rest to go: swap for anonymous memory.
+/// Memory that was not used at all in all that time is printed as such: nobody knows when it will
+/// be needed. Page cache that no process maps is not included in any figure; kernel memory is.
 ///
-/// With --prometheus the same for all cgroups of all machines whose daemons a
-/// Prometheus-compatible server has scraped (http only: what needs encryption and passwords goes
-/// through a proxy), over --over.
+/// With --prometheus, does the same for all cgroups of all machines whose daemons a
+/// Prometheus-compatible server has scraped (http only; for encryption and passwords use a proxy),
+/// over --over.
 ///
-/// Containers and pods have their names beside the cgroup (namespace, pod, container), where files
-/// of this machine or labels of the metrics tell them.
+/// Containers and pods are shown with their names (namespace, pod, container) beside the cgroup, if
+/// files of this machine or labels of the metrics reveal them.
 ///
 /// `vpa` prints VerticalPodAutoscaler objects that change nothing (updateMode Off) with the
-/// recommendation as their status, one a pod with all its containers; `krr` what robusta's krr
-/// prints with `-f json`.
+/// recommendation as their status, one per pod with all its containers; `krr` prints what robusta's
+/// krr prints with `-f json`.
 ///
 /// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched; 2 a
 /// wrong argument.
@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     cgroup: Vec<String>,
 
-    /// All cgroups of which the daemon keeps a history.
+    /// All cgroups for which the daemon keeps a history.
     #[arg(long)]
     all: bool,
 
@@ -57,7 +57,7 @@ pub struct Args {
     #[arg(long, value_name = "URL")]
     prometheus: Option<String>,
 
-    /// Of that server only series with these labels, as PromQL has them: `job="agewise"`.
+    /// From that server, use only series with these labels, in PromQL syntax: `job="agewise"`.
     #[arg(long, value_name = "LABELS", requires = "prometheus")]
     matching: Option<String>,
 
@@ -65,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value = "0.2%", value_parser = units::share)]
     target_wait: f64,
 
-    /// Less than this is too little to go by: then the request is what is resident.
+    /// Minimum length of the history; with less, the request is the resident size.
     #[arg(
         long,
         value_name = "DURATION",
@@ -74,7 +74,7 @@ pub struct Args {
     )]
     history: Duration,
 
-    /// What happened longer ago is not looked at; the daemon keeps 14 days.
+    /// Ignore anything longer ago than this; the daemon keeps 14 days.
     #[arg(
         long,
         value_name = "DURATION",
@@ -83,25 +83,25 @@ pub struct Args {
     )]
     over: Duration,
 
-    /// What memory costs: a number a GiB and month, in whatever currency (4.0/GiB-month).
+    /// Price of memory: an amount per GiB and month, in any currency (4.0/GiB-month).
     #[arg(long, value_name = "PRICE", value_parser = price)]
     price: Option<f64>,
 
     #[command(flatten)]
     watching: Watching,
 
-    /// Form of the answer; json has one object a cgroup.
+    /// Output format; json has one object per cgroup.
     #[arg(long, value_enum, default_value_t)]
     format: Format,
 }
 
-/// The forms of the answer.
+/// Output formats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
     /// A table for people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// Comma-separated values under a header.
     Csv,
@@ -115,23 +115,23 @@ fn price(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/GiB-month").unwrap_or(text);
     match number.trim().parse::<f64>() {
         Ok(price) if price.is_finite() && price >= 0.0 => Ok(price),
-        _ => Err(format!("'{text}' is no price such as 4.0/GiB-month")),
+        _ => Err(format!("'{text}' is not a price such as 4.0/GiB-month")),
     }
 }
 
 /// One that was seen.
 #[derive(Debug, PartialEq)]
 struct Seen {
-    /// The machine, where there are several.
+    /// The machine, if there are several.
     host: Option<String>,
     cgroup: String,
     /// The container or pod that it is.
     container: Option<Container>,
-    /// Its limit as it is.
+    /// Its current limit.
     limit_now_bytes: Option<u64>,
     recent: Vec<Time>,
     longer: Vec<Time>,
-    /// Whether it is known what was not used at all.
+    /// Whether the amount of unused memory is known.
     knows_unused: bool,
 }
 
@@ -150,7 +150,7 @@ struct Record {
     curve_bytes: u64,
     resident_bytes: u64,
     limit_now_bytes: Option<u64>,
-    /// Against what is resident; negative: it needs more.
+    /// Compared with the resident size; negative: it needs more.
     saving_bytes: i64,
     saving_per_month: Option<f64>,
     target_wait_ratio: f64,
@@ -206,10 +206,10 @@ fn reason(said: &Recommendation, args: &Args) -> String {
         Basis::Curve => format!("waiting stays within {target} at its upper bound"),
         Basis::More => format!("it waits more than {target} with what it has"),
         Basis::Unbounded => {
-            format!("as it is: no smaller size keeps within {target} for certain")
+            format!("unchanged: no smaller size is certain to stay within {target}")
         }
         Basis::ShortHistory => format!(
-            "as it is: {} seen, {} are wanted; by what was seen {}",
+            "unchanged: {} observed, {} required; based on that {}",
             units::duration_text(Duration::from_millis(said.observed_ms)),
             units::duration_text(args.history),
             units::bytes_text(said.curve_bytes),

@@ -100,7 +100,7 @@ pub(super) fn text(
             let unused = units::bytes_text(unused);
             write!(
                 out,
-                "; {unused} were not used at all, and may be wanted later"
+                "; {unused} were not used at all, and may be needed later"
             )?;
         }
         writeln!(out)?;

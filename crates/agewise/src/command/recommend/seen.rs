@@ -32,7 +32,7 @@ pub(super) fn all(args: &Args) -> anyhow::Result<Vec<Seen>> {
 
 fn unnamed(args: &Args) -> anyhow::Result<Vec<Seen>> {
     if SwapArea::all(&ProcRoot::default()).is_ok_and(|areas| areas.is_empty()) {
-        agewise_cli::note!("there is no swap here: anonymous memory cannot leave without");
+        agewise_cli::note!("no swap: anonymous memory cannot leave without it");
     }
     let state = state_directory();
     let prices = costs().prices;

@@ -28,8 +28,8 @@ pub fn run(
         !args.ages.exact
             && args.ages.cpu_limit.is_none()
             && args.ages.scan_interval == ScanInterval::Auto,
-        "--exact, --cpu-limit and --scan-interval say how page tables are looked at; this source \
-         looks at none"
+        "--exact, --cpu-limit and --scan-interval apply to page tables; this source \
+         reads none"
     );
     // The signals first: from here on there is something to undo.
     let stop = Stop::install()?;

@@ -22,36 +22,37 @@ use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
 
-/// Say how old the memory of processes or cgroups is
+/// Report how old the memory of processes or cgroups is
 ///
-/// Looks at the accessed bits of their page tables again and again, clears them, and counts for
-/// every page how long ago it was last seen accessed. At the end (or every `--follow`) prints a
-/// histogram for each target and NUMA node:
+/// Repeatedly looks at the accessed bits in their page tables, clears them, and tracks for every
+/// page how long ago it was last seen accessed. At the end (or every `--follow`) prints a histogram
+/// for each target and NUMA node:
 ///
 ///   N0
 ///   1000 anon=137368 file=24530
 ///   5000 anon=34342 file=0
 ///   18446744073709551615 anon=4925624 file=892892
 ///
-/// A line counts the bytes whose age in milliseconds lies above the bound of the line before and up
-/// to its own. Lines that start with # say more: totals, memory in swap, page cache that no process
-/// maps (see `--files`), what could not be looked at, and what looking cost.
+/// A line counts the bytes whose age in milliseconds is above the bound of the previous line and at
+/// most its own. Lines that start with # add details: totals, memory in swap, page cache that no
+/// process maps (see `--files`), what could not be looked at, and the cost of looking.
 ///
-/// Anon is memory that would go to swap (private and shared memory, tmpfs), file what would be
-/// written back or dropped. A page that several processes of a target map counts once, and is as
-/// young as its last access through any of them. Resident memory that was never seen accessed is at
-/// least as old as the observation; it is counted at that age, or in the last bin with
+/// Anon is memory that would go to swap (private and shared memory, tmpfs); file is memory that
+/// would be written back or dropped. A page that several processes of a target map counts once, and
+/// is as young as its last access through any of them. Resident memory that was never seen accessed
+/// is at least as old as the observation; it is counted at that age, or in the last bin with
 /// `--unseen oldest`. To see ages of minutes, observe for minutes.
 ///
-/// With `--source damon` or `--source lru_gen` the kernel's own instruments are read instead. They
-/// know less: DAMON estimates by region, the multi-gen LRU knows whole generations of memory
-/// cgroups. Output says how coarse it is. DAMON has one owner at a time; one that somebody else
-/// runs is left alone, and named.
+/// `--source damon` and `--source lru_gen` read the kernel's own instruments instead. They are less
+/// precise: DAMON estimates by region, the multi-gen LRU knows whole generations of memory cgroups.
+/// The output says how coarse it is. DAMON has one owner at a time; if somebody else runs it, it is
+/// left alone and the owner is named.
 ///
-/// Reading page tables needs root. Clearing accessed bits does not change what programs compute;
-/// it is noticed by the kernel's own reclaim, which uses the same bits.
+/// Reading page tables needs root. Clearing accessed bits does not change what programs compute,
+/// but it affects the kernel's own reclaim, which uses the same bits.
 ///
 /// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 every target was gone before the end;
+/// 128 + the signal when interrupted (the results so far are printed).
 /// 128 + the signal when interrupted (what was known by then is printed).
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
@@ -62,34 +63,35 @@ pub struct Args {
     #[command(flatten)]
     ages: AgeArgs,
 
-    /// How accesses become known; see `agewise doctor` for what works here.
+    /// How to detect accesses; see `agewise doctor` for what works here.
     #[arg(long, alias = "eye", value_name = "SOURCE", default_value = "auto",
           value_parser = source_choice())]
     source: SourceChoice,
 
-    /// Count all file memory of cgroups, mapped or not, by the cgroup it is charged to.
+    /// Count all file memory of cgroups, mapped or not, for the cgroup it is charged to.
     ///
-    /// Pages of files are found in the page cache, by BPF; each counts once, and is as young as its
-    /// last access by a descriptor or through a mapping of a process observed. Anon memory then
-    /// contains shared memory and tmpfs whether mapped or not. Not the default, because it costs
-    /// those who read files (a cached read of 4 KiB took 14 % longer, some 0.15 us), and looks at
-    /// the cache take up to 5 % of a core where it holds many files.
+    /// Pages of files are found in the page cache, using BPF; each counts once, and is as young as
+    /// its last access through a descriptor or through a mapping of an observed process. Anon
+    /// memory then contains shared memory and tmpfs whether mapped or not. Off by default, because
+    /// it costs programs that read files (a cached read of 4 KiB took 14 % longer, some 0.15 us),
+    /// and looks at the cache take up to 5 % of a core if it holds many files.
     #[arg(long, conflicts_with = "pid")]
     files: bool,
 
-    /// Observe this long, then report: 30s, or without end with --follow, unless given.
+    /// Observe for this long, then report. Default: 30s, or without end with --follow.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     duration: Option<Duration>,
 
-    /// Report again and again, this often, until interrupted or until --duration, if given.
+    /// Report repeatedly, this often, until interrupted or until --duration, if given.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     follow: Option<Duration>,
 
-    /// With --all: tell cgroups apart down to this many levels; those below count for theirs above.
+    /// With --all: list cgroups separately down to this many levels; deeper ones count for those
+    /// above.
     #[arg(long, value_name = "LEVELS", default_value_t = 5)]
     depth: usize,
 
-    /// Report at most so many targets, the first in the order of --sort; 0 for all of them.
+    /// Report at most this many targets, the first in the order of --sort; 0 for all of them.
     #[arg(long, value_name = "COUNT", default_value_t = 50)]
     top: usize,
 
@@ -97,7 +99,7 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Sort::Resident)]
     sort: Sort,
 
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -106,7 +108,7 @@ pub struct Args {
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct TargetArgs {
-    /// A process; may be given again, or as a list.
+    /// A process; may be given several times, or as a list.
     #[arg(
         long,
         value_name = "PID",
@@ -119,7 +121,7 @@ struct TargetArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "all")]
     cgroup: Vec<String>,
 
-    /// Every memory cgroup of the machine (v1 or v2), each with all below it.
+    /// Every memory cgroup of the machine (v1 or v2), each with everything below it.
     ///
     /// A page that several cgroups share counts once, in the first of them.
     #[arg(long)]
@@ -183,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(Open::Histograms(open)) = source.map(|source| source.open) {
         anyhow::ensure!(
             !args.files,
-            "--files puts page tables and the page cache together; this source reads neither"
+            "--files combines page tables and the page cache; this source reads neither"
         );
         agewise_host::access::check_page_size()?;
         return kernel::run(args, open, &targets, duration, period);
@@ -224,7 +226,7 @@ fn note_guests(agent: &Agent) {
     }
 }
 
-/// How long to observe when nobody says.
+/// How long to observe by default.
 const DEFAULT_DURATION: Duration = Duration::from_secs(30);
 
 /// Ticks at the agent's pace and reports at the times asked for. `report` says what is left to

@@ -33,38 +33,38 @@ use summary::Summary;
 /// Run a program and keep it lean: move out what it has not touched for a while, or hold it below a
 /// limit.
 ///
-/// Starts COMMAND and looks at its memory and that of all processes that come from it. With
-/// --older-than, whenever a page has not been touched for so long it is moved out, as `agewise
-/// reclaim` does. With --memory, COMMAND runs in a cgroup of its own with that limit, and the pages
-/// worth least are moved to swap ahead of it, as the daemon does by the policy `budget`; needs root
-/// and swap. At the end says on standard error how much memory was resident at most and on average,
-/// what was moved out, and what that cost.
+/// Starts COMMAND and looks at its memory and that of all its descendants. With --older-than, a
+/// page that has not been touched for that long is moved out, as by `agewise reclaim`. With
+/// --memory, COMMAND runs in a cgroup of its own with that limit, and the pages worth least are
+/// moved to swap ahead of demand, as the daemon does with the policy `budget`; this needs root and
+/// swap. At the end it reports on standard error the peak and mean resident memory, what was moved
+/// out, and what that cost.
 ///
-/// The cgroup lies near that of agewise (`agewise-run-PID`; below it in cgroup v1, beside it in v2)
-/// and is removed at the end. What COMMAND left running then goes on in the cgroup of agewise. If
-/// agewise is killed, COMMAND runs on below the limit, and the next `agewise run --memory` removes
-/// the cgroup once it is empty.
+/// The cgroup is created near that of agewise (`agewise-run-PID`; below it in cgroup v1, beside it
+/// in v2) and is removed at the end. Anything that COMMAND left running then continues in the
+/// cgroup of agewise. If agewise is killed, COMMAND keeps running below the limit, and the next
+/// `agewise run --memory` removes the cgroup once it is empty.
 ///
 /// COMMAND has the standard streams and the process group of agewise: it can be stopped, continued
-/// and interrupted from the terminal as without agewise, and signals that are sent to agewise alone
-/// are passed on to it.
+/// and interrupted from the terminal as without agewise, and signals sent only to agewise are
+/// passed on to it.
 ///
 /// Exit status: that of COMMAND, or 128 + the signal that ended it; 125 if agewise itself failed
-/// before it started COMMAND, 126 if COMMAND cannot be run, 127 if it is not there.
+/// before it started COMMAND, 126 if COMMAND cannot be run, 127 if it is not found.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("way").args(["older_than", "memory"]).required(true))]
 pub struct Args {
-    /// What not being touched for so long makes cold.
+    /// Memory not touched for this long is cold.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     older_than: Option<Duration>,
 
-    /// Hold all of it below this limit instead.
+    /// Hold all its memory below this limit instead.
     #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
     #[arg(conflicts_with_all = ["interval", "rate", "keep"])]
     memory: Option<u64>,
 
-    /// Which pages go first with --memory: those worth least by what they were used for before, or
-    /// those used least.
+    /// Which pages go first with --memory: those worth least judged by their past use, or those
+    /// used least.
     #[arg(
         long,
         value_name = "ORDER",
@@ -74,28 +74,28 @@ pub struct Args {
     #[arg(value_parser = ["reuse", "heat"])]
     by: String,
 
-    /// Let clean pages of files that it reads go as well, with --memory: those of its page cache
-    /// that are worth least. Without this the kernel chooses among them.
+    /// With --memory, also let clean pages of files that it reads go: those of its page cache that
+    /// are worth least. Without this the kernel selects among them.
     #[arg(long, conflicts_with = "older_than")]
     files: bool,
 
-    /// Time between two looks, 100ms or more; a quarter of --older-than, at most 10s, unless given.
+    /// Time between two looks, at least 100ms. Default: a quarter of --older-than, at most 10s.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     interval: Option<Duration>,
 
-    /// Move at most so much a second, on average.
+    /// Move at most this much per second, on average.
     #[arg(long, value_name = "RATE", default_value = "256M/s", value_parser = units::byte_rate)]
     rate: u64,
 
-    /// Leave at least so much resident memory to each process.
+    /// Leave each process at least this much resident memory.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     keep: u64,
 
-    /// Look, and say what would be moved out, but do not touch it.
+    /// Look, and say what would be moved out, without touching it.
     #[arg(long)]
     dry_run: bool,
 
-    /// Write what is said at the end into this file as well, as JSON, after a line for each look.
+    /// Also write the final report into this file, as JSON, after one line per look.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 
@@ -104,7 +104,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// The exit status of a failure of our own, as of `timeout` and `env`: no command's own.
+/// The exit status of agewise's own failures, as with `timeout` and `env`; no command uses it.
 const EXIT_OWN_FAILURE: u8 = 125;
 /// With a limit, new processes are looked for so often.
 const FIND_EVERY: Duration = Duration::from_secs(1);

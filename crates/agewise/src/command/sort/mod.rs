@@ -28,21 +28,20 @@ use agewise_cli::units::{self, bytes_text, duration_text};
 ///
 /// Watches the target page by page. Pages that were not touched for --older-than are marked as cold
 /// (process_madvise(MADV_COLD)): they move to the inactive list, or to the oldest generation of the
-/// multi-gen LRU. Pages that two looks found in use are activated (moved to the active list),
-/// unless the multi-gen LRU is on: one byte of each is read, twice, by which the kernel counts them
-/// as used, and thrown away. So reclaim, when it comes, takes what is cold first and not what is in
-/// use. Nothing is written, nothing leaves memory; a page that is touched again counts as young
+/// multi-gen LRU. Pages found in use by two looks are activated (moved to the active list), unless
+/// the multi-gen LRU is on: one byte of each is read twice and discarded, which makes the kernel
+/// count them as used. So when reclaim comes, it takes what is cold first and not what is in use.
+/// Nothing is written and nothing leaves memory; a page that is touched again counts as young
 /// again. Works on a stock kernel.
 ///
-/// Runs until interrupted, until the target has ended, or for --duration; each page is marked once
-/// for each time it grows cold, and activated once for each time it comes into use, or again when
-/// the kernel has taken its active lists apart. mlocked memory is left alone, and memory that other
-/// programs map too is not marked by the kernel. agewise itself and the processes it came from are
-/// never touched.
+/// Runs until interrupted, until the target has ended, or for --duration. Each page is marked once
+/// each time it grows cold, and activated once each time it comes into use, or again when the
+/// kernel has rebuilt its active lists. mlocked memory is left alone, and the kernel does not mark
+/// memory that other programs map too. agewise itself and its ancestors are never touched.
 ///
-/// Accessed bits are cleared by clear_refs here, since clearing them by MADV_COLD, as other
-/// commands may, would put hot pages on the inactive list too. Without raising, that alone would
-/// harm: the kernel spares a page for the bit that was cleared.
+/// This command clears accessed bits with clear_refs, because clearing them with MADV_COLD, as
+/// other commands may, would put hot pages on the inactive list too. Without activation that alone
+/// would do harm, because the kernel spares a page for its accessed bit, which was cleared.
 ///
 /// Exit status: 0 done, interrupted, or the target has ended; 1 an error; 2 a wrong argument.
 #[derive(Debug, clap::Args)]
@@ -56,15 +55,15 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     cgroup: Option<String>,
 
-    /// What not being touched for so long makes cold.
+    /// Memory not touched for this long is cold.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
     older_than: Duration,
 
-    /// Time between two looks, 100ms or more; a quarter of --older-than, at most 10s, unless given.
+    /// Time between two looks, at least 100ms. Default: a quarter of --older-than, at most 10s.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     interval: Option<Duration>,
 
-    /// Mark at most so much a second, on average.
+    /// Mark at most this much per second, on average.
     #[arg(long, value_name = "RATE", default_value = "1G/s", value_parser = units::byte_rate)]
     rate: u64,
 
@@ -72,15 +71,15 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     duration: Option<Duration>,
 
-    /// Only mark what is cold; activate nothing.
+    /// Only mark cold pages; activate nothing.
     #[arg(long)]
     cold_only: bool,
 
-    /// Do everything but mark and activate.
+    /// Do everything except marking and activating.
     #[arg(long)]
     dry_run: bool,
 
-    /// How to print: a line (json: an object) for each pass that marked something, and the sum.
+    /// Output format: a line (json: an object) for each pass that marked something, and the total.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
 }
@@ -96,7 +95,7 @@ pub(super) struct Sorted {
     asked_bytes: u64,
     /// Marked.
     sorted_bytes: u64,
-    /// Refused by the kernel: locked or unmapped meanwhile.
+    /// Refused by the kernel: locked or unmapped in the meantime.
     refused_bytes: u64,
     /// Raised to the active list.
     raised_bytes: u64,
@@ -144,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(pid) = args.pid
         && mover::own_lineage().contains(&pid)
     {
-        bail!("process {pid} is agewise itself or one it came from: it is left alone");
+        bail!("process {pid} is agewise itself or one of its ancestors: it is left alone");
     }
     let pids: Vec<u32> = args.pid.into_iter().collect();
     let cgroups: Vec<String> = args.cgroup.clone().into_iter().collect();

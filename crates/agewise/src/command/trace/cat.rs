@@ -26,7 +26,7 @@ pub struct Args {
     #[command(flatten)]
     pub input: InputArgs,
 
-    /// Stop after so many requests.
+    /// Stop after this many requests.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub from: Option<Duration>,
 
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

@@ -14,10 +14,10 @@ use super::input::InputArgs;
 
 /// Write a trace in another format.
 ///
-/// page keeps all that is known of each access, is compressed and indexed, and stays readable up to
-/// where it was cut off. csv keeps as much, as text. lirs keeps the order of the pages alone.
-/// oracleGeneral (libCacheSim) keeps pages and seconds, and takes two passes and 8 bytes of memory an
-/// access. Names that end in .gz or .zst are compressed.
+/// page keeps everything known about each access, is compressed and indexed, and stays readable up
+/// to the point where it was cut off. csv keeps as much, as text. lirs keeps only the order of the
+/// pages. oracleGeneral (libCacheSim) keeps pages and seconds, and takes two passes and 8 bytes of
+/// memory per access. Files whose names end in .gz or .zst are compressed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace: a file, or a name in the manifest.
@@ -36,15 +36,15 @@ pub struct Args {
     #[arg(long, value_name = "FORMAT", default_value = "page", value_parser = output_format)]
     pub to: OutputFormat,
 
-    /// Stop after so many requests.
+    /// Stop after this many requests.
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,
 
-    /// What backs the pages, where the trace does not say: anon or file.
+    /// What backs the pages if the trace does not say: anon or file.
     #[arg(long, value_name = "CLASS", value_parser = page_class)]
     pub class: Option<PageClass>,
 
-    /// What the accesses are, where the trace does not say: read or write.
+    /// The kind of accesses if the trace does not say: read or write.
     #[arg(long, value_name = "KIND", value_parser = access_kind)]
     pub kind: Option<AccessKind>,
 }

@@ -12,11 +12,11 @@ use super::input::InputArgs;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units;
 
-/// Tell what is in traces: requests, footprint, reuse distances, sequentiality, types.
+/// Summarise traces: requests, footprint, reuse distances, sequentiality, types.
 ///
 /// The reuse distance of an access is the number of different pages accessed since its page was
-/// accessed last: LRU keeps the page through it if it has more pages than that. Holds the trace in
-/// memory, 4 bytes an access.
+/// last accessed: LRU keeps the page that long if it has more pages than that. Holds the trace in
+/// memory, 4 bytes per access.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Trace files, or names in the manifest.
@@ -27,7 +27,7 @@ pub struct Args {
     #[command(flatten)]
     pub input: InputArgs,
 
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }

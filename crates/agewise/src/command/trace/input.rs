@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which trace to read and how: the arguments that every command over traces shares.
+//! Which trace to read and how: the arguments shared by all commands that read traces.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,8 @@ use agewise_cli::units;
 #[derive(Debug, Clone, clap::Args)]
 pub struct InputArgs {
     /// The format of the trace: lirs, arc, oracleGeneral, ucsd, cache2k, corda, adaptsize, csv,
-    /// lackey, damon, page. Told by content and file name when not given; compression (gzip, xz,
-    /// zstd) always is.
+    /// lackey, damon, page. By default detected from content and file name; compression (gzip, xz,
+    /// zstd) is always detected.
     #[arg(long, value_name = "FORMAT", value_parser = known_format)]
     pub trace_format: Option<&'static Format>,
 
@@ -24,25 +24,27 @@ pub struct InputArgs {
           value_parser = clap::value_parser!(u32).range(0..=63))]
     pub page_shift: u32,
 
-    /// A CSV column that goes by another name, such as page=object or time_us=when.
+    /// A CSV column with a different name, such as page=object or time_us=when.
     #[arg(long, value_name = "COLUMN=HEADER", value_parser = named_column)]
     pub column: Vec<(Column, String)>,
 
-    /// A CSV naming traces (columns file, trace_name, format): traces can then be given by name.
+    /// A CSV file naming traces (columns file, trace_name, format): traces can then be given by
+    /// name.
     #[arg(long, value_name = "FILE")]
     pub manifest: Option<PathBuf>,
 
-    /// Memory for what is kept of a trace, such as 2G; more is refused. A quarter of the memory of
-    /// this machine unless given.
+    /// Memory for holding a trace, such as 2G; a trace that needs more is refused. Default: a
+    /// quarter of this machine's memory.
     #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
     pub trace_memory: Option<u64>,
 
-    /// Decompressed bytes for each byte of a compressed file; what grows more is refused.
+    /// Limit on decompressed bytes per byte of a compressed file; a file that expands more is
+    /// refused.
     #[arg(long, value_name = "TIMES", default_value_t = EXPANSION_MAX,
           value_parser = clap::value_parser!(u64).range(1..))]
     pub expansion_max: u64,
 
-    /// Take a run of accesses of the same page for one access.
+    /// Count a run of accesses to the same page as one access.
     #[arg(long)]
     pub collapse_repeats: bool,
 }

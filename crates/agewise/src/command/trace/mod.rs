@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise trace`: traces of page accesses. One subcommand a file.
+//! `agewise trace`: traces of page accesses. One subcommand per file.
 
 pub mod cat;
 pub mod convert;

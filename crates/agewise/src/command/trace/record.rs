@@ -25,33 +25,34 @@ use agewise_host::recorder::{self, Recorder, Totals};
 
 /// Record which pages a live program touches.
 ///
-/// Every interval the page tables of the program are read and its accessed bits cleared; the pages
-/// that were touched since the last look are written to the trace with their time, process and
-/// type. The trace can be replayed in the lab: `agewise lab curve FILE`, `agewise lab run FILE`.
+/// At every interval the page tables of the program are read and its accessed bits cleared; the
+/// pages that were touched since the last look are written to the trace with their time, process
+/// and type. The trace can be replayed in the lab: `agewise lab curve FILE`,
+/// `agewise lab run FILE`.
 ///
-/// What is and is not known: a page is recorded at most once an interval, however often it was
-/// touched; the order inside an interval is not known (the trace says so, and pages are written in
-/// rising order of address). So curves are right for memories that hold more than an interval's
-/// pages, and pessimistic for smaller ones. Reads and writes are not distinguished. Accesses by
-/// system calls to page cache that is not mapped are not seen: --files records those, and nothing
-/// else.
+/// Limits: a page is recorded at most once per interval, however often it was touched; the order
+/// inside an interval is not known (the trace says so, and pages are written in ascending order of
+/// address). So curves are right for memories that hold more than the pages of an interval, and
+/// pessimistic for smaller ones. Reads and writes are not distinguished. Accesses by system calls
+/// to page cache that is not mapped are not seen: --files records those, and nothing else.
 ///
-/// Page faults (first touches, file pages not mapped yet, refaults from swap, writes to pages that are
-/// shared or protected) are recorded too, where the kernel's tracepoint can be had: each with its exact
-/// time, in exact order, read or write. Such a page is not recorded as seen in that interval again. See
-/// --faults.
+/// Page faults (first touches, file pages not mapped yet, refaults from swap, writes to pages that
+/// are shared or protected) are recorded too, if the kernel's tracepoint is available: each with
+/// its exact time, in exact order, read or write. Such a page is not recorded as seen in that
+/// interval again. See --faults.
 ///
-/// A program given by --pid is recorded from the first look on; it and every process it starts
-/// with --children. A COMMAND is recorded with everything it starts, from its beginning, until it
+/// A program given by --pid is recorded from the first look on; with --children, so is every
+/// process it starts. A COMMAND is recorded with everything it starts, from its beginning, until it
 /// ends; the exit status is then the command's.
 ///
-/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_NICE). Reading costs some
-/// 0.2 ms of CPU a GiB of resident memory and interval, clearing some 50 ns a touched page, and the
-/// program pays some 0.4 us for each page it touches again. Where that would slow it by more than
-/// --max-slowdown, most of its private memory is cleared less often, once a second or more seldom
-/// where it is steady: the first access of a page after that is seen, the later ones are inferred
-/// from a sample of the memory that is always watched, and marked so in the trace. When a look takes more than a quarter
-/// of the interval, the next one waits: the times in the trace are those of the looks.
+/// Needs root (or CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_NICE). Reading costs some 0.2 ms
+/// of CPU per GiB of resident memory and interval, clearing some 50 ns per touched page, and the
+/// program pays some 0.4 us for each page it touches again. If that would slow it by more than
+/// --max-slowdown, most of its private memory is cleared less often, once a second, or more rarely
+/// where it is steady: the first access of a page after that is seen, and later ones are inferred
+/// from a sample of the memory that is always watched, and marked as inferred in the trace. If a
+/// look takes more than a quarter of the interval, the next one waits: the times in the trace are
+/// those of the looks.
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["pid", "cgroup", "command"]))]
 pub struct Args {
@@ -59,18 +60,18 @@ pub struct Args {
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 
-    /// With --pid: record the processes it starts too.
+    /// With --pid: also record the processes it starts.
     #[arg(long, requires = "pid")]
     pub children: bool,
 
     /// Record what is read and written through descriptors, instead of what is accessed in memory.
     ///
-    /// Every read and write of cached files (read, pread, readv, io_uring, sendfile, splice) with
-    /// its process, time and pages, in exact order; the lab replays it through descriptors. Bytes
-    /// are rounded to the pages that they lie in. All writes are seen on ext4 and xfs; elsewhere
-    /// the first one to a clean page. Accesses through mappings, tmpfs and direct I/O are not
-    /// recorded. Processes are recorded from their first moment on. Each read or write costs the
-    /// program some 0.4 us. Needs Linux 6.1.
+    /// Records every read and write of cached files (read, pread, readv, io_uring, sendfile,
+    /// splice) with its process, time and pages, in exact order; the lab replays it through
+    /// descriptors. Bytes are rounded to whole pages. On ext4 and xfs all writes are seen;
+    /// elsewhere only the first one to a clean page. Accesses through mappings, tmpfs and direct
+    /// I/O are not recorded. Processes are recorded from their first moment on. Each read or write
+    /// costs the program some 0.4 us. Needs Linux 6.1.
     #[arg(long, conflicts_with_all = ["interval", "max_slowdown", "faults"])]
     pub files: bool,
 
@@ -82,21 +83,21 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = units::positive_duration)]
     pub interval: Duration,
 
-    /// Where the trace goes; an existing file is not overwritten.
+    /// The trace file to create; an existing file is not overwritten.
     #[arg(long, short, value_name = "FILE")]
     pub out: PathBuf,
 
-    /// What recording may cost the program, as a share of its time (5%); `none` sees every access,
-    /// whatever it costs.
+    /// How much recording may slow the program, as a share of its time (5%); `none` sees every
+    /// access, whatever the cost.
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = units::slowdown)]
     pub max_slowdown: f64,
 
-    /// Record page faults with exact time and order: where the kernel allows it (auto; one line says so
-    /// when it does not), on (or fail), off. Costs the program 0.1 to 0.2 us a fault.
+    /// Record page faults with exact time and order: auto (if the kernel allows it; otherwise one
+    /// line says so), on (or fail), off. Costs the program 0.1 to 0.2 us per fault.
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = fault_mode())]
     pub faults: FaultMode,
 
-    /// Stop after this time. Without it, until the program ends or SIGINT.
+    /// Stop after this time. Default: when the program ends or on SIGINT.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     pub duration: Option<Duration>,
 
@@ -104,8 +105,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
     pub max_size: u64,
 
-    /// Form of the summary: text, or one JSON object. On standard error for a COMMAND, whose
-    /// standard output is its own.
+    /// Format of the summary: text, or one JSON object. It goes to standard error for a COMMAND,
+    /// whose standard output is its own.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 
@@ -114,7 +115,7 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// Shortest interval: below it the looks themselves are what is measured.
+/// Shortest interval: below it, recording would mainly measure the looks themselves.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
 /// Share of the time that looking may take.
@@ -123,7 +124,7 @@ const LOOK_SHARE_MAX: u32 = 4;
 /// Time between two searches for new processes; they are cheap but read all of /proc.
 const FAMILY_EVERY: Duration = Duration::from_millis(200);
 
-/// The summary, under the names of all outputs.
+/// The summary, with the field names of all outputs.
 #[derive(Debug, Serialize)]
 struct Summary {
     file: PathBuf,
@@ -184,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             drop(recorder);
             if !args.command.is_empty() {
                 agewise_cli::note!(
-                    "recording has ended, the command goes on: {}",
+                    "recording has ended, the command continues: {}",
                     agewise_cli::output::chain(&error)
                 );
             }

@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let recorded = record(args, &mut source, &mut recorder, &mut subject, began);
     if recorded.is_err() && matches!(subject, Subject::Command(_)) {
-        agewise_cli::note!("recording has ended, the command goes on");
+        agewise_cli::note!("recording has ended, the command continues");
     }
     let seconds = began.elapsed().as_secs_f64();
     // Whatever ended it: what was recorded until then is a whole trace.

@@ -13,10 +13,10 @@ use super::input::InputArgs;
 
 /// Write all accesses of a share of the pages, chosen by hash.
 ///
-/// A pool of RATE times as many pages then stands for the whole (SHARDS). What that costs in
-/// accuracy is measured and printed: how many accesses the sample has of those it should have, and
+/// A pool of RATE times as many pages then stands for the whole (SHARDS). The loss of accuracy is
+/// measured and printed: how many accesses the sample has compared with the expected number, and
 /// how far its LRU miss ratios are from those of the whole trace, over 32 sizes. The check holds
-/// the whole trace in memory, 4 bytes an access; --no-check leaves it out.
+/// the whole trace in memory, 4 bytes per access; --no-check skips it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace: a file, or a name in the manifest.
@@ -35,7 +35,7 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
     pub rate: f64,
 
-    /// Another seed chooses other pages; the same seed the same pages in every trace.
+    /// Another seed selects other pages; the same seed selects the same pages in every trace.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
 
@@ -44,7 +44,7 @@ pub struct Args {
     pub no_check: bool,
 }
 
-/// Samples, and tells how good the sample is.
+/// Samples, and reports how good the sample is.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sample = PageSample::new(args.rate, args.seed).map_err(anyhow::Error::msg)?;
     let source = args.input.source(&args.trace)?;

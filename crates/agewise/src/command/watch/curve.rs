@@ -65,9 +65,9 @@ fn table(curves: &Curves, known: &Known) -> String {
 /// How it is known, and what is not.
 fn remarks(curves: &Curves, known: &Known) -> String {
     let mut text = format!(
-        " {:.0} s counted{}. As it is, {:.1} pages a second came back.\n \
-         Not known: {} was not used meanwhile and may be wanted later; {:.1} uses a second were \
-         the first since w was pressed. `?`: nothing seen sets a bound.\n {}.",
+        " {:.0} s counted{}. As it is, {:.1} pages per second came back.\n \
+         Not known: {} was not used meanwhile and may be needed later; {:.1} uses per second \
+         were the first since w was pressed. `?`: nothing seen sets a bound.\n {}.",
         curves.observed_ms as f64 / 1000.0,
         if known.is_gone {
             ", then it was gone"
@@ -80,7 +80,7 @@ fn remarks(curves: &Curves, known: &Known) -> String {
         known.costs.text(),
     );
     if !known.has_files {
-        text += "\n The files it maps are charged to another cgroup: they are in no figure.";
+        text += "\n The files it maps are charged to another cgroup and not included.";
     }
     text
 }

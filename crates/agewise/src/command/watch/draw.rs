@@ -28,20 +28,20 @@ const CURVE_HEIGHT: u16 = 22;
 
 const HELP: &str = "\
  Up Down j k PgUp PgDn   select          s   next order
- Home g / End G          first / last    r   turn the order round
- Enter Right l           go into         + - what counts as cold
+ Home g / End G          first / last    r   reverse the order
+ Enter Right l           open            + - threshold for cold
  Esc Left Backspace      go back         p   pause the picture
  Tab t                   cgroups or processes
- w                       what it would do with less memory
+ w                       what if it had less memory
  q Ctrl-C                quit            ?   this help
 
  The bar shows the ages of resident memory, the youngest on the
  left. Memory that was never seen accessed counts as old as the
  observation: at first everything idle looks young. COLD is the
  share older than the bound beside it. ANON goes to swap, FILE is
- mapped files; page cache that nobody maps is not shown.
- A container or pod has its own name in place of its cgroup's.
- Looking goes on while the picture is paused.";
+ mapped files; unmapped page cache is not shown.
+ Containers and pods are shown by their own names.
+ Observation continues while the picture is paused.";
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
@@ -68,7 +68,7 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
         },
         order.0.name(),
         if order.1 { " (reversed)" } else { "" },
-        if view.is_paused() { "go on" } else { "pause" },
+        if view.is_paused() { "resume" } else { "pause" },
     );
     frame.render_widget(Paragraph::new(keys_text), keys);
     if view.has_help {

@@ -267,7 +267,7 @@ fn w_shows_what_less_memory_would_cost() {
         "  640.0 MiB  100%        0.0       0.0   0.000 %   0.000 % ",
         "  256.0 MiB   40%      200.0     500.0   0.102 %   0.255 % ###",
         "   64.0 MiB   10%      800.0         ?   0.408 %         ? ##########",
-        "62 s counted. As it is, 0.5 pages a second came back.",
+        "62 s counted. As it is, 0.5 pages per second came back.",
         "Not known: 34.0 MiB was not used meanwhile",
         "The files it maps are charged to another cgroup",
     ] {

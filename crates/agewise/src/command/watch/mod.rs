@@ -30,23 +30,23 @@ use view::{Outcome, View};
 
 /// Watch how old memory is, live, in the terminal
 ///
-/// Shows cgroups or processes with a bar of the ages of their memory: what was accessed just now
-/// on the left, what has been idle for long on the right. Enter goes into a cgroup to its
-/// processes, and into a process to its mappings. Press ? for the keys.
+/// Shows cgroups or processes with a bar of the ages of their memory: what was accessed just now on
+/// the left, what has been idle for long on the right. Enter opens a cgroup to show its processes,
+/// and a process to show its mappings. Press ? for the keys.
 ///
-/// w shows how fast the selected line would be with less memory, as `agewise whatif` does: it is
-/// simulated from then on by the looks that are made anyway, ten of which only learn which pages
-/// are where. Nothing is taken from it. Containers and pods are called by their names.
+/// w shows how fast the selected line would be with less memory, as `agewise whatif` does. It is
+/// simulated from then on using the looks that are made anyway; the first ten only learn which
+/// pages are where. No memory is taken from it. Containers and pods are shown by their names.
 ///
-/// Without --pid or --cgroup it watches every cgroup of the machine. It looks at all memory as often
-/// as the narrowest bin needs; wider bins cost less.
+/// Without --pid or --cgroup it watches every cgroup of the machine. It looks at all memory as
+/// often as the narrowest bin needs; wider bins cost less.
 ///
-/// NO_COLOR is respected: bins then differ by their pattern. To record ages rather than to look at
+/// NO_COLOR is respected: bins then differ by their pattern. To record ages rather than look at
 /// them, use `agewise report --follow`.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
-    /// A process; may be given again, or as a list.
+    /// A process; may be given several times, or as a list.
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pid: Vec<u32>,
 
@@ -54,11 +54,11 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     cgroup: Vec<String>,
 
-    /// Tell cgroups apart down to this many levels.
+    /// List cgroups separately down to this many levels.
     #[arg(long, value_name = "LEVELS", default_value_t = 5)]
     depth: usize,
 
-    /// Count all file memory of cgroups, mapped or not, by the cgroup it is charged to: as
+    /// Count all file memory of cgroups, mapped or not, for the cgroup it is charged to, like
     /// `agewise report --files`.
     #[arg(long, conflicts_with = "pid")]
     files: bool,

@@ -13,7 +13,7 @@ const SLACK_MS: u64 = 2000;
 /// As long without anybody suffering, everything is taken back.
 const CALM_SECONDS: u64 = 60;
 
-/// Who has waited for so long has no limit of the daemon's any more.
+/// A cgroup that has waited for this long no longer has a limit of the daemon's.
 const GIVEN_BACK_SECONDS: u64 = 12;
 
 fn note(kind: &str, inode: u64) -> String {
@@ -90,7 +90,7 @@ impl World {
         std::fs::read_to_string(self.machine.state().join("ledger")).unwrap_or_default()
     }
 
-    /// On the disk, whatever the daemon knows.
+    /// On disk, whatever the daemon knows.
     fn check_noted(&self, name: usize, hold: Hold) {
         let ledger = self.ledger();
         let inode = self.machine.groups[&name].inode;
@@ -117,7 +117,7 @@ impl World {
             "{:?} limits",
             self.text
         );
-        // Only protecting holds back for the sake of others.
+        // Only protection holds back for the sake of others.
         let forbidden = match new.squeezed || new.frozen {
             true => [0, 5, OWN].as_slice(),
             false => &[OWN],
@@ -174,7 +174,7 @@ impl World {
         );
     }
 
-    /// What the daemon keeps does not outgrow what there is.
+    /// What the daemon keeps does not outgrow what exists.
     pub fn check_bounds(&self) {
         let Some(daemon) = &self.daemon else { return };
         let most = self.machine.groups.len() + 1;

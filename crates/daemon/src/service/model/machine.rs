@@ -101,7 +101,7 @@ impl AccessSource for Shown {
 #[derive(Clone, Debug)]
 pub struct Group {
     pub inode: u64,
-    /// `memory.high` as somebody else set it last.
+    /// `memory.high` as last set by somebody else.
     pub high: String,
     /// Frozen by somebody else.
     pub is_frozen: bool,
@@ -190,7 +190,7 @@ impl Machine {
         self.path("state")
     }
 
-    /// A file beside the machine, for configurations and journals.
+    /// A file outside the machine, for configurations and journals.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path(name)
     }
@@ -397,7 +397,7 @@ impl Machine {
         self.list(name);
     }
 
-    /// Somebody else freezes it or lets it go on. One bit cannot tell that two want it frozen.
+    /// Somebody else freezes or thaws it. One bit cannot record that two want it frozen.
     pub fn freeze(&mut self, name: usize, on: bool) {
         if self.faults.contains_key(&Fault::Freeze(name)) {
             return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon against a plain model: whatever happens to it and around it, in any order, what it
-//! did to others is noted, allowed, and undone.
+//! The daemon against a simple model: whatever happens to it and around it, in any order, what it
+//! did to others is recorded, allowed, and undone.
 //!
 //! `make model SEEDS=100 STEPS=10000` runs it for longer than `make test` does.
 
@@ -33,9 +33,9 @@ enum Text {
     /// Acts, and has nowhere to write that down.
     NoJournal,
     Rehearsal,
-    /// Moves memory by rules besides.
+    /// Also moves memory by rules.
     Rules,
-    /// Holds cgroups as small as it does not hurt, besides.
+    /// Also holds cgroups as small as does no harm.
     Shrinks,
     Broken,
     Missing,
@@ -51,13 +51,14 @@ enum Step {
     LoseLeader(usize),
     Exit(usize),
     Migrate(usize, usize),
-    /// Somebody else sets a limit, never one that the daemon sets: nobody could tell them apart.
+    /// Somebody else sets a limit, never one that the daemon sets: the two could not be
+    /// distinguished.
     Limit(usize, u64),
     /// Somebody else freezes a cgroup, or lets it go on.
     Freeze(usize, bool),
-    /// `/web` suffers for so many seconds because another takes its memory.
+    /// `/web` suffers for this many seconds because another takes its memory.
     Hurt(usize, u64),
-    /// Nobody suffers for so many seconds.
+    /// No cgroup suffers for this many seconds.
     Rest(u64),
     /// The clock jumps.
     Jump(u64),
@@ -397,7 +398,7 @@ fn shrink(mut steps: Vec<Step>, why: &str) -> Vec<Step> {
     steps
 }
 
-/// Runs sequences of so many steps, and shrinks one that fails.
+/// Runs sequences of this many steps, and shrinks one that fails.
 fn run(seed: u64, sequences: usize, length: usize) -> Acts {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());

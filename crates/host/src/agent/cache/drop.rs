@@ -13,7 +13,7 @@ use crate::cgroup::Cgroup;
 use crate::error::FileError;
 use crate::pagecache::{Cold, DropLimits, DropReport, Dropper, Mounts};
 
-/// A page goes only if so many looks did not see it accessed, however long those are apart.
+/// A page goes only if this many looks did not see it accessed, however far apart those are.
 pub(super) const LOOKS: usize = 2;
 
 /// Whose file memory a policy takes.
@@ -153,7 +153,7 @@ fn oldest_that_fit(
 }
 
 impl Agent {
-    /// Drops clean file memory of a cgroup that was not accessed for so long, nor in the last
+    /// Drops clean file memory of a cgroup that was not accessed for this long, nor in the last
     /// looks, the oldest first.
     ///
     /// # Errors

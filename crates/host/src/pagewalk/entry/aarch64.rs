@@ -2,8 +2,8 @@
 //! AArch64 with pages of 4 KiB (`arch/arm64/include/asm/pgtable-hwdef.h`, `pgtable-prot.h`,
 //! `pgtable.h`; 6.1 and 6.12).
 //!
-//! The accessed bit is the access flag: set by the MMU where it can (FEAT_HAFDBS), elsewhere by the
-//! kernel, which takes a fault. A page is dirty where software says so, or where it was made
+//! The accessed bit is the access flag: set by the MMU if it can (FEAT_HAFDBS), otherwise by the
+//! kernel, which takes a fault. A page is dirty if software marked it so, or if it was made
 //! writable and the MMU has cleared "read only" since.
 //!
 //! Linux 6.10 moved the mark of pages that are hidden from the MMU, and with it the swap entries.

@@ -20,7 +20,7 @@ use crate::swap::SwapArea;
 
 pub use stat::ZramStat;
 
-/// Why there is no zram device for us.
+/// Why no zram device could be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZramError {
@@ -97,10 +97,10 @@ pub struct ZramDevice {
 }
 
 impl ZramDevice {
-    /// Makes a device and swaps on it. Stale devices of ours go first.
+    /// Creates a device and swaps on it. Stale devices of agewise's own are removed first.
     pub fn create(options: &ZramOptions) -> Result<Self, ZramError> {
         let roots = Roots::default();
-        // One that cannot be removed is in nobody's way.
+        // A device that cannot be removed does no harm.
         let _ = Self::remove_stale();
         let control = roots.sys.join("class/zram-control/hot_add");
         let text = error::read(&control).map_err(|error| {
@@ -120,7 +120,7 @@ impl ZramDevice {
             .trim()
             .parse()
             .map_err(|_| FileError::format(&control, "a device number", &text))?;
-        // From here on whatever fails removes the device again.
+        // From here on any failure removes the device again.
         let mut device = Self {
             roots,
             id,
@@ -152,7 +152,8 @@ impl ZramDevice {
         self.tear_down()
     }
 
-    /// Removes devices of ours whose maker no longer runs; returns how many. Others are not touched.
+    /// Removes devices of agewise's own whose creator no longer runs; returns how many. Others are
+    /// not touched.
     pub fn remove_stale() -> Result<usize, ZramError> {
         let roots = Roots::default();
         let swapped: Vec<u32> = SwapArea::all(&roots.proc)?
@@ -257,7 +258,7 @@ impl ZramDevice {
 
 impl Drop for ZramDevice {
     fn drop(&mut self) {
-        // Nobody is left to tell; `remove` is for those who want to know.
+        // There is nobody left to tell; `remove` is for callers that want to know.
         let _ = self.tear_down();
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DAMON beside a policy, as `--damon USE[:KEY=VALUE…]` asks for it.
+//! DAMON beside a policy, as requested by `--damon USE[:KEY=VALUE…]`.
 
 mod scheme;
 
@@ -29,7 +29,7 @@ pub enum DamonError {
         /// The nearest that exists.
         nearest: Option<&'static str>,
     },
-    /// A part that is no `key=value`.
+    /// A part that is not `key=value`.
     #[error("--damon {of}: `{part}` is not of the form key=value")]
     Form {
         /// The use.
@@ -46,7 +46,7 @@ pub enum DamonError {
         kernel: &'static str,
         /// Why.
         refusal: ParamsError,
-        /// The nearest parameter, where there is none of that name.
+        /// The nearest parameter, if none has that name.
         nearest: Option<&'static str>,
     },
 }
@@ -85,7 +85,7 @@ pub fn uses() -> [(&'static str, &'static str, Vec<ParamLine>); 3] {
         ),
         (
             scheme::Params::NAME,
-            "one scheme of your own; action stat only watches",
+            "one scheme of your own; action stat only observes",
             scheme::Params::default().values(newest),
         ),
     ]
@@ -200,8 +200,8 @@ impl Damon {
         }
     }
 
-    /// Names and meanings of what [`Damon::measured`] tells, in order: kdamond, then each scheme's
-    /// statistics under the names of the kernel's files.
+    /// Names and meanings of what [`Damon::measured`] reports, in order: kdamond, then each
+    /// scheme's statistics under the names of the kernel's files.
     pub fn measures(&self) -> Vec<(&'static str, &'static str)> {
         let files = match &self.what {
             Use::LruSort(_) => lru_sort::Params::READ_ONLY,

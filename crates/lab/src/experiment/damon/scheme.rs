@@ -131,55 +131,55 @@ impl Module for Params {
         ),
         param(
             "min_freq",
-            "accessed in at least so many looks, 1/1000 (0)",
+            "accessed in at least this many looks, 1/1000 (0)",
             |p, text| put(&mut p.freq_permille.0, number(text)),
             |p| p.freq_permille.0.to_string(),
         ),
         param(
             "max_freq",
-            "and in at most so many (1000)",
+            "and in at most this many (1000)",
             |p, text| put(&mut p.freq_permille.1, number(text)),
             |p| p.freq_permille.1.to_string(),
         ),
         param(
             "min_age",
-            "alike for at least so long, us (0)",
+            "unchanged for at least this long, us (0)",
             |p, text| put(&mut p.age_us.0, number(text)),
             |p| p.age_us.0.to_string(),
         ),
         param(
             "max_age",
-            "and for at most so long (no limit)",
+            "and for at most this long (no limit)",
             |p, text| put(&mut p.age_us.1, number(text)),
             |p| p.age_us.1.to_string(),
         ),
         param(
             "min_size",
-            "at least so many bytes (0)",
+            "at least this many bytes (0)",
             |p, text| put(&mut p.size_bytes.0, number(text)),
             |p| p.size_bytes.0.to_string(),
         ),
         param(
             "max_size",
-            "and at most so many (no limit)",
+            "and at most this many (no limit)",
             |p, text| put(&mut p.size_bytes.1, number(text)),
             |p| p.size_bytes.1.to_string(),
         ),
         param(
             "apply_interval",
-            "us between two applications; 0: once an aggregation (0)",
+            "us between two applications; 0: once per aggregation (0)",
             |p, text| put(&mut p.apply_interval_us, number(text)),
             |p| p.apply_interval_us.to_string(),
         ),
         param(
             "quota_sz",
-            "bytes a window it may try; 0: no limit (0)",
+            "bytes per window it may try; 0: no limit (0)",
             |p, text| put(&mut p.quota_bytes, number(text)),
             |p| p.quota_bytes.to_string(),
         ),
         param(
             "weights",
-            "RATE,AGE in the order of regions (1,1)",
+            "weights RATE,AGE in the order of regions (1,1)",
             |p, text| put(&mut p.weights, weights(text)),
             |p| format!("{},{}", p.weights.0, p.weights.1),
         ),
@@ -220,7 +220,7 @@ impl Module for Params {
 }
 
 impl Params {
-    /// The monitor over so many targets.
+    /// The monitor over this many targets.
     ///
     /// # Errors
     /// What the kernel refuses.

@@ -30,7 +30,7 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("swap_out", "pages written to swap"),
     ("file_in", "pages read from files"),
     ("file_out", "pages written to files"),
-    ("direct_reclaims", "allocations that reclaimed themselves"),
+    ("direct_reclaims", "allocations that did direct reclaim"),
     ("oom_kills", "processes killed for lack of memory"),
     (
         "stall_some_ms",
@@ -87,11 +87,11 @@ macro_rules! of_zone {
             ),
             (
                 concat!("zone_", $zone, "_allocated"),
-                "pages the zone gave out",
+                "pages allocated from the zone",
             ),
             (
                 concat!("zone_", $zone, "_skipped"),
-                "pages isolation passed over because of the zone",
+                "pages skipped by isolation because of the zone",
             ),
             (
                 concat!("zone_", $zone, "_evicted_anon"),
@@ -122,7 +122,7 @@ pub const ZONE_MEASURES: [[(&str, &str); 11]; 4] = [
     of_zone!("movable"),
 ];
 
-/// Values of the measures, in the order of [`MEASURES`], then those of zones where there are several,
+/// Values of the measures, in the order of [`MEASURES`], then those of zones if there are several,
 /// then those of DAMON.
 pub type Measured = Vec<f64>;
 
@@ -144,7 +144,7 @@ impl Plan {
     }
 }
 
-/// Indices of the zones with memory; none where there is one only.
+/// Indices of the zones with memory; none if there is only one.
 fn told_apart(nodes: &[[u32; 4]]) -> Vec<usize> {
     let has_pages = |zone: &usize| nodes.iter().any(|node| node[*zone] > 0);
     let zones: Vec<usize> = (0..ZONE_NAMES.len()).filter(has_pages).collect();

@@ -70,7 +70,7 @@ pub enum RunError {
 pub enum Subject {
     /// A workload.
     Workload(Arc<Workload>),
-    /// A trace, and the order given to accesses whose own is not known.
+    /// A trace, and the order given to accesses whose real order is not known.
     Trace(Arc<Replay>, Arrangement),
 }
 
@@ -105,7 +105,7 @@ impl Subject {
     /// `memory.max` unless the plan has another: the workload's own; of a trace, half its pages.
     ///
     /// # Errors
-    /// The workload's is no size.
+    /// The workload's is not a size.
     pub fn memory_pages(&self) -> Result<u64, WorkloadError> {
         match self {
             Subject::Workload(workload) => workload.pages("memory", &workload.memory),

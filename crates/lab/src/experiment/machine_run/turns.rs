@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Turns: who runs next on which CPU, and what an operation does.
+//! Turns: which task runs next on which CPU, and what an operation does.
 
 use std::cmp::Reverse;
 
@@ -19,7 +19,7 @@ impl Run {
     /// later.
     ///
     /// # Errors
-    /// [`RunError`] when a process that starts anew cannot.
+    /// [`RunError`] if a process that restarts cannot.
     pub fn run_until(&mut self, stop_ns: u64) -> Result<(), RunError> {
         if let Some(mut replaying) = self.replay.take() {
             self.replay_until(&mut replaying, stop_ns);
@@ -39,7 +39,7 @@ impl Run {
             {
                 let due_ns = agent.due_ns();
                 let busy_ns = agent.run(&mut self.machine, self.truth.as_ref());
-                // It takes the CPU that is free first, and whoever wants that one waits.
+                // It takes the CPU that is free first, and tasks that want that one wait.
                 let free_first = self.cpu_free_ns.iter_mut().min_by_key(|at| **at);
                 if let Some(free_ns) = free_first {
                     *free_ns = due_ns.max(*free_ns) + busy_ns;
@@ -217,7 +217,7 @@ impl Run {
         }
     }
 
-    /// A process that ended, or was killed, starts anew if its workload says so.
+    /// A process that ended, or was killed, restarts if its workload says so.
     fn start_anew(&mut self, index: usize, at_ns: u64) -> Result<(), RunError> {
         let (kind, left) = (self.tasks[index].kind, self.tasks[index].repeats_left);
         if let (Some(kind), Some(left), Some(workload)) =

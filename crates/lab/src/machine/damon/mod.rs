@@ -61,7 +61,7 @@ pub struct Kdamond {
     regions_sum: u64,
     /// Folio each action met last: one that spans two regions is handled once (7.2).
     last_folio: Vec<(Action, Pfn)>,
-    /// The latest aggregation, kept where somebody wants it.
+    /// The latest aggregation, kept if it is needed.
     snapshot: Option<Snapshot>,
     keeps_snapshots: bool,
 }

@@ -74,8 +74,8 @@ impl<'a> MachineSpace<'a> {
         (listed && folio.lruvec != LruvecId::NONE).then_some(head)
     }
 
-    /// Whether the folio lock, which is only tried, is needed and held by somebody else: always
-    /// for file pages, of some kernels for all mapped ones.
+    /// Whether the folio lock, which is only tried, is needed and held by another task: always for
+    /// file pages, in some kernels for all mapped ones.
     fn is_contended(&self, pfn: Pfn) -> bool {
         let folio = &self.machine.lru.folios[pfn];
         let needs = self.profile.locks_anon_folios || folio.folio_type() == FolioType::File;

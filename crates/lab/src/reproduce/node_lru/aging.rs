@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a page stays as long whatever zone it came from: not measured in the document, but what
-//! it says the fair policy was for, and lists per node make needless.
+//! Whether a page stays equally long whatever zone it came from: not measured in the document, but
+//! the stated purpose of the fair policy, which lists per node make unnecessary.
 
 use super::outcome::compare;
 use crate::reproduce::{Benchmark, Expectation, Figure};

@@ -4,7 +4,8 @@
 //! Before: lists per zone with the fair allocation policy (`classic+zone+fair`). After: lists per
 //! node. Both with the rest of the reclaim of 6.12, the older of the two kernels the lab has, in
 //! which kswapd still writes dirty file pages; and with exact list sizes, since the kernels of the
-//! document did not read them through cgroup statistics. `docs/inside/node-lru.md` tells what came out.
+//! document did not read them through cgroup statistics. The results are in
+//! `docs/inside/node-lru.md`.
 
 mod aging;
 mod bonnie;
@@ -46,7 +47,7 @@ pub(super) static DOCUMENT: Document = Document {
         },
         Variant {
             name: "node+fair",
-            summary: "lists per node, zones still in turn: what the policy costs by itself",
+            summary: "lists per node, zones still in turn: the cost of the policy itself",
         },
     ],
     benchmarks: || {

@@ -248,7 +248,8 @@ fn efficiency(reclaimed: f64, scanned: f64) -> f64 {
     }
 }
 
-/// The `percent`-th percentile of sorted values: the smallest that is not less than so many.
+/// The `percent`-th percentile of sorted values: the smallest value that is not less than that
+/// share of them.
 pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
     sorted

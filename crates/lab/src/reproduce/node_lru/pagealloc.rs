@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! pagealloc: batches of pages allocated and freed, and nothing else.
 //!
-//! The work of choosing a zone is counted and priced by the cost model. What the rest of the
-//! allocator costs is no subject of ours: its level is read off the document's column before, where
-//! a page allocated and freed takes 208 ns, each batch 271 ns more, and pages beyond the per-CPU list
-//! of 186 another 110; a block of two, which has no such list, 350 and 373. Only differences between
-//! before and after are found.
+//! The work of selecting a zone is counted and priced by the cost model. The cost of the rest of
+//! the allocator is not modelled: its level is taken from the document's column before, where a
+//! page allocated and freed takes 208 ns, each batch 271 ns more, and pages beyond the per-CPU list
+//! of 186 another 110; a block of two, which has no such list, 350 and 373. Only differences
+//! between before and after are determined.
 
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
@@ -79,7 +79,7 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
     let mut all: Vec<Benchmark> = of_order(0, &ORDER_0).chain(of_order(1, &ORDER_1)).collect();
     all.push(Benchmark {
         name: "pagealloc/zones".into(),
-        summary: "share of all pages that DMA32 gave".into(),
+        summary: "share of all pages allocated from DMA32".into(),
         figures: vec![
             Figure::lower("DMA32 allocs", "%", Expectation::Figures)
                 .document(100.0 * 28_794_408_561.0 / 77_226_378_259.0, 0.0)
@@ -99,7 +99,7 @@ fn measure(case: &Case, order: u32, batch: u32) -> Measured {
     })
 }
 
-/// What a block takes besides the choice of a zone, in ns.
+/// The cost of a block besides selecting a zone, in ns.
 fn rest_ns(order: u32, batch: f64) -> f64 {
     if order > 0 {
         return 350.0 + 373.0 / batch;

@@ -37,7 +37,7 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
         .iter()
         .map(|&(readers, before, after)| Benchmark {
             name: format!("paralleldd/{readers}"),
-            summary: "files of three times the memory read by so many processes, on flash".into(),
+            summary: "files of three times the memory read by this many processes, on flash".into(),
             figures: vec![
                 Figure::lower("elapsed", "s", Expectation::Figures)
                     .document(before, after)

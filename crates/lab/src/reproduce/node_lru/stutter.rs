@@ -34,7 +34,7 @@ fn late_flusher() -> Benchmark {
     Benchmark {
         name: "stutter/late-flusher".into(),
         summary:
-            "the same where the flusher starts at 60 % dirty: who brings dirty pages to the end"
+            "the same with the flusher starting at 60 % dirty: what brings dirty pages to the end"
                 .into(),
         figures: vec![
             Figure::lower("page writes by reclaim", "pages", Expectation::Figures)

@@ -107,7 +107,7 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
 fn just_above(threads: u32) -> Benchmark {
     Benchmark {
         name: format!("tiobench/just-above-{threads}"),
-        summary: "files of 1.25 times the memory read in order after writing: who keeps old pages"
+        summary: "files of 1.25 times the memory read in order after writing: what keeps old pages"
             .into(),
         figures: vec![Figure::higher("SeqRead", "MB/s", Expectation::Own)],
         measure: Box::new(move |case| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory of results: Parquet files, a cell each, in directories by subject and policy as
-//! Hive names them, so that DuckDB and polars read it in place.
+//! A directory of results: Parquet files, one per cell, in directories by subject and policy with
+//! Hive's naming, so that DuckDB and polars can read it in place.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -26,7 +26,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Makes the directory if there is none, locks it, and looks what is there.
+    /// Creates the directory if missing, locks it, and lists its content.
     ///
     /// # Errors
     /// Another sweep writes to it, it holds other cells and `prune` is not set, or it cannot be
@@ -83,7 +83,7 @@ impl Dataset {
         self.known.len()
     }
 
-    /// Whether a cell was there when it was opened.
+    /// Whether a cell existed when the directory was opened.
     pub(super) fn has(&self, id: &str) -> bool {
         self.known.contains(id)
     }

@@ -42,7 +42,7 @@ struct Cell {
     subject: (usize, String),
 }
 
-/// A cell for whoever runs it elsewhere: all that it takes, and its file.
+/// A cell to be run elsewhere: everything it needs, and its file.
 #[derive(Clone, Debug)]
 pub struct Errand {
     /// Names the cell.
@@ -259,7 +259,8 @@ fn line(values: &Values) -> String {
     parts.join(" ")
 }
 
-/// Workloads and traces under way: each is read when its first cell runs, and let go with its last.
+/// Workloads and traces in progress: each is read when its first cell runs, and released with its
+/// last.
 struct Subjects(Vec<Mutex<Slot>>);
 
 #[derive(Default)]

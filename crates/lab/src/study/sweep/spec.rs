@@ -33,7 +33,7 @@ const KEYS: [&str; 14] = [
     "options",
 ];
 
-/// What only curves are given, besides a `trace`.
+/// Keys that apply only to curves, besides a `trace`.
 pub(super) const OF_CURVES: [&str; 4] = ["points", "sizes", "rate", "samples"];
 
 /// What a cell was given, by key. What is not there is as in `agewise lab run`; with a `trace` in
@@ -141,8 +141,8 @@ fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>,
     }
 }
 
-/// Workloads and traces change slowest, so that each is read once; then the keys as they are
-/// listed.
+/// Workloads and traces change slowest, so that each is read once; then the keys in the listed
+/// order.
 fn place(key: &str) -> usize {
     let key = key.split('.').next().unwrap_or(key);
     KEYS.iter()
@@ -310,7 +310,7 @@ fn product(axes: &[(&String, &Axis)]) -> Result<Vec<Values>, StudyError> {
     Ok(cells)
 }
 
-/// So many different cells at random; fewer where there are no more.
+/// This many different cells at random; fewer if there are no more.
 fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Result<Vec<Values>, StudyError> {
     let mut random = XorShift64Star::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut drawn = BTreeSet::new();
@@ -336,7 +336,7 @@ fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Result<Vec<Values>
     Ok(cells)
 }
 
-/// A condition: values by key, of which one has to be that of the cell.
+/// A condition: values by key, one of which the cell has to have.
 fn condition(table: Table) -> Result<BTreeMap<String, Vec<String>>, StudyError> {
     let list = |(key, axis)| match axis {
         Axis::List(values) => Ok((key, values)),

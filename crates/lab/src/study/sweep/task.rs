@@ -51,7 +51,7 @@ impl Task {
     /// What a cell stands for that was given these values.
     ///
     /// # Errors
-    /// Values that make no sense.
+    /// Invalid values.
     pub(super) fn of(values: &Values, limits: ReadLimits, build: &str) -> Result<Task, StudyError> {
         match values.contains_key(TRACE) {
             true => curve(values, limits, build).map(Task::Curve),

@@ -46,7 +46,7 @@ impl OfCells {
 }
 
 impl Times {
-    /// Of cells that are missing, by their subjects, beside so many that were found.
+    /// Of missing cells, by their subjects, given how many were found.
     pub(super) fn new(missing: impl Iterator<Item = usize>, found: usize) -> Times {
         let mut state = Taken {
             done: found,

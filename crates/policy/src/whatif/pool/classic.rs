@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Active and inactive list, as of Linux 5.9 and later (workingset detection for all pages).
+//! Active and inactive list, as in Linux 5.9 and later (workingset detection for all pages).
 //!
-//! A page comes in on the inactive list. When reclaim finds it used there it goes round once more,
+//! A page enters on the inactive list. When reclaim finds it used there it goes round once more,
 //! and when it finds it used again it becomes active. The active list gives to the inactive one
-//! when it is the longer. A page that comes back after no more evictions than there are active
-//! pages becomes active at once: it would have stayed, had the active ones not been kept.
+//! when it is longer. A page that comes back after no more evictions than there are active pages
+//! becomes active at once: it would have stayed if the active ones had not been kept.
 
 use super::Pool;
 use super::links::{Links, List};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lists of pages by their number: two bytes a link.
+//! Lists of pages by their number: two bytes per link.
 
 use crate::whatif::{NONE, Slot};
 

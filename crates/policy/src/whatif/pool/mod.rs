@@ -2,10 +2,10 @@
 //! Miniature pools: what a memory of one size holds under the kernel's own order of eviction, for
 //! the sampled pages alone.
 //!
-//! They know what the kernel could: that a page was used, not in which order inside a look, and by
-//! accessed bits that it reads when it scans. They are written from what the kernel does
-//! (`docs/inside/whatif.md`), some hundred lines each; the engine of `agewise-kernel` is the model
-//! they are held against in the lab. `policy` cannot use that: it would have to carry folios,
+//! They know only what the kernel could know: that a page was used, but not in which order inside a
+//! look, through accessed bits that it reads when it scans. They are derived from the kernel's
+//! behaviour (`docs/inside/whatif.md`), some hundred lines each; the lab compares them with the
+//! engine of `agewise-kernel`. `policy` cannot use that engine: it would have to carry folios,
 //! zones and cgroups to count a thousand pages.
 
 mod classic;
@@ -26,7 +26,7 @@ pub(super) trait Pools: std::fmt::Debug + Send + Sync {
     /// with the number of the memory and that of the use for each page that had to be brought in.
     fn use_pages(&mut self, capacities: &[u32], used: &[Slot], miss: &mut dyn FnMut(usize, usize));
 
-    /// A page is no more.
+    /// A page is gone.
     fn remove(&mut self, slot: Slot);
 
     /// Bytes taken from the allocator.
@@ -76,7 +76,7 @@ trait Pool: std::fmt::Debug + Send + Sync {
     /// A page is used. False: it had to be brought in.
     fn access(&mut self, slot: Slot) -> bool;
 
-    /// A page is no more.
+    /// A page is gone.
     fn remove(&mut self, slot: Slot);
 
     /// Pages held.

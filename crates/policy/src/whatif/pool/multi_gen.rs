@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The multi-gen LRU: generations, aged by a walk over all accessed bits when only two are left.
 //!
-//! A page comes in with the youngest generation. Eviction takes from the oldest; a page found used
-//! there joins the youngest. With two generations left a walk opens a new one and moves to it all
-//! that was used since the walk before.
+//! A page enters the youngest generation. Eviction takes from the oldest; a page found used there
+//! joins the youngest. With two generations left a walk opens a new one and moves to it everything
+//! that was used since the previous walk.
 
 use super::Pool;
 use super::links::{Links, List};
@@ -11,11 +11,11 @@ use crate::whatif::Slot;
 
 /// Generations at a time, at most.
 const GENERATIONS: usize = 4;
-/// With so many the walk is due.
+/// With this many the walk is due.
 const GENERATIONS_MIN: u32 = 2;
 
 const ABSENT: u8 = u8::MAX;
-/// Accessed bit, beside the list's number.
+/// Accessed bit, next to the list's number.
 const YOUNG: u8 = 0x80;
 
 #[derive(Debug)]

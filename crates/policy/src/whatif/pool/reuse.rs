@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memories of several sizes held by agewise's own order ([`crate::reuse`]), as a budget would.
 //!
-//! What is known of a page does not depend on how much memory there is: one model and one history a
-//! page serve all sizes, and after each look one order, of which each size keeps what fits.
+//! What is known about a page does not depend on how much memory there is: one model and one
+//! history per page serve all sizes, and after each look there is one order, of which each size
+//! keeps what fits.
 
 use super::super::Slot;
 use crate::reuse::{PageHistory, ReuseModel, ReuseParams, Value};
@@ -130,7 +131,7 @@ impl ReusePools {
         order.sort_unstable();
     }
 
-    /// A page is no more.
+    /// A page is gone.
     pub fn remove(&mut self, slot: Slot) {
         self.histories[usize::from(slot)] = PageHistory::default();
         self.memories

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a read or write of a report's file fails, as its errno.
+//! Why a read or write of a report's file fails, with its errno.
 
 use super::super::INTERVALS_MAX;
 

@@ -13,7 +13,7 @@ pub trait Lruvecs {
     fn now_ms(&self) -> u64;
 
     /// The cgroups whose own pages together are those of `root` and everything below it; of all
-    /// cgroups for `None`. Empty if it does not exist (any more).
+    /// cgroups for `None`. Empty if it no longer exists.
     fn subtree(&self, root: Option<&Self::Group>) -> Vec<Self::Group>;
 
     /// When the youngest generation began; `None` if the cgroup is gone.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers and durations as the kernel's files take them.
+//! Numbers and durations as accepted by the kernel's files.
 
 use super::ReportError;
 
@@ -63,7 +63,7 @@ pub(super) fn parse_u32(text: &[u8]) -> Result<u32, ReportError> {
     let value = number.iter().filter_map(value_of).try_fold(0u64, |v, d| {
         v.checked_mul(u64::from(radix))?.checked_add(u64::from(d))
     });
-    // As there: 64 bits that overflow are out of range whatever follows them.
+    // As in the kernel: 64 bits that overflow are out of range regardless of what follows them.
     let value = value.ok_or_else(too_large)?;
     if number.is_empty() || !matches!(rest, b"" | b"\n") {
         return Err(not_a_number());

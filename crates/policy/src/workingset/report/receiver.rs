@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Receivers: who gets the reports of a node sent, like the host side of a balloon. Each has bins,
-//! interval and threshold of its own. In the posted code they overwrite those of the node's files.
+//! Receivers: parties to which the reports of a node are sent, like the host side of a balloon.
+//! Each has bins, interval and threshold of its own. In the posted code they overwrite those of the
+//! node's files.
 
 use super::super::{Histogram, Intervals, OldestPages};
 use super::view::{Subject, View, make};

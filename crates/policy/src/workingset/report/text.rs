@@ -42,7 +42,7 @@ pub fn format_intervals(intervals: &Intervals) -> String {
 /// Reads what was written to a node's `refresh_interval` or `report_threshold`, rounded up to ticks.
 ///
 /// # Errors
-/// `EINVAL` for what is no unsigned number, `ERANGE` beyond 32 bits.
+/// `EINVAL` for anything that is not an unsigned number, `ERANGE` beyond 32 bits.
 pub fn parse_ms(text: &[u8], tick: Tick) -> Result<u64, ReportError> {
     parse_u32(c_string(text)).map(|ms| tick.round_ms(ms))
 }
@@ -56,7 +56,8 @@ pub fn format_ms(ms: u64) -> String {
 /// `N<node>=<ms>`, one node a write. Whether the node has memory is the caller's to check.
 ///
 /// # Errors
-/// `EINVAL` without the leading `N` or the `=` and for what is no number; `ERANGE` beyond 32 bits.
+/// `EINVAL` without the leading `N` or the `=` and for anything that is not a number; `ERANGE`
+/// beyond 32 bits.
 pub fn parse_node_ms(text: &[u8], tick: Tick) -> Result<(u32, u64), ReportError> {
     let text = trim(c_string(text));
     let form = || ReportError::NotANodeSetting { text: shown(text) };

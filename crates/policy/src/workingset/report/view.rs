@@ -9,7 +9,7 @@ pub const MIN_SLEEP_MS: u64 = 10;
 /// And as a part of the interval: a refresh that does not succeed is not tried again before.
 const MIN_SLEEP_PARTS: u64 = 8;
 
-/// `DEF_PRIORITY` of the kernel: the first pass of a reclaim, which is no sign of pressure.
+/// `DEF_PRIORITY` of the kernel: the first pass of a reclaim, which is not a sign of pressure.
 pub const DEF_PRIORITY: u32 = 12;
 
 /// Settings, report and notification of one file.
