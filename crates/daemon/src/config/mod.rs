@@ -64,8 +64,8 @@ pub struct Observe {
     pub cgroups_max: Count<65536>,
     /// Time between looks.
     pub tick: Span,
-    /// Share of one core that all of the daemon may take, percent. If that is too little it looks
-    /// less often.
+    /// Share of one core that looking may take, percent; moving memory is not included. If that is
+    /// too little the daemon looks less often.
     pub cpu_percent: Percent,
     /// Upper bounds of the age bins.
     pub intervals: Bounds,

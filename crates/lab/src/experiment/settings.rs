@@ -380,6 +380,10 @@ pub const SETTINGS: &[Setting] = &[
         "price of a TLB flush on each other CPU (500: as on the local one)"
     ),
     price!(
+        refault_flush_ns,
+        "price of a flush of statistics at a refault under classic, as Linux 5.15 (0: none)"
+    ),
+    price!(
         process_ns,
         "price of creating or ending a process (50000: no source)"
     ),

@@ -270,7 +270,7 @@ impl Machine {
             self.lru.folios[pfn].set(Flag::Swapcache);
         }
         if let Some(shadow) = shadow {
-            self.lru.refault(&self.sys, pfn, shadow, recency);
+            self.refault(pfn, shadow, recency);
         }
         self.enter_lists(pfn, vma);
         self.lru.folios[pfn].set(Flag::Swapcache);

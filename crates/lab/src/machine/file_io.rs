@@ -223,7 +223,7 @@ impl Machine {
     ) -> Result<Pfn, ChargeError> {
         let (pfn, shadow) = self.add_to_cache(process, file, index, effort)?;
         if let Some(shadow) = shadow {
-            self.lru.refault(&self.sys, pfn, shadow, in_fault);
+            self.refault(pfn, shadow, in_fault);
         }
         self.queue_page(pfn, in_fault);
         self.fill(process, file, index, pfn);

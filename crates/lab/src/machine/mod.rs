@@ -45,11 +45,12 @@ mod zone_info;
 mod zram;
 
 use agewise_kernel::classic;
+use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::{MemcgId, MmId, NodeId};
 use agewise_kernel::mglru;
 use agewise_kernel::reclaim::kswapd::Kswapd;
 use agewise_kernel::work::Work;
-use agewise_kernel::{Lru, LruConfig};
+use agewise_kernel::{Lru, LruConfig, Mode};
 
 pub use cgroup::{CgroupError, Resize};
 pub use config::{Arrangement, MachineConfig, Policy, SwapConfig};
@@ -97,6 +98,8 @@ pub struct Machine {
     processes: Vec<Process>,
     /// Accesses by processes so far: to mapped pages, and through descriptors.
     accesses: [u64; 2],
+    /// When the last flush of statistics at a refault ends.
+    flushed_ns: u64,
     /// When the LRU lock is free again, for more than one CPU.
     lock_free_ns: u64,
     /// Time spent waiting for it, in ns.
@@ -156,6 +159,7 @@ impl Machine {
             lru,
             sys,
             processes: Vec::new(),
+            flushed_ns: 0,
             lock_free_ns: 0,
             lock_wait_ns: 0,
             policy_ns: 0,
@@ -263,6 +267,17 @@ impl Machine {
         }
     }
 
+    /// A page comes back that reclaim evicted. Under the classic LRU of Linux 5.15, who brings it
+    /// back flushes the statistics of all cgroups, unless somebody is about it
+    /// (`workingset_refault`).
+    fn refault(&mut self, pfn: Pfn, shadow: u64, fault_with_recency: bool) {
+        if self.lru.mode == Mode::Classic && self.sys.now_ns >= self.flushed_ns {
+            self.sys.now_ns += self.config.cost.refault_flush_ns;
+            self.flushed_ns = self.sys.now_ns;
+        }
+        self.lru.refault(&self.sys, pfn, shadow, fault_with_recency);
+    }
+
     /// Work of the policies begins, to be paid for at its end.
     fn begin_work(&self) -> Begun {
         Begun {
@@ -327,6 +342,34 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refault_under_classic_pays_for_a_flush_that_nobody_is_about() {
+        use address_space::Advice;
+        let run = |policy: &str, flush_ns: u64| {
+            let mut config = MachineConfig::new(4096);
+            config.policy = Policy::parse(policy).unwrap();
+            config.cost.refault_flush_ns = flush_ns;
+            let mut machine = Machine::new(config);
+            let limits = Limits {
+                max_pages: 200,
+                ..Limits::default()
+            };
+            let group = machine.add_memcg(MemcgId::ROOT, "t", limits);
+            let process = machine.add_process(group);
+            let file = machine.add_file(400, MemcgId::ROOT, Advice::Random);
+            for page in 0..800 {
+                machine.read(process, file, page % 400, 1);
+            }
+            let refaults = machine.memcg_events(group).workingset_refault[1];
+            (machine.now_ns(), refaults)
+        };
+        let (free_ns, refaults) = run("classic:6.12", 0);
+        assert!(refaults > 100, "{refaults}");
+        let (priced_ns, _) = run("classic:6.12", 1_000_000);
+        assert_eq!(priced_ns - free_ns, refaults * 1_000_000);
+        assert_eq!(run("mglru:v6", 1_000_000), run("mglru:v6", 0));
+    }
 
     #[test]
     fn who_sleeps_in_reclaim_does_not_hold_the_lock() {

@@ -27,7 +27,8 @@ use serde::Serialize;
 ///
 /// Holding less than is resident requires somewhere for the rest to go: swap for anonymous memory.
 /// Memory that was not used at all in all that time is printed as such: nobody knows when it will
-/// be needed. Page cache that no process maps is not included in any figure; kernel memory is.
+/// be needed. Page cache that no process maps is not included unless --files is given; kernel memory
+/// is.
 ///
 /// With --prometheus, does the same for all cgroups of all machines whose daemons a
 /// Prometheus-compatible server has scraped (http only; for encryption and passwords use a proxy),

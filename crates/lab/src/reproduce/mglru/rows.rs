@@ -40,7 +40,8 @@ struct Group {
 #[serde(deny_unknown_fields)]
 struct RowSpec {
     name: String,
-    /// The order in which the areas called `data`, and the pool that caches one, are touched.
+    /// The order in which the areas called `data`, and the pool that caches one, are touched, but
+    /// for scans.
     order: Option<StreamOrder>,
     theta: Option<f64>,
     deviation: Option<f64>,
@@ -53,6 +54,10 @@ struct RowSpec {
     threads: Option<u32>,
     /// Size of the keys that each task sorts.
     keys: Option<String>,
+    /// Size of the pool.
+    pool: Option<String>,
+    /// Share of the touches that are not those in `order`: what the pool lacks.
+    misses: Option<f64>,
     /// Size of the first file.
     file: Option<String>,
     /// Memory of the machine.
@@ -134,6 +139,21 @@ impl Claim {
     /// Its value in a run.
     pub fn value(&self, values: &Values) -> f64 {
         self.metric.parts().3(values)
+    }
+}
+
+impl RowSpec {
+    fn change(&self, stream: &mut StreamSpec) {
+        let in_order =
+            matches!(&*stream.area, "data" | "pool") && stream.order != StreamOrder::Scan;
+        if in_order {
+            stream.order = self.order.unwrap_or(stream.order);
+            stream.theta = self.theta.unwrap_or(stream.theta);
+            stream.deviation = self.deviation.unwrap_or(stream.deviation);
+        }
+        if let Some(misses) = self.misses {
+            stream.weight = if in_order { 1.0 - misses } else { misses };
+        }
     }
 }
 
@@ -219,16 +239,20 @@ impl Row {
             }
             for area in process.area.iter_mut().filter(|area| area.file.is_none()) {
                 area.huge |= spec.huge;
-                if let (Some(size), "keys") = (&spec.keys, area.name.as_str()) {
-                    area.size = Some(size.clone());
+                let size = match area.name.as_str() {
+                    "keys" => &spec.keys,
+                    "pool" => &spec.pool,
+                    _ => continue,
+                };
+                if size.is_some() {
+                    area.size.clone_from(size);
                 }
             }
-            let streams = process.phase.iter_mut().flat_map(|phase| &mut phase.stream);
-            let follows = |stream: &&mut StreamSpec| matches!(&*stream.area, "data" | "pool");
-            for stream in streams.filter(follows) {
-                stream.order = spec.order.unwrap_or(stream.order);
-                stream.theta = spec.theta.unwrap_or(stream.theta);
-                stream.deviation = spec.deviation.unwrap_or(stream.deviation);
+            for phase in &mut process.phase {
+                phase
+                    .stream
+                    .iter_mut()
+                    .for_each(|stream| spec.change(stream));
             }
         }
         Ok(workload)
