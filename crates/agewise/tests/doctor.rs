@@ -189,3 +189,27 @@ fn with_the_capabilities_of_the_unit_it_sees_what_root_sees() {
         assert_eq!(states[0], states[1], "{name}");
     }
 }
+
+/// Too short a time is not why nothing is known of a process that may not be looked at.
+#[test]
+fn whatif_says_that_a_process_may_not_be_looked_at() {
+    const NAME: &str = "whatif_says_that_a_process_may_not_be_looked_at";
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIPPED {NAME}: only root can give up rights");
+    }
+    let (_dir, binary) = for_all();
+    let ours = std::process::id().to_string();
+    let output = Command::new(&binary)
+        .args(["whatif", "--duration", "1s", "--pid", &ours])
+        .uid(65_534)
+        .gid(65_534)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("nothing is known yet: cannot read /proc/"),
+        "{said}"
+    );
+    assert!(said.contains("Permission denied"), "{said}");
+}

@@ -107,6 +107,30 @@ fn kept_curves_become_requests_with_their_reason() {
     );
 }
 
+/// What was cut short is no answer to rely on: the status says so.
+#[test]
+fn interrupted_it_prints_what_is_known_and_says_so() {
+    let state = tempfile::tempdir().expect("a directory");
+    let child = Command::new(AGEWISE)
+        .args(["recommend", "--cgroup", "/", "--duration", "5m"])
+        .env("STATE_DIRECTORY", state.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("agewise runs");
+    // Long enough for two looks.
+    std::thread::sleep(Duration::from_secs(6));
+    let pid = rustix::process::Pid::from_child(&child);
+    let sent = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    let output = child.wait_with_output().expect("ours");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_known = String::from_utf8_lossy(&output.stdout).contains("request");
+    match output.status.code() {
+        Some(1) => println!("SKIPPED interrupted: {said}"),
+        code => assert!(sent.is_ok() && is_known && code == Some(143), "{output:?}"),
+    }
+}
+
 #[test]
 fn damaged_or_missing_histories_are_said() {
     let state = state();

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use agewise_host::access::{AccessError, AccessSource, Resolution};
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
-use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
+use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits, name};
 use agewise_host::clear::{ClearPolicy, Means};
 use agewise_host::pagecache::FileAges;
 use agewise_host::root::Roots;
 use agewise_host::source::{self, Open, Source};
-use agewise_host::untrusted::Untrusted;
 use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::{Intervals, OldestPages};
 use agewise_trace::suggest::nearest;
@@ -185,8 +184,7 @@ pub fn open_cgroup(hierarchy: &Hierarchy, given: &str) -> anyhow::Result<Cgroup>
     let near = nearest(path, names()).or_else(|| names().find(|other| last(other) == last(path)));
     match near {
         Some(near) => {
-            let near = Untrusted::from(near);
-            anyhow::bail!("{error}; did you mean {}?", near.terminal())
+            anyhow::bail!("{error}; did you mean {}?", name::shown(near).terminal())
         }
         None => Err(error.into()),
     }

@@ -192,13 +192,13 @@ fn found(
 ) -> anyhow::Result<Found> {
     let curves = what_if.curves();
     if curves.observed_ms == 0 || curves.full_bytes == 0 {
-        let why = agent
+        let gone = agent
             .subjects()
-            .find_map(|(subject, _)| subject.gone.clone());
+            .find_map(|(subject, _)| subject.gone.as_deref());
+        let why = gone.or_else(|| agent.spaces().find_map(|space| space.trouble()));
         bail!(
             "nothing is known yet: {}",
-            why.as_deref()
-                .unwrap_or("it was not watched for long enough")
+            why.unwrap_or("it was not watched for long enough")
         );
     }
     Ok(Found {

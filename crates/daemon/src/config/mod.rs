@@ -358,23 +358,7 @@ impl Config {
                     .to_owned(),
             );
         }
-        let no_file = |path: &&PathBuf| !path.is_absolute() || path.file_name().is_none();
-        if let Some(path) = self.protect.ledger.as_ref().filter(no_file) {
-            return Err(format!(
-                "protect.ledger: {} is not an absolute path of a file",
-                path.display()
-            ));
-        }
-        let is_prom = |path: &&PathBuf| {
-            path.is_absolute() && path.extension().is_some_and(|end| end == "prom")
-        };
-        if let Some(path) = self.metrics.textfile.as_ref().filter(|path| !is_prom(path)) {
-            return Err(format!(
-                "metrics.textfile: {} is not an absolute path that ends with .prom, which is what \
-                 node_exporter reads",
-                path.display()
-            ));
-        }
+        self.check_paths()?;
         let protect = &self.protect;
         let lists = [&self.observe.cgroups, &protect.cgroups, &protect.spare]
             .into_iter()
@@ -400,6 +384,34 @@ impl Config {
         Matcher::new(self)
             .map(drop)
             .map_err(|error| format!("cgroups: the patterns are too large together: {error}"))
+    }
+
+    fn check_paths(&self) -> Result<(), String> {
+        let no_file = |path: &&PathBuf| !path.is_absolute() || path.file_name().is_none();
+        if let Some(path) = self.protect.ledger.as_ref().filter(no_file) {
+            return Err(format!(
+                "protect.ledger: {} is no absolute path of a file",
+                path.display()
+            ));
+        }
+        let journal = &self.journal.file;
+        if journal.file_name().is_none() {
+            return Err(format!(
+                "journal.file: '{}' is no path of a file: give one, or - for standard output",
+                journal.display()
+            ));
+        }
+        let is_prom = |path: &&PathBuf| {
+            path.is_absolute() && path.extension().is_some_and(|end| end == "prom")
+        };
+        if let Some(path) = self.metrics.textfile.as_ref().filter(|path| !is_prom(path)) {
+            return Err(format!(
+                "metrics.textfile: {} is no absolute path that ends with .prom, which is what \
+                 node_exporter reads",
+                path.display()
+            ));
+        }
+        Ok(())
     }
 
     /// Whether the page cache is followed at ticks: asked for, or a rule acts upon it then.

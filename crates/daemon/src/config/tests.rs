@@ -154,6 +154,17 @@ fn errors_carry_line_and_key() {
 }
 
 #[test]
+fn a_journal_that_cannot_be_a_file_is_refused() {
+    for file in ["", "/", ".."] {
+        let error = error(&format!("[journal]\nfile = '{file}'\n"));
+        assert!(
+            error.contains(&format!("journal.file: '{file}'")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_file_that_is_missing_or_endless_says_so() {
     let missing = Config::read(Path::new("/nonexistent/agewise.toml")).unwrap_err();
     assert!(missing.to_string().contains("/nonexistent/agewise.toml"));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whom metrics are about.
 
+use agewise_host::cgroup::name;
 use agewise_host::container::Container;
 use agewise_host::untrusted::Untrusted;
 
@@ -24,13 +25,12 @@ impl Row<'_> {
 
 /// What identifies a subject, and the names of its container or pod, which survive a restart.
 pub(super) fn labels_of(subject: &SubjectView) -> Labels {
-    let kind = if subject.is_cgroup {
-        "cgroup"
+    let (kind, name) = if subject.is_cgroup {
+        ("cgroup", name::shown(&subject.name))
     } else {
-        "process"
+        ("process", Untrusted::from(&*subject.name))
     };
-    let name = Untrusted::from(&*subject.name).terminal().to_string();
-    let mut labels = vec![(kind, name)];
+    let mut labels = vec![(kind, name.terminal().to_string())];
     labels.extend(names(subject, STABLE));
     labels
 }

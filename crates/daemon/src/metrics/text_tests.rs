@@ -2,8 +2,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use agewise_host::cgroup;
 use agewise_host::container::Container;
-use agewise_host::untrusted::Untrusted;
 use agewise_policy::budget::{Gain, Verdict};
 use agewise_policy::statistics::Change;
 use proptest::prelude::*;
@@ -304,6 +304,17 @@ fn who_names_openmetrics_gets_it() {
     }
 }
 
+/// `report`, the metrics and the page call a cgroup alike: what is not UTF-8 is escaped once.
+#[test]
+fn a_name_that_is_not_utf8_is_escaped_once() {
+    let mut snapshot = demo::snapshot(3, 50_000);
+    snapshot.subjects.truncate(1);
+    snapshot.subjects[0].name = Arc::from(r"/hog\xff");
+    let text = text_of(&snapshot, ALL, Syntax::OpenMetrics);
+    assert!(text.contains(r#"cgroup="/hog\\xff""#), "{text}");
+    assert!(!text.contains("x5c"), "{text}");
+}
+
 proptest! {
     /// Cgroups may have any name: each comes back as terminals show it, without anything hidden.
     #[test]
@@ -317,7 +328,7 @@ proptest! {
             let series = parse(&text, syntax);
             let hidden = |c: char| c != '\n' && agewise_host::untrusted::is_hidden(c);
             prop_assert!(!text.contains(hidden));
-            let shown = Untrusted::from(name.as_str()).terminal().to_string();
+            let shown = cgroup::name::shown(&name).terminal().to_string();
             let found = sum(&series, "agewise_resident_bytes", &[("cgroup", &shown)]);
             let [anon, file] = snapshot.subjects[1].resident_bytes();
             prop_assert_eq!(found, (anon + file) as f64);

@@ -61,6 +61,12 @@ fn the_page_fetches_nothing_from_elsewhere_and_needs_nothing_the_policy_forbids(
     assert_eq!(ask(&mut pages, "/../etc/passwd", "").status, 404);
 }
 
+/// A width of the window is that of its scroll bar as well: the page could be moved sideways.
+#[test]
+fn nothing_is_as_wide_as_the_window() {
+    assert!(!super::STYLE.contains("vw"));
+}
+
 #[test]
 fn a_snapshot_has_the_field_names_of_reports() {
     let hub = hub();

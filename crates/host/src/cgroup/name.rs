@@ -6,6 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::untrusted::Untrusted;
+
 /// A path as text: bytes that are not UTF-8 as `\xff`. A backslash is itself, except where it would
 /// then read as such an escape: there it is `\x5c`. So [`from_text`] gives the path back, and two
 /// paths never have the same text.
@@ -56,6 +58,11 @@ pub fn from_text(text: &OsStr) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
+/// What [`text`] stands for, to be shown: bytes that are escaped already are not escaped once more.
+pub fn shown(text: &str) -> Untrusted {
+    Untrusted::from(from_text(OsStr::new(text)).as_path())
+}
+
 /// The byte of an escape at the start of `text`: one that cannot occur in ASCII, or a backslash.
 /// Other sequences that start like this (`\x2d` in names of systemd) are not escapes of ours.
 fn escape(text: &[u8]) -> Option<u8> {
@@ -91,6 +98,11 @@ mod tests {
         }
         assert_eq!(text(&path(b"/hog\xff")), r"/hog\xff");
         assert_eq!(text(&path(b"/hog\xc3")), r"/hog\xc3");
+        // Shown as it is, once.
+        for name in [&b"/hog\xff"[..], br"/hog\xff", b"/hog\x1b", br"/hog\x1b"] {
+            let once = Untrusted::from(name).terminal().to_string();
+            assert_eq!(shown(&text(&path(name))).terminal().to_string(), once);
+        }
         // A name that looks the same is another one.
         assert_eq!(text(Path::new(r"/hog\xff")), r"/hog\x5cxff");
         assert_eq!(text(Path::new(r"/hog\x5cxff")), r"/hog\x5cx5cxff");

@@ -9,6 +9,7 @@ mod seen;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use agewise_cli::whatif::Watching;
 use agewise_host::container::Container;
@@ -42,7 +43,7 @@ use serde::Serialize;
 /// krr prints with `-f json`.
 ///
 /// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched; 2 a
-/// wrong argument.
+/// wrong argument; 128 + the signal when interrupted (what was known by then is printed).
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["cgroup", "all", "prometheus"]))]
 pub struct Args {
@@ -223,9 +224,10 @@ fn reason(said: &Recommendation, args: &Args) -> String {
 /// # Errors
 /// Nothing is known of what was asked for.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut stop = None;
     let all = match &args.prometheus {
         Some(url) => fleet::all(url, args)?,
-        None => seen::all(args)?,
+        None => seen::all(args, &mut stop)?,
     };
     let records: Vec<Record> = all
         .iter()
@@ -242,7 +244,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Vpa => print::json(&mut out, &[kubernetes::vpa(&records)])?,
         Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,
     }
-    Ok(ExitCode::SUCCESS)
+    let signal = stop.and_then(|stop| stop.requested());
+    Ok(signal.map_or(ExitCode::SUCCESS, |signal| {
+        ExitCode::from(Stop::exit_code(signal))
+    }))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use std::io::Write;
 
 use agewise_cli::{output, units};
+use agewise_host::cgroup::name;
 use agewise_host::container::Container;
 use agewise_host::untrusted::Untrusted;
 use serde::Serialize;
@@ -80,17 +81,18 @@ pub(super) fn text(
     )?;
     for record in records {
         let host = record.host.as_deref().map(|host| format!("{host} "));
-        let name = Untrusted::from(format!("{}{}", host.unwrap_or_default(), record.cgroup));
+        let host = Untrusted::from(host.unwrap_or_default());
         let percent = |share: f64| format!("{:.3} %", share * 100.0);
         writeln!(
             out,
-            "{:>12} {:>12} {:>12} {:>10} {:>10}  {}",
+            "{:>12} {:>12} {:>12} {:>10} {:>10}  {}{}",
             units::bytes_text(record.resident_bytes),
             units::bytes_text(record.request_bytes),
             units::bytes_text(record.limit_bytes),
             percent(record.wait_ratio),
             record.wait_high.map_or("?".to_owned(), percent),
-            name.terminal(),
+            host.terminal(),
+            name::shown(&record.cgroup).terminal(),
         )?;
         if let Some(title) = record.container.as_ref().and_then(Container::title) {
             writeln!(out, "{:>12} {}", "", title.terminal())?;

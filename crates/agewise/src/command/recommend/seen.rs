@@ -19,9 +19,10 @@ use anyhow::{Context, bail};
 
 use super::{Args, Seen};
 
-/// All that was asked for, with the names of containers.
-pub(super) fn all(args: &Args) -> anyhow::Result<Vec<Seen>> {
-    let mut all = unnamed(args)?;
+/// All that was asked for, with the names of containers. `stop` is there once one has to be
+/// watched; an end that is asked for meanwhile leaves out those that come after.
+pub(super) fn all(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
+    let mut all = unnamed(args, stop)?;
     let mut containers = Containers::new(&ProcRoot::default());
     let found = containers.look(all.iter().map(|seen| Path::new(&seen.cgroup)));
     for (seen, container) in all.iter_mut().zip(found) {
@@ -30,7 +31,7 @@ pub(super) fn all(args: &Args) -> anyhow::Result<Vec<Seen>> {
     Ok(all)
 }
 
-fn unnamed(args: &Args) -> anyhow::Result<Vec<Seen>> {
+fn unnamed(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
     if SwapArea::all(&ProcRoot::default()).is_ok_and(|areas| areas.is_empty()) {
         agewise_cli::note!("no swap: anonymous memory cannot leave without it");
     }
@@ -45,7 +46,6 @@ fn unnamed(args: &Args) -> anyhow::Result<Vec<Seen>> {
         return of_all(&known, state);
     }
     let mut all = Vec::new();
-    let mut stop = None;
     // Each once, in the order given.
     let mut names = BTreeSet::new();
     for given in &args.cgroup {
@@ -67,10 +67,13 @@ fn unnamed(args: &Args) -> anyhow::Result<Vec<Seen>> {
         let seen = match (kept.flatten(), opened) {
             (Some(history), _) => known.seen(name, &history),
             (None, Some(Ok(cgroup))) => {
-                if stop.is_none() {
-                    stop = Some(Stop::install()?);
+                let stop: &Stop = match stop {
+                    Some(stop) => stop,
+                    None => stop.insert(Stop::install()?),
+                };
+                if stop.requested().is_some() {
+                    break;
                 }
-                let stop = stop.as_ref().context("just installed")?;
                 known.look(args, &cgroup, stop)?
             }
             (None, Some(Err(error))) => return Err(error),
