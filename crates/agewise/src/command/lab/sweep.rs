@@ -59,7 +59,8 @@ pub struct Args {
     #[arg(long)]
     pub prune: bool,
     /// Threads; one a processor when not given.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
+          value_parser = super::jobs())]
     pub jobs: usize,
     /// Memory for what is kept of a trace, such as 2G; more is refused. A quarter of the memory of
     /// this machine unless given.

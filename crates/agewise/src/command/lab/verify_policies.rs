@@ -46,7 +46,8 @@ pub struct Args {
     pub trace: Vec<String>,
 
     /// Threads; one a processor when not given.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
+          value_parser = super::jobs())]
     pub jobs: usize,
 
     /// Text sums up by policy; json and csv have one record a row.
