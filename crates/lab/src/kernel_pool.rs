@@ -26,7 +26,7 @@ macro_rules! kernel_policy {
             name: $text,
             aliases: $alias,
             summary: $summary,
-            simulation: Simulation::Online(|capacity| {
+            simulation: Simulation::OnlineFrom(CAPACITY_MIN, |capacity| {
                 let policy = machine::Policy::parse($policy);
                 let policy = policy.unwrap_or_default();
                 Box::new(KernelPool::new(capacity, policy, $mapped))
@@ -120,6 +120,10 @@ impl Yardstick for KernelPolicy {
         count_misses_among(trace, capacity, counts, |pages| {
             Box::new(KernelPool::new(pages, self.policy, self.mapped))
         })
+    }
+
+    fn capacity_min(&self) -> usize {
+        CAPACITY_MIN
     }
 
     fn source_sha256(&self) -> Option<&str> {

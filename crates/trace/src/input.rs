@@ -277,18 +277,28 @@ impl Input {
         self.offset += bytes as u64;
     }
 
-    fn fill_or_error(&mut self) -> Result<(), TraceError> {
-        let result = match self.pending.take() {
-            Some(error) => Err(error),
-            None => self.fill(),
+    /// The error of the decompressor that looking ahead ran into.
+    ///
+    /// # Errors
+    /// [`TraceError::Read`].
+    pub fn refuse_damaged(&mut self) -> Result<(), TraceError> {
+        let Some(source) = self.pending.take() else {
+            return Ok(());
         };
-        let bytes = self.offset + (self.end - self.start) as u64;
-        result.map_err(|source| TraceError::Read {
+        Err(TraceError::Read {
             path: self.path.clone(),
-            offset: bytes,
+            offset: self.offset + (self.end - self.start) as u64,
             content: self.compression.name(),
             source,
-        })?;
+        })
+    }
+
+    fn fill_or_error(&mut self) -> Result<(), TraceError> {
+        if self.pending.is_none() {
+            self.pending = self.fill().err();
+        }
+        self.refuse_damaged()?;
+        let bytes = self.offset + (self.end - self.start) as u64;
         let most = self
             .file_bytes
             .load(Ordering::Relaxed)
@@ -367,6 +377,26 @@ mod tests {
             }
         };
         assert!(lines > 1000 && error.contains("gzip"), "{lines} {error}");
+    }
+
+    /// Compressed in one block, so that not one byte comes out of what is left of it.
+    #[test]
+    fn a_damaged_file_is_not_called_empty() {
+        let text: String = (0..5000).map(|n| format!("{}\n", n * n % 997)).collect();
+        let whole = zstd::encode_all(text.as_bytes(), 3).unwrap();
+        let mut input = input(&whole[..whole.len() - 20]);
+        let error = crate::registry::detect(&mut input).err().unwrap();
+        assert!(
+            matches!(
+                error,
+                TraceError::Read {
+                    content: "zstd",
+                    offset: 0,
+                    ..
+                }
+            ),
+            "{error}"
+        );
     }
 
     #[test]

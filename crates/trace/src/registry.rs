@@ -75,7 +75,7 @@ pub fn by_file_name(path: &Path) -> Option<&'static Format> {
 /// The format the content shows, then the one the file name hints at.
 ///
 /// # Errors
-/// [`TraceError::UnknownFormat`] when neither does.
+/// [`TraceError::UnknownFormat`] when neither does, [`TraceError::Read`] where nothing can be read.
 pub fn detect(input: &mut Input) -> Result<&'static Format, TraceError> {
     let head = input.peek(4096).to_vec();
     let by_content = || {
@@ -87,6 +87,10 @@ pub fn detect(input: &mut Input) -> Result<&'static Format, TraceError> {
     // A name that fits is believed unless the content is unmistakably of another format.
     if let Some(format) = by_content().or_else(|| by_file_name(input.path())) {
         return Ok(format);
+    }
+    // What is damaged in its first block shows nothing.
+    if head.is_empty() {
+        input.refuse_damaged()?;
     }
     let hint = if head.is_empty() {
         "the file is empty".to_string()

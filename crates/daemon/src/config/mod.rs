@@ -390,14 +390,14 @@ impl Config {
         let no_file = |path: &&PathBuf| !path.is_absolute() || path.file_name().is_none();
         if let Some(path) = self.protect.ledger.as_ref().filter(no_file) {
             return Err(format!(
-                "protect.ledger: {} is no absolute path of a file",
+                "protect.ledger: {} is not an absolute path of a file",
                 path.display()
             ));
         }
         let journal = &self.journal.file;
         if journal.file_name().is_none() {
             return Err(format!(
-                "journal.file: '{}' is no path of a file: give one, or - for standard output",
+                "journal.file: '{}' is not the path of a file: give one, or - for standard output",
                 journal.display()
             ));
         }
@@ -406,7 +406,7 @@ impl Config {
         };
         if let Some(path) = self.metrics.textfile.as_ref().filter(|path| !is_prom(path)) {
             return Err(format!(
-                "metrics.textfile: {} is no absolute path that ends with .prom, which is what \
+                "metrics.textfile: {} is not an absolute path that ends with .prom, which is what \
                  node_exporter reads",
                 path.display()
             ));

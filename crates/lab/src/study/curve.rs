@@ -56,6 +56,16 @@ enum Pages {
     Samples(Samples),
 }
 
+impl Pages {
+    /// Different pages; estimated from samples.
+    fn footprint(&self) -> u64 {
+        match self {
+            Pages::All(dense) => dense.page_count() as u64,
+            Pages::Samples(samples) => samples.footprint_pages(),
+        }
+    }
+}
+
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct CurveOutcome {
@@ -96,6 +106,10 @@ impl Yardstick for Stoppable {
 
     fn is_stack(&self) -> bool {
         self.policy.is_stack()
+    }
+
+    fn capacity_min(&self) -> usize {
+        self.policy.capacity_min()
     }
 
     fn source_sha256(&self) -> Option<&str> {
@@ -176,26 +190,53 @@ impl CurveRequest {
             .collect();
         let name = short_name(&self.trace);
         let started = Instant::now();
+        let sizes = self.sizes(trace.pages.footprint());
         let curves = match &trace.pages {
-            Pages::All(dense) => {
-                let sizes = self.sizes(dense.page_count() as u64);
-                exact(name, dense, &policies, &sizes)
-            }
-            Pages::Samples(samples) => {
-                let sizes = self.sizes(samples.footprint_pages());
-                sampled(name, samples, &policies, &sizes)
-            }
+            Pages::All(dense) => exact(name, dense, &policies, &sizes),
+            Pages::Samples(samples) => sampled(name, samples, &policies, &sizes),
         };
         if stop.load(Ordering::Relaxed) {
             return Err(StudyError::Stopped);
         }
+        let mut notes = trace.notes.clone();
+        notes.extend(self.left_out(&curves, sizes.len()));
+        let cells = self.describe(&curves, &trace.sha256);
+        let drawn = curves.into_iter().zip(cells);
+        let (curves, cells): (Vec<_>, Vec<_>) =
+            drawn.filter(|(curve, _)| !curve.points.is_empty()).unzip();
+        if curves.is_empty() && !self.policies.is_empty() {
+            return Err(StudyError::Argument(notes.join("; ")));
+        }
         Ok(CurveOutcome {
-            cells: self.describe(&curves, &trace.sha256),
+            cells,
             curves,
-            notes: trace.notes.clone(),
+            notes,
             decoded_in: trace.decoded_in,
             counted_in: started.elapsed(),
         })
+    }
+
+    /// What is to be said of policies that cannot have each of `sizes` sizes.
+    fn left_out(&self, curves: &[Curve], sizes: usize) -> Option<String> {
+        let short = curves.iter().zip(&self.policies);
+        let short = short.filter(|(curve, _)| curve.points.len() < sizes);
+        let (names, fewest): (Vec<&str>, Vec<usize>) = short
+            .map(|(curve, policy)| (curve.policy.as_str(), policy.capacity_min()))
+            .unzip();
+        let fewest = *fewest.iter().max()?;
+        let why = match self.sampling {
+            // The size of a sample is rounded.
+            Some(plan) => {
+                let pages = ((fewest as f64 - 0.5) / plan.rate).ceil();
+                format!("{pages} pages, which are {fewest} of a sample")
+            }
+            None => format!("{fewest} pages"),
+        };
+        let names = names.join(", ");
+        Some(format!(
+            "{}: without sizes of {names} below {why}: no memory cgroup is that small",
+            self.trace
+        ))
     }
 
     fn sizes(&self, footprint_pages: u64) -> Vec<usize> {
@@ -280,5 +321,60 @@ impl CurveOutcome {
             rows.extend(curve.points.iter().map(row));
         }
         Table { columns, rows }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::yardstick;
+
+    /// A loop over 1000 pages.
+    fn request(policies: &str, sizes: &[usize], sampling: Option<SamplingPlan>) -> CurveRequest {
+        let trace = std::env::temp_dir().join(format!("curve-{}.trace", std::process::id()));
+        let text: String = (0..20_000).map(|n| format!("{}\n", n % 1000)).collect();
+        std::fs::write(&trace, text).unwrap();
+        CurveRequest {
+            trace: trace.to_string_lossy().into_owned(),
+            reading: Reading::default(),
+            policies: yardstick::parse_list(policies).unwrap(),
+            sizes: sizes.iter().map(|&pages| SizeSpec::Pages(pages)).collect(),
+            points: 1,
+            sampling,
+            build: "unknown".to_owned(),
+        }
+    }
+
+    fn sizes_of(outcome: &CurveOutcome) -> Vec<(&str, Vec<u64>)> {
+        let cells = outcome.cells.iter();
+        let cells = cells.map(|of| (of.cell.policy.as_str(), of.cell.sizes_pages.clone()));
+        cells.collect()
+    }
+
+    #[test]
+    fn no_cgroup_is_smaller_than_64_pages() {
+        let run = |request: CurveRequest| request.run(&Arc::default());
+        let outcome = run(request("opt,mglru-7.2", &[10, 63, 64, 500], None)).unwrap();
+        let sizes = sizes_of(&outcome);
+        assert_eq!(
+            sizes,
+            [("opt", vec![10, 63, 64, 500]), ("mglru-7.2", vec![64, 500])]
+        );
+        assert!(
+            outcome.notes[0].contains("mglru-7.2 below 64 pages"),
+            "{:?}",
+            outcome.notes
+        );
+        let outcome = run(request("lru,classic", &[10], None)).unwrap();
+        assert_eq!(sizes_of(&outcome), [("lru", vec![10])]);
+        let error = run(request("classic", &[10], None)).unwrap_err();
+        assert!(error.to_string().contains("below 64 pages"), "{error}");
+        let plan = SamplingPlan::new(0.25, 4).unwrap();
+        let outcome = run(request("lru,classic", &[200, 253, 254], Some(plan))).unwrap();
+        let sizes = sizes_of(&outcome);
+        assert_eq!(
+            sizes,
+            [("lru", vec![200, 253, 254]), ("classic", vec![254])]
+        );
     }
 }

@@ -3,7 +3,7 @@
 
 use rayon::prelude::*;
 
-use super::{Curve, Point, StackDistances};
+use super::{Curve, Point, StackDistances, possible};
 use crate::DenseTrace;
 use crate::yardstick::Yardstick;
 
@@ -19,8 +19,9 @@ pub fn exact(
     policies
         .par_iter()
         .map(|spec| {
+            let sizes = possible(spec, sizes, |size| size);
             let misses = if spec.is_stack() && sizes.len() > 1 {
-                StackDistances::of(trace).misses(sizes)
+                StackDistances::of(trace).misses(&sizes)
             } else {
                 sizes
                     .par_iter()

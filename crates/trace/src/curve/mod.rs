@@ -16,6 +16,8 @@ pub use sampled::{Samples, SamplingPlan, read_samples, sampled};
 pub use sizes::{SizeSpec, spread_sizes};
 pub use stack_distance::StackDistances;
 
+use crate::yardstick::Yardstick;
+
 /// One point of a curve.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
@@ -40,8 +42,14 @@ pub struct Curve {
     pub footprint_pages: u64,
     /// Share of the pages in each sample; `None` when counted.
     pub sampling_rate: Option<f64>,
-    /// By size, rising.
+    /// By size, rising; only of sizes that the policy's pool can have.
     pub points: Vec<Point>,
+}
+
+/// Those of the sizes whose pool, `scaled` as it is simulated, the policy can have.
+fn possible(spec: &impl Yardstick, sizes: &[usize], scaled: impl Fn(usize) -> usize) -> Vec<usize> {
+    let is_possible = |size: &usize| scaled(*size) >= spec.capacity_min();
+    sizes.iter().copied().filter(is_possible).collect()
 }
 
 impl Curve {

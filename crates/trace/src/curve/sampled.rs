@@ -13,7 +13,7 @@
 use rayon::prelude::*;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use super::{Curve, Point, StackDistances};
+use super::{Curve, Point, StackDistances, possible};
 use crate::yardstick::Yardstick;
 use crate::{AccessStream, DenseTrace, PageIndex, TraceError, hash};
 
@@ -128,10 +128,8 @@ pub fn sampled(
     sizes: &[usize],
 ) -> Vec<Curve> {
     let rate = samples.plan.rate;
-    let scaled: Vec<usize> = sizes
-        .iter()
-        .map(|&size| ((size as f64 * rate).round() as usize).max(1))
-        .collect();
+    let scaled = |size: usize| ((size as f64 * rate).round() as usize).max(1);
+    let sizes_of = |spec| possible(spec, sizes, scaled);
     let jobs: Vec<(usize, usize)> = (0..policies.len())
         .flat_map(|policy| (0..samples.traces.len()).map(move |sample| (policy, sample)))
         .collect();
@@ -140,13 +138,12 @@ pub fn sampled(
         .with_max_len(1)
         .map(|&(policy, sample)| {
             let (spec, trace) = (&policies[policy], &samples.traces[sample]);
+            let scaled: Vec<usize> = sizes_of(spec).into_iter().map(scaled).collect();
             if spec.is_stack() {
                 StackDistances::of(trace).misses(&scaled)
             } else {
-                scaled
-                    .iter()
-                    .map(|&size| spec.misses(trace, size))
-                    .collect()
+                let misses = |&size: &usize| spec.misses(trace, size);
+                scaled.iter().map(misses).collect()
             }
         })
         .collect();
@@ -160,24 +157,23 @@ pub fn sampled(
             accesses: samples.accesses,
             footprint_pages: samples.footprint_pages(),
             sampling_rate: Some(rate),
-            points: sizes
-                .iter()
-                .enumerate()
-                .map(|(at, &size_pages)| {
-                    let estimates: Vec<f64> = by_sample
-                        .iter()
-                        .map(|misses| misses[at] as f64 / rate)
-                        .collect();
-                    let (misses, misses_error) = mean_and_error(&estimates);
-                    Point {
-                        size_pages,
-                        misses,
-                        misses_error,
-                    }
-                })
-                .collect(),
+            points: points(&sizes_of(spec), by_sample, rate),
         })
         .collect()
+}
+
+/// A point a size, of the misses in each sample.
+fn points(sizes: &[usize], by_sample: &[Vec<u64>], rate: f64) -> Vec<Point> {
+    let point = |(at, &size_pages): (usize, &usize)| {
+        let estimates = by_sample.iter().map(|misses| misses[at] as f64 / rate);
+        let (misses, misses_error) = mean_and_error(&estimates.collect::<Vec<f64>>());
+        Point {
+            size_pages,
+            misses,
+            misses_error,
+        }
+    };
+    sizes.iter().enumerate().map(point).collect()
 }
 
 /// The mean and half the width of its 95 % confidence interval.

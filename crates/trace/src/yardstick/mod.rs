@@ -53,6 +53,8 @@ pub type Counts<'a> = &'a dyn Fn(usize) -> bool;
 pub enum Simulation {
     /// Access by access; the argument is the capacity in pages, at least 1.
     Online(fn(usize) -> Box<dyn Policy>),
+    /// As online, but there are no pools of less pages than the first argument.
+    OnlineFrom(usize, fn(usize) -> Box<dyn Policy>),
     /// Knows the future: misses of a trace for one capacity, of those accesses that count.
     Offline(fn(&DenseTrace, usize, Counts<'_>) -> u64),
     /// As online, and the misses of all capacities come out of one pass.
@@ -91,6 +93,12 @@ pub trait Yardstick: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Pages of the smallest pool that there can be. What is counted for a smaller capacity are
+    /// the misses of this one, and no point of a curve.
+    fn capacity_min(&self) -> usize {
+        1
+    }
+
     /// SHA-256 of the file that the policy is described in, if there is one.
     fn source_sha256(&self) -> Option<&str> {
         None
@@ -109,14 +117,21 @@ impl Yardstick for &PolicySpec {
     fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
         match self.simulation {
             Simulation::Offline(misses) => misses(trace, capacity.max(1), counts),
-            Simulation::Online(build) | Simulation::Stack(build) => {
-                count_misses_among(trace, capacity, counts, build)
-            }
+            Simulation::Online(build)
+            | Simulation::OnlineFrom(_, build)
+            | Simulation::Stack(build) => count_misses_among(trace, capacity, counts, build),
         }
     }
 
     fn is_stack(&self) -> bool {
         PolicySpec::is_stack(self)
+    }
+
+    fn capacity_min(&self) -> usize {
+        match self.simulation {
+            Simulation::OnlineFrom(pages, _) => pages,
+            _ => 1,
+        }
     }
 }
 
@@ -135,6 +150,10 @@ impl<Y: Yardstick + ?Sized> Yardstick for std::sync::Arc<Y> {
 
     fn is_stack(&self) -> bool {
         (**self).is_stack()
+    }
+
+    fn capacity_min(&self) -> usize {
+        (**self).capacity_min()
     }
 
     fn source_sha256(&self) -> Option<&str> {
@@ -214,9 +233,9 @@ impl PolicySpec {
     pub fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
         match self.simulation {
             Simulation::Offline(misses) => misses(trace, capacity.max(1), &|_| true),
-            Simulation::Online(build) | Simulation::Stack(build) => {
-                count_misses(trace, capacity, build)
-            }
+            Simulation::Online(build)
+            | Simulation::OnlineFrom(_, build)
+            | Simulation::Stack(build) => count_misses(trace, capacity, build),
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab curve`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -87,7 +88,8 @@ pub struct Args {
     pub samples: usize,
 
     /// Number of threads. Default: one per processor.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
+          value_parser = super::jobs())]
     pub jobs: usize,
 
     /// Also write the curves as SVG.
@@ -196,12 +198,13 @@ fn say_time(outcome: &CurveOutcome) {
     let Some(first) = outcome.curves.first() else {
         return;
     };
+    let runs: usize = outcome.curves.iter().map(|of| of.points.len()).sum();
     agewise_cli::note!(
         "{}: {} accesses decoded in {:.3} s, {} runs in {:.3} s",
         first.trace,
         first.accesses,
         outcome.decoded_in.as_secs_f64(),
-        outcome.curves.len() * first.points.len(),
+        runs,
         outcome.counted_in.as_secs_f64()
     );
 }
@@ -235,7 +238,7 @@ fn text(out: &mut impl Write, curves: &[Curve]) -> std::io::Result<()> {
             },
             first.footprint_pages
         )?;
-        if first.points.len() > 1 {
+        if of_trace.iter().any(|curve| curve.points.len() > 1) {
             out.write_all(plot::text(of_trace, 72, 21).as_bytes())?;
         }
         write!(out, "{:>10}", "pages")?;
@@ -243,14 +246,18 @@ fn text(out: &mut impl Write, curves: &[Curve]) -> std::io::Result<()> {
             write!(out, " {:>19}", curve.policy)?;
         }
         writeln!(out)?;
-        for (at, point) in first.points.iter().enumerate() {
-            write!(out, "{:>10}", point.size_pages)?;
+        let sizes = of_trace.iter().flat_map(|curve| &curve.points);
+        let sizes: BTreeSet<usize> = sizes.map(|point| point.size_pages).collect();
+        for &size in &sizes {
+            write!(out, "{size:>10}")?;
             for curve in of_trace {
-                let (ratio, error) = curve.ratio(&curve.points[at]);
-                if curve.sampling_rate.is_some() {
-                    write!(out, " {ratio:>9.6} ±{error:>8.6}")?;
-                } else {
-                    write!(out, " {ratio:>19.6}")?;
+                let point = curve.points.iter().find(|point| point.size_pages == size);
+                match point.map(|point| curve.ratio(point)) {
+                    None => write!(out, " {:>19}", "-")?,
+                    Some((ratio, error)) if curve.sampling_rate.is_some() => {
+                        write!(out, " {ratio:>9.6} ±{error:>8.6}")?;
+                    }
+                    Some((ratio, _)) => write!(out, " {ratio:>19.6}")?,
                 }
             }
             writeln!(out)?;

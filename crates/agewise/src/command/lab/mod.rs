@@ -21,6 +21,11 @@ pub mod whatif;
 
 use std::process::ExitCode;
 
+/// The parser of `--jobs`: more threads than this only take longer to start.
+fn jobs() -> clap::builder::RangedU64ValueParser<usize> {
+    clap::builder::RangedU64ValueParser::new().range(0..=1024)
+}
+
 /// Replay traces and workloads on simulated memory, and compare reclaim policies.
 #[derive(Debug, clap::Args)]
 pub struct Args {

@@ -60,7 +60,8 @@ pub struct Args {
     #[arg(long)]
     pub prune: bool,
     /// Number of threads. Default: one per processor.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
+          value_parser = super::jobs())]
     pub jobs: usize,
     /// Memory for holding a trace, such as 2G; a trace that needs more is refused. Default: a
     /// quarter of this machine's memory.

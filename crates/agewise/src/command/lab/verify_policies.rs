@@ -46,7 +46,8 @@ pub struct Args {
     pub trace: Vec<String>,
 
     /// Number of threads. Default: one per processor.
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
+          value_parser = super::jobs())]
     pub jobs: usize,
 
     /// Text summarises by policy; json and csv have one record per row.
