@@ -8,6 +8,7 @@ pub mod exercise;
 mod files;
 pub mod harm;
 pub mod hotcold;
+mod installed;
 pub mod judge;
 pub mod lab;
 pub mod live;

@@ -14,6 +14,7 @@ use anyhow::{Context, ensure};
 use clap::ValueEnum;
 
 use crate::exercise::spawned::Spawned;
+use crate::installed::is_installed;
 use crate::reclaim::Program;
 use crate::reclaim::compile::Files;
 use crate::reclaim::group::Group;
@@ -94,7 +95,7 @@ impl Load {
         match &self.kind {
             Kind::Pattern(_) => Ok(()),
             Kind::Program(program) => program.is_installed(),
-            Kind::Compile => program::is_installed("cc"),
+            Kind::Compile => is_installed("cc"),
         }
     }
 

@@ -6,9 +6,7 @@ use std::fmt;
 
 use crate::folio::FolioType;
 use crate::ids::NodeId;
-use crate::reclaim::shrink_folios::BatchOutcome;
-use crate::reclaim::{Reclaimer, ScanControl};
-use crate::world::Throttle;
+use crate::reclaim::{BatchOutcome, Reclaimer, ScanControl, Throttle};
 
 /// What was passed. Counts are pages.
 #[derive(Clone, Copy, Debug)]

@@ -9,6 +9,7 @@
 use crate::folio::{Flag, FolioTable, Pfn};
 use crate::ids::{MemcgId, MmId, NodeId};
 use crate::page_table::{Mapping, Pmd, Vma};
+pub use crate::reclaim::Throttle;
 use crate::tracepoint::Tracepoint;
 
 /// Memory protection of a cgroup as seen from the target of a reclaim pass, in pages
@@ -155,17 +156,4 @@ pub trait World {
     /// Reclaim passed a tracepoint: once a call, a list or a batch, never once a page.
     #[inline]
     fn trace(&mut self, _tracepoint: &Tracepoint) {}
-}
-
-/// Why a reclaimer sleeps (`enum vmscan_throttle_state`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Throttle {
-    /// Waits for writeback.
-    Writeback,
-    /// Too many folios are isolated.
-    Isolated,
-    /// No progress at priority 1.
-    NoProgress,
-    /// The node is congested.
-    Congested,
 }

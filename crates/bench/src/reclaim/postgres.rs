@@ -11,6 +11,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail, ensure};
 
+use crate::installed::is_installed;
+
 /// Where it listens, in the directory it is given.
 pub const SOCKET: &str = ".s.PGSQL.5432";
 /// Said once on one connection.
@@ -36,7 +38,7 @@ pub fn executable(name: &str) -> Result<PathBuf, String> {
     found.sort();
     match found.pop() {
         Some((_, path)) => Ok(path),
-        None => super::program::is_installed(name).map(|()| name.into()),
+        None => is_installed(name).map(|()| name.into()),
     }
 }
 

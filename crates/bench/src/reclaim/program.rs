@@ -15,6 +15,7 @@ use tempfile::TempDir;
 use super::group::Group;
 use super::keys::{Dialect, VALUE_BYTES};
 use super::postgres;
+use crate::installed::is_installed;
 
 /// What holds the values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -41,17 +42,6 @@ const KEY_OVERHEAD_BYTES: u64 = 130;
 /// How many keys fill so much memory.
 pub fn keys_in(size_bytes: u64) -> u64 {
     size_bytes / (VALUE_BYTES as u64 + KEY_OVERHEAD_BYTES)
-}
-
-/// Whether an executable is found, or that it is not.
-pub fn is_installed(executable: &str) -> Result<(), String> {
-    let found = std::env::var_os("PATH").is_some_and(|path| {
-        std::env::split_paths(&path).any(|directory| directory.join(executable).is_file())
-    });
-    match found {
-        true => Ok(()),
-        false => Err(format!("{executable} is not installed")),
-    }
 }
 
 impl Program {

@@ -14,9 +14,10 @@ use tempfile::TempDir;
 
 use super::group::Group;
 use super::keys::{Choice, Keys, Phase};
-use super::program::{Program, Server, is_installed, keys_in};
+use super::program::{Program, Server, keys_in};
 use super::{Load, ReclaimArgs, compile};
 use crate::PAGE_BYTES;
+use crate::installed::is_installed;
 use crate::service::{self, Service};
 use agewise_cli::signal::Stop;
 

@@ -4,8 +4,8 @@
 use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
-use crate::reclaim::ScanControl;
-use crate::reclaim::shrink_folios::{BatchOutcome, shrink_folios};
+use crate::reclaim::shrink_folios::shrink_folios;
+use crate::reclaim::{BatchOutcome, ScanControl};
 use crate::tracepoint::Tracepoint;
 use crate::world::World;
 

@@ -163,3 +163,33 @@ pub struct Seen {
     /// Pages taken.
     pub taken: u64,
 }
+
+/// The result of a batch, in pages.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BatchOutcome {
+    /// Freed.
+    pub reclaimed: u64,
+    /// Written out, successfully or not yet.
+    pub pageouts: u64,
+    /// Survived as active, by type.
+    pub activated: [u64; 2],
+    /// Kept because they had been referenced.
+    pub ref_keep: u64,
+    /// Could not be unmapped.
+    pub unmap_fail: u64,
+    /// What they looked like; `taken` and `file_taken` are the caller's.
+    pub seen: Seen,
+}
+
+/// Why a reclaimer sleeps (`enum vmscan_throttle_state`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Throttle {
+    /// Waits for writeback.
+    Writeback,
+    /// Too many folios are isolated.
+    Isolated,
+    /// No progress at priority 1.
+    NoProgress,
+    /// The node is congested.
+    Congested,
+}

@@ -5,25 +5,8 @@ use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::{Lru, Mode};
 use crate::reclaim::references::{self, References};
-use crate::reclaim::{Reclaimer, ScanControl, Seen};
+use crate::reclaim::{BatchOutcome, Reclaimer, ScanControl, Seen};
 use crate::world::{PageoutOutcome, World};
-
-/// The result of a batch, in pages.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BatchOutcome {
-    /// Freed.
-    pub reclaimed: u64,
-    /// Written out, successfully or not yet.
-    pub pageouts: u64,
-    /// Survived as active, by type.
-    pub activated: [u64; 2],
-    /// Kept because they had been referenced.
-    pub ref_keep: u64,
-    /// Could not be unmapped.
-    pub unmap_fail: u64,
-    /// What they looked like; `taken` and `file_taken` are the caller's.
-    pub seen: Seen,
-}
 
 /// What to do with one folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,6 +18,7 @@ mod counters;
 pub mod damon;
 pub mod device;
 mod dirty;
+mod disk;
 mod events;
 mod fault;
 mod file_io;

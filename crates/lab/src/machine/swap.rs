@@ -5,23 +5,9 @@
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::MemcgId;
 
-use super::device::Device;
-use super::system::System;
-
 /// Where a slot lies on a disk: away from all files.
 pub fn swap_place(slot: u32) -> u64 {
     (1 << 40) + u64::from(slot)
-}
-
-impl System {
-    /// The device that serves swap or files; none of swap without any.
-    pub fn disk(&mut self, swap: bool) -> Option<&mut Device> {
-        match &mut self.swap_device {
-            None if swap => None,
-            Some(own) if swap && !self.swap_on_file_disk => Some(own),
-            _ => Some(&mut self.file_device),
-        }
-    }
 }
 
 /// One slot in use: 16 bytes.
