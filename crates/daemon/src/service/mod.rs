@@ -101,7 +101,11 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         outlet: Outlet::apart(ledger),
         files,
     };
-    shown.outlet.follow(&daemon.config.metrics, &hub)?;
+    if let Err(error) = shown.outlet.follow(&daemon.config.metrics, &hub) {
+        // The journal may be that of a daemon that runs: it says that this one has ended.
+        daemon.finish("it could not start");
+        return Err(error.into());
+    }
     if let Some(place) = shown.outlet.describe() {
         daemon.say("serve", place);
     }

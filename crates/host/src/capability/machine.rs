@@ -94,10 +94,7 @@ fn swap(facts: &Facts) -> Capability {
             State::Missing,
             "none: only pages of files can leave memory",
         )
-        .advise(
-            "swapon a device or file; zram needs no disk (agewise demonstrations make their own \
-             with ZRAM=1)",
-        );
+        .advise("swapon a device or file; zram needs no disk (agewise demo --zram makes its own)");
     }
     let each = facts.swaps.iter().map(|(area, zram)| {
         let path = area.path.display();

@@ -184,7 +184,7 @@ fn lend_swap(args: &Args) -> anyhow::Result<Option<ZramDevice>> {
     }
     match free {
         0 => say(
-            "\nNo swap: only pages of files can leave. `ZRAM=1 make run` (as root) adds a zram \
+            "\nNo swap: only pages of files can leave. `agewise demo --zram` (as root) adds a zram \
              device for the tour.",
         )?,
         free => say(&format!("\nFree swap: {}.", bytes_text(free)))?,

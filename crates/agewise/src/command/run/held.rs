@@ -40,7 +40,9 @@ impl Held {
     /// # Errors
     /// No swap, no access to page tables, or no cgroup to be had; each says what would help.
     pub fn new(limit_bytes: u64, by: &str, files: bool, rehearse: bool) -> anyhow::Result<Self> {
-        let spec: Spec = format!("budget:{limit_bytes},by={by}").parse()?;
+        let spec: Spec = format!("budget:{limit_bytes},by={by}")
+            .parse()
+            .with_context(|| format!("--memory {} --by {by}", bytes_text(limit_bytes)))?;
         let backend = World::new(Roots::default()).backend();
         ensure!(
             backend != Backend::None || files,
