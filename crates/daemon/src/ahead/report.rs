@@ -65,7 +65,8 @@ pub struct Report {
     pub left_bytes: u64,
     /// Of these, pages of files, which were dropped.
     pub dropped_bytes: u64,
-    /// Would have left.
+    /// Would have left at once, at most: pages that a rehearsal leaves are tried again by each of
+    /// its steps.
     pub rehearsed_bytes: u64,
     /// CPU time of scans, ns.
     pub scan_cpu_ns: u64,
@@ -91,7 +92,7 @@ impl Report {
         self.young_again_bytes += later.young_again_bytes;
         self.left_bytes += later.left_bytes;
         self.dropped_bytes += later.dropped_bytes;
-        self.rehearsed_bytes += later.rehearsed_bytes;
+        self.rehearsed_bytes = self.rehearsed_bytes.max(later.rehearsed_bytes);
         self.scan_cpu_ns += later.scan_cpu_ns;
         self.move_cpu_ns += later.move_cpu_ns;
         self.behind |= later.behind;

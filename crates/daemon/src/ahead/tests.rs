@@ -389,10 +389,11 @@ fn a_rehearsal_moves_nothing_and_decides_once_a_second() {
     assert_eq!(scene.resident_bytes(), 64 * MIB);
     let report = &scene.report;
     assert!((1..=6).contains(&report.steps), "{}", report.steps);
-    assert_eq!(
-        (report.left_bytes, report.rehearsed_bytes),
-        (0, report.tried_bytes)
-    );
+    assert_eq!(report.left_bytes, 0);
+    // The same 16 MiB and some headroom each time.
+    let (rehearsed, tried) = (report.rehearsed_bytes, report.tried_bytes);
+    assert!((1..=18 * MIB).contains(&rehearsed), "{rehearsed}");
+    assert!(rehearsed * report.steps >= tried, "{rehearsed} {tried}");
 }
 
 /// Memory that the kernel keeps (locked, say) is not asked for all the time.

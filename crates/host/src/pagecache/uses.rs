@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which pages of files were used since a simulation was last shown them.
 //!
-//! Walks of the page cache are expensive and rare. Accesses between two walks are noted anyway, so a
-//! simulation that depends on the order of uses asks for them far more often than for what is in
+//! Walks of the page cache are expensive and rare. Accesses between two walks are noted anyway, so
+//! a simulation that depends on the order of uses asks for them far more often than for what is in
 //! the cache.
 
 use std::collections::HashMap;

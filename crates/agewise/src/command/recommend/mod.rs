@@ -28,7 +28,7 @@ use serde::Serialize;
 ///
 /// Holding less than is resident requires somewhere for the rest to go: swap for anonymous memory.
 /// Memory that was not used at all in all that time is printed as such: nobody knows when it will
-/// be needed. Page cache that no process maps is not included unless --files is given; kernel memory
+/// be needed. Page cache that no process maps is included only with --files; kernel memory always
 /// is.
 ///
 /// With --prometheus, does the same for all cgroups of all machines whose daemons a
