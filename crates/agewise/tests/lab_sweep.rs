@@ -27,7 +27,7 @@ set.swappiness = [10, 60, 100, 150, 200]
 const CURVES: &str = r#"
 [[grid]]
 trace = "one.t*"
-policy = ["lru", "arc", "s3fifo", "mglru-7.2"]
+policy = ["lru", "arc", "s3fifo", "lirs"]
 sizes = ["5%", "10%,20%", "40%"]
 rate = ["", 0.05, 0.1, 0.2]
 samples = 4

@@ -110,7 +110,7 @@ fn errors_carry_line_and_key() {
         ),
         (
             "[[act]]\npolicy='cost'\npids=[2]\n[[act]]\npolicy = 'cost'\n",
-            vec!["rule 2", "nobody"],
+            vec!["rule 2", "applies to nothing"],
         ),
         (
             "[metrics]\nlisten = 'here'\n",
