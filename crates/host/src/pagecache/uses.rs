@@ -14,7 +14,10 @@ use super::accessed::{Accesses, Block};
 /// Pages used, by block.
 pub type Uses = HashMap<Block, PageSet>;
 
-/// Uses that were not shown yet. Kept once somebody has asked for them.
+/// Blocks kept, at most: 80 bytes each. With more, nobody is asking any more.
+const BLOCKS_MAX: usize = 1 << 18;
+
+/// Uses that were not shown yet. Kept once they have been asked for, until they are too many.
 #[derive(Default)]
 pub(super) struct Unshown {
     is_kept: bool,
@@ -34,6 +37,9 @@ impl Unshown {
                 *self.blocks.entry(*block).or_insert(PageSet::NONE) |= *pages;
             }
         }
+        if self.blocks.len() > BLOCKS_MAX {
+            *self = Unshown::default();
+        }
     }
 
     /// What was used since the last call; the first one only begins.
@@ -51,7 +57,9 @@ impl Unshown {
 #[cfg(test)]
 mod tests {
     use crate::pagecache::fake::{self, Shared};
-    use crate::pagecache::{CacheKind, FileAges};
+    use agewise_policy::table::PageSet;
+
+    use crate::pagecache::{Block, CacheKind, FileAges};
 
     #[test]
     fn what_is_used_is_shown_once_and_ages_have_it_too() {
@@ -73,5 +81,24 @@ mod tests {
         assert_eq!(taken(&mut ages), 0);
         assert_eq!(ages.look(&|_| true).unwrap().young_pages, 1);
         assert_eq!(taken(&mut ages), 0);
+    }
+    #[test]
+    fn what_nobody_takes_does_not_grow_for_ever() {
+        let mut unshown = super::Unshown::default();
+        unshown.take();
+        let blocks = |from: u32, to: u32| {
+            let block = |block| Block {
+                inode: 1,
+                number: 1,
+                block,
+            };
+            let sets = (from..to).map(|at| (block(at), PageSet::ALL));
+            sets.collect::<super::Uses>()
+        };
+        unshown.add_blocks(&blocks(0, 10));
+        unshown.add_blocks(&blocks(10, super::BLOCKS_MAX as u32 + 1));
+        assert!(unshown.take().is_empty(), "it was given up");
+        unshown.add_blocks(&blocks(0, 10));
+        assert_eq!(unshown.take().len(), 10, "from then on anew");
     }
 }
