@@ -110,11 +110,7 @@ impl CacheSink for Known {
 
 impl CachedFile {
     pub fn block(&self, index: u64) -> Block {
-        Block {
-            inode: self.inode.address,
-            number: self.inode.number as u32,
-            block: index as u32,
-        }
+        self.inode.block(index)
     }
 
     /// Before it is walked: what that finds is there.

@@ -92,11 +92,7 @@ impl CachedFile {
     /// Its blocks, as accesses name them.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
         let blocks = self.size_pages().div_ceil(PAGES_PER_TABLE as u64);
-        (0..blocks).map(|block| Block {
-            inode: self.inode.address,
-            number: self.inode.number as u32,
-            block: block as u32,
-        })
+        (0..blocks).map(|index| self.inode.block(index))
     }
 
     /// Its pages (page numbers of the age map) by owner.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use agewise_policy::table::PAGES_PER_TABLE;
 use rustix::fs::{Advice, fadvise};
 
-use super::accessed::{Accesses, Block};
+use super::accessed::Accesses;
 use super::cached::CachedFile;
 use super::files::FileAges;
 use super::names::{Mounts, Place};
@@ -322,11 +322,7 @@ fn quiet(
     let table = PAGES_PER_TABLE as u64;
     let mut parts: Vec<Range<u64>> = Vec::new();
     for page in pages.clone() {
-        let block = Block {
-            inode: file.inode.address,
-            number: file.inode.number as u32,
-            block: (page / table) as u32,
-        };
+        let block = file.inode.block(page / table);
         let set = accesses.blocks.get(&block);
         if set.is_some_and(|set| set.contains((page % table) as usize)) {
             report.young_bytes += PAGE_BYTES;

@@ -233,7 +233,7 @@ impl<'a> Gather<'a> {
             // on.
             let room = file.slot.pages().saturating_sub(first_page).min(64);
             let present = present & u64::MAX.checked_shr(64 - room as u32).unwrap_or(0);
-            let block = block_of(&file.inode, first_page);
+            let block = file.inode.block(first_page / PAGES_PER_TABLE as u64);
             let word = (first_page % PAGES_PER_TABLE as u64 / 64) as usize;
             let noted = self.asked.accesses.blocks.get(&block);
             let mut young = noted.map_or(0, |set| set[word]);
@@ -267,14 +267,5 @@ impl<'a> Gather<'a> {
             first.get_or_insert(frame);
         });
         first.map_or(0, node_of)
-    }
-}
-
-/// What names the block of a page, as accesses do.
-fn block_of(inode: &Inode, page: u64) -> Block {
-    Block {
-        inode: inode.address,
-        number: inode.number as u32,
-        block: (page / PAGES_PER_TABLE as u64) as u32,
     }
 }

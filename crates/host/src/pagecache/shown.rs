@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::accessed::Block;
 use super::frames::Folios;
 use super::layout::{File, Leaf, Super};
 
@@ -91,6 +92,16 @@ impl Inode {
     /// Its name while it lives.
     pub fn key(&self) -> Key {
         (self.address, self.number as u32)
+    }
+
+    /// The block of this index: pages from 512 times that on.
+    pub fn block(&self, index: u64) -> Block {
+        let (inode, number) = self.key();
+        Block {
+            inode,
+            number,
+            block: index as u32,
+        }
     }
 
     pub(super) fn new(file: &File) -> Self {

@@ -146,13 +146,19 @@ mod tests {
     use crate::cgroup::{Hierarchy, Version};
     use crate::pagecache::fake::{FakeFile, Shared, file};
 
-    /// Half of a file is read from look to look, the rest is there.
-    #[test]
-    fn what_is_read_again_is_missed_by_a_memory_that_does_not_hold_it() {
+    /// The root and a cgroup below it, and the directory that they are in.
+    fn cgroups() -> (tempfile::TempDir, [Cgroup; 2]) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
         let hierarchy = Hierarchy::at(Version::V2, dir.path());
-        let [top, a] = ["/", "/a"].map(|path| Cgroup::open(&hierarchy, path).unwrap());
+        let cgroups = ["/", "/a"].map(|path| Cgroup::open(&hierarchy, path).unwrap());
+        (dir, cgroups)
+    }
+
+    /// Half of a file is read from look to look, the rest is there.
+    #[test]
+    fn what_is_read_again_is_missed_by_a_memory_that_does_not_hold_it() {
+        let (_dir, [top, a]) = cgroups();
         let shared = Shared::default();
         let mut cache = Cache::new(shared.ages(3_600_000));
         let mut what_if = WhatIf::new(Params::default());
@@ -183,10 +189,7 @@ mod tests {
     /// Between two looks at the cache a loop over more than a memory holds is seen piece by piece.
     #[test]
     fn uses_between_looks_are_shown_in_their_order() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("a")).unwrap();
-        let hierarchy = Hierarchy::at(Version::V2, dir.path());
-        let [top, a] = ["/", "/a"].map(|path| Cgroup::open(&hierarchy, path).unwrap());
+        let (_dir, [top, a]) = cgroups();
         let shared = Shared::default();
         let mut cache = Cache::new(shared.ages(3_600_000));
         let mut what_if = WhatIf::new(Params::default());
