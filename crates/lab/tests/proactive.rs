@@ -107,6 +107,31 @@ fn a_budget_spares_direct_reclaim_on_a_skewed_load() {
     assert!(with("time_ms") < alone("time_ms"));
 }
 
+/// A program that touches all of its memory between two looks is looked at sooner: pages that all
+/// look alike would otherwise leave in any order (40 to 66 % more faults, before that was so).
+#[test]
+fn a_fast_program_is_held_in_a_good_order_too() {
+    let mut toml = server(1.0, "zipf", 500_000).replace("64MiB", "18MiB");
+    toml = toml.replace("think_ns = 200000", "think_ns = 0");
+    for policy in ["classic", "mglru:7.2"] {
+        let faults = |agent| {
+            let plan = Plan {
+                policy: Policy::parse(policy).unwrap(),
+                ..plan(&toml, agent)
+            };
+            measure(&plan)("major_faults")
+        };
+        let alone = faults(None);
+        for agent in ["budget:18M", "budget:17M"] {
+            let ratio = faults(Some(agent)) / alone;
+            assert!(
+                ratio < 1.05,
+                "{agent} beside {policy}: {ratio} of the faults"
+            );
+        }
+    }
+}
+
 /// A zipf load over 32 MiB that may have 18 MiB, and how it ran beside the agent.
 fn under_a_limit(settings: &[&str], look_ms: u64) -> Run {
     let mut toml = server(1.0, "zipf", 300_000).replace("64MiB", "18MiB");
@@ -188,22 +213,18 @@ fn a_budget_that_does_harm_is_stepped_back_from_within_a_minute() {
     }
 }
 
-/// Scans slow down until a third of the memory is accessed from one to the next.
+/// Scans come as often as memory is accessed, whatever the policy begins with: those that begin too
+/// often slow down, those that begin too seldom come early.
 #[test]
 fn scans_follow_how_much_is_accessed() {
     let (short, long) = (under_a_limit(&[], 10), under_a_limit(&[], 1_000));
     let looks = |run: &Run| run.agent().unwrap().stats().looks;
     let by_the_policy = |run: &Run, ms: u64| run.end_ns() / 1_000_000 / ms;
-    assert!(
-        looks(&short) < by_the_policy(&short, 10) * 2 / 3,
-        "{}",
-        looks(&short)
-    );
-    assert!(
-        looks(&long) <= by_the_policy(&long, 1_000) + 1,
-        "{}",
-        looks(&long)
-    );
+    let (often, seldom) = (looks(&short), looks(&long));
+    assert!(often < by_the_policy(&short, 10) * 2 / 3, "{often}");
+    assert!(seldom > by_the_policy(&long, 1_000) * 2, "{seldom}");
+    let ratio = often as f64 / seldom as f64;
+    assert!((0.5..2.0).contains(&ratio), "{often} and {seldom} scans");
 }
 
 /// Accesses that a scan does not see make ages wrong and evict memory in use: little at what was

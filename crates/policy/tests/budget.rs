@@ -353,6 +353,29 @@ fn scans_come_as_often_as_a_quarter_of_memory_is_accessed() {
     assert_eq!(pacer.scan_interval_ms(), 1_400_000);
 }
 
+/// Once most of the memory was accessed the order says little, so the next scan does not wait for
+/// its interval; a start, with nothing there yet, does not lengthen it.
+#[test]
+fn a_scan_comes_early_once_most_of_the_memory_was_accessed() {
+    for (young, early) in [(0.4, false), (0.9, true)] {
+        let mut world = Model::new(20_000, 20_000);
+        world.young_share = young;
+        world.grows_pages_per_ms = 40;
+        let mut pacer = Pacer::new(&spec("budget:80M,look=1s"), false);
+        world.run(&mut pacer, 2_000, 0);
+        let second_us = world.scans_us[1];
+        assert_eq!(
+            second_us < 500_000,
+            early,
+            "{young} accessed: {second_us} us"
+        );
+    }
+    let mut world = Model::new(0, 0);
+    let mut pacer = Pacer::new(&spec("budget:80M,look=1s"), false);
+    world.run(&mut pacer, 10, 0);
+    assert_eq!(pacer.scan_interval_ms(), 1_000);
+}
+
 /// The queue follows what went: twice as much, the least when nothing does.
 #[test]
 fn the_queue_follows_what_goes() {

@@ -46,6 +46,9 @@ pub const YOUNG_AGAIN_NS: u64 = 400;
 /// one: with much less nothing is learned, with much more all pages look alike.
 pub const YOUNG_SHARE: f64 = 0.25;
 
+/// If more than this share was accessed since then, the next scan comes as soon as it may.
+pub const YOUNG_SHARE_MAX: f64 = 0.5;
+
 /// Longest time between scans, ms, unless [`SCAN_PERCENT`] asks for more.
 pub const SCAN_MAX_MS: u64 = 10_000;
 
@@ -126,6 +129,17 @@ pub struct Scanned {
 }
 
 impl Scanned {
+    /// The share of present pages that were accessed, 0 to 1.
+    fn young_share(&self) -> f64 {
+        self.young_pages as f64 / self.present_pages.max(1) as f64
+    }
+
+    /// What it costs the scanner and, if it clears, the target, ns.
+    fn cost_ns(&self) -> u64 {
+        let again_ns = self.cleared_pages.saturating_mul(YOUNG_AGAIN_NS);
+        self.cpu_ns.saturating_add(again_ns)
+    }
+
     /// Adds what another address space showed.
     pub fn add(&mut self, other: &Scanned) {
         self.present_pages += other.present_pages;

@@ -6,7 +6,7 @@ use super::{
     NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES,
     REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US, SCAN_DEFAULT_MS, SCAN_MAX_MS,
     SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_MAX_US, SLICE_MIN_US, SLICE_PAGES, SLICES_A_STEP,
-    Scanned, World, YOUNG_AGAIN_NS, YOUNG_SHARE,
+    Scanned, World, YOUNG_SHARE, YOUNG_SHARE_MAX,
 };
 use crate::proactive::{
     Action, Controller, Decision, Facts, Hold, KERNEL_SLACK_PART, Outcome, Reason, Spec,
@@ -265,24 +265,25 @@ impl Pacer {
     /// A scan that started at `began_us` is done.
     pub fn scanned(&mut self, began_us: u64, scanned: &Scanned) {
         self.went_before_pages = std::mem::take(&mut self.went_pages);
-        let cost_ns = scanned.cpu_ns + scanned.cleared_pages.saturating_mul(YOUNG_AGAIN_NS);
-        let passed_ns = began_us.saturating_sub(self.scanned_us).max(1) as f64 * 1e3;
-        let moving_percent = self.move_cpu_ns as f64 / passed_ns * SCAN_OF_MOVES_PERCENT;
-        (self.scanned_us, self.move_cpu_ns) = (began_us, 0);
-        let affordable_percent = moving_percent.max(SCAN_PERCENT);
+        let cost_ns = scanned.cost_ns();
         // One that was expensive by accident, beside a build for example, says little about the
         // next: of two use the cheaper.
         let cost_ns = cost_ns.min(std::mem::replace(&mut self.scan_cost_ns, cost_ns));
-        let affordable_ms = (cost_ns as f64 / 1e6 * 100.0 / affordable_percent) as u64;
+        let least_ms = self.affordable_ms(began_us, cost_ns).max(1);
+        (self.scanned_us, self.move_cpu_ns) = (began_us, 0);
         // Half of the way at a time to where the share of accessed memory would be as wanted.
-        let share = scanned.young_pages as f64 / scanned.present_pages.max(1) as f64;
-        let factor = (YOUNG_SHARE / share.max(0.01)).sqrt().clamp(0.5, 2.0);
+        let factor = match scanned.present_pages {
+            // A program that is only just starting: how fast it touches its memory is unknown.
+            0 => 1.0,
+            _ => (YOUNG_SHARE / scanned.young_share().max(0.01))
+                .sqrt()
+                .clamp(0.5, 2.0),
+        };
         let before_ms = match self.scan_interval_ms {
             0 => self.controller.pace().look_ms.unwrap_or(SCAN_DEFAULT_MS),
             ms => ms,
         };
         let wanted_ms = (before_ms as f64 * factor) as u64;
-        let least_ms = affordable_ms.max(1);
         self.scan_interval_ms = wanted_ms.clamp(least_ms, SCAN_MAX_MS.max(least_ms));
         self.scan_due_us = began_us.saturating_add(self.scan_interval_ms.saturating_mul(1000));
         let hold = self.controller.pace().hold;
@@ -294,8 +295,26 @@ impl Pacer {
         }
     }
 
+    /// Least time between scans that cost `cost_ns`, ms, given what moving took from the last one
+    /// to `now_us`.
+    fn affordable_ms(&self, now_us: u64, cost_ns: u64) -> u64 {
+        let passed_ns = now_us.saturating_sub(self.scanned_us).max(1) as f64 * 1e3;
+        let moving_percent = self.move_cpu_ns as f64 / passed_ns * SCAN_OF_MOVES_PERCENT;
+        (cost_ns as f64 / 1e6 * 100.0 / moving_percent.max(SCAN_PERCENT)) as u64
+    }
+
     /// A scan without clearing refilled the queue.
     pub fn refilled(&mut self, scanned: &Scanned) {
+        let now_us = self.slice.map_or(self.scanned_us, |slice| slice.began_us);
+        let least_us = self
+            .affordable_ms(now_us, scanned.cost_ns())
+            .saturating_mul(1000);
+        // So much was accessed since the last counting scan that the order means little.
+        if scanned.young_share() > YOUNG_SHARE_MAX
+            && now_us.saturating_sub(self.scanned_us) >= least_us
+        {
+            self.scan_due_us = self.scan_due_us.min(now_us);
+        }
         let pause_us = (scanned.cpu_ns as f64 / 1e3 * 100.0 / REFILL_PERCENT) as u64;
         self.newcomers_ns = 0.0;
         if self.newcomers_cost_ns.is_finite() {

@@ -24,12 +24,12 @@ const HEADROOM_MAX_PART: f64 = 8.0;
 const HALF_LIFE_MS: f64 = 500.0;
 /// With room to spare it sleeps longer than a step, at most this long, in ms.
 const SLEEP_MAX_MS: u64 = 250;
-/// Reclaim by the kernel hides growth of memory: each time the kernel had to reclaim in a cgroup
-/// with much page cache, growth is multiplied by this factor (for anonymous memory alone this would
-/// cost programs that fault much more than it gains them),
+/// Reclaim by the kernel hides growth of memory: each time the kernel had to reclaim, growth is
+/// multiplied by this factor. While both evict, the kernel's order is worse than when it is left
+/// alone (looks clear the accessed bits that it goes by), so it is better to get ahead of it.
 const BEHIND_FACTOR: f64 = 1.25;
-/// unless the headroom would be more than this part of the budget for it.
-const BEHIND_PART: f64 = 32.0;
+/// Unless the headroom would be more than this part of the budget for it.
+const BEHIND_PART: f64 = 16.0;
 /// Steps of growth that fit into the headroom: one until the next move, a half for being late.
 const HEADROOM_STEPS: f64 = 1.5;
 /// A limit of the kernel is held in place of the budget if it is above it by at most this part.
@@ -152,7 +152,7 @@ impl Policy for Budget {
         let behind = moved && charged_bytes.saturating_add(headroom / 8) >= ceiling;
         let file_bytes = facts.resident_bytes[1];
         let much_cache = self.kernel_holds(facts) && file_bytes > charged_bytes / CACHE_PART;
-        if behind && much_cache {
+        if behind {
             self.suspect_more_growth(ceiling, step_ms);
         }
         let mut next = Before {
