@@ -250,7 +250,7 @@ mod tests {
     /// The stack of a real process, seen through a source that reports what the test sets.
     #[test]
     fn what_is_chosen_goes_by_what_is_seen_right_before() {
-        // Up to eight pages up to the last one, which holds the environment and so is present.
+        // The last pages, eight at most. The very last one holds the environment, so it is present.
         let in_table = |stack: AddressRange| {
             let end = (stack.end / PAGE_BYTES - 1) % PAGES_PER_TABLE as u64 + 1;
             let pages = (stack.len() / PAGE_BYTES).min(end).min(8);

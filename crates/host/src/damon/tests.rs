@@ -109,7 +109,8 @@ impl Fake {
         std::fs::write(path, content).unwrap();
     }
 
-    /// Returns the first line: these plain files keep old content behind a shorter write.
+    /// Returns the first line: after a shorter write, these plain files still have old content at
+    /// the end.
     pub(crate) fn get(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name))
             .unwrap()

@@ -13,7 +13,7 @@ use super::runs::{Run, RunSet};
 use super::space::{Mover, Present, VECTOR_MAX};
 use super::target::PageoutError;
 
-/// Gives up after this many bytes in a row of which no page left.
+/// Gives up after passing this many bytes in a row without any page leaving.
 const STALLED_BYTES_MAX: u64 = 64 << 20;
 
 /// The outcome of a step.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File pages that no process maps, from the kernel's tracepoints on the page cache or the
-//! functions behind them. `agewise files` keeps the ages of these.
+//! File pages that no process maps, seen through the kernel's tracepoints on the page cache or the
+//! functions behind them. `agewise files` keeps their ages.
 
 use super::{Open, Source, line, refused};
 use crate::capability::facts::Facts;
