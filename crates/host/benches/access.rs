@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What looking and clearing cost, on real memory. `cargo bench -p agewise-host --bench access`;
-//! `AGEWISE_BENCH_MIB` sets the size of the target (1024). Needs root. CPU time of the calling
-//! thread, medians; figures for the record stand in docs/inside/measurements.md.
+//! The cost of looking and clearing on real memory. `cargo bench -p agewise-host --bench access`;
+//! `AGEWISE_BENCH_MIB` sets the size of the target (1024). Needs root. Reports CPU time of the
+//! calling thread, as medians; recorded figures are in docs/inside/measurements.md.
 
 use std::hint::black_box;
 use std::ops::ControlFlow;
@@ -109,7 +109,7 @@ fn range(pages: usize) -> AddressRange {
 fn walking(pages: usize, thp: bool) {
     let child = target(pages, thp);
     let gib = pages as f64 / 262144.0;
-    // Larger than any cache but the last one of a large server.
+    // Larger than any cache except the last-level cache of a large server.
     let mut pool = vec![0u8; 256 << 20];
     for flavour in [Flavour::Syscall, Flavour::Iterator] {
         for (tables, is_cold) in [(32, true), (32, false), (64, false), (256, false)] {
@@ -124,7 +124,7 @@ fn walking(pages: usize, thp: bool) {
             let times: Vec<(f64, f64)> = (0..15)
                 .map(|turn| {
                     if is_cold {
-                        // As after a second of the target's own work: no table is in a cache.
+                        // As after a second of the target's own work: no table is in a CPU cache.
                         pool.fill(turn);
                         black_box(&pool);
                     }
@@ -160,7 +160,7 @@ fn walking(pages: usize, thp: bool) {
     }
 }
 
-/// The same question asked of /proc.
+/// The same questions put to /proc.
 fn procfs(pid: u32, pages: usize) {
     use std::io::Read;
     use std::os::unix::fs::FileExt;
@@ -274,7 +274,7 @@ impl SightSink for Watch<'_> {
     }
 }
 
-/// Half of the memory accessed in every interval, watched scan after scan.
+/// Half of the memory is accessed in every interval, and observed scan after scan.
 fn steady(pages: usize) {
     let child = target(pages, false);
     let process = Process::open(child.pid).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What telling page faults costs the program: `cargo bench -p agewise-host --bench faults`. First touches
-//! of 64 MiB, in turn with and without; medians of pairs. Needs root.
+//! What reporting page faults costs the program: `cargo bench -p agewise-host --bench faults`.
+//! First touches of 64 MiB, alternately with and without; medians of pairs. Needs root.
 
 use agewise_host::faults::{FaultSource, Faults};
 
@@ -32,7 +32,7 @@ fn main() {
     let mut pairs: Vec<(f64, f64)> = (0..PAIRS)
         .map(|_| {
             let without = first_touches(None);
-            // Attached for this run only: the others pay nothing.
+            // Attached for this run only, so that the others pay nothing.
             let mut faults = Faults::open().expect("root, and BTF");
             (without, first_touches(Some(&mut faults)))
         })

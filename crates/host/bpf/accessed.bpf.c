@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Notes which pages of the page cache are accessed: tables of 512 bits, as a page table has them,
- * keyed by inode and index / 512. Observes only.
+ * Records which pages of the page cache are accessed, in tables of 512 bits like page tables, keyed
+ * by inode and index / 512. Only observes.
  *
- * Reads pass mm_filemap_get_pages once a batch of folios, with the pages that the caller still
- * wants; faults pass mm_filemap_fault when fault-around did not find the page; a write to a clean
- * folio passes writeback_dirty_folio. Accesses through page tables alone pass none of them: the
- * walker of page tables sees those. Kernels without the first two (before 6.11) have their
- * functions entered instead.
+ * Reads pass mm_filemap_get_pages once per batch of folios, with the pages that the caller still
+ * wants; faults pass mm_filemap_fault if fault-around did not find the page; a write to a clean
+ * folio passes writeback_dirty_folio. Accesses through page tables pass none of them: the
+ * page-table walker sees those. On kernels without the first two (before 6.11) their functions are
+ * hooked at entry.
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
@@ -29,28 +29,28 @@ struct vm_area_struct { struct file *vm_file; };
 struct vm_fault { struct vm_area_struct *vma; unsigned long pgoff; };
 #pragma clang attribute pop
 
-/* As in src/pagecache/accessed.rs. */
+/* Must match src/pagecache/accessed.rs. */
 struct af_key {
 	u64 inode;
-	u32 number;	/* low half of i_ino: another inode at this address has another one */
+	u32 number;	/* low half of i_ino, to detect another inode at the same address */
 	u32 block;	/* index / 512 */
 };
 struct af_table { u64 words[8]; };
-/* Events that told of new pages, and those that found no room. */
+/* Events that reported new pages, and events lost because a map was full. */
 struct af_counts { u64 events, dropped; };
 struct af_ctl {
-	volatile u32 epoch;	/* its lowest bit says which map is written */
-	u32 exclusive;		/* last_index is behind the last page, as some kernels have it */
-	u64 sample_mask;	/* a block is followed where its hash has none of these bits */
+	volatile u32 epoch;	/* its lowest bit selects the map that is written */
+	u32 exclusive;		/* last_index is one past the last page, as in some kernels */
+	u64 sample_mask;	/* a block is recorded if its hash has none of these bits set */
 };
-/* The last long read of this CPU: each batch of its folios tells all that is still wanted. */
+/* The last long read on this CPU: each batch of its folios reports all that is still wanted. */
 struct af_long { u64 inode, first, last; u32 epoch, unused; };
-/* A block of which this CPU noted pages: the same pages again need no more than a look here. */
+/* A block recorded on this CPU: if the same pages come again, looking here is enough. */
 struct af_known { u64 inode; u32 number, block, epoch, unused; u64 words[8]; };
 #define KNOWN 256
 
 #define BLOCK_SHIFT 9
-/* Blocks noted of one event: the longest read has 2 GiB. */
+/* Most blocks recorded per event: the longest read is 2 GiB. */
 #define BLOCKS_MAX 1025
 
 #define TABLES(name)							\
@@ -105,13 +105,13 @@ static __always_inline void drop(void)
 		c->dropped++;
 }
 
-/* Bits `from` to `to` of a word of 64. */
+/* Bits `from` to `to` of a 64-bit word. */
 static __always_inline u64 bits(u64 from, u64 to)
 {
 	return ~0ULL >> (63 - (to & 63)) & ~0ULL << (from & 63);
 }
 
-/* Of a word of a block, the bits that lie between `from` and `to` of 512. */
+/* The bits of word `w` of a block that are between `from` and `to` of 512. */
 static __always_inline u64 part(u64 w, u64 from, u64 to)
 {
 	if (w < from >> 6 || w > to >> 6)
@@ -141,7 +141,7 @@ static __always_inline void set_all(u64 *words, u64 from, u64 to)
 	}
 }
 
-/* The part of the span that lies in one block. */
+/* Records the part of the span that lies in one block. */
 static __always_inline void note_block(struct span *s, u64 block)
 {
 	struct af_key key = { .inode = s->inode, .number = s->number, .block = block };
@@ -192,7 +192,7 @@ static __always_inline void count(void)
 		c->events++;
 }
 
-/* Pages of more than one block. */
+/* Records a span of more than one block. */
 static __always_inline void note_long(struct inode *inode, struct span *s)
 {
 	u64 first = s->first >> BLOCK_SHIFT, last = s->last >> BLOCK_SHIFT;
@@ -203,11 +203,11 @@ static __always_inline void note_long(struct inode *inode, struct span *s)
 	if (!l || (l->inode == (u64)inode && l->epoch == s->epoch && l->first <= s->first &&
 		   s->last <= l->last))
 		return;
-	/* Through the map, for the verifier: what comes out of it is a number, no pointer. */
+	/* Through the map, for the verifier: a value read from it is a number, not a pointer. */
 	l->inode = (u64)inode;
 	s->inode = *(volatile u64 *)&l->inode;
 	l->first = s->first;
-	/* What one event does not note, the following ones of a tracepoint do. */
+	/* Later events of a tracepoint record what this event does not. */
 	l->last = last >= first + BLOCKS_MAX ? ((first + BLOCKS_MAX) << BLOCK_SHIFT) - 1 : s->last;
 	l->epoch = s->epoch;
 	count();

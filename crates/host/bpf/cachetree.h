@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Down the tree of the pages of one inode: part of cachewalk.bpf.c, which gives the maps, the
- * control block and the kernel's structures.
+ * Walks down the tree of the pages of one inode. Part of cachewalk.bpf.c, which provides the maps,
+ * the control block and the kernel's structures.
  */
 #ifndef AGEWISE_CACHETREE_H
 #define AGEWISE_CACHETREE_H
@@ -9,10 +9,10 @@
 /* Entries of an XArray (include/linux/xarray.h). */
 static __always_inline int is_node(u64 entry) { return (entry & 3) == 2 && entry > 4096; }
 static __always_inline int is_folio(u64 entry) { return entry && !(entry & 3); }
-/* More of the folio in a slot before it: the slot's number, in a small internal entry. */
+/* More of the folio in an earlier slot: a small internal entry with that slot's number. */
 static __always_inline int is_tail(u64 entry) { return (entry & 3) == 2 && entry >> 2 < 63; }
 
-/* The same as numbers: kernel addresses have their top bit set, small entries have not. */
+/* The same as numbers: kernel addresses have the top bit set, small entries do not. */
 static __always_inline u64 folio_bit(u64 entry)
 {
 	return entry >> 63 & ~(entry | entry >> 1) & 1;
@@ -22,7 +22,7 @@ static __always_inline u64 tail_bit(u64 entry)
 	return (~entry & (entry - 254)) >> 63 & entry >> 1 & ~entry & 1;
 }
 
-/* Of the slots that point to one before: those whose chain begins at one of `heads`. */
+/* Of the slots that point to an earlier one, those whose chain begins at one of `heads`. */
 static __always_inline u64 tails_of(u64 heads, u64 tail)
 {
 	for (int step = 1; step < CW_SLOTS; step <<= 1) {
@@ -33,16 +33,16 @@ static __always_inline u64 tails_of(u64 heads, u64 tail)
 }
 
 struct tree {
-	u64 array;		/* of the nodes that belong to it */
+	u64 array;		/* of the nodes that belong to the tree */
 	u64 head;
-	u64 page;		/* where it is */
-	u64 end;		/* behind the last page that it can hold */
+	u64 page;		/* current position */
+	u64 end;		/* one past the last page the tree can contain */
 	u32 stop;
 	u32 tries;
 	u32 n_leaves;
 };
 
-/* Whom the folio is charged to: cgroup v2's, or the memory hierarchy's, by kernfs id. */
+/* Kernfs id of the cgroup the folio is charged to, in v2 or the v1 memory hierarchy. */
 static __always_inline u64 cgroup_of(u64 folio)
 {
 	u64 memcg = 0, at = 0, id = 0;
@@ -78,7 +78,7 @@ static __always_inline void about_folio(struct cw_leaf *leaf, u64 folio)
 {
 	u64 flags = 0;
 
-	/* Flags are the first word of a page on every kernel. */
+	/* The flags are the first word of a page on every kernel. */
 	read_at(flags, folio);
 	leaf->folio = folio;
 	leaf->folio_flags = flags;
@@ -92,7 +92,7 @@ static __always_inline void taken(struct tree *t)
 	t->tries = 0;
 }
 
-/* Where the slots of the next leaf go; none where nobody asks for them. */
+/* Space for the slots of the next leaf; 0 if they are not wanted. */
 static __always_inline struct cw_node *next_slots(void)
 {
 	u32 at = cw_ctl.n_leaves;
@@ -100,7 +100,7 @@ static __always_inline struct cw_node *next_slots(void)
 	return cw_ctl.with_folios ? bpf_map_lookup_elem(&folios, &at) : 0;
 }
 
-/* Its only page, which stands in the head itself. */
+/* The only page of a tree, whose entry is in the head itself. */
 static __always_inline void single(struct tree *t)
 {
 	struct cw_leaf *leaf = next_leaf(t);
@@ -118,7 +118,7 @@ static __always_inline void single(struct tree *t)
 	taken(t);
 }
 
-/* The slots of a node, as they stood together in its tree; 0 when they did not. */
+/* Copies the slots of a node consistently; 0 if the node changed in the meantime. */
 static __always_inline int copy_node(struct tree *t, u64 node, struct cw_node *to, u64 marks[2])
 {
 	u64 array = 0;
@@ -143,31 +143,31 @@ static __always_inline void last_level(struct tree *t, u64 node)
 	if (!leaf || !copy)
 		return;
 	if (!copy_node(t, node, copy, marks)) {
-		/* From the head again, a few times. */
+		/* Retry from the head, a few times. */
 		if (t->tries++ < CW_RETRIES)
 			return;
 		cw_ctl.retries++;
 		goto next;
 	}
-	/* Without branches in it, or the verifier follows each of 2^64 ways. */
+	/* Without branches, or the verifier would follow each of 2^64 paths. */
 #pragma clang loop unroll(disable)
 	for (int i = CW_SLOTS - 1; i >= 0; i--) {
 		u64 entry = copy->slots[i], bit = folio_bit(entry);
 
 		present = present << 1 | bit;
 		tail = tail << 1 | tail_bit(entry);
-		/* The first of them stays. */
+		/* Keeps the first of them. */
 		folio += (entry - folio) & -bit;
 	}
 	if (!present)
 		goto next;
-	/* What went leaves a shadow in its first slot, and the slots that point to it. */
+	/* A removed folio leaves a shadow in its first slot, and the slots that point to it. */
 	tail &= tails_of(present, tail);
 	present |= tail;
 	leaf->first_page = t->page & ~(u64)(CW_SLOTS - 1);
 	leaf->present = present;
 	leaf->tail = tail;
-	/* PAGECACHE_TAG_DIRTY and _WRITEBACK; marks of a large folio stand at its first slot. */
+	/* PAGECACHE_TAG_DIRTY and _WRITEBACK; a large folio is marked at its first slot. */
 	leaf->dirty = marks[0] & present;
 	leaf->writeback = marks[1] & present;
 	about_folio(leaf, folio);
@@ -177,7 +177,7 @@ next:
 	t->page = (t->page | (CW_SLOTS - 1)) + 1;
 }
 
-/* A slot above the last level: a large folio, or more of one. */
+/* A slot above the last level: a large folio, or part of one. */
 static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 shift, u32 slot)
 {
 	u64 marks[2] = {}, head = entry, bit, before = 0;
@@ -197,7 +197,7 @@ static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 
 	} else {
 		leaf->tail = ~1ULL;
 	}
-	/* A shadow: its folio is gone. */
+	/* A shadow: its folio was removed. */
 	if (!is_folio(head))
 		return;
 	bpf_probe_read_kernel(marks, sizeof(marks), (void *)field(node, struct xa_node, marks));
@@ -214,7 +214,7 @@ static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 
 	taken(t);
 }
 
-/* One leaf, or one hole. 1 ends the loop. */
+/* Handles one leaf or one hole. Returns 1 to end the loop. */
 static long tree_step(u64 i, void *ctx)
 {
 	struct tree *t = ctx;
@@ -223,7 +223,7 @@ static long tree_step(u64 i, void *ctx)
 
 	if (t->stop || t->page >= t->end)
 		return 1;
-	/* A file of shadows shows nothing, and must not hold the CPU for as long as it is large. */
+	/* A file of shadows shows nothing, and must not use the CPU in proportion to its size. */
 	if (++cw_ctl.steps > CW_STEPS) {
 		t->stop = 1;
 		return 1;
@@ -236,7 +236,7 @@ static long tree_step(u64 i, void *ctx)
 		if (read_field(shift, node, struct xa_node, shift) ||
 		    read_field(array, node, struct xa_node, array) || array != t->array ||
 		    shift > 60) {
-			/* It left the tree; the caller looked up the head before. */
+			/* The node left the tree after show_tree read the head. */
 			if (t->tries++ < CW_RETRIES)
 				return 0;
 			cw_ctl.retries++;
@@ -261,12 +261,12 @@ static long tree_step(u64 i, void *ctx)
 		t->page = (t->page | ((1ULL << shift) - 1)) + 1;
 		return 0;
 	}
-	/* Deeper than any tree: nonsense was read. */
+	/* Deeper than any tree: the data read is invalid. */
 	t->stop = 2;
 	return 1;
 }
 
-/* Shows the pages of one inode from cw_ctl.page on. 1: the output is full. */
+/* Shows the pages of one inode from cw_ctl.page on. Returns 1 if the output is full. */
 static __always_inline int show_tree(u64 inode, struct cw_file *file)
 {
 	struct tree t = {};

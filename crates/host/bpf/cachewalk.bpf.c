@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Reads what is in the page cache: super blocks, their inodes, and the trees of their pages. Read
- * only, without locks: whatever was read is checked afterwards, and discarded if it had become
- * something else. Nodes and inodes that go away carry a mark of it (a node has no array any more,
- * an inode's place in its list points to itself), and memory that is not mapped cannot be read.
+ * only and without locks: everything read is checked afterwards, and discarded if it had become
+ * something else. Nodes and inodes that go away can be recognised (a node no longer has an array,
+ * an inode's list entry points to itself), and reads of unmapped memory fail.
  *
  * No vmlinux.h: the few fields used are declared here and relocated on loading (CO-RE).
  */
@@ -126,12 +126,12 @@ struct cw_ctl cw_ctl SEC(".data.ctl");
 #include "cachetree.h"
 
 struct list {
-	u64 head;	/* of the inodes of the super block */
-	u64 at;		/* the place of the inode, or the head */
-	u32 resume;	/* of the inode at which it stands the rest is wanted first */
+	u64 head;	/* of the inode list of the super block */
+	u64 at;		/* list entry of the current inode, or the head */
+	u32 resume;	/* the rest of the current inode is wanted first */
 };
 
-/* Shows one inode; 1 if the output is full. */
+/* Shows one inode. Returns 1 if the output is full. */
 static __always_inline int show_inode(u64 inode)
 {
 	u64 pages = 0, sb = 0, number = 0;
@@ -167,7 +167,7 @@ static __always_inline int show_inode(u64 inode)
 	return full;
 }
 
-/* Whether the inode is where it was in the list: others point to it. */
+/* Whether the inode is still in the list, because its neighbours point to it. */
 static __always_inline int stands(u64 inode, u64 number)
 {
 	u64 at = field(inode, struct inode, i_sb_list), sb = 0, now = 0, next = 0, prev = 0;
@@ -181,7 +181,7 @@ static __always_inline int stands(u64 inode, u64 number)
 
 struct back { u64 at; u32 from; };
 
-/* The inode passed before, while none stands. 1 ends the loop. */
+/* Tries the inode passed before that, until one is still in the list. 1 ends the loop. */
 static long back_step(u64 i, void *ctx)
 {
 	struct back *b = ctx;
@@ -193,7 +193,7 @@ static long back_step(u64 i, void *ctx)
 	return 1;
 }
 
-/* The inode at hand went away: on behind one passed before. 0: there is none. */
+/* The current inode went away: continue after one passed earlier. Returns 0 if there is none. */
 static __always_inline int go_back(struct list *l)
 {
 	struct back b = { .from = cw_ctl.passed };
@@ -210,7 +210,7 @@ static __always_inline int go_back(struct list *l)
 	return 1;
 }
 
-/* On to the next inode of the list. 1 ends the loop. */
+/* Advances to the next inode of the list. Returns 1 to end the loop. */
 static long inode_step(u64 i, void *ctx)
 {
 	struct list *l = ctx;
@@ -258,7 +258,7 @@ show:
 		cw_ctl.rc = CW_FULL;
 		return 1;
 	}
-	/* It was shown whole: this is where to go on behind. */
+	/* It was shown completely: continue after it. */
 	cw_ctl.page = ~0ULL;
 	cw_ctl.trail[cw_ctl.passed & (CW_TRAIL - 1)].inode = inode;
 	cw_ctl.trail[cw_ctl.passed & (CW_TRAIL - 1)].number = cw_ctl.number;
@@ -266,7 +266,7 @@ show:
 	return 0;
 }
 
-/* Whether the super block is still in the list, and itself. */
+/* Whether the super block is still in the list, and unchanged. */
 static __always_inline int is_super(u64 sb)
 {
 	u64 list = field(sb, struct super_block, s_list), next = 0, back = 0;
@@ -276,8 +276,8 @@ static __always_inline int is_super(u64 sb)
 }
 
 /*
- * The inodes of cw_ctl.super behind cw_ctl.inode, or the rest of that one from cw_ctl.page on (~0:
- * it was shown to its end). Without a super block: from that inode on, wherever it lies.
+ * Shows the inodes of cw_ctl.super after cw_ctl.inode, or the rest of that one from cw_ctl.page on
+ * (~0: it was shown to its end). Without a super block: from that inode on, wherever it is.
  */
 SEC("syscall")
 int walk_inodes(void *ctx)
@@ -314,14 +314,14 @@ int walk_inodes(void *ctx)
 	return 0;
 }
 
-/* One super block. 1 ends the loop. */
+/* Shows one super block. Returns 1 to end the loop. */
 static long super_step(u64 i, void *ctx)
 {
 	u32 n = cw_ctl.n_supers;
 	struct cw_super *out;
 	u64 next = 0, type = 0, name = 0, root = 0, sb = 0;
 
-	/* The head of the list is none: nothing that would be its root belongs to it. */
+	/* The list head is not a super block: what would be its root belongs to another one. */
 	read_field(root, cw_ctl.super, struct super_block, s_root);
 	read_field(sb, root, struct dentry, d_sb);
 	if (sb == cw_ctl.super) {
@@ -352,7 +352,7 @@ static long super_step(u64 i, void *ctx)
 	return 0;
 }
 
-/* Super blocks from that of the descriptor around to it, or from cw_ctl.super on. */
+/* Lists super blocks all around from that of the descriptor, or from cw_ctl.super on. */
 SEC("syscall")
 int list_supers(void *ctx)
 {
@@ -380,7 +380,7 @@ int list_supers(void *ctx)
 
 struct climb { u64 dentry, root; };
 
-/* The name of one entry, and up to its directory. 1 ends the loop. */
+/* Stores the name of one entry, and moves up to its directory. Returns 1 to end the loop. */
 static long climb_step(u64 i, void *ctx)
 {
 	struct climb *c = ctx;
@@ -404,7 +404,7 @@ static long climb_step(u64 i, void *ctx)
 	return 0;
 }
 
-/* The names from cw_ctl.inode up to the root of its file system, by the first of its entries. */
+/* Lists names from cw_ctl.inode up to the root of its file system, by its first entry. */
 SEC("syscall")
 int name_inode(void *ctx)
 {
@@ -427,7 +427,7 @@ int name_inode(void *ctx)
 	return 0;
 }
 
-/* The folio of the first page of the descriptor's file, and how large its struct page is. */
+/* Finds the folio of the first page of the descriptor's file, and the size of struct page. */
 SEC("syscall")
 int folio_of(void *ctx)
 {
@@ -450,5 +450,5 @@ int folio_of(void *ctx)
 	return 0;
 }
 
-/* Task fields and probe reads are for GPL-compatible programs only. */
+/* Task fields and probe reads are only available to GPL-compatible programs. */
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Tells which addresses of chosen processes fault, in order. Observes only.
+ * Reports the addresses at which chosen processes fault, in order. Only observes.
  *
- * Two tracepoints of arch/x86/mm/fault.c (exc_page_fault): faults taken in user mode, and those the
- * kernel takes for the process while it copies from or to its memory. They come before the fault is
- * handled, so which ones were major is told afterwards, by the kernel's own count of these (the
- * software event PERF_COUNT_SW_PAGE_FAULTS_MAJ, in mm_account_fault of mm/memory.c).
+ * Uses two tracepoints of arch/x86/mm/fault.c (exc_page_fault): faults taken in user mode, and
+ * those the kernel takes for the process while it copies from or to its memory. They fire before
+ * the fault is handled, so major faults are reported afterwards, from the kernel's count of these
+ * (the software event PERF_COUNT_SW_PAGE_FAULTS_MAJ, in mm_account_fault of mm/memory.c).
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
@@ -18,17 +18,17 @@ typedef __u32 u32;
 
 #include "watched.h"
 
-/* As in src/faults/program.rs. */
+/* Must match src/faults/program.rs. */
 struct fault_event {
 	u64 time_ns; /* CLOCK_MONOTONIC */
-	u64 address; /* of the page; below, the low bits of the hardware's error code */
+	u64 address; /* of the page; the low bits are those of the hardware's error code */
 	u32 tgid;
 	u32 tid;
 };
 
 #define PAGE_MASK_BITS 0xfffULL
 #define CODE_BITS 0x1fULL /* present, write, user, reserved, instruction */
-#define CODE_MAJOR 0x20ULL /* of ours: the thread's fault at this page, told before, was major */
+#define CODE_MAJOR 0x20ULL /* our own: the thread's earlier fault at this page was major */
 
 static __always_inline int note(u64 address, u64 code)
 {
@@ -36,7 +36,7 @@ static __always_inline int note(u64 address, u64 code)
 	u32 tgid = id >> 32;
 	struct fault_event *event;
 
-	/* The upper half is the kernel's own. */
+	/* The upper half of the address space is the kernel's. */
 	if ((long long)address < 0 || !bpf_map_lookup_elem(&watched, &tgid))
 		return 0;
 	event = new_event(sizeof(*event));
@@ -46,7 +46,7 @@ static __always_inline int note(u64 address, u64 code)
 	event->address = (address & ~PAGE_MASK_BITS) | code;
 	event->tgid = tgid;
 	event->tid = (u32)id;
-	/* Nobody waits: the reader comes once an interval. */
+	/* No wakeup: the reader polls once per interval. */
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 0;
 }
@@ -69,5 +69,5 @@ int fault_major(struct bpf_perf_event_data *ctx)
 	return note(ctx->addr, CODE_MAJOR);
 }
 
-/* bpf_ktime_get_ns is for GPL-compatible programs only. */
+/* bpf_ktime_get_ns is only available to GPL-compatible programs. */
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Reads of files on kernels without mm_filemap_get_pages (before 6.11): the functions that all
- * system calls for them pass are entered instead. Part of a program that declares the kernel's
- * structures and says what a read is to it: on_read(inode, first page, last page).
+ * Reads of files on kernels without mm_filemap_get_pages (before 6.11): hooks the functions that
+ * all system calls for reads pass. Included by a program that declares the kernel's structures and
+ * defines what to do with a read: on_read(inode, first page, last page).
  */
 #ifndef AGEWISE_FILECALL_H
 #define AGEWISE_FILECALL_H
 
 #define PAGE_SHIFT 12
 
-/* A call asks for more than there is; the tracepoint comes when something was found. */
+/* A call may ask for more than exists, while the tracepoint fires for pages found. */
 static __always_inline int read_bytes(struct file *file, u64 offset, u64 bytes)
 {
 	struct inode *inode = file->f_mapping->host;
@@ -28,7 +28,7 @@ int BPF_PROG(read_call, struct kiocb *iocb, struct iov_iter *to)
 	return read_bytes(iocb->ki_filp, iocb->ki_pos, to->count);
 }
 
-/* sendfile and splice, from Linux 6.5 on; before, they pass filemap_read. */
+/* sendfile and splice, since Linux 6.5; before, they pass filemap_read. */
 SEC("fentry/filemap_splice_read")
 int BPF_PROG(splice_call, struct file *in, long long *offset, void *pipe, unsigned long bytes)
 {

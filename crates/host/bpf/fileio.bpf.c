@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * Tells which pages of files chosen processes read and write through descriptors, in order.
- * Observes only.
+ * Reports which file pages chosen processes read and write through file descriptors, in order. Only
+ * observes.
  *
  * Below all system calls (read, pread, readv, io_uring, sendfile, splice) reads of cached files
- * pass mm_filemap_get_pages, once a batch of folios, with the pages that the caller still wants.
- * Writes pass tracepoints of ext4 once a folio and of xfs once a call; on other file systems only
- * the first write to a clean folio is told.
+ * pass mm_filemap_get_pages, once per batch of folios, with the pages that the caller still wants.
+ * Writes pass tracepoints of ext4 once per folio and of xfs once per call; on other file systems,
+ * only the first write to a clean folio is reported.
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
@@ -46,47 +46,47 @@ struct task_struct {
 	struct signal_struct *signal;
 	struct css_set *cgroups;
 };
-/* Its values are the running kernel's. */
+/* The values are those of the running kernel. */
 enum cgroup_subsys_id { memory_cgrp_id = 0 };
 #pragma clang attribute pop
 
-/* A cgroup further down than this is not found to be below another. */
+/* A cgroup deeper than this is not recognised as a descendant. */
 #define DEPTH_MAX 64
 #define EXT4_MAGIC 0xef53
 #define XFS_MAGIC 0x58465342
-/* Of the files that stand for block devices: what is dirtied there is metadata of file systems. */
+/* Of the files behind block devices, whose dirty pages are file system metadata. */
 #define BDEV_MAGIC 0x62646576
 
-/* As in src/fileio.rs. */
+/* Must match src/fileio.rs. */
 struct fio_event {
 	u64 time_ns; /* CLOCK_MONOTONIC */
 	u64 inode;
-	u64 first;   /* pages, both included */
+	u64 first;   /* pages, inclusive */
 	u64 last;
 	u32 device;
 	u32 tgid;
 	u32 tid;
 	u32 write;
-	u32 generation; /* of the inode: its number may have been another file's */
+	u32 generation; /* of the inode, since its number may be reused for another file */
 	u32 unused;
 };
 
-/* Set on loading. As `Told` in src/fileio.rs. */
+/* Set on loading. Must match `Told` in src/fileio.rs. */
 const volatile struct {
-	u64 cgroup;	/* watched are the processes of this memory cgroup and of those below it; or 0 */
-	u32 reader;	/* who drains the ring, and is not told of */
-	u32 exclusive;	/* last_index is behind the last page, as some kernels have it */
-	u32 ext4;	/* there are tracepoints for */
+	u64 cgroup;	/* watch this memory cgroup and its descendants; 0: those in the map */
+	u32 reader;	/* the process that drains the ring, which is not reported */
+	u32 exclusive;	/* last_index is one past the last page, as in some kernels */
+	u32 ext4;	/* the kernel has tracepoints for this file system */
 	u32 xfs;
 } told;
 
-/* By where it is now: nobody can come and go between two looks. */
+/* Checks the current cgroup, so that no process can enter or leave unnoticed. */
 static __always_inline int is_in_cgroup(u64 wanted)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct cgroup_subsys_state *css;
 
-	/* Plain loads, as everybody who reads waits for this: a third of the time of BPF_CORE_READ. */
+	/* Plain loads, as every reader waits for this: a third of the time of BPF_CORE_READ. */
 	css = task->cgroups->subsys[bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id)];
 	for (int depth = 0; css && depth < DEPTH_MAX; depth++) {
 		if (css->cgroup->kn->id == wanted)
@@ -122,7 +122,7 @@ static __always_inline int tell(struct inode *inode, u64 first, u64 last, u32 wr
 	event->write = write;
 	event->generation = BPF_CORE_READ(inode, i_generation);
 	event->unused = 0;
-	/* Nobody waits: the reader comes once an interval. */
+	/* No wakeup: the reader polls once per interval. */
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 	return 0;
 }
@@ -153,7 +153,7 @@ int BPF_PROG(get_pages, struct address_space *mapping, unsigned long first, unsi
 	inode = mapping->host;
 	size = BPF_CORE_READ(inode, i_size);
 	last -= told.exclusive;
-	/* What is wanted behind the end is not got. A block device has its size elsewhere. */
+	/* Nothing is read past the end. A block device stores its size elsewhere. */
 	if (size > 0) {
 		behind = ((u64)size + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT;
 		if (last >= behind)
@@ -182,7 +182,7 @@ int BPF_PROG(xfs_write, struct kiocb *iocb, struct iov_iter *from)
 	return tell_write(inode, BPF_CORE_READ(iocb, ki_pos), BPF_CORE_READ(from, count));
 }
 
-/* Of file systems without tracepoints of their own. */
+/* For file systems without their own tracepoints. */
 SEC("tp_btf/writeback_dirty_folio")
 int BPF_PROG(dirty, struct folio *folio, struct address_space *mapping)
 {
@@ -199,20 +199,20 @@ int BPF_PROG(dirty, struct folio *folio, struct address_space *mapping)
 	return tell(inode, folio->index, folio->index, 1);
 }
 
-/* Processes started by those watched are watched from their first moment on. */
+/* Watches processes started by watched ones, from their first moment on. */
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(started, struct task_struct *parent, struct task_struct *child)
 {
 	u32 of = parent->tgid, tgid = child->tgid;
 	u32 *generation = bpf_map_lookup_elem(&watched, &of);
 
-	/* 2: alone. */
+	/* 2: without its children. */
 	if (generation && *generation == 1 && of != tgid)
 		bpf_map_update_elem(&watched, &tgid, generation, BPF_ANY);
 	return 0;
 }
 
-/* With its last thread a process is gone: its number will be another one's. */
+/* A process ends with its last thread; its number will be reused. */
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(ended, struct task_struct *task)
 {
@@ -223,5 +223,5 @@ int BPF_PROG(ended, struct task_struct *task)
 	return 0;
 }
 
-/* bpf_ktime_get_ns is for GPL-compatible programs only. */
+/* bpf_ktime_get_ns is only available to GPL-compatible programs. */
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the walker and its caller exchange. src/pagewalk/layout.rs mirrors it; a test compares the
- * two. Tables of 512 entries, which map pages of 4 KiB: x86-64, and AArch64 with that granule. What
- * the bits of an entry mean differs between those: pw_ctl says it, so that one object serves both.
+ * Data exchanged between the walker and its caller. src/pagewalk/layout.rs mirrors it; a test
+ * compares the two. For tables of 512 entries that map 4 KiB pages, on x86-64 and on AArch64. The
+ * bits of their entries differ; pw_ctl describes them, so that one object serves both.
  */
 #ifndef AGEWISE_LAYOUT_H
 #define AGEWISE_LAYOUT_H
@@ -16,17 +16,17 @@
 #define PW_P4D_SHIFT	39
 #define PW_PGD5_SHIFT	48
 
-/* Bounds of the loops; the walk says where it stopped, so they only limit one call. */
+/* Limits of the loops. The walk reports where it stopped, so they only limit one call. */
 #define PW_MAX_RANGES	1024
 #define PW_MAX_STEPS	65536
-/* A table that changes under the copy is read again, this often in a row at most. */
+/* A table that changes during the copy is read again, at most this often in a row. */
 #define PW_RETRIES	3
 
-/* What an entry of the output is. */
+/* Kinds of output entries. */
 #define PW_KIND_TABLE		0	/* last-level table, copied to the next table slot */
 #define PW_KIND_PMD		1	/* 2 MiB leaf, or a huge entry in migration */
 #define PW_KIND_PUD		2	/* 1 GiB leaf */
-#define PW_KIND_BAD_TABLE	3	/* 2 MiB whose table could not be read or made no sense */
+#define PW_KIND_BAD_TABLE	3	/* 2 MiB whose table was unreadable or inconsistent */
 #define PW_KIND_BAD_PMDS	4	/* up to 1 GiB, the same one level up */
 
 /* Why a call stopped. */
@@ -36,7 +36,7 @@
 #define PW_NO_MM	3	/* the task has no address space: exiting, or a zombie */
 #define PW_KTHREAD	4	/* a kernel thread */
 #define PW_CHANGED	5	/* exec or exit during the call: its output is void */
-#define PW_OTHER_TASK	6	/* the id now names another process */
+#define PW_OTHER_TASK	6	/* the id now belongs to another process */
 
 struct pw_range { u64 start, end; };
 struct pw_entry { u64 va, entry; u32 kind, slot; };
@@ -45,10 +45,10 @@ struct pw_table { u64 e[PW_PTRS]; };
 struct pw_ctl {
 	/* in */
 	u64 direct_map;		/* virtual address of physical address 0 */
-	u64 addr_mask;		/* address bits of an entry that may be set */
-	u64 type_mask, type_table;	/* masked so, this is a pointer to a lower table */
-	u64 pointer_bits;	/* set in every such pointer of a process */
-	u64 mmu_bits;		/* set by the MMU in such a pointer, at any time */
+	u64 addr_mask;		/* valid address bits of an entry */
+	u64 type_mask, type_table;	/* (e & type_mask) == type_table: points to a lower table */
+	u64 pointer_bits;	/* set in every pointer to a lower table of a process */
+	u64 mmu_bits;		/* may be set by the MMU in such a pointer at any time */
 	u64 start_ticks;	/* start of the process, 1/100 s since boot; 0: any */
 	u64 va;			/* where to begin in the first range */
 	u32 tid, tgid;
@@ -59,7 +59,7 @@ struct pw_ctl {
 	u64 next_va;
 	u32 next_range;
 	u32 n_entries, n_tables;
-	u32 unreadable;		/* tables given up */
+	u32 unreadable;		/* tables skipped */
 	u32 retries;		/* tables read again because they changed */
 	u32 upper_tables;	/* tables above the last level that were read */
 	u64 seen_start_boottime;

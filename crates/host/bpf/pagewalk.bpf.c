@@ -2,9 +2,9 @@
 /*
  * Reads the page tables of a process. Read only: nothing here can change a page table.
  *
- * Two entry points around one walk: a syscall program (kernels whose task kfuncs serve that
- * program type, 6.10 and later) and a task iterator (5.17 and later). No vmlinux.h: the few
- * fields used are declared here and relocated on loading (CO-RE).
+ * Two entry points share one walk: a syscall program (kernels that permit task kfuncs in this
+ * program type, 6.10 and later) and a task iterator (5.17 and later). No vmlinux.h: the few fields
+ * used are declared here and relocated on loading (CO-RE).
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
@@ -34,14 +34,14 @@ struct bpf_iter__task { struct bpf_iter_meta *meta; struct task_struct *task; };
 #define PF_KTHREAD 0x00200000
 #define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on both */
 
-/* Weak: where they are missing, only the syscall programs fail to load, not the iterators. */
+/* Weak: if they are missing, only the syscall programs fail to load, not the iterators. */
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
 extern void bpf_task_release(struct task_struct *p) __ksym __weak;
 extern const void page_offset_base __ksym __weak;
 
 #include "layout.h"
 
-/* Their sizes are set on loading: the caller bounds its memory. */
+/* Sizes are set on loading, so that the caller can limit their memory. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -80,7 +80,7 @@ struct pw_ctl pw_ctl SEC(".data.ctl");
 #define pw_scratch() ({ u32 k_ = 0; (struct pw_table *)bpf_map_lookup_elem(&scratch, &k_); })
 #include "walk.h"
 
-/* Walk the address space of `t`; void what was read if the task left it meanwhile. */
+/* Walks the address space of `t`. Discards the output if the task left it meanwhile. */
 static __always_inline void walk_task(struct task_struct *t)
 {
 	struct mm_struct *mm;
@@ -132,14 +132,14 @@ int walk_iter(struct bpf_iter__task *ctx)
 {
 	struct task_struct *t = ctx->task;
 
-	/* The caller sets PW_NO_TASK: the end of the iteration (a null task) must not. */
+	/* The caller sets PW_NO_TASK; the end of the iteration (a null task) must not. */
 	if (!t || (u32)t->pid != pw_ctl.tid)
 		return 0;
 	walk_task(t);
 	return 0;
 }
 
-/* One candidate: does the magic word stand at its physical address? */
+/* Tests one candidate: is the magic word at its physical address? */
 static long search_step(u64 i, void *ctx)
 {
 	u64 base = pw_ctl.search_from - (i << PW_PUD_SHIFT);
@@ -154,8 +154,8 @@ static long search_step(u64 i, void *ctx)
 }
 
 /*
- * Find the direct map. The symbol, where it resolves, is tried first; then every 1 GiB step (its
- * granularity under KASLR) down from the root table of `t`, which lies inside the map.
+ * Finds the direct map. Tries the symbol first, if it resolves; then every 1 GiB step (its
+ * granularity under KASLR) down from the root table of `t`, which is inside the map.
  */
 static __always_inline void search_task(struct task_struct *t)
 {
@@ -204,5 +204,5 @@ int search_iter(struct bpf_iter__task *ctx)
 	return 0;
 }
 
-/* Task kfuncs and probe reads are for GPL-compatible programs only. */
+/* Task kfuncs and probe reads are only available to GPL-compatible programs. */
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -21,17 +21,17 @@ struct pw_walk {
 	u64 pgd;
 	u64 va, end;
 	u64 pmds;		/* address of the table of 2 MiB entries being walked */
-	u64 last;		/* last address that it maps, or that is wanted of it */
+	u64 last;		/* last address that it maps, or that is wanted from it */
 	u32 first;		/* index of the first entry copied from it */
 	u32 count;		/* entries copied from it */
 	u32 stop;
 	u32 tries;
 };
 
-/* What stands at a slot above the last level. */
+/* What was found at a slot above the last level. */
 struct pw_step {
-	u64 entry;		/* the entry itself, 0 when nothing is there */
-	u64 skip;		/* bytes of address space that one slot covers there */
+	u64 entry;		/* the entry itself, 0 if there is none */
+	u64 skip;		/* bytes of address space covered by one slot at that level */
 	u32 kind;
 };
 #define PW_STEP_NONE	0
@@ -44,7 +44,7 @@ static __always_inline u64 pw_index(u64 va, u32 shift)
 	return (va >> shift) & (PW_PTRS - 1);
 }
 
-/* First address behind the slot of `va` whose size is 1 << shift; saturates at the top. */
+/* First address after the slot of `va`, whose size is `size`; saturates at the top. */
 static __always_inline u64 pw_next(u64 va, u64 size)
 {
 	u64 next = (va & ~(size - 1)) + size;
@@ -52,13 +52,13 @@ static __always_inline u64 pw_next(u64 va, u64 size)
 	return next ? next : ~0ULL;
 }
 
-/* A pointer to a lower table, rather than a leaf or something that is not present. */
+/* Whether it is a pointer to a lower table, rather than a leaf or not present. */
 static __always_inline int pw_is_pointer(u64 e)
 {
 	return (e & pw_ctl.type_mask) == pw_ctl.type_table;
 }
 
-/* Such a pointer can be one of a process: for user space, no address that cannot be. */
+/* Whether a process can have such a pointer: for user space, with a valid address. */
 static __always_inline int pw_sane_pointer(u64 e)
 {
 	return (e & pw_ctl.pointer_bits) == pw_ctl.pointer_bits &&
@@ -70,7 +70,7 @@ static __always_inline u64 pw_table_address(u64 e)
 	return pw_ctl.direct_map + (e & pw_ctl.addr_mask);
 }
 
-/* One level down: 1 with *table moved to the lower table, 0 with *s saying why not. */
+/* One level down: 1 and *table set to the lower table, or 0 and *s giving the reason. */
 static __always_inline int pw_descend(u64 *table, u64 va, u32 shift, struct pw_step *s)
 {
 	u64 e = 0;
@@ -87,7 +87,7 @@ static __always_inline int pw_descend(u64 *table, u64 va, u32 shift, struct pw_s
 		return 0;
 	}
 	if (shift == PW_PUD_SHIFT && !pw_is_pointer(e)) {
-		/* A leaf of 1 GiB, or one in migration. */
+		/* A 1 GiB leaf, or one in migration. */
 		s->kind = PW_STEP_LEAF;
 		return 0;
 	}
@@ -104,7 +104,7 @@ static __always_inline int pw_descend(u64 *table, u64 va, u32 shift, struct pw_s
 	return 1;
 }
 
-/* From the root to the table of 2 MiB entries; its address, or 0 with *s saying why not. */
+/* From the root to the table of 2 MiB entries: its address, or 0 and *s giving the reason. */
 static __always_inline u64 pw_find_pmds(u64 pgd, u64 va, struct pw_step *s)
 {
 	u64 table = pgd;
@@ -118,7 +118,7 @@ static __always_inline u64 pw_find_pmds(u64 pgd, u64 va, struct pw_step *s)
 	return table;
 }
 
-/* Append to the output; 1 when it is full. */
+/* Appends to the output. Returns 1 if it is full. */
 static __always_inline int pw_emit(u64 va, u64 entry, u32 kind)
 {
 	u32 n = pw_ctl.n_entries;
@@ -134,7 +134,7 @@ static __always_inline int pw_emit(u64 va, u64 entry, u32 kind)
 	return 0;
 }
 
-/* One 2 MiB slot. 1 ends the loop: end of what was copied, end of the range, or output full. */
+/* One 2 MiB slot. 1 ends the loop: end of the copy or of the range, or output full. */
 static long pw_pmd_slot(u64 i, void *ctx)
 {
 	struct pw_walk *w = ctx;
@@ -163,8 +163,8 @@ static long pw_pmd_slot(u64 i, void *ctx)
 	if (pw_read(out, sizeof(*out), pw_table_address(e)))
 		goto bad;
 	/*
-	 * The kernel clears the entry before it frees the table. If the entry still stands, what
-	 * was copied was this table; the MMU may have set the accessed bit meanwhile.
+	 * The kernel clears the entry before it frees the table. If the entry is unchanged, the
+	 * copy is from this table, except that the MMU may have set the accessed bit.
 	 */
 	now = 0;
 	if (pw_read(&now, sizeof(now), w->pmds + (pw_index(va, PW_PMD_SHIFT) << 3)))
@@ -225,7 +225,7 @@ static long pw_pud_slot(u64 i, void *ctx)
 	w->pmds = table;
 	if (pw_read(pmds, (w->count & 1023) << 3, table + ((u64)w->first << 3)))
 		goto bad;
-	/* The same check as for a last-level table, over the whole path. */
+	/* The same check as for a last-level table, for the whole path. */
 	if (pw_find_pmds(w->pgd, va, &again) != table) {
 		if (w->tries++ < PW_RETRIES) {
 			pw_ctl.retries++;
@@ -260,7 +260,7 @@ static long pw_one_range(u64 i, void *ctx)
 	r = pw_range_at(n);
 	if (!r)
 		return 1;
-	/* A slot may reach into later ranges: each gets an entry of its own. */
+	/* A slot may reach into later ranges: each gets its own entry. */
 	if (n != pw_ctl.first_range || w->va < r->start)
 		w->va = r->start;
 	w->end = r->end;
@@ -275,7 +275,7 @@ static long pw_one_range(u64 i, void *ctx)
 	return 0;
 }
 
-/* Walk from (first_range, va) under the root `pgd` until done or full. */
+/* Walks from (first_range, va) under the root `pgd` until done or full. */
 static __always_inline void pw_run(u64 pgd)
 {
 	struct pw_walk w = { .pgd = pgd, .va = pw_ctl.va };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * The walk of walk.h over synthetic tables in user space: how tests reach five levels, 1 GiB leaves
- * and races on a machine that has none. Compiled by src/pagewalk/synthetic.rs with the C compiler
- * that building libbpf needs anyway.
+ * The walk of walk.h on synthetic tables in user space, which lets tests cover five levels, 1 GiB
+ * leaves and races on machines without them. Compiled by src/pagewalk/synthetic.rs with the C
+ * compiler that building libbpf needs anyway.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -26,7 +26,7 @@ struct machine {
 	u32 n_entries;
 	struct pw_table *tables;
 	u32 n_tables;
-	/* At the so-many-th read of a whole table, store a value: a race. 0: none. */
+	/* Race: store a value at read number race_at of a whole table. 0: none. */
 	u32 race_at;
 	u32 race_times;
 	u64 race_address, race_value;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
-/* Events of chosen processes, in order, through a ring. As in src/bpf/watched.rs. */
+/* Events of chosen processes, in order, through a ring. See src/bpf/watched.rs. */
 #ifndef AGEWISE_WATCHED_H
 #define AGEWISE_WATCHED_H
 
@@ -25,7 +25,7 @@ struct {
 	__type(value, u64);
 } dropped SEC(".maps");
 
-/* Room for an event; none where the ring is full, which is counted. */
+/* Reserves space for an event; 0 if the ring is full, which is counted. */
 static __always_inline void *new_event(u64 bytes)
 {
 	void *event = bpf_ringbuf_reserve(&ring, bytes, 0);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Access sources: how accesses to the memory of a process become known.
+//! Access sources: how to find out which memory a process has accessed.
 //!
 //! An [`AccessSource`] looks once at ranges of one address space and streams a [`TableSight`] for
-//! every 2 MiB that holds something, in rising order of address, so a caller needs memory for one
-//! table and not for one process. Sources hold no history and no policy: what a sight means for
-//! the age of a page is decided in the engine.
+//! every 2 MiB that is not empty, in ascending address order, so a caller needs memory for one
+//! table, not for a whole process. Sources keep no history and no policy: the engine decides what a
+//! sight means for the age of a page.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -23,9 +23,9 @@ pub mod pagemap;
 
 pub use leaf_run::LeafRun;
 
-/// Bytes of a base page on the architectures served.
+/// Bytes in a base page on the supported architectures.
 pub const PAGE_BYTES: u64 = 4096;
-/// Bytes that one [`TableSight`] spans.
+/// Bytes that one [`TableSight`] covers.
 pub const TABLE_BYTES: u64 = PAGE_BYTES * PAGES_PER_TABLE as u64;
 
 /// The process to look at.
@@ -33,8 +33,8 @@ pub const TABLE_BYTES: u64 = PAGE_BYTES * PAGES_PER_TABLE as u64;
 pub struct Target {
     /// Process id (thread group id) in the initial PID namespace of the reader's `/proc`.
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat` (start time, clock ticks since boot). With it a reused pid is
-    /// an error ([`AccessError::Reused`]) instead of another process's memory.
+    /// Field 22 of `/proc/PID/stat` (start time, clock ticks since boot). If set, a reused pid
+    /// gives an error ([`AccessError::Reused`]) rather than another process's memory.
     pub start_ticks: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl From<&Process> for Target {
 }
 
 impl Target {
-    /// A target known by its pid only: a reused pid is not noticed.
+    /// A target identified by its pid alone. A reused pid goes unnoticed.
     pub fn by_pid(pid: u32) -> Self {
         Target {
             pid,
@@ -57,32 +57,32 @@ impl Target {
     }
 }
 
-/// Addresses `start..end` of the target, whole pages, as one mapping (VMA) has them.
+/// Addresses `start..end` of the target: whole pages within one mapping (VMA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AddressRange {
     /// First byte.
     pub start: u64,
-    /// Behind the last byte.
+    /// One past the last byte.
     pub end: u64,
 }
 
 impl AddressRange {
-    /// Bytes in the range.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// Nothing is in it.
+    /// Whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.end <= self.start
     }
 }
 
-/// The unit in which the hardware maps what a sight shows.
+/// The unit in which the hardware maps the memory of a sight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Leaf {
-    /// Base pages: each bit is a fact of its own.
+    /// Base pages: each has its own accessed bit.
     Page,
     /// One 2 MiB leaf (THP or hugetlb): one accessed bit for 512 pages.
     Huge,
@@ -90,10 +90,10 @@ pub enum Leaf {
     Giant,
 }
 
-/// Where frame numbers and swap entries of a sight come from.
+/// Where the frame numbers and swap entries of a sight come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entries<'a> {
-    /// The source does not know them.
+    /// The source cannot provide them.
     Unknown,
     /// The raw last-level table.
     Table(&'a [u64; PAGES_PER_TABLE], EntryFormat),
@@ -101,36 +101,36 @@ pub(crate) enum Entries<'a> {
     Leaf(u64, u64),
 }
 
-/// One look at the part of one mapping that lies in one 2 MiB-aligned range.
+/// One look at the part of a mapping that lies in one 2 MiB-aligned range.
 ///
-/// Within a scan sights come in rising order of address. What was in the given ranges and was not
-/// shown is not mapped. A 2 MiB range in which several mappings lie is shown once for each, with
+/// Within a scan, sights come in ascending address order. Any part of the given ranges that was not
+/// shown is not mapped. A 2 MiB range that contains several mappings is shown once for each, with
 /// disjoint [`covered`](Self::covered).
 #[derive(Clone, Copy, Debug)]
 pub struct TableSight<'a> {
-    /// First address of the 2 MiB range (aligned, may lie before the mapping).
+    /// First address of the 2 MiB range (aligned, so it may lie before the mapping).
     pub va: u64,
-    /// Index of the range, in the slice given to [`AccessSource::scan`], that this is part of.
+    /// Index of the range this belongs to, in the slice passed to [`AccessSource::scan`].
     pub range: usize,
-    /// What maps it.
+    /// The kind of page-table entry that maps it.
     pub leaf: Leaf,
     /// The pages that belong to the range. Every other bit of this sight is zero.
     pub covered: PageSet,
-    /// Present, young, dirty, swapped. Pages that are not memory of the process (the zero page,
-    /// vdso, device memory: "special" entries) are in none of them.
+    /// Present, young, dirty and swapped pages. Pages that are not the process's own memory
+    /// ("special" entries: the zero page, vdso, device memory) are in none of these sets.
     pub bits: &'a TableBits,
-    /// The slot holds an entry that is neither: a page under migration, a poisoned page, a guard or
-    /// userfaultfd marker. Nothing is known of its age in this scan.
+    /// Pages whose entry is neither present nor swapped: a page under migration, a poisoned page, a
+    /// guard or userfaultfd marker. This scan learned nothing about their age.
     pub other: &'a PageSet,
-    /// `CLOCK_MONOTONIC` ns before the first table of this batch was read: every young page had
-    /// been accessed by then or within the read itself (well below a millisecond).
+    /// `CLOCK_MONOTONIC` time in ns before the first table of this batch was read. Every young page
+    /// was accessed before then, or during the read itself (well below a millisecond).
     pub seen_ns: u64,
     pub(crate) entries: Entries<'a>,
 }
 
 impl TableSight<'_> {
-    /// Frame number (4 KiB units) of page `page` of the 2 MiB range; `None` where nothing is
-    /// present or the source does not know.
+    /// Returns the frame number (in 4 KiB units) of page `page` of the 2 MiB range. `None` if the
+    /// page is not present or the source does not know.
     pub fn pfn(&self, page: usize) -> Option<u64> {
         if page >= PAGES_PER_TABLE || !self.bits.present.contains(page) {
             return None;
@@ -142,7 +142,8 @@ impl TableSight<'_> {
         }
     }
 
-    /// The same whether the page is covered or not: for what a page must be taken together with.
+    /// Like [`pfn`](Self::pfn), but also for pages that are not covered: used to find what a page
+    /// must be handled together with.
     pub fn frame(&self, page: usize) -> Option<u64> {
         match self.entries {
             Entries::Table(table, format) => format.pfn(*table.get(page)?),
@@ -151,8 +152,8 @@ impl TableSight<'_> {
         }
     }
 
-    /// The raw page-table entry of page `page` (of the leaf, for huge ones), where the source has
-    /// it.
+    /// Returns the raw page-table entry of page `page` (for a huge page, the leaf entry), if the
+    /// source has it.
     pub fn raw(&self, page: usize) -> Option<u64> {
         match self.entries {
             Entries::Unknown => None,
@@ -161,7 +162,8 @@ impl TableSight<'_> {
         }
     }
 
-    /// Swap device and slot of page `page`, where it is swapped and the source knows.
+    /// Returns the swap device and slot of page `page`, if it is swapped out and the source knows
+    /// them.
     pub fn swap_entry(&self, page: usize) -> Option<SwapEntry> {
         if page >= PAGES_PER_TABLE || !self.bits.swapped.contains(page) {
             return None;
@@ -173,70 +175,71 @@ impl TableSight<'_> {
     }
 }
 
-/// What has been shown since the last [`SightSink::batch_end`].
+/// The sights shown since the last [`SightSink::batch_end`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Batch {
     /// `CLOCK_MONOTONIC` ns when reading began.
     pub begin_ns: u64,
     /// `CLOCK_MONOTONIC` ns when reading ended.
     pub end_ns: u64,
-    /// Sights shown.
+    /// Number of sights shown.
     pub sights: u32,
 }
 
-/// Takes what a scan shows.
+/// Receives the sights of a scan.
 pub trait SightSink {
-    /// One table, in rising order of address.
+    /// Receives one table. Tables come in ascending address order.
     fn table(&mut self, sight: &TableSight<'_>);
 
-    /// Some leaves at once, in the same order. One by one unless a sink knows better.
+    /// Receives several leaves at once, in the same order. The default passes them to `table` one
+    /// by one.
     fn leaves(&mut self, run: &LeafRun<'_>) {
         for sight in run.sights() {
             self.table(&sight);
         }
     }
 
-    /// Nothing could be learnt of this part: not absent, unknown. Keep what was known.
+    /// Reports a range that could not be read. It is not absent but unknown: keep what was known.
     fn unreadable(&mut self, range: AddressRange) {
         let _ = range;
     }
 
-    /// All tables read together have been shown. The moment to clear what was young among them:
-    /// accesses between the read and the clear are lost. `Break` ends the scan.
+    /// Reports that all tables read together have been shown. This is the moment to clear the young
+    /// ones: accesses between the read and the clear are lost. `Break` ends the scan.
     fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
         let _ = batch;
         ControlFlow::Continue(())
     }
 }
 
-/// A closure is a sink that takes tables and nothing else.
+/// A closure is a sink that only takes tables.
 impl<F: FnMut(&TableSight<'_>)> SightSink for F {
     fn table(&mut self, sight: &TableSight<'_>) {
         self(sight)
     }
 }
 
-/// What one scan cost and met.
+/// What a scan cost, and what it found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScanCost {
-    /// CPU time of reading and of making bitmaps (kernel and user, not the sink's), ns.
+    /// CPU time spent reading and building bitmaps (kernel and user, without the sink), in ns.
     pub cpu_ns: u64,
     /// System calls that read page tables.
     pub calls: u64,
     /// Last-level tables read.
     pub tables: u64,
-    /// 2 MiB and 1 GiB leaves met (a 1 GiB leaf counts 512 times).
+    /// 2 MiB and 1 GiB leaves found (a 1 GiB leaf counts 512 times).
     pub leaves: u64,
     /// Pages found present (4 KiB units).
     pub present_pages: u64,
-    /// Tables given up: they changed under the read, or made no sense.
+    /// Tables skipped because they kept changing during the read, or held invalid entries.
     pub unreadable: u64,
-    /// Tables read again because they changed under the read.
+    /// Tables read again because they changed during the read.
     pub retries: u64,
 }
 
 impl ScanCost {
-    /// Sum of two scans.
+    /// Adds the counts of another scan.
     pub fn add(&mut self, other: &ScanCost) {
         self.cpu_ns = self.cpu_ns.saturating_add(other.cpu_ns);
         self.calls = self.calls.saturating_add(other.calls);
@@ -248,12 +251,12 @@ impl ScanCost {
     }
 }
 
-/// The result of a scan that was not refused.
+/// The result of a scan that did not fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScanReport {
-    /// What it cost.
+    /// The cost of the scan.
     pub cost: ScanCost,
-    /// Every range was walked to its end. False after a `Break` of the sink.
+    /// Whether every range was walked to its end. False if the sink returned `Break`.
     pub complete: bool,
 }
 
@@ -263,18 +266,18 @@ pub struct ScanReport {
 pub enum Resolution {
     /// Every mapped page (leaf) has its own accessed bit.
     Page,
-    /// Only whether anything in a mapping was accessed: `young` is all of `present`, or nothing.
+    /// Accessed bits apply to a whole mapping: `young` is either all of `present` or empty.
     Mapping,
 }
 
-/// What a source knows.
+/// What a source can report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Abilities {
-    /// How fine `young` is.
+    /// Granularity of `young`.
     pub resolution: Resolution,
-    /// [`TableSight::pfn`] is known.
+    /// Whether [`TableSight::pfn`] is available.
     pub pfn: bool,
-    /// Looking alone changes what the next look sees (the source clears as it reads).
+    /// Whether a look alone changes what the next one sees (the source clears as it reads).
     pub clears: bool,
 }
 
@@ -283,13 +286,13 @@ pub trait AccessSource {
     /// Its name in reports and on the command line.
     fn name(&self) -> &'static str;
 
-    /// What it knows.
+    /// What it can report.
     fn abilities(&self) -> Abilities;
 
-    /// Look once at `ranges` (whole pages, rising, disjoint) of `target`.
+    /// Looks once at `ranges` (whole pages, ascending, disjoint) of `target`.
     ///
     /// # Errors
-    /// [`AccessError`]. Sights shown before an error stay true for the time they carry.
+    /// [`AccessError`]. Sights shown before an error remain valid for the time they carry.
     fn scan(
         &mut self,
         target: &Target,
@@ -298,10 +301,10 @@ pub trait AccessSource {
     ) -> Result<ScanReport, AccessError>;
 }
 
-/// Whether the kernel's pages are of [`PAGE_BYTES`], by which everything here counts.
+/// Checks that the kernel's page size is [`PAGE_BYTES`], the unit of every count here.
 ///
 /// # Errors
-/// [`AccessError::Unsupported`] where they are larger (AArch64 with 16 or 64 KiB).
+/// [`AccessError::Unsupported`] if pages are larger (AArch64 with 16 or 64 KiB).
 pub fn check_page_size() -> Result<(), AccessError> {
     match rustix::param::page_size() as u64 {
         PAGE_BYTES => Ok(()),
@@ -315,16 +318,16 @@ pub fn check_page_size() -> Result<(), AccessError> {
     }
 }
 
-/// Why a process could not be looked at.
+/// Why the memory of a process could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// No process has this pid (any more).
+    /// No process has this pid, or it has exited.
     #[error("process {pid} does not exist or has exited")]
     NoSuchProcess {
         /// The pid asked for.
         pid: u32,
     },
-    /// The process exits, or is a zombie.
+    /// The process is exiting or is a zombie.
     #[error("process {pid} has no address space: it is exiting or a zombie")]
     NoAddressSpace {
         /// The pid asked for.
@@ -336,7 +339,7 @@ pub enum AccessError {
         /// The pid asked for.
         pid: u32,
     },
-    /// The pid was given to another process.
+    /// The pid now belongs to another process.
     #[error("pid {pid} now belongs to another process than the one asked for")]
     Reused {
         /// The pid asked for.
@@ -348,20 +351,20 @@ pub enum AccessError {
         /// The pid asked for.
         pid: u32,
     },
-    /// The ranges given are not whole pages, not rising, or overlap.
+    /// The given ranges are not whole pages, not ascending, or overlap.
     #[error("address range {start:#x}-{end:#x} is empty, unaligned or out of order")]
     BadRange {
         /// First byte.
         start: u64,
-        /// Behind the last byte.
+        /// One past the last byte.
         end: u64,
     },
-    /// A privilege is missing.
+    /// The caller lacks a privilege.
     #[error("{what}: not permitted; {hint}")]
     NoPrivilege {
         /// What was attempted.
         what: String,
-        /// What to do.
+        /// How to obtain the privilege.
         hint: &'static str,
     },
     /// The machine or the kernel cannot do it.
@@ -372,12 +375,12 @@ pub enum AccessError {
         /// Why not.
         why: String,
     },
-    /// A file of `/proc` or a system call failed.
+    /// A `/proc` file or a system call failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file, or the name of the call.
         path: PathBuf,
-        /// What the system said.
+        /// The error the system returned.
         source: io::Error,
     },
 }
@@ -390,7 +393,8 @@ impl AccessError {
         }
     }
 
-    /// The target is gone or became something else: forget it, nothing is wrong with the source.
+    /// Whether the target is gone or has become something else. Forget it: the source itself is
+    /// fine.
     pub fn is_target_gone(&self) -> bool {
         matches!(
             self,
@@ -402,7 +406,7 @@ impl AccessError {
     }
 }
 
-/// `ranges` are whole pages, rising and disjoint.
+/// Checks that `ranges` are whole pages, ascending and disjoint.
 pub(crate) fn check_ranges(ranges: &[AddressRange]) -> Result<(), AccessError> {
     let mut floor = 0;
     for range in ranges {
@@ -418,7 +422,7 @@ pub(crate) fn check_ranges(ranges: &[AddressRange]) -> Result<(), AccessError> {
     Ok(())
 }
 
-/// The pages of the 2 MiB range at `va` that lie in `range`.
+/// The pages of the 2 MiB range at `va` that lie within `range`.
 pub(crate) fn covered(va: u64, range: AddressRange) -> PageSet {
     let first = range.start.saturating_sub(va).min(TABLE_BYTES) / PAGE_BYTES;
     let last = range.end.saturating_sub(va).min(TABLE_BYTES) / PAGE_BYTES;

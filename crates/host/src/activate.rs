@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Activating pages in the kernel's classic LRU: they join the active list, which reclaim leaves
-//! alone as long as there is enough on the inactive one.
+//! Activating pages in the kernel's classic LRU: moving them to the active list, which reclaim
+//! leaves alone as long as the inactive list is long enough.
 //!
-//! The kernel has no call for it, but reading another process's memory marks every page read as
+//! The kernel has no call for this, but reading another process's memory marks every page read as
 //! used (`FOLL_TOUCH` of `pin_user_pages_remote`, `folio_mark_accessed` in mm/swap.c, 5.6 to 6.18):
-//! once referenced, twice active. So one byte of each page is read twice (process_vm_readv(2)), 0.5
-//! us a page in all. The bytes are thrown away. No accessed bit is set, no page becomes dirty. A
-//! page that is not there would be brought in: give pages that have just been seen.
+//! the first time sets it referenced, the second time moves it to the active list. So this reads
+//! one byte of each page twice (process_vm_readv(2)), at 0.5 us per page in all, and discards the
+//! bytes. It sets no accessed bit and makes no page dirty. A page that is not present would be
+//! faulted in, so pass only pages that have just been seen.
 //!
-//! It repairs what observing does there: clearing accessed bits takes from the kernel the evidence
-//! that would have kept hot pages.
+//! It undoes a side effect of observing: clearing accessed bits removes the evidence by which the
+//! kernel would have kept hot pages.
 
 use std::io;
 
 use crate::access::PAGE_BYTES;
 
-/// Most pages of one call (`UIO_MAXIOV`).
+/// Most pages per call (`UIO_MAXIOV`).
 pub const PAGES_MAX: usize = 1024;
 
-/// What activating did.
+/// The outcome of [`activate`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activated {
     /// Pages activated.
     pub pages: u64,
-    /// Pages that could not be read: unmapped meanwhile, or device memory.
+    /// Pages that could not be read: unmapped in the meantime, or device memory.
     pub refused: u64,
     /// System calls.
     pub calls: u64,
@@ -49,7 +50,7 @@ pub fn activate(pid: u32, addresses: &[u64]) -> io::Result<Activated> {
         activated.pages += again as u64;
         activated.refused += (read - again.min(read)) as u64;
         rest = &rest[read..];
-        // The next one cannot be read; those behind it may.
+        // This page cannot be read, but those after it may be readable.
         if let [_, behind @ ..] = rest {
             activated.refused += 1;
             rest = behind;
@@ -58,7 +59,7 @@ pub fn activate(pid: u32, addresses: &[u64]) -> io::Result<Activated> {
     Ok(activated)
 }
 
-/// Reads a byte at each address, up to the first that cannot be read: how many were.
+/// Reads a byte at each address, up to the first that fails. Returns how many were read.
 fn read_bytes(pid: u32, addresses: &[u64]) -> io::Result<usize> {
     let mut bytes = [0u8; PAGES_MAX];
     let remote: Vec<libc::iovec> = addresses
@@ -73,9 +74,8 @@ fn read_bytes(pid: u32, addresses: &[u64]) -> io::Result<usize> {
         iov_len: addresses.len(),
     };
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    // SAFETY: `local` names as many bytes of `bytes` as there are addresses, at most its length,
-    // and `remote` has that many entries; their addresses are the target's and are checked by the
-    // kernel.
+    // SAFETY: `local` covers one byte of `bytes` per address and fits in it; `remote` has as many
+    // entries, with addresses of the target that the kernel checks.
     let read = unsafe {
         libc::process_vm_readv(
             pid,
@@ -108,7 +108,8 @@ mod tests {
 
     const PAGES: usize = 2048;
 
-    /// Which pages of ours are on an active list, by /proc/self/pagemap and /proc/kpageflags.
+    /// How many of our own pages are on an active list, from /proc/self/pagemap and
+    /// /proc/kpageflags.
     fn active(addresses: &[u64]) -> io::Result<usize> {
         const ACTIVE: u64 = 1 << 6;
         let pagemap = File::open("/proc/self/pagemap")?;
@@ -146,7 +147,8 @@ mod tests {
             )
         };
         assert_ne!(map, libc::MAP_FAILED);
-        // SAFETY: inside the mapping, which is ours and writable; small pages are asked for first.
+        // SAFETY: within our own writable mapping. Small pages are requested before the first
+        // write.
         unsafe {
             libc::madvise(map, bytes, libc::MADV_NOHUGEPAGE);
             std::ptr::write_bytes(map.cast::<u8>(), 1, bytes);
@@ -165,8 +167,7 @@ mod tests {
             }
         }
         assert_eq!(activated.pages, PAGES as u64);
-        // A hole is passed over.
-        // SAFETY: the last two pages of the mapping, not used any more.
+        // A hole is skipped. SAFETY: the last two pages of the mapping are no longer used.
         unsafe {
             libc::munmap(
                 map.byte_add(PAGES * PAGE_BYTES as usize),
@@ -182,7 +183,7 @@ mod tests {
         assert_eq!((done.pages, done.refused), (2, 1));
         match (before, active(&addresses)) {
             (Ok(before), Ok(after)) => {
-                // Batches of a few pages for each CPU are still on their way.
+                // The per-CPU batches may still hold a few pages.
                 assert!(
                     before < PAGES / 2 && after > PAGES * 9 / 10,
                     "{before} {after}"
@@ -194,7 +195,7 @@ mod tests {
                 );
             }
         }
-        // SAFETY: the rest of the mapping, to which nothing refers any more.
+        // SAFETY: nothing refers to the rest of the mapping any more.
         unsafe { libc::munmap(map, PAGES * PAGE_BYTES as usize) };
     }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process under a budget: looks at it as every observer does ([`crate::look`]), and has the
-//! mover page out what is chosen.
+//! mover page out the chosen pages.
 //!
-//! What goes next, and how much of it, is decided in [`agewise_policy::budget`]; this carries it
-//! out. A process is held by its anonymous memory, a cgroup by its files as well
+//! [`agewise_policy::budget`] decides which pages go next, and how many; this module carries it
+//! out. A process is limited by its anonymous memory, a cgroup by its file pages as well
 //! ([`BudgetedFiles`]).
 
 mod files;
@@ -27,21 +27,21 @@ use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 pub use files::{BudgetedFiles, FilesError};
 
-/// Says which pages go, given what is seen of them right before the move.
+/// Chooses the pages to move out, given a look at them right before the move.
 pub type Choose<'a> = dyn FnMut(&[Seen]) -> Vec<Range<u64>> + 'a;
 
-/// A process whose anonymous memory is held under a budget.
+/// A process whose anonymous memory is kept under a budget.
 #[derive(Debug)]
 pub struct Budgeted {
     process: Process,
-    /// Bound to the address space that was looked at last: after an exec it reads as empty.
+    /// Bound to the address space of the last look: after an exec it reads as empty.
     pagemap: Option<Pagemap>,
     vmas: VmaTable,
     maps: MapsReader,
     clearer: Clearer,
     ranges: Vec<AddressRange>,
     moves: u64,
-    /// Share of what was passed to the kernel that had left when this was last verified.
+    /// Share of the pages passed to the kernel that had left memory at the last verification.
     left_share: f64,
 }
 
@@ -49,13 +49,13 @@ pub struct Budgeted {
 const VERIFIED_PART: u64 = 16;
 
 impl Budgeted {
-    /// Begins with nothing known.
+    /// Starts without any knowledge of the process.
     ///
     /// # Errors
-    /// A process that may not be touched: ourselves, init, a kernel thread, one that is gone.
+    /// The process must not be touched (agewise itself, init, a kernel thread) or is gone.
     pub fn new(process: Process) -> Result<Self, PageoutError> {
         check_target(&process)?;
-        // By `clear_refs` only: MADV_COLD would make the kernel take what was just accessed.
+        // Only `clear_refs`: MADV_COLD would make the kernel reclaim what was just accessed.
         let policy = ClearPolicy {
             means: Means::Refs,
             ..ClearPolicy::exact()
@@ -77,10 +77,10 @@ impl Budgeted {
         &self.process
     }
 
-    /// Looks at all of it; with `clears`, accessed bits are cleared after that.
+    /// Looks at the whole process. With `clears`, clears the accessed bits afterwards.
     ///
     /// # Errors
-    /// The process is gone, or may not be looked at.
+    /// The process is gone, or may not be observed.
     pub fn look(
         &mut self,
         source: &mut dyn AccessSource,
@@ -99,12 +99,11 @@ impl Budgeted {
         gather(&self.process, source, &self.ranges, clearer, clears)
     }
 
-    /// Moves out what `choose` chooses of `runs` (page numbers, ascending). `rehearse`: everything
-    /// but the move. How much left is verified in one move of sixteen, and taken to be the same
-    /// share in the others.
+    /// Moves out the pages that `choose` picks from `runs` (page numbers, ascending). `rehearse`
+    /// does everything except the move. How many pages actually left is verified in one move of
+    /// sixteen; the other moves assume the same share.
     ///
-    /// # Errors
-    /// The process may not be touched. That it is gone is none.
+    /// # Errors The process may not be touched. A process that is gone is not an error.
     pub fn move_out(
         &mut self,
         source: &mut dyn AccessSource,
@@ -153,7 +152,7 @@ impl Budgeted {
     }
 }
 
-/// Addresses of a run of pages.
+/// The addresses of a run of pages.
 fn run(pages: &Range<u64>) -> Run {
     Run {
         start: pages.start * PAGE_BYTES,
@@ -161,7 +160,7 @@ fn run(pages: &Range<u64>) -> Run {
     }
 }
 
-/// What is seen of some ranges, ascending, table by table; with `clears`, cleared after that.
+/// Returns what some ranges show, ascending, table by table. With `clears`, clears them afterwards.
 fn gather(
     process: &Process,
     source: &mut dyn AccessSource,
@@ -184,8 +183,8 @@ fn gather(
     Ok(gatherer.tables)
 }
 
-/// Gathers what ranges show of each table. Pages mapped one by one may be moved, parts of huge
-/// pages may not.
+/// Gathers the state of each table. Pages mapped one by one may be moved, parts of huge pages may
+/// not.
 struct Gatherer {
     tables: Vec<Seen>,
     clears: bool,
@@ -234,7 +233,7 @@ mod tests {
         }
     }
 
-    /// A process, and where its stack is.
+    /// A process, and the addresses of its stack.
     fn sleeper() -> (Sleeper, AddressRange) {
         let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().unwrap());
         let mut table = VmaTable::new();
@@ -248,16 +247,16 @@ mod tests {
         }
     }
 
-    /// The stack of a real process through a source that says what the test wants.
+    /// The stack of a real process, seen through a source that reports what the test sets.
     #[test]
     fn what_is_chosen_goes_by_what_is_seen_right_before() {
-        // Up to eight pages that end with the last one, which holds the environment: it is present.
+        // The last pages, eight at most. The very last one holds the environment, so it is present.
         let in_table = |stack: AddressRange| {
             let end = (stack.end / PAGE_BYTES - 1) % PAGES_PER_TABLE as u64 + 1;
             let pages = (stack.len() / PAGE_BYTES).min(end).min(8);
             (end - pages, pages)
         };
-        // Stacks lie anywhere: one in a hundred has its last pages in the beginning of a table.
+        // Stacks lie anywhere: one in a hundred has its last pages at the beginning of a table.
         let (sleeper, stack) = (0..20)
             .map(|_| sleeper())
             .find(|(_, stack)| in_table(*stack).1 >= 4)
@@ -289,7 +288,7 @@ mod tests {
             );
             return;
         }
-        // Of three pages one is touched before its turn; whoever chooses is shown that.
+        // One of three pages is touched before its turn, and `choose` sees that.
         let from = va / PAGE_BYTES + first + pages - 3;
         let mut shown = Vec::new();
         let mut choose = |seen: &[Seen]| {

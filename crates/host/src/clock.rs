@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clocks that readings carry.
+//! The clocks used for timestamps and costs.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-/// `CLOCK_MONOTONIC`, ns: when something was seen or cleared.
+/// Returns `CLOCK_MONOTONIC` in ns: the time at which something was seen or cleared.
 pub fn monotonic_ns() -> u64 {
     nanos(clock_gettime(ClockId::Monotonic))
 }
 
-/// `CLOCK_BOOTTIME`, ns: as `CLOCK_MONOTONIC`, and goes on while the machine sleeps.
+/// Returns `CLOCK_BOOTTIME` in ns: like `CLOCK_MONOTONIC`, but it keeps running during suspend.
 pub fn boottime_ns() -> u64 {
     nanos(clock_gettime(ClockId::Boottime))
 }
 
-/// CPU time of the calling thread, kernel and user, ns: what something cost.
+/// Returns the CPU time of the calling thread in ns, kernel and user.
 pub fn thread_cpu_ns() -> u64 {
     nanos(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// CPU time this process has used so far, all threads, kernel and user.
+/// Returns the CPU time this process has used so far: all threads, kernel and user.
 pub fn process_cpu() -> Duration {
     Duration::from_nanos(nanos(clock_gettime(ClockId::ProcessCPUTime)))
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What libbpf says while it loads: into the error, not to our standard error.
+//! Captures what libbpf prints while it loads, for the error message instead of our stderr.
 
 use std::sync::Mutex;
 
 use libbpf_rs::PrintLevel;
 
-/// Enough for the end of a verifier log, where the reason stands.
+/// Enough for the end of a verifier log, which states the reason.
 const KEEP_BYTES: usize = 6000;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 static SAID: Mutex<String> = Mutex::new(String::new());
 
-/// The result of `work`, and the last that libbpf said in it.
+/// Returns the result of `work` and the last messages libbpf printed during it.
 pub fn collected<T>(work: impl FnOnce() -> T) -> (T, String) {
     let _turn = ONE_AT_A_TIME
         .lock()

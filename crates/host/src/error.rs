@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The error every reader of a kernel file shares: it always carries the path.
+//! The error that all readers of kernel files share. It always carries the path.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use crate::untrusted::clean;
 
-/// What one call reads of a kernel file.
+/// Bytes read per call.
 const PIECE_BYTES: usize = 4096;
 
-/// A file of the kernel could not be read, written or understood.
+/// A kernel file could not be read, written or parsed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// Reading failed. `NotFound` is common and often means "not on this kernel" or "just gone".
+    /// Reading failed. `NotFound` is common: the kernel lacks the file, or its owner has just gone.
     #[error("cannot read {}: {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error the system returned.
         source: io::Error,
     },
     /// Writing failed.
@@ -26,17 +26,17 @@ pub enum FileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What was to be written.
+        /// The value to be written.
         value: String,
-        /// What the system said.
+        /// The error the system returned.
         source: io::Error,
     },
-    /// The content is not what the documentation of the file says.
+    /// The content does not match the documented format.
     #[error("{}: expected {expected}, found '{found}'", path.display())]
     Format {
         /// The file.
         path: PathBuf,
-        /// What should have been there.
+        /// The expected content.
         expected: &'static str,
         /// The offending part, cut to 80 characters.
         found: String,
@@ -44,7 +44,7 @@ pub enum FileError {
 }
 
 impl FileError {
-    /// A format error, with what was found cut to a length that fits a message.
+    /// A format error whose `found` is cut to a length that fits in a message.
     pub fn format(path: &Path, expected: &'static str, found: &str) -> Self {
         let found: String = found.trim_end().chars().take(80).collect();
         Self::Format {
@@ -54,19 +54,19 @@ impl FileError {
         }
     }
 
-    /// The file was not there: an absent feature, or something that has just vanished.
+    /// Whether the file was missing: an absent feature, or something that has just vanished.
     pub fn is_not_found(&self) -> bool {
         matches!(self.io_kind(), Some(io::ErrorKind::NotFound))
-            // A file of a process or cgroup that dies between open and read.
+            // A file of a process or cgroup that went away between open and read.
             || matches!(self.raw_os_error(), Some(libc::ESRCH | libc::ENODEV))
     }
 
-    /// The file was refused to this user.
+    /// Whether access was denied.
     pub fn is_denied(&self) -> bool {
         matches!(self.io_kind(), Some(io::ErrorKind::PermissionDenied))
     }
 
-    /// The errno behind it, if the system gave one.
+    /// The errno behind the error, if there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Read { source, .. } | Self::Write { source, .. } => source.raw_os_error(),
@@ -82,7 +82,7 @@ impl FileError {
     }
 }
 
-/// Reads a whole small kernel file as it is: names in it may be any bytes.
+/// Reads a whole small kernel file unchanged: names in it may contain any bytes.
 pub fn read_bytes(path: &Path) -> Result<Vec<u8>, FileError> {
     read_pieces(path).map_err(|source| FileError::Read {
         path: path.to_owned(),
@@ -98,8 +98,8 @@ pub fn read(path: &Path) -> Result<String, FileError> {
     })
 }
 
-/// The size of a kernel file is not known before it is read. Most fit into one piece, so that they take two
-/// calls: `std::fs::read` begins with 32 bytes and takes eight for a `/proc/PID/stat`.
+/// The size of a kernel file is unknown before it is read. Most fit in one piece and so take two
+/// calls; `std::fs::read` starts with 32 bytes and takes eight for a `/proc/PID/stat`.
 fn read_pieces(path: &Path) -> io::Result<Vec<u8>> {
     let mut file = std::fs::File::open(path)?;
     let mut piece = [0; PIECE_BYTES];
@@ -114,7 +114,7 @@ fn read_pieces(path: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// As [`read`], with `None` for a file that is not there.
+/// Like [`read`], but returns `None` for a missing file.
 pub fn read_optional(path: &Path) -> Result<Option<String>, FileError> {
     match read(path) {
         Ok(text) => Ok(Some(text)),
@@ -123,7 +123,7 @@ pub fn read_optional(path: &Path) -> Result<Option<String>, FileError> {
     }
 }
 
-/// Reads a file that holds one unsigned decimal number.
+/// Reads a file that contains one unsigned decimal number.
 pub fn read_u64(path: &Path) -> Result<u64, FileError> {
     let text = read(path)?;
     text.trim()
@@ -131,8 +131,9 @@ pub fn read_u64(path: &Path) -> Result<u64, FileError> {
         .map_err(|_| FileError::format(path, "an unsigned number", &text))
 }
 
-/// Writes one value to a kernel file in a single write call, as sysfs wants it. Truncates as a
-/// shell does, which the kernel's files ignore and plain ones that stand for them in tests need.
+/// Writes one value to a kernel file in a single write call, as sysfs requires. Opens with
+/// truncation like a shell: kernel files ignore it, and the plain files that replace them in tests
+/// need it.
 pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
     use std::io::Write;
     std::fs::OpenOptions::new()

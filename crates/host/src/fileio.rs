@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages of files processes read and write through descriptors, in exact order: by BPF on the
-//! tracepoints that all system calls for that pass, or on older kernels the functions.
+//! Which file pages processes read and write through file descriptors, in exact order: BPF programs
+//! on the tracepoints that all such system calls pass, or on the functions on older kernels.
 
 use std::collections::HashMap;
 
@@ -14,17 +14,17 @@ use crate::bpf::{
 use crate::cgroup::Cgroup;
 use crate::pagecache::{Accessed, hooks};
 
-/// `make bpf` builds it, `make bpf-check` proves that it matches its source.
+/// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../bpf/fileio.bpf.o");
 
-/// Room for what comes between two drains: some 260 000 reads and writes.
+/// Space for the events between two drains: about 260 000 reads and writes.
 const RING_BYTES: u32 = 16 << 20;
-/// Bytes of `struct fio_event`.
+/// Bytes in `struct fio_event`.
 const EVENT_BYTES: usize = 56;
-/// Threads whose last read is remembered, at most.
+/// Most threads whose last read is remembered.
 const THREADS_MAX: usize = 1 << 16;
 
-/// Programs done without where the kernel lacks their tracepoint, and what is missing then.
+/// Programs skipped if the kernel lacks their tracepoint, and what goes unseen then.
 const OPTIONAL: [(&str, &str, &str); 4] = [
     ("ext4_write", "ext4_write_begin", "overwrites on ext4"),
     ("ext4_da_write", "ext4_da_write_begin", "overwrites on ext4"),
@@ -36,10 +36,10 @@ const OPTIONAL: [(&str, &str, &str); 4] = [
     ),
 ];
 
-/// `told` of fileio.bpf.c.
+/// `told` in fileio.bpf.c.
 #[derive(Clone, Copy)]
 struct Told {
-    /// Whose processes are watched; 0 for those of the map.
+    /// The cgroup whose processes are watched; 0 means the processes in the map.
     cgroup: u64,
     reader: u32,
     exclusive: bool,
@@ -64,32 +64,32 @@ impl Told {
     }
 }
 
-/// One read, or as much of a write as went into one folio.
+/// One read, or the part of a write that went into one folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIo {
-    /// When: `CLOCK_MONOTONIC`, ns.
+    /// `CLOCK_MONOTONIC`, ns.
     pub time_ns: u64,
-    /// Who.
+    /// Process id.
     pub pid: u32,
-    /// Which of its threads.
+    /// Thread id.
     pub tid: u32,
     /// Device of the file, `major << 20 | minor`.
     pub device: u32,
     /// Inode number.
     pub inode: u64,
-    /// Which file with this number it is: numbers are used again.
+    /// Tells files that reuse the same inode number apart.
     pub generation: u32,
     /// First page.
     pub first: u64,
     /// Last page, not below the first.
     pub last: u64,
-    /// A write.
+    /// Whether it is a write.
     pub write: bool,
 }
 
 impl FileIo {
-    /// Whether it is the rest of a read: the kernel reports each batch of folios, with all that is
-    /// still wanted.
+    /// Whether this is the rest of a read: the kernel reports each batch of folios, each time with
+    /// all that is left to read.
     fn continues(&self, before: &FileIo) -> bool {
         let file = |io: &FileIo| (io.device, io.inode, io.generation);
         let is_rest = self.last == before.last && self.first > before.first;
@@ -97,29 +97,29 @@ impl FileIo {
     }
 }
 
-/// Programs in the kernel that report reads and writes. Dropping it removes them.
+/// BPF programs that report reads and writes. Dropping it detaches them.
 pub struct FileIoSource {
-    // Field order: links go first, so that nothing is written to what goes after them.
+    // Field order: the links are dropped first, so that nothing writes to the fields after them.
     _links: Vec<Link>,
     watched: Watched<FileIo>,
     /// The last read of each thread, because a read can be reported more than once.
     reads: Option<HashMap<u32, FileIo>>,
-    /// What this kernel has no tracepoints for.
+    /// What goes unseen because this kernel lacks tracepoints.
     unseen: Vec<&'static str>,
     _object: Object,
 }
 
-/// The processes whose reads and writes are reported.
+/// Which processes to watch along with a given one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Those of a process.
+    /// The process alone.
     Alone,
-    /// And those of all processes that it starts from now on, and so forth.
+    /// The process, all processes it starts from now on, and their children in turn.
     WithChildren,
 }
 
 impl FileIoSource {
-    /// Loads and attaches; no process is watched yet.
+    /// Loads and attaches the programs. No process is watched yet.
     ///
     /// # Errors
     /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF.
@@ -127,8 +127,8 @@ impl FileIoSource {
         Self::with_ring(RING_BYTES)
     }
 
-    /// The same for all processes that are in a memory cgroup or below it, from their first moment
-    /// there to their last; for no other process, and not for agewise itself.
+    /// Like [`open`](Self::open), for all processes in a memory cgroup or below it, from the moment
+    /// they enter to the moment they leave. Other processes and agewise itself are not watched.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -136,7 +136,7 @@ impl FileIoSource {
         Self::open_for(cgroup.id(), RING_BYTES)
     }
 
-    /// The same with a ring of this many bytes (a power of two, of pages).
+    /// Like [`open`](Self::open), with a ring of this many bytes (a power of two, in whole pages).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -145,7 +145,7 @@ impl FileIoSource {
     }
 
     fn open_for(cgroup: u64, ring_bytes: u32) -> Result<Self, AccessError> {
-        // It finds out how this kernel counts, and says what is missing.
+        // Loading it finds out how this kernel counts `last_index`, or says what is missing.
         let exclusive = Accessed::with_tables(1)?.is_exclusive();
         bpf::load(
             "reads and writes of files",
@@ -158,7 +158,7 @@ impl FileIoSource {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
         let hooks = hooks::of_kernel();
         hooks::select(&mut open, &hooks);
-        // A tracepoint is passed with each batch of folios, a function entered once.
+        // A tracepoint fires for each batch of folios, a function is entered once.
         let in_batches = hooks::reads_by_tracepoint(&hooks);
         let kernel = KernelTypes::read();
         let lacking: Vec<_> = OPTIONAL
@@ -202,15 +202,15 @@ impl FileIoSource {
         })
     }
 
-    /// What is not reported here, because the kernel lacks tracepoints or has them in modules.
+    /// What is not reported because the kernel lacks tracepoints or has them in modules.
     pub fn unseen(&self) -> &[&'static str] {
         &self.unseen
     }
 
-    /// Tells of a process from now on.
+    /// Starts watching a process.
     ///
     /// # Errors
-    /// There are too many.
+    /// Too many processes are watched.
     pub fn watch(&mut self, pid: u32, whose: Whose) -> Result<(), AccessError> {
         let value: u32 = match whose {
             Whose::WithChildren => 1,
@@ -219,17 +219,17 @@ impl FileIoSource {
         self.watched.watch(pid, value)
     }
 
-    /// Tells of a process no more.
+    /// Stops watching a process.
     pub fn forget(&mut self, pid: u32) {
         self.watched.forget(pid);
     }
 
-    /// Whether any process is watched that has not ended.
+    /// Whether any watched process is still running.
     pub fn has_watched(&self) -> bool {
         self.watched.has_any()
     }
 
-    /// What happened since this was called last, in order.
+    /// Returns the reads and writes since the last call, in order.
     ///
     /// # Errors
     /// The ring cannot be read.
@@ -239,7 +239,7 @@ impl FileIoSource {
         Ok(events)
     }
 
-    /// Whether it belongs to the last read of its thread.
+    /// Whether it continues the last read of its thread.
     fn is_rest(&mut self, io: &FileIo) -> bool {
         let Some(reads) = &mut self.reads else {
             return false;
@@ -251,13 +251,13 @@ impl FileIoSource {
         before.is_some_and(|before| io.continues(&before))
     }
 
-    /// Reads and writes that found the ring full, since it was opened.
+    /// Reads and writes lost because the ring was full, since it was opened.
     pub fn dropped(&self) -> u64 {
         self.watched.dropped()
     }
 }
 
-/// `struct fio_event` of fileio.bpf.c; nothing for what is too short to be one.
+/// Parses `struct fio_event` of fileio.bpf.c; `None` if there are too few bytes.
 fn event(bytes: &[u8]) -> Option<FileIo> {
     let bytes: &[u8; EVENT_BYTES] = bytes.get(..EVENT_BYTES)?.try_into().ok()?;
     let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A set of page frames: what mappings and the page cache have in common.
+//! A set of page frames, used to join mappings and the page cache.
 
-/// Frames in one chunk: 4 KiB of bits for 128 MiB of memory.
+/// Frames per chunk: 4 KiB of bits cover 128 MiB of memory.
 const FRAMES_PER_CHUNK: u64 = 1 << 15;
 
-/// Frames beyond this (256 TiB) are not believed.
+/// Frames from here on (256 TiB) are taken for garbage and ignored.
 const FRAMES_MAX: u64 = 1 << 36;
 
 type Chunk = Box<[u64; (FRAMES_PER_CHUNK / 64) as usize]>;
 
-/// A set of page frames, a bit a frame where any are set.
+/// A set of page frames: one bit per frame, in chunks that exist only where bits are set.
 #[derive(Debug, Default)]
 pub struct FrameSet {
     chunks: Vec<Option<Chunk>>,
 }
 
 impl FrameSet {
-    /// Empties it; chunks that were not needed since the last time are freed.
+    /// Empties the set and frees chunks that were empty already.
     pub fn clear(&mut self) {
         for slot in &mut self.chunks {
             match slot {
@@ -44,7 +44,7 @@ impl FrameSet {
         was
     }
 
-    /// Whether a frame is in.
+    /// Whether the set contains a frame.
     pub fn contains(&self, frame: u64) -> bool {
         let chunk = self
             .chunks
@@ -55,7 +55,7 @@ impl FrameSet {
         })
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory used.
     pub fn memory_bytes(&self) -> usize {
         let held = self.chunks.iter().flatten().count();
         held * FRAMES_PER_CHUNK as usize / 8 + self.chunks.capacity() * size_of::<Option<Chunk>>()

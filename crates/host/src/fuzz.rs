@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What reads bytes that others wrote, for fuzzing.
+//! Entry points for fuzzing the code that parses bytes written by others.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -18,7 +18,7 @@ use crate::throttle::format::Contents;
 use crate::untrusted::{Untrusted, clean};
 use crate::vma::{Filesystems, VmaTable};
 
-/// A ledger: what is whole is found again in what is written of it.
+/// A ledger: its intact entries survive encoding and decoding.
 pub fn ledger(bytes: &[u8]) {
     let first = Contents::decode(bytes);
     let again = Contents::decode(&first.encode());
@@ -28,7 +28,7 @@ pub fn ledger(bytes: &[u8]) {
     );
 }
 
-/// Names: nothing that is hidden passes, and a cgroup is found again by what stands for it.
+/// Names: no hidden character gets through, and an escaped cgroup name finds its cgroup again.
 pub fn names(bytes: &[u8]) {
     let untrusted = Untrusted::from(bytes);
     for text in [
@@ -46,10 +46,10 @@ pub fn names(bytes: &[u8]) {
     assert_eq!(name::from_text(OsStr::new(&text)), path);
 }
 
-/// A page table, by vectors and one by one.
+/// A page table: the vector and the scalar code agree.
 pub fn pages(bytes: &[u8]) {
     let mut table = [0u64; PAGES_PER_TABLE];
-    // A short input is repeated: most tables hold much of the same.
+    // A short input is repeated, since most tables hold similar entries.
     let mut words = bytes.chunks_exact(8).cycle();
     for entry in &mut table {
         let Some(word) = words.next() else { return };
@@ -72,7 +72,7 @@ pub fn pages(bytes: &[u8]) {
     assert!(!is_table || wide == plain);
 }
 
-/// Files of `/proc` and of cgroups; the first byte says which.
+/// Files of `/proc` and of cgroups; the first byte selects the parser.
 pub fn proc(bytes: &[u8]) {
     let Some((&which, rest)) = bytes.split_first() else {
         return;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that run KVM guests. A guest accesses memory through page tables of its own: it sets
-//! no accessed bit in the page tables of the process, whose memory then looks idle while it is
-//! used.
+//! Processes that run KVM guests. A guest accesses memory through its own page tables and sets no
+//! accessed bit in those of the process, whose memory then looks idle while it is in use.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::root::{ProcRoot, numbers_in};
 
-/// What a descriptor of a virtual machine links to (virt/kvm/kvm_main.c).
+/// Link target of a virtual machine's file descriptor (virt/kvm/kvm_main.c).
 const MACHINE: &[u8] = b"anon_inode:kvm-vm";
 
-/// Whether a process holds a KVM virtual machine. Not where its descriptors may not be seen.
+/// Whether a process has a KVM virtual machine. False if its descriptors may not be read.
 pub fn runs_guests(root: &ProcRoot, pid: u32) -> bool {
     let entries = fs::read_dir(root.join(format!("{pid}/fd")));
     entries.into_iter().flatten().flatten().any(|entry| {
@@ -19,7 +18,7 @@ pub fn runs_guests(root: &ProcRoot, pid: u32) -> bool {
     })
 }
 
-/// All processes that do, ascending. None where the kernel has no KVM.
+/// All processes that run KVM guests, ascending. Empty if the kernel has no KVM.
 pub fn hosts(root: &ProcRoot) -> Vec<u32> {
     let mut pids = numbers_in(root.path()).unwrap_or_default();
     pids.retain(|pid| runs_guests(root, *pid));
@@ -27,7 +26,7 @@ pub fn hosts(root: &ProcRoot) -> Vec<u32> {
     pids
 }
 
-/// The message about such a process.
+/// The warning about such a process.
 pub fn note(pid: u32) -> String {
     format!(
         "process {pid} runs KVM guests: what they access is not in its page tables, so memory that \

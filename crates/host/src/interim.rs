@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Intermediate scans, for when another program clears accessed bits too.
 //!
-//! DAMON clears the accessed bit of each page it samples, of a large folio all of them at once and
-//! without a flush of the TLB (`damon_folio_mkold_one`, mm/damon/ops-common.c, 6.18). What was
-//! accessed before that and not after it is missed by the next look: over a third of the accesses
-//! to a file in folios of 1 MiB, sampled twice a second and looked at once. agewise cannot stop the
-//! other program, but it can read the bits more often. An intermediate scan clears nothing and
-//! costs the target nothing.
+//! DAMON clears the accessed bit of each page it samples; in a large folio it clears all of them at
+//! once, without a TLB flush (`damon_folio_mkold_one`, mm/damon/ops-common.c, 6.18). The next look
+//! then misses pages accessed before that and not after: over a third of the accesses to a file in
+//! folios of 1 MiB, with two samples a second and one look. agewise cannot stop the other program,
+//! but it can read the bits more often. An intermediate scan clears nothing and costs the target
+//! nothing.
 
 use std::time::Duration;
 
@@ -19,27 +19,28 @@ use crate::error;
 use crate::root::{Roots, numbers_in};
 use crate::vma::VmaKind;
 
-/// Intermediate scans in the time between two samples of the other program.
+/// Intermediate scans per sampling interval of the other program.
 const PER_SAMPLE: u32 = 4;
-/// Most intermediate scans between two looks: more would cost more than they find.
+/// Most intermediate scans between two looks. More would cost more than they find.
 const PER_LOOK_MAX: u32 = 8;
 
 /// What to scan in one process, and the pages seen accessed since the last look.
 #[derive(Debug, Default)]
 pub struct InterimScans {
     young: Seen,
-    /// The mappings that others clear by large folios, as the last look found them: of files, and
-    /// those with huge pages.
+    /// The mappings that others clear by large folios, according to the last look: file mappings,
+    /// and those with huge pages.
     ranges: Vec<AddressRange>,
-    /// The same in the look under way, by number.
+    /// The same for the look in progress, as indexes of its ranges.
     found: Vec<usize>,
 }
 
 impl InterimScans {
-    /// Reads the accessed bits of what others clear by large folios. Returns the CPU time, ns.
+    /// Reads the accessed bits of the mappings that others clear by large folios. Returns the CPU
+    /// time in ns.
     ///
     /// # Errors
-    /// [`AccessError`]; what was seen before it stays.
+    /// [`AccessError`]. Pages seen before the error are kept.
     pub fn scan(
         &mut self,
         source: &mut dyn AccessSource,
@@ -60,8 +61,8 @@ impl InterimScans {
         Ok(scanned?.cost.cpu_ns)
     }
 
-    /// A look shows a table of a mapping of this kind. Returns the pages seen accessed before that
-    /// are still there.
+    /// Takes in a table that a look shows, of a mapping of this kind. Returns the pages seen
+    /// accessed since the last look that are still present.
     pub fn take_in(&mut self, sight: &TableSight<'_>, kind: VmaKind) -> PageSet {
         let in_folios = kind != VmaKind::Anon || sight.leaf != Leaf::Page;
         if in_folios && self.found.last() != Some(&sight.range) {
@@ -73,12 +74,13 @@ impl InterimScans {
         }
     }
 
-    /// Whether anything of a table was seen. Upwards, as [`take_in`](Self::take_in) and with it.
+    /// Whether anything of a table was seen accessed. Call in ascending order, together with
+    /// [`take_in`](Self::take_in).
     pub fn has_seen(&mut self, va: u64) -> bool {
         self.young.of(va / TABLE_BYTES).is_some()
     }
 
-    /// The look at these ranges has taken in all that was seen.
+    /// Ends a look at these ranges, which has taken in everything seen so far.
     pub fn end(&mut self, ranges: &[AddressRange]) {
         self.young.clear();
         self.ranges.clear();
@@ -87,7 +89,7 @@ impl InterimScans {
             .extend(found.filter_map(|range| ranges.get(range).copied()));
     }
 
-    /// Bytes of memory held, about.
+    /// Approximate bytes of memory used.
     pub fn memory_bytes(&self) -> usize {
         self.young.capacity() * (size_of::<u64>() + size_of::<PageSet>())
             + self.ranges.capacity() * size_of::<AddressRange>()
@@ -95,24 +97,24 @@ impl InterimScans {
     }
 }
 
-/// Bits by table. Whoever adds or asks goes upwards through the tables, from the first after each
-/// [`rewind`](Self::rewind): no search, and what comes next lies next in memory.
+/// Bits by table. Callers add and look up tables in ascending order, starting again after each
+/// [`rewind`](Self::rewind). So no search is needed, and the next table is next in memory.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Rising by table.
+    /// Ascending by table.
     tables: Vec<(u64, PageSet)>,
-    /// Added since the last rewind, likewise; none of them is in `tables`.
+    /// Added since the last rewind, ascending; none of them is in `tables`.
     fresh: Vec<(u64, PageSet)>,
     at: usize,
 }
 
 impl Seen {
-    /// From the first table again.
+    /// Starts from the first table again.
     fn rewind(&mut self) {
         self.at = 0;
         if !self.fresh.is_empty() {
             self.tables.append(&mut self.fresh);
-            // Two rising runs: the sort finds and merges them.
+            // Two sorted runs: the sort detects and merges them.
             self.tables.sort_by_key(|(table, _)| *table);
         }
     }
@@ -126,7 +128,7 @@ impl Seen {
     }
 
     fn add(&mut self, table: u64, young: &PageSet) {
-        // Two mappings may share a table, which then comes twice.
+        // Two mappings may share a table, which is then added twice.
         if let Some((_, bits)) = self.fresh.last_mut().filter(|(last, _)| *last == table) {
             *bits |= *young;
         } else if let Some(bits) = self.seek(table) {
@@ -151,13 +153,14 @@ impl Seen {
     }
 }
 
-/// Period of intermediate scans, with a look every `look`; `None` if no other program clears.
+/// Returns the period of intermediate scans, given a look every `look`. `None` if no other program
+/// clears.
 pub fn period(roots: &Roots, look: Duration) -> Option<Duration> {
     let sample = fastest_sample(roots)?;
     Some((sample / PER_SAMPLE).max(look / PER_LOOK_MAX))
 }
 
-/// The shortest sampling interval of all kdamonds that run: those of `sysfs`, and those of the
+/// The shortest sampling interval of all running kdamonds: those in `sysfs`, and those of the
 /// modules `damon_reclaim` and `damon_lru_sort`.
 fn fastest_sample(roots: &Roots) -> Option<Duration> {
     let admin = roots.sys.join("kernel/mm/damon/admin/kdamonds");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Access sources and movers on a real Linux machine. Readers hold no policy; what to do with what
-//! they see is decided in `agewise-policy`.
+//! Access sources and movers on a real Linux machine. The readers hold no policy: `agewise-policy`
+//! decides what to do with what they report.
 
 pub mod access;
 pub mod activate;

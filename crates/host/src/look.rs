@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One look at one process: read its page tables, show them to a viewer, clear the accessed bits
-//! batch by batch. The agent, the recorder and the budget all look this way.
+//! One look at one process: reads its page tables, shows them to a viewer and clears the accessed
+//! bits batch by batch. The agent, the recorder and the budget all use it.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,7 @@ use crate::clear::{ClearError, ClearReport, Clearer};
 use crate::error::FileError;
 use crate::process::{Process, ProcessError};
 
-/// Why a process was not looked at, or not to the end.
+/// Why a look at a process failed or stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
     /// Its page tables could not be read.
@@ -25,13 +25,13 @@ pub enum LookError {
     /// A file of its directory in `/proc` could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// Its accessed bits could not be cleared: nothing more can be learnt about it.
+    /// Its accessed bits could not be cleared, so later looks would learn nothing more.
     #[error(transparent)]
     Clear(#[from] ClearError),
 }
 
 impl LookError {
-    /// The process is gone, or its pid belongs to another one: not a fault.
+    /// Whether the process is gone, or its pid belongs to another one. Not a fault.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         match self {
@@ -43,41 +43,41 @@ impl LookError {
     }
 }
 
-/// Takes in what a look shows, as a [`SightSink`] does, and asks the clearer to clear it.
+/// Receives what a look shows, like a [`SightSink`], and tells the clearer what to clear.
 pub(crate) trait Viewer {
     /// One table.
     fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer);
 
-    /// Neighbouring leaves that look alike.
+    /// Adjacent leaves that look alike.
     fn leaves(&mut self, run: &LeafRun<'_>, clearer: &mut Clearer) {
         run.sights().for_each(|sight| self.table(&sight, clearer));
     }
 
-    /// Nothing could be learnt about this part.
+    /// This range could not be read.
     fn unreadable(&mut self, range: AddressRange) {
         let _ = range;
     }
 
-    /// Everything that was read together has been shown; it is cleared next.
+    /// Everything read together has been shown, and is cleared next.
     fn batch_end(&mut self, batch: &Batch) {
         let _ = batch;
     }
 }
 
-/// The cost of a look, and what it cleared.
+/// The cost of a look, and what was cleared.
 #[derive(Debug)]
 pub(crate) struct Looked {
     /// The cost of reading.
     pub cost: ScanCost,
-    /// What was cleared. An error leaves what the viewer saw true.
+    /// The outcome of clearing. After an error, what the viewer saw is still valid.
     pub cleared: Result<ClearReport, ClearError>,
 }
 
-/// Looks at `ranges` of a process. `clearer`: prepared for this look by [`Clearer::begin`]. Unless
-/// `is_clearing`, accessed bits are left unchanged for the next look that clears.
+/// Looks at `ranges` of a process. `clearer` must be prepared for this look by [`Clearer::begin`].
+/// Unless `is_clearing`, accessed bits stay set for the next look that clears.
 ///
-/// # Errors
-/// The page tables could not be read to the end; what the viewer saw before stays true.
+/// # Errors The page tables could not be read to the end. What the viewer saw before is still
+/// valid.
 pub(crate) fn look(
     process: &Process,
     source: &mut dyn AccessSource,

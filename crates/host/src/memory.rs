@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory of the machine: `/proc/meminfo`, NUMA nodes, and the zones with their watermarks and the
+//! The machine's memory: `/proc/meminfo`, NUMA nodes, and the zones with their watermarks and the
 //! page frames they span.
 
 use std::path::Path;
@@ -8,26 +8,26 @@ use crate::error::{self, FileError};
 use crate::process::kib;
 use crate::root::{ProcRoot, SysRoot};
 
-/// `/proc/meminfo`, or the same of one node (which has no swap and no `available`).
+/// `/proc/meminfo`, or the meminfo of one node (without swap and `available`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemInfo {
     /// Usable memory.
     pub total_bytes: u64,
     /// Free pages.
     pub free_bytes: u64,
-    /// The kernel's estimate of what is available without swapping; 0 for a node.
+    /// The kernel's estimate of memory available without swapping; 0 for a node.
     pub available_bytes: u64,
     /// Page cache, tmpfs included.
     pub file_bytes: u64,
-    /// Anonymous memory that is mapped.
+    /// Mapped anonymous memory.
     pub anon_bytes: u64,
-    /// The part of it in transparent huge pages.
+    /// The part of `anon_bytes` in transparent huge pages.
     pub anon_thp_bytes: u64,
-    /// Page cache that is mapped.
+    /// Mapped page cache.
     pub mapped_bytes: u64,
     /// tmpfs and shared memory.
     pub shmem_bytes: u64,
-    /// mlocked.
+    /// mlocked memory.
     pub mlocked_bytes: u64,
     /// Swap space.
     pub swap_total_bytes: u64,
@@ -36,13 +36,13 @@ pub struct MemInfo {
 }
 
 impl MemInfo {
-    /// The whole machine.
+    /// Reads the values of the whole machine.
     pub fn of_machine(root: &ProcRoot) -> Result<Self, FileError> {
         let path = root.join("meminfo");
         Self::parse(&path, &error::read(&path)?)
     }
 
-    /// One NUMA node.
+    /// Reads the values of one NUMA node.
     pub fn of_node(root: &SysRoot, node: u32) -> Result<Self, FileError> {
         let path = root.join(format!("devices/system/node/node{node}/meminfo"));
         Self::parse(&path, &error::read(&path)?)
@@ -51,7 +51,7 @@ impl MemInfo {
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
         let mut info = Self::default();
         for line in text.lines() {
-            // A node's lines begin with "Node 0 ".
+            // Lines of a node begin with "Node 0 ".
             let plain = match line.strip_prefix("Node ") {
                 Some(rest) => rest
                     .trim_start_matches(|c: char| c.is_ascii_digit())
@@ -95,7 +95,7 @@ pub fn online_nodes(root: &SysRoot) -> Result<Vec<u32>, FileError> {
     }
 }
 
-/// A list of ranges as sysfs prints them. Nodes are numbered below 1024 (`MAX_NUMNODES`).
+/// Parses a list of ranges as sysfs prints them. Node numbers are below 1024 (`MAX_NUMNODES`).
 fn parse_list(text: &str) -> Option<Vec<u32>> {
     const NODES_MAX: u32 = 1024;
     let mut numbers = Vec::new();
@@ -110,22 +110,22 @@ fn parse_list(text: &str) -> Option<Vec<u32>> {
     Some(numbers)
 }
 
-/// One zone of `/proc/zoneinfo`. Counts are pages.
+/// One zone of `/proc/zoneinfo`. All counts are in pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
     /// The NUMA node.
     pub node: u32,
     /// DMA, DMA32, Normal, Movable, Device.
     pub name: String,
-    /// Free.
+    /// Free pages.
     pub free_pages: u64,
-    /// Below it only the kernel's emergencies allocate.
+    /// Below it, only emergency allocations of the kernel succeed.
     pub watermark_min_pages: u64,
-    /// Below it kswapd wakes.
+    /// Below it, kswapd wakes up.
     pub watermark_low_pages: u64,
-    /// Up to it kswapd works.
+    /// kswapd reclaims until it is reached.
     pub watermark_high_pages: u64,
-    /// Managed by the page allocator; 0 for an empty zone.
+    /// Pages managed by the page allocator; 0 for an empty zone.
     pub managed_pages: u64,
     /// First page frame.
     pub start_pfn: u64,
@@ -134,7 +134,7 @@ pub struct Zone {
 }
 
 impl Zone {
-    /// All zones, as the kernel lists them.
+    /// Reads all zones, in the kernel's order.
     pub fn all(root: &ProcRoot) -> Result<Vec<Self>, FileError> {
         let path = root.join("zoneinfo");
         Self::parse(&path, &error::read(&path)?)
@@ -160,7 +160,7 @@ impl Zone {
             };
             let mut words = line.split_ascii_whitespace();
             let field = match (words.next(), words.clone().count()) {
-                // "pages free 12": the others of the block have one word before the number.
+                // "pages free 12"; the other lines of the block have one word before the number.
                 (Some("pages"), 2) => {
                     words.next();
                     &mut zone.free_pages
@@ -182,9 +182,9 @@ impl Zone {
     }
 }
 
-/// Which node a page frame belongs to, from the spans of the zones.
+/// Maps a page frame to its NUMA node, by the spans of the zones.
 ///
-/// Spans of different nodes interleave on a few machines; there the frame is assigned to the node
+/// Spans of different nodes interleave on a few machines; there a frame is assigned to the node
 /// whose span starts last before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMap {
@@ -193,7 +193,7 @@ pub struct NodeMap {
 }
 
 impl NodeMap {
-    /// From the zones of the machine.
+    /// Builds the map from the zones of the machine.
     pub fn new(zones: &[Zone]) -> Self {
         let mut spans: Vec<(u64, u64, u32)> = zones
             .iter()
@@ -210,7 +210,7 @@ impl NodeMap {
         Self { spans }
     }
 
-    /// The node of a frame; `None` outside all zones.
+    /// Returns the node of a frame; `None` outside all zones.
     pub fn node_of(&self, pfn: u64) -> Option<u32> {
         let after = self.spans.partition_point(|&(start, _, _)| start <= pfn);
         self.spans[..after]

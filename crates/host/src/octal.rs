@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The octal escapes of paths in `/proc` tables (mountinfo, swaps).
+//! Octal escapes of paths in `/proc` tables (mountinfo, swaps).
 
-/// Undoes the octal escapes of blanks and backslashes.
+/// Decodes the octal escapes of blanks and backslashes.
 pub(crate) fn unescape_bytes(text: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -24,7 +24,7 @@ pub(crate) fn unescape_bytes(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The same of text.
+/// Like [`unescape_bytes`], for text.
 pub(crate) fn unescape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pressure stall information: the share of time in which work waited for a resource
+//! Pressure stall information: the share of time during which tasks waited for a resource
 //! (Documentation/accounting/psi.rst, since 4.20; cgroup v2 only).
 
 use std::path::Path;
@@ -10,14 +10,14 @@ use crate::cgroup::Cgroup;
 use crate::error::{self, FileError};
 use crate::root::ProcRoot;
 
-/// What may be short.
+/// The resource waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
-    /// Waiting for a CPU.
+    /// CPU time.
     Cpu,
-    /// Waiting for memory: reclaim, refaults, swap-ins.
+    /// Memory: reclaim, refaults, swap-ins.
     Memory,
-    /// Waiting for I/O.
+    /// I/O.
     Io,
 }
 
@@ -32,35 +32,37 @@ impl Resource {
     }
 }
 
-/// One line: averages in percent of time, and the time itself.
+/// One line of a pressure file: averages in percent of time, and the total time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stall {
     /// Percent of the last 10 s.
     pub avg10_percent: f64,
     /// Percent of the last minute.
     pub avg60_percent: f64,
-    /// Stalled time since boot (or since the cgroup was made). Differences of it answer for any
-    /// window, with no lag of averages.
+    /// Stalled time since boot (or since the cgroup was created). Differences give the stall over
+    /// any window, without the lag of averages.
     pub total_us: u64,
 }
 
 /// The pressure on one resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Psi {
-    /// At least one task waited.
+    /// At least one task was waiting.
     pub some: Stall,
-    /// All tasks waited at once. Kernels before 5.13 do not report this for the CPU: zero.
+    /// All tasks were waiting at once. Kernels before 5.13 do not report this for the CPU: zero.
     pub full: Stall,
 }
 
 impl Psi {
-    /// Of the whole machine; `None` when the kernel has no PSI (`CONFIG_PSI`, or booted `psi=0`).
+    /// Reads the pressure of the whole machine; `None` if the kernel has no PSI (`CONFIG_PSI`, or
+    /// booted with `psi=0`).
     pub fn of_machine(root: &ProcRoot, resource: Resource) -> Result<Option<Self>, FileError> {
         Self::read(&root.join("pressure").join(resource.name()))
     }
 
-    /// Of a cgroup in the v2 hierarchy; `None` without PSI, for v1, or when it is switched off for
-    /// the cgroup (`cgroup.pressure`). A cgroup that is gone also reads as `None`: check it.
+    /// Reads the pressure of a cgroup in the v2 hierarchy; `None` without PSI, for v1, or if PSI is
+    /// switched off for the cgroup (`cgroup.pressure`). A cgroup that is gone also gives `None`:
+    /// check that separately.
     pub fn of_cgroup(cgroup: &Cgroup, resource: Resource) -> Result<Option<Self>, FileError> {
         Self::read(&cgroup.dir().join(format!("{}.pressure", resource.name())))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where `/proc`, `/sys` and `/dev` are. Every reader takes them from here, so that tests read fake
-//! trees without privileges and a container can be given the host's.
+//! Where `/proc`, `/sys` and `/dev` are. Every reader takes them from here, so that tests can use
+//! fake trees without privileges, and a container can be given the host's.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ macro_rules! root {
         pub struct $name(PathBuf);
 
         impl $name {
-            /// A tree at another place.
+            /// A tree at another path.
             pub fn new(path: impl Into<PathBuf>) -> Self {
                 Self(path.into())
             }
@@ -23,13 +23,13 @@ macro_rules! root {
                 &self.0
             }
 
-            /// A file below the top; `relative` has no leading slash.
+            /// The path of a file below the top; `relative` has no leading slash.
             pub fn join(&self, relative: impl AsRef<Path>) -> PathBuf {
                 self.0.join(relative)
             }
 
-            /// Whether this is the running kernel's own tree, so that system calls and files speak
-            /// of the same things.
+            /// Whether this is the running kernel's own tree, so that system calls and files refer
+            /// to the same objects.
             pub fn is_live(&self) -> bool {
                 self.0 == Path::new($default)
             }
@@ -59,7 +59,7 @@ root!(
     "/dev"
 );
 
-/// The three together.
+/// All three roots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Roots {
     /// `/proc`.
@@ -88,7 +88,7 @@ impl ProcRoot {
     }
 
     /// The pids of all processes (thread group leaders), ascending. Any of them may be gone by the
-    /// time it is looked at.
+    /// time the caller looks at it.
     pub fn pids(&self) -> Result<Vec<u32>, FileError> {
         numbers_in(self.path())
     }

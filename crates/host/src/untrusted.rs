@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names chosen by others: of processes, cgroups, mappings and files. They may hold any byte,
-//! including terminal escapes, line breaks and marks that reverse the direction of writing, and
-//! they reach the terminal of root, tables and metrics. [`Untrusted`] has no `Display`: to print
-//! one, a caller has to choose a format, and gets it escaped for that.
+//! Names chosen by others: of processes, cgroups, mappings and files. They may contain any byte,
+//! including terminal escapes, line breaks and marks that reverse the text direction, and they end
+//! up in root's terminal, tables and metrics. [`Untrusted`] has no `Display`: to print one, a
+//! caller has to choose a format, for which it is escaped.
 //!
 //! In all formats an ASCII control becomes `\x1b`, another invisible character `\u{202e}`, and a
 //! byte that is not UTF-8 `\xff`. A backslash is unchanged (systemd's names are full of them)
-//! unless it would read as one of these: then it becomes `\x5c`, so that two names never look the
-//! same. Only JSON has escapes of its own for characters and keeps them.
+//! unless it would read as one of these escapes: then it becomes `\x5c`, so that two names never
+//! look the same. Only JSON has its own escapes for characters and keeps them.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Write};
@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A name that others chose. Cheap to clone.
+/// A name chosen by others. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Untrusted(Arc<[u8]>);
 
@@ -32,18 +32,18 @@ enum Form {
     Terminal,
     /// A field of CSV (RFC 4180), quoted where it needs to be.
     Csv,
-    /// The value of a label, without its quotes, or a `HELP` text.
+    /// A label value, without its quotes, or a `HELP` text.
     OpenMetrics,
     /// Text or a quoted attribute of HTML.
     Html,
-    /// A string of JSON with its quotes.
+    /// A JSON string with its quotes.
     Json,
-    /// The text of a string for a serializer, which has escapes of its own for characters.
+    /// String content for a serializer, which escapes characters itself.
     Text,
 }
 
 impl Untrusted {
-    /// What reports call a process: `PID (name)`.
+    /// The name of a process in reports: `PID (name)`.
     #[must_use]
     pub fn process(pid: u32, comm: &Untrusted) -> Self {
         let mut bytes = format!("{pid} (").into_bytes();
@@ -52,43 +52,43 @@ impl Untrusted {
         Untrusted(bytes.into())
     }
 
-    /// The raw bytes: to compare and look up, never to print.
+    /// The raw bytes, to compare and look up, never to print.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The raw name: to open, compare and look up, never to print.
+    /// The raw name, to open, compare and look up, never to print.
     #[must_use]
     pub fn as_os_str(&self) -> &OsStr {
         OsStr::from_bytes(&self.0)
     }
 
-    /// For a terminal, a log or a message: one line without a control.
+    /// Escaped for a terminal, a log or a message: one line without control characters.
     #[must_use]
     pub fn terminal(&self) -> Escaped<'_> {
         self.escaped(Form::Terminal)
     }
 
-    /// As one field of CSV.
+    /// Escaped as one CSV field.
     #[must_use]
     pub fn csv(&self) -> Escaped<'_> {
         self.escaped(Form::Csv)
     }
 
-    /// As the value of a label or a help text of OpenMetrics and Prometheus, without quotes.
+    /// Escaped as a label value or help text of OpenMetrics and Prometheus, without quotes.
     #[must_use]
     pub fn openmetrics(&self) -> Escaped<'_> {
         self.escaped(Form::OpenMetrics)
     }
 
-    /// As text or a quoted attribute of HTML and SVG.
+    /// Escaped as text or a quoted attribute of HTML and SVG.
     #[must_use]
     pub fn html(&self) -> Escaped<'_> {
         self.escaped(Form::Html)
     }
 
-    /// As a string of JSON, with its quotes.
+    /// Escaped as a JSON string, with its quotes.
     #[must_use]
     pub fn json(&self) -> Escaped<'_> {
         self.escaped(Form::Json)
@@ -102,8 +102,8 @@ impl Untrusted {
     }
 }
 
-/// Without controls, for sentences composed of several parts: nothing else is changed, so a
-/// sentence that is already clean is unchanged.
+/// Escapes the control characters in a sentence composed of several parts. Nothing else changes, so
+/// a sentence that is already clean stays the same.
 #[must_use]
 pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -116,8 +116,8 @@ pub fn clean(text: &str) -> String {
     out
 }
 
-/// Whether a character is not to be seen or changes what is around it: controls, separators of
-/// lines, marks of direction, what has no width. Joiners (U+200C, U+200D) are part of words.
+/// Whether a character is invisible or affects the text around it: controls, line separators,
+/// direction marks, zero-width characters. Joiners (U+200C, U+200D) are part of words.
 #[must_use]
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
@@ -127,10 +127,9 @@ pub fn is_hidden(c: char) -> bool {
             | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Writes a character as JSON does: `\u202e`, beyond U+FFFF as two of them.
+/// Writes a character escaped as in JSON: `\u202e`, or a pair of such escapes beyond U+FFFF.
 ///
-/// # Errors
-/// Those of `out`.
+/// # Errors The errors of `out`.
 pub fn json_escape(c: char, out: &mut impl Write) -> fmt::Result {
     let mut units = [0; 2];
     c.encode_utf16(&mut units)
@@ -146,12 +145,12 @@ fn push_hidden(c: char, put: impl FnMut(char)) {
     text.chars().for_each(put);
 }
 
-/// Whether what follows a backslash makes it read as one of our escapes.
+/// Whether a backslash followed by `rest` would read as one of our escapes.
 fn reads_as_escape(rest: &[u8]) -> bool {
     rest.starts_with(b"u{") || matches!(escaped_byte(rest), Some(..0x20 | b'\\' | 0x7f..))
 }
 
-/// The byte that `xff` after a backslash stands for.
+/// The byte that `xff` after a backslash encodes.
 fn escaped_byte(rest: &[u8]) -> Option<u8> {
     let [b'x', high, low, ..] = rest else {
         return None;
@@ -165,8 +164,8 @@ fn escaped_byte(rest: &[u8]) -> Option<u8> {
 }
 
 impl Escaped<'_> {
-    /// Calls `put` with every character, escaped as all formats have it, and `hidden` with those
-    /// that are not to be seen.
+    /// Calls `put` with every character, with the escapes common to all formats, and `hidden` with
+    /// each character that must not be printed raw.
     fn each(&self, mut put: impl FnMut(char), mut hidden: impl FnMut(char)) {
         let mut at = 0;
         for chunk in self.bytes.utf8_chunks() {
@@ -204,7 +203,7 @@ impl Escaped<'_> {
         };
         let hidden = |c: char| match self.form {
             Form::Text => out.borrow_mut().push(c),
-            // Writing to a String does not fail.
+            // Writing to a String cannot fail.
             Form::Json => drop(json_escape(c, &mut *out.borrow_mut())),
             _ => push_hidden(c, put),
         };
@@ -230,15 +229,15 @@ impl fmt::Debug for Untrusted {
     }
 }
 
-/// As text that contains everything except bytes that are not UTF-8, which are escaped. The writer
-/// has to escape controls, as `agewise`'s writer of JSON does.
+/// Serialized as text in which only the bytes that are not UTF-8 are escaped. The writer has to
+/// escape control characters, as `agewise`'s JSON writer does.
 impl serde::Serialize for Untrusted {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.escaped(Form::Text).text())
     }
 }
 
-/// What [`Serialize`](serde::Serialize) wrote, byte for byte.
+/// Restores what [`Serialize`](serde::Serialize) wrote, byte for byte.
 impl<'de> serde::Deserialize<'de> for Untrusted {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;

@@ -58,7 +58,7 @@ fn sentences_lose_controls_and_nothing_else() {
     assert_eq!(clean(&once), once);
 }
 
-/// Bytes with many of those that matter.
+/// Byte strings with many of the critical bytes.
 fn names() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         any::<u8>().prop_map(|byte| vec![byte]),
@@ -96,7 +96,7 @@ proptest! {
         }
     }
 
-    /// What is printed, taken for a name, is printed as something else unless nothing was escaped.
+    /// Printed text, used as a name in turn, prints differently unless nothing was escaped.
     #[test]
     fn no_name_forges_the_escapes_of_another(name in names()) {
         let shown = Untrusted::from(&*name).terminal().to_string();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), into reusable buffers,
-//! and from `/proc/PID/smaps` only what maps does not contain: which are locked.
+//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), read into reusable
+//! buffers, and from `/proc/PID/smaps` only what maps lacks: which mappings are locked.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,35 +17,34 @@ mod filesystems;
 
 pub(crate) use filesystems::Filesystems;
 
-/// What a mapping is made of.
+/// The kind of memory behind a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VmaKind {
-    /// Anonymous memory: heap, stack, private mappings of nothing.
+    /// Anonymous memory: heap, stack, private mappings without a file.
     Anon,
-    /// A file, mapped private: its own pages until written, anonymous ones after.
+    /// A private file mapping: file pages until written, anonymous pages after.
     FilePrivate,
-    /// A file, mapped shared.
+    /// A shared file mapping.
     FileShared,
-    /// tmpfs, memfd, System V shared memory, shared anonymous memory: evicted to swap, though it
-    /// has an inode. Swapped-out pages leave no trace in page tables.
+    /// tmpfs, memfd, System V shared memory, shared anonymous memory: swapped out although it has
+    /// an inode. Swapped-out pages leave no trace in page tables.
     Shmem,
-    /// Huge pages of hugetlbfs: cannot be reclaimed, accessed bits are not cleared for them.
+    /// hugetlbfs huge pages: they cannot be reclaimed, and their accessed bits are not cleared.
     Hugetlb,
-    /// vdso, vvar, vsyscall, device memory, io_uring rings and the like: no memory that could be
-    /// aged or reclaimed.
+    /// vdso, vvar, vsyscall, device memory, io_uring rings and the like: memory that can be neither
+    /// aged nor reclaimed.
     Special,
 }
 
 impl VmaKind {
-    /// Pages are evicted to swap (as far as they were not read from a file and left unchanged).
+    /// Whether its pages go to swap (except those read from a file and left unchanged).
     pub fn is_swap_backed(self) -> bool {
         matches!(self, VmaKind::Anon | VmaKind::Shmem)
     }
 
-    /// Which pages of a table of such a mapping are pages of its file. What was written in a
-    /// private mapping is anonymous; the kernel maps the file's own pages there clean and
-    /// read-only.
+    /// The pages in a table of such a mapping that belong to its file. Written pages of a private
+    /// mapping are anonymous; the kernel maps the file's own pages there clean and read-only.
     pub fn files(self, bits: &TableBits) -> PageSet {
         match self {
             VmaKind::FileShared => PageSet::ALL,
@@ -68,28 +67,28 @@ pub struct Vma {
     pub execute: bool,
     /// Shared with other processes (`s`), not private (`p`).
     pub shared: bool,
-    /// What it is made of.
+    /// The kind of memory behind it.
     pub kind: VmaKind,
-    /// mlocked. Known after [`VmaTable::mark_locked`].
+    /// Whether it is mlocked. Valid after [`VmaTable::mark_locked`].
     pub locked: bool,
-    /// Offset in the file, bytes.
+    /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Device of the file, as `st_dev` has it; 0 without.
+    /// Device of the file, as in `st_dev`; 0 without a file.
     pub device: u64,
-    /// Inode of the file; 0 without.
+    /// Inode of the file; 0 without a file.
     pub inode: u64,
     name: (u32, u32),
 }
 
-/// All mappings of a process, in rising order of address.
+/// All mappings of a process, in ascending address order.
 #[derive(Debug, Default)]
 pub struct VmaTable {
     vmas: Vec<Vma>,
     names: String,
 }
 
-/// What reading the mappings of many processes, or of one again and again, has in common: a buffer,
-/// and what is known of file systems.
+/// State shared when reading the mappings of many processes, or of one again and again: a buffer,
+/// and what is known about file systems.
 #[derive(Debug, Default)]
 pub struct MapsReader {
     proc: ProcRoot,
@@ -98,12 +97,12 @@ pub struct MapsReader {
 }
 
 impl MapsReader {
-    /// A reader that knows nothing yet.
+    /// Creates a reader that knows no file systems yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One for processes below another root.
+    /// Creates a reader for processes below another root.
     pub fn below(proc: ProcRoot) -> Self {
         MapsReader {
             proc,
@@ -122,8 +121,9 @@ impl MapsReader {
             })
     }
 
-    /// A file of the address space of a process. That of the first thread is empty once the thread
-    /// has ended; if others live on, theirs are used. Returns the path of what was read.
+    /// Reads a file about the address space of a process. The first thread's file is empty once
+    /// that thread has ended; if other threads live on, uses theirs. Returns the path that was
+    /// read.
     fn slurp_of(&mut self, pid: u32, file: &str) -> Result<PathBuf, FileError> {
         let process = self.proc.of(pid);
         let path = process.join(file);
@@ -143,21 +143,23 @@ impl MapsReader {
 }
 
 impl VmaTable {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Read the mappings of `pid` afresh. A process without any (kernel thread, zombie) has none.
+    /// Reads the mappings of `pid` afresh. The table is empty for a process without any (kernel
+    /// thread, zombie).
     ///
     /// # Errors
-    /// [`FileError`]: the process is gone ([`FileError::is_not_found`]), may not be looked at
+    /// [`FileError`]: the process is gone ([`FileError::is_not_found`]), may not be observed
     /// ([`FileError::is_denied`]), or its file has an unknown format.
     pub fn read(&mut self, pid: u32) -> Result<(), FileError> {
         self.read_by(&mut MapsReader::new(), pid)
     }
 
-    /// The same with a reader that is used again: it asks for the file systems of a device once.
+    /// Like [`read`](Self::read), with a reusable reader that looks up the file system of a device
+    /// only once.
     ///
     /// # Errors
     /// As [`read`](Self::read).
@@ -172,12 +174,12 @@ impl VmaTable {
         Ok(())
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory used.
     pub fn memory_bytes(&self) -> usize {
         self.vmas.capacity() * size_of::<Vma>() + self.names.capacity()
     }
 
-    /// A table as `text` has it, for tests of what stands on it.
+    /// Builds a table from `text`, for tests of its users.
     #[cfg(test)]
     pub(crate) fn from_text(text: &str) -> Self {
         let mut table = VmaTable::new();
@@ -228,8 +230,8 @@ impl VmaTable {
         Ok(())
     }
 
-    /// Find out which mappings are mlocked. Costs little while `/proc/PID/status` says that none
-    /// is; otherwise reads `/proc/PID/smaps`, for which the kernel walks all page tables.
+    /// Finds out which mappings are mlocked. Cheap if `/proc/PID/status` says that none is;
+    /// otherwise reads `/proc/PID/smaps`, for which the kernel walks all page tables.
     ///
     /// # Errors
     /// [`FileError`], as [`read`](Self::read).
@@ -248,34 +250,35 @@ impl VmaTable {
         Ok(())
     }
 
-    /// The mappings, in rising order of address.
+    /// The mappings, in ascending address order.
     pub fn vmas(&self) -> &[Vma] {
         &self.vmas
     }
 
-    /// The path or bracketed name of a mapping of this table; empty for nameless memory. Newlines
-    /// stand as `\012`, a removed file ends in ` (deleted)`, as the kernel prints them.
+    /// The path or bracketed name of a mapping of this table; empty for nameless memory. As the
+    /// kernel prints it: newlines appear as `\012`, a removed file ends in ` (deleted)`.
     pub fn name(&self, vma: &Vma) -> &str {
         self.names
             .get(vma.name.0 as usize..vma.name.1 as usize)
             .unwrap_or("")
     }
 
-    /// The mapping in which `va` lies.
+    /// The mapping that contains `va`.
     pub fn find(&self, va: u64) -> Option<&Vma> {
         let at = self.vmas.partition_point(|vma| vma.range.end <= va);
         self.vmas.get(at).filter(|vma| vma.range.start <= va)
     }
 }
 
-/// Set `locked` by the VmFlags of a smaps text (`lo`, see proc_pid_smaps(5)).
+/// Sets `locked` from the VmFlags in a smaps text (`lo`, see proc_pid_smaps(5)).
 fn mark_locked_from(smaps: &[u8], vmas: &mut [Vma]) {
     let mut current = None;
     for line in smaps.split(|&byte| byte == b'\n') {
         if let Some(flags) = line.strip_prefix(b"VmFlags:") {
             let locked = flags.split(|&byte| byte == b' ').any(|flag| flag == b"lo");
             if let (true, Some(start)) = (locked, current) {
-                // The mappings may have changed since maps was read: by address, not by order.
+                // The mappings may have changed since maps was read, so match by address, not by
+                // order.
                 let at = vmas.partition_point(|vma: &Vma| vma.range.end <= start);
                 if let Some(vma) = vmas.get_mut(at).filter(|vma| vma.range.start <= start) {
                     vma.locked = true;
@@ -297,7 +300,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// `start-end perms offset major:minor inode   name`.
+    /// Parses `start-end perms offset major:minor inode   name`.
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut at = Scan(line);
         let start = at.number(16, b'-')?;
@@ -326,7 +329,7 @@ impl<'a> Line<'a> {
 struct Scan<'a>(&'a [u8]);
 
 impl Scan<'_> {
-    /// A number, and the byte that must follow it.
+    /// Parses a number and the byte that must follow it.
     fn number(&mut self, radix: u32, stop: u8) -> Option<u64> {
         let mut value = 0u64;
         let mut used = 0;

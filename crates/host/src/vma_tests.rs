@@ -85,7 +85,7 @@ fn our_own_shared_memory_is_told_from_files() {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let fd = memfd_create("vma-test", MemfdFlags::CLOEXEC).unwrap();
     ftruncate(&fd, 8192).unwrap();
-    // SAFETY: a fresh mapping of our own file, unmapped below.
+    // SAFETY: a new mapping of our own file, unmapped below.
     let at = unsafe {
         mmap(
             std::ptr::null_mut(),

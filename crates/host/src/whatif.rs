@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From looks at processes to [`WhatIf`]: listens to the agent, and says of each page of the sample
-//! whether it was used.
+//! Feeds a [`WhatIf`] from looks at processes: listens to the agent and reports for each page of
+//! the sample whether it was used.
 //!
-//! A page that several processes map from a file or from shared memory is one page. Memory that was
-//! forked and not written since is one page for each process.
+//! A page of a file or of shared memory that several processes map is one page. Memory that was
+//! forked and not written since counts as one page per process.
 
 use std::collections::BTreeMap;
 
@@ -18,8 +18,8 @@ use crate::cgroup::Cgroup;
 use crate::root::Roots;
 use crate::vma::{Vma, VmaKind};
 
-/// The order in which the kernel that runs evicts: generations where `CONFIG_LRU_GEN` is built in
-/// and switched on (`/sys/kernel/mm/lru_gen/enabled`).
+/// The eviction order the running kernel uses: generations if `CONFIG_LRU_GEN` is built in and
+/// switched on (`/sys/kernel/mm/lru_gen/enabled`).
 pub fn kernel_in_use(roots: &Roots) -> Kernel {
     let path = roots.sys.join("kernel/mm/lru_gen/enabled");
     let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -30,7 +30,7 @@ pub fn kernel_in_use(roots: &Roots) -> Kernel {
     }
 }
 
-/// One table as it was read.
+/// One table as read.
 #[derive(Debug)]
 struct SeenTable {
     va: u64,
@@ -38,7 +38,7 @@ struct SeenTable {
     bits: TableBits,
 }
 
-/// Neighbouring leaves as they were read.
+/// Adjacent leaves as read.
 #[derive(Debug)]
 struct SeenLeaves {
     va: u64,
@@ -46,14 +46,14 @@ struct SeenLeaves {
     is_young: bool,
 }
 
-/// What was read of one process.
+/// Everything read of one process.
 #[derive(Debug, Default)]
 struct Seen {
     tables: Vec<SeenTable>,
     leaves: Vec<SeenLeaves>,
 }
 
-/// What a tick showed, by process: give it to [`Agent::tick_tapped`], then [`show`](Self::show) it.
+/// What a tick showed, by process: pass it to [`Agent::tick_tapped`], then [`show`](Self::show) it.
 #[derive(Debug, Default)]
 pub struct Sights {
     by_pid: BTreeMap<u32, Seen>,
@@ -62,21 +62,21 @@ pub struct Sights {
 /// Additional inputs of a look.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
-    /// All processes could be looked at.
+    /// Whether all processes could be looked at.
     pub is_whole: bool,
-    /// Pages of files count. Those of programs and libraries that a cgroup maps are often charged
-    /// to another one, which read them first: a limit of this one does not touch them.
+    /// Whether file pages count. Pages of programs and libraries that a cgroup maps are often
+    /// charged to another one that read them first, so a limit of this one does not affect them.
     pub has_files: bool,
-    /// The cgroup, and what is known of the page cache: then files are those charged to it.
+    /// The cgroup, and what is known about the page cache. If set, the file pages are those charged
+    /// to the cgroup.
     pub cached: Option<(&'a Cgroup, &'a Cached<'a>)>,
-    /// Pages of files are followed in the page cache, if not by this look.
+    /// Whether file pages are tracked in the page cache, even if not by this look.
     pub counts_cache: bool,
-    /// How long looking took.
+    /// How long looking took, in ms.
     pub blind_ms: f64,
 }
 
-/// Whether a cgroup is charged for most of the pages of files that its processes map. Without a
-/// cgroup they count.
+/// Whether a cgroup is charged for most of the file pages its processes map. True without a cgroup.
 pub fn is_charged_for_files(cgroup: Option<&Cgroup>, agent: &Agent, pids: &[u32]) -> bool {
     let Some(charged) = cgroup.and_then(|cgroup| cgroup.stat().ok()) else {
         return true;
@@ -109,7 +109,7 @@ impl Tap for Sights {
 }
 
 impl Sights {
-    /// Forgets what was shown, and keeps its memory for the next tick.
+    /// Forgets what was shown, but keeps the memory for the next tick.
     pub fn clear(&mut self) {
         self.by_pid.retain(|_, seen| {
             let is_alive = !seen.tables.is_empty() || !seen.leaves.is_empty();
@@ -143,7 +143,7 @@ impl Sights {
         if let Some((cgroup, cached)) = around.cached {
             cached.show(cgroup, &mut look);
         }
-        // Pages that several share count once: then only the sample shows how many there are.
+        // Shared pages count once, and only the sample shows how many there are.
         let resident = match spaces[..] {
             [space] if !around.counts_cache => space
                 .sizes()
@@ -192,7 +192,7 @@ fn show_leaves(look: &mut Look<'_>, space: &Space, seen: &SeenLeaves, has_files:
     let Some(mut shower) = Shower::new(look, space, first) else {
         return;
     };
-    // Leaves are shown together only where all their pages are of one type.
+    // Leaves are shown together only if all their pages are of one type.
     let page_type = match shower.vma.kind {
         VmaKind::FileShared => PageType::File,
         _ => PageType::Anon,
@@ -211,14 +211,14 @@ fn show_leaves(look: &mut Look<'_>, space: &Space, seen: &SeenLeaves, has_files:
 struct Shower<'a, 'w> {
     look: &'a mut Look<'w>,
     vma: &'a Vma,
-    /// What names the memory that the process has for itself.
+    /// Identifies the memory that is private to the process.
     own: u64,
     level: Level,
 }
 
 impl<'a, 'w> Shower<'a, 'w> {
-    /// Of the mapping that holds a page; what is read together is of one mapping. `None` where that
-    /// is not followed.
+    /// For the mapping that contains a page; everything read together lies in one mapping. `None`
+    /// if that mapping is not tracked.
     fn new(look: &'a mut Look<'w>, space: &'a Space, page: u64) -> Option<Self> {
         let process = space.process();
         Some(Shower {
@@ -229,7 +229,7 @@ impl<'a, 'w> Shower<'a, 'w> {
         })
     }
 
-    /// Shows those pages of neighbouring tables that are simulated and relevant, by their number in
+    /// Shows those pages of adjacent tables that are in the sample and count, by their number in
     /// the address space.
     fn pages(
         &mut self,
@@ -243,7 +243,7 @@ impl<'a, 'w> Shower<'a, 'w> {
         let pages_end = first + tables * (TABLE_BYTES / PAGE_BYTES);
         let pages = first.max(start)..pages_end.min(end);
         let is_of_file = page_type == PageType::File || vma.kind == VmaKind::Shmem;
-        // A page of a file is named by its place in it, wherever it is mapped.
+        // A file page is identified by its offset in the file, wherever it is mapped.
         let (of, from) = match is_of_file && vma.inode != 0 {
             true => {
                 let file = vma.inode ^ vma.device.rotate_left(40);

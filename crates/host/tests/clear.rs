@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clearing on real processes: what was cleared is seen again when accessed, and not before; huge
-//! pages stay huge; shared and locked memory is cleared too. Needs root and BPF.
+//! Clearing on real processes: what was cleared is seen again only once accessed, huge pages stay
+//! whole, and shared and locked memory is cleared too. Needs root and BPF.
 
 use std::ops::ControlFlow;
 
@@ -31,7 +31,7 @@ fn walker(test: &str) -> Option<PageWalk> {
     }
 }
 
-/// One process under observation, as the agent does it.
+/// One process, observed as the agent does.
 struct Watched<'a> {
     walk: &'a mut PageWalk,
     process: Process,
@@ -39,7 +39,7 @@ struct Watched<'a> {
     clearer: Clearer,
 }
 
-/// Pages taken for accessed, by number from [`BASE`], and what mapped them.
+/// Pages taken for accessed, by number from [`BASE`], and the kinds of entries that map them.
 #[derive(Default)]
 struct Found {
     young: Vec<usize>,
@@ -108,8 +108,8 @@ impl<'a> Watched<'a> {
     }
 }
 
-/// `got` is `want`, but for what somebody else may have cleared (a kdamond), or a page that was not
-/// on an LRU list yet when MADV_COLD met it (it lies in a CPU's batch): 1 % each way.
+/// Checks that `got` is `want`, except for 1 % each way: pages another program may have cleared (a
+/// kdamond), and pages not yet on an LRU list when MADV_COLD was called (those in a per-CPU batch).
 fn assert_about(got: &[usize], want: &[usize], pages: usize) {
     let extra = got
         .iter()
@@ -183,14 +183,14 @@ fn huge_pages_stay_huge() {
         let found = watched.scan();
         assert_eq!(found.leaves, [Leaf::Huge; 8]);
         let want: Vec<usize> = (round % 8 * 512..round % 8 * 512 + 512).collect();
-        // The first scans clear what filling set, as far as MADV_COLD reaches the pages at all.
+        // The first scans clear what filling has set, unless MADV_COLD cannot reach the pages yet.
         if round >= 2 {
             assert_eq!(found.young, want, "round {round}");
         }
     }
 }
 
-/// MADV_COLD leaves alone what others map too, and refuses what is locked: clear_refs steps in.
+/// MADV_COLD skips pages that others map too, and refuses locked ones: clear_refs clears them.
 #[test]
 fn shared_and_locked_memory_is_cleared_too() {
     let Some(mut walk) = walker("shared_and_locked_memory_is_cleared_too") else {
@@ -223,7 +223,7 @@ fn shared_and_locked_memory_is_cleared_too() {
         ..ClearPolicy::exact()
     };
     let mut watched = Watched::new(&mut walk, &child, policy);
-    // It takes a scan to learn what MADV_COLD leaves alone.
+    // It takes a scan to learn what MADV_COLD skips.
     for _ in 0..3 {
         watched.scan();
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that would not be found, or be taken for somebody's login: real processes, and cgroups of
-//! their own.
+//! Programs that could go unnoticed, or be mistaken for a user's login: real processes, in cgroups
+//! of their own.
 
 #[path = "support/headless.rs"]
 mod headless;
@@ -22,7 +22,7 @@ use headless::{HOG_BYTES, Headless};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A memory cgroup that is removed again.
+/// A memory cgroup that is removed on drop.
 struct Place(Cgroup);
 
 impl Place {
@@ -95,7 +95,8 @@ fn a_process_without_its_first_thread_is_one() {
     let is_hog = |vma: &&agewise_host::vma::Vma| vma.range.end - vma.range.start >= least - 4096;
     assert!(vmas.vmas().iter().any(|vma| is_hog(&vma)));
     assert!(vmas.vmas().iter().any(|vma| vma.locked));
-    // What the kernel does not do for it is said, not taken for its end.
+    // An operation the kernel does not support is reported, not mistaken for the end of the
+    // process.
     let refused = check_target(&process).unwrap_err();
     assert!(
         matches!(refused, PageoutError::LostLeader { .. }),
@@ -108,7 +109,7 @@ fn a_process_without_its_first_thread_is_one() {
 fn a_process_without_its_first_thread_ends_with_its_last() {
     let child = Headless::start();
     let process = Process::open(child.0).unwrap();
-    // SAFETY: a child of ours.
+    // SAFETY: our own child.
     unsafe { libc::kill(child.0 as i32, libc::SIGKILL) };
     wait_until("the process ends", || !process.is_alive());
     assert!(process.check().unwrap_err().is_gone());
@@ -123,7 +124,7 @@ fn a_kill_reaches_a_process_without_its_first_thread() {
         return;
     };
     let child = Headless::start();
-    // A thread moves its whole group by any of its ids in v2; in v1 those that still run are moved.
+    // In v2, any thread id moves the whole group; in v1, threads that still run are moved.
     let threads = Process::open(child.0).unwrap().threads().unwrap();
     let moved = threads.iter().any(|thread| {
         fs::write(place.0.dir().join("cgroup.procs"), thread.to_string()).is_ok()
@@ -151,7 +152,7 @@ fn who_is_forked_meanwhile_is_killed_as_well() {
     let Some(place) = Place::new("who_is_forked_meanwhile_is_killed_as_well", "forks") else {
         return;
     };
-    // Each starts the next one and ends.
+    // Each process starts the next one and ends.
     let procs = place.0.dir().join("cgroup.procs");
     let script = format!(
         "echo $$ > {}; f() {{ sleep 0.02; f & }}; f & f & f & f & wait",
@@ -170,7 +171,7 @@ fn who_is_forked_meanwhile_is_killed_as_well() {
     child.wait().unwrap();
 }
 
-/// A sleeping process in a session of its own, ended with its guard.
+/// A sleeping process in its own session, killed on drop.
 struct Sleeper(Child);
 
 impl Sleeper {
@@ -191,7 +192,7 @@ impl Drop for Sleeper {
     }
 }
 
-/// A cgroup whose files the kernel does not follow.
+/// A fake cgroup of plain files, which the kernel does not react to.
 fn false_cgroup(top: &Path, procs: &str, events: &str) -> Cgroup {
     let dir = top.join("hog");
     fs::create_dir(&dir).unwrap();
@@ -293,7 +294,7 @@ fn a_terminal_of_ones_own_making_is_no_login() {
         .spawn();
     let mut script = began.expect("setsid of util-linux");
     let pid = script.id();
-    // `setsid` becomes `script`, whose child leads the session of the terminal.
+    // `setsid` execs `script`, whose child leads the session of the terminal.
     let leader = || {
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
         let child = children.split_whitespace().next()?.parse::<u32>().ok()?;

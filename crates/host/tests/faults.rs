@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page faults of real processes. Needs root and BPF; says so and skips otherwise.
+//! Page faults of real processes. Needs root and BPF; otherwise prints so and skips.
 
 use agewise_host::access::AccessError;
 use agewise_host::clock::monotonic_ns;
@@ -8,7 +8,7 @@ use agewise_host::faults::{Fault, FaultKind, FaultSource, Faults, RING_BYTES, RI
 mod support;
 use support::{BASE, Child, PAGE, map_fixed};
 
-/// The source, or the reason why there is none here.
+/// Returns the source, or prints why there is none here.
 fn faults(test: &str, ring_bytes: u32) -> Option<Faults> {
     match Faults::with_ring(ring_bytes) {
         Ok(faults) => Some(faults),
@@ -24,7 +24,7 @@ fn child(pages: usize) -> Child {
     Child::spawn(|| map_fixed(BASE, pages, libc::MADV_NOHUGEPAGE))
 }
 
-/// Faults in the child's memory, as pages of it.
+/// Faults in the child's memory, with the page numbers in it.
 fn drained(faults: &mut Faults, pages: usize) -> Vec<(usize, Fault)> {
     let mut all = Vec::new();
     faults.drain(&mut all).unwrap();
@@ -44,7 +44,7 @@ fn first_touches_are_told_in_exactly_their_order() {
     let (watched, other) = (child(PAGES), child(PAGES));
     faults.watch(watched.pid).unwrap();
     let before = monotonic_ns();
-    // 37 and 64 have no common factor: every page once, in no simple order.
+    // 37 and 64 are coprime: every page once, in no simple order.
     let order: Vec<usize> = (0..PAGES).map(|step| step * 37 % PAGES).collect();
     for &page in &order {
         other.read(BASE + page * PAGE, 1, 1, 0);
@@ -61,7 +61,7 @@ fn first_touches_are_told_in_exactly_their_order() {
         last = fault.time_ns;
     }
 
-    // A read brings no fault any more; a first write is one, of a page that is there (the zero page).
+    // A read no longer faults. A first write does, on a page that is present (the zero page).
     watched.read(BASE, PAGES, 1, 0);
     watched.write(BASE, 2, 1, 0);
     watched.write(BASE, 2, 1, 0);
@@ -89,7 +89,7 @@ fn a_full_ring_keeps_the_first_and_counts_the_rest() {
     child.read(BASE, PAGES, 1, 0);
     let mut all = Vec::new();
     faults.drain(&mut all).unwrap();
-    // 32 bytes a place.
+    // 32 bytes per event.
     assert!((100..=128).contains(&all.len()), "{}", all.len());
     assert!(all.len() as u64 + faults.dropped() >= PAGES as u64);
     let inside: Vec<u64> = all
@@ -98,7 +98,7 @@ fn a_full_ring_keeps_the_first_and_counts_the_rest() {
         .filter(|address| (BASE as u64..(BASE + PAGES * PAGE) as u64).contains(address))
         .collect();
     assert!(inside.windows(2).all(|two| two[1] == two[0] + PAGE as u64));
-    // There is room again.
+    // There is space again.
     let lost = faults.dropped();
     child.write(BASE, 10, 1, 0);
     assert_eq!(drained(&mut faults, PAGES).len(), 10);
@@ -126,9 +126,9 @@ fn what_a_process_did_before_it_died_is_told() {
 
 #[test]
 fn without_privileges_it_says_what_to_do() {
-    // The system call itself changes this thread's credentials only, not the other tests'.
+    // The raw system call only changes this thread's credentials, not those of other tests.
     let refused = std::thread::spawn(|| {
-        // SAFETY: plain system call without memory.
+        // SAFETY: a plain system call without memory.
         let dropped = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
         (dropped == 0).then(|| Faults::open().err())
     });
@@ -142,7 +142,7 @@ fn without_privileges_it_says_what_to_do() {
     }
 }
 
-/// Reads from a file that is not in memory are major, first touches of memory are not.
+/// Reads from a file that is not in memory are major faults, first touches of memory are not.
 #[test]
 fn major_faults_are_told_from_minor_ones() {
     const FILE_PAGES: usize = 256;
@@ -158,11 +158,11 @@ fn major_faults_are_told_from_minor_ones() {
     std::io::Write::write_all(&mut file, &vec![7; FILE_PAGES * PAGE]).unwrap();
     file.sync_all().unwrap();
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-    // SAFETY: a call on a descriptor of ours, without memory.
+    // SAFETY: a call on our own descriptor, without memory.
     unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
     let child = Child::spawn(|| {
         map_fixed(BASE, FILE_PAGES + ANON_PAGES, libc::MADV_NOHUGEPAGE);
-        // SAFETY: over the mapping just made; no reading ahead.
+        // SAFETY: over the mapping just made; without readahead.
         unsafe {
             let (flags, access) = (libc::MAP_SHARED | libc::MAP_FIXED, libc::PROT_READ);
             let at = libc::mmap(BASE as *mut _, FILE_PAGES * PAGE, access, flags, fd, 0);

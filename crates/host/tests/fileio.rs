@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads and writes as the kernel tells them, beside what was read and written. Needs root and BPF;
-//! says so and skips otherwise.
+//! Reads and writes as reported by the kernel, compared with those made. Needs root and BPF;
+//! otherwise prints so and skips.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,7 +14,7 @@ use agewise_host::fileio::{FileIo, FileIoSource, Whose};
 mod cache;
 use cache::{Loop, on_disk, opened};
 
-/// First and last page and whether it was a write, of all that a process did to a file.
+/// First page, last page, and whether it was a write, for each access of a process to a file.
 fn told(all: &[FileIo], pid: u32, of: &File) -> Vec<(u64, u64, bool)> {
     let number = of.metadata().unwrap().ino();
     let of_file = |io: &&FileIo| io.inode == number && io.pid == pid;
@@ -22,7 +22,7 @@ fn told(all: &[FileIo], pid: u32, of: &File) -> Vec<(u64, u64, bool)> {
     found.map(|io| (io.first, io.last, io.write)).collect()
 }
 
-/// Pages written, in order, without repetition where a write went to the page before once more.
+/// Pages written, in order, without the repetition when a write continues in the page before.
 fn written(told: &[(u64, u64, bool)]) -> Vec<u64> {
     let writes = told.iter().filter(|io| io.2);
     let mut pages: Vec<u64> = writes.flat_map(|io| io.0..=io.1).collect();
@@ -67,12 +67,12 @@ fn in_order(dir: &Path) {
     file.read_exact_at(&mut [0; 1], 9999).unwrap();
     file.read_exact_at(&mut [0; 1], 9998).unwrap();
     file.read_exact_at(&mut [0; 2], 4095).unwrap();
-    // More than there is: what is behind the end is not told.
+    // More than there is: pages past the end are not reported.
     file.seek(SeekFrom::Start(4100)).unwrap();
     file.read_to_end(&mut Vec::with_capacity(1 << 16)).unwrap();
     let null = File::options().write(true).open("/dev/null").unwrap();
     let mut offset = 100;
-    // SAFETY: descriptors of ours, and an offset that outlives the call.
+    // SAFETY: our own descriptors, and an offset that outlives the call.
     let sent = unsafe { libc::sendfile(null.as_raw_fd(), file.as_raw_fd(), &mut offset, 3000) };
     assert!(sent > 0);
     let mut started = Command::new("head")
@@ -151,7 +151,7 @@ fn a_full_ring_is_counted() {
         file.read_exact_at(&mut [0], at).unwrap();
     }
     let got = told(&source.drain().unwrap(), own, &file).len() as u64;
-    // Other threads of this process are told as well.
+    // Other threads of this process are reported as well.
     let dropped = source.dropped();
     assert!(got < 100 && dropped >= 500 - got, "{got}, {dropped}");
 }

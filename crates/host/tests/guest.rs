@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Access sources and movers that only some kernels have: the multi-gen LRU behind debugfs, and
-//! DAMON without another owner. `make test-vm` runs these in a virtual machine with a
-//! distribution's kernel, one at a time, as root; elsewhere they count as ignored.
+//! DAMON without another owner. `make test-vm` runs these tests in a virtual machine with a
+//! distribution's kernel, one at a time, as root; elsewhere they are ignored.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ mod tlb;
 const PAGES: usize = 4096;
 const CHILD: &str = "AGEWISE_GUEST_CHILD";
 
-/// A process of its own cgroup with 16 MiB of anonymous memory, touched once or over and over.
+/// A process in its own cgroup with 16 MiB of anonymous memory, touched once or again and again.
 struct Toucher {
     child: Child,
     group: PathBuf,
@@ -88,7 +88,7 @@ impl Drop for Toucher {
     }
 }
 
-/// DAMON, where the kernel has it.
+/// DAMON, if the kernel has it.
 fn damon(test: &str) -> Option<Damon> {
     let damon = Damon::new(SysRoot::default());
     if matches!(damon.probe(), Availability::Absent { .. }) {
@@ -131,11 +131,12 @@ fn child_touches_memory() {
     loop {
         round += 1;
         for page in 0..PAGES {
-            // A volatile write: the memory is looked at from outside.
-            // SAFETY: the index lies within the vector.
+            // A volatile write, because the memory is observed from outside. SAFETY: the index is
+            // within the vector.
             unsafe { std::ptr::write_volatile(memory.as_mut_ptr().add(page * 4096), round as u8) };
         }
-        // An emulated processor keeps all of its translations, and sets no bit through them.
+        // An emulated processor keeps all of its translations, and does not set accessed bits
+        // through them.
         tlb::flush();
         if round == 1 {
             println!("ready {}", memory.as_ptr() as u64);
@@ -256,7 +257,8 @@ fn the_kernels_monitor_pages_out_idle_memory_and_sorts() {
         before - after >= PAGES as u64 / 2,
         "resident pages {before} -> {after}"
     );
-    // How much of what left a kernel counts as applied differs: 7.2 counts less than 6.12.
+    // How much of the reclaimed memory a kernel counts as applied differs: 7.2 counts less than
+    // 6.12.
     assert!(applied > 0);
 
     let sort = lru_sort::Params::default()
@@ -269,7 +271,7 @@ fn the_kernels_monitor_pages_out_idle_memory_and_sorts() {
     };
     match damon.start(&setup) {
         Ok(session) => assert_eq!(session.stats().unwrap().len(), 2),
-        // Without ranges some kernels refuse physical memory.
+        // Without ranges, some kernels reject physical memory.
         Err(DamonError::Refused { .. }) => {}
         Err(error) => panic!("{error}"),
     }
@@ -297,7 +299,7 @@ fn the_walker_reads_page_tables_on_this_kernel() {
     assert_eq!(young as usize, PAGES, "all were just written");
 }
 
-/// Anon bytes up to a bound.
+/// Anonymous bytes up to an age.
 fn anon_up_to(histogram: &Histogram, upper_ms: u64) -> u64 {
     let young = histogram
         .bins()

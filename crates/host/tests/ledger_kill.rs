@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A program is killed before and after every system call between noting something, doing it and
-//! undoing it: the next one always undoes what is left.
+//! Kills a program before and after every system call while it records, does and undoes an action:
+//! the next one always undoes what is left.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use agewise_host::throttle::{Kind, Ledger, Step, Undo};
 
-/// What the child says when it must not be traced here.
+/// Exit code of the child if ptrace is not permitted.
 const NO_TRACE: i32 = 77;
 
-/// Directories that stand for a cgroup and the state directory.
+/// Directories that represent a cgroup and the state directory.
 struct Scene {
     _top: tempfile::TempDir,
     cgroup: PathBuf,
@@ -48,7 +48,7 @@ impl Scene {
         }
     }
 
-    /// What a daemon does; `ends` tells whether it undoes it.
+    /// The actions of a daemon; with `ends`, it also undoes them.
     fn act(&self, ends: bool) {
         let (ledger, undone) = Ledger::open(&self.state).unwrap();
         assert!(undone.is_nothing());
@@ -88,13 +88,13 @@ enum End {
     Exited(i32),
 }
 
-/// Runs `work` in a child that is killed at its `stop`-th entry to or return from a system call.
+/// Runs `work` in a child that is killed at its `stop`-th system call entry or exit.
 fn run_killed(stop: usize, work: impl FnOnce()) -> End {
-    // SAFETY: the child has one thread, a copy of this one, and leaves by _exit; of the locks that
-    // other threads may hold it needs only those of malloc, which fork takes and releases.
+    // SAFETY: the child has one thread, a copy of this one, and leaves by _exit. Of the locks that
+    // other threads may hold it only needs those of malloc, which fork takes and releases.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: ptrace without pointers, a signal to itself, an exit.
+        // SAFETY: ptrace without pointers, a signal to itself, and an exit.
         unsafe {
             if libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0) != 0 {
                 libc::_exit(NO_TRACE);
@@ -109,7 +109,7 @@ fn run_killed(stop: usize, work: impl FnOnce()) -> End {
     let mut stops = 0;
     loop {
         let mut status = 0;
-        // SAFETY: `status` outlives the call; the child is ours and not waited for elsewhere.
+        // SAFETY: `status` outlives the call; the child is ours, and nobody else waits for it.
         let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
         assert_eq!(waited, pid);
         if libc::WIFEXITED(status) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The walker of the page cache and the programs on its tracepoints, on real files, beside what the
-//! kernel itself says of them: `mincore`, `cachestat`, `/proc/meminfo`. Needs root and BPF; says so
-//! and skips otherwise.
+//! The page-cache walker and the programs on its tracepoints, on real files, compared with the
+//! kernel's own reports: `mincore`, `cachestat`, `/proc/meminfo`. Needs root and BPF; otherwise
+//! prints so and skips.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -30,7 +30,7 @@ fn all_of_the_cache_is_what_meminfo_says() {
     let Some(mut walk) = opened("meminfo", CacheWalk::open()) else {
         return;
     };
-    // Others read and write meanwhile: one of some tries has to be right.
+    // Other programs read and write in the meantime, so only one of several tries has to match.
     let mut tries = Vec::new();
     for _ in 0..10 {
         let before = meminfo();
@@ -55,7 +55,7 @@ fn all_of_the_cache_is_what_meminfo_says() {
     panic!("{}", tries.join("\n"));
 }
 
-/// `Cached`, `Buffers` and `Shmem`, KiB.
+/// `Cached`, `Buffers` and `Shmem`, in KiB.
 fn meminfo() -> [u64; 3] {
     let text = fs::read_to_string("/proc/meminfo").unwrap();
     ["Cached:", "Buffers:", "Shmem:"].map(|name| {
@@ -68,7 +68,7 @@ fn meminfo() -> [u64; 3] {
     })
 }
 
-/// A file of three levels fills the output of a call some times over.
+/// A file with three levels fills the output of a call several times.
 #[test]
 fn one_inode_is_walked_alone_and_nothing_where_it_was() {
     let Some(mut walk) = opened("one inode", CacheWalk::open()) else {
@@ -94,7 +94,7 @@ fn one_inode_is_walked_alone_and_nothing_where_it_was() {
         assert_eq!(alone.pages(&file), resident(&file, pages as usize));
         drop((file, writable));
         fs::remove_file(&path).unwrap();
-        // Its memory may be another inode's by now, or nobody's: only not this one's.
+        // Its memory may be another inode's by now, or free, but must not show this inode.
         let mut gone = Seen::default();
         walk.walk_inode(inode.address, &mut gone).unwrap();
         let same = |(_, other, _): &&cache::SeenFile| {
@@ -115,7 +115,7 @@ fn what_is_peeked_at_stays_noted() {
     let dir = on_disk();
     let file = cold_file(&dir.path().join("file"), 1030);
     let number = file.metadata().unwrap().ino() as u32;
-    // It was written.
+    // The file was written.
     accessed.look().unwrap();
     read_page(&file, 3);
     read_page(&file, 1025);
@@ -139,10 +139,10 @@ fn pages_of_a_file_are_those_of_mincore() {
         return;
     };
     let dir = on_disk();
-    // One page, which has no tree; one node; two levels; three.
+    // One page, which has no tree; one node; two levels; three levels.
     for (pages, step) in [(1, 1), (5, 2), (64, 3), (700, 7), (9000, 61), (4096, 1)] {
         let file = cold_file(&dir.path().join(format!("{pages}-{step}")), pages);
-        // The kernel may take pages away meanwhile.
+        // The kernel may reclaim pages in the meantime.
         let is_checked = (0..20).any(|_| {
             (0..pages as u64)
                 .step_by(step)
@@ -165,7 +165,7 @@ fn pages_of_a_file_are_those_of_mincore() {
     }
 }
 
-/// Frames of all pages of one file.
+/// The frames of all pages of one file.
 struct FramesOf {
     number: u64,
     found: BTreeMap<u64, u64>,
@@ -192,7 +192,7 @@ fn frames_are_those_that_page_tables_have() {
         return;
     };
     let dir = on_disk();
-    // A single page, small folios, and what the kernel reads ahead as large ones.
+    // A single page, small folios, and large folios from readahead.
     for (pages, is_read_ahead) in [(1, false), (70, false), (4096, true)] {
         let mut file = cold_file(&dir.path().join(format!("{pages}")), pages);
         if is_read_ahead {
@@ -212,17 +212,17 @@ fn frames_are_those_that_page_tables_have() {
         let other = wanted
             .iter()
             .filter(|(page, frame)| seen.found[page] != *frame);
-        // The kernel may move pages meanwhile.
+        // The kernel may migrate pages in the meantime.
         assert!(other.count() <= moved, "{pages} pages, {moved} moved");
     }
 }
 
-/// Page and frame of each page of a file, as our own page table has them.
+/// Index and frame of each page of a file, according to our own page table.
 fn mapped_frames(file: &File, pages: usize) -> Vec<(u64, u64)> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let pagemap = File::open("/proc/self/pagemap").unwrap();
     let (null, flags) = (std::ptr::null_mut(), MapFlags::SHARED | MapFlags::POPULATE);
-    // SAFETY: a fresh mapping of a file that keeps its size.
+    // SAFETY: a new mapping of a file whose size does not change.
     let at = unsafe { mmap(null, pages * PAGE, ProtFlags::READ, flags, file, 0).unwrap() };
     let frame = |page: u64| {
         // SAFETY: within the mapping.
@@ -264,7 +264,7 @@ fn dirty_pages_are_those_of_cachestat() {
         let after = cachestat(&file).unwrap();
         let (.., leaves) = seen.file(&file).unwrap();
         let dirty = pages_of(leaves, |leaf| leaf.unclean());
-        // The kernel may be writing them now.
+        // The kernel may be writing them back now.
         if before == after && before[1] as usize == dirty.len() && dirty.contains(&100) {
             return;
         }
@@ -287,7 +287,7 @@ fn what_is_read_is_what_was_read() {
     assert_eq!(accessed(&mut source, &file), wanted);
     assert!(accessed(&mut source, &file).is_empty());
 
-    // Long reads go through in batches of folios, over blocks of 512.
+    // Long reads are processed in batches of folios, across blocks of 512.
     file.read_exact_at(&mut vec![0; 1500 * PAGE], 100 * PAGE as u64)
         .unwrap();
     assert_eq!(accessed(&mut source, &file), (100..1600).collect());
@@ -297,7 +297,7 @@ fn what_is_read_is_what_was_read() {
 
     let out = File::options().write(true).open("/dev/null").unwrap();
     let mut offset = 3000 * PAGE as i64;
-    // SAFETY: descriptors of ours, and an offset that outlives the call.
+    // SAFETY: our own descriptors, and an offset that outlives the call.
     unsafe { libc::sendfile(out.as_raw_fd(), file.as_raw_fd(), &mut offset, 20 * PAGE) };
     let sent = accessed(&mut source, &file);
     assert!(
@@ -305,7 +305,7 @@ fn what_is_read_is_what_was_read() {
         "{sent:?}"
     );
 
-    // Overwriting clean pages; folios are dirty as a whole, and noted by their first page.
+    // Overwrites clean pages. A folio is dirty as a whole, and recorded by its first page.
     let writer = File::options()
         .write(true)
         .open(dir.path().join("read"))
@@ -424,13 +424,13 @@ fn names_are_found_whatever_is_in_them() {
         assert_eq!(place.path, *path);
         assert_eq!(on.kind, CacheKind::File);
     }
-    // Deleted: it may still have its name, but no path leads to it.
+    // Deleted: it may still have its name in memory, but has no path any more.
     let (on, inode, _) = seen.file(&open).unwrap();
     assert_eq!(inode.links, 0);
     if let Some(path) = walk.path(on, inode).unwrap() {
         assert!(mounts.find(on.device, &path, inode.number).is_none());
     }
-    // Renamed since the walk: found under the name it has now.
+    // Renamed since the walk: found under its current name.
     fs::rename(&files[0].0, below.join("renamed")).unwrap();
     let (on, inode, _) = seen.file(&files[0].1).unwrap();
     assert!(walk.path(on, inode).unwrap().unwrap().ends_with("renamed"));

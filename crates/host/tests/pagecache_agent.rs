@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File memory by cgroup: page tables and the page cache put together by the agent, beside what the
-//! cgroup itself says. Needs root, BPF and a memory cgroup of our own; says so and skips otherwise.
+//! File memory by cgroup, combined by the agent from page tables and the page cache, compared with
+//! the cgroup's own statistics. Needs root, BPF and a memory cgroup of our own; otherwise prints so
+//! and skips.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -22,14 +23,14 @@ use cache::{Kept, PAGE, cold_file, on_disk, opened, read_page};
 use support::{BASE, Child};
 
 const TEST: &str = "file memory by cgroup";
-/// Pages of the file that is mapped, and of the one that is read.
+/// Pages in each of two files, one mapped and one read.
 const FILE_PAGES: usize = 2048;
-/// Pages of shared memory, half of which is mapped.
+/// Pages of shared memory, half of which are mapped.
 const SHMEM_PAGES: usize = 512;
-/// Pages that the kernel charges to the cgroup besides: directories and maps of blocks.
+/// Other pages charged to the cgroup: directories and block maps.
 const SLACK_PAGES: u64 = 64;
 
-/// A memory cgroup that is removed again.
+/// A memory cgroup that is removed on drop.
 struct Place(Cgroup);
 
 impl Place {
@@ -54,8 +55,8 @@ impl Drop for Place {
     }
 }
 
-/// Goes into a cgroup, maps a file and half of some shared memory, reads another file. For the
-/// setup of a child: system calls only.
+/// Enters a cgroup, maps a file and half of some shared memory, and reads another file. For the
+/// setup of a child, so it only makes system calls.
 fn settle(procs: &CString, mapped: &File, read: &File, shmem: &File) {
     let check = |is_good: bool| {
         if !is_good {
@@ -63,7 +64,7 @@ fn settle(procs: &CString, mapped: &File, read: &File, shmem: &File) {
             unsafe { libc::_exit(101) };
         }
     };
-    // SAFETY: system calls on descriptors and addresses of ours (see BASE).
+    // SAFETY: system calls on our own descriptors and addresses (see BASE).
     unsafe {
         let fd = libc::open(procs.as_ptr(), libc::O_WRONLY);
         check(libc::write(fd, c"0".as_ptr().cast(), 1) == 1);
@@ -97,7 +98,7 @@ fn settle(procs: &CString, mapped: &File, read: &File, shmem: &File) {
     }
 }
 
-/// What is known after look number `look` at the page cache: they come rarely where they are dear.
+/// The report after look number `look` at the page cache. Expensive looks are rare.
 fn report(agent: &mut Agent, look: u64) -> SubjectReport {
     for _ in 0..300 {
         agent.tick().unwrap();
@@ -109,7 +110,7 @@ fn report(agent: &mut Agent, look: u64) -> SubjectReport {
     panic!("no look number {look}: {:?}", agent.cost());
 }
 
-/// Anonymous memory of a process, as the kernel counts it.
+/// Anonymous memory of a process as counted by the kernel.
 fn anon_bytes(pid: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = text
@@ -119,7 +120,7 @@ fn anon_bytes(pid: u32) -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// Pages of files seen accessed, and all of them.
+/// File pages seen accessed, and all file pages.
 fn file_pages(report: &SubjectReport) -> [u64; 2] {
     let (resident, unseen) = (report.resident_bytes[1], report.unseen_bytes[1]);
     [resident - unseen, resident].map(|bytes| bytes / PAGE as u64)
@@ -129,7 +130,7 @@ fn is_near(pages: u64, wanted: u64) -> bool {
     pages.abs_diff(wanted) <= SLACK_PAGES
 }
 
-/// Holds what is resident against what was read, and against counters of cgroup and processes.
+/// Compares resident memory with what was read, and with counters of the cgroup and the processes.
 fn check_sums(all: &SubjectReport, cgroup: &Cgroup, pids: [u32; 2]) {
     let stat = cgroup.stat().unwrap();
     let [seen, files] = file_pages(all);
@@ -140,7 +141,7 @@ fn check_sums(all: &SubjectReport, cgroup: &Cgroup, pids: [u32; 2]) {
     );
     let shmem_pages = all.shmem_bytes.unwrap() / PAGE as u64;
     assert_eq!(shmem_pages, SHMEM_PAGES as u64);
-    // Counters of cgroups lag a little.
+    // Cgroup counters lag a little.
     let counted = all.resident_bytes[1] + all.shmem_bytes.unwrap();
     let lag = (4 * SLACK_PAGES) * PAGE as u64;
     assert!(
@@ -148,7 +149,7 @@ fn check_sums(all: &SubjectReport, cgroup: &Cgroup, pids: [u32; 2]) {
         "{counted} of {}",
         stat.file_bytes
     );
-    // What children have of their parent since the fork counts once for both.
+    // Pages the children still share with their parent since the fork count once for both.
     let anon = all.resident_bytes[0] - all.shmem_bytes.unwrap();
     let each = pids.map(anon_bytes);
     let (least, most) = (each[0].max(each[1]), each[0] + each[1]);
@@ -191,8 +192,8 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     let Some(ages) = opened(TEST, FileAges::with_frames(horizon_ms)) else {
         return;
     };
-    // Only what is young once more after it was cleared shows that several processes map it, and
-    // that it has to be cleared in another way.
+    // Only if a page is young again after a clear does the agent learn that several processes map
+    // it, and that it must be cleared in another way.
     for _ in 0..3 {
         agent.tick().unwrap();
         std::thread::sleep(Duration::from_millis(600));
@@ -202,7 +203,8 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     let all = report(&mut agent, 1);
     check_sums(&all, &place.0, [children[0].pid, children[1].pid]);
 
-    // Half of the mapped file by one mapping of two, a quarter of the other by its descriptor.
+    // Half of the mapped file through one of two mappings, a quarter of the other by its
+    // descriptor.
     children[1].read(BASE, FILE_PAGES / 2, 1, 0);
     (0..FILE_PAGES as u64 / 4).for_each(|page| read_page(&read, page));
     children[0].write(BASE + (1 << 30), SHMEM_PAGES / 4, 1, 0);

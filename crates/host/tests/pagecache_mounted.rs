@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page cache of several file systems, made in files and mounted. Needs root; says so and skips
-//! otherwise.
+//! The page cache of several file systems, created in files and mounted. Needs root; otherwise
+//! prints so and skips.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn every_file_system_shows_its_pages_and_accesses() {
             continue;
         };
         check_file_system(&mut walk, &mut source, kind, &mounted.at);
-        // Over it an overlay, whose files are read through the pages of those below.
+        // An overlay on top, whose files use the pages of the files below.
         let part = |name: &str| mounted.at.join(name);
         for name in ["lower", "upper", "work", "merged"] {
             fs::create_dir(part(name)).unwrap();
@@ -53,7 +53,7 @@ fn every_file_system_shows_its_pages_and_accesses() {
         } else {
             println!("SKIPPED overlay on {kind}: it cannot be mounted");
         }
-        // Unmounted while it is being walked.
+        // Unmounted during a walk.
         std::thread::scope(|scope| {
             scope.spawn(|| drop(mounted));
             (0..3).for_each(|_| drop(Seen::walk(&mut walk)));
@@ -63,7 +63,7 @@ fn every_file_system_shows_its_pages_and_accesses() {
 
 fn check_file_system(walk: &mut CacheWalk, source: &mut Accessed, kind: &str, at: &Path) {
     let file = cold_file(&at.join("file"), 2000);
-    // Sequential: large folios where the file system has them.
+    // Sequential reads: large folios if the file system supports them.
     advise(&file, libc::POSIX_FADV_SEQUENTIAL);
     file.read_exact_at(&mut vec![0; 1000 * PAGE], 0).unwrap();
     accessed(source, &file);

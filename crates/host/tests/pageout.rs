@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Paging out real processes to a zram device of our own.
+//! Paging out real processes to our own zram device.
 
 mod child;
 
@@ -14,14 +14,14 @@ use agewise_host::swap::{ZramDevice, ZramOptions};
 
 use child::{Layout, PAGE, Target};
 
-/// Not a test: what the other tests start.
+/// Not a test: the child process that the other tests start.
 #[test]
 #[ignore = "the process that the tests act upon"]
 fn child_process() {
     child::run();
 }
 
-/// A swap device, one test at a time: swapping one off brings back what another has moved.
+/// A swap device, for one test at a time: swapping it off brings back what another test moved out.
 struct Swap(
     Option<ZramDevice>,
     #[allow(dead_code)] MutexGuard<'static, ()>,
@@ -187,12 +187,12 @@ fn huge_pages_leave_whole_and_are_never_split_for_a_part() {
         (412 + 40) * PAGE
     );
     assert!(report.left_bytes >= 4 * HUGE_BYTES * 99 / 100, "{report:?}");
-    // The others are as they were.
+    // The others are unchanged.
     assert_eq!(huge_before - huge_bytes(), 4 * HUGE_BYTES);
     target.tell("check");
 }
 
-/// From smaps_rollup: anonymous memory in huge pages.
+/// Anonymous memory in huge pages, from smaps_rollup.
 fn anon_huge_bytes(process: &Process) -> u64 {
     let text = std::fs::read_to_string(process.path("smaps_rollup")).unwrap();
     let line = text
@@ -222,14 +222,15 @@ fn what_is_touched_again_stays() {
     });
     let process = Process::open(target.pid()).unwrap();
     let mut mover = ProcessMover::open(&process).unwrap();
-    // Everything idle, then a part touched after the plan was made.
+    // Everything is idle, then a part is touched after planning.
     std::fs::write(process.path("clear_refs"), "1").unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     target.tell("touch 1000 500");
     let mut source = SourceRecheck::new(&mut walk, EyeTarget::from(&process));
     let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut source);
     result.unwrap();
-    // A little may go unseen: another reader of accessed bits (a kdamond) clears some.
+    // A few accesses may be missed: another program that clears accessed bits (a kdamond) may
+    // interfere.
     let hot = RunSet::from_runs([pages(target.anon, 1000, 500)]);
     assert!(report.young_again_bytes >= 495 * PAGE, "{report:?}");
     assert!(mover.present(&hot).unwrap().all().bytes() >= 495 * PAGE);
@@ -271,7 +272,7 @@ fn exec_and_exit_half_way_end_it_quietly() {
         let gone = report.skipped_bytes.bytes(SkipReason::ProcessGone)
             + report.skipped_bytes.bytes(SkipReason::Hole);
         assert!(gone >= 512 * PAGE, "{command}: {report:?}");
-        // Nothing of the new program was counted as refaulted, or touched.
+        // Nothing of the new program counts as refaulted or was touched.
         let count = RefaultWatch::new(evicted).look(&mut mover).unwrap();
         assert_eq!(count.refaulted_bytes(), 0);
         if command == "exec" {
@@ -352,7 +353,7 @@ fn limits_bind_on_a_real_process() {
         ..Default::default()
     };
     let (_, report, _) = evict(&mut mover, &plan, limits, &mut NoRecheck);
-    // The kernel's count of resident pages lags by some dozen a CPU.
+    // The kernel's count of resident pages lags by a few dozen per CPU.
     assert!((1..=600 * PAGE).contains(&report.left_bytes), "{report:?}");
 
     let limits = PageoutLimits {
@@ -377,7 +378,7 @@ fn presence_of_scattered_runs_is_that_of_their_pages() {
         Ok(mover) => mover,
         Err(error) => return println!("SKIP presence_of_scattered_runs: {error}"),
     };
-    // Up to and beyond the end of the mapping, with gaps of all sizes, longer than one read.
+    // Up to and past the end of the mapping, with gaps of all sizes, longer than one read.
     let mut runs = vec![pages(target.anon, 0, 9000)];
     let mut first = 9001;
     for step in 1..150 {
@@ -401,7 +402,7 @@ fn presence_of_scattered_runs_is_that_of_their_pages() {
 #[test]
 fn the_device_of_a_process_that_was_killed_is_removed_by_the_next() {
     let name = "the_device_of_a_process_that_was_killed_is_removed_by_the_next";
-    // Whether there can be a device at all.
+    // Skip if no device can be set up.
     let Some(_swap) = swap(name) else { return };
     let mut target = Target::start(Layout {
         anon_pages: 1,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page-table walker on real processes with a known layout. Needs root and BPF; says so and
-//! skips otherwise.
+//! The page-table walker on real processes with a known layout. Needs root and BPF; otherwise
+//! prints so and skips.
 
 use std::ops::ControlFlow;
 
@@ -22,7 +22,7 @@ const NO_THP: i32 = libc::MADV_NOHUGEPAGE;
 const THP: i32 = libc::MADV_HUGEPAGE;
 const HUGE: usize = TABLE_BYTES as usize;
 
-/// The walker, or the reason why there is none here.
+/// Returns the walker, or prints why there is none here.
 fn walker_with(test: &str, flavour: Option<Flavour>, capacity: Capacity) -> Option<PageWalk> {
     match PageWalk::open_with(flavour, capacity) {
         Ok(walk) => Some(walk),
@@ -95,8 +95,8 @@ fn scan(walk: &mut PageWalk, pid: u32, ranges: &[AddressRange]) -> Seen {
     seen
 }
 
-/// Exactly these pages are young; but somebody else may clear accessed bits as well (a kdamond
-/// does): one in a hundred may be missing.
+/// Checks that exactly these pages are young. Another program that clears accessed bits (a kdamond)
+/// may interfere, so one in a hundred may be missing.
 fn assert_young(seen: &Seen, want: &[u64]) {
     let extra: Vec<_> = seen
         .young
@@ -116,7 +116,7 @@ fn assert_young(seen: &Seen, want: &[u64]) {
     );
 }
 
-/// Where two results differ, in few words.
+/// Describes briefly where two results differ.
 fn difference(got: &Seen, want: &Seen) -> Option<String> {
     let parts = [
         ("present", &got.present, &want.present),
@@ -141,7 +141,7 @@ fn difference(got: &Seen, want: &Seen) -> Option<String> {
     (got != want).then(|| format!("leaves {:?} for {:?}", got.leaves, want.leaves))
 }
 
-/// Addresses of `run` of every `run + gap` pages.
+/// The addresses of `run` of every `run + gap` pages.
 fn addresses(at: usize, pages: usize, run: usize, gap: usize) -> Vec<u64> {
     (0..pages)
         .filter(|page| page % (run + gap) < run && page - page % (run + gap) + run <= pages)
@@ -159,7 +159,7 @@ fn shows_exactly_the_pages_accessed() {
     let pages = 16 << 8;
     let child = Child::spawn(move || {
         map_fixed(BASE, pages, NO_THP);
-        // Only two of three pages ever exist.
+        // Only two of three pages are ever touched.
         for page in (0..pages).filter(|page| page % 3 != 2) {
             fill(BASE + page * PAGE, 1);
         }
@@ -232,7 +232,7 @@ fn cuts_at_the_given_addresses() {
     }
 }
 
-/// However small the maps, the same is shown, in more calls.
+/// With maps of any size, the same is shown, in a different number of calls.
 #[test]
 fn goes_on_where_full_maps_stopped_it() {
     let pages = 40 << 8;
@@ -241,7 +241,7 @@ fn goes_on_where_full_maps_stopped_it() {
         for page in (0..pages).step_by(100) {
             fill(BASE + page * PAGE, 1);
         }
-        // A second mapping a gigabyte on, and huge pages between.
+        // A second mapping a gigabyte further, and huge pages in between.
         map_fixed(BASE + (1 << 30), 512 * 3, NO_THP);
         fill(BASE + (1 << 30), 512 * 3);
         map_fixed(BASE + (512 << 20), 512 * 4, THP);
@@ -265,7 +265,7 @@ fn goes_on_where_full_maps_stopped_it() {
             let mut got = scan(&mut small, child.pid, &ranges);
             assert!(got.batches > whole.batches, "{capacity:?}");
             got.batches = whole.batches;
-            // Somebody else may clear accessed bits (a kdamond does): they only ever vanish.
+            // Another program may clear accessed bits (a kdamond), so bits may only be missing.
             assert!(
                 got.young
                     .iter()
@@ -279,7 +279,7 @@ fn goes_on_where_full_maps_stopped_it() {
     }
 }
 
-/// More ranges than one call takes, many of them in one table.
+/// More ranges than fit in one call, many of them in one table.
 #[test]
 fn takes_thousands_of_ranges() {
     let Some(mut walk) = walker("takes_thousands_of_ranges") else {
@@ -295,7 +295,7 @@ fn takes_thousands_of_ranges() {
         .collect();
     let seen = scan(&mut walk, child.pid, &ranges);
     assert_eq!(seen.present, addresses(BASE, pages, 1, 1));
-    // Far apart: no two share a table.
+    // Far apart: no two ranges share a table.
     let far: Vec<_> = (0..3000).map(|i| range(BASE + 4 * i * HUGE, 1)).collect();
     let seen = scan(&mut walk, child.pid, &far);
     assert_eq!(
@@ -335,12 +335,13 @@ fn sees_huge_pages_as_one() {
     assert_eq!(seen.present.len(), 512 * 4);
     assert_eq!(seen.young, addresses(BASE + HUGE, 512, 1, 0));
     assert_eq!(seen.leaves, [Leaf::Huge; 4]);
-    // Part of one only: what is outside the range stays outside.
+    // Only part of one huge page: what is outside the range stays outside.
     let seen = scan(&mut walk, child.pid, &[range(BASE + HUGE + 10 * PAGE, 20)]);
     assert_eq!(seen.young, addresses(BASE + HUGE + 10 * PAGE, 20, 1, 0));
 }
 
-/// PROT_NONE keeps its memory; the zero page and the vdso are none; locked memory shows as locked.
+/// PROT_NONE mappings keep their memory; the zero page and the vdso are not memory of the process;
+/// locked memory shows as locked.
 #[test]
 fn knows_unusual_mappings() {
     let Some(mut walk) = walker("knows_unusual_mappings") else {
@@ -354,7 +355,7 @@ fn knows_unusual_mappings() {
         fill(none, 10);
         map_fixed(zero, 10, NO_THP);
         map_fixed(locked, 10, NO_THP);
-        // SAFETY: our own mappings; reading a fresh page maps the zero page.
+        // SAFETY: our own mappings; reading a new page maps the zero page.
         unsafe {
             libc::mprotect(none as *mut _, 10 * PAGE, libc::PROT_NONE);
             for page in 0..10 {
@@ -391,7 +392,7 @@ fn knows_unusual_mappings() {
     vmas.mark_locked(child.pid).unwrap();
     assert!(vmas.find(locked as u64).unwrap().locked);
     assert!(!vmas.find(zero as u64).unwrap().locked);
-    // (Other mappings without memory to age are anonymous inodes, such as BPF maps we inherited.)
+    // (Other mappings without memory to age are anonymous inodes, such as inherited BPF maps.)
     for vma in vmas
         .vmas()
         .iter()
@@ -420,8 +421,8 @@ fn pagemap(pid: u32, at: usize, pages: usize) -> Vec<u64> {
         .collect()
 }
 
-/// Everything that the kernel's own books say is resident is seen, file and shared memory too,
-/// with the frames that pagemap names.
+/// Everything the kernel counts as resident is seen, including file and shared memory, with the
+/// same frames as in pagemap.
 #[test]
 fn agrees_with_pagemap_about_all_of_a_process() {
     let Some(mut walk) = walker("agrees_with_pagemap_about_all_of_a_process") else {
@@ -451,7 +452,7 @@ fn agrees_with_pagemap_about_all_of_a_process() {
     };
     walk.scan(&Target::by_pid(child.pid), &ranges, &mut sink)
         .unwrap();
-    // Not statm: its counters lag behind, by CPU.
+    // Not statm: its per-CPU counters lag.
     let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", child.pid)).unwrap();
     let rss = rollup
         .lines()
@@ -470,7 +471,7 @@ fn follows_a_process_whose_leader_is_gone() {
     let child = Child::spawn(|| {
         map_fixed(BASE, 64, NO_THP);
         fill(BASE, 64);
-        // A second thread by clone alone (no library state), while the leader leaves.
+        // A second thread by plain clone (no library state), while the leader exits.
         extern "C" fn stay(_: *mut libc::c_void) -> libc::c_int {
             loop {
                 // SAFETY: plain system call.
@@ -508,7 +509,7 @@ fn refuses_what_has_no_memory_by_name() {
         matches!(error, AccessError::KernelThread { pid: 2 }),
         "{error}"
     );
-    // A pid above the limit of the kernel.
+    // A pid above the kernel's limit.
     let error = walk
         .scan(&Target::by_pid(1 << 23), &ranges, &mut sink)
         .unwrap_err();
@@ -527,8 +528,7 @@ fn refuses_what_has_no_memory_by_name() {
     let error = walk.scan(&other, &ranges, &mut sink).unwrap_err();
     assert!(matches!(error, AccessError::Reused { .. }), "{error}");
     assert!(error.is_target_gone());
-    // Killed and not reaped: a zombie.
-    // SAFETY: our own child.
+    // Killed but not reaped: a zombie. SAFETY: our own child.
     unsafe { libc::kill(child.pid as i32, libc::SIGKILL) };
     std::thread::sleep(std::time::Duration::from_millis(50));
     let error = walk.scan(&target, &ranges, &mut sink).unwrap_err();
@@ -569,7 +569,7 @@ fn sees_what_was_swapped_out() {
         .unwrap();
     drop(child);
     device.remove().unwrap();
-    // Some may not have gone: pages in a CPU's batch are not on an LRU list yet.
+    // Some pages may remain: those in a per-CPU batch are not on an LRU list yet.
     assert!(seen.swapped.len() > 400, "{} swapped", seen.swapped.len());
     assert_eq!(seen.present.len() + seen.swapped.len(), 1024);
     assert!(
@@ -578,9 +578,9 @@ fn sees_what_was_swapped_out() {
             .all(|&va| va < (BASE + 512 * PAGE) as u64)
     );
     assert!(seen.other.is_empty());
-    // Each in a slot of its own.
+    // Each in its own slot.
     assert_eq!(slots.len(), seen.swapped.len());
-    // On whichever device: somebody else's of the same priority takes its share.
+    // On any device: another one with the same priority takes its share.
     assert!(slots.iter().all(|slot| slot.slot > 0));
     slots.sort_by_key(|slot| (slot.device, slot.slot));
     slots.dedup();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The walker while its targets map, unmap, fork, exec and die: nothing impossible is reported, and
-//! nothing leaks. Needs root and BPF; says so and skips otherwise.
+//! nothing leaks. Needs root and BPF; otherwise prints so and skips.
 
 use std::ops::ControlFlow;
 use std::sync::Mutex;
@@ -16,19 +16,19 @@ mod support;
 use support::{BASE, Child, PAGE, fill, map_fixed};
 
 const HUGE: usize = TABLE_BYTES as usize;
-/// Always there: 600 pages, all present.
+/// Always mapped: 600 pages, all present.
 const STEADY: usize = BASE;
 const STEADY_PAGES: usize = 600;
-/// Comes and goes: tables of it are freed and made all the time.
+/// Mapped and unmapped: its tables are freed and created all the time.
 const RESTLESS: usize = BASE + 16 * HUGE;
 const RESTLESS_BYTES: usize = 32 * HUGE;
-/// Never mapped, though under the same upper tables.
+/// Never mapped, but under the same upper tables.
 const NEVER: usize = BASE + 8 * HUGE;
 const NEVER_BYTES: usize = 8 * HUGE;
 
 const LASTS: Duration = Duration::from_secs(5);
 
-/// Open files and memory of this process are counted: one test at a time.
+/// The tests count open files and memory of this process, so only one may run at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn range(at: usize, bytes: usize) -> AddressRange {
@@ -38,7 +38,7 @@ fn range(at: usize, bytes: usize) -> AddressRange {
     }
 }
 
-/// Map, fill, unmap; huge pages too. Runs in a child: system calls only.
+/// Maps, fills and unmaps, including huge pages. Runs in a child, so it only makes system calls.
 fn tumble(round: usize) {
     let at = RESTLESS + (round * 7 % 16) * HUGE;
     let bytes = (1 + round % 13) * HUGE;
@@ -54,7 +54,7 @@ fn tumble(round: usize) {
     // SAFETY: the mapping just made.
     unsafe {
         if round.is_multiple_of(4) {
-            // Splits huge pages, frees parts.
+            // Splits huge pages, and frees parts of them.
             libc::madvise((at + 5 * PAGE) as *mut _, 700 * PAGE, libc::MADV_DONTNEED);
             libc::mprotect((at + 9 * PAGE) as *mut _, 20 * PAGE, libc::PROT_READ);
         }
@@ -62,7 +62,7 @@ fn tumble(round: usize) {
     }
 }
 
-/// What a scan must never show.
+/// Checks for what a scan must never show.
 #[derive(Default)]
 struct Sane {
     steady_pages: usize,
@@ -218,7 +218,7 @@ fn a_process_that_maps_and_unmaps() {
     }
 }
 
-/// Processes that live for a moment: exit, exec, be killed, while they are walked.
+/// Processes that live only for a moment: they exit, exec or get killed while they are walked.
 #[test]
 fn processes_that_come_and_go() {
     let _alone = ALONE.lock().unwrap_or_else(|poison| poison.into_inner());
@@ -271,12 +271,12 @@ fn processes_that_come_and_go() {
     }
 }
 
-/// Fork forever: each child maps, fills, and ends in one of three ways.
+/// Forks forever: each child maps, fills, and ends in one of three ways.
 fn come_and_go(newest: &AtomicU32) -> ! {
     let mut round = 0usize;
     loop {
         round += 1;
-        // SAFETY: plain system calls; execve is given a path, no arguments, no environment.
+        // SAFETY: plain system calls; execve is given a path, no arguments and no environment.
         unsafe {
             let pid = libc::fork();
             if pid == 0 {
@@ -306,7 +306,7 @@ impl Shared {
     fn new() -> Self {
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh anonymous mapping.
+        // SAFETY: a new anonymous mapping.
         let at = unsafe { mmap_anonymous(std::ptr::null_mut(), PAGE, access, MapFlags::SHARED) };
         Shared(at.unwrap())
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Squeezing, freezing and killing real processes in a cgroup of their own.
+//! Squeezing, freezing and killing real processes in their own cgroup.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Ledger, Throttle, ThrottleError, Untouchable, untouchable};
 
-/// A memory cgroup that is removed again, with processes that count in a session of their own.
+/// A memory cgroup, removed on drop, with busy processes in their own sessions.
 struct Place {
     cgroup: Cgroup,
     children: Vec<Child>,
@@ -38,7 +38,7 @@ impl Place {
         })
     }
 
-    /// Counts for ever in a shell; its CPU time tells whether it runs.
+    /// Loops forever in a shell, so that its CPU time shows whether it runs.
     fn spawn(&mut self) -> u32 {
         let procs = self.cgroup.dir().join("cgroup.procs");
         let script = format!("echo $$ > {} && while :; do :; done", procs.display());
@@ -97,7 +97,7 @@ fn runs(pid: u32) -> bool {
     false
 }
 
-/// It may have to wait for a CPU on a busy machine.
+/// On a busy machine it may have to wait for a CPU.
 fn runs_again(pid: u32) -> bool {
     (0..50).any(|_| runs(pid))
 }
@@ -130,7 +130,7 @@ fn a_frozen_cgroup_stands_still_and_goes_on() {
     hands.freeze(&place.cgroup).unwrap();
     hands.thaw(&place.cgroup).unwrap();
     assert!(runs_again(pid));
-    // And when it is dropped while frozen.
+    // The same if it is dropped while frozen.
     hands.freeze(&place.cgroup).unwrap();
     assert!(!runs(pid));
     drop(hands);
@@ -151,7 +151,7 @@ fn the_next_one_thaws_what_a_killed_one_froze() {
         return;
     }
     assert!(ledger.exists());
-    // Killed: nothing is undone. What it noted is put where no lock of this process is held.
+    // Killed: nothing is undone. Copy its ledger to a directory that this process has not locked.
     assert!(!runs(pid));
     let next = tempfile::tempdir().unwrap();
     fs::copy(&ledger, next.path().join("ledger")).unwrap();
@@ -231,7 +231,7 @@ fn ourselves_and_what_started_us_are_left_alone() {
             );
         }
     }
-    // A child without a session of its own is of ours.
+    // A child without its own session belongs to ours.
     let Some(mut place) = Place::new("ourselves_and_what_started_us_are_left_alone", "own") else {
         return;
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A source with given pages, for tests of everything that uses an [`AccessSource`].
+//! An access source with made-up pages, for tests of everything that uses an [`AccessSource`].
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -14,13 +14,13 @@ use super::{
 /// One table of a fake address space.
 #[derive(Clone, Copy, Debug)]
 pub struct FakeTable {
-    /// What it shows.
+    /// The page bits it shows.
     pub bits: TableBits,
-    /// What maps it.
+    /// The kind of entry that maps it.
     pub leaf: Leaf,
 }
 
-/// Address spaces held in maps: fill them, scan them, make them fail.
+/// Address spaces kept in maps, which a test can fill, scan and make fail.
 #[derive(Debug, Default)]
 pub struct FakeSource {
     spaces: BTreeMap<u32, BTreeMap<u64, FakeTable>>,
@@ -29,12 +29,12 @@ pub struct FakeSource {
 }
 
 impl FakeSource {
-    /// No process yet.
+    /// Creates a source without any process.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Add or change what lies at `va` (2 MiB aligned) of process `pid`.
+    /// Sets the table at `va` (2 MiB aligned) of process `pid`.
     pub fn set(&mut self, pid: u32, va: u64, table: FakeTable) {
         self.spaces
             .entry(pid)
@@ -42,7 +42,7 @@ impl FakeSource {
             .insert(va & !(TABLE_BYTES - 1), table);
     }
 
-    /// Change the table at `va` in place; does nothing where none is.
+    /// Changes the table at `va` in place; does nothing if there is none.
     pub fn update(&mut self, pid: u32, va: u64, change: impl FnOnce(&mut FakeTable)) {
         if let Some(table) = self
             .spaces
@@ -53,12 +53,12 @@ impl FakeSource {
         }
     }
 
-    /// From now on a scan of `pid` ends in `error`.
+    /// Makes every later scan of `pid` fail with `error`.
     pub fn fail(&mut self, pid: u32, error: fn(u32) -> AccessError) {
         self.failures.insert(pid, error);
     }
 
-    /// From now on the table at `va` cannot be read.
+    /// Makes the table at `va` unreadable from now on.
     pub fn hide(&mut self, va: u64) {
         self.unreadable.push(va);
     }

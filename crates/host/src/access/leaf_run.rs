@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Leaves shown together.
+//! Runs of huge leaves shown together.
 
 use super::{Entries, TABLE_BYTES, TableSight};
 use crate::pagewalk::entry::EntryFormat;
 use crate::pagewalk::layout::Entry;
 
-/// Neighbouring 2 MiB leaves of one mapping that look alike. Memory in huge pages is hot or idle in
+/// Adjacent 2 MiB leaves of one mapping that look alike. Memory in huge pages is hot or idle over
 /// long stretches, so a stretch is handled at once.
 #[derive(Clone, Copy, Debug)]
 pub struct LeafRun<'a> {
-    /// The first: whole, and present.
+    /// The first leaf: fully covered and present.
     first: TableSight<'a>,
     tables: u64,
-    /// The raw entries, one for each, where the source has them.
+    /// The raw entries, one per leaf, if the source has them.
     entries: Option<(&'a [Entry], EntryFormat)>,
 }
 
 impl<'a> LeafRun<'a> {
-    /// `first` and as many behind it as there are `entries`, or without them `tables`.
+    /// A run of `tables` leaves starting with `first`, with one entry per leaf if `entries` is
+    /// given.
     pub(crate) fn new(
         first: TableSight<'a>,
         tables: u64,
@@ -32,27 +33,27 @@ impl<'a> LeafRun<'a> {
         }
     }
 
-    /// The first of them.
+    /// The first leaf.
     pub fn first(&self) -> &TableSight<'a> {
         &self.first
     }
 
-    /// How many there are.
+    /// Number of leaves.
     pub fn tables(&self) -> u64 {
         self.tables
     }
 
-    /// Whether they were accessed: all of them, or none.
+    /// Whether the leaves were accessed: all of them, or none.
     pub fn is_young(&self) -> bool {
         self.first.bits.young[0] != 0
     }
 
-    /// First address of number `at` of them.
+    /// First address of leaf number `at`.
     pub fn va(&self, at: u64) -> u64 {
         self.first.va + at * TABLE_BYTES
     }
 
-    /// Number `at` of them.
+    /// The sight of leaf number `at`.
     pub fn sight(&self, at: u64) -> TableSight<'a> {
         let raw = self.entries.and_then(|(entries, format)| {
             let entry = entries.get(usize::try_from(at).ok()?)?.entry;
@@ -65,12 +66,12 @@ impl<'a> LeafRun<'a> {
         }
     }
 
-    /// All of them, one by one.
+    /// The sights of all leaves, one by one.
     pub fn sights(&self) -> impl Iterator<Item = TableSight<'a>> + '_ {
         (0..self.tables).map(|at| self.sight(at))
     }
 
-    /// Those from number `from` to before number `to`.
+    /// The leaves `from..to` of this run.
     pub fn part(&self, from: u64, to: u64) -> LeafRun<'a> {
         let (to, from) = (to.min(self.tables), from.min(to).min(self.tables));
         LeafRun {
@@ -82,7 +83,7 @@ impl<'a> LeafRun<'a> {
         }
     }
 
-    /// The same as part of the range number `range`.
+    /// The same run as part of range number `range`.
     pub(crate) fn of_range(&self, range: usize) -> LeafRun<'a> {
         let first = TableSight {
             range,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The source without BPF: `/proc/PID/pagemap` for what is present and what is swapped,
-//! `/proc/PID/smaps` for what was referenced. Works on the user's own processes without any
-//! privilege.
+//! The access source without BPF: `/proc/PID/pagemap` for present and swapped pages,
+//! `/proc/PID/smaps` for referenced ones. Works on the user's own processes without any privilege.
 //!
-//! It is coarse, and says so ([`Resolution::Mapping`]): smaps reports how many bytes of a mapping
-//! were referenced, not which. `young` is all of a mapping's pages if any was referenced, otherwise
-//! none. So memory it calls idle is idle (as far as `clear_refs`, which does not flush TLBs, can
-//! show); memory it calls young may be mostly idle. Its accessed bits are cleared by `clear_refs`
-//! ([`crate::clear::Means::Refs`]); MADV_COLD by pages is useless with it.
+//! It is coarse, and declares so ([`Resolution::Mapping`]): smaps reports how many bytes of a
+//! mapping were referenced, not which. `young` is all of a mapping's pages if any was referenced,
+//! otherwise none. So memory it calls idle is idle (as far as `clear_refs`, which does not flush
+//! TLBs, can show), but memory it calls young may be mostly idle. Its accessed bits are cleared
+//! with `clear_refs` ([`crate::clear::Means::Refs`]); clearing single pages with MADV_COLD is
+//! useless here.
 //!
-//! It costs some 10 ns a page with PAGEMAP_SCAN (Linux 6.7), 30 ns before, plus 30 ns a resident
-//! page for smaps; and smaps holds the target's mmap lock for reading, one mapping at a time.
+//! It costs about 10 ns a page with PAGEMAP_SCAN (Linux 6.7), 30 ns before, plus 30 ns per resident
+//! page for smaps. Reading smaps takes the target's mmap lock for reading, one mapping at a time.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -33,17 +33,17 @@ pub struct Pagemap {
     text: Vec<u8>,
     regions: Vec<Region>,
     entries: Vec<u8>,
-    /// PAGEMAP_SCAN is not known to this kernel.
+    /// This kernel has no PAGEMAP_SCAN.
     plain: bool,
 }
 
-/// Pages `start..end` that are in the same state.
+/// Pages `start..end` in the same state.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Region {
     start: u64,
     end: u64,
-    /// `PAGE_IS_*`.
+    /// Bits of `PAGE_IS_*`.
     categories: u64,
 }
 
@@ -52,18 +52,18 @@ const PAGE_IS_SWAPPED: u64 = 1 << 4;
 const PAGE_IS_PFNZERO: u64 = 1 << 5;
 const PAGE_IS_HUGE: u64 = 1 << 6;
 
-/// Regions asked for at once.
+/// Regions requested per call.
 const REGIONS: usize = 1024;
-/// Bytes of pagemap read at once: 64 MiB of addresses.
+/// Bytes of pagemap read per call: covers 64 MiB of addresses.
 const ENTRIES_BYTES: usize = 128 << 10;
 
 impl Pagemap {
-    /// Nothing is opened yet.
+    /// Creates the source; opens nothing yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// As on a kernel without PAGEMAP_SCAN.
+    /// Creates the source as on a kernel without PAGEMAP_SCAN.
     pub fn plain() -> Self {
         Pagemap {
             plain: true,
@@ -71,7 +71,8 @@ impl Pagemap {
         }
     }
 
-    /// States of the pages from `from` on, in rising order, into `self.regions`; where to go on.
+    /// Reads the states of the pages from `from` on, in ascending order, into `self.regions`.
+    /// Returns the address to continue from.
     fn read_regions(&mut self, pagemap: &File, from: u64, end: u64) -> io::Result<u64> {
         if !self.plain {
             match self.scan_regions(pagemap, from, end) {
@@ -138,15 +139,15 @@ impl Pagemap {
             category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
             return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE,
         };
-        // SAFETY: `arg` has the size it states; `vec` has room for `vec_len` regions.
+        // SAFETY: `size` states the size of `arg`; `vec` has room for `vec_len` regions.
         let got = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut arg) };
         if got < 0 {
             return Err(io::Error::last_os_error());
         }
         self.regions.truncate(got as usize);
-        // The kernel gathers 512 regions at a time and leaves `walk_end` where it last had to stop
-        // for that (fs/proc/task_mmu.c, `do_pagemap_scan`, 6.7 to 6.18): after a walk to the end it
-        // may lie before regions already returned. Only a full vector stops the walk early.
+        // The kernel collects 512 regions at a time and leaves `walk_end` where it last stopped for
+        // that (fs/proc/task_mmu.c, `do_pagemap_scan`, 6.7 to 6.18), so after a complete walk it
+        // may lie before regions already returned. Only a full vector ends the walk early.
         Ok(match self.regions.last() {
             Some(last) if got as usize == REGIONS => arg.walk_end.max(last.end),
             _ => end,
@@ -239,7 +240,7 @@ fn show(
     sink.table(sight);
 }
 
-/// A sight that grows region by region.
+/// A sight under construction, extended region by region.
 struct Building {
     index: usize,
     range: AddressRange,
@@ -266,7 +267,7 @@ impl Building {
     }
 
     fn add(&mut self, region: &Region, show: &mut dyn FnMut(&TableSight<'_>)) {
-        // The zero page is not memory of the process.
+        // The zero page is not the process's own memory.
         if region.categories & PAGE_IS_PFNZERO != 0 {
             return;
         }
@@ -293,7 +294,7 @@ impl Building {
         }
     }
 
-    /// Show what has been gathered, if anything.
+    /// Shows what has been gathered, if anything.
     fn flush(&mut self, show: &mut dyn FnMut(&TableSight<'_>)) {
         let mut bits = std::mem::take(&mut self.bits);
         let leaf = std::mem::replace(&mut self.leaf, Leaf::Page);
@@ -316,7 +317,7 @@ impl Building {
     }
 }
 
-/// A mapping of smaps, and how much of it was referenced.
+/// A mapping from smaps, and how many of its bytes were referenced.
 #[derive(Debug, PartialEq, Eq)]
 struct Referenced {
     range: AddressRange,
@@ -349,7 +350,7 @@ fn referenced(smaps: &[u8]) -> Vec<Referenced> {
     out
 }
 
-/// `start-end perms …`, the first line of a mapping.
+/// Parses `start-end perms …`, the first line of a mapping.
 fn header(line: &str) -> Option<AddressRange> {
     let (start, end) = line.split(' ').next()?.split_once('-')?;
     let number = |text: &str| u64::from_str_radix(text, 16).ok();
@@ -414,7 +415,7 @@ mod tests {
         );
     }
 
-    /// Our own memory, by the ioctl and by plain reading: the same, and as it is.
+    /// The ioctl and plain reading report the same about our own memory, and it is correct.
     #[test]
     fn sees_our_own_memory_both_ways() {
         let pages = 3000usize;
@@ -447,7 +448,7 @@ mod tests {
             let target = Target::by_pid(std::process::id());
             let report = source.scan(&target, &[range], &mut sink).unwrap();
             assert!(report.complete);
-            // Huge pages may have filled in the gaps; what was written is there in any case.
+            // Huge pages may have filled the gaps, but every page written is present.
             for page in (0..pages).filter(|page| page % 5 != 4) {
                 assert!(present[page], "page {page}");
             }

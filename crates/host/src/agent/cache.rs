@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File memory by the cgroup it is charged to, mapped or not: the page cache as an agent follows
-//! it.
+//! The page cache as an agent follows it: file memory by the cgroup it is charged to, mapped or
+//! not.
 //!
-//! Page tables say which cached pages were accessed through mappings, tracepoints which were by
-//! descriptors. Both are one age, and each page counts once: here, and in no process.
+//! Page tables show which cached pages were accessed through mappings, tracepoints which were
+//! accessed through file descriptors. Both set one age, and each page counts once: here, not in any
+//! process.
 
 mod drop;
 mod show;
@@ -26,11 +27,10 @@ use crate::pagecache::{FileAges, FilesLook, Mapped, Owner};
 pub use drop::{DropError, FilesOf};
 pub use show::Cached;
 
-/// Looks at the cache take at most one part in this many of a core.
+/// Looks at the cache take at most 1/20 of one core.
 const CORE_SHARE: u64 = 20;
 
-/// Maximum number of cgroups whose names are known. Pages of others count only for the whole
-/// machine.
+/// Limits on the cgroups known by name. Pages charged to others count only for the whole machine.
 const CGROUPS: TreeLimits = TreeLimits {
     depth_max: 64,
     count_max: 1 << 16,
@@ -45,17 +45,17 @@ enum LookError {
     Cgroups(#[from] CgroupError),
 }
 
-/// The page cache, followed.
+/// The state kept to follow the page cache.
 pub(super) struct Cache {
     ages: FileAges,
-    /// Frames seen accessed through mappings since the last look.
+    /// Frames found accessed through mappings since the last look.
     pub touched: FrameSet,
     /// Paths of cgroups by kernfs id.
     paths: HashMap<u64, PathBuf>,
     sizes: HashMap<Owner, Box<Sizes>>,
-    /// When the last looks were, by the clock of ages.
+    /// Times of the last looks, on the clock of ages.
     looked_ms: VecDeque<u64>,
-    /// Not before then is the cache looked at again.
+    /// The earliest time of the next look.
     due_ms: u64,
     looks: u64,
     cpu_ns: u64,
@@ -79,7 +79,8 @@ impl Cache {
         }
     }
 
-    /// Looks at the pages of all subjects that are cgroups, unless looks are too dear for that now.
+    /// Looks at the pages of all subjects that are cgroups, unless a look would exceed the CPU
+    /// share.
     pub fn look_if_due(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
         if clock_ms() >= self.due_ms {
             self.look(subjects, nodes);
@@ -130,11 +131,11 @@ impl Cache {
         Ok(())
     }
 
-    /// Whether what is charged to a cgroup, by kernfs id, counts for another.
+    /// Whether memory charged to cgroup `id` (kernfs id) counts for `of`.
     fn is_of(&self, of: &Cgroup, id: u64) -> bool {
         match self.paths.get(&id) {
             Some(path) => path.starts_with(of.path()),
-            // Charged to nobody, or to a cgroup that was removed.
+            // Charged to no cgroup, or to one that was removed.
             None => of.is_root(),
         }
     }
@@ -154,7 +155,7 @@ impl Cache {
         }
     }
 
-    /// Adds what looks cost.
+    /// Adds the cost of looks.
     pub fn add_cost(&self, cost: &mut CostReport) {
         cost.cache_looks = self.looks;
         cost.cache_ms_per_look = self.cpu_ns as f64 / 1e6 / self.looks.max(1) as f64;
@@ -162,7 +163,7 @@ impl Cache {
         cost.cache_unfollowed = self.last.unfollowed;
     }
 
-    /// Bytes of memory used for following, in addition to maps in the kernel.
+    /// Bytes of memory used, in addition to maps in the kernel.
     pub fn memory_bytes(&self) -> usize {
         let sizes = self.sizes.len() * (size_of::<Owner>() + size_of::<Sizes>());
         self.ages.memory_bytes() + self.touched.memory_bytes() + sizes
@@ -170,12 +171,12 @@ impl Cache {
 }
 
 impl Agent {
-    /// From now on file memory counts for the cgroup it is charged to, mapped or not, and no longer
-    /// for the processes that map it. `ages`: by [`FileAges::with_frames`], with the horizon of the
-    /// intervals.
+    /// From now on counts file memory for the cgroup it is charged to, mapped or not, and no longer
+    /// for the processes that map it. `ages` comes from [`FileAges::with_frames`], with the horizon
+    /// of the intervals.
     ///
-    /// # Errors
-    /// The source does not report frames, by which mapped pages are recognised as pages of files.
+    /// # Errors The source does not report frame numbers, which are needed to recognise mapped
+    /// pages as file pages.
     pub fn follow_files(&mut self, mut ages: FileAges) -> Result<(), AccessError> {
         if !self.source.abilities().pfn {
             return Err(AccessError::Unsupported {
@@ -190,15 +191,16 @@ impl Agent {
         Ok(())
     }
 
-    /// Looks at file memory now, however dear: for a last report, which would else show it as it
-    /// was at the last look that could be afforded.
+    /// Looks at file memory now, whatever it costs, so that the last report is not as old as the
+    /// last look that could be afforded.
     pub fn look_at_files(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.look(&self.resolved.subjects, &self.nodes);
         }
     }
 
-    /// Whether the page cache counts the file memory of a subject, and not its processes.
+    /// Whether the file memory of a subject is counted by the page cache rather than by its
+    /// processes.
     pub(super) fn is_cached_apart(&self, subject: usize) -> bool {
         self.cache.is_some() && self.resolved.subjects[subject].cgroup.is_some()
     }
@@ -239,7 +241,7 @@ mod tests {
         report
     }
 
-    /// Resident and unseen pages of files, and pages of shared memory.
+    /// Resident and unseen file pages, and pages of shared memory.
     fn pages(report: &SubjectReport) -> [u64; 3] {
         let shmem = report.shmem_bytes.unwrap();
         assert_eq!(report.resident_bytes[0], shmem);
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!(pages(&report(&cache, &a)), [30, 30, 5]);
         assert_eq!(pages(&report(&cache, &c)), [7, 7, 0]);
 
-        // Two pages by a descriptor, one of them and two more through a mapping.
+        // Two pages through a descriptor, one of them and two more through a mapping.
         shared.0.lock().unwrap().files[1].read = 0b11;
         for frame in [201, 202, 203, 999] {
             cache.touched.insert(frame);
@@ -288,11 +290,11 @@ mod tests {
         assert_eq!(pages(&report(&cache, &a)), [30, 26, 5]);
         assert_eq!(pages(&report(&cache, &b)), [20, 16, 5]);
 
-        // Not everybody is asked for: the others are not followed any more.
+        // Cgroups that are not asked for are no longer followed.
         cache.look(&[subject(&c)], &nodes);
         assert_eq!(pages(&report(&cache, &top)), [7, 7, 0]);
 
-        // What was known stays, and why there is no more.
+        // What was known is kept, and so is the reason why there is nothing newer.
         let failure = || AccessError::Unsupported {
             what: "walking",
             why: "it was taken away".into(),

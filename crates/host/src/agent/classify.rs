@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what a look shows of one process to ages: page types, NUMA nodes, pages shared with others.
+//! Turns what a look shows of one process into ages: page types, NUMA nodes, pages shared with
+//! others.
 
 use std::collections::HashMap;
 
@@ -20,19 +21,19 @@ use crate::memory::{self, NodeMap, Zone};
 use crate::root::Roots;
 use crate::vma::{Vma, VmaKind};
 
-/// What all processes of a tick have in common.
+/// State shared by all processes of a tick.
 pub(super) struct Shared<'a> {
-    /// Frames seen young in any mapping that may be shared.
+    /// Frames found young in any mapping that may be shared.
     pub young: &'a FrameSet,
-    /// Frames already counted, for each set of subjects this process is counted in.
+    /// Frames already counted, for each set of subjects in which this process counts.
     pub counted: Vec<(Part, &'a mut FrameSet)>,
-    /// Frames of cached pages accessed through mappings, where the page cache counts those pages:
-    /// then they count as pages that others count.
+    /// Collects the frames of cached pages accessed through mappings, if the page cache counts
+    /// those pages: they then count as pages counted elsewhere.
     pub touched: Option<&'a mut FrameSet>,
     pub nodes: &'a Nodes,
 }
 
-/// The NUMA nodes, if there are several.
+/// The NUMA nodes, and a map if there are several.
 #[derive(Debug)]
 pub(super) struct Nodes {
     /// Node ids, ascending; never empty.
@@ -41,7 +42,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// Those of this machine.
+    /// Finds the nodes of this machine.
     ///
     /// # Errors
     /// `/sys` or `/proc/zoneinfo` cannot be read.
@@ -58,12 +59,12 @@ impl Nodes {
         Ok(Nodes { ids, map })
     }
 
-    /// The first part of the pages that others count, for set number `at` of a process.
+    /// The first part of the pages counted elsewhere, for set number `at` of a process.
     pub fn first_part(&self, at: usize) -> u8 {
         ((1 + at) * self.ids.len()).min(WHOLE_PARTS - 1) as u8
     }
 
-    /// The position of the node of a frame.
+    /// The index in `ids` of the node of a frame.
     pub fn ordinal(&self, frame: u64) -> usize {
         let node = self.map.as_ref().and_then(|map| map.node_of(frame));
         node.and_then(|node| self.ids.iter().position(|id| *id == node))
@@ -73,12 +74,12 @@ impl Nodes {
 
 /// Additional inputs of one look.
 pub(super) struct Extra<'a> {
-    /// Bounds for classifying what came back into use.
+    /// Bounds of the histogram of memory that came back into use.
     pub returned_bounds: Option<&'a Intervals>,
     /// Accesses that another component saw and cleared, by table. That component also clears
     /// anonymous memory for the agent.
     pub also_young: Option<HashMap<u64, PageSet>>,
-    /// Who listens.
+    /// The listener.
     pub tap: Option<&'a mut dyn Tap>,
 }
 
@@ -88,14 +89,14 @@ pub(super) struct Mapping<'a> {
     pub is_shareable: bool,
 }
 
-/// Parts from this on are those of mappings that are followed whole, in the order of the others.
+/// Parts from here on belong to mappings followed whole, in the same order as the parts below.
 pub(super) const WHOLE_PARTS: usize = 128;
 
-/// Turns what is seen into ages.
+/// Turns sights into ages.
 pub(super) struct Classifier<'a, 't> {
     pub look: Look<'a>,
     pub mappings: &'a [Mapping<'a>],
-    /// Mapping of each range that is read, and whether that is followed whole.
+    /// For each range read: its index in `mappings`, and whether that mapping is followed whole.
     pub of: &'a [(u32, bool)],
     pub is_sample: bool,
     pub shared: Shared<'a>,
@@ -107,7 +108,7 @@ pub(super) struct Classifier<'a, 't> {
 }
 
 impl Classifier<'_, '_> {
-    /// The mapping that a range is of, and its number.
+    /// The mapping of a range, and its index.
     fn mapping(&self, range: usize) -> Option<(usize, &Mapping<'_>)> {
         let number = self.of.get(range)?.0 as usize;
         Some((number, self.mappings.get(number)?))
@@ -122,7 +123,7 @@ impl Classifier<'_, '_> {
             .is_some_and(|(_, mapping)| mapping.is_shareable)
     }
 
-    /// Notes what of a sight is to be cleared.
+    /// Tells the clearer what to clear of a sight.
     fn note(&self, sight: &TableSight<'_>, clearer: &mut Clearer) {
         let Some((range, _)) = self.mapping(sight.range) else {
             return;
@@ -138,7 +139,7 @@ impl Classifier<'_, '_> {
             .map_or(PageSet::NONE, |kind| kind.files(sight.bits))
     }
 
-    /// Pages that the page cache counts.
+    /// The pages that the page cache counts.
     fn cached(&self, sight: &TableSight<'_>) -> PageSet {
         if self.shared.touched.is_none() {
             return PageSet::NONE;
@@ -150,7 +151,7 @@ impl Classifier<'_, '_> {
         }
     }
 
-    /// Notes cached pages that were accessed.
+    /// Notes the cached pages that were accessed.
     fn note_touched(&mut self, sight: &TableSight<'_>, cached: &PageSet, young: &PageSet) {
         if let Some(touched) = &mut self.shared.touched {
             share::frames(sight, &(*cached & *young), |_, frame| {
@@ -159,7 +160,7 @@ impl Classifier<'_, '_> {
         }
     }
 
-    /// Pages of other nodes than the first, and pages that another process counts.
+    /// Notes pages on other nodes than the first, and pages that are counted elsewhere.
     fn note_parts(&mut self, sight: &TableSight<'_>, cached: &PageSet, bits: &mut TableBits) {
         let is_shareable = self.is_shareable(sight.range);
         let several_nodes = self.shared.nodes.map.is_some();
@@ -218,7 +219,7 @@ impl Classifier<'_, '_> {
 }
 
 impl Classifier<'_, '_> {
-    /// Leaves of one type, alone in this process, that look alike in this look and in the
+    /// Leaves of one type, mapped by this process only, that look alike in this look and in the
     /// intermediate scans before it.
     fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType, clearer: &mut Clearer) {
         let first = run.first();
@@ -272,7 +273,8 @@ impl Viewer for Classifier<'_, '_> {
             files: self.files(sight),
             parts: &self.parts,
         };
-        // The source shows tables upwards; one that did not would be shown to us again next time.
+        // The source shows tables in ascending order. A table out of order would be shown again
+        // next time.
         let taken = self.look.table(facts);
         debug_assert!(taken.is_ok());
     }
@@ -281,7 +283,7 @@ impl Viewer for Classifier<'_, '_> {
         let page_type = match self.kind(run.first().range) {
             Some(VmaKind::FileShared) => PageType::File,
             Some(VmaKind::Anon) => PageType::Anon,
-            // Each page has a type of its own.
+            // Each page has its own type.
             _ => return run.sights().for_each(|sight| self.table(&sight, clearer)),
         };
         let range = run.first().range;
@@ -290,7 +292,8 @@ impl Viewer for Classifier<'_, '_> {
         if singly || self.shared.nodes.map.is_some() {
             return run.sights().for_each(|sight| self.table(&sight, clearer));
         }
-        // What was accessed anyway, or not seen in between, is as it was seen.
+        // Leaves that are young in this look, or not seen young by an intermediate scan, stay
+        // together.
         let mut from = 0;
         for at in 0..run.tables() {
             if !run.is_young() && self.interim.has_seen(run.va(at)) {

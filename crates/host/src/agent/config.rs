@@ -10,7 +10,7 @@ use agewise_policy::workingset::{Intervals, OldestPages};
 use crate::access::{AddressRange, Batch, LeafRun, TableSight, Target};
 use crate::clear::ClearPolicy;
 
-/// Shortest time between scans: below it an observer mostly observes itself.
+/// Shortest time between scans. Below it, an observer would mostly observe itself.
 pub const SCAN_INTERVAL_MIN_MS: u64 = 100;
 
 /// How to observe.
@@ -18,25 +18,26 @@ pub const SCAN_INTERVAL_MIN_MS: u64 = 100;
 pub struct AgentConfig {
     /// Bounds of the age bins.
     pub intervals: Intervals,
-    /// Time between scans; `None`: as often as the finest bin needs, and no more.
+    /// Time between scans. `None`: as often as the finest bin needs.
     pub scan_interval_ms: Option<u64>,
-    /// Where pages go that were never seen accessed.
+    /// The bin for pages that were never seen accessed.
     pub oldest: OldestPages,
-    /// How accessed bits are cleared. Its shortest interval follows from the scan interval.
+    /// How accessed bits are cleared. The minimum interval is derived from the scan interval.
     pub clear: ClearPolicy,
-    /// Share of one core that clearing may take, percent, all processes together. `None`: what the
-    /// policy says for each.
+    /// Percent of one core that clearing may take for all processes together. `None`: as the policy
+    /// says for each process.
     pub clear_percent: Option<f64>,
-    /// How much is followed. `None`: every page, for callers that act on single pages.
+    /// How much is sampled. `None`: every page, for callers that act on single pages.
     pub sample: Option<Bounds>,
-    /// Addresses looked at, rising and disjoint, the same in every process. `None`: all.
+    /// Addresses to look at, ascending and disjoint, the same in every process. `None`: all.
     pub within: Option<Vec<AddressRange>>,
-    /// Bounds of the histograms of what came back into use ([`Agent::ages`]); `None`: not kept.
+    /// Bounds of the histograms of memory that came back into use ([`Agent::ages`]). `None`: not
+    /// recorded.
     pub returned: Option<Intervals>,
 }
 
 impl AgentConfig {
-    /// Observes at the pace that the intervals need.
+    /// Observes at the pace the intervals need.
     pub fn new(intervals: Intervals) -> Self {
         AgentConfig {
             intervals,
@@ -50,7 +51,7 @@ impl AgentConfig {
         }
     }
 
-    /// Time between scans that this configuration asks for.
+    /// The time between scans that this configuration results in.
     pub fn scan_interval_ms(&self) -> u64 {
         let wanted = self
             .scan_interval_ms
@@ -60,55 +61,54 @@ impl AgentConfig {
     }
 }
 
-/// What a tick found, in processes and pages.
+/// The counts of a tick, in processes and pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TickReport {
     /// Subjects that still exist.
     pub subjects: usize,
     /// Processes looked at.
     pub processes: usize,
-    /// Processes that were gone before they could be looked at to the end.
+    /// Processes that exited before they were looked at completely.
     pub vanished: usize,
-    /// Processes that could not be looked at, or whose bits could not be cleared.
+    /// Processes that could not be looked at or cleared.
     pub failed: usize,
-    /// Cgroups with processes that cannot be listed.
+    /// Cgroups whose processes cannot be listed.
     pub unseen_cgroups: usize,
     /// Present pages.
     pub present_pages: u64,
-    /// Pages seen accessed since the tick before.
+    /// Pages seen accessed since the previous tick.
     pub young_pages: u64,
-    /// Pages that came back from swap since the tick before.
+    /// Pages that came back from swap since the previous tick.
     pub refaulted_pages: u64,
-    /// Present pages whose accessed bits could not be cleared: they appear to be accessed all the
-    /// time.
+    /// Present pages whose accessed bits could not be cleared: they always appear accessed.
     pub uncleared_pages: u64,
-    /// There are more cgroups or processes than the limits allow.
+    /// Whether there were more cgroups or processes than the limits allow.
     pub truncated: bool,
     /// CPU time, ns.
     pub cpu_ns: u64,
-    /// The part of it that reads page tables,
+    /// The part of it spent reading page tables,
     pub walk_ns: u64,
-    /// keeps ages,
+    /// keeping ages,
     pub classify_ns: u64,
-    /// and clears accessed bits. What is left finds processes and their mappings.
+    /// and clearing accessed bits. The rest goes into finding processes and their mappings.
     pub clear_ns: u64,
 }
 
-/// A second observer of a process. It alone clears the accessed bits of anonymous memory, so it has
-/// to hand the accesses over to the agent, which clears the rest.
+/// A second observer of a process. It alone clears the accessed bits of anonymous memory, so it
+/// must hand the accesses over to the agent, which clears the rest.
 pub trait AlsoYoung: Send {
-    /// Pages of a process seen accessed since this was asked last, by page-table index (address /
-    /// 2 MiB); `None` where the agent is the only observer.
+    /// Returns the pages of a process seen accessed since the last call, by page-table index
+    /// (address / 2 MiB). `None` if the agent is the only observer.
     fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageSet>>;
 }
 
-/// Listens to what a tick reads, table by table, before it is cleared: benchmarks that know the
-/// truth, recorders.
+/// Receives what a tick reads, table by table, before it is cleared. Used by recorders, and by
+/// benchmarks that know the truth.
 pub trait Tap {
-    /// One table of a process, and which of its pages are taken for accessed.
+    /// One table of a process, and those of its pages considered accessed.
     fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet);
 
-    /// Neighbouring leaves of one process, which are either all taken for accessed or none.
+    /// Adjacent leaves of one process, either all considered accessed or none.
     fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {
         let young = match run.is_young() {
             true => PageSet::ALL,
@@ -118,7 +118,7 @@ pub trait Tap {
             .for_each(|sight| self.table(target, &sight, &young));
     }
 
-    /// All that was read together has been shown; it is cleared next.
+    /// Everything read together has been shown, and is cleared next.
     fn batch_end(&mut self, target: &Target, batch: &Batch) {
         let _ = (target, batch);
     }

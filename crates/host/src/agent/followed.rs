@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is followed of one process: everything, or a sample of it, and what that stands for.
+//! What is followed of one process (everything or a sample), and estimates for the whole.
 
 use std::ops::Range;
 
@@ -13,10 +13,10 @@ use crate::access::{AddressRange, PAGE_BYTES};
 use crate::process::Status;
 use crate::vma::{Vma, VmaKind};
 
-/// [`Area::kind`] of memory that is of no file.
+/// [`Area::kind`] of memory that belongs to no file.
 const ANON: u8 = 0;
 
-/// The ranges that are read, and the mapping that each is of.
+/// The ranges that are read, and the mapping of each.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     level: Level,
@@ -24,13 +24,13 @@ pub(super) struct Followed {
     files_whole: bool,
     block_pages: u64,
     areas: Vec<Area>,
-    /// What is followed of the areas has been chosen.
+    /// Whether the ranges have been chosen for the current areas.
     is_chosen: bool,
-    /// Rising, disjoint: mappings, or blocks of them.
+    /// Ascending, disjoint: mappings, or blocks of them.
     pub ranges: Vec<AddressRange>,
-    /// Of each of them: which of `mappings` it lies in, and whether that is followed whole.
+    /// For each range: its index in `mappings`, and whether that mapping is followed whole.
     pub of: Vec<(u32, bool)>,
-    /// Numbers of the mappings that hold something followed, rising.
+    /// Indexes of the mappings that are followed at least in part, ascending.
     pub mappings: Vec<u32>,
     /// Resident pages by type, as the kernel counted them at the last look.
     known: ByType<u64>,
@@ -38,25 +38,25 @@ pub(super) struct Followed {
 }
 
 impl Space {
-    /// One block in 2^level like the one that holds this page is followed; `None` if it is not.
+    /// The sampling level at a page: one block in 2^level is followed. `None` if this page is not.
     pub fn level_at(&self, page: u64) -> Option<Level> {
         self.followed.level_at(page)
     }
 }
 
-/// What a sample of a process says about all of it, in pages.
+/// Estimates for a whole process from its sample, in pages.
 pub(super) struct Estimate {
-    /// What blocks showed, and what was followed whole.
+    /// Counted in blocks, and in mappings followed whole.
     pub sampled: Sizes,
     pub whole: Sizes,
-    /// All resident pages, by label.
+    /// Estimate of all resident pages, by label.
     pub scaled: Sizes,
     /// The margin of each bin, in pages.
     pub margins: Vec<ByType<Margin>>,
 }
 
 impl Followed {
-    /// Takes in the current mappings, and whether their pages may be shared.
+    /// Sets the current mappings, and whether their pages may be shared.
     pub fn set_mappings<'v>(&mut self, mappings: impl Iterator<Item = (&'v Vma, bool)>) {
         let areas: Vec<Area> = mappings
             .map(|(vma, is_shared)| area(vma, is_shared))
@@ -65,10 +65,11 @@ impl Followed {
         self.areas = areas;
     }
 
-    /// Sets which of them are followed: nothing changes as long as they do not. With `files_whole`,
-    /// mappings of files and shared memory are followed whole, whatever their size.
+    /// Chooses which parts are followed. Does nothing if neither the mappings nor the arguments
+    /// changed. With `files_whole`, mappings of files and shared memory are followed whole,
+    /// whatever their size.
     pub fn choose(&mut self, level: Level, whole_limit: u64, bounds: &Bounds, files_whole: bool) {
-        // A sample never becomes finer: blocks that join late have no history.
+        // A sample never becomes finer: blocks added late would have no history.
         let level = level.max(self.level);
         let whole_limit = if level == 0 { u64::MAX } else { whole_limit };
         let is_same =
@@ -108,7 +109,7 @@ impl Followed {
         }
     }
 
-    /// How coarse the sample is; 0: everything is followed.
+    /// How coarse the sample is; 0 if everything is followed.
     pub fn level(&self) -> Level {
         self.level
     }
@@ -122,17 +123,17 @@ impl Followed {
         is_within.then_some(if is_whole { 0 } else { self.level })
     }
 
-    /// Mappings, as the sample takes them.
+    /// The mappings as areas of the sample.
     pub fn areas(&self) -> &[Area] {
         &self.areas
     }
 
-    /// Some mapping is followed in part.
+    /// Whether any mapping is followed only in part.
     pub fn is_sample(&self) -> bool {
         self.of.iter().any(|(_, is_whole)| !is_whole)
     }
 
-    /// What the kernel counts is what the sample stands for.
+    /// Sets the kernel's page counts, to which the sample is scaled.
     pub fn set_known(&mut self, status: &Status) {
         let pages = |bytes: u64| bytes / PAGE_BYTES;
         self.known = [
@@ -142,17 +143,17 @@ impl Followed {
         self.swapped_pages = pages(status.swap_bytes);
     }
 
-    /// Resident pages as the kernel counts them.
+    /// Resident pages as the kernel counted them.
     pub fn known_pages(&self) -> u64 {
         self.known.iter().sum()
     }
 
-    /// Pages in swap as the kernel counts them.
+    /// Pages in swap as the kernel counted them.
     pub fn swapped_pages(&self) -> u64 {
         self.swapped_pages
     }
 
-    /// Bytes of memory held.
+    /// Bytes of memory used.
     pub fn memory_bytes(&self) -> usize {
         self.areas.capacity() * size_of::<Area>()
             + self.ranges.capacity() * size_of::<AddressRange>()
@@ -160,8 +161,8 @@ impl Followed {
             + self.mappings.capacity() * size_of::<u32>()
     }
 
-    /// The ages of all of it, from those of what is followed. With `bounds` also how sure each bin
-    /// is.
+    /// Estimates the ages of the whole process from what is followed. With `bounds`, also the
+    /// margin of each bin.
     pub fn estimate(&self, map: &AgeMap, now_ms: u64, bounds: Option<&Intervals>) -> Estimate {
         let window = map.generations();
         let bins = bounds.map_or(0, |bounds| bounds.bounds_ms().len() + 1);
@@ -202,7 +203,7 @@ impl Followed {
         }
     }
 
-    /// The ages of a range, such as a mapping: blocks count for as many as they stand for.
+    /// The ages in a range, such as a mapping; blocks are scaled to the areas they represent.
     pub fn sizes_within(&self, map: &AgeMap, wanted: Range<u64>) -> RangeSizes {
         if !self.is_sample() {
             return map.sizes_within(wanted);
@@ -238,7 +239,7 @@ impl Followed {
 }
 
 impl Estimate {
-    /// What pages found among the sampled ones of a label stand for, and whole ones as they are.
+    /// Scales up pages counted among the sampled ones of each label, and adds those counted whole.
     pub fn scaled_up(&self, sampled: &Sizes, whole: &Sizes) -> Sizes {
         std::array::from_fn(|label| {
             std::array::from_fn(|page_type| {
@@ -252,7 +253,7 @@ impl Estimate {
     }
 }
 
-/// `sizes` without those of `part`.
+/// `sizes` minus `part`.
 pub(super) fn subtract(sizes: &Sizes, part: &Sizes) -> Sizes {
     std::array::from_fn(|label| {
         std::array::from_fn(|page_type| {
@@ -265,7 +266,7 @@ fn pages(range: &AddressRange) -> Range<u64> {
     range.start / PAGE_BYTES..range.end / PAGE_BYTES
 }
 
-/// A file that several processes map is followed by its own pages, so that they follow the same.
+/// A file that several processes map is sampled by file offset, so that all follow the same pages.
 fn area(vma: &Vma, is_shared: bool) -> Area {
     let identity = match vma.inode {
         inode if inode != 0 && is_shared => Identity::File {
@@ -287,7 +288,7 @@ fn area(vma: &Vma, is_shared: bool) -> Area {
     }
 }
 
-/// The bin of each label: that of the middle of its interval.
+/// The bin of each label, by the middle of its interval.
 fn bins_of_labels(window: &Generations, now_ms: u64, bounds: &Intervals) -> [usize; LABELS] {
     let bounds_ms = bounds.bounds_ms();
     let bin = |age_ms: u64| bounds_ms.partition_point(|bound| *bound < age_ms);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The agent: looks at its targets at a steady pace and knows the age of their pages.
+//! The agent: looks at its targets at a steady pace and keeps the ages of their pages.
 //!
-//! A tick: find the processes, read their mappings, walk their page tables, classify, clear the
-//! accessed bits, report. It decides nothing: what an observation means is up to `agewise-policy`,
-//! what to do about it up to the caller.
+//! A tick finds the processes, reads their mappings, walks their page tables, classifies pages,
+//! clears accessed bits and reports. It decides nothing: what an observation means is up to
+//! `agewise-policy`, and what to do about it is up to the caller.
 //!
 //! Ages are differences of a real clock, never counts of ticks: a late tick makes intervals wider,
-//! not wrong. Processes may come, go and exec between ticks and during them; one that cannot be
-//! looked at keeps the ages it had, and is reported.
+//! not wrong. Processes may start, exit and exec between and during ticks. A process that cannot be
+//! looked at keeps its ages, and is reported.
 
 mod cache;
 mod classify;
@@ -49,15 +49,14 @@ use share::Sharing;
 use space::{LookCost, clock_ms};
 use target::Known;
 
-/// Ticks for which a pid is believed to be that of a kernel thread: they are many, they stay, and
-/// a pid is reused late.
+/// Ticks for which a pid is assumed to remain a kernel thread: there are many, they live long, and
+/// it takes a while until a pid is reused.
 const KERNEL_THREADS_KNOWN_TICKS: u64 = 64;
 
-/// Number of ticks for which the agent assumes that another program clears accessed bits, or that
-/// none does.
+/// Ticks for which the agent assumes that another program clears accessed bits, or that none does.
 const RIVALS_KNOWN_TICKS: u64 = 32;
 
-/// Observes targets through a source.
+/// Observes targets through an access source.
 pub struct Agent {
     source: Box<dyn AccessSource>,
     also_young: Option<Box<dyn AlsoYoung>>,
@@ -70,16 +69,16 @@ pub struct Agent {
     maps: MapsReader,
     map_counts: Arc<MapCounts>,
     kernel_threads: HashSet<u32>,
-    /// Processes that may not be looked at: their subjects, and why.
+    /// Processes that may not be looked at: their subjects, and the reason.
     refused: Vec<(Vec<usize>, String)>,
-    /// Mappings of up to this many pages are followed whole if there is a sample; it never grows.
+    /// With a sample, mappings of up to this many pages are followed whole. It never grows.
     whole_limit: u64,
-    /// File memory, where it is followed by cgroup.
+    /// File memory by cgroup, if it is followed.
     cache: Option<Cache>,
     ticks: u64,
-    /// The first tick whose cost counts.
+    /// The first tick whose cost counts towards the pace.
     pace_from_tick: u64,
-    /// When the last tick began, and when it had looked at everything.
+    /// The start of the last tick, and the time when it had looked at everything.
     began_ms: u64,
     last_tick_ms: u64,
     /// Processes and cgroups that the last tick could not look at.
@@ -93,7 +92,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// An agent for these targets on this machine.
+    /// Creates an agent for these targets on this machine.
     ///
     /// # Errors
     /// The process table or the cgroup hierarchy cannot be read.
@@ -133,42 +132,42 @@ impl Agent {
         })
     }
 
-    /// How it observes.
+    /// The configuration.
     pub fn config(&self) -> &AgentConfig {
         &self.config
     }
 
-    /// The source it looks through.
+    /// The access source.
     pub fn source(&mut self) -> &mut dyn AccessSource {
         &mut *self.source
     }
 
-    /// Sets a second observer that passes on the accesses it saw and cleared between two ticks.
+    /// Sets a second observer, which passes on the accesses it saw and cleared between two ticks.
     pub fn set_also_young(&mut self, also_young: Option<Box<dyn AlsoYoung>>) {
         self.also_young = also_young;
     }
 
-    /// What it observes.
+    /// The targets.
     pub fn targets(&self) -> &Targets {
         &self.targets
     }
 
-    /// Observes other targets from the next tick on; processes that are in both keep their ages.
+    /// Changes the targets from the next tick on. Processes that are in both keep their ages.
     pub fn set_targets(&mut self, targets: Targets) {
         self.targets = targets;
     }
 
-    /// The processes observed, ascending by pid.
+    /// The observed processes, ascending by pid.
     pub fn spaces(&self) -> impl Iterator<Item = &Space> {
         self.spaces.values()
     }
 
-    /// One process.
+    /// The observed process with this pid.
     pub fn space(&self, pid: u32) -> Option<&Space> {
         self.spaces.get(&pid)
     }
 
-    /// The subjects as the last tick found them, and the pids of each.
+    /// The subjects as of the last tick, with the pids of each.
     pub fn subjects(&self) -> impl Iterator<Item = (&ResolvedSubject, Vec<u32>)> {
         self.resolved
             .subjects
@@ -183,12 +182,12 @@ impl Agent {
             })
     }
 
-    /// The clock of ages (`CLOCK_MONOTONIC`), ms.
+    /// The current time on the clock of ages (`CLOCK_MONOTONIC`), in ms.
     pub fn now_ms() -> u64 {
         clock_ms()
     }
 
-    /// When the last tick had looked at everything.
+    /// The time when the last tick had looked at everything.
     pub fn last_tick_ms(&self) -> u64 {
         self.last_tick_ms
     }
@@ -196,13 +195,13 @@ impl Agent {
     /// Looks at everything once.
     ///
     /// # Errors
-    /// The process table or the cgroup hierarchy cannot be read. Whatever happens to one process
-    /// is in the report.
+    /// The process table or the cgroup hierarchy cannot be read. Errors of single processes are in
+    /// the report.
     pub fn tick(&mut self) -> Result<TickReport, CgroupError> {
         self.tick_tapped(None)
     }
 
-    /// The same with a listener.
+    /// Like [`tick`](Self::tick), with a listener.
     ///
     /// # Errors
     /// As [`tick`](Self::tick).
@@ -259,27 +258,27 @@ impl Agent {
         Ok(report)
     }
 
-    /// Where pages are shared, finds the frames that are young through any mapping; returns the
-    /// time it took, ns.
+    /// If pages are shared, finds the frames that are young through any mapping. Returns the time
+    /// it took in ns.
     fn peek(&mut self) -> u64 {
         if !self.source.abilities().pfn {
             return 0;
         }
         let (source, frames) = (&mut *self.source, &mut self.young_frames);
-        // What fails here fails again in the look, and is reported there.
+        // An error here recurs in the look, which reports it.
         let spaces = self.spaces.values();
         spaces
             .map(|space| space.peek(source, frames).unwrap_or(0))
             .sum()
     }
 
-    /// Adds a tick to what looking costs.
+    /// Adds the cost of a tick.
     fn note_cost(&mut self, report: &TickReport) {
         if self.ticks == 1 {
             self.cost.first_ns = report.cpu_ns;
         }
         if self.ticks <= self.pace_from_tick {
-            // One-off costs are not part of the pace: the steady state begins now.
+            // One-off costs are excluded: the steady state begins now.
             self.cost = Cost {
                 first_ns: self.cost.first_ns,
                 ..Cost::default()
@@ -289,38 +288,38 @@ impl Agent {
         self.cost.add(report);
     }
 
-    /// Period of [`interim_scan`](Self::interim_scan) between two ticks: only while another program
-    /// clears accessed bits (DAMON), as detected by one of the last ticks.
+    /// Period of [`interim_scan`](Self::interim_scan) between two ticks. `None` unless one of the
+    /// last ticks detected another program that clears accessed bits (DAMON).
     pub fn interim_period(&self) -> Option<Duration> {
         self.interim_period
             .filter(|_| self.source.abilities().resolution == Resolution::Page)
             .filter(|_| !self.source.abilities().clears)
     }
 
-    /// Reads, between two ticks, the accessed bits that another program may clear before the next:
-    /// of files and of huge pages, which DAMON clears by large folios. Clears nothing, and counts
-    /// as a part of walking.
+    /// Between two ticks, reads the accessed bits that another program may clear before the next:
+    /// those of files and of huge pages, which DAMON clears by large folios. Clears nothing. Its
+    /// cost counts as walking.
     pub fn interim_scan(&mut self) {
         let began_ns = thread_cpu_ns();
         let mut walk_ns = 0;
         for space in self.spaces.values_mut() {
-            // What fails here fails again in the next tick, and is reported there.
+            // An error here recurs in the next tick, which reports it.
             walk_ns += space.interim_scan(&mut *self.source).unwrap_or(0);
         }
         self.cost.walk_ns += walk_ns;
         self.cost.total_ns += thread_cpu_ns() - began_ns;
     }
 
-    /// Costs count from the next tick on: startup costs are not part of the pace.
+    /// Restarts the cost counters at the next tick, so that they exclude startup costs.
     pub fn count_costs_anew(&mut self) {
         self.pace_from_tick = self.ticks + 1;
     }
 
-    /// Finds the mappings whose pages may be shared, and the sets of subjects in which pages count
-    /// once: each subject of several processes, or all together.
+    /// Finds the mappings whose pages may be shared. Returns the sets of subjects within which a
+    /// page counts once: each subject of several processes, or all together.
     fn find_shared(&mut self) -> Vec<usize> {
         self.sharing.clear();
-        // A single process shares with nobody.
+        // A single process shares nothing.
         let several = if self.spaces.len() > 1 { usize::MAX } else { 0 };
         for (number, space) in (0..).zip(self.spaces.values().take(several)) {
             self.sharing.add(number, space.looked_at());
@@ -352,8 +351,8 @@ impl Agent {
         domains
     }
 
-    /// Says what is followed of each process: everything where that is little or single pages are
-    /// wanted, otherwise as much of each as of the others.
+    /// Chooses what to follow of each process: everything if that is little or single pages are
+    /// wanted, otherwise the same fraction of each.
     fn follow(&mut self) {
         let tells_pages = self.source.abilities().resolution == Resolution::Page;
         let sample = self.config.sample.filter(|_| tells_pages);
@@ -368,17 +367,16 @@ impl Agent {
             self.whole_limit = self.whole_limit.min(limit);
         }
         for space in self.spaces.values_mut() {
-            // Of pages that the cache counts, accesses through mappings have to be known of all.
+            // The page cache needs to know all accesses through mappings to the pages it counts.
             space.follow(level, self.whole_limit, &bounds, self.cache.is_some());
         }
     }
 
-    /// Says how each process is cleared in this tick. The CPU time for it is shared out by resident
-    /// memory.
+    /// Sets how each process is cleared in this tick. The CPU budget is divided by resident memory.
     fn set_clear_policies(&mut self) {
         let interval_ns = self.config.scan_interval_ms().saturating_mul(1_000_000);
         let mut policy = self.config.clear;
-        // A scan that comes a little early must still clear.
+        // A scan that comes slightly early must still clear.
         policy.min_interval_ns = interval_ns / 2;
         let pages = |space: &Space| space.map.generations().pages().iter().sum::<u64>() as f64;
         let page_ns = self.config.clear_percent.map(|percent| {
@@ -387,7 +385,8 @@ impl Agent {
         });
         for space in self.spaces.values_mut() {
             if let Some(page_ns) = page_ns {
-                // Nothing is known of one that was never looked at; its first look clears it whole.
+                // A process that was never looked at has no history; its first look clears it
+                // whole.
                 let is_known = space.looks > 0;
                 policy.budget_ns = is_known.then_some((page_ns * pages(space)) as u64);
             }
@@ -454,13 +453,13 @@ impl Agent {
                 }
             }
         }
-        // A process that called exec is found again by the next tick, with nothing known of it.
+        // A process that called exec is found again by the next tick, without any history.
         for pid in gone {
             self.spaces.remove(&pid);
         }
     }
 
-    /// Changes the pace, from the next tick on.
+    /// Changes the scan interval from the next tick on.
     pub fn set_scan_interval_ms(&mut self, interval_ms: u64) {
         self.config.scan_interval_ms = Some(interval_ms);
     }
@@ -477,7 +476,7 @@ impl Agent {
         &self.nodes.ids
     }
 
-    /// All subjects are gone: there is nothing to observe any more, and nothing will come.
+    /// Whether all subjects are gone, so that nothing is left to observe.
     pub fn is_finished(&self) -> bool {
         matches!(self.targets, Targets::Listed(_))
             && self

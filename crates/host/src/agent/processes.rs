@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The processes that a tick finds, and those that are gone since the last one.
+//! Processes that a tick finds, and those gone since the last one.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::target;
 use super::{Agent, Space, TickReport};
 
 impl Agent {
-    /// Opens processes that are new, and forgets those that are gone or are of no target any more.
+    /// Opens new processes, and forgets those that are gone or no longer belong to a target.
     pub(super) fn find_spaces(&mut self, watched_since_ms: Option<u64>, report: &mut TickReport) {
         let tick = self.ticks;
         self.refused.clear();
@@ -16,7 +16,7 @@ impl Agent {
             if !same {
                 self.spaces.remove(pid);
                 let process = match target::open(&self.roots.proc, *pid) {
-                    // Its number was given to another one since the subjects were found.
+                    // Its pid was reused since the subjects were resolved.
                     Ok(Some(process)) if self.resolved.means_another(&process, subjects) => {
                         report.vanished += 1;
                         continue;
@@ -77,7 +77,7 @@ impl Agent {
             });
     }
 
-    /// Says of the processes among the subjects which have exited.
+    /// Marks the processes among the subjects that have exited.
     pub(super) fn mark_gone(&mut self) {
         for (index, subject) in self.resolved.subjects.iter_mut().enumerate() {
             let of = |subjects: &[usize]| subjects.contains(&index);
@@ -90,9 +90,9 @@ impl Agent {
     }
 }
 
-/// When a process started, by the clock of ages. Ticks count from boot and go on while the machine
-/// sleeps; the clock does not: after a sleep a process seems to have started too late, never too
-/// early, and only by what was slept.
+/// The start time of a process, on the clock of ages. Start times count from boot and include
+/// suspend; the clock of ages does not. After a suspend a process may seem to have started too late
+/// (by at most the time suspended), never too early.
 fn started_ms(start_ticks: u64) -> Option<u64> {
     let per_second = rustix::param::clock_ticks_per_second();
     let since_boot_ms = start_ticks.checked_mul(1000)?.checked_div(per_second)?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the agent knows after a tick, in the terms of the working-set report.
+//! The state of an agent after a tick, in terms of the working-set report.
 
 use agewise_policy::agemap::PartSizes;
 use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, PageType, Sizes};
@@ -16,108 +16,109 @@ use crate::untrusted::Untrusted;
 /// The ages of one subject.
 #[derive(Clone, Debug)]
 pub struct SubjectReport {
-    /// Pid and name, or the path of the cgroup.
+    /// Pid and name, or the cgroup path.
     pub name: Untrusted,
-    /// It is a cgroup.
+    /// Whether it is a cgroup.
     pub is_cgroup: bool,
-    /// Processes counted.
+    /// Number of processes counted.
     pub processes: usize,
-    /// A histogram in bytes for each NUMA node, by id.
+    /// One histogram in bytes per NUMA node id.
     pub nodes: Vec<(u32, Histogram)>,
     /// Resident memory: the sum of the histograms.
     pub resident_bytes: ByType<u64>,
-    /// The part of it that was never seen accessed: its age is at least `observed_ms`, or the time
-    /// for which its process has been observed, if that is less.
+    /// The part of it never seen accessed. Its age is at least `observed_ms`, or the time its
+    /// process has been observed if that is less.
     pub unseen_bytes: ByType<u64>,
-    /// Pages of its processes that are in swap.
+    /// Pages of its processes in swap, in bytes.
     pub swapped_bytes: u64,
-    /// Page cache charged to the cgroup that no process maps: its age is not known to accessed
-    /// bits, and it is in no histogram. `None` where it is not known (for single processes), and
-    /// where the page cache is followed ([`Agent::follow_files`](super::Agent::follow_files)).
+    /// Page cache charged to the cgroup that no process maps. It has no accessed bits and so no
+    /// age, and is in no histogram. `None` if unknown (for single processes), and if the page cache
+    /// is followed ([`Agent::follow_files`](super::Agent::follow_files)).
     pub unmapped_cache_bytes: Option<u64>,
-    /// Shared memory and tmpfs, a part of anon memory: it has a name, and goes to swap. Known where
-    /// the page cache is followed; then file memory and this are all that is charged to the cgroup.
+    /// Shared memory and tmpfs, a part of anon memory: it has an inode but goes to swap. Known if
+    /// the page cache is followed; file memory plus this is then all that is charged to the cgroup.
     pub shmem_bytes: Option<u64>,
-    /// Bytes that came back from swap since the observation began.
+    /// Bytes that came back from swap since observation began.
     pub refaulted_bytes: u64,
-    /// Resident memory that is followed: all of it, or the sample that stands for it.
+    /// Resident memory that is followed: all of it, or the sample that represents it.
     pub followed_bytes: u64,
-    /// How far each bin of the histogram may be off with 95 % probability, bytes. Empty where
+    /// How far each bin of the histogram may be off with 95 % probability, in bytes. Empty if
     /// everything is followed.
     pub margins_bytes: Vec<ByType<Margin>>,
-    /// For how long it has been observed: the longest of its processes.
+    /// How long it has been observed: the maximum over its processes.
     pub observed_ms: u64,
-    /// Processes that could not be looked at, and why.
+    /// Processes that could not be looked at, and the reasons.
     pub troubles: Vec<String>,
-    /// Why it is not observed any more.
+    /// Why it is no longer observed.
     pub gone: Option<String>,
 }
 
-/// What a policy wants to know of a subject after a tick ([`Agent::ages`](super::Agent::ages)).
+/// What a policy needs to know about a subject after a tick ([`Agent::ages`](super::Agent::ages)).
 #[derive(Clone, Debug)]
 pub struct SubjectAges {
-    /// When the tick was.
+    /// The time of the tick.
     pub looked_ms: u64,
-    /// How long ages have been kept.
+    /// How long ages have been kept, in ms.
     pub watched_ms: u64,
     /// Resident bytes by age.
     pub resident: Histogram,
-    /// Bytes found accessed or back from swap, by how long they had been idle until then.
+    /// Bytes found accessed or back from swap, by their idle time until then.
     pub returned: Histogram,
     /// Bytes in swap.
     pub out_bytes: u64,
-    /// Bytes that came back since the observation began: from swap, and of files that were dropped.
+    /// Bytes that came back since observation began: from swap (anon), and dropped and read again
+    /// (file).
     pub refaulted_bytes: ByType<u64>,
 }
 
-/// What the scans so far cost.
+/// The cost of the scans so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CostReport {
-    /// Scans of all targets.
+    /// Number of scans of all targets.
     pub scans: u64,
     /// CPU time of the first scan, which finds the accessed bits of all memory set and clears them.
-    /// Excluded from the following figures as soon as there is another scan.
+    /// The figures below exclude it as soon as there is another scan.
     pub first_scan_cpu_ms: f64,
-    /// CPU time of a scan: finding processes, mappings, walk, classification, clearing.
+    /// CPU time per scan: finding processes, mappings, walking, classification, clearing.
     pub cpu_ms_per_scan: f64,
-    /// Reading page tables.
+    /// CPU time spent reading page tables.
     pub walk_ms_per_scan: f64,
-    /// Keeping ages.
+    /// CPU time spent keeping ages.
     pub classify_ms_per_scan: f64,
-    /// Clearing accessed bits.
+    /// CPU time spent clearing accessed bits.
     pub clear_ms_per_scan: f64,
-    /// All of it for each GiB of resident memory.
+    /// CPU time per scan and GiB of resident memory.
     pub cpu_ms_per_gib: f64,
-    /// Reading and classifying for each GiB.
+    /// Reading page tables and classifying, per GiB.
     pub walk_ms_per_gib: f64,
-    /// Keeping ages for each GiB.
+    /// Keeping ages, per GiB.
     pub classify_ms_per_gib: f64,
-    /// Clearing for each GiB.
+    /// Clearing, per GiB.
     pub clear_ms_per_gib: f64,
-    /// Share of one core, percent.
+    /// Percent of one core.
     pub core_percent: f64,
     /// Time from one scan to the next.
     pub scan_interval_ms: u64,
-    /// Looks at the page cache, where it is followed: they come more rarely where they are dear.
+    /// Looks at the page cache, if it is followed. They are less frequent if they are expensive.
     pub cache_looks: u64,
-    /// CPU time of each.
+    /// CPU time per look.
     pub cache_ms_per_look: f64,
-    /// Accesses to files lost before the last of them: some pages seem older than they are.
+    /// File accesses lost before the last look: some pages seem older than they are.
     pub cache_dropped: u64,
-    /// Files too many to be followed at the last of them: they are in no figure.
+    /// Files skipped by the last look because there were too many. No figure includes them.
     pub cache_unfollowed: u64,
-    /// Age maps, a byte a page slot and what belongs to them.
+    /// Size of the age maps: one byte per page slot, plus overhead.
     pub agemap_bytes: u64,
-    /// The same for each page slot of the tables they mirror.
+    /// The same per page slot of the tables they mirror.
     pub agemap_bytes_per_page: f64,
-    /// Processes that the last scan could not look at, or not clear.
+    /// Processes that the last scan could not look at or clear.
     pub unseen_processes: usize,
-    /// Cgroups with processes that cannot be listed.
+    /// Cgroups whose processes cannot be listed.
     pub unseen_cgroups: usize,
 }
 
 impl SubjectReport {
-    /// Bounds are given for each node.
+    /// Creates an empty report. `bounds` has one entry per node.
     pub(crate) fn new(
         name: Untrusted,
         is_cgroup: bool,
@@ -147,8 +148,8 @@ impl SubjectReport {
         }
     }
 
-    /// Adds the pages of a process; `counted_part` is the first part of those that others count.
-    /// With `without_files` the page cache counts the pages of files.
+    /// Adds the pages of a process. `counted_part` is the first part of the pages that are counted
+    /// elsewhere. With `without_files`, file pages are left to the page cache.
     pub(super) fn add(
         &mut self,
         space: &Space,
@@ -210,8 +211,7 @@ impl SubjectReport {
         }
     }
 
-    /// Adds pages of the page cache that lie on the node at `ordinal`, by the generations that they
-    /// were counted in.
+    /// Adds pages of the page cache on the node at `ordinal`, given by generation.
     pub(super) fn add_cached(
         &mut self,
         ordinal: usize,
@@ -234,7 +234,7 @@ impl SubjectReport {
         }
     }
 
-    /// Adds what the sample of a process leaves open.
+    /// Adds the margins of error of a process's sample.
     fn add_margins(&mut self, margins: &[ByType<Margin>]) {
         if self.margins_bytes.len() < margins.len() {
             self.margins_bytes
@@ -247,7 +247,8 @@ impl SubjectReport {
         }
     }
 
-    /// The 95 % interval of the bytes of a bin: `amounts`, of the histogram or of a node of it.
+    /// The 95 % interval of a bin, given its `amounts` in bytes in the histogram or in that of one
+    /// node.
     pub fn interval(&self, bin: usize, amounts: ByType<u64>) -> ByType<Interval> {
         let margins = self.margins_bytes.get(bin).copied().unwrap_or_default();
         std::array::from_fn(|page_type| {
@@ -258,7 +259,7 @@ impl SubjectReport {
         })
     }
 
-    /// The largest part of resident memory by which any bin, anon and file together, may be off.
+    /// The largest error of any bin, anon and file together, as a fraction of resident memory.
     pub fn half_width_ratio(&self) -> f64 {
         let margins = self.margins_bytes.iter();
         let widest = margins
@@ -268,14 +269,14 @@ impl SubjectReport {
         (widest / resident.max(1) as f64).min(1.0)
     }
 
-    /// Turns pages into bytes once all processes are in.
+    /// Converts pages into bytes once all processes have been added.
     pub(super) fn finish(&mut self) {
         for (_, histogram) in &mut self.nodes {
             *histogram = histogram.scaled(PAGE_BYTES);
         }
     }
 
-    /// The histogram of all nodes together.
+    /// The sum of the histograms of all nodes.
     pub fn histogram(&self) -> Histogram {
         let mut nodes = self.nodes.iter().map(|(_, histogram)| histogram);
         let first = nodes.next().cloned().expect("a machine has a node");
@@ -286,13 +287,13 @@ impl SubjectReport {
     }
 }
 
-/// Pages that others count, of a sample and of what is followed whole.
+/// Pages counted elsewhere, among the sampled ones and those followed whole.
 fn counted_pages(space: &Space, parts: std::ops::Range<usize>) -> u64 {
     let sizes = parts.flat_map(|number| [part(space, number), part(space, WHOLE_PARTS + number)]);
     sizes.flatten().flatten().sum()
 }
 
-/// Pages of a part by label; none where there are so few parts.
+/// Pages of a part by label; zero if the map has no such part.
 fn part(space: &Space, part: usize) -> Sizes {
     let sizes = u8::try_from(part)
         .ok()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports of an agent: ages by subject and NUMA node, and what it cost.
+//! Reports of an agent: ages by subject and NUMA node, and the cost.
 
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals};
@@ -11,7 +11,8 @@ use crate::access::PAGE_BYTES;
 use crate::frame_set::FrameSet;
 use crate::memory::MemInfo;
 
-/// CPU ns of the first tick, and of all ticks but the first (of the first while there is no other).
+/// CPU time in ns of the first tick, and totals over all later ticks (over the first as long as
+/// there is no other).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cost {
     pub first_ns: u64,
@@ -37,16 +38,16 @@ impl Cost {
 }
 
 impl Agent {
-    /// What is known after the last tick.
+    /// Returns the state after the last tick.
     pub fn report(&self) -> Vec<SubjectReport> {
         self.report_by(|_| self.config.intervals.clone())
     }
 
-    /// The ages of one subject (by its place in [`subjects`](Self::subjects)), in bytes, by the
-    /// bounds of [`AgentConfig::returned`]: what is resident, and what the last tick found accessed
-    /// or back from swap, by how long it had been idle until then. Pages that several processes
-    /// share count in each. With `files`, file memory is what is charged to a cgroup and can be
-    /// dropped, mapped or not, rather than what its processes map. `None` if this is not recorded.
+    /// The ages of one subject (by its index in [`subjects`](Self::subjects)), in bytes, with the
+    /// bounds of [`AgentConfig::returned`]: the resident memory, and what the last tick found
+    /// accessed or back from swap, by its idle time until then. Pages that several processes share
+    /// count in each. With `files`, file memory is what is charged to a cgroup and can be dropped,
+    /// mapped or not, rather than what its processes map. `None` if this is not recorded.
     pub fn ages(&self, subject: usize, files: Option<FilesOf<'_>>) -> Option<SubjectAges> {
         let bounds = self.config.returned.as_ref()?;
         let mut ages = SubjectAges {
@@ -94,8 +95,8 @@ impl Agent {
         Some(ages)
     }
 
-    /// The same as [`report`](Self::report), with bounds of its own for each NUMA node. Histograms
-    /// of nodes with different bounds cannot be added.
+    /// Like [`report`](Self::report), with separate bounds for each NUMA node. Histograms of nodes
+    /// with different bounds cannot be added.
     pub fn report_by(&self, bounds: impl Fn(u32) -> Intervals) -> Vec<SubjectReport> {
         let now_ms = self.last_tick_ms;
         let bounds: Vec<Intervals> = self.nodes.ids.iter().map(|node| bounds(*node)).collect();
@@ -152,7 +153,7 @@ impl Agent {
         reports
     }
 
-    /// Page cache that no process maps.
+    /// Page cache of the subject that no process maps.
     fn unmapped_cache_bytes(&self, subject: &ResolvedSubject) -> Option<u64> {
         let cgroup = subject.cgroup.as_ref()?;
         if cgroup.is_root() {
@@ -169,7 +170,7 @@ impl Agent {
         )
     }
 
-    /// What it cost so far.
+    /// The cost so far.
     pub fn cost(&self) -> CostReport {
         let scans = self.cost.scans.max(1) as f64;
         let gib = (self.cost.present_pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
@@ -187,7 +188,7 @@ impl Agent {
             .values()
             .map(|space| space.map.page_slots())
             .sum();
-        // The last scan stands for the interval that follows it.
+        // The last scan is taken to cover the interval after it.
         let elapsed_ms =
             self.began_ms.saturating_sub(self.cost.began_ms) + self.config.scan_interval_ms();
         let mut report = CostReport {
@@ -215,7 +216,7 @@ impl Agent {
         report
     }
 
-    /// Bytes of memory used for observation, in addition to what the source holds.
+    /// Bytes of memory used for observation, without the source.
     pub fn memory_bytes(&self) -> usize {
         self.spaces.values().map(Space::memory_bytes).sum::<usize>()
             + self.cache.as_ref().map_or(0, Cache::memory_bytes)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages that several processes map: each counts once, and is young if any mapping is young.
+//! Pages that several processes map: each counts once, and is young if it is young in any mapping.
 //!
 //! Frame numbers are compared only where pages can be shared at all: mappings of a file that two
-//! processes map, and private memory at the same addresses in two processes (a fork).
+//! processes map, and private memory at the same addresses in two processes (after a fork).
 
 use std::collections::HashMap;
 
@@ -11,7 +11,8 @@ use agewise_policy::table::PageSet;
 use crate::access::{AddressRange, TableSight};
 use crate::vma::Vma;
 
-/// Calls `visit` with page and frame of every page of `pages` (bits of the sight) that has one.
+/// Calls `visit` with the page and frame of each page in `pages` (bits of the sight) that has a
+/// frame.
 pub(super) fn frames(sight: &TableSight<'_>, pages: &PageSet, mut visit: impl FnMut(usize, u64)) {
     for page in pages.pages() {
         if let Some(frame) = sight.pfn(page) {
@@ -25,9 +26,9 @@ pub(super) fn frames(sight: &TableSight<'_>, pages: &PageSet, mut visit: impl Fn
 pub(super) struct Sharing {
     /// The process that maps a file, or `MANY`.
     files: HashMap<(u64, u64), u32>,
-    /// Private memory: range and process.
+    /// Private memory: range and process number.
     private: Vec<(AddressRange, u32)>,
-    /// Parts of it that two processes have, ascending, disjoint.
+    /// Parts of `private` that two processes have, ascending, disjoint.
     overlaps: Vec<AddressRange>,
 }
 
@@ -41,7 +42,7 @@ impl Sharing {
         self.overlaps.clear();
     }
 
-    /// Adds the mappings of a process (any number below `u32::MAX` names it).
+    /// Adds the mappings of a process, identified by any number below `u32::MAX`.
     pub fn add<'v>(&mut self, process: u32, vmas: impl Iterator<Item = &'v Vma>) {
         for vma in vmas {
             if vma.inode != 0 {
@@ -55,11 +56,11 @@ impl Sharing {
         }
     }
 
-    /// All processes are in.
+    /// Called after all processes have been added: finds the overlaps.
     pub fn finish(&mut self) {
         self.private
             .sort_unstable_by_key(|(range, process)| (range.start, *process));
-        // The range that reaches furthest so far, and its process.
+        // The end of the range that reaches furthest so far, and its process.
         let mut reach: Option<(u64, u32)> = None;
         for (range, process) in &self.private {
             if let Some((end, of)) = reach
@@ -83,7 +84,7 @@ impl Sharing {
         }
     }
 
-    /// Whether pages of this mapping may be mapped by another process as well.
+    /// Whether another process may map pages of this mapping too.
     pub fn may_be_shared(&self, vma: &Vma) -> bool {
         if vma.inode != 0 {
             return self.files.get(&(vma.device, vma.inode)) == Some(&MANY);

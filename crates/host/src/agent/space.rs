@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process under observation: its mappings, its ages, how its accessed bits are cleared.
+//! One process under observation: its mappings, its ages, and how its accessed bits are cleared.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::process::Process;
 use crate::untrusted::Untrusted;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
-/// Milliseconds of the clock of ages.
+/// The current time on the clock of ages, in ms.
 pub(super) fn clock_ms() -> u64 {
     monotonic_ns() / 1_000_000
 }
@@ -35,20 +35,20 @@ pub struct Space {
     pub(super) vmas: VmaTable,
     pub(super) map: AgeMap,
     clearer: Clearer,
-    /// Numbers of the mappings that are looked at, and whether their pages may be shared.
+    /// Indexes of the mappings that are looked at, and whether their pages may be shared.
     looked_at: Vec<u32>,
     pub(super) shareable: Vec<bool>,
     /// What is read of them.
     pub(super) followed: Followed,
     interim: InterimScans,
     maps_read: MapsRead,
-    /// Before the look, as the kernel counts them.
+    /// As the kernel counted them before the look.
     resident_pages: u64,
     virtual_bytes: u64,
-    /// Sets of subjects it is counted in, by index.
+    /// Indexes of the subjects it counts for.
     pub(super) subjects: Vec<usize>,
     pub(super) refaulted_pages: u64,
-    /// What the last look found accessed, by how long it had been idle: pages.
+    /// Pages the last look found accessed, by their idle time until then.
     pub(super) returned: Option<Histogram>,
     pub(super) looks: u64,
     pub(super) last_look_ms: u64,
@@ -58,7 +58,7 @@ pub struct Space {
     pub(super) trouble: Option<String>,
 }
 
-/// What one look at one process cost, CPU ns.
+/// The CPU time in ns of one look at one process, by step, and its counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LookCost {
     pub walk_ns: u64,
@@ -69,7 +69,8 @@ pub(super) struct LookCost {
 }
 
 impl Space {
-    /// Begins to observe. `born_ms`: when it started, if its target was being observed by then.
+    /// Starts observing. `born_ms` is the start time, if its target was already being observed
+    /// then.
     pub(super) fn new(
         process: Process,
         policy: ClearPolicy,
@@ -104,7 +105,7 @@ impl Space {
         }
     }
 
-    /// Whether it still is the process it was; also notes how much of it is resident.
+    /// Whether it is still the same process. Also updates the resident and virtual sizes.
     pub(super) fn is_alive(&mut self) -> bool {
         let stat = self.process.check().ok();
         if let Some(stat) = &stat {
@@ -128,7 +129,7 @@ impl Space {
         &self.map
     }
 
-    /// Its mappings, as they were at the last look.
+    /// Its mappings as of the last look.
     pub fn vmas(&self) -> &VmaTable {
         &self.vmas
     }
@@ -138,7 +139,7 @@ impl Space {
         self.trouble.as_deref()
     }
 
-    /// Bytes of memory that observing it takes.
+    /// Bytes of memory used to observe it.
     pub fn memory_bytes(&self) -> usize {
         self.map.memory_bytes()
             + self.clearer.memory_bytes()
@@ -147,12 +148,13 @@ impl Space {
             + self.vmas.memory_bytes()
     }
 
-    /// How it is cleared in the looks to come.
+    /// Sets how it is cleared in later looks.
     pub(super) fn set_clear(&mut self, policy: ClearPolicy) {
         self.clearer.set_policy(policy);
     }
 
-    /// Reads its mappings. A long list of them that seems to be as it was is not read every time.
+    /// Reads its mappings. If the list is expensive to read and seems unchanged, skips some
+    /// readings.
     pub(super) fn read_mappings(
         &mut self,
         reader: &mut MapsReader,
@@ -177,7 +179,7 @@ impl Space {
         Ok(())
     }
 
-    /// The mappings that are looked at.
+    /// The mappings looked at.
     pub(super) fn looked_at(&self) -> impl ExactSizeIterator<Item = &Vma> {
         let vmas = self.vmas.vmas();
         self.looked_at
@@ -185,22 +187,22 @@ impl Space {
             .map(move |number| &vmas[*number as usize])
     }
 
-    /// How coarse the sample of it is; 0: everything is followed.
+    /// How coarse its sample is; 0 if everything is followed.
     pub(super) fn level(&self) -> Level {
         self.followed.level()
     }
 
-    /// Resident pages before the look, as the kernel counts them.
+    /// Resident pages as the kernel counted them before the look.
     pub(super) fn resident_pages(&self) -> u64 {
         self.resident_pages
     }
 
-    /// The mappings as the sample takes them, as of the last look.
+    /// The mappings as areas of the sample, as of the last look.
     pub(super) fn areas(&self) -> &[sample::Area] {
         self.followed.areas()
     }
 
-    /// Takes in the mappings as they were read.
+    /// Passes the mappings just read on to the sample.
     pub(super) fn take_mappings(&mut self) {
         if self.maps_read.looks > 0 && self.shareable.is_empty() {
             return;
@@ -215,7 +217,7 @@ impl Space {
         self.followed.set_mappings(mappings.zip(shared));
     }
 
-    /// Says what is followed from now on.
+    /// Sets what is followed from now on.
     pub(super) fn follow(
         &mut self,
         level: Level,
@@ -227,13 +229,13 @@ impl Space {
             .choose(level, whole_limit, bounds, files_whole);
     }
 
-    /// What a sample says of all of it; `None` where everything is followed.
+    /// The estimate for the whole process from its sample; `None` if everything is followed.
     pub(super) fn estimate(&self, now_ms: u64, bounds: Option<&Intervals>) -> Option<Estimate> {
         let is_sample = self.followed.is_sample();
         is_sample.then(|| self.followed.estimate(&self.map, now_ms, bounds))
     }
 
-    /// Resident pages by label and type: those followed, or what they stand for.
+    /// Resident pages by label and type: counted, or estimated from a sample.
     pub fn sizes(&self) -> Sizes {
         match self.estimate(self.last_look_ms, None) {
             Some(estimate) => estimate.scaled,
@@ -241,7 +243,8 @@ impl Space {
         }
     }
 
-    /// The same of a range of pages, such as a mapping: of a sample about.
+    /// Like [`sizes`](Self::sizes), for a range of pages such as a mapping. Approximate for a
+    /// sample.
     pub fn sizes_within(&self, pages: std::ops::Range<u64>) -> RangeSizes {
         self.followed.sizes_within(&self.map, pages)
     }
@@ -254,12 +257,12 @@ impl Space {
         }
     }
 
-    /// Pages followed, of those resident.
+    /// The resident pages that are followed.
     pub fn followed_pages(&self) -> u64 {
         self.map.generations().pages().iter().sum()
     }
 
-    /// Notes the frames that are young in mappings that may be shared. Clears nothing.
+    /// Collects the frames that are young in mappings that may be shared. Clears nothing.
     pub(super) fn peek(
         &self,
         source: &mut dyn AccessSource,
@@ -282,13 +285,13 @@ impl Space {
         Ok(report.cost.cpu_ns)
     }
 
-    /// Records what was accessed so far, if another program may clear it before the next look.
+    /// Records what was accessed so far, in case another program clears it before the next look.
     pub(super) fn interim_scan(&mut self, source: &mut dyn AccessSource) -> Result<u64, LookError> {
         let target = Target::from(&self.process);
         Ok(self.interim.scan(source, &target)?)
     }
 
-    /// Looks at all of it once, and clears.
+    /// Looks at the whole process once, and clears.
     pub(super) fn look(
         &mut self,
         source: &mut dyn AccessSource,
@@ -342,7 +345,7 @@ impl Space {
                 true,
                 &mut classifier,
             );
-            // A look that broke off is dropped, which keeps what it did not reach.
+            // Dropping an incomplete look keeps the ages of what it did not reach.
             looked.map(|looked| (looked, classifier.look.finish_with_returned()))
         };
         self.interim.end(&self.followed.ranges);
@@ -350,8 +353,8 @@ impl Space {
         if is_sample {
             scale_up(&mut counts, self.followed.known_pages());
         }
-        // The generation ends where reading did, however long that took: what was read late may
-        // have been accessed late.
+        // The generation ends when reading ended, however long that took: pages read late may have
+        // been accessed late.
         let now_ms = clock_ms();
         self.returned = extra.returned_bounds.map(|bounds| {
             let mut returned = Histogram::new(bounds);
@@ -376,26 +379,26 @@ impl Space {
 }
 
 impl Space {
-    /// Whether pages of the mapping may be shared, by its place among those followed.
+    /// Whether pages of a mapping, given its index among the followed ones, may be shared.
     fn is_shareable(&self, mapping: u32) -> bool {
         let number = self.followed.mappings.get(mapping as usize);
         number.is_some_and(|number| self.shareable.get(*number as usize).is_some_and(|is| *is))
     }
 }
 
-/// When the mappings were read last, and what that cost.
+/// When the mappings were last read, and the cost.
 #[derive(Clone, Copy, Debug, Default)]
 struct MapsRead {
     cpu_ns: u64,
-    /// Size of the address space then.
+    /// Size of the address space at that time.
     virtual_bytes: u64,
-    /// Looks since.
+    /// Looks since then.
     looks: u32,
 }
 
-/// A list of mappings this long is worth not reading,
+/// If reading the mappings takes longer than this, the list is reused
 const MAPS_DEAR_NS: u64 = 1_000_000;
-/// for this many looks: memory may be mapped elsewhere without the address space growing.
+/// for this many looks at most: memory may be remapped without the address space growing.
 const MAPS_KNOWN_LOOKS: u32 = 8;
 
 impl MapsRead {
@@ -406,7 +409,7 @@ impl MapsRead {
     }
 }
 
-/// Extrapolates from the sample to the whole.
+/// Extrapolates counts from the sample to the whole process.
 fn scale_up(counts: &mut LookCounts, known_pages: u64) {
     let seen = u128::from(counts.present.max(1));
     let known = u128::from(known_pages.max(counts.present));
@@ -422,12 +425,12 @@ fn scale_up(counts: &mut LookCounts, known_pages: u64) {
     };
 }
 
-/// Memory that has an age and is resident memory of the process.
+/// Whether a mapping has ages and counts as resident memory of the process.
 fn is_looked_at(vma: &Vma) -> bool {
     !matches!(vma.kind, VmaKind::Special | VmaKind::Hugetlb)
 }
 
-/// Whether a mapping has anything of these addresses.
+/// Whether a mapping overlaps the addresses to look at.
 fn is_within(range: AddressRange, within: Option<&[AddressRange]>) -> bool {
     within.is_none_or(|within| {
         let at = within.partition_point(|wanted| wanted.end <= range.start);

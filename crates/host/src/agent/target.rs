@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is observed, and which processes that is now.
+//! Targets of an agent, and which processes currently belong to them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -11,19 +11,19 @@ use crate::process::{self, Bound, Process, ProcessError};
 use crate::root::ProcRoot;
 use crate::untrusted::Untrusted;
 
-/// Maximum number of processes observed at a time. Any excess is reported, not silently cut.
+/// Maximum number of processes observed at a time. Any excess is reported, not cut silently.
 pub const PROCESSES_MAX: usize = 16_384;
 
-/// Something whose memory is reported as one.
+/// Something whose memory is reported as a unit.
 #[derive(Debug)]
 pub enum Subject {
     /// One process.
     Process {
         /// Its pid.
         pid: u32,
-        /// Its start time, so that a reused pid is another process.
+        /// Its start time, so that a reused pid is not mistaken for it.
         start_ticks: u64,
-        /// Its name when it was given.
+        /// Its name when it was specified.
         comm: Untrusted,
     },
     /// The processes of a memory cgroup and of the cgroups below it.
@@ -31,10 +31,9 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// A process that runs now.
+    /// Creates a subject for a running process.
     ///
-    /// # Errors
-    /// No such process, a kernel thread, a zombie.
+    /// # Errors No such process, a kernel thread, or a zombie.
     pub fn process(root: &ProcRoot, pid: u32) -> Result<Self, ProcessError> {
         let process = Process::open_user(root, pid)?;
         Ok(Subject::Process {
@@ -44,7 +43,7 @@ impl Subject {
         })
     }
 
-    /// How reports call it.
+    /// The name used in reports.
     pub fn name(&self) -> Untrusted {
         match self {
             Subject::Process { pid, comm, .. } => Untrusted::process(*pid, comm),
@@ -53,48 +52,48 @@ impl Subject {
     }
 }
 
-/// What is observed.
+/// What to observe.
 #[derive(Debug)]
 pub enum Targets {
-    /// These, each on its own: a page that two of them share counts in both.
+    /// These subjects, each on its own: a page that two of them share counts in both.
     Listed(Vec<Subject>),
-    /// Every cgroup of the machine. A page that processes of several cgroups share counts once in
-    /// all, in the cgroup of the first of them, as the kernel charges it to one.
+    /// Every cgroup of the machine. A page shared by processes of several cgroups counts once, in
+    /// the cgroup of the first of them, since the kernel too charges it to only one.
     AllCgroups {
         /// The hierarchy that accounts memory.
         hierarchy: Hierarchy,
-        /// Maximum number of separate cgroups; the memory of others counts for the nearest above
-        /// them.
+        /// Maximum number of separate cgroups; the memory of any others counts for their nearest
+        /// listed ancestor.
         limits: TreeLimits,
     },
-    /// The cgroups whose path a filter accepts, each with everything below it, and processes. New
-    /// ones are picked up, removed ones are dropped. A page counts once in all, as above; a process
-    /// that is in several of the cgroups (one above the other) counts in each of them.
+    /// The cgroups whose path a filter accepts, each with everything below it, and some processes.
+    /// New cgroups are picked up, removed ones are dropped. A page counts once overall, as above; a
+    /// process in several of the cgroups (one above the other) counts in each of them.
     Matched {
-        /// The hierarchy that accounts memory; without one there are only processes.
+        /// The hierarchy that accounts memory; `None` if there are only processes.
         hierarchy: Option<Hierarchy>,
-        /// How much of the hierarchy is looked through.
+        /// How much of the hierarchy is searched.
         limits: TreeLimits,
-        /// Whether the cgroup at a path is one of them.
+        /// Accepts or rejects a cgroup by its path.
         filter: PathFilter,
-        /// Processes by pid, each the one that had it when it was bound.
+        /// The processes, each bound to the one that had the pid at the time.
         pids: Vec<Arc<Bound>>,
     },
-    /// Every process of the machine, each on its own.
+    /// Every process of the machine, each as a subject of its own.
     AllProcesses,
 }
 
-/// Tells whether a path is meant.
+/// A predicate on paths.
 #[derive(Clone)]
 pub struct PathFilter(Arc<dyn Fn(&Path) -> bool + Send + Sync>);
 
 impl PathFilter {
-    /// By a function of the path.
+    /// Creates a filter from a function.
     pub fn new(is_meant: impl Fn(&Path) -> bool + Send + Sync + 'static) -> Self {
         PathFilter(Arc::new(is_meant))
     }
 
-    /// Asks it.
+    /// Whether the filter accepts a path.
     pub fn takes(&self, path: &Path) -> bool {
         (self.0)(path)
     }
@@ -106,46 +105,44 @@ impl std::fmt::Debug for PathFilter {
     }
 }
 
-/// The processes of the subjects at one moment.
+/// The processes of the subjects at one point in time.
 #[derive(Debug, Default)]
 pub struct Resolved {
-    /// Subjects, in the order in which they are reported.
+    /// Subjects, in report order.
     pub subjects: Vec<ResolvedSubject>,
-    /// Processes, ascending by pid, with the subjects each is part of.
+    /// Processes, ascending by pid, with the indexes of the subjects each belongs to.
     pub processes: Vec<(u32, Vec<usize>)>,
-    /// There are more cgroups or processes than the limits allow.
+    /// Whether there were more cgroups or processes than the limits allow.
     pub truncated: bool,
-    /// Processes that run and may not be looked at, or are in cgroups that cannot
-    /// be determined.
+    /// Running processes that may not be looked at, or whose cgroups cannot be determined.
     pub unseen_processes: usize,
-    /// Cgroups with processes that cannot be listed.
+    /// Cgroups whose processes cannot be listed.
     pub unseen_cgroups: usize,
 }
 
-/// One subject at one moment.
+/// One subject at one point in time.
 #[derive(Debug)]
 pub struct ResolvedSubject {
-    /// How reports call it.
+    /// The name used in reports.
     pub name: Untrusted,
-    /// A process, known by its start time.
+    /// Start time, if the subject is a process.
     pub start_ticks: Option<u64>,
-    /// A cgroup.
+    /// The cgroup, if the subject is one.
     pub cgroup: Option<Cgroup>,
-    /// Why it has no processes any more.
+    /// Why it no longer has processes.
     pub gone: Option<String>,
 }
 
 impl Targets {
-    /// Each page counts once among all subjects together, not once for each.
+    /// Whether each page counts once over all subjects together, rather than once in each.
     pub fn share_pages(&self) -> bool {
         matches!(self, Targets::AllCgroups { .. } | Targets::Matched { .. })
     }
 
     /// Finds the processes.
     ///
-    /// # Errors
-    /// The process table or the cgroup hierarchy as a whole cannot be read. A missing subject is
-    /// reported by the subject itself.
+    /// # Errors The process table or the cgroup hierarchy as a whole cannot be read. A missing
+    /// subject is reported in the subject itself.
     pub(super) fn resolve(
         &self,
         root: &ProcRoot,
@@ -167,16 +164,16 @@ impl Targets {
     }
 }
 
-/// What need not be asked again of processes that were there before.
+/// What is already known about processes from earlier ticks.
 pub(super) struct Known<'a> {
-    /// Processes under observation. They may be gone; looking at them will tell.
+    /// Processes under observation. They may be gone; looking at them will show it.
     pub spaces: &'a BTreeMap<u32, Space>,
-    /// Pids that were kernel threads when they were asked.
+    /// Pids that were kernel threads when last checked.
     pub kernel_threads: &'a mut HashSet<u32>,
 }
 
 impl Known<'_> {
-    /// Calls `visit` with every process that has memory and is not ourselves. Returns how many
+    /// Calls `visit` with every process that has memory, except agewise itself. Returns how many
     /// could not be opened.
     fn each(
         &mut self,
@@ -298,7 +295,7 @@ fn matched(
         let mut by_path = HashMap::new();
         for cgroup in std::iter::once(top).chain(listing.cgroups) {
             let is_meant = filter.takes(cgroup.path());
-            // Those above come before, so what counts here is known already.
+            // Ancestors come first, so where they count is already known.
             let mut counted_in: Vec<usize> = cgroup
                 .path()
                 .ancestors()
@@ -323,7 +320,8 @@ fn matched(
                     pids.iter()
                         .flat_map(|pid| counted_in.iter().map(|subject| (*pid, *subject))),
                 ),
-                // One that went meanwhile, or holds threads only, has no processes to count.
+                // A cgroup that was just removed or contains only threads has no processes to
+                // count.
                 Err(CgroupError::Threaded { .. }) => {}
                 Err(error) => resolved.unseen_cgroups += usize::from(!error.is_gone()),
             }
@@ -375,7 +373,7 @@ fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, Cgr
 }
 
 impl Resolved {
-    /// Whether one of the subjects means another process with the pid of this one.
+    /// Whether one of the subjects is a different process with the same pid.
     pub(super) fn means_another(&self, process: &Process, subjects: &[usize]) -> bool {
         subjects
             .iter()
@@ -383,7 +381,7 @@ impl Resolved {
             .any(|start_ticks| start_ticks != process.start_ticks())
     }
 
-    /// Takes pairs of process and subject.
+    /// Adds pairs of process and subject.
     fn take(&mut self, mut of: Vec<(u32, usize)>) {
         of.sort_unstable();
         of.dedup();
@@ -400,8 +398,7 @@ impl Resolved {
 
 /// Opens a process of a resolved list; `None` if it is not to be observed.
 ///
-/// # Errors
-/// It is gone, or may not be looked at.
+/// # Errors The process is gone, or may not be looked at.
 pub(super) fn open(root: &ProcRoot, pid: u32) -> Result<Option<Process>, ProcessError> {
     match process::Process::open_user(root, pid) {
         Ok(process) if process.is_self() => Ok(None),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The agent on real processes seen through a source that says what the test wants.
+//! The agent on real processes, seen through a source that reports what the test sets.
 
 use std::cell::RefCell;
 use std::process::{Child, Command};
@@ -35,7 +35,7 @@ impl Sleeper {
         self.0.id()
     }
 
-    /// The table in which its stack begins: there is one in every process.
+    /// The table in which its stack begins: every process has a stack.
     fn table(&self) -> u64 {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         let line = maps
@@ -65,7 +65,7 @@ fn present() -> FakeTable {
     }
 }
 
-/// A source whose world the test goes on changing.
+/// A source whose contents the test can change while the agent uses it.
 #[derive(Clone)]
 struct Changing(Rc<RefCell<FakeSource>>);
 
@@ -93,7 +93,7 @@ fn agent(source: impl AccessSource + 'static, pids: &[u32]) -> Agent {
     let targets = Targets::Listed(pids.iter().map(subject).collect());
     let intervals: Intervals = "1s,5s".parse().unwrap();
     let mut config = AgentConfig::new(intervals);
-    // Whoever runs the test may write clear_refs of a child of theirs.
+    // A user may write the clear_refs file of their own child process.
     config.clear.means = Means::Refs;
     Agent::new(Box::new(source), Roots::default(), targets, config).unwrap()
 }
@@ -123,8 +123,8 @@ fn a_process_is_aged_and_its_exit_is_told() {
     assert_eq!(agent.spaces().count(), 0);
 }
 
-/// Somebody else clears the bits of a huge page before the next look: an intermediate scan has seen
-/// them. Base pages are not scanned.
+/// Another program clears the bits of a huge page before the next look, but an intermediate scan
+/// has seen them. Base pages are not scanned.
 #[test]
 fn what_another_clears_between_two_looks_is_seen() {
     for (leaf, seen) in [(Leaf::Huge, true), (Leaf::Page, false)] {
@@ -146,16 +146,16 @@ fn what_another_clears_between_two_looks_is_seen() {
         set_young(PageSet::NONE);
         let wanted = if seen { tick.present_pages } else { 0 };
         assert_eq!(agent.tick().unwrap().young_pages, wanted, "{leaf:?}");
-        // Taken in once, not for ever.
+        // Taken in only once.
         assert_eq!(agent.tick().unwrap().young_pages, 0, "{leaf:?}");
     }
 }
 
-/// Of a sample only blocks are read, and they stand for all that the kernel counts.
+/// With a sample only blocks are read, and they represent everything the kernel counts.
 #[test]
 fn a_sample_stands_for_what_is_resident() {
     let sleeper = Sleeper::new();
-    // Until it sleeps it goes on mapping and touching memory.
+    // Until it sleeps, the process keeps mapping and touching memory.
     let process = Process::open(sleeper.pid()).unwrap();
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while process.stat().unwrap().state != 'S' || process.comm().unwrap() != "sleep" {
@@ -184,7 +184,7 @@ fn a_sample_stands_for_what_is_resident() {
         tick.present_pages * PAGE_BYTES,
         anon + status.rss_file_bytes
     );
-    // The stack alone has pages here, 33 of them or so: some blocks of one page are followed.
+    // Only the stack has pages here, about 33 of them: some blocks of one page are followed.
     assert!(
         (1..33).contains(&(report.followed_bytes / PAGE_BYTES)),
         "{report:?}"
@@ -287,7 +287,8 @@ fn nodes_and_shared_pages_add_up() {
         5000,
         None,
     );
-    // 512 pages: 128 on the second node, 64 that others count, a quarter of them on the second.
+    // 512 pages: 128 on the second node, 64 counted elsewhere, a quarter of those on the second
+    // node.
     let bits = present().bits;
     let second = PageSet::range(0..128);
     let nodes = Nodes {
@@ -337,7 +338,7 @@ fn nodes_and_shared_pages_add_up() {
     assert_eq!(report(Some(usize::from(first_part))), [384 - 48, 128 - 16]);
 }
 
-/// Two processes map the same memory; one uses it. For both it is young.
+/// Two processes map the same memory and one uses it. It is young for both.
 #[test]
 fn a_page_is_young_if_any_mapping_of_it_is() {
     let source = match crate::pagewalk::PageWalk::open() {
@@ -348,7 +349,7 @@ fn a_page_is_young_if_any_mapping_of_it_is() {
         }
     };
     const BYTES: usize = 4 << 20;
-    // SAFETY: a fresh anonymous mapping, unmapped by nobody: the test process ends with it.
+    // SAFETY: a new anonymous mapping that lives as long as the test process.
     let memory = unsafe {
         rustix::mm::mmap_anonymous(
             std::ptr::null_mut(),
@@ -359,19 +360,20 @@ fn a_page_is_young_if_any_mapping_of_it_is() {
         .unwrap()
     } as *mut u8;
     let child = |is_busy: bool| {
-        // SAFETY: the child of the fork only touches memory of its own and sleeps: no lock, no
-        // allocation, which other threads of the parent might have held.
+        // SAFETY: the forked child only touches its own memory and sleeps. It takes no lock and
+        // allocates nothing, since another thread of the parent might have held a lock.
         let pid = unsafe { libc::fork() };
         if pid != 0 {
             return u32::try_from(pid).expect("fork");
         }
-        // SAFETY: asks to die with the thread that runs the test, should that panic.
+        // SAFETY: only requests a signal when the test thread dies, should it panic.
         unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
         let mut rounds = 0u32;
         loop {
             if is_busy || rounds == 0 {
                 for page in 0..BYTES / 4096 {
-                    // SAFETY: within the mapping; a byte that all share and none depends on.
+                    // SAFETY: within the mapping; all processes share this byte and none depends on
+                    // it.
                     unsafe { memory.add(page * 4096).write_volatile(1) };
                 }
             }
@@ -463,7 +465,7 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
         names(&mut agent),
         [("/app".to_owned(), vec![first.pid()]), by_pid.clone()]
     );
-    // It moved into a cgroup that is not meant itself, and one came below that is.
+    // The process moved into a cgroup that does not match, and one that matches appeared below it.
     group("app", &[]);
     group("app/x", &[]);
     group("app/x/y", &[first.pid()]);
@@ -478,11 +480,11 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
     let report = agent.report();
     assert_eq!(report[0].resident_bytes, report[1].resident_bytes);
     assert!(report[0].resident_bytes[0] > 0);
-    // A cgroup that does not say who is in it is not passed over in silence.
+    // A cgroup that does not list its processes is reported.
     std::fs::create_dir(dir.path().join("app/odd")).unwrap();
     assert_eq!(agent.tick().unwrap().unseen_cgroups, 1);
     assert_eq!(agent.cost().unseen_cgroups, 1);
-    // Bounds of a node's own.
+    // Bounds given per node.
     let finer = agent.report_by(|_| "500ms".parse().unwrap());
     assert_eq!(finer[0].nodes[0].1.bins().len(), 2);
     assert_eq!(finer[0].resident_bytes, report[0].resident_bytes);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What programs in the kernel and this side share: maps as memory, and how a syscall program is
-//! run.
+//! Shared by all users of BPF programs: maps as memory, and running syscall programs.
 
 pub(crate) mod watched;
 
@@ -13,11 +12,10 @@ use libbpf_rs::{MapCore, MapHandle, Object, libbpf_sys};
 use crate::access::AccessError;
 use crate::complaints;
 
-/// Loads programs by `work`. `what` names them where the kernel does not take them, `loading` where
-/// we may not load them.
+/// Loads programs by calling `work`. In errors, `what` names what is unavailable if the kernel
+/// rejects the programs, and `loading` what was not permitted.
 ///
-/// # Errors
-/// [`AccessError::NoPrivilege`], [`AccessError::Unsupported`] with what libbpf said.
+/// # Errors [`AccessError::NoPrivilege`], or [`AccessError::Unsupported`] with libbpf's messages.
 pub(crate) fn load<T>(
     what: &'static str,
     loading: &str,
@@ -37,31 +35,30 @@ pub(crate) fn load<T>(
     })
 }
 
-/// A map of a loaded object.
+/// Finds a map of a loaded object.
 ///
-/// # Errors
-/// It has none of that name.
+/// # Errors The object has no map of that name.
 pub(crate) fn map_named(object: &Object, name: &str) -> libbpf_rs::Result<MapHandle> {
     let found = object.maps().find(|map| map.name().to_str() == Some(name));
     let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;
     MapHandle::try_from(&found)
 }
 
-/// The types that the running kernel describes itself by (BTF).
+/// The kernel's description of its own types (BTF).
 pub(crate) struct KernelTypes(Vec<u8>);
 
 impl KernelTypes {
-    /// Of the running kernel; without BTF it has none.
+    /// Reads the BTF of the running kernel; empty if there is none.
     pub fn read() -> Self {
         KernelTypes(std::fs::read("/sys/kernel/btf/vmlinux").unwrap_or_default())
     }
 
-    /// Whether it has a tracepoint: the type of the function that is called there.
+    /// Whether the kernel has a tracepoint, judged by the type of the function called there.
     pub fn have_tracepoint(&self, name: &str) -> bool {
         self.have_name(&format!("btf_trace_{name}"))
     }
 
-    /// Whether it has a function of a name that nothing else has.
+    /// Whether the kernel has a function, given a name that nothing else has.
     pub fn have_function(&self, name: &str) -> bool {
         self.have_name(name)
     }
@@ -77,7 +74,7 @@ pub(crate) fn run_syscall(fd: RawFd) -> io::Result<()> {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
         ..Default::default()
     };
-    // SAFETY: `fd` is a program of the object we hold; `opts` is a valid, sized option block.
+    // SAFETY: `fd` is a program of an object we own; `opts` is a valid option block with its size.
     let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(fd, &mut opts) };
     if result < 0 {
         Err(io::Error::from_raw_os_error(-result))
@@ -86,15 +83,15 @@ pub(crate) fn run_syscall(fd: RawFd) -> io::Result<()> {
     }
 }
 
-/// A BPF array map (or a file of agewise's own), mapped into memory. The kernel writes a map only
-/// while the program runs.
+/// A BPF array map (or one of agewise's own files), mapped into memory. The kernel writes a map
+/// only while the program runs.
 pub(crate) struct Mapping<T> {
     at: NonNull<T>,
     count: usize,
     map_bytes: usize,
 }
 
-// SAFETY: the mapping belongs to this value alone and is reached through &self and &mut self only.
+// SAFETY: the mapping belongs to this value alone and is accessed only through &self and &mut self.
 unsafe impl<T: Send> Send for Mapping<T> {}
 
 impl<T: Copy> Mapping<T> {
@@ -107,7 +104,7 @@ impl<T: Copy> Mapping<T> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         // Array values are padded to eight bytes; all of ours are multiples of that.
         let map_bytes = (count * size_of::<T>()).next_multiple_of(4096);
-        // SAFETY: a fresh shared mapping at an address of the kernel's choice.
+        // SAFETY: a new shared mapping at an address of the kernel's choice.
         let at = unsafe {
             mmap(
                 std::ptr::null_mut(),
@@ -132,14 +129,14 @@ impl<T: Copy> Mapping<T> {
 
     pub fn get(&self, index: usize) -> &T {
         assert!(index < self.count, "map slot {index} of {}", self.count);
-        // SAFETY: inside the mapping; T is plain old data; written only during a run, which takes
+        // SAFETY: within the mapping; T is plain old data; written only during a run, which takes
         // &mut self of the owner.
         unsafe { self.at.add(index).as_ref() }
     }
 
     pub fn slice(&self, count: usize) -> &[T] {
         assert!(count <= self.count, "{count} map slots of {}", self.count);
-        // SAFETY: inside the mapping; otherwise as `get`.
+        // SAFETY: within the mapping; otherwise as `get`.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), count) }
     }
 
@@ -149,7 +146,7 @@ impl<T: Copy> Mapping<T> {
 
     pub fn write(&mut self, index: usize, value: T) {
         assert!(index < self.count, "map slot {index} of {}", self.count);
-        // SAFETY: inside the mapping, which is writable and ours alone.
+        // SAFETY: within the mapping, which is writable and exclusively ours.
         unsafe { self.at.add(index).write_volatile(value) }
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of chosen processes, in order, through a ring: the maps of bpf/watched.h.
+//! Events of chosen processes, in order, through a ring buffer: the maps of bpf/watched.h.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -9,13 +9,12 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, OpenObject, RingBuffer, Ri
 use super::map_named;
 use crate::access::AccessError;
 
-/// Bytes that the kernel adds to an event in the ring.
+/// Header bytes that the kernel adds to each event in the ring.
 const HEADER_BYTES: usize = 8;
 
-/// Sets the size of the ring: a power of two, of pages.
+/// Sets the size of the ring: a power of two, in whole pages.
 ///
-/// # Errors
-/// The kernel has no such size.
+/// # Errors The kernel rejects the size.
 pub(crate) fn set_ring_bytes(open: &mut OpenObject, ring_bytes: u32) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut() {
         if map.name().to_str() == Some("ring") {
@@ -25,24 +24,23 @@ pub(crate) fn set_ring_bytes(open: &mut OpenObject, ring_bytes: u32) -> libbpf_r
     Ok(())
 }
 
-/// The reader's end of the ring, and the processes whose events come through it.
+/// The reader's end of the ring, and the processes whose events it receives.
 pub(crate) struct Watched<T> {
     ring: RingBuffer<'static>,
     events: Rc<RefCell<Vec<T>>>,
     pids: MapHandle,
     dropped: MapHandle,
-    /// Most events that fit the ring.
+    /// Most events that fit in the ring.
     places: usize,
-    /// What the events are, for messages.
+    /// The kind of events, for messages.
     what: &'static str,
 }
 
 impl<T: 'static> Watched<T> {
-    /// The maps of a loaded object. An event has `event_bytes`; `read` gives nothing for bytes that
-    /// are none.
+    /// Opens the maps of a loaded object. An event has `event_bytes`; `read` returns `None` for
+    /// bytes that are not an event.
     ///
-    /// # Errors
-    /// It lacks one of them.
+    /// # Errors The object lacks one of the maps.
     pub fn of(
         object: &Object,
         what: &'static str,
@@ -67,10 +65,9 @@ impl<T: 'static> Watched<T> {
         })
     }
 
-    /// Tells of a process from now on; what `value` means is the program's own.
+    /// Starts watching a process. The meaning of `value` is up to the BPF program.
     ///
-    /// # Errors
-    /// There are too many.
+    /// # Errors Too many processes are watched.
     pub fn watch(&mut self, pid: u32, value: u32) -> Result<(), AccessError> {
         self.pids
             .update(&pid.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)
@@ -80,9 +77,9 @@ impl<T: 'static> Watched<T> {
             })
     }
 
-    /// Tells of a process no more.
+    /// Stops watching a process.
     pub fn forget(&mut self, pid: u32) {
-        // Not there any more is as well.
+        // An entry that is already gone is fine.
         let _ = self.pids.delete(&pid.to_ne_bytes());
     }
 
@@ -91,12 +88,12 @@ impl<T: 'static> Watched<T> {
         self.pids.keys().next().is_some()
     }
 
-    /// What happened since this was called last, in the order of the ring.
+    /// Returns the events since the last call, in ring order.
     ///
     /// # Errors
     /// The ring cannot be read.
     pub fn drain(&mut self) -> Result<Vec<T>, AccessError> {
-        // A ring full and no more, or a process that is never quiet would keep us here.
+        // At most one full ring: a process that never pauses would keep us here.
         let got = self.ring.consume_raw_n(self.places);
         let events = std::mem::take(&mut *self.events.borrow_mut());
         if got < 0 {
@@ -109,7 +106,7 @@ impl<T: 'static> Watched<T> {
         Ok(events)
     }
 
-    /// Events that found the ring full, since it was opened.
+    /// Events lost because the ring was full, since it was opened.
     pub fn dropped(&self) -> u64 {
         let value = self.dropped.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
         let bytes = value.ok().flatten().and_then(|value| value.try_into().ok());

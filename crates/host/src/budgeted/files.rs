@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page cache of a cgroup under a budget: what of it is in memory and was accessed, and clean
-//! pages dropped that were chosen.
+//! The page cache of a cgroup under a budget: which of its pages are present and were accessed, and
+//! dropping clean pages.
 //!
 //! Other observers of files walk the whole page cache at each look. A budget looks often, so it
-//! walks only the inodes known to be its own, and those accessed that are not known yet; it walks
-//! everything now and then, for files that were cached before and that nobody reads.
+//! walks only the inodes known to belong to it, and accessed inodes that are not known yet. Now and
+//! then it walks everything, to find files that were cached earlier and that nobody reads.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -27,25 +27,25 @@ use crate::pagecache::{
 };
 use crate::root::ProcRoot;
 
-/// Walks of the whole page cache take at most one part in this many of a core,
+/// Walks of the whole page cache take at most 1/200 of one core,
 const CORE_SHARE: u64 = 200;
-/// and are so far apart at least, ns.
+/// and are at least this far apart, in ns.
 const WALKS_NS: u64 = 30_000_000_000;
 
-/// CPU time per look for inodes accessed anywhere on the machine whose owner is not known, ns. The
-/// others have their turn at the next looks: a build reads thousands of files.
+/// CPU time per look, in ns, for inodes accessed anywhere on the machine whose owner is not known.
+/// The rest wait for the next looks: a build reads thousands of files.
 const STRANGERS_NS: u64 = 1_000_000;
 
-/// Strangers remembered, at most.
+/// Most inodes remembered as belonging to others.
 const STRANGERS_MAX: usize = 1 << 18;
 
-/// Cgroups below that are followed.
+/// Limits on the descendant cgroups that are followed.
 const CGROUPS: TreeLimits = TreeLimits {
     depth_max: 64,
     count_max: 1 << 12,
 };
 
-/// The caller bounds what is selected.
+/// No limits: the caller limits what it selects.
 const LIMITS: DropLimits = DropLimits {
     bytes_max: u64::MAX,
     rate_bytes_per_s: u64::MAX,
@@ -54,28 +54,28 @@ const LIMITS: DropLimits = DropLimits {
     files_max: usize::MAX,
 };
 
-/// Why the files of a cgroup cannot be held.
+/// Why the files of a cgroup cannot be kept under a budget.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// What is in the page cache, or what of it is accessed, cannot be seen.
+    /// The page cache, or the accesses to it, cannot be read.
     #[error("page cache: {0}")]
     Source(#[from] AccessError),
     /// The cgroup is gone.
     #[error("page cache: {0}")]
     Cgroup(#[from] CgroupError),
-    /// What is mounted where cannot be read.
+    /// The mount table cannot be read.
     #[error("page cache: {0}")]
     Mounts(#[from] FileError),
 }
 
-/// Files whose pages are charged to a cgroup, or to those below it.
+/// Files whose pages are charged to a cgroup or to those below it.
 pub struct BudgetedFiles {
     cgroup: Cgroup,
-    /// Not of these and those below them.
+    /// Excludes these cgroups and those below them.
     without: Vec<PathBuf>,
     walk: Box<dyn CacheReader>,
     accessed: Box<dyn AccessNotes>,
-    /// Accessed since the last look that counts, as far as it was asked for.
+    /// Accesses since the last look that counts, as far as they have been read.
     since: Accesses,
     mounts: Mounts,
     known: Known,
@@ -85,10 +85,10 @@ pub struct BudgetedFiles {
 }
 
 impl BudgetedFiles {
-    /// Begins with nothing known.
+    /// Starts without any knowledge of the files.
     ///
     /// # Errors
-    /// Those of [`CacheWalk::open`] and [`Accessed::open`].
+    /// The errors of [`CacheWalk::open`] and [`Accessed::open`].
     pub fn open(cgroup: Cgroup) -> Result<Self, FilesError> {
         let walk = CacheWalk::open()?;
         Ok(Self::new(
@@ -113,18 +113,17 @@ impl BudgetedFiles {
         }
     }
 
-    /// Leaves these cgroups, and those below them, alone from the next look that counts on.
+    /// Excludes these cgroups, and those below them, from the next look that counts on.
     pub fn spare(&mut self, without: &[PathBuf]) {
         if self.without != without {
             self.without = without.to_vec();
         }
     }
 
-    /// Looks at all files, under a permanent name for each. Accesses after a look that `counts`
-    /// belong to the next; other looks only add what has arrived since.
+    /// Looks at all files, keyed by a permanent name for each. Accesses after a look that `counts`
+    /// belong to the next one; other looks only add what has arrived since.
     ///
-    /// # Errors
-    /// The cgroup is gone, or the page cache cannot be seen any more.
+    /// # Errors The cgroup is gone, or the page cache cannot be read any more.
     pub fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
         let later = self.accessed.look()?;
         self.since.add(later);
@@ -174,7 +173,7 @@ impl BudgetedFiles {
         Ok(())
     }
 
-    /// Walks files again that were read where nothing of them was in memory.
+    /// Walks files again if pages were accessed that were not present.
     fn follow_newcomers(&mut self) -> Result<(), FilesError> {
         let mut changed = HashSet::new();
         for (block, pages) in &self.since.blocks {
@@ -219,11 +218,10 @@ impl BudgetedFiles {
         Ok(())
     }
 
-    /// Drops what `choose` chooses of `runs` (indices, ascending) of a file, if it is clean.
-    /// `rehearse`: everything but that.
+    /// Drops what `choose` picks from `runs` (page indexes, ascending) of a file, as far as it is
+    /// clean. `rehearse` does everything except that.
     ///
-    /// # Errors
-    /// The page cache cannot be seen any more. What happens to single files is none.
+    /// # Errors The page cache cannot be read any more. Failures of single files are not errors.
     pub fn move_out(
         &mut self,
         name: u64,
@@ -294,7 +292,7 @@ pub(super) mod tests {
         fake::file(number, CacheKind::File, cgroup, pages)
     }
 
-    /// The first word of present, young and swapped pages of the only table.
+    /// The first word of the present, young and swapped pages of the only table.
     fn words(seen: &[Seen]) -> [u64; 3] {
         let [seen] = seen else { panic!("{seen:?}") };
         [seen.bits.present, seen.bits.young, seen.bits.swapped].map(|set| set[0])
@@ -331,13 +329,14 @@ pub(super) mod tests {
             .unwrap()
             .0;
 
-        // Two pages are read: known before the next look, and at it; then no more.
+        // Two pages are read: seen before the next look and at it, but not after.
         shared.0.lock().unwrap().files[0].read = 0b11;
         assert_eq!(words(&held.look(false).unwrap()[&name]), [0xff, 0b11, 0]);
         assert_eq!(words(&held.look(true).unwrap()[&name]), [0xff, 0b11, 0]);
         assert_eq!(words(&held.look(false).unwrap()[&name]), [0xff, 0, 0]);
 
-        // Half of it leaves, and one page of that comes back and is seen before it is walked.
+        // Half of it is dropped; then one of those pages comes back and is seen before the next
+        // walk.
         shared.0.lock().unwrap().files[0].pages = 4;
         assert_eq!(words(&held.look(true).unwrap()[&name]), [0xf, 0, 0xf0]);
         shared.0.lock().unwrap().files[0].read = 1 << 5;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of the files of a budget: their pages, in memory and out of it.
+//! The known files of a budget: their pages, present and absent.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -13,56 +13,56 @@ use crate::pagecache::{
     Accesses, Block, CacheKind, CacheSink, Folios, Inode, Key, Leaf, SuperBlock,
 };
 
-/// A page that did not go (dirty, mapped, locked) is retried after this many looks.
+/// A page that could not be dropped (dirty, mapped, locked) is retried after this many looks.
 const STUCK_LOOKS: u32 = 16;
 
-/// Pages that left are remembered for this many looks.
+/// Pages that are no longer present are remembered for this many looks.
 const KNOWN_LOOKS: u32 = 256;
 
-/// What is known of files.
+/// Everything known about the files.
 #[derive(Default)]
 pub(super) struct Known {
     /// Kernfs ids of the cgroups.
     pub owned: HashSet<u64>,
-    /// By a name that stays the same while no page is in memory.
+    /// Files by a name that stays the same while none of their pages is present.
     pub files: BTreeMap<u64, CachedFile>,
     pub names: HashMap<Key, u64>,
-    /// Inodes of which nothing belongs to the cgroup.
+    /// Inodes without any page that belongs to the cgroup.
     pub strangers: HashSet<Key>,
     look: u32,
-    /// The file being shown, and whether anything of it belongs to the cgroup.
+    /// The file being shown, if any of its pages belongs to the cgroup.
     shown: Option<u64>,
 }
 
-/// A file, also while nothing of it is in memory.
+/// A file, kept even while none of its pages is present.
 pub(super) struct CachedFile {
     pub inode: Inode,
     pub on: Arc<SuperBlock>,
-    /// By index of their first page / 512.
+    /// Tables by index of their first page / 512.
     pub tables: BTreeMap<u64, Table>,
 }
 
-/// 512 pages.
+/// The state of 512 pages.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Table {
-    /// In memory at the last look.
+    /// Present at the last look.
     present: PageSet,
-    /// Dirty then, or being written.
+    /// Dirty or under writeback at the last look.
     unclean: PageSet,
-    /// Part of a large folio that begins before.
+    /// Pages of a large folio other than its first.
     tail: PageSet,
-    /// In memory at some look.
+    /// Present at some look.
     known: PageSet,
     /// Dropped since the last look.
     dropped: PageSet,
-    /// Did not go when asked to.
+    /// Could not be dropped when this was tried.
     stuck: PageSet,
-    /// The last look that found any of them.
+    /// The last look that found any of the pages.
     look: u32,
 }
 
 impl Known {
-    /// Before a look: what it finds is there. Returns the inodes that are known.
+    /// Begins a look: forgets which pages were present. Returns the addresses of the known inodes.
     pub fn begin(&mut self, look: u32) -> Vec<u64> {
         self.look = look;
         self.names.clear();
@@ -102,7 +102,7 @@ impl CacheSink for Known {
         let Some(name) = self.shown.take().filter(|_| !valid) else {
             return;
         };
-        // It became another inode: what was shown belongs to nobody.
+        // It became another inode, so what was shown belongs to nobody.
         self.names.remove(&inode.key());
         self.files.remove(&name);
     }
@@ -113,7 +113,7 @@ impl CachedFile {
         self.inode.block(index)
     }
 
-    /// Before it is walked: what that finds is there.
+    /// Forgets which pages are present, before a walk finds them again.
     pub fn forget_presence(&mut self) {
         for table in self.tables.values_mut() {
             table.present = PageSet::NONE;
@@ -134,7 +134,7 @@ impl CachedFile {
     }
 
     fn found(&mut self, leaf: &Leaf, look: u32) {
-        // A bit of a leaf above the last level stands for more than one page.
+        // A bit of a leaf above the last level represents more than one page.
         let bit_pages = 1u64 << leaf.shift();
         let unclean = leaf.unclean();
         for bit in (0..64).filter(|bit| leaf.present >> bit & 1 == 1) {
@@ -166,7 +166,7 @@ impl CachedFile {
         seen.collect()
     }
 
-    /// What is known of a table, with what was accessed `since` the last look that counted.
+    /// The state of a table, with the pages accessed `since` the last look that counted.
     pub fn seen_table(&self, index: u64, table: &Table, since: PageSet) -> Seen {
         let present = table.present();
         Seen {
@@ -184,7 +184,7 @@ impl CachedFile {
         }
     }
 
-    /// The folios of some pages, as runs.
+    /// Extends runs of pages to whole folios.
     pub fn whole(&self, runs: &[Range<u64>]) -> Vec<Range<u64>> {
         let mut sets: BTreeMap<u64, PageSet> = BTreeMap::new();
         for (index, pages) in runs.iter().cloned().flat_map(by_table) {
@@ -200,7 +200,7 @@ impl CachedFile {
         whole.collect()
     }
 
-    /// A run was asked to go, and this many of its bytes are no longer present.
+    /// Notes that dropping a run was tried, after which this many of its bytes were gone.
     pub fn tried(&mut self, run: &Range<u64>, gone_bytes: u64) {
         let went = gone_bytes >= (run.end - run.start) * PAGE_BYTES;
         for (index, pages) in by_table(run.clone()) {
@@ -214,7 +214,8 @@ impl CachedFile {
 }
 
 impl Table {
-    /// These pages, with all of each large folio that holds one of them: it stays or goes as one.
+    /// These pages, extended to each large folio that contains one of them: it stays or goes as a
+    /// whole.
     pub fn whole(&self, pages: PageSet) -> PageSet {
         let mut whole = pages;
         for tails in self.tail.runs() {
@@ -231,7 +232,7 @@ impl Table {
     }
 }
 
-/// The parts of a run of pages, by index of the first page / 512.
+/// Splits a run of pages by table (index of the first page / 512).
 pub(super) fn by_table(pages: Range<u64>) -> impl Iterator<Item = (u64, PageSet)> {
     const SIZE: u64 = PAGES_PER_TABLE as u64;
     let tables = pages.start / SIZE..pages.end.div_ceil(SIZE);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything the table is made of, gathered once: files below roots, and system calls behind a
-//! trait, so that tests can be any machine.
+//! The facts behind the table, gathered once: files below roots, and system calls behind a trait,
+//! so that tests can simulate any machine.
 
 use crate::access::AccessError;
 use crate::cgroup::{CgroupError, Hierarchy, Layout, Mounts};
@@ -18,7 +18,7 @@ use crate::swap::{SwapArea, ZramStat};
 
 use super::version::KernelVersion;
 
-/// A system call that may not exist.
+/// A system call that the kernel may lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syscall {
     /// `pidfd_open`, 5.3.
@@ -31,29 +31,29 @@ pub enum Syscall {
     Bpf,
 }
 
-/// What is known of the walker once it has been loaded.
+/// Facts about the page-table walker, known once it has been loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WalkerFacts {
-    /// Which entry point this kernel takes.
+    /// Which entry point the kernel accepted.
     pub flavour: String,
     /// Levels of the page tables.
     pub levels: u32,
 }
 
-/// What has to be tried rather than read.
+/// Facts that have to be found by trying rather than reading.
 pub trait Calls {
-    /// The architecture as Rust names it: `x86_64`.
+    /// The architecture by its Rust name, such as `x86_64`.
     fn arch(&self) -> &'static str;
-    /// The size of its pages, in bytes.
+    /// The page size, in bytes.
     fn page_bytes(&self) -> u64;
-    /// Whether the kernel knows the call.
+    /// Whether the kernel has the call.
     fn has(&self, call: Syscall) -> bool;
     /// Loads the page-table walker and releases it.
     fn load_walker(&self) -> Result<WalkerFacts, AccessError>;
-    /// Attaches the programs on page faults and releases them.
+    /// Attaches the page-fault programs and releases them.
     fn load_faults(&self) -> Result<(), AccessError>;
-    /// Loads the walker of the page cache and the programs that trace accesses, and releases them:
-    /// where accesses were traced.
+    /// Loads the page-cache walker and the access-tracing programs, and releases them. Returns the
+    /// hooks where accesses were traced.
     fn load_page_cache(&self) -> Result<Vec<&'static Hook>, AccessError>;
 }
 
@@ -73,7 +73,7 @@ impl Calls for LiveCalls {
     fn has(&self, call: Syscall) -> bool {
         match call {
             Syscall::PidfdOpen => answers(libc::SYS_pidfd_open, [-1, 0, 0, 0, 0]),
-            // An empty vector and no process: anything but ENOSYS will do.
+            // An empty vector and no process: any result but ENOSYS means the call exists.
             Syscall::ProcessMadvise => {
                 let advice = libc::c_long::from(libc::MADV_PAGEOUT);
                 answers(libc::SYS_process_madvise, [-1, 0, 0, advice, 0])
@@ -101,16 +101,16 @@ impl Calls for LiveCalls {
     }
 }
 
-/// Makes a call with arguments that it refuses: does the kernel know it at all?
+/// Whether the kernel has a call, tested with arguments it rejects.
 fn answers(number: libc::c_long, arguments: [libc::c_long; 5]) -> bool {
     let [a, b, c, d, e] = arguments;
-    // SAFETY: only calls that reject these arguments (an invalid descriptor or command) before
-    // they look at any memory are passed here.
+    // SAFETY: callers pass only calls that reject these arguments (an invalid descriptor or
+    // command) before they access any memory.
     let result = unsafe { libc::syscall(number, a, b, c, d, e) };
     result >= 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
 }
 
-/// `PAGEMAP_SCAN` of an empty range of our own.
+/// Tries `PAGEMAP_SCAN` on an empty range of our own.
 fn has_pagemap_scan() -> bool {
     /// `struct pm_scan_arg`: twelve 64-bit words, the first its size.
     type ScanArg = [u64; 12];
@@ -119,8 +119,8 @@ fn has_pagemap_scan() -> bool {
         arg[0] = size_of::<ScanArg>() as u64;
         // _IOWR('f', 16, struct pm_scan_arg)
         let request = (3u64 << 30) | ((size_of::<ScanArg>() as u64) << 16) | (0x66 << 8) | 16;
-        // SAFETY: the argument is a valid structure of the size that the request names; the range
-        // 0..0 is empty and no output is asked for.
+        // SAFETY: the argument is a valid structure of the size encoded in the request; the range
+        // 0..0 is empty and no output is requested.
         unsafe { libc::ioctl(fd, request as _, arg.as_mut_ptr()) >= 0 }
     })
 }
@@ -130,7 +130,7 @@ fn on_own_pagemap(call: impl FnOnce(libc::c_int) -> bool) -> bool {
     std::fs::File::open("/proc/self/pagemap").is_ok_and(|file| call(file.as_raw_fd()))
 }
 
-/// A machine to ask.
+/// A machine to examine.
 pub struct System {
     /// Its files.
     pub roots: Roots,
@@ -167,8 +167,8 @@ const CAPABILITIES: [(u32, &str); 6] = [
 ];
 
 impl Privileges {
-    /// Whether a capability is held. `CAP_SYS_ADMIN` stands for `CAP_BPF` and `CAP_PERFMON`, which
-    /// were split from it in 5.8.
+    /// Whether a capability is effective. `CAP_SYS_ADMIN` includes `CAP_BPF` and `CAP_PERFMON`,
+    /// which were split from it in 5.8.
     pub fn has(self, name: &str) -> bool {
         let bit = |name: &str| {
             CAPABILITIES
@@ -180,7 +180,7 @@ impl Privileges {
         held(name) || (matches!(name, "CAP_BPF" | "CAP_PERFMON") && held("CAP_SYS_ADMIN"))
     }
 
-    /// Those of `names` that are not held.
+    /// Those of `names` that are missing.
     pub fn missing(self, names: &[&'static str]) -> Vec<&'static str> {
         names
             .iter()
@@ -206,7 +206,6 @@ impl Privileges {
     }
 }
 
-/// All facts.
 pub(crate) struct Facts {
     pub release: String,
     pub version: Option<KernelVersion>,
@@ -233,14 +232,14 @@ pub(crate) struct Facts {
     pub thp: Option<String>,
     pub has_clear_refs: bool,
     pub damon: Availability,
-    /// The cgroup of a page of physical memory can be read.
+    /// Whether the cgroup of a physical page can be read.
     pub has_frame_owners: bool,
-    /// What the running monitors watch: `paddr`, `vaddr`, `fvaddr`.
+    /// Operation sets of the running monitors: `paddr`, `vaddr`, `fvaddr`.
     pub damon_operations: Vec<String>,
     pub lru_gen: Result<Option<Features>, FileError>,
     pub lru_gen_debugfs: bool,
     pub debugfs_mounted: bool,
-    /// `memory.reclaim` of the hierarchy that accounts memory.
+    /// Whether the hierarchy that accounts memory has `memory.reclaim`.
     pub has_memory_reclaim: bool,
 }
 
@@ -319,13 +318,13 @@ fn sys_text(roots: &Roots, path: &str) -> Option<String> {
     error::read(&roots.sys.join(path)).ok()
 }
 
-/// The word in brackets of `always [madvise] never`.
+/// Returns the bracketed word in text like `always [madvise] never`.
 fn bracketed(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
 }
 
-/// The root has the file since 5.19 as well as every cgroup.
+/// Since 5.19 the root cgroup has the file, as does every other cgroup.
 fn has_memory_reclaim(hierarchy: &Hierarchy) -> bool {
     let at = |dir: &std::path::Path| dir.join("memory.reclaim").exists();
     at(&hierarchy.root)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel and what it lets us do.
+//! Rows about the kernel and what it permits.
 
 use super::facts::{Facts, Syscall};
 use super::row::{Capability, Group, State};

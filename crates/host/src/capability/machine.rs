@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory, cgroups, swap, pressure, and other users of accessed bits.
+//! Memory, cgroups, swap, pressure, KVM guests, and other users of accessed bits.
 
 use agewise_policy::units::bytes_text;
 
@@ -21,7 +21,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
     lines
 }
 
-/// Said only where there are some.
+/// `None` if there are no guests.
 fn guests(facts: &Facts) -> Option<Capability> {
     let pids: Vec<_> = facts.guest_hosts.iter().map(u32::to_string).collect();
     if pids.is_empty() {
@@ -157,7 +157,7 @@ fn thp(facts: &Facts) -> Capability {
     .since("2.6.38")
 }
 
-/// Accessed bits have no owner: a program that clears them takes them from all others.
+/// Accessed bits have no owner: a program that clears them hides accesses from all others.
 fn accessed_bits(facts: &Facts) -> Capability {
     let name = "accessed_bits";
     let shared = |found: String, advice: &str| line(name, State::Limited, found).advise(advice);

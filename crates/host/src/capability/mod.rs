@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this kernel, this cgroup layout and these privileges allow: one table.
+//! What the kernel, the cgroup layout and the privileges of this process allow, in one table.
 //!
-//! Everything that differs between machines is found out here, by looking and by trying, and each
-//! line says what was found, since which kernel it exists, and what to do when it is missing.
+//! Everything that differs between machines is found out here, by looking and by trying. Each row
+//! states what was found, since which kernel version it exists, and what to do if it is missing.
 
 pub(crate) mod facts;
 mod kernel;
@@ -25,13 +25,13 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Finds out what this machine can do. Some things have to be tried: the page-table walker is
-    /// loaded (some 0.1 s), and if nobody uses DAMON, a monitor is set up that is never started.
-    /// Both are gone again when this returns.
+    /// loaded (about 0.1 s), and if nobody uses DAMON, a monitor is set up but never started. Both
+    /// are removed before this returns.
     pub fn of_this_machine() -> Self {
         Self::probe(&System::default())
     }
 
-    /// Finds out what `system` can do.
+    /// Finds out what `system` supports.
     pub fn probe(system: &System) -> Self {
         let facts = facts::Facts::gather(system);
         let mut lines = kernel::lines(&facts);
@@ -43,24 +43,24 @@ impl Capabilities {
         Self { lines }
     }
 
-    /// All lines, by group.
+    /// All rows, by group.
     pub fn lines(&self) -> &[Capability] {
         &self.lines
     }
 
-    /// One line.
+    /// The row with this name.
     pub fn get(&self, group: Group, name: &str) -> Option<&Capability> {
         self.lines
             .iter()
             .find(|line| line.group == group && line.name == name)
     }
 
-    /// The access source used unless another is asked for; `None` when nothing can be observed.
+    /// The access source used by default; `None` if nothing can be observed.
     pub fn source(&self) -> Option<&Capability> {
         self.chosen(Group::Source)
     }
 
-    /// The mover used unless another is asked for; `None` when nothing can be moved.
+    /// The mover used by default; `None` if nothing can be moved.
     pub fn mover(&self) -> Option<&Capability> {
         self.chosen(Group::Mover)
     }
@@ -72,7 +72,7 @@ impl Capabilities {
     }
 }
 
-/// Marks the first of `preference` that can be used.
+/// Marks the first usable row of `preference` as chosen.
 fn choose(lines: &mut [Capability], group: Group, preference: &[&str]) {
     for name in preference {
         let line = lines

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ways to move memory.
+//! Rows for the ways to move memory.
 
 use super::facts::{Facts, Syscall};
 use super::row::{Capability, Group, State};
 use crate::cgroup::Version;
 use crate::damon::Availability;
 
-/// The default: the first that works.
+/// Movers by preference: the first usable one is the default.
 pub(super) const PREFERENCE: [&str; 1] = ["pageout"];
 
 pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
@@ -24,7 +24,7 @@ fn line(name: &'static str, state: State, found: impl Into<String>) -> Capabilit
     Capability::new(Group::Mover, name, state, found)
 }
 
-/// `None` when process_madvise can be used on other processes.
+/// Why process_madvise cannot be used on other processes; `None` if it can.
 fn madvise_obstacle(facts: &Facts, name: &'static str) -> Option<Capability> {
     if !facts.has(Syscall::ProcessMadvise) || !facts.has(Syscall::PidfdOpen) {
         let found = "the kernel cannot advise on memory of other processes";

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One row of the table of capabilities.
+//! One row of the capability table.
 
 use serde::Serialize;
 
-/// What a capability belongs to.
+/// The group a row belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
-    /// What kernel this is, and what it lets us do.
+    /// The kernel and what it permits.
     Kernel,
     /// Memory, cgroups, swap, pressure.
     Machine,
-    /// Ways to learn what is accessed.
+    /// Ways to observe accesses.
     Source,
     /// Ways to move memory.
     Mover,
 }
 
 impl Group {
-    /// All groups in the order of reports.
+    /// All groups in report order.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Machine, Self::Source, Self::Mover];
 
     /// The name in JSON and CSV.
@@ -32,13 +32,13 @@ impl Group {
     }
 }
 
-/// How far something is available.
+/// How far a capability is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// It works.
     Available,
-    /// It works in part; `found` says which.
+    /// It works partly; `found` explains.
     Limited,
     /// It does not work here.
     Missing,
@@ -55,22 +55,22 @@ impl State {
     }
 }
 
-/// One line of the table.
+/// One row of the capability table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capability {
-    /// What it belongs to.
+    /// The group it belongs to.
     pub group: Group,
     /// Its name, unique within the group.
     pub name: &'static str,
     /// Whether it can be used.
     pub state: State,
-    /// Whether agewise uses it when nothing else is asked for.
+    /// Whether agewise uses it by default.
     pub chosen: bool,
-    /// The first kernel version that has it, for what depends on one.
+    /// The first kernel version that has it, if it depends on the version.
     pub since: Option<&'static str>,
     /// What was found, or why it is not available.
     pub found: String,
-    /// What to do about it, when something can be done.
+    /// What can be done about it, if anything.
     pub advice: Option<String>,
 }
 
@@ -98,7 +98,7 @@ impl Capability {
         self
     }
 
-    /// Advice is given where something is not fully there.
+    /// Sets the advice, unless the capability is fully available.
     pub(crate) fn advise(mut self, advice: impl Into<String>) -> Self {
         if self.state != State::Available {
             self.advice = Some(advice.into());
@@ -106,7 +106,7 @@ impl Capability {
         self
     }
 
-    /// Whether it can be used at all.
+    /// Whether it can be used at least partly.
     pub fn is_usable(&self) -> bool {
         self.state != State::Missing
     }

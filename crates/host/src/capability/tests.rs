@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The table of machines that are not here: old, locked down, unprivileged, with every layout.
+//! The table on machines other than this one: old, locked down, unprivileged, with every cgroup
+//! layout.
 
 use std::fs;
 use std::path::Path;
@@ -11,13 +12,13 @@ use crate::root::Roots;
 
 mod damon;
 
-/// A kernel that knows some calls.
+/// A kernel that has only some system calls.
 struct FakeCalls {
     arch: &'static str,
     page_bytes: u64,
     calls: Vec<Syscall>,
     walker: fn() -> Result<WalkerFacts, AccessError>,
-    /// Places where accesses to the page cache are met that this kernel lacks.
+    /// Hooks on page-cache accesses that this kernel lacks.
     lacks: &'static [&'static str],
 }
 
@@ -38,7 +39,7 @@ impl Calls for FakeCalls {
         (self.walker)()
     }
 
-    // What refuses the walker refuses these.
+    // A kernel that rejects the walker rejects these too.
     fn load_faults(&self) -> Result<(), AccessError> {
         (self.walker)().map(drop)
     }
@@ -54,7 +55,7 @@ struct Fake {
 }
 
 impl Fake {
-    /// A machine of today, root, hybrid cgroups as most things can be seen there, zram swap.
+    /// A modern machine: root, zram swap, and hybrid cgroups, since they show the most.
     fn modern() -> Self {
         use Syscall::*;
         let walker = || {
@@ -284,7 +285,7 @@ fn some_capabilities_are_enough_and_the_missing_ones_are_named() {
     assert_eq!(privileges.found, "uid 990, without CAP_SYS_PTRACE");
     assert_eq!(state(&table, Group::Mover, "pageout"), State::Limited);
 
-    // Before 5.8 there was one capability for all of it.
+    // Before 5.8 a single capability covered all of it.
     let fake = Fake::modern();
     fake.privileged(990, bit(21));
     assert_eq!(state(&fake.table(), Group::Kernel, "bpf"), State::Available);

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Versions of the kernel.
+//! Kernel versions.
 
 use std::fmt;
 
 /// Major and minor number. Distributions backport features, so a version is only a hint for
-/// messages; what counts is whether a feature exists.
+/// messages; what matters is whether a feature exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KernelVersion {
-    /// The first number.
+    /// The major number.
     pub major: u32,
-    /// The second number.
+    /// The minor number.
     pub minor: u32,
 }
 
 impl KernelVersion {
-    /// From `uname -r`: `6.18.44-custom`, `5.10-rc1`.
+    /// Parses the output of `uname -r`: `6.18.44-custom`, `5.10-rc1`.
     pub fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());
         let major = numbers.next()?.parse().ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which cgroup hierarchy accounts memory on this machine, found in `/proc/self/mountinfo`.
+//! Finds the cgroup hierarchy that accounts memory, in `/proc/self/mountinfo`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -23,18 +23,18 @@ pub enum Version {
 /// How cgroups are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
-    /// Nothing is mounted.
+    /// No cgroup hierarchy is mounted.
     None,
     /// Only v1 hierarchies.
     V1,
     /// Only v2.
     V2,
-    /// v2 next to v1 hierarchies: a controller works in one of the two.
+    /// v2 along with v1 hierarchies: each controller works in only one of the two.
     Hybrid,
 }
 
 impl Layout {
-    /// The word used in reports.
+    /// The name used in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -49,10 +49,10 @@ impl Layout {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
     version: Version,
-    /// The cgroup that is visible at the mount point, `/` unless a container sees a part only.
+    /// The cgroup at the mount point: `/`, unless a container sees only a part.
     subtree: PathBuf,
     point: PathBuf,
-    /// v1 controllers.
+    /// The v1 controllers.
     controllers: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ struct Mount {
 pub struct Mounts(Vec<Mount>);
 
 impl Mounts {
-    /// Reads `/proc/self/mountinfo`.
+    /// Reads the cgroup mounts from `/proc/self/mountinfo`.
     pub fn read(root: &ProcRoot) -> Result<Self, CgroupError> {
         let text = error::read_bytes(&root.join("self/mountinfo"))?;
         Ok(Self::parse(&text))
@@ -72,7 +72,7 @@ impl Mounts {
         Self(lines.filter_map(parse_mount).collect())
     }
 
-    /// How cgroups are mounted.
+    /// The layout of the mounts.
     pub fn layout(&self) -> Layout {
         let has = |version| self.0.iter().any(|m| m.version == version);
         match (has(Version::V1), has(Version::V2)) {
@@ -83,7 +83,7 @@ impl Mounts {
         }
     }
 
-    /// The v2 hierarchy, with or without a memory controller (it always has `memory.pressure` where
+    /// The v2 hierarchy, with or without a memory controller (it always has `memory.pressure` if
     /// the kernel has PSI).
     pub fn unified(&self) -> Option<Hierarchy> {
         self.0
@@ -92,7 +92,7 @@ impl Mounts {
             .map(Hierarchy::from_mount)
     }
 
-    /// Where the v1 hierarchy of a controller is mounted.
+    /// The mount point of a v1 controller's hierarchy.
     pub fn controller_dir(&self, name: &str) -> Option<PathBuf> {
         let mount = self
             .0
@@ -101,7 +101,8 @@ impl Mounts {
         mount.map(|mount| mount.point.clone())
     }
 
-    /// The hierarchy that accounts memory: v1 if mounted there, else v2 if the controller is in it.
+    /// The hierarchy that accounts memory: v1 if mounted there, otherwise v2 if it has the
+    /// controller.
     pub fn memory(&self) -> Result<Hierarchy, CgroupError> {
         let v1 = self
             .0
@@ -124,7 +125,7 @@ impl Mounts {
     }
 }
 
-/// One line of mountinfo (proc(5)): optional fields end with a lone dash.
+/// Parses a line of mountinfo (proc(5)); the optional fields end with a lone dash.
 fn parse_mount(line: &[u8]) -> Option<Mount> {
     const DASH: &[u8] = b" - ";
     let dash = line.windows(DASH.len()).position(|part| part == DASH)?;
@@ -152,24 +153,24 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     })
 }
 
-/// The hierarchy memory is accounted in.
+/// The hierarchy that accounts memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Which interface its files have.
+    /// The interface of its files.
     pub version: Version,
     /// Where it is mounted.
     pub root: PathBuf,
-    /// The cgroup at the mount point, as `/proc/PID/cgroup` would name it.
+    /// The cgroup at the mount point, as named in `/proc/PID/cgroup`.
     subtree: PathBuf,
 }
 
 impl Hierarchy {
-    /// The hierarchy of this machine that accounts memory.
+    /// Finds the hierarchy of this machine that accounts memory.
     pub fn discover(root: &ProcRoot) -> Result<Self, CgroupError> {
         Mounts::read(root)?.memory()
     }
 
-    /// A hierarchy at a given place, for trees that are mounted nowhere (tests, another root).
+    /// A hierarchy at a given path, for trees that are not mounted (tests, another root).
     pub fn at(version: Version, root: impl Into<PathBuf>) -> Self {
         Self {
             version,
@@ -186,7 +187,7 @@ impl Hierarchy {
         }
     }
 
-    /// Turns what a user gave into a path below the hierarchy, beginning with `/`: accepts a path
+    /// Converts user input into a path below the hierarchy that starts with `/`. Accepts a path
     /// below the mount point (`/sys/fs/cgroup/memory/web`) and one relative to it (`web`, `/web`).
     pub fn resolve(&self, given: impl AsRef<Path>) -> Result<PathBuf, CgroupError> {
         let path = given.as_ref();
@@ -196,7 +197,7 @@ impl Hierarchy {
         };
         let inner = match path.strip_prefix(&self.root) {
             Ok(inner) => inner,
-            // Below the usual place of all hierarchies, but not in this one.
+            // Below the usual mount point of all hierarchies, but not in this one.
             Err(_) if path.starts_with("/sys/fs/cgroup") => return Err(outside()),
             Err(_) => path,
         };
@@ -211,8 +212,8 @@ impl Hierarchy {
         Ok(clean)
     }
 
-    /// Where a process is in this hierarchy, from its memberships; `None` if it is in a part that
-    /// is not visible here.
+    /// The path of a process in this hierarchy, from its memberships; `None` if that part is not
+    /// visible here.
     pub fn path_of(&self, memberships: &[Membership]) -> Option<PathBuf> {
         let membership = memberships.iter().find(|m| match self.version {
             Version::V1 => m.controllers.iter().any(|c| c == "memory"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory cgroups, v1 and v2, through their files. A cgroup is held by path and inode: one that was
-//! removed and made again under the same name is another one, and is reported as such.
+//! Memory cgroups, v1 and v2, accessed through their files. A cgroup is identified by path and
+//! inode: one that was removed and recreated under the same name is reported as a different one.
 
 mod hierarchy;
 pub mod name;
@@ -37,7 +37,7 @@ pub enum CgroupError {
         /// What is mounted.
         layout: Layout,
     },
-    /// There is no such cgroup.
+    /// No such cgroup exists.
     #[error("no cgroup {path} below {}: `ls` there shows what exists", root.display())]
     NotFound {
         /// The path below the hierarchy.
@@ -45,27 +45,27 @@ pub enum CgroupError {
         /// The mount point.
         root: PathBuf,
     },
-    /// The path does not lie in the hierarchy.
+    /// The path is outside the hierarchy.
     #[error("{given} is not below {}, the hierarchy that accounts memory", root.display())]
     Outside {
-        /// What was given.
+        /// The path as given.
         given: String,
         /// The mount point.
         root: PathBuf,
     },
-    /// It existed and has been removed.
+    /// The cgroup existed and has been removed.
     #[error("cgroup {path} has been removed")]
     Gone {
         /// The path below the hierarchy.
         path: String,
     },
-    /// It was removed and another one made in its place.
+    /// The cgroup was removed and another one created in its place.
     #[error("cgroup {path} has been removed and recreated: the current one is a different cgroup")]
     Recreated {
         /// The path below the hierarchy.
         path: String,
     },
-    /// Cgroups made below it have no limits of memory.
+    /// The cgroup does not enable the memory controller for its children.
     #[error(
         "cgroup {path} does not pass the memory controller down: write +memory to its \
          cgroup.subtree_control, or start agewise in a cgroup of its own (systemd-run --scope)"
@@ -74,19 +74,19 @@ pub enum CgroupError {
         /// The path below the hierarchy.
         path: String,
     },
-    /// A threaded v2 cgroup holds threads, whose memory belongs to the cgroup above.
+    /// A threaded v2 cgroup contains threads, whose memory belongs to a cgroup above.
     #[error("cgroup {path} is threaded: memory belongs to its domain, the nearest cgroup above")]
     Threaded {
         /// The path below the hierarchy.
         path: String,
     },
-    /// One of its files could not be read or understood.
+    /// A file of the cgroup could not be read or parsed.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl CgroupError {
-    /// The cgroup no longer exists: a scan over many skips it.
+    /// Whether the cgroup no longer exists. A scan over many cgroups skips it.
     pub fn is_gone(&self) -> bool {
         matches!(
             self,
@@ -98,15 +98,15 @@ impl CgroupError {
 /// The limits set on a cgroup; `None` if there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Above it the OOM killer acts (`memory.max`, v1 `memory.limit_in_bytes`).
+    /// The OOM killer acts above it (`memory.max`, v1 `memory.limit_in_bytes`).
     pub max_bytes: Option<u64>,
-    /// Above it allocations are throttled (`memory.high`; v2 only).
+    /// Allocations are throttled above it (`memory.high`; v2 only).
     pub high_bytes: Option<u64>,
-    /// Reclaimed only when nothing else is left (`memory.low`; v2 only), 0 without.
+    /// Reclaimed only if nothing else is left (`memory.low`; v2 only); 0 if not set.
     pub low_bytes: u64,
-    /// Never reclaimed (`memory.min`; v2 only), 0 without.
+    /// Never reclaimed (`memory.min`; v2 only); 0 if not set.
     pub min_bytes: u64,
-    /// Limit of swap (`memory.swap.max`; v2 only; 0 forbids swapping).
+    /// Swap limit (`memory.swap.max`; v2 only; 0 forbids swapping).
     pub swap_max_bytes: Option<u64>,
 }
 
@@ -119,8 +119,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Opens a cgroup by what a user gave (see [`Hierarchy::resolve`]): its path, or else the text
-    /// that stands for it in reports ([`name`](Self::name)).
+    /// Opens a cgroup from user input (see [`Hierarchy::resolve`]): its path, or the text that
+    /// represents it in reports ([`name`](Self::name)).
     pub fn open(hierarchy: &Hierarchy, given: impl AsRef<Path>) -> Result<Self, CgroupError> {
         let given = given.as_ref();
         let path = hierarchy.resolve(given)?;
@@ -145,7 +145,7 @@ impl Cgroup {
         }
     }
 
-    /// The cgroup a process is charged to; `None` if it is not visible from here.
+    /// Opens the cgroup a process is charged to; `None` if it is not visible from here.
     pub fn of_process(
         hierarchy: &Hierarchy,
         process: &Process,
@@ -161,12 +161,12 @@ impl Cgroup {
         &self.path
     }
 
-    /// The path as text, different for every path; see [`name::text`].
+    /// The path as text, unique for every path; see [`name::text`].
     pub fn name(&self) -> String {
         name::text(&self.path)
     }
 
-    /// The hierarchy it is in.
+    /// The hierarchy it belongs to.
     pub fn hierarchy(&self) -> &Hierarchy {
         &self.hierarchy
     }
@@ -176,8 +176,8 @@ impl Cgroup {
         self.hierarchy.dir(&self.path)
     }
 
-    /// The inode of its directory: the kernel's cgroup id since 5.5. Unlike the path it is not used
-    /// again for another cgroup.
+    /// The inode of its directory, which is the kernel's cgroup id since 5.5. Unlike the path it is
+    /// not reused for another cgroup.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -187,7 +187,7 @@ impl Cgroup {
         self.path == Path::new("/")
     }
 
-    /// Ok while the very cgroup that was opened exists.
+    /// Checks that the cgroup that was opened still exists.
     pub fn check(&self) -> Result<(), CgroupError> {
         match inode(&self.dir())? {
             Some(id) if id == self.id => Ok(()),
@@ -196,8 +196,8 @@ impl Cgroup {
         }
     }
 
-    /// The pids of its processes, ascending, each once. With `descendants` those of the cgroups
-    /// below as well, up to the limits of the tree listing.
+    /// The pids of its processes, ascending, without duplicates. With `descendants`, includes the
+    /// cgroups below, within the default limits of the tree listing.
     pub fn procs(&self, descendants: bool) -> Result<Vec<u32>, CgroupError> {
         let mut pids = self.ids("cgroup.procs")?;
         if descendants {
@@ -223,7 +223,7 @@ impl Cgroup {
         })
     }
 
-    /// Memory charged to it and the cgroups below. The root of v2 has no such file: `None`.
+    /// Memory charged to it and the cgroups below. `None` for the v2 root, which has no such file.
     pub fn usage_bytes(&self) -> Result<Option<u64>, CgroupError> {
         self.number(self.usage_file())
     }
@@ -235,7 +235,7 @@ impl Cgroup {
         }
     }
 
-    /// Memory in swap charged to it; `None` where swap is not accounted.
+    /// Swap charged to it; `None` if swap is not accounted.
     pub fn swap_bytes(&self) -> Result<Option<u64>, CgroupError> {
         match self.hierarchy.version {
             Version::V1 => Ok(self.stat()?.swap_bytes),
@@ -250,9 +250,9 @@ impl Cgroup {
         Ok(MemoryStat::parse(self.hierarchy.version, &path, &text)?)
     }
 
-    /// The limits set on the cgroup itself (those above it bind as well).
+    /// The limits set on the cgroup itself (those of its ancestors apply as well).
     pub fn limits(&self) -> Result<Limits, CgroupError> {
-        // v1 says "no limit" by the largest multiple of the page size, v2 by a word.
+        // v1 represents "no limit" by the largest multiple of the page size, v2 by the word `max`.
         const V1_NO_LIMIT: u64 = 0x7fff_ffff_ffff_0000;
         let bounded = |n: Option<u64>| n.filter(|&n| n < V1_NO_LIMIT);
         Ok(match self.hierarchy.version {
@@ -270,7 +270,7 @@ impl Cgroup {
         })
     }
 
-    /// How often its memory ran into a limit of its own: `memory.failcnt` (v1), `high` and `max` of
+    /// How often its memory hit its own limit: `memory.failcnt` (v1), `high` and `max` of
     /// `memory.events` (v2). `None` if there is no such file.
     pub fn limit_hits(&self) -> Result<Option<u64>, CgroupError> {
         if self.hierarchy.version == Version::V1 {
@@ -279,7 +279,7 @@ impl Cgroup {
         self.events("memory.events", &["high", "max"])
     }
 
-    /// Its processes that the kernel killed because memory ran out, here or below its limit:
+    /// How many of its processes the kernel killed because memory ran out, here or below its limit:
     /// `oom_kill` of `memory.oom_control` (v1) and `memory.events` (v2). `None` if there is no such
     /// file.
     pub fn oom_kills(&self) -> Result<Option<u64>, CgroupError> {
@@ -290,7 +290,7 @@ impl Cgroup {
         self.events(file, &["oom_kill"])
     }
 
-    /// The sum of some counts of a file of names and counts.
+    /// Sums some counters in a file of names and counts.
     fn events(&self, file: &str, names: &[&str]) -> Result<Option<u64>, CgroupError> {
         let path = self.dir().join(file);
         let Some(text) = error::read_optional(&path)? else {
@@ -315,9 +315,9 @@ impl Cgroup {
         self.dir().join("memory.reclaim").exists()
     }
 
-    /// Asks the kernel to reclaim `bytes` by its own choice (`memory.reclaim`, v2 since Linux
-    /// 5.19). Without `anon` only page cache may go (`swappiness=0`, since 6.8). False: it
-    /// reclaimed less.
+    /// Asks the kernel to reclaim `bytes`, from pages of its own choice (`memory.reclaim`, v2 since
+    /// Linux 5.19). Without `anon`, only page cache may be reclaimed (`swappiness=0`, since 6.8).
+    /// Returns false if it reclaimed less.
     pub fn reclaim(&self, bytes: u64, anon: bool) -> Result<bool, CgroupError> {
         self.check()?;
         let text = match anon {
@@ -331,12 +331,12 @@ impl Cgroup {
         }
     }
 
-    /// All cgroups below it, not itself.
+    /// Lists all cgroups below it, without itself.
     pub fn descendants(&self, limits: TreeLimits) -> Result<Listing, CgroupError> {
         tree::descendants(self, limits)
     }
 
-    /// A protection: the word `max` means "all of it".
+    /// Reads a protection, where the word `max` means "all of it".
     fn protection(&self, file: &str) -> Result<u64, CgroupError> {
         match error::read_optional(&self.dir().join(file))? {
             Some(text) if text.trim() == "max" => Ok(u64::MAX),
@@ -344,8 +344,8 @@ impl Cgroup {
         }
     }
 
-    /// A file with a number or the word `max`; `None` for the word or when there is no such file
-    /// although the cgroup exists.
+    /// Reads a file that contains a number or the word `max`. `None` for `max`, or if the cgroup
+    /// exists but the file does not.
     fn number(&self, file: &str) -> Result<Option<u64>, CgroupError> {
         let path = self.dir().join(file);
         match error::read(&path) {
@@ -365,7 +365,7 @@ impl Cgroup {
             Some(libc::EOPNOTSUPP) => CgroupError::Threaded { path: self.name() },
             _ => self.vanished(e),
         })?;
-        // A process of another pid namespace shows as 0.
+        // A process in another pid namespace shows as 0.
         let mut ids = text
             .lines()
             .map(|line| {
@@ -380,7 +380,7 @@ impl Cgroup {
         Ok(ids)
     }
 
-    /// A file that is missing because the cgroup went away says so.
+    /// If the file is missing because the cgroup is gone, returns that error instead.
     fn vanished(&self, error: FileError) -> CgroupError {
         match self.check() {
             Err(gone) if error.is_not_found() => gone,
@@ -397,18 +397,18 @@ impl Cgroup {
     }
 }
 
-/// Why the cgroup of a process is not known.
+/// Why the cgroup of a process could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum OfProcessError {
-    /// The process.
+    /// The process could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The cgroup.
+    /// The cgroup could not be opened.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
 }
 
-/// The inode of a directory, `None` if there is none.
+/// The inode of a directory; `None` if there is no such directory.
 fn inode(dir: &Path) -> Result<Option<u64>, FileError> {
     match std::fs::metadata(dir) {
         Ok(meta) if meta.is_dir() => Ok(Some(meta.ino())),

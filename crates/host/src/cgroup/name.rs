@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Paths of cgroups as text. A name may have any bytes but `/`, NUL and newline; text that stands
-//! for it must be different for every two of them, and be itself where it is UTF-8 already.
+//! Cgroup paths as text. A name may contain any bytes except `/`, NUL and newline. The text must be
+//! unique for every path, and identical to the path where that is valid UTF-8.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use crate::untrusted::Untrusted;
 
-/// A path as text: bytes that are not UTF-8 as `\xff`. A backslash is itself, except where it would
-/// then read as such an escape: there it is `\x5c`. So [`from_text`] gives the path back, and two
-/// paths never have the same text.
+/// Converts a path to text: bytes that are not UTF-8 become `\xff`. A backslash stays unless it
+/// would read as such an escape: then it becomes `\x5c`. So [`from_text`] restores the path, and
+/// two paths never have the same text.
 pub fn text(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let mut out = String::with_capacity(bytes.len());
@@ -39,7 +39,7 @@ pub fn text(path: &Path) -> String {
     out
 }
 
-/// The path that [`text`] stands for.
+/// Restores the path from the output of [`text`].
 pub fn from_text(text: &OsStr) -> PathBuf {
     let mut rest = text.as_bytes();
     let mut bytes = Vec::with_capacity(rest.len());
@@ -58,13 +58,13 @@ pub fn from_text(text: &OsStr) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// What [`text`] stands for, to be shown: bytes that are escaped already are not escaped once more.
+/// Prepares the output of [`text`] for display, without escaping bytes twice.
 pub fn shown(text: &str) -> Untrusted {
     Untrusted::from(from_text(OsStr::new(text)).as_path())
 }
 
-/// The byte of an escape at the start of `text`: one that cannot occur in ASCII, or a backslash.
-/// Other sequences that start like this (`\x2d` in names of systemd) are not escapes of ours.
+/// Decodes an escape at the start of `text`: a byte outside ASCII, or a backslash. Other sequences
+/// that start like this (`\x2d` in systemd's names) are not our escapes.
 fn escape(text: &[u8]) -> Option<u8> {
     let digits = text.strip_prefix(b"\\x")?.get(..2)?;
     let is_ours = |byte: &u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(byte);
@@ -98,12 +98,12 @@ mod tests {
         }
         assert_eq!(text(&path(b"/hog\xff")), r"/hog\xff");
         assert_eq!(text(&path(b"/hog\xc3")), r"/hog\xc3");
-        // Shown as it is, once.
+        // Escaped only once when shown.
         for name in [&b"/hog\xff"[..], br"/hog\xff", b"/hog\x1b", br"/hog\x1b"] {
             let once = Untrusted::from(name).terminal().to_string();
             assert_eq!(shown(&text(&path(name))).terminal().to_string(), once);
         }
-        // A name that looks the same is another one.
+        // A name that looks the same gets a different text.
         assert_eq!(text(Path::new(r"/hog\xff")), r"/hog\x5cxff");
         assert_eq!(text(Path::new(r"/hog\x5cxff")), r"/hog\x5cx5cxff");
     }

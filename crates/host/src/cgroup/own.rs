@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A memory cgroup made by us, and removed by us.
+//! Memory cgroups that agewise creates and removes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -13,26 +13,27 @@ use crate::error::{self, FileError};
 use crate::process::Process;
 use crate::root::ProcRoot;
 
-/// Tries to empty and remove it, while processes in it may still start others.
+/// Attempts to empty and remove the cgroup, since its processes may still start others.
 const TRIES: u32 = 100;
-/// Time between them.
+/// Time between attempts.
 const TRY_EVERY: Duration = Duration::from_millis(20);
 
-/// A cgroup made by us. Dropping it removes it; what still runs in it goes on where we are.
+/// A cgroup created by agewise. Dropping it removes it, after moving its processes to our own
+/// cgroup.
 #[derive(Debug)]
 pub struct OwnCgroup {
     cgroup: Cgroup,
-    /// The directory of the cgroup that we are in.
+    /// The directory of our own cgroup.
     home: PathBuf,
 }
 
 impl OwnCgroup {
-    /// Creates an empty one named `PREFIX-PID` where agewise's own limits apply to it as well:
-    /// below its own cgroup (v1), or beside it (v2, where cgroups with others below them have no
-    /// processes). Empty ones left behind by killed programs are removed.
+    /// Creates an empty cgroup named `PREFIX-PID` where agewise's own limits apply too: below its
+    /// own cgroup (v1), or beside it (v2, where a cgroup with children has no processes). Removes
+    /// empty ones left behind by killed programs.
     ///
-    /// # Errors
-    /// No memory cgroups, no permission, or the cgroup above hands no memory controller down.
+    /// # Errors There are no memory cgroups, permission is denied, or the parent does not pass the
+    /// memory controller down.
     pub fn make_near(hierarchy: &Hierarchy, prefix: &str) -> Result<Self, CgroupError> {
         let near = home(hierarchy);
         let parent = match hierarchy.version {
@@ -47,7 +48,7 @@ impl OwnCgroup {
         )
     }
 
-    /// Makes an empty one below the cgroup `parent`.
+    /// Creates an empty cgroup below `parent`.
     ///
     /// # Errors
     /// As [`make_near`](Self::make_near).
@@ -83,10 +84,9 @@ impl OwnCgroup {
         &self.cgroup
     }
 
-    /// Sets its limit, bytes.
+    /// Sets its memory limit, in bytes.
     ///
-    /// # Errors
-    /// What is above it cannot be reclaimed, or no permission.
+    /// # Errors Memory above the limit cannot be reclaimed, or permission is denied.
     pub fn set_limit(&self, bytes: u64) -> Result<(), FileError> {
         let file = limit_file(self.cgroup.hierarchy.version);
         error::write(&self.cgroup.dir().join(file), &bytes.to_string())
@@ -94,14 +94,13 @@ impl OwnCgroup {
 
     /// Moves a process into it.
     ///
-    /// # Errors
-    /// It is gone, or no permission.
+    /// # Errors The process is gone, or permission is denied.
     pub fn take_in(&self, pid: u32) -> Result<(), FileError> {
         let file = self.cgroup.dir().join("cgroup.procs");
         error::write(&file, &pid.to_string())
     }
 
-    /// `cgroup.procs`, open for a process to write itself into.
+    /// Opens `cgroup.procs` for a process to write itself into.
     ///
     /// # Errors
     /// No permission to put processes into it.
@@ -110,7 +109,7 @@ impl OwnCgroup {
         OpenOptions::new().write(true).open(path)
     }
 
-    /// Makes `command` begin in it: all its memory is charged there.
+    /// Makes `command` start inside the cgroup, so that all its memory is charged there.
     ///
     /// # Errors
     /// As [`entrance`](Self::entrance).
@@ -123,10 +122,10 @@ impl OwnCgroup {
         Ok(())
     }
 
-    /// Moves what still runs in it to where we are, and removes it. If it is gone, it is done.
+    /// Moves the remaining processes to our own cgroup, and removes this one. Does nothing if it is
+    /// already gone.
     ///
-    /// # Errors
-    /// Processes in it cannot be moved, or somebody else created cgroups below it.
+    /// # Errors Its processes cannot be moved, or another program created cgroups below it.
     pub fn remove(&self) -> Result<(), FileError> {
         let dir = self.cgroup.dir();
         let procs = self.home.join("cgroup.procs");
@@ -136,7 +135,7 @@ impl OwnCgroup {
                 return Ok(());
             }
             for pid in self.cgroup.procs(false).unwrap_or_default() {
-                // One that has ended meanwhile cannot be moved and need not be.
+                // A process that has just ended cannot and need not be moved.
                 let _ = error::write(&procs, &pid.to_string());
             }
             match fs::remove_dir(&dir) {
@@ -170,7 +169,7 @@ fn limit_file(version: Version) -> &'static str {
     }
 }
 
-/// The path of the cgroup that we are in; the root where that is not visible from here.
+/// The path of our own cgroup; the root if it is not visible from here.
 fn home(hierarchy: &Hierarchy) -> PathBuf {
     let ours = Process::open_in(&ProcRoot::default(), std::process::id())
         .and_then(|process| process.cgroups());
@@ -179,8 +178,8 @@ fn home(hierarchy: &Hierarchy) -> PathBuf {
         .unwrap_or_else(|| "/".into())
 }
 
-/// Removes cgroups `PREFIX-PID` of processes that are gone. One in which something runs stays: the
-/// kernel removes only empty ones.
+/// Removes cgroups `PREFIX-PID` of processes that are gone. Non-empty ones stay: the kernel removes
+/// only empty ones.
 fn remove_stale(dir: &Path, prefix: &str) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -198,7 +197,7 @@ fn remove_stale(dir: &Path, prefix: &str) {
 mod tests {
     use super::*;
 
-    /// Files of cgroups are there as soon as the directory is, in the kernel; here there are none.
+    /// The kernel creates the files of a cgroup with its directory; here there are none.
     #[test]
     fn one_without_a_controller_is_not_made() {
         let root = tempfile::tempdir().unwrap();

@@ -1,57 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `memory.stat` of both versions in one structure.
+//! `memory.stat` of both cgroup versions in one structure.
 
 use std::path::Path;
 
 use super::Version;
 use crate::error::FileError;
 
-/// What a cgroup and all cgroups below it hold. Bytes unless the name says otherwise.
+/// Memory of a cgroup and all cgroups below it. In bytes unless the name says otherwise.
 ///
 /// Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst. The kernel flushes
 /// these counters every 2 s, so they lag behind by as much.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryStat {
-    /// Anonymous memory that is mapped, huge pages included (v1 `rss`).
+    /// Mapped anonymous memory, huge pages included (v1 `rss`).
     pub anon_bytes: u64,
     /// Page cache, tmpfs and shared memory included (v1 `cache`).
     pub file_bytes: u64,
-    /// The part of `file_bytes` that lives in swap space when reclaimed: tmpfs, shared anonymous.
+    /// The part of `file_bytes` that goes to swap when reclaimed: tmpfs and shared anonymous
+    /// memory.
     pub shmem_bytes: u64,
-    /// The part of `file_bytes` that is mapped by some process.
+    /// The part of `file_bytes` that some process maps.
     pub file_mapped_bytes: u64,
-    /// Page cache that has to be written before it can go.
+    /// Dirty page cache, which must be written back before it can be reclaimed.
     pub file_dirty_bytes: u64,
-    /// Page cache being written.
+    /// Page cache under writeback.
     pub file_writeback_bytes: u64,
     /// The part of `anon_bytes` in transparent huge pages.
     pub anon_thp_bytes: u64,
-    /// LRU lists; tmpfs counts as anon there.
+    /// Inactive anon LRU list, which includes tmpfs.
     pub inactive_anon_bytes: u64,
-    /// See `inactive_anon_bytes`.
+    /// Active anon LRU list, which includes tmpfs.
     pub active_anon_bytes: u64,
-    /// LRU lists of files.
+    /// Inactive file LRU list.
     pub inactive_file_bytes: u64,
-    /// See `inactive_file_bytes`.
+    /// Active file LRU list.
     pub active_file_bytes: u64,
     /// mlocked and otherwise unevictable memory.
     pub unevictable_bytes: u64,
-    /// Kernel memory that slabs hold; not reported by v1.
+    /// Slab memory of the kernel; not reported by v1.
     pub slab_bytes: Option<u64>,
     /// Memory in swap, if `memory.stat` reports it (v1 with swap accounting).
     pub swap_bytes: Option<u64>,
     /// Page faults.
     pub faults: u64,
-    /// Page faults that needed I/O.
+    /// Major faults, which needed I/O.
     pub major_faults: u64,
-    /// Pages of anonymous memory read back after they had been evicted.
+    /// Anonymous pages read back after eviction.
     pub refaults_anon_pages: u64,
-    /// Pages of files read back after they had been evicted.
+    /// File pages read back after eviction.
     pub refaults_file_pages: u64,
 }
 
 impl MemoryStat {
-    /// Parses `memory.stat`. Lines that this kernel does not have leave their field at zero.
+    /// Parses `memory.stat`. Fields that this kernel does not report stay zero.
     pub fn parse(version: Version, path: &Path, text: &str) -> Result<Self, FileError> {
         let mut stat = Self::default();
         for line in text.lines() {
@@ -62,7 +63,7 @@ impl MemoryStat {
             };
             let name = line.split(' ').next().unwrap_or("");
             let name = match version {
-                // Without `total_` v1 counts only the cgroup itself.
+                // Without the prefix `total_`, v1 counts only the cgroup itself.
                 Version::V1 => match name.strip_prefix("total_") {
                     Some(name) => name,
                     None => continue,
@@ -101,7 +102,7 @@ impl MemoryStat {
             (_, "pgfault") => &mut self.faults,
             (_, "pgmajfault") => &mut self.major_faults,
             (_, "workingset_refault_anon") => &mut self.refaults_anon_pages,
-            // Before 5.9 one counter, of files only.
+            // Before 5.9 there was a single counter, for files only.
             (_, "workingset_refault_file" | "workingset_refault") => &mut self.refaults_file_pages,
             _ => return None,
         })
@@ -153,7 +154,7 @@ mod tests {
                 .to_string()
                 .starts_with("/g/memory.stat: ")
         );
-        // What is not used may look as it likes.
+        // Lines that are not used may have any format.
         MemoryStat::parse(Version::V2, Path::new("s"), "something_new a b c\n\n").unwrap();
     }
 }

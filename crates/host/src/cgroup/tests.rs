@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fake trees of both versions in a temporary directory; one live test in a cgroup of our own.
+//! Fake trees of both versions in a temporary directory, and one live test in a cgroup of our own.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -104,7 +104,7 @@ fn a_removed_cgroup_and_one_made_again_are_told_apart() {
     );
     let first = Cgroup::open(&hierarchy, "a").unwrap();
     first.check().unwrap();
-    // Made before the first goes, so that the file system cannot hand out the same inode.
+    // Created before the first is removed, so that the file system cannot reuse its inode.
     make(&top.path().join("other"), &[("cgroup.procs", "2\n")]);
     fs::remove_dir_all(top.path().join("a")).unwrap();
     assert!(matches!(first.check(), Err(CgroupError::Gone { .. })));
@@ -159,7 +159,7 @@ fn processes_of_the_cgroups_below_count_once() {
     let hierarchy = Hierarchy::at(Version::V2, top.path());
     let root = Cgroup::open(&hierarchy, "/").unwrap();
     assert_eq!(root.procs(false).unwrap(), [5]);
-    // A directory without the file is no cgroup: an error, not an empty answer.
+    // A directory without the file is not a cgroup: an error, not an empty answer.
     assert!(root.procs(true).is_err());
     fs::remove_dir(top.path().join("broken")).unwrap();
     assert_eq!(root.procs(true).unwrap(), [2, 5, 9]);
@@ -167,7 +167,7 @@ fn processes_of_the_cgroups_below_count_once() {
     assert!(root.procs(true).unwrap_err().to_string().contains("a pid"));
 }
 
-/// Removes the cgroup when the test ends, whatever happens.
+/// Removes the cgroup when the test ends, even by a panic.
 struct OwnCgroup(PathBuf);
 
 impl Drop for OwnCgroup {
@@ -258,7 +258,7 @@ fn names_of_any_bytes_are_cgroups_like_others() {
         &top.path().join("web").join(name),
         &[("cgroup.procs", "9\n")],
     );
-    // One that looks like it.
+    // A valid UTF-8 name that looks the same as text.
     make(&top.path().join(r"web/hog\xff"), &[("cgroup.procs", "7\n")]);
     let hierarchy = Hierarchy::at(Version::V2, top.path());
     let web = Cgroup::open(&hierarchy, "web").unwrap();
@@ -269,7 +269,7 @@ fn names_of_any_bytes_are_cgroups_like_others() {
     for cgroup in &below {
         assert_eq!(&Cgroup::open(&hierarchy, cgroup.path()).unwrap(), cgroup);
     }
-    // By the text that stands for it, where there is none of that very name.
+    // Found by its text if no cgroup has that exact name.
     fs::remove_dir_all(top.path().join(r"web/hog\xff")).unwrap();
     let by_name = Cgroup::open(&hierarchy, r"/web/hog\xff").unwrap();
     assert_eq!(by_name.path(), Path::new("/web").join(name));

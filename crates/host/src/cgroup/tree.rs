@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Listing the cgroups below one, within limits.
+//! Lists the cgroups below a given one, within limits.
 
 use std::collections::VecDeque;
 use std::os::unix::fs::MetadataExt;
@@ -7,12 +7,12 @@ use std::os::unix::fs::MetadataExt;
 use super::{Cgroup, CgroupError};
 use crate::error::FileError;
 
-/// How much of a tree to list. Machines with leaked cgroups have hundreds of thousands.
+/// How much of a tree to list. Machines with leaked cgroups can have hundreds of thousands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeLimits {
-    /// Levels below the start; 1 lists the children only.
+    /// Levels below the start; 1 lists only the children.
     pub depth_max: usize,
-    /// Cgroups in all. When there are more, the ones nearest to the start are kept.
+    /// Total number of cgroups. If there are more, those nearest to the start are kept.
     pub count_max: usize,
 }
 
@@ -26,12 +26,12 @@ impl Default for TreeLimits {
     }
 }
 
-/// What a listing found.
+/// The result of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listing {
     /// Sorted by path, component by component, so that a cgroup comes right before those below it.
     pub cgroups: Vec<Cgroup>,
-    /// There are more than the limits allow.
+    /// Whether there were more than the limits allow.
     pub truncated: bool,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn descendants(start: &Cgroup, limits: TreeLimits) -> Result<Listing,
     while let Some((parent, depth)) = queue.pop_front() {
         let children = match children(&parent) {
             Ok(children) => children,
-            // One below the start that went away meanwhile is no longer of interest.
+            // A cgroup below the start that was just removed is skipped.
             Err(error) if error.is_gone() && depth > 0 => continue,
             Err(error) => return Err(error),
         };
@@ -63,7 +63,7 @@ pub(super) fn descendants(start: &Cgroup, limits: TreeLimits) -> Result<Listing,
     Ok(listing)
 }
 
-/// The cgroups directly below, sorted by name.
+/// The direct children, sorted by name.
 fn children(parent: &Cgroup) -> Result<Vec<Cgroup>, CgroupError> {
     let dir = parent.dir();
     let failed = |source| {

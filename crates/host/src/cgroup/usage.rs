@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory charged to a cgroup, for callers that read it hundreds of times a second.
+//! Memory charged to a cgroup, for callers that read it hundreds of times per second.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,16 +7,15 @@ use std::os::unix::fs::FileExt;
 use super::{Cgroup, CgroupError};
 use crate::error::FileError;
 
-/// What [`Cgroup::usage_bytes`] reads, kept open: finding and opening it takes longer than reading
-/// it. It does not prevent removal of the cgroup.
+/// The file behind [`Cgroup::usage_bytes`], kept open because finding and opening it takes longer
+/// than reading it. An open file does not prevent the removal of the cgroup.
 #[derive(Debug)]
 pub struct Usage(File);
 
 impl Usage {
-    /// Opens it.
+    /// Opens the file.
     ///
-    /// # Errors
-    /// The cgroup is gone, or it has no such file, as the root of v2.
+    /// # Errors The cgroup is gone, or has no such file (the v2 root).
     pub fn open(cgroup: &Cgroup) -> Result<Self, CgroupError> {
         let path = cgroup.dir().join(cgroup.usage_file());
         match File::open(&path) {
@@ -25,7 +24,7 @@ impl Usage {
         }
     }
 
-    /// Bytes now; `None` when the cgroup is gone.
+    /// Returns the current usage in bytes; `None` if the cgroup is gone.
     pub fn bytes(&self) -> Option<u64> {
         let mut text = [0; 32];
         let length = self.0.read_at(&mut text, 0).ok()?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clearing what a batch, or a whole scan, asks for.
+//! Carries out the clearing that a batch, or a whole scan, asks for.
 
 use std::io;
 
@@ -13,8 +13,8 @@ use crate::access::{AddressRange, Batch};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 
 impl Clearer {
-    /// Clear what was noted of this batch, unless it was read too long ago: then it stays, and its
-    /// bits are taken for accesses once more by the next scan.
+    /// Clears what was noted of this batch, unless it was read too long ago. Then nothing is
+    /// cleared, and the next scan counts the same bits as accesses once more.
     ///
     /// # Errors
     /// [`ClearError`].
@@ -29,7 +29,7 @@ impl Clearer {
     fn leave(&mut self) {
         self.report.tables_late += self.notes.tables();
         self.notes.forget();
-        // A run may have begun in the batch before, which was cleared in time.
+        // A run may have begun in an earlier batch, which was cleared in time.
         self.runs.close();
     }
 
@@ -44,23 +44,23 @@ impl Clearer {
         self.clear_runs(hand, &runs, began)
     }
 
-    /// `clear_refs` does not flush the TLB, and accesses through entries that are still in it are
-    /// missed for as long as they stay. `MADV_COLD` flushes, the whole TLB if its range is long: so
-    /// if a write to `clear_refs` is expected, one such run follows it.
+    /// Holds one long run back if a write to `clear_refs` is expected. That write does not flush
+    /// the TLB, so accesses through entries still in it would be missed. `MADV_COLD` flushes, the
+    /// whole TLB if its range is long: so one such run follows the write.
     fn hold_back(&mut self, runs: &mut Vec<Run>) {
         let expected = self.last.refs_writes > 0 || self.waiting != [0; 2];
         if !expected || self.held.is_some() {
             return;
         }
-        // The flush spans the pages found young: not those that the write has just cleared, and
-        // that is those of files more often than not.
+        // Anonymous memory only: the flush covers the pages found young, which are not those that
+        // the write has just cleared, and a write mostly clears file pages.
         let long = runs.iter().enumerate().filter(|(_, run)| {
             run.range.len() >= FLUSHES_ALL_BYTES
                 && self
                     .mapping_at(run.range.start)
                     .is_some_and(|mapping| !mapping.is_file)
         });
-        // The shortest: its pages wait longest between being read and being cleared.
+        // The shortest, since its pages wait longest between being read and being cleared.
         if let Some((at, _)) = long.min_by_key(|(_, run)| run.range.len()) {
             self.held = Some(runs.remove(at));
         }
@@ -88,7 +88,7 @@ impl Clearer {
                 Ok(())
             }
             Err(error) if is_denied(&error) && self.policy.means == Means::Auto => {
-                // From now on by clear_refs; this scan's at its end.
+                // Use clear_refs from now on, and at the end of this scan.
                 self.cold_denied = true;
                 self.waiting = self.present;
                 Ok(())
@@ -124,7 +124,7 @@ impl Clearer {
         Ok(())
     }
 
-    /// The mapping that an address given to be cleared lies in.
+    /// The mapping that contains an address.
     fn mapping_at(&self, address: u64) -> Option<&Mapping> {
         let behind = self
             .mappings
@@ -132,7 +132,7 @@ impl Clearer {
         self.mappings.get(behind.checked_sub(1)?)
     }
 
-    /// The scan has ended: clear what is left, by `clear_refs` where that is the way.
+    /// Ends the scan: clears the rest, by `clear_refs` where that is used.
     ///
     /// # Errors
     /// [`ClearError`].
@@ -140,7 +140,7 @@ impl Clearer {
         self.clear_noted(hand)?;
         let held: Vec<Run> = self.held.take().into_iter().collect();
         if self.cold_denied {
-            // What was held back goes with the rest, by `clear_refs`.
+            // The run that was held back is left to `clear_refs` with the rest.
             self.waiting[0] += held.len() as u64;
         }
         if self.report.due {
@@ -187,10 +187,10 @@ impl Clearer {
         Ok(())
     }
 
-    /// A write clears the pages of all mappings of its kind, those too that were cleared a moment
-    /// ago and their accesses since: for a few pages that others map too (the text of a program
-    /// that runs several times) that costs more truth than it brings. So they are taken for young
-    /// for a while.
+    /// Whether a write can wait. It clears the pages of all mappings of its kind, including those
+    /// cleared a moment ago and accessed since. For a few pages that others map too (the text of a
+    /// program that runs several times), that loses more accuracy than it gains. So these pages are
+    /// taken for young for a while.
     fn refs_can_wait(&self) -> bool {
         let waiting: u64 = self.waiting.iter().sum();
         let present: u64 = self.present.iter().sum();
@@ -202,7 +202,7 @@ impl Clearer {
     }
 }
 
-/// This range is refused, others may not be: locked, unmapped, hugetlb.
+/// The kernel refused this range (locked, unmapped, hugetlb) but may accept others.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages must be given to `MADV_COLD` together. Pure.
+//! Finds the pages that must be passed to `MADV_COLD` together. Pure functions.
 //!
-//! The kernel keeps the page cache in large folios where the file system knows them. A range that
-//! covers a part of one makes `MADV_COLD` split it, and where it cannot (locked, with buffers that
-//! are in use) the accessed bits stay as they were (`madvise_cold_or_pageout_pte_range`, 6.8 to
-//! 6.18). So ranges of files grow to whole folios. No interface gives their bounds, but a
-//! folio lies in memory as in the file: in one piece, at a multiple of its size.
+//! The kernel keeps the page cache in large folios where the file system supports them. If a range
+//! covers only part of one, `MADV_COLD` splits it; where it cannot (locked, or with buffers in use)
+//! the accessed bits stay set (`madvise_cold_or_pageout_pte_range`, 6.8 to 6.18). So ranges of
+//! files are extended to whole folios. No interface reports their bounds, but a folio is contiguous
+//! in memory and in the file, and aligned to its size in both.
 
 use std::ops::Range;
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
-/// Orders of folios, the largest first; 2 MiB and less.
+/// Folio orders up to 2 MiB.
 const ORDERS: std::ops::RangeInclusive<u32> = 1..=9;
 
-/// `wanted` pages of a table, and all that may be in a folio with one of them. `frames` gives the
-/// frame number of each page, or `None` of one that is not there.
+/// Returns the `wanted` pages of a table, and all pages that may be in the same folio as one of
+/// them. `frames` returns the frame number of a page, or `None` if it is not present.
 pub fn whole(wanted: &PageSet, frames: impl Fn(usize) -> Option<u64>) -> PageSet {
     let mut whole = *wanted;
     let frames: [Option<u64>; PAGES_PER_TABLE] = std::array::from_fn(frames);
@@ -34,7 +34,7 @@ pub fn whole(wanted: &PageSet, frames: impl Fn(usize) -> Option<u64>) -> PageSet
     whole
 }
 
-/// From page `first` on, the pages whose frames follow each other.
+/// The pages from `first` on whose frames are consecutive.
 fn piece_from(frames: &[Option<u64>; PAGES_PER_TABLE], first: usize) -> Range<usize> {
     let pairs = frames[first..].windows(2);
     let follow = pairs.take_while(|pair| pair[0].is_some_and(|frame| pair[1] == Some(frame + 1)));
@@ -54,7 +54,7 @@ fn next_wanted(wanted: &PageSet, pages: Range<usize>) -> Option<usize> {
     None
 }
 
-/// The largest aligned block of frames around `page` that lies in its piece.
+/// The largest aligned block of frames around `page` within its piece.
 fn block(frame: u64, page: usize, piece: &Range<usize>) -> Option<Range<usize>> {
     ORDERS.rev().find_map(|order| {
         let first = page.checked_sub((frame % (1 << order)) as usize)?;
@@ -81,14 +81,14 @@ mod tests {
         // Frames 0x1000 + page: one piece of 512, aligned.
         let one_piece = |page: usize| Some(0x1000 + page as u64);
         assert_eq!(whole(&bits([77]), one_piece), PageSet::ALL);
-        // A folio of 16 at page 32, among frames that belong to nothing.
+        // A folio of 16 at page 32, among scattered frames.
         let sixteen = |page: usize| match page {
             32..48 => Some(0x7f0 + page as u64 - 32),
             _ => Some(0x10_0000 + 7919 * page as u64),
         };
         assert_eq!(whole(&bits([33, 40]), sixteen), bits(32..48));
         assert_eq!(whole(&bits([31, 48]), sixteen), bits([31, 48]));
-        // Not there: nothing to grow into.
+        // Not present: nothing to extend.
         assert_eq!(whole(&bits([5]), |_| None), bits([5]));
     }
 
@@ -100,7 +100,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the folios are, none that has a wanted page is covered in part.
+        /// Whatever the folios are, none with a wanted page is covered only in part.
         #[test]
         fn no_folio_is_covered_in_part(
             orders in prop::collection::vec((0u32..=9, 1u64..1 << 20), 1..40),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two ways the kernel offers to clear accessed bits, behind a trait that can fail in tests.
+//! The kernel's two ways to clear accessed bits, behind a trait that tests can make fail.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use serde::Serialize;
 use crate::access::AddressRange;
 use crate::process::Process;
 
-/// Most ranges of one call (`UIO_MAXIOV`).
+/// Most ranges per call (`UIO_MAXIOV`).
 pub const MAX_RANGES: usize = 1024;
 
-/// Whose pages `clear_refs` clears (proc_pid_clear_refs(5)).
+/// The scope of a `clear_refs` write (proc_pid_clear_refs(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefsScope {
@@ -22,29 +22,28 @@ pub enum RefsScope {
     All,
     /// `2`: mappings without a file.
     Anon,
-    /// `3`: mappings of files (shared memory among them).
+    /// `3`: file mappings (including shared memory).
     File,
 }
 
-/// Clears accessed bits of one process.
+/// Clears the accessed bits of one process.
 pub trait ClearHand {
-    /// `MADV_COLD` on `ranges` (at most [`MAX_RANGES`]): the number of ranges done, from the front.
-    /// Fewer than all: the next one was refused (locked, unmapped, hugetlb).
+    /// Applies `MADV_COLD` to `ranges` (at most [`MAX_RANGES`]). Returns how many were processed,
+    /// from the front; if not all, the next one was refused (locked, unmapped, hugetlb).
     ///
-    /// # Errors
-    /// The first range was refused (`EINVAL`, `ENOMEM`), the process is gone (`ESRCH`), the call is
-    /// not permitted (`EPERM`) or not known (`ENOSYS`).
+    /// # Errors The first range was refused (`EINVAL`, `ENOMEM`), the process is gone (`ESRCH`), or
+    /// the call is not permitted (`EPERM`) or does not exist (`ENOSYS`).
     fn cold(&mut self, ranges: &[AddressRange]) -> io::Result<usize>;
 
-    /// Write to `clear_refs`.
+    /// Writes to `clear_refs`.
     ///
     /// # Errors
-    /// The process is gone (`ENOENT`, `ESRCH`) or belongs to somebody else (`EACCES`).
+    /// The process is gone (`ENOENT`, `ESRCH`) or belongs to another user (`EACCES`).
     fn refs(&mut self, scope: RefsScope) -> io::Result<()>;
 }
 
-/// The kernel's hand for a process. `MADV_COLD` needs the right to trace it and CAP_SYS_NICE
-/// (none of both for ourselves, since Linux 6.13); `clear_refs` needs to be its user.
+/// Clears through the kernel. `MADV_COLD` needs the right to trace the process and CAP_SYS_NICE
+/// (neither for ourselves, since Linux 6.13); `clear_refs` needs to run as its user.
 #[derive(Debug)]
 pub struct KernelHand<'a> {
     pidfd: Option<BorrowedFd<'a>>,
@@ -53,10 +52,11 @@ pub struct KernelHand<'a> {
 }
 
 impl<'a> KernelHand<'a> {
-    /// For an open process.
+    /// Creates it for an open process.
     pub fn new(process: &'a Process) -> Self {
         KernelHand {
-            // By a pidfd the kernel looks for the memory at the first thread only: ESRCH.
+            // Given a pidfd, the kernel uses the address space of the first thread, and fails with
+            // ESRCH if that has ended.
             pidfd: process.pidfd().filter(|_| !process.has_lost_leader()),
             clear_refs: process.path("clear_refs"),
             vectors: Vec::new(),
@@ -75,8 +75,8 @@ impl ClearHand for KernelHand<'_> {
             iov_base: range.start as *mut libc::c_void,
             iov_len: range.len() as usize,
         }));
-        // SAFETY: `vectors` holds that many entries; the addresses are the target's, not ours, and
-        // MADV_COLD changes no content.
+        // SAFETY: `vectors` has this many entries; the addresses are the target's, and MADV_COLD
+        // changes no content.
         let done = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clearing accessed bits: nearly all of what watching costs, so only what has to be cleared, and
-//! by the cheapest means.
+//! Clearing accessed bits. This is nearly the whole cost of observing, so it clears only what it
+//! has to, by the cheapest means.
 //!
 //! There are two means, with these side effects:
 //!
@@ -8,23 +8,23 @@
 //! |---|---|---|
 //! | clears | the ranges given | every page of the process (or all anonymous, or all file ones) |
 //! | our CPU | 45 ns a page in long ranges; plus a TLB flush a range: 0.3 us, 18 us while the target runs on another virtual CPU | 24 to 30 ns a present page |
-//! | target stands still | no: mmap lock for reading, a few 100 us a call | all its page faults and mappings: mmap lock for writing, 7 ms/GiB |
-//! | TLB | flushed: the next access is seen | not flushed: accesses through a TLB entry still there are missed, 0.05 to 0.3 % of a hot set |
-//! | kernel's LRU | moves the pages to the inactive list: under pressure the kernel takes them before others (unless they are accessed again, which it notices by the accessed bit) | also clears PG_referenced: a second chance less |
+//! | target stands still | no: mmap lock for reading, a few 100 us per call | all its page faults and mappings: mmap lock for writing, 7 ms/GiB |
+//! | TLB | flushed: the next access is seen | not flushed: accesses through remaining TLB entries are missed, 0.05 to 0.3 % of a hot set |
+//! | kernel's LRU | moves the pages to the inactive list: under pressure the kernel reclaims them first (unless they are accessed again, which it notices by the accessed bit) | also clears PG_referenced: one second chance fewer |
 //! | MGLRU | the pages go to the oldest generation | as above |
-//! | pages others map too | left alone | cleared |
+//! | pages others map too | skipped | cleared |
 //! | mlocked, hugetlb | refused | mlocked: cleared |
-//! | part of a huge page, or of a large folio of a file | splits it: whole ones are given, or none | cleared as a whole |
+//! | part of a huge page, or of a large folio of a file | splits it, so only whole ones are passed | cleared as a whole |
 //! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
 //!
-//! The target pays too, with either means: about 400 ns for each page that it accesses again. So
+//! The target pays too, with either means: about 400 ns for each page it accesses again. So
 //! histograms come from a sample ([`agewise_policy::sample`]).
 //!
-//! One [`Clearer`] serves one process. In each scan: [`begin`](Clearer::begin), then
-//! [`judge`](Clearer::judge) every sight as it comes and [`clear`](Clearer::clear) at the end of
-//! each batch, so that little time passes between the read of a table and its clear: for pages that
-//! are cleared, an access in between is lost. If much time passed anyway, because the observer was
-//! preempted, the batch is left unchanged. At the end [`finish`](Clearer::finish).
+//! One [`Clearer`] serves one process. A scan calls [`begin`](Clearer::begin), then
+//! [`judge`](Clearer::judge) for every sight as it comes, [`clear`](Clearer::clear) at the end of
+//! each batch, and [`finish`](Clearer::finish) at the end. Clearing per batch keeps the time
+//! between reading a table and clearing it short, because accesses in between are lost. If much
+//! time has passed anyway, because the observer was preempted, the batch is not cleared.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -67,37 +67,37 @@ struct Mapping {
     end: u64,
     is_file: bool,
     way: Way,
-    /// Whether others map its pages is to be found out in this scan.
+    /// Whether to find out in this scan if other processes map its pages.
     ask: bool,
-    /// Pages asked whether others map them, and how many said yes.
+    /// Pages checked for other mappings, and how many had some.
     probed: (u8, u8),
 }
 
-/// What is remembered of a mapping: whether `MADV_COLD` leaves it alone, because others map its
-/// pages too or because it is locked, and when that was found out.
+/// What is remembered about a mapping: whether `MADV_COLD` skips it, because others map its pages
+/// too or because it is locked, and when that was found out.
 #[derive(Clone, Copy, Debug)]
 struct Sharing {
     shared: bool,
     scan: u32,
 }
 
-/// Clearing scans after which what the last one cost says something of the next.
+/// Clearing scans after which the cost of the last one predicts that of the next.
 const SETTLED: u32 = 4;
-/// A flush of more than 33 pages is one of everything (x86, `tlb_single_page_flush_ceiling`, 4.20
-/// to 6.18); twice that leaves room.
+/// A flush of more than 33 pages flushes the whole TLB (x86, `tlb_single_page_flush_ceiling`, 4.20
+/// to 6.18); about twice that leaves a margin.
 const FLUSHES_ALL_BYTES: u64 = 64 * PAGE_BYTES;
-/// Between the read of a table and its clear pass some 0.1 ms, and a few ms where we wait for a
-/// CPU. What is accessed in a longer pause (a stop, a stall of the machine) is too much to lose.
+/// About 0.1 ms pass between reading a table and clearing it, or a few ms if we wait for a CPU. A
+/// longer pause (a stop, a stall of the machine) would lose too many accesses.
 const LATE_NS: u64 = 20_000_000;
-/// Where looks are far apart, a pause up to this part of the shortest time between clears still
-/// counts as short. In a batch that is left, all that has just become idle is taken for accessed
-/// once more, which is worse than losing the accesses of so short a time.
+/// If looks are far apart, a pause up to this fraction of the minimum time between clears still
+/// counts as short. In a batch that is not cleared, all pages that have just become idle count as
+/// accessed once more, which is worse than losing accesses over so short a time.
 const LATE_PART: u64 = 10;
-/// A write to `clear_refs` for few pages waits no longer.
+/// A write to `clear_refs` for a few pages waits at most this long.
 const REFS_WAIT_NS: u64 = 60_000_000_000;
-/// Pages asked per mapping.
+/// Pages checked for other mappings, per mapping.
 const PROBES: u8 = 8;
-/// Clearing scans after which a mapping is asked again.
+/// Clearing scans after which a mapping is checked again.
 const PROBE_AGAIN: u32 = 32;
 
 /// Clears the accessed bits of one process, scan after scan.
@@ -106,28 +106,28 @@ pub struct Clearer {
     pid: u32,
     policy: ClearPolicy,
     cost: CostModel,
-    /// What this batch showed, until it is cleared.
+    /// What this batch showed, kept until it is cleared.
     notes: Notes,
     runs: Runs,
     counts: Arc<MapCounts>,
     sharing: HashMap<u64, Sharing>,
     mappings: Vec<Mapping>,
-    /// Scans among which tables take turns, for the budget.
+    /// Number of scans over which tables take turns, to stay within the budget.
     rotate: u32,
     scan: u32,
     last_clear_ns: Option<u64>,
     last_refs_ns: Option<u64>,
     now_ns: u64,
-    /// This scan clears everything by one write at its end.
+    /// Whether this scan clears everything by one write at its end.
     by_refs: bool,
-    /// Resident pages of the process, where the scan shows only a part of them.
+    /// Resident pages of the process, if the scan shows only a part of them.
     resident_pages: Option<u64>,
     cold_denied: bool,
-    /// Young pages that wait for `clear_refs`: anonymous, file.
+    /// Young pages waiting for `clear_refs`: anonymous, file.
     waiting: [u64; 2],
-    /// A run cleared after `clear_refs`: its flush then serves both.
+    /// A run to clear after `clear_refs`, so that its flush serves both.
     held: Option<Run>,
-    /// Present pages of this scan by scope: anonymous, file.
+    /// Present pages of this scan: anonymous, file.
     present: [u64; 2],
     report: ClearReport,
     last: ClearReport,
@@ -135,12 +135,12 @@ pub struct Clearer {
 }
 
 impl Clearer {
-    /// For the process `pid`.
+    /// Creates a clearer for process `pid`.
     pub fn new(pid: u32, policy: ClearPolicy) -> Self {
         Self::with_counts(pid, policy, Arc::new(MapCounts::open()))
     }
 
-    /// The same, with a file that several share.
+    /// Like [`new`](Self::new), with a file that several clearers share.
     pub fn with_counts(pid: u32, policy: ClearPolicy, counts: Arc<MapCounts>) -> Self {
         let cost = CostModel::default();
         Clearer {
@@ -169,14 +169,14 @@ impl Clearer {
         }
     }
 
-    /// Bytes of memory held, about.
+    /// Approximate bytes of memory used.
     pub fn memory_bytes(&self) -> usize {
         self.notes.memory_bytes()
             + self.mappings.capacity() * size_of::<Mapping>()
             + self.sharing.capacity() * 2 * size_of::<Sharing>()
     }
 
-    /// A scan begins at `now_ns` over these mappings, in the order of the ranges given to the
+    /// Begins a scan at `now_ns` over these mappings, in the order of the ranges given to the
     /// source.
     pub fn begin<'v>(&mut self, now_ns: u64, vmas: impl IntoIterator<Item = &'v Vma>) {
         self.now_ns = now_ns;
@@ -236,31 +236,31 @@ impl Clearer {
         }
     }
 
-    /// `MADV_COLD` did nothing for the mapping at `start` when it was last tried.
+    /// Whether `MADV_COLD` had no effect on the mapping at `start` when last tried.
     fn is_left_alone(&self, start: u64) -> bool {
         let known = self.sharing.get(&start);
         known.is_some_and(|known| known.shared && self.scan - known.scan < PROBE_AGAIN)
     }
 
-    /// The next scans show a part of so many resident pages: what a write to `clear_refs` costs
-    /// goes by all of them. `None`: everything is shown.
+    /// Sets the resident pages of the process if the next scans show only a part of them, since a
+    /// write to `clear_refs` costs time for all. `None` if everything is shown.
     pub fn set_resident_pages(&mut self, pages: Option<u64>) {
         self.resident_pages = pages;
     }
 
-    /// What comes next is no neighbour of what came before: no range goes across.
+    /// Marks a gap: what follows is not adjacent to what came before, and no range may span both.
     pub fn gap(&mut self) {
         self.notes.close();
     }
 
-    /// Whether the mapping at `start` is one that `MADV_COLD` clears, as far as earlier scans found
-    /// out: nobody else maps its pages, and it is permitted.
+    /// Whether `MADV_COLD` clears the mapping at `start`, as far as earlier scans found out: it is
+    /// permitted, and nobody else maps the pages.
     pub fn is_cleared_by_advice(&self, start: u64) -> bool {
         !self.cold_denied && self.policy.means != Means::Refs && !self.is_left_alone(start)
     }
 
-    /// One write instead of many ranges: where it costs less than half, and does not hold the
-    /// target up for too long. It leaves the TLB as it is, so it must win clearly.
+    /// Whether to use one write instead of many ranges: if it costs less than half and does not
+    /// stall the target for too long. It does not flush the TLB, so it must win clearly.
     fn choose_refs(&self, now_ns: u64) -> bool {
         match self.policy.means {
             Means::Refs => return true,
@@ -285,12 +285,12 @@ impl Clearer {
             && stall_ns <= pause * self.policy.max_stall_share
     }
 
-    /// Clears by another policy from the next scan on. What it has learned is kept.
+    /// Sets another policy from the next scan on. What was learned is kept.
     pub fn set_policy(&mut self, policy: ClearPolicy) {
         self.policy = policy;
     }
 
-    /// In how many turns the tables are cleared, to stay within the budget.
+    /// Over how many scans tables must take turns to stay within the budget.
     fn next_rotate(&self) -> u32 {
         let Some(budget) = self.policy.budget_ns else {
             return 1;
@@ -298,24 +298,23 @@ impl Clearer {
         if self.last.ranges == 0 {
             return self.rotate;
         }
-        // What the last scan cost, as if it had not taken turns.
+        // The cost of the last scan, as if it had not taken turns.
         let whole = self.last.cpu_ns.saturating_mul(u64::from(self.rotate));
         whole.div_ceil(budget.max(1)).clamp(1, 64) as u32
     }
 
-    /// Notes what of `sight` is to be cleared. Returns when the time began that its young bits tell
-    /// of, `CLOCK_MONOTONIC` ns; `None` in the first scan: accessed at some time since they were
-    /// mapped.
+    /// Notes what to clear of `sight`. Returns the start of the period its young bits cover, in
+    /// `CLOCK_MONOTONIC` ns. `None` in the first scan: accessed at any time since they were mapped.
     pub fn judge(&mut self, sight: &TableSight<'_>) -> Option<u64> {
         self.judge_alike(sight, 1)
     }
 
-    /// The same for leaves.
+    /// Like [`judge`](Self::judge), for a run of leaves.
     pub fn judge_leaves(&mut self, run: &LeafRun<'_>) {
         self.judge_alike(run.first(), run.tables());
     }
 
-    /// So many neighbouring tables that look like this one; several only for leaves.
+    /// Handles `tables` adjacent tables that look like this one; more than one only for leaves.
     fn judge_alike(&mut self, sight: &TableSight<'_>, tables: u64) -> Option<u64> {
         let present = sight.bits.present.len() * tables;
         let mapping = *self.mappings.get(sight.range)?;
@@ -352,14 +351,14 @@ impl Clearer {
         since_ns
     }
 
-    /// A budget is kept by taking turns: bits that stay set are taken for accesses until theirs
-    /// comes.
+    /// Tables take turns to keep the budget. Until its turn, bits of a table stay set and count as
+    /// accesses.
     fn is_its_turn(&self, sight: &TableSight<'_>) -> bool {
         let turn = sight.va / TABLE_BYTES + u64::from(self.scan);
         turn.is_multiple_of(u64::from(self.rotate))
     }
 
-    /// The last time everything of this kind was clear.
+    /// The last time everything of this kind was cleared.
     fn since_ns(&self, way: Way) -> Option<u64> {
         match way {
             Way::Refs(_) if !self.by_refs => self.last_refs_ns.or(self.last_clear_ns),
@@ -382,18 +381,18 @@ impl Clearer {
             self.notes
                 .table(sight.range, sight.va, wanted, sight.bits.present);
         } else {
-            // The whole leaf, whatever part of it was asked for: no mapping has a part of one.
+            // The whole leaf, even if only a part was requested: no mapping has just a part of one.
             self.notes.leaves(sight.range, sight.va, tables);
         }
     }
 
-    /// Ask a few young pages of the mapping whether others map them too.
+    /// Checks for a few young pages of the mapping whether others map them too.
     fn probe(&mut self, sight: &TableSight<'_>) {
         let mapping = &mut self.mappings[sight.range];
         if !mapping.ask || mapping.probed.0 >= PROBES {
             return;
         }
-        // At most two of a table, so that they come from all over the mapping.
+        // At most two per table, so that they come from all over the mapping.
         let bits = sight
             .bits
             .young
@@ -420,7 +419,7 @@ impl Clearer {
         }
     }
 
-    /// The process called exec: everything known of its memory is void.
+    /// Forgets everything about the memory of the process, after an exec.
     pub fn forget(&mut self) {
         *self = Clearer {
             cost: self.cost,

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How accessed bits may be cleared.
+//! The policy for clearing accessed bits.
 
 use serde::Serialize;
 
-/// Which means may be used.
+/// The means that may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Means {
-    /// Whichever costs less, within the limits.
+    /// Whichever is cheaper, within the limits.
     Auto,
     /// `MADV_COLD` only.
     Cold,
@@ -18,20 +18,22 @@ pub enum Means {
 /// How to clear.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClearPolicy {
-    /// Which means.
+    /// Which means to use.
     pub means: Means,
-    /// No page is cleared again sooner: what the finest bin of the histogram needs, not more.
+    /// Minimum time between two clears, as the finest bin of the histogram needs.
     pub min_interval_ns: u64,
-    /// CPU time for clearing in one scan; tables take turns to stay within it. `None`: no limit.
+    /// CPU time per scan for clearing; tables take turns to stay within it. `None`: no limit.
     pub budget_ns: Option<u64>,
-    /// No range is longer: how long one call holds the target's mmap lock (16 MiB: 0.2 ms).
+    /// The longest range, which bounds how long one call holds the target's mmap lock (16 MiB: 0.2
+    /// ms).
     pub max_run_bytes: u64,
-    /// Largest share of time for which `clear_refs` may hold up page faults of the target.
+    /// Largest share of time for which `clear_refs` may stall page faults of the target.
     pub max_stall_share: f64,
-    /// Longest such time; beyond it `clear_refs` is not used (except by [`Means::Refs`]).
+    /// Longest such stall; if it would be longer, `clear_refs` is not used (except by
+    /// [`Means::Refs`]).
     pub max_stall_ns: u64,
-    /// Share of present pages up to which those that only `clear_refs` clears wait for a minute;
-    /// until then they are taken for young. 0: none waits.
+    /// If at most this share of present pages needs `clear_refs`, they wait for a minute and count
+    /// as young until then. 0: they never wait.
     pub refs_wait_ratio: f64,
 }
 
@@ -50,7 +52,7 @@ impl Default for ClearPolicy {
 }
 
 impl ClearPolicy {
-    /// Every young page is cleared in every scan, whatever that takes.
+    /// Clears every young page in every scan, whatever it costs.
     pub fn exact() -> Self {
         ClearPolicy {
             refs_wait_ratio: 0.0,

@@ -1,35 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was judged and cleared, and why something was not.
+//! Report of what was judged and cleared, and errors.
 
 use std::io;
 
 use serde::Serialize;
 
-/// What one scan cleared, and what that cost.
+/// What one scan cleared, and the cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ClearReport {
-    /// This scan cleared (it was not too soon).
+    /// Whether this scan cleared at all (it was not too soon).
     pub due: bool,
     /// Tables and leaves with young pages.
     pub tables_young: u64,
-    /// Of these, cleared by `MADV_COLD`.
+    /// Of these, noted to be cleared by `MADV_COLD`.
     pub tables_cleared: u64,
-    /// Of these, put off to stay within the budget.
+    /// Of these, deferred to stay within the budget.
     pub tables_put_off: u64,
-    /// Of these, not cleared after all: too much time had passed since they were read.
+    /// Noted but not cleared: too much time had passed since they were read.
     pub tables_late: u64,
-    /// Address ranges given to `MADV_COLD`.
+    /// Address ranges passed to `MADV_COLD`.
     pub ranges: u64,
     /// Present pages in them.
     pub range_pages: u64,
-    /// Ranges the kernel refused: locked meanwhile, unmapped meanwhile.
+    /// Ranges the kernel refused: locked or unmapped in the meantime.
     pub ranges_refused: u64,
     /// System calls.
     pub calls: u64,
     /// Writes to `clear_refs`.
     pub refs_writes: u64,
     /// Present pages of mappings that nothing clears: hugetlb, or shared ones while `clear_refs`
-    /// would hold up the target for too long. Their young bits stay.
+    /// would stall the target for too long. Their young bits stay set.
     pub uncleared_pages: u64,
     /// CPU time, ns.
     pub cpu_ns: u64,
@@ -52,7 +52,7 @@ pub enum ClearError {
     Denied {
         /// Its pid.
         pid: u32,
-        /// What the system said.
+        /// The error the system returned.
         source: io::Error,
     },
     /// Anything else.
@@ -60,7 +60,7 @@ pub enum ClearError {
     System {
         /// Its pid.
         pid: u32,
-        /// What the system said.
+        /// The error the system returned.
         source: io::Error,
     },
 }

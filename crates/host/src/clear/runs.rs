@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From young bits to address ranges worth a call. Pure.
+//! Turns young bits into address ranges worth a call. Pure functions.
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, WORDS_PER_TABLE};
 
@@ -10,25 +10,26 @@ use crate::access::{AddressRange, PAGE_BYTES, TABLE_BYTES};
 pub struct Run {
     /// Its addresses.
     pub range: AddressRange,
-    /// Present pages inside.
+    /// Present pages in the range.
     pub present_pages: u32,
 }
 
-/// Collects runs in rising order of address.
+/// Collects runs in ascending address order.
 #[derive(Clone, Debug)]
 pub struct Runs {
     done: Vec<Run>,
-    /// The last run and the present pages seen behind it, while it may still grow.
+    /// The last run while it may still grow, and the present pages seen after it.
     open: Option<(Run, u32)>,
-    /// Range of the target that `open` lies in: ranges never span two mappings.
+    /// Index of the mapping that contains `open`: ranges never span two mappings.
     of: usize,
     bridge_pages: u32,
     max_bytes: u64,
 }
 
 impl Runs {
-    /// `bridge_pages`: present pages between two young ones that are passed over rather than left
-    /// out; `max_bytes`: no run is longer (a call holds the target's mmap lock, for reading).
+    /// `bridge_pages`: up to this many present pages between two young ones are included rather
+    /// than left out. `max_bytes`: the longest run, since a call holds the target's mmap lock for
+    /// reading.
     pub fn new(bridge_pages: u32, max_bytes: u64) -> Self {
         let max_bytes = max_bytes.max(TABLE_BYTES);
         Runs {
@@ -40,14 +41,14 @@ impl Runs {
         }
     }
 
-    /// From now on, as in [`new`](Self::new).
+    /// Changes the limits given to [`new`](Self::new).
     pub fn set_limits(&mut self, bridge_pages: u32, max_bytes: u64) {
         self.bridge_pages = bridge_pages;
         self.max_bytes = max_bytes.max(TABLE_BYTES);
     }
 
-    /// Add a table of base pages: `wanted` pages must be covered, `present` ones cost when passed.
-    /// `of` is the mapping it belongs to.
+    /// Adds a table of base pages: `wanted` pages must be covered, and covering other `present`
+    /// ones has a cost. `of` is the mapping it belongs to.
     pub fn table(&mut self, of: usize, va: u64, wanted: &PageSet, present: &PageSet) {
         self.enter(of);
         if wanted.is_full() {
@@ -62,7 +63,7 @@ impl Runs {
                 continue;
             }
             if self.bridge_pages >= u64::BITS {
-                // No gap inside is wide enough to end a run: one piece, from first to last.
+                // No gap inside is wide enough to end a run: one piece from first to last.
                 let (first, end) = (want.trailing_zeros(), 64 - want.leading_zeros());
                 self.pass((have & mask(0, first)).count_ones());
                 let present = (have & mask(first, end)).count_ones();
@@ -87,14 +88,14 @@ impl Runs {
         }
     }
 
-    /// Add a 2 MiB leaf as a whole: part of one would make the kernel split it.
+    /// Adds a 2 MiB leaf as a whole: a range over part of it would make the kernel split it.
     pub fn leaf(&mut self, of: usize, va: u64) {
         self.enter(of);
         // To the kernel it is one page.
         self.add(va, va + TABLE_BYTES, 1);
     }
 
-    /// Runs complete so far; with `all`, also the one that could still grow.
+    /// Takes the complete runs; with `all`, also the one that could still grow.
     pub fn take(&mut self, all: bool) -> Vec<Run> {
         if all {
             self.close();
@@ -109,15 +110,15 @@ impl Runs {
         }
     }
 
-    /// What comes next must not be joined to what was added: there is something between that must
-    /// not be cleared.
+    /// Ends the open run: what follows must not be joined to it, since there is something in
+    /// between that must not be cleared.
     pub fn close(&mut self) {
         if let Some((run, _)) = self.open.take() {
             self.done.push(run);
         }
     }
 
-    /// Present pages that nobody wants, between what was added and what is to come.
+    /// Passes over present pages that are not wanted.
     pub fn pass(&mut self, pages: u32) {
         if let Some((_, passed)) = &mut self.open {
             *passed = passed.saturating_add(pages);
@@ -148,7 +149,6 @@ impl Runs {
     }
 }
 
-/// Bits `from..to`.
 fn mask(from: u32, to: u32) -> u64 {
     if from >= to {
         return 0;
@@ -230,8 +230,8 @@ mod tests {
     }
 
     proptest! {
-        /// Every wanted page is in exactly one run; a run begins and ends with a wanted page;
-        /// no gap inside holds more present pages than allowed; page counts are right.
+        /// Every wanted page is in exactly one run, a run begins and ends with a wanted page, no
+        /// gap inside contains more present pages than allowed, and page counts are right.
         #[test]
         fn runs_cover_what_is_wanted_and_little_else(
             present in prop::collection::vec(any::<[u64; 8]>(), 1..4),

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Is a page mapped by others too? `MADV_COLD` leaves such pages alone
-//! (madvise_cold_or_pageout_pte_range in mm/madvise.c: only where the mapping asked is the only
-//! one), so their accessed bits stay.
+//! Finds out whether other processes map a page too. `MADV_COLD` skips such pages
+//! (madvise_cold_or_pageout_pte_range in mm/madvise.c requires that no other mapping exists), so
+//! their accessed bits stay set.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// `/proc/kpagecount`: for root only.
+/// `/proc/kpagecount`, readable by root only.
 #[derive(Debug)]
 pub struct MapCounts {
     file: Option<File>,
 }
 
 impl MapCounts {
-    /// Where it cannot be opened nothing is known of any page.
+    /// Opens the file. If that fails, nothing is known about any page.
     pub fn open() -> Self {
         MapCounts {
             file: File::open("/proc/kpagecount").ok(),
         }
     }
 
-    /// The page is mapped more than once; `None`: not known.
+    /// Whether the page is mapped more than once; `None` if unknown.
     pub fn is_shared(&self, pfn: u64) -> Option<bool> {
         let mut word = [0; 8];
         self.file

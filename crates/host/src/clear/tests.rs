@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clearer against a machine that does as the kernel does, or fails as it fails.
+//! The clearer against a fake that behaves, and fails, like the kernel.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,14 +17,14 @@ const PID: u32 = 77;
 const BASE: u64 = 0x10_0000_0000;
 const SECOND: u64 = 1_000_000_000;
 
-/// Remembers what was cleared; fails on order.
+/// Records what was cleared; fails on request.
 #[derive(Default)]
 struct FakeHand {
     cleared: Vec<AddressRange>,
     refs: Vec<RefsScope>,
-    /// `c` for each call of `cold`, `r` for each of `refs`.
+    /// `c` for each call of `cold`, `r` for each call of `refs`.
     order: String,
-    /// Ranges that begin here are refused, as locked ones are.
+    /// Ranges that start here are refused, like locked ones.
     locked: BTreeSet<u64>,
     cold_error: Option<i32>,
     refs_error: Option<i32>,
@@ -86,14 +86,14 @@ impl SightSink for Watch<'_> {
     }
 }
 
-/// A process with these mappings from [`BASE`] on, each of so many tables, a table apart.
+/// A process with these mappings from [`BASE`] on, each with this many tables, one table apart.
 struct World {
     source: FakeSource,
     vmas: VmaTable,
     clearer: Clearer,
     hand: FakeHand,
     now_ns: u64,
-    /// Time from reading a table to clearing it.
+    /// Time between reading a table and clearing it.
     late_ns: u64,
 }
 
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// Table number `table` from [`BASE`] on is all present; these of its pages were accessed.
+    /// Makes table number `table` from [`BASE`] on fully present, with these pages young.
     fn set(&mut self, table: u64, leaf: Leaf, young: PageSet) {
         let bits = TableBits {
             present: ALL,
@@ -164,7 +164,7 @@ fn cold() -> ClearPolicy {
     }
 }
 
-/// What is accessed while we are stopped between reading a table and clearing it must not be lost.
+/// Accesses while we are stopped between reading a table and clearing it must not be lost.
 #[test]
 fn what_was_read_too_long_ago_is_left_as_it_is() {
     let mut world = World::new(cold(), &[("anon", 4)]);
@@ -178,7 +178,7 @@ fn what_was_read_too_long_ago_is_left_as_it_is() {
     let (_, report) = world.scan().unwrap();
     assert_eq!((report.tables_late, report.ranges), (4, 0));
     assert!(world.hand.cleared.is_empty());
-    // The next scan still has the bits.
+    // The next scan still sees the bits.
     world.late_ns = 0;
     let (judged, report) = world.scan().unwrap();
     assert_eq!((report.tables_late, report.tables_cleared), (0, 4));
@@ -267,7 +267,7 @@ fn without_the_right_to_advise_it_writes_clear_refs() {
         );
         world.scan().unwrap();
         assert_eq!(world.hand.refs[1], RefsScope::Anon, "it does not try again");
-        // Nor may it write there.
+        // Nor may it write to `clear_refs`.
         world.hand.refs_error = Some(libc::EACCES);
         assert!(matches!(
             world.scan(),
@@ -305,7 +305,7 @@ fn locked_memory_is_cleared_by_a_write_of_its_kind() {
         world.hand.order, "rc",
         "the flush of the long run serves the write as well"
     );
-    // A second later it would hold the target up for more than its share of time: it waits.
+    // A second later a write would exceed the target's share of stall time, so it waits.
     let policy = ClearPolicy {
         max_stall_share: 1e-9,
         ..policy
@@ -341,7 +341,7 @@ fn clears_no_more_often_than_asked() {
 
 #[test]
 fn a_budget_is_kept_by_taking_turns() {
-    // The fake costs next to nothing, but not nothing: any budget is too small.
+    // The fake costs a little time, so this budget is always too small.
     let policy = ClearPolicy {
         budget_ns: Some(1),
         ..cold()
@@ -360,7 +360,7 @@ fn a_budget_is_kept_by_taking_turns() {
     );
 }
 
-/// Of a sample parts of tables are shown: what lies between them is left alone, and a huge page is
+/// A sample shows parts of tables: what lies between them is not cleared, and a huge page is
 /// cleared whole, once.
 #[test]
 fn what_was_not_shown_is_not_cleared() {

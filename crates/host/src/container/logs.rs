@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What names of the kubelet's logs say: pods by uid, containers by id. Nothing is opened.
+//! Pods by uid and containers by id, from the names of the kubelet's logs. No file is opened.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,15 +9,15 @@ use std::path::Path;
 use super::Container;
 use crate::untrusted::Untrusted;
 
-/// A directory for each pod, `NAMESPACE_POD_UID`.
+/// Contains one directory per pod, `NAMESPACE_POD_UID`.
 pub(super) const PODS: &str = "var/log/pods";
-/// A link for each container, `POD_NAMESPACE_CONTAINER-ID.log`.
+/// Contains one link per container, `POD_NAMESPACE_CONTAINER-ID.log`.
 pub(super) const CONTAINERS: &str = "var/log/containers";
 
-/// Entries of a directory that are looked at: a node has at most some thousand.
+/// Most directory entries read: a node has a few thousand at most.
 const ENTRIES_MAX: usize = 1 << 16;
 
-/// Who is named. Of two different names for one nothing is believed.
+/// The names found. If two different names claim one id, neither is trusted.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
     pods: HashMap<String, Option<Container>>,
@@ -40,12 +40,12 @@ impl Logs {
         logs
     }
 
-    /// Namespace and name of a pod.
+    /// The namespace and name of a pod.
     pub(super) fn pod(&self, uid: &str) -> Option<&Container> {
         self.pods.get(uid)?.as_ref()
     }
 
-    /// Namespace, pod and name of a container.
+    /// The namespace, pod and name of a container.
     pub(super) fn container(&self, id: &str) -> Option<&Container> {
         self.containers.get(id)?.as_ref()
     }
@@ -63,7 +63,7 @@ fn enter(map: &mut HashMap<String, Option<Container>>, key: String, value: Conta
     }
 }
 
-/// Names in a directory; none of one that is not there or not ours to read.
+/// The names in a directory; empty if it is missing or unreadable.
 fn names(dir: &Path) -> impl Iterator<Item = OsString> {
     let entries = std::fs::read_dir(dir).into_iter().flatten();
     entries
@@ -71,7 +71,7 @@ fn names(dir: &Path) -> impl Iterator<Item = OsString> {
         .filter_map(|entry| Some(entry.ok()?.file_name()))
 }
 
-/// A name as Kubernetes allows it (RFC 1123): whatever else lies in the directory is none of its.
+/// Whether Kubernetes allows the name (RFC 1123). Anything else in the directory is not from it.
 fn is_name(text: &str) -> bool {
     let is_plain = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.');
     !text.is_empty() && text.bytes().all(is_plain)

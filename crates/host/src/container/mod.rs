@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which container or pod a cgroup is.
+//! Identifies the container or pod of a cgroup.
 //!
-//! A cgroup of a container has its id in its path. The names that belong to it are in files of the
-//! run time (the bundles of containerd and CRI-O, Docker's and Podman's own), or in the names of
-//! the kubelet's logs. No socket of a run time is asked: whoever may talk to one may do anything on
-//! the machine, and it answers nothing that those files do not say.
+//! The path of a container's cgroup contains the container's id. The names for that id are in files
+//! of the run time (the bundles of containerd and CRI-O, Docker's and Podman's own files), or in
+//! the names of the kubelet's logs. No run time's socket is used: access to one means full control
+//! of the machine, and it would add nothing to what the files say.
 
 mod logs;
 mod path;
@@ -22,8 +22,8 @@ use crate::untrusted::Untrusted;
 use path::{Place, plain_uid};
 use sources::Sources;
 
-/// A container, or a pod: then without a name and an id of its own. `None`: there is none, or it is
-/// not known.
+/// A container, or a pod, which has no container name or id. A field is `None` if it does not apply
+/// or is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// The namespace of the pod.
@@ -32,20 +32,20 @@ pub struct Container {
     /// The pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Untrusted>,
-    /// The name of the container: within its pod, or of Docker or Podman. The sandbox of a pod has
+    /// The name of the container, within its pod or in Docker or Podman. The sandbox of a pod has
     /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container: Option<Untrusted>,
-    /// The id that its run time gave it, another one after each restart.
+    /// The id assigned by its run time, which changes with each restart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_id: Option<Untrusted>,
-    /// The image as it was asked for.
+    /// The image as requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<Untrusted>,
 }
 
 impl Container {
-    /// Names of the fields in output, in the order of [`fields`](Self::fields).
+    /// The output names of the fields, in the order of [`fields`](Self::fields).
     pub const NAMES: [&'static str; 5] = ["namespace", "pod", "container", "container_id", "image"];
 
     /// All fields.
@@ -60,7 +60,7 @@ impl Container {
         [namespace, pod, container, container_id, image].map(Option::as_ref)
     }
 
-    /// What to call it: `NAMESPACE/POD/CONTAINER`, as far as known; `None` if no name is.
+    /// A display name: `NAMESPACE/POD/CONTAINER`, as far as known; `None` if nothing is.
     pub fn title(&self) -> Option<Untrusted> {
         let parts = [&self.namespace, &self.pod, &self.container];
         let parts: Vec<&[u8]> = parts
@@ -71,7 +71,7 @@ impl Container {
         (!parts.is_empty()).then(|| Untrusted::from(&*parts.join(&b'/')))
     }
 
-    /// What this does not know and `other` does.
+    /// Fills unknown fields from `other`.
     fn or(self, other: Container) -> Container {
         Container {
             namespace: self.namespace.or(other.namespace),
@@ -86,7 +86,7 @@ impl Container {
         (&self.namespace, &self.pod) == (&pod.namespace, &pod.pod)
     }
 
-    /// Its pod alone.
+    /// Only the pod of this container.
     fn pod_of_it(&self) -> Container {
         Container {
             namespace: self.namespace.clone(),
@@ -96,8 +96,8 @@ impl Container {
     }
 }
 
-/// The containers of a machine. What was found out of a cgroup is kept for as long as it is asked
-/// for.
+/// The containers of a machine. What was found about a cgroup is kept for as long as callers ask
+/// for it.
 #[derive(Debug)]
 pub struct Containers {
     root: PathBuf,
@@ -108,20 +108,20 @@ pub struct Containers {
 #[derive(Debug)]
 struct Known {
     container: Container,
-    /// The look at which it was asked for last.
+    /// The last look that asked for it.
     seen: u64,
-    /// The look at which to try again; `None` once nothing is missing.
+    /// The look at which to search again; `None` if nothing is missing.
     again: Option<u64>,
     /// Looks until then.
     wait: u64,
 }
 
-/// A name that is missing is looked for at the next look, then more and more rarely, up to this
-/// many looks apart.
+/// A missing name is searched for at the next look, then less and less often, up to this many looks
+/// apart.
 const WAIT_MAX: u64 = 64;
 
 impl Containers {
-    /// Those of the machine with this `/proc`.
+    /// Creates it for the machine with this `/proc`.
     pub fn new(proc: &ProcRoot) -> Self {
         Containers {
             root: host_root(proc),
@@ -130,8 +130,8 @@ impl Containers {
         }
     }
 
-    /// The container or pod of each of these cgroups, by its path below the hierarchy; `None` for
-    /// any other cgroup. Forgets those that are not among them.
+    /// Returns the container or pod of each of these cgroups, given by path below the hierarchy;
+    /// `None` for any other cgroup. Forgets the cgroups that are not among them.
     pub fn look<'a>(
         &mut self,
         cgroups: impl IntoIterator<Item = &'a Path>,
@@ -172,7 +172,7 @@ impl Containers {
     }
 }
 
-/// What the files say, and whether that is all there is to know.
+/// Returns what the files say, and whether nothing is missing.
 fn find(place: Place<'_>, sources: &Sources<'_>) -> (Container, bool) {
     let uid = place.pod_uid.map(plain_uid);
     let Some(id) = place.id else {
@@ -191,7 +191,7 @@ fn find(place: Place<'_>, sources: &Sources<'_>) -> (Container, bool) {
         logs.container(id),
         uid.and_then(|uid| logs.pod(&uid).cloned()),
     ) {
-        // Links may be of another pod than the path is: then neither is believed.
+        // If the link and the path disagree on the pod, neither is trusted.
         (Some(container), Some(pod)) if container.is_of(&pod) => {
             (by_id.or(container.clone()), true)
         }
@@ -202,7 +202,7 @@ fn find(place: Place<'_>, sources: &Sources<'_>) -> (Container, bool) {
     }
 }
 
-/// Pods that no log names have the names that their containers know.
+/// Pods without a log get the names that their containers know.
 fn name_pods(places: &[(&Path, Option<Place<'_>>)], found: &mut [Option<Container>]) {
     let uids = || {
         places
@@ -227,7 +227,7 @@ fn name_pods(places: &[(&Path, Option<Place<'_>>)], found: &mut [Option<Containe
     }
 }
 
-/// Where the machine's own files are: those that init sees, since ours may be a container's.
+/// The root of the machine's own files, as init sees them: ours may be a container's.
 fn host_root(proc: &ProcRoot) -> PathBuf {
     let of_init = proc.join("1/root");
     match std::fs::read_dir(&of_init) {

@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the path of a cgroup says of containers, before anything is read.
+//! Recognises containers from the path of a cgroup alone.
 //!
-//! Every run time ends the name of a container's cgroup with its id, 64 hexadecimal digits:
-//! `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope`, `libpod-ID.scope` where systemd
-//! makes cgroups, else `ID`, `crio-ID`, or `SLICE:cri-containerd:ID`. The kubelet puts the uid of
-//! the pod into the cgroup above: `kubepods-burstable-podUID.slice` with `_` for `-`, or `podUID`.
+//! Every run time ends the name of a container's cgroup with the container's id, 64 hexadecimal
+//! digits: `cri-containerd-ID.scope`, `crio-ID.scope`, `docker-ID.scope`, `libpod-ID.scope` if
+//! systemd creates the cgroups, otherwise `ID`, `crio-ID`, or `SLICE:cri-containerd:ID`. The
+//! kubelet puts the uid of the pod into the parent cgroup: `kubepods-burstable-podUID.slice` with
+//! `_` for `-`, or `podUID`.
 
 use std::path::Path;
 
 const ID_DIGITS: usize = 64;
 
-/// A cgroup of a container or pod.
+/// The cgroup of a container or pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place<'a> {
     /// The container's id; `None` for a pod.
     pub(super) id: Option<&'a str>,
-    /// The pod's uid as the path has it; `None` for a container without a pod.
+    /// The pod's uid as spelled in the path; `None` for a container without a pod.
     pub(super) pod_uid: Option<&'a str>,
 }
 
 impl<'a> Place<'a> {
-    /// What a path names; `None` for anything but the cgroup of a container or pod itself: what is
-    /// below one is counted in it.
+    /// Parses a path. `None` unless it is the cgroup of a container or pod itself: the cgroups
+    /// below are counted in it.
     pub(super) fn of(path: &'a Path) -> Option<Self> {
         let mut names = path.iter().rev().map(|name| name.to_str());
         let last = names.next()??;
-        // As runc names them where it was asked for systemd's cgroups and there is no systemd.
+        // runc's name if it was asked for systemd cgroups but there is no systemd.
         let (slice, last) = match last.split_once(':') {
             Some((slice, rest)) => (Some(slice), rest),
             None => (None, last),
@@ -42,7 +43,8 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The id that the name of a cgroup ends with. Monitors of a container have it too.
+/// The id at the end of a cgroup name. A monitor's cgroup ends with its container's id too, but is
+/// not a container.
 fn id_of(name: &str) -> Option<&str> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
     let at = name.len().checked_sub(ID_DIGITS)?;
@@ -53,7 +55,7 @@ fn id_of(name: &str) -> Option<&str> {
     (id.bytes().all(is_digit) && is_set_off && !is_monitor).then_some(id)
 }
 
-/// The uid of a pod: 36 characters, or 32 digits of pods that the kubelet started from a file.
+/// The uid of a pod: 36 characters, or 32 digits for pods that the kubelet started from a file.
 fn pod_uid_of(name: &str) -> Option<&str> {
     let slice = name.strip_suffix(".slice");
     let uid = match slice {
@@ -65,7 +67,7 @@ fn pod_uid_of(name: &str) -> Option<&str> {
     (matches!(uid.len(), 32 | 36) && uid.bytes().all(is_of_uid)).then_some(uid)
 }
 
-/// The uid as Kubernetes writes it.
+/// The uid in Kubernetes' spelling.
 pub(super) fn plain_uid(uid: &str) -> String {
     uid.replace('_', "-")
 }
@@ -126,7 +128,7 @@ mod tests {
             "/kubepods.slice/kubepods-burstable.slice".to_owned(),
             "/user.slice/user-1000.slice/session-2.scope".to_owned(),
             "/kubepods/burstable/podracer".to_owned(),
-            // Its monitor, what is below it, and an id that is none.
+            // Its monitor, a cgroup below it, and ids that are invalid.
             format!("/machine.slice/libpod-conmon-{ID}.scope"),
             format!("/machine.slice/libpod-{ID}.scope/container"),
             format!("/docker/{}", ID.to_uppercase()),

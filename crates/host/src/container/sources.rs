@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files in which container run times and the kubelet name containers.
+//! Reads the names of containers from files of container run times and the kubelet.
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -15,19 +15,19 @@ use super::Container;
 use super::logs::Logs;
 use crate::untrusted::Untrusted;
 
-/// Where containerd keeps a bundle for each running container of Kubernetes, in a directory of its
-/// id: by itself, within k3s and RKE2, k0s, MicroK8s.
+/// containerd's directories with one bundle per running Kubernetes container, named by its id:
+/// containerd alone, within k3s and RKE2, k0s, MicroK8s.
 pub(super) const CONTAINERD: [&str; 4] = [
     "run/containerd/io.containerd.runtime.v2.task/k8s.io",
     "run/k3s/containerd/io.containerd.runtime.v2.task/k8s.io",
     "run/k0s/containerd/io.containerd.runtime.v2.task/k8s.io",
     "var/snap/microk8s/common/run/containerd/io.containerd.runtime.v2.task/k8s.io",
 ];
-/// The same of CRI-O, which has its bundles where Podman has its own.
+/// The same for CRI-O, which keeps its bundles where Podman does.
 pub(super) const CRI_O: &str = "run/containers/storage/overlay-containers";
-/// Docker's containers, each a directory.
+/// Docker's containers, one directory each.
 pub(super) const DOCKER: &str = "var/lib/docker/containers";
-/// Podman's containers, in one file each of those that last and of those that go with a boot.
+/// Podman's containers: one file for permanent ones and one for those that end with the boot.
 pub(super) const PODMAN: [&str; 4] = [
     "var/lib/containers/storage/overlay-containers/containers.json",
     "var/lib/containers/storage/overlay-containers/volatile-containers.json",
@@ -35,12 +35,12 @@ pub(super) const PODMAN: [&str; 4] = [
     "var/lib/containers/storage/vfs-containers/volatile-containers.json",
 ];
 
-/// A larger file is none of a run time. Podman's has all its containers, some 2 KiB each.
+/// A run time has no larger files. Podman's lists all its containers, about 2 KiB each.
 const FILE_MAX_BYTES: u64 = 32 << 20;
-/// A longer name is none.
+/// Longer names are ignored.
 const NAME_MAX_BYTES: usize = 1024;
 
-/// Files of one moment; those that are about all containers are read at most once.
+/// The files at one point in time. Those that cover all containers are read at most once.
 #[derive(Debug)]
 pub(super) struct Sources<'a> {
     root: &'a Path,
@@ -49,7 +49,7 @@ pub(super) struct Sources<'a> {
 }
 
 /// The part of a bundle's `config.json` (OCI runtime specification) that names its container. The
-/// rest, with the environment of its program, is not kept.
+/// rest, including the environment of its program, is not kept.
 #[derive(Deserialize)]
 struct Bundle {
     #[serde(default)]
@@ -76,7 +76,7 @@ struct OfPodman {
     id: String,
     #[serde(default)]
     names: Vec<String>,
-    /// JSON in a string.
+    /// JSON inside a string.
     #[serde(default)]
     metadata: String,
 }
@@ -96,7 +96,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// A container by its id, as its run time has it.
+    /// The container with this id, according to its run time.
     pub(super) fn container(&self, id: &str) -> Option<Container> {
         let bundle = |path: String| {
             let bundle: Bundle = json(&self.root.join(path))?;
@@ -117,7 +117,7 @@ impl<'a> Sources<'a> {
             })
     }
 
-    /// What the kubelet's directories of logs say.
+    /// The names found in the kubelet's log directories.
     pub(super) fn logs(&self) -> &Logs {
         self.logs.get_or_init(|| Logs::read(self.root))
     }
@@ -141,8 +141,8 @@ impl<'a> Sources<'a> {
     }
 }
 
-/// What annotations of a bundle or labels say; `None` if they are not of Kubernetes. A sandbox,
-/// which holds the pod's namespaces, is no container of it and has no name.
+/// Reads the annotations of a bundle, or labels; `None` if they are not from Kubernetes. A sandbox,
+/// which owns the pod's namespaces, is not one of its containers and has no name.
 fn of_annotations(all: &HashMap<String, String>) -> Option<Container> {
     let get = |keys: [&str; 2]| {
         keys.iter()
@@ -194,17 +194,17 @@ fn podman(root: &Path) -> HashMap<String, Container> {
         .collect()
 }
 
-/// A name given by a user.
+/// A name given by a user; `None` if it is empty or too long.
 fn name(text: &str) -> Option<Untrusted> {
     (1..=NAME_MAX_BYTES)
         .contains(&text.len())
         .then(|| text.into())
 }
 
-/// A JSON file. One that is missing, not readable by us, or not such JSON yields nothing: the
-/// caller tries the next.
+/// Parses a JSON file. `None` if it is missing, unreadable or not in this format: the caller tries
+/// the next.
 fn json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    // Neither a FIFO nor a link out of the run time's directory is followed.
+    // Neither blocks on a FIFO nor follows a link out of the run time's directory.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW)

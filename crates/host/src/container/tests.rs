@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Containers of made-up machines.
+//! Containers on made-up machines.
 
 use std::os::unix::ffi::OsStrExt;
 
@@ -13,7 +13,7 @@ const B: &str = "bb0000000000000000000000000000000000000000000000000000000000000
 const UID: &str = "0b0f6a1e-3c1d-4a52-9f0e-7a5b1c2d3e4f";
 const BUNDLES: &str = sources::CONTAINERD[0];
 
-/// A machine: the files that its init sees.
+/// A machine: the files its init process sees.
 struct Machine(tempfile::TempDir);
 
 impl Machine {
@@ -189,7 +189,7 @@ fn without_a_run_time_the_logs_of_the_kubelet_do() {
         of(&machine, &in_pod(A)),
         container(["shop", "web-7d4b9", "web", A, ""])
     );
-    // Of one that has no link its pod is known.
+    // For a container without a link, only its pod is known.
     assert_eq!(
         of(&machine, &in_pod(B)),
         container(["shop", "web-7d4b9", "", B, ""])
@@ -198,7 +198,7 @@ fn without_a_run_time_the_logs_of_the_kubelet_do() {
         of(&machine, &pod()),
         container(["shop", "web-7d4b9", "", "", ""])
     );
-    // What the run time says counts.
+    // The run time takes precedence over logs.
     machine.bundle(
         A,
         json!({"io.kubernetes.pod.name": "b", "io.kubernetes.container.name": "c"}),
@@ -257,7 +257,7 @@ fn files_that_are_none_hold_nobody_up() {
     std::fs::remove_file(&file).unwrap();
     std::fs::create_dir(&file).unwrap();
     assert_eq!(of(&machine, &in_pod(A)), alone, "a directory");
-    // A name that is longer than any.
+    // A name longer than the limit.
     std::fs::remove_dir(&file).unwrap();
     machine.bundle(A, containerd("container", &"x".repeat(5000)));
     assert_eq!(of(&machine, &in_pod(A)).container, None);
@@ -289,7 +289,7 @@ fn what_comes_late_is_found_and_what_is_known_stays() {
             .container,
         None
     );
-    // The next time after one look, two, four ... at most 64.
+    // Retries after one look, then two, four ... up to 64.
     machine.bundle(A, containerd("container", "web"));
     std::fs::rename(machine.path(BUNDLES), machine.path("away")).unwrap();
     for _ in 0..200 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong with the kernel's DAMON.
+//! Errors of the kernel's DAMON.
 
 use super::Owner;
 use crate::error::FileError;
@@ -8,18 +8,18 @@ use crate::error::FileError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DamonError {
-    /// No interface.
+    /// The kernel has no DAMON interface.
     #[error(
         "this kernel has no /sys/kernel/mm/damon: it needs CONFIG_DAMON_SYSFS (Linux 5.18) and root"
     )]
     Missing,
-    /// Somebody else runs it.
+    /// Another program or module runs it.
     #[error(
         "DAMON is in use by {owner}; it has one owner at a time, and agewise never interferes: stop \
          it where it was started, or use another source (--source pagewalk)"
     )]
     Owned {
-        /// Who.
+        /// Who runs it.
         owner: Owner,
     },
     /// The address space is not supported by this build of the kernel.
@@ -33,23 +33,23 @@ pub enum DamonError {
         /// What `avail_operations` lists.
         offered: String,
     },
-    /// A file the setup needs does not exist on this kernel.
+    /// The kernel lacks a file that the setup needs.
     #[error("{what} needs Linux {since} or later: this kernel has no {file}")]
     TooOld {
-        /// The part of the setup.
+        /// The part of the setup that needs it.
         what: &'static str,
-        /// First kernel that has it.
+        /// First kernel version with the file.
         since: &'static str,
         /// The missing file, relative to its directory.
         file: String,
     },
-    /// A filter by memory cgroup that is not a path.
+    /// A memory-cgroup filter was given by number rather than by path.
     #[error(
         "a DAMON filter by memory cgroup names it by number, which means something in the lab only; \
          watch the processes of the cgroup instead"
     )]
     MemcgFilter,
-    /// EINVAL at start.
+    /// The kernel returned EINVAL at start.
     #[error("the kernel refused the monitor (EINVAL): {hint}")]
     Refused {
         /// What to check.
@@ -63,7 +63,7 @@ pub enum DamonError {
     File(#[from] FileError),
 }
 
-/// What helps where the kernel was built without an address space.
+/// Advice if the kernel was built without an address space.
 fn without(operations: &str) -> &'static str {
     match operations {
         "vaddr" => {

@@ -3,8 +3,8 @@
 //! Documentation/admin-guide/mm/damon/usage.rst).
 //!
 //! The interface has one owner: the program that set `nr_kdamonds`. A monitor run by another
-//! program is reported and never touched. A monitor of agewise's own is switched off and removed
-//! when its [`Session`] is dropped.
+//! program is reported and never touched. agewise's own monitor is stopped and removed when its
+//! [`Session`] is dropped.
 
 mod error;
 mod probe;
@@ -23,19 +23,19 @@ pub use probe::{Availability, Offer};
 pub use session::{Session, TriedRegion};
 pub use setup::{Setup, Watched};
 
-/// Who runs DAMON now.
+/// The current user of DAMON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// Nobody.
     Nobody,
-    /// A user of sysfs.
+    /// A program using sysfs.
     Sysfs {
-        /// Kernel threads set up.
+        /// Number of kdamonds set up.
         nr_kdamonds: u64,
         /// Pids of the running ones.
         running: Vec<u32>,
     },
-    /// A module of the kernel (`damon_reclaim`, `damon_lru_sort`, `damon_stat`).
+    /// A kernel module (`damon_reclaim`, `damon_lru_sort`, `damon_stat`).
     Module {
         /// Its name.
         name: String,
@@ -64,17 +64,17 @@ impl fmt::Display for Owner {
     }
 }
 
-/// Modules that run a monitor of their own.
+/// Modules that run their own monitor.
 const MODULES: [&str; 3] = ["damon_reclaim", "damon_lru_sort", "damon_stat"];
 
-/// Access to the interface.
+/// Access to the sysfs interface of DAMON.
 #[derive(Clone, Debug, Default)]
 pub struct Damon {
     sys: SysRoot,
 }
 
 impl Damon {
-    /// DAMON of this tree; nothing is opened yet.
+    /// The DAMON interface of this tree. Nothing is opened yet.
     #[must_use]
     pub fn new(sys: SysRoot) -> Damon {
         Damon { sys }
@@ -90,7 +90,7 @@ impl Damon {
         self.kdamonds().join("nr_kdamonds").exists()
     }
 
-    /// Who runs DAMON. Modules come first: they exclude all others.
+    /// Finds who runs DAMON. Checks modules first, since they exclude all others.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -131,7 +131,7 @@ impl Damon {
     /// Sets up and starts a monitor.
     ///
     /// # Errors
-    /// See [`DamonError`]; nothing of agewise's is left behind in that case.
+    /// See [`DamonError`]. In that case nothing of agewise's is left behind.
     pub fn start(&self, setup: &Setup) -> Result<Session, DamonError> {
         if !self.exists() {
             return Err(DamonError::Missing);
@@ -143,8 +143,8 @@ impl Damon {
         }
     }
 
-    /// Keeps other holders of this lock (agewise's own commands) from setting up anything until it
-    /// is dropped: a trial setup by one would look like a foreign monitor to the next.
+    /// Keeps others that take this lock (agewise's own commands) from setting up anything until it
+    /// is dropped: a trial setup would look like a foreign monitor to them.
     fn lock(&self) -> Result<File, FileError> {
         let path = self.kdamonds().join("nr_kdamonds");
         File::open(&path)

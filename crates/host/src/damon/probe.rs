@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this kernel's DAMON can do, found out by trying: a kernel thread's directories are created,
-//! read and removed again. Nothing is started, and nothing is written while another program uses
-//! it.
+//! Finds out what this kernel's DAMON supports, by trying: creates the directories of a kdamond,
+//! reads them and removes them again. Nothing is started, and nothing is written while another
+//! program uses DAMON.
 
 use std::path::Path;
 
 use super::{Damon, MODULES, Owner};
 use crate::error::{self as file, FileError};
 
-/// What DAMON offers on this kernel.
+/// What DAMON supports on this kernel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     /// The words of `avail_operations`: `vaddr`, `fvaddr`, `paddr`. Kernels before 5.19 list none.
     pub operations: Vec<String>,
-    /// The regions of a monitor can be read (since 6.2).
+    /// Whether the regions of a monitor can be read (since 6.2).
     pub has_regions: bool,
-    /// A scheme can be limited to one of several processes (since 6.6).
+    /// Whether a scheme can be limited to one of several processes (since 6.6).
     pub has_target_filter: bool,
 }
 
@@ -27,22 +27,22 @@ impl Offer {
     }
 }
 
-/// The state in which DAMON was found.
+/// The state of DAMON on this machine.
 #[derive(Debug)]
 pub enum Availability {
-    /// The kernel was built without it, or without its interface in sysfs.
+    /// The kernel was built without DAMON, or without its sysfs interface.
     Absent {
-        /// DAMON itself exists: a module that uses it is built in.
+        /// Whether DAMON itself is present: a module that uses it is built in.
         is_built: bool,
     },
-    /// Its files may not be read or written by this user, or hold what no kernel writes there.
+    /// This user may not read or write its files, or they contain something unexpected.
     Unreadable(FileError),
-    /// Somebody else uses it.
+    /// Another program or module uses it.
     InUse {
-        /// Who.
+        /// Who uses it.
         owner: Owner,
-        /// What their monitors could watch. Empty where a module of the kernel is the owner: then
-        /// there is nothing to read it from.
+        /// The address spaces that their monitors could watch. Empty if the owner is a kernel
+        /// module, since that has no files to read.
         operations: Vec<String>,
     },
     /// Nobody uses it.
@@ -50,8 +50,8 @@ pub enum Availability {
 }
 
 impl Damon {
-    /// Finds out what DAMON can do here. If nobody uses it, a kernel thread that is never started
-    /// is set up for this and removed again.
+    /// Finds out what DAMON supports here. If nobody uses it, sets up a kdamond for this, which is
+    /// never started, and removes it again.
     #[must_use]
     pub fn probe(&self) -> Availability {
         let found = match self.exists() {
@@ -81,7 +81,7 @@ impl Damon {
             Owner::Nobody => {
                 file::write(&kdamonds.join("nr_kdamonds"), "1")?;
                 let offer = read_offer(&kdamonds.join("0"));
-                // Also after a failure: what was set up is ours.
+                // Also after a failure: the setup is ours.
                 file::write(&kdamonds.join("nr_kdamonds"), "0")?;
                 offer.map(Availability::Free)
             }
@@ -98,13 +98,13 @@ impl Damon {
     }
 }
 
-/// Looks at what the kernel creates for one context and one scheme with one filter.
+/// Examines what the kernel creates for one context and one scheme with one filter.
 fn read_offer(kdamond: &Path) -> Result<Offer, FileError> {
     file::write(&kdamond.join("contexts/nr_contexts"), "1")?;
     let context = kdamond.join("contexts/0");
     file::write(&context.join("schemes/nr_schemes"), "1")?;
     let scheme = context.join("schemes/0");
-    // Since 6.15 filters by target have a directory of their own; before 6.3 there are none.
+    // Since 6.15 filters by target have their own directory; before 6.3 there are none.
     let filters = ["core_filters", "filters"].map(|name| scheme.join(name));
     let has_target_filter = match filters.iter().find(|dir| dir.join("nr_filters").exists()) {
         Some(dir) => {
@@ -120,7 +120,7 @@ fn read_offer(kdamond: &Path) -> Result<Offer, FileError> {
     })
 }
 
-/// What a context can watch; `None` where the kernel does not list it.
+/// The address spaces a context can watch; `None` if the kernel does not list them.
 pub(super) fn operations(context: &Path) -> Result<Option<Vec<String>>, FileError> {
     let text = file::read_optional(&context.join("avail_operations"))?;
     Ok(text.map(|text| text.split_whitespace().map(str::to_owned).collect()))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A monitor of agewise's own, from its start to its end.
+//! A monitor run by agewise, from start to end.
 
 use std::path::{Path, PathBuf};
 
@@ -15,13 +15,13 @@ pub struct TriedRegion {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Accesses an aggregation.
+    /// Accesses per aggregation interval.
     pub nr_accesses: u32,
-    /// Age in aggregations.
+    /// Age in aggregation intervals.
     pub age: u32,
 }
 
-/// A running monitor. Dropping it switches the kernel thread off and takes its setup down.
+/// A running monitor. Dropping it stops the kernel thread and removes its setup.
 #[derive(Debug)]
 pub struct Session {
     kdamonds: PathBuf,
@@ -31,7 +31,7 @@ pub struct Session {
 impl Session {
     pub(super) fn start(kdamonds: PathBuf, setup: &Setup) -> Result<Session, DamonError> {
         file::write(&kdamonds.join("nr_kdamonds"), "1")?;
-        // From here on, any failure is cleaned up by the drop.
+        // From here on, dropping the session cleans up after any failure.
         let session = Session {
             kdamonds,
             nr_schemes: setup.schemes.len(),
@@ -73,7 +73,7 @@ impl Session {
         })
     }
 
-    /// Pid of the kernel thread.
+    /// The pid of the kernel thread.
     ///
     /// # Errors
     /// It has stopped, or the file cannot be read.
@@ -82,7 +82,7 @@ impl Session {
         text.trim().parse().map_err(|_| DamonError::Stopped)
     }
 
-    /// What each scheme did so far.
+    /// The statistics of each scheme so far.
     ///
     /// # Errors
     /// The monitor has stopped, or a file cannot be read.
@@ -105,7 +105,7 @@ impl Session {
             .collect()
     }
 
-    /// Bytes a scheme may charge in this window; `None` before 6.9.
+    /// The bytes a scheme may charge in this window; `None` before 6.9.
     ///
     /// # Errors
     /// The monitor has stopped, or a file cannot be read.
@@ -118,20 +118,19 @@ impl Session {
         Ok(Some(file::read_u64(&path)?))
     }
 
-    /// The regions a scheme was tried on in the last aggregation, ascending. With a `stat` scheme
-    /// for every pattern these are all regions: the source.
+    /// The regions a scheme was tried on in the last aggregation, ascending. With `stat` schemes
+    /// that cover every pattern these are all regions, which is how the access source uses it.
     ///
     /// # Errors
-    /// Kernels before 6.2 have none; the monitor has stopped; a file cannot be read.
+    /// The kernel is older than 6.2, the monitor has stopped, or a file cannot be read.
     pub fn tried_regions(&self, scheme: usize) -> Result<Vec<TriedRegion>, DamonError> {
         self.command("update_schemes_tried_regions")?;
         self.read_regions(scheme)
     }
 
-    /// [`tried_regions`](Self::tried_regions) of every scheme, of the same aggregation.
+    /// [`tried_regions`](Self::tried_regions) of every scheme, all from the same aggregation.
     ///
-    /// # Errors
-    /// As there.
+    /// # Errors As [`tried_regions`](Self::tried_regions).
     pub fn all_tried_regions(&self) -> Result<Vec<Vec<TriedRegion>>, DamonError> {
         self.command("update_schemes_tried_regions")?;
         (0..self.nr_schemes)
@@ -160,8 +159,8 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The thread may have ended on its own, and the kernel refuses to remove a running one: in
-        // neither case is there anything more to do here.
+        // The thread may have ended on its own, and the kernel refuses to remove a running one.
+        // Neither leaves anything to do here.
         let _ = file::write(&self.kdamond().join("state"), "off");
         let _ = file::write(&self.kdamonds.join("nr_kdamonds"), "0");
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a monitor is to do, and how that is written into its directory. The parts are the engine's
-//! own, so that a scheme tried in the lab runs here unchanged.
+//! The setup of a monitor, and how to write it into sysfs. Its parts are the engine's own types, so
+//! that a scheme tried in the lab runs here unchanged.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ use crate::error::{self as file, FileError};
 pub enum Watched {
     /// The virtual memory of processes.
     Processes(Vec<u32>),
-    /// Physical memory; no ranges means all of the System RAM the kernel chooses.
+    /// Physical memory; no ranges means all System RAM, as chosen by the kernel.
     Physical(Vec<(u64, u64)>),
 }
 
@@ -36,13 +36,13 @@ impl Watched {
 pub struct Setup {
     /// What to watch.
     pub watched: Watched,
-    /// How often and how finely.
+    /// Sampling intervals and numbers of regions.
     pub attrs: Attrs,
-    /// What to do.
+    /// The schemes to apply.
     pub schemes: Vec<Scheme>,
 }
 
-/// A directory of the interface.
+/// A directory of the sysfs interface.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -54,7 +54,7 @@ impl Dir {
         file::write(&self.0.join(name), &value.to_string())
     }
 
-    /// Sets a file that older kernels lack.
+    /// Writes a file that older kernels lack.
     fn set_since(
         &self,
         name: &str,
@@ -77,13 +77,13 @@ impl Dir {
     }
 }
 
-/// Writes a setup into the directory of kdamond 0.
+/// Writes a setup into the directory of a kdamond.
 pub(super) fn write(kdamond: &Path, setup: &Setup) -> Result<(), DamonError> {
     let contexts = Dir(kdamond.join("contexts"));
     contexts.set("nr_contexts", 1)?;
     let context = contexts.below("0");
     let wanted = setup.watched.operations();
-    // Older kernels have no list; they refuse the write of an unknown word instead.
+    // Older kernels have no list; they reject an unknown word when it is written.
     if let Some(offered) = operations(&context.0)?
         && !offered.iter().any(|name| name == wanted)
     {
@@ -115,7 +115,7 @@ fn write_attrs(dir: &Dir, attrs: &Attrs) -> Result<(), DamonError> {
         dir.set("max_sample_us", goal.max_sample_us)?;
     }
     let regions = dir.below("nr_regions");
-    // The maximum first: the minimum may lie above the old one.
+    // The maximum first, because the minimum may exceed the old maximum.
     regions.set("max", attrs.max_nr_regions)?;
     regions.set("min", attrs.min_nr_regions)?;
     Ok(())
@@ -213,8 +213,8 @@ fn write_watermarks(dir: &Dir, scheme: &Scheme) -> Result<(), FileError> {
     dir.set("low", marks.low)
 }
 
-/// Since 6.14 filters of the core and of the pages have directories of their own; before, one holds
-/// both and can only keep out.
+/// Since 6.14 core filters and page filters have separate directories. Before, one directory has
+/// both, and its filters can only exclude.
 fn write_filters(dir: &Dir, filters: &[Filter]) -> Result<(), DamonError> {
     if dir.has("core_filters") {
         let is_core = |filter: &&Filter| filter.kind.is_core();
@@ -252,7 +252,8 @@ fn write_filter_dir(dir: &Dir, filters: &[&Filter]) -> Result<(), DamonError> {
                 dir.set("min", min)?;
                 dir.set("max", max)?;
             }
-            // The kernel names cgroups by path: who sets this up gives it as a number of the lab.
+            // The kernel identifies cgroups by path, but the filter has a number that is valid only
+            // in the lab.
             FilterKind::Memcg(_) => return Err(DamonError::MemcgFilter),
             FilterKind::Address(start, end) => {
                 const WHAT: &str = "a filter by address";

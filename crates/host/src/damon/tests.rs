@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Against a tree laid out like sysfs. What only a kernel can answer is tested in a guest.
+//! Tests on a tree laid out like sysfs. A guest tests what only a real kernel can answer.
 
 use std::path::PathBuf;
 
@@ -64,7 +64,7 @@ const SCHEME_FILES: [&str; 14] = [
     "stats/qt_exceeds",
 ];
 
-/// A DAMON that nobody uses.
+/// An unused DAMON.
 pub(crate) struct Fake {
     dir: tempfile::TempDir,
     damon: Damon,
@@ -93,7 +93,7 @@ impl Fake {
         fake
     }
 
-    /// The machine it belongs to.
+    /// The roots of the fake machine.
     pub(crate) fn roots(&self) -> Roots {
         Roots::below(self.dir.path())
     }
@@ -102,14 +102,15 @@ impl Fake {
         self.damon.kdamonds().join(name)
     }
 
-    /// Sets a file below `kdamonds`.
+    /// Writes a file below `kdamonds`.
     pub(crate) fn put(&self, name: &str, content: &str) {
         let path = self.path(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, content).unwrap();
     }
 
-    /// The first line: a write does not truncate these files as the kernel's would.
+    /// Returns the first line: after a shorter write, these plain files still have old content at
+    /// the end.
     pub(crate) fn get(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(name))
             .unwrap()

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page faults that a test makes up.
+//! A fault source for tests.
 
 use super::{Fault, FaultSource};
 use crate::access::AccessError;
 
-/// Tells what it is given, of watched processes only.
+/// Delivers the given faults of watched processes.
 #[derive(Debug, Default)]
 pub struct FakeFaults {
-    /// Events to deliver, in order of time.
+    /// Faults to deliver, in time order.
     pub faults: Vec<Fault>,
-    /// What was lost.
+    /// Number of faults lost.
     pub lost: u64,
-    /// Processes watched now.
+    /// Processes currently watched.
     pub watched: Vec<u32>,
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which faults were major: an event for each CPU, and matching these events with the faults
-//! reported before.
+//! Finds out which faults were major: opens a perf event on each CPU, and matches these events with
+//! the faults reported before.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,19 +10,20 @@ use libbpf_rs::{Link, ProgramMut};
 
 use super::{Fault, FaultKind};
 
-/// A thread's last fault may still be waiting for its device: only after this long without word it
+/// A thread's last fault may still be waiting for a device. Without a major event it counts as
+/// minor only after this time.
 /// counts as minor.
 const SETTLED_NS: u64 = 50_000_000;
 
-/// What the ring holds: a fault, or word that the thread's fault at this page was major.
+/// An event from the ring: a fault, or a notice that the thread's fault at this page was major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Event {
     pub fault: Fault,
     pub was_major: bool,
 }
 
-/// Faults with their kinds. `events` are in order of time; `all_told`: word of every major fault is
-/// among them, if it has come.
+/// Returns the faults with their kinds. `events` are in time order. `all_told` means that no notice
+/// of a major fault was lost.
 pub(super) fn settle(events: &[Event], now_ns: u64, all_told: bool) -> Vec<Fault> {
     let mut faults: Vec<Fault> = Vec::with_capacity(events.len());
     let mut last_of: HashMap<u32, usize> = HashMap::new();
@@ -40,7 +41,7 @@ pub(super) fn settle(events: &[Event], now_ns: u64, all_told: bool) -> Vec<Fault
             }
             continue;
         }
-        // Who faults again is done with the one before.
+        // A thread that faults again is done with its previous fault.
         if let Some(last) = last.filter(|&last| faults[last].kind == FaultKind::Unknown) {
             faults[last].kind = minor;
         }
@@ -57,7 +58,7 @@ pub(super) fn settle(events: &[Event], now_ns: u64, all_told: bool) -> Vec<Fault
     faults
 }
 
-/// The part of `struct perf_event_attr` that all kernels have (include/uapi/linux/perf_event.h,
+/// The part of `struct perf_event_attr` common to all kernels (include/uapi/linux/perf_event.h,
 /// `PERF_ATTR_SIZE_VER0`).
 #[repr(C)]
 #[derive(Default)]
@@ -76,17 +77,17 @@ struct PerfEventAttr {
 
 const PERF_TYPE_SOFTWARE: u32 = 1;
 const PERF_COUNT_SW_PAGE_FAULTS_MAJ: u64 = 6;
-/// Bit 0 of the flags: it begins when a program is attached.
+/// Bit 0 of the flags: counting starts when a program is attached.
 const DISABLED: u64 = 1;
 const PERF_FLAG_FD_CLOEXEC: libc::c_ulong = 8;
 
-/// Attaches the program to the major faults of every CPU there is now.
+/// Attaches the program to the major faults of every CPU that is online.
 pub(super) fn attach(program: &ProgramMut<'_>) -> libbpf_rs::Result<Vec<Link>> {
     let mut links = Vec::new();
     for cpu in 0..configured_cpus() {
         let event = match open_event(cpu) {
             Ok(event) => event,
-            // It is switched off.
+            // The CPU is offline.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => continue,
             Err(error) => return Err(error.into()),
         };
@@ -128,7 +129,7 @@ fn open_event(cpu: libc::c_int) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the call has just given this descriptor to us.
+    // SAFETY: the call has just returned this descriptor to us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
 }
 
@@ -167,10 +168,10 @@ mod tests {
             event(5, 5, 12, false),
             event(6, 6, 99, true),
         ];
-        // Thread 6's own, and the last of thread 5, may still be waiting.
+        // Thread 6's only fault, and thread 5's last, may still be waiting.
         assert_eq!(kinds(&events, 10, true), [Major, Unknown, Minor, Unknown]);
         assert_eq!(kinds(&events, 100, true), [Major, Minor, Minor, Minor]);
-        // Where some word may be lost, none is no sign.
+        // If notices may be lost, their absence proves nothing.
         assert_eq!(
             kinds(&events, 100, false),
             [Major, Unknown, Unknown, Unknown]

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page faults of chosen processes: which page, when, in exact order.
+//! The page faults of chosen processes: which page and when, in exact order.
 //!
-//! Source: the tracepoints `exceptions:page_fault_user` and `page_fault_kernel` (Linux 3.14 and later,
-//! x86), reached through BTF: tracefs need not be mounted. A page fault is the processor's: nothing
-//! mapped (first touch, file page, refault from swap) or not allowed (a write to a shared or protected
-//! page). An access that only sets an accessed bit is none.
+//! The source is the tracepoints `exceptions:page_fault_user` and `page_fault_kernel` (Linux 3.14
+//! and later, x86), attached through BTF, so tracefs need not be mounted. These are the processor's
+//! page faults: the page is not mapped (first touch, file page, refault from swap), or the access
+//! is not allowed (a write to a shared or protected page). An access that only sets an accessed bit
+//! causes no fault.
 //!
-//! Which faults were major (something had to be read for them) comes from the kernel's own count,
-//! the software event `PERF_COUNT_SW_PAGE_FAULTS_MAJ` on every CPU: the tracepoints fire before the
+//! Which faults were major (had to read something) comes from the kernel's own count, the software
+//! event `PERF_COUNT_SW_PAGE_FAULTS_MAJ` on every CPU, because the tracepoints fire before the
 //! fault is handled.
 
 #[cfg(test)]
@@ -19,9 +20,9 @@ use crate::access::AccessError;
 use crate::clock::monotonic_ns;
 use program::Program;
 
-/// Default size in bytes of the ring between kernel and reader: some 524 000 faults.
+/// Default size in bytes of the ring between kernel and reader: about 524 000 faults.
 pub const RING_BYTES: u32 = 16 << 20;
-/// Smallest ring: a page.
+/// Smallest ring: one page.
 pub const RING_BYTES_MIN: u32 = 4096;
 /// Largest ring.
 pub const RING_BYTES_MAX: u32 = 1 << 30;
@@ -33,49 +34,48 @@ pub struct Fault {
     pub time_ns: u64,
     /// Address of the page.
     pub address: u64,
-    /// Process (thread group).
+    /// Process id (thread group).
     pub pid: u32,
-    /// The thread.
+    /// Thread id.
     pub tid: u32,
-    /// It wanted to write.
+    /// Whether it was a write.
     pub write: bool,
-    /// The page was mapped and the access not allowed: copy on write, or a protection.
+    /// Whether the page was mapped but the access not allowed: copy on write, or a protection.
     pub protection: bool,
-    /// Whether it had to read.
+    /// Whether it was minor or major.
     pub kind: FaultKind,
 }
 
-/// What handling a fault took.
+/// The cost class of a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FaultKind {
-    /// Not known: the kernel was still handling it, or does not say.
+    /// Unknown: the kernel was still handling it, or does not report it.
     #[default]
     Unknown,
-    /// No reading.
+    /// Nothing was read.
     Minor,
-    /// Something was read from a device, or another thread's reading waited for.
+    /// Something was read from a device, or the fault waited for another thread's read.
     Major,
 }
 
-/// Something that tells page faults.
+/// A source of page faults.
 pub trait FaultSource {
-    /// Watches a process from now on.
+    /// Starts watching a process.
     ///
     /// # Errors
     /// Too many processes are watched.
     fn watch(&mut self, pid: u32) -> Result<(), AccessError>;
 
-    /// Watches it no more.
+    /// Stops watching a process.
     fn forget(&mut self, pid: u32);
 
-    /// Appends what happened since the last call, in order of time; at most a ring full, the rest comes
+    /// Appends the faults since the last call, in time order. At most one full ring; the rest comes
     /// with the next call.
     ///
-    /// # Errors
-    /// The kernel refuses to tell.
+    /// # Errors The kernel refuses the read.
     fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), AccessError>;
 
-    /// Faults that found the ring full and are lost, since the beginning.
+    /// Faults lost because the ring was full, since the beginning.
     fn dropped(&self) -> u64;
 
     /// Whether minor and major faults can be distinguished.
@@ -84,25 +84,25 @@ pub trait FaultSource {
     }
 }
 
-/// The running kernel's page faults. Dropping it takes the programs out of the kernel.
+/// The page faults of the running kernel. Dropping it detaches the programs.
 pub struct Faults {
     program: Program,
-    /// Lost when it was asked last.
+    /// Faults lost as of the last drain.
     dropped: u64,
 }
 
 impl Faults {
-    /// Loads and attaches; no faults arrive until a process is watched.
+    /// Loads and attaches the programs. No faults arrive until a process is watched.
     ///
     /// # Errors
-    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF, ring buffers (Linux 5.8) or the
-    /// tracepoints.
+    /// [`AccessError::NoPrivilege`], or [`AccessError::Unsupported`] without BTF, ring buffers
+    /// (Linux 5.8) or the tracepoints.
     pub fn open() -> Result<Self, AccessError> {
         Self::with_ring(RING_BYTES)
     }
 
-    /// With a ring of this many bytes, rounded up to a power of two within [`RING_BYTES_MIN`] and
-    /// [`RING_BYTES_MAX`].
+    /// Like [`open`](Faults::open), with a ring of this many bytes, rounded up to a power of two
+    /// within [`RING_BYTES_MIN`] and [`RING_BYTES_MAX`].
     ///
     /// # Errors
     /// As [`Faults::open`].
@@ -127,7 +127,7 @@ impl FaultSource for Faults {
 
     fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), AccessError> {
         let mut events = self.program.watched.drain()?;
-        // Two processors can take their places in the ring in another order than their times.
+        // Two processors may reserve space in the ring in another order than their timestamps.
         events.sort_by_key(|event| event.fault.time_ns);
         let before = std::mem::replace(&mut self.dropped, self.program.watched.dropped());
         let all_told = self.tells_majors() && self.dropped == before;

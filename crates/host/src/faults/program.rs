@@ -11,22 +11,22 @@ use crate::bpf::{
     watched::{Watched, set_ring_bytes},
 };
 
-/// `make bpf` builds it, `make bpf-check` proves that it matches its source.
+/// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/faults.bpf.o");
 
-/// Bytes of `struct fault_event`.
+/// Bytes in `struct fault_event`.
 const EVENT_BYTES: usize = 24;
 /// Bits of the hardware's error code (Intel SDM volume 3, 4.7).
 const CODE_PRESENT: u64 = 1;
 const CODE_WRITE: u64 = 2;
-/// Not set by hardware: a fault reported earlier was major.
+/// Not set by hardware: marks an earlier fault as major.
 const CODE_MAJOR: u64 = 0x20;
 
-/// Programs in the kernel and the reader's end of the ring.
+/// The BPF programs and the reader's end of the ring.
 pub(super) struct Program {
-    // Field order: links go first, so that nothing is written to what goes after them.
+    // Field order: the links are dropped first, so that nothing writes to the fields after them.
     _links: Vec<Link>,
-    /// Of the events of major faults: none if they are not available.
+    /// Links to the events of major faults; empty if these are not available.
     majors: Vec<Link>,
     pub watched: Watched<Event>,
     _object: Object,
@@ -58,7 +58,7 @@ impl Program {
         let (mut links, mut majors) = (Vec::new(), Vec::new());
         for program in object.progs_mut() {
             if program.name() == "fault_major" {
-                // Faults are worth having without their kinds.
+                // Faults are useful even if their kinds are unknown.
                 majors = major::attach(&program).unwrap_or_default();
             } else {
                 links.push(program.attach_trace()?);
@@ -77,7 +77,7 @@ impl Program {
     }
 }
 
-/// `struct fault_event` of faults.bpf.c; nothing for what is too short to be one.
+/// Parses `struct fault_event` of faults.bpf.c; `None` if there are too few bytes.
 fn event(bytes: &[u8]) -> Option<Event> {
     let bytes: &[u8; EVENT_BYTES] = bytes.get(..EVENT_BYTES)?.try_into().ok()?;
     let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ages by DAMON: a monitor of agewise's own watches the virtual memory of the target processes,
-//! and its regions, compared with what is resident, make a histogram.
+//! Ages from DAMON: agewise runs a monitor on the virtual memory of the target processes, and
+//! combines its regions with what is resident to build a histogram.
 //!
-//! A region is as old as the aggregations through which it was not seen accessed
-//! (`damon_region.age`, mm/damon/core.c). That is an estimate: DAMON looks at one page of a region
-//! at a time, and a few accesses (a tenth of the most that can be seen) do not end an age.
+//! The age of a region is the number of aggregations during which it was not seen accessed
+//! (`damon_region.age`, mm/damon/core.c). That is an estimate: DAMON samples one page of a region
+//! at a time, and a few accesses (a tenth of the maximum that can be seen) do not reset the age.
 
 use agewise_damon::action::Action;
 use agewise_damon::attrs::Attrs;
@@ -27,30 +27,31 @@ use crate::root::Roots;
 use crate::untrusted::Untrusted;
 use crate::vma::{VmaKind, VmaTable};
 
-/// Most processes that one monitor watches: each takes a scheme of its own.
+/// Most processes per monitor, since each needs its own scheme.
 pub const PROCESSES_MAX: usize = 64;
 
-/// Fewest regions: the kernel's default of 10 says little of a process with hundreds of mappings.
+/// Fewest regions: the kernel's default of 10 is too coarse for a process with hundreds of
+/// mappings.
 const REGIONS_MIN: u64 = 100;
-/// New mappings are known after this long, in us (the kernel's default is a minute).
+/// New mappings are noticed after this time, in us (the kernel's default is a minute).
 const UPDATE_US: u64 = 1_000_000;
-/// A process that is watched.
+/// A watched process.
 #[derive(Debug)]
 struct Member {
     process: Process,
     comm: Untrusted,
-    /// Those it counts for.
+    /// Indexes of the subjects it counts for.
     subjects: Vec<usize>,
 }
 
-/// One line of the report to be.
+/// One line of the later report.
 #[derive(Debug)]
 struct Named {
     name: Untrusted,
     is_cgroup: bool,
 }
 
-/// DAMON as a source. Dropping it ends the monitor.
+/// DAMON as a kernel source. Dropping it ends the monitor.
 #[derive(Debug)]
 pub struct DamonSource {
     session: Session,
@@ -62,7 +63,7 @@ pub struct DamonSource {
     members: Vec<Member>,
     began_ns: u64,
     own_cpu_ns: u64,
-    /// The kernel thread's, as of the last look.
+    /// CPU time of the kdamond thread, as of the last look.
     kdamond_cpu_ns: u64,
     regions: usize,
     uncovered_bytes: u64,
@@ -72,7 +73,8 @@ impl DamonSource {
     /// Starts a monitor of the processes that the targets have now.
     ///
     /// # Errors
-    /// DAMON cannot be used or is in use by another program; no process, or too many.
+    /// DAMON cannot be used or is in use by another program; there is no process, or there are too
+    /// many.
     pub fn start(
         roots: Roots,
         targets: &Targets,
@@ -173,7 +175,7 @@ impl KernelSource for DamonSource {
         let began = thread_cpu_ns();
         let regions = match self.session.all_tried_regions() {
             Ok(regions) => regions,
-            // It ends when its last target does.
+            // The monitor ends when its last target exits.
             Err(DamonError::Stopped) if self.members.iter().all(|m| !m.process.is_alive()) => {
                 vec![Vec::new(); self.members.len()]
             }
@@ -215,7 +217,7 @@ impl KernelSource for DamonSource {
     }
 }
 
-/// The processes of targets, each once.
+/// The processes of the targets, without duplicates.
 fn members_of(
     roots: &Roots,
     targets: &Targets,
@@ -240,7 +242,7 @@ fn members_of(
                 member.subjects.push(index);
                 continue;
             }
-            // In a cgroup kernel threads and what has just exited are passed over.
+            // In a cgroup, kernel threads and processes that have just exited are skipped.
             let process = match Process::open_user(&roots.proc, pid) {
                 Err(_) if is_cgroup => continue,
                 process => process?,
@@ -264,8 +266,8 @@ fn members_of(
     }
 }
 
-/// A scheme that does nothing for the regions of each target. One needs no filter, and so no
-/// kernel that has filters by target (6.6).
+/// One scheme per target that takes no action on its regions. A single scheme needs no filter, and
+/// so no kernel with target filters (6.6).
 fn schemes_for(targets: usize) -> Vec<Scheme> {
     let pattern = AccessPattern {
         size_bytes: 0..=u64::MAX,
@@ -276,7 +278,7 @@ fn schemes_for(targets: usize) -> Vec<Scheme> {
         .map(|target| {
             let mut scheme = Scheme::new(pattern.clone(), Action::Stat, Quota::unlimited());
             if targets > 1 {
-                // Keeps out what does not belong to the target.
+                // Excludes everything that does not belong to the target.
                 scheme.filters = vec![Filter {
                     kind: FilterKind::Target(TargetId(target as u32)),
                     matching: false,
@@ -288,7 +290,7 @@ fn schemes_for(targets: usize) -> Vec<Scheme> {
         .collect()
 }
 
-/// Counts what is resident of a process now.
+/// Counts what is currently resident of a process.
 fn resident(
     process: &Process,
     regions: &[TriedRegion],
@@ -339,7 +341,7 @@ fn count_resident(
             if !sight.bits.present.contains(page) {
                 continue;
             }
-            // Addresses rise, as regions do.
+            // Addresses ascend, and so do regions.
             let va = sight.va + page as u64 * PAGE_BYTES;
             while regions.get(at).is_some_and(|region| region.end <= va) {
                 at += 1;
@@ -383,7 +385,8 @@ mod tests {
              002c0000-00400000 rw-p 00000000 00:00 0 \n",
         );
         let mut source = FakeSource::new();
-        // 128 pages of the first, half of the 64 of the file, two of the third, one of it swapped.
+        // 128 pages of the first mapping, half of the 64 of the file, two of the third, one of it
+        // swapped.
         let bits = TableBits {
             present: PageSet::range(0..160) | [192, 448].into_iter().collect(),
             swapped: [193].into_iter().collect(),
@@ -408,8 +411,9 @@ mod tests {
         let counted =
             count_resident(&mut source, &target, &vmas, &regions, &intervals, SCALE).unwrap();
         let bins: Vec<[u64; 2]> = counted.histogram.bins().iter().map(|b| b.amounts).collect();
-        // Accessed now: 32, and the page that no region covers. Two seconds: 32. The 64 that were
-        // idle all along are at least as old as the observation, as half of the file's.
+        // Accessed now: 32 pages, and the one outside all regions. Two seconds old: 32. The 64 that
+        // were idle throughout are at least as old as the observation, and so are half of the
+        // file's.
         assert_eq!(bins, [[33, 0], [32, 0], [65, 32], [0, 0]]);
         assert_eq!(counted.pages, [130, 32]);
         assert_eq!(counted.unseen_pages, [65, 32]);

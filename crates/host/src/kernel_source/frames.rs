@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which cgroup each page of physical memory is charged to: `/proc/kpageflags` and
-//! `/proc/kpagecgroup` (Documentation/admin-guide/mm/pagemap.rst), eight bytes a frame each.
+//! Finds the cgroup each physical page is charged to: `/proc/kpageflags` and `/proc/kpagecgroup`
+//! (Documentation/admin-guide/mm/pagemap.rst), eight bytes per frame each.
 //!
-//! DAMON has a filter by memory cgroup as well. It reports bytes only since Linux 6.14, knows one
-//! cgroup without those below it, and walks all memory once for each cgroup and type; this walks it
+//! DAMON has a filter by memory cgroup as well. But it reports bytes only since Linux 6.14, matches
+//! one cgroup without its descendants, and walks all memory once per cgroup and type; this walks it
 //! once for all of them.
 
 use std::fs::File;
@@ -17,7 +17,7 @@ use agewise_policy::generations::PageType;
 use crate::error::FileError;
 use crate::root::ProcRoot;
 
-/// Frames read at once: 512 KiB of each file.
+/// Frames read per call: 512 KiB of each file.
 const FRAMES_AT_ONCE: usize = 64 << 10;
 
 /// Bits of `kpageflags` (include/uapi/linux/kernel-page-flags.h).
@@ -31,12 +31,12 @@ mod flag {
     pub const ZERO_PAGE: u64 = 1 << 24;
 }
 
-/// A page that belongs to programs or caches what is in files.
+/// A page of anonymous memory or of the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// What it is.
+    /// Anonymous or file.
     pub page_type: PageType,
-    /// The inode of the cgroup it is charged to; 0 where it is charged to none.
+    /// The inode of the cgroup it is charged to; 0 if it is not charged.
     pub cgroup: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Frames {
     cgroups: (PathBuf, File),
 }
 
-/// Names of the two files below `/proc`.
+/// Names of the files below `/proc`.
 pub(crate) const FILES: [&str; 2] = ["kpageflags", "kpagecgroup"];
 
 impl Frames {
@@ -67,8 +67,8 @@ impl Frames {
         })
     }
 
-    /// Calls `visit` with the number of each frame of `frames` that holds a user page, in rising
-    /// order. Parts of large pages are all given what their first frame says of the whole.
+    /// Calls `visit` with the number of each frame in `frames` that belongs to a user page, in
+    /// ascending order. The parts of a large page all get the type and cgroup of its first frame.
     pub fn each(
         &self,
         frames: Range<u64>,
@@ -82,7 +82,7 @@ impl Frames {
             let wanted = (frames.end - at).min(FRAMES_AT_ONCE as u64) as usize * 8;
             let read = read_some(&self.flags, &mut flags[..wanted], at)?;
             let read = read_some(&self.cgroups, &mut cgroups[..read], at)?;
-            // Behind the last frame that the kernel knows.
+            // Past the last frame the kernel knows.
             if read < 8 {
                 break;
             }
@@ -108,7 +108,7 @@ fn word(bytes: &[u8]) -> u64 {
     u64::from_ne_bytes(bytes.try_into().unwrap_or_default())
 }
 
-/// As much as the file has at a frame, up to the buffer.
+/// Reads from a frame's entry on, as much as the file and the buffer allow.
 fn read_some(
     (path, file): &(PathBuf, File),
     into: &mut [u8],
@@ -126,8 +126,8 @@ fn read_some(
     }
 }
 
-/// Pages on an LRU list or in page tables; neither hugetlb, which is not reclaimed, nor the zero
-/// page, which belongs to nobody.
+/// Returns pages on an LRU list or in page tables. Not hugetlb, which is not reclaimed, nor the
+/// zero page, which belongs to nobody.
 fn user_page(flags: u64, cgroup: u64) -> Option<Frame> {
     let is_user = flags & (flag::LRU | flag::MMAP) != 0;
     if !is_user || flags & (flag::HUGE | flag::ZERO_PAGE) != 0 {
@@ -223,7 +223,7 @@ mod tests {
             frames.each(pfn..pfn + 1, visit).unwrap();
         }
         std::hint::black_box(&memory);
-        // A part of a huge page is recognised by its head only, which is not asked for here.
+        // A part of a huge page is recognised by its head page, which this test does not read.
         let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         if thp.unwrap_or_default().contains("[always]") {
             return println!("SKIP live frames: memory may be in huge pages");

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ages by the kernel's own generations (`/sys/kernel/debug/lru_gen`): pages of a generation were
-//! last found accessed by the aging that ended it, so they were accessed between its birth and that
-//! of the next.
+//! Ages from the kernel's own generations (`/sys/kernel/debug/lru_gen`). The aging that ended a
+//! generation was the last to find its pages accessed, so they were accessed between its birth and
+//! that of the next generation.
 //!
 //! The kernel ages when it reclaims; until then everything is in one or two generations. So, on
-//! request, the source ages the targets itself, which is what the interface is for (working set
-//! estimation in Documentation/admin-guide/mm/multigen_lru.rst): once for each age to be
-//! distinguished, and at the look. A kernel keeps four generations; the youngest is then empty and
-//! the oldest holds everything older: two ages can be distinguished.
+//! request, the source ages the targets itself, which is what the interface is meant for (working
+//! set estimation in Documentation/admin-guide/mm/multigen_lru.rst): once for each age to
+//! distinguish, and at the look. A kernel keeps four generations; the youngest is then empty and
+//! the oldest contains everything older, which leaves two ages to distinguish.
 
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
@@ -21,31 +21,32 @@ use crate::lru_gen::{CommandError, LruGen, Lruvec, Memcg, Table};
 use crate::process::Process;
 use crate::root::Roots;
 
-/// Both types are aged; what the number is beyond that matters to eviction only.
+/// Ages both types. Beyond that, the number only affects eviction.
 const SWAPPINESS: u32 = 200;
-/// Agings closer than this are one: the next would only use up a generation.
+/// An aging this soon after another is skipped: it would only use up a generation.
 const SAME_AGING_NS: u64 = 50_000_000;
-/// A clock far enough from zero for every age.
+/// A time far enough from zero for every age.
 const NOW_MS: u64 = u64::MAX / 2;
 
-/// The cgroups that are distinguished.
+/// The cgroups to report on.
 #[derive(Debug)]
 enum Scope {
-    /// These, each with all below it.
+    /// These cgroups, each with everything below it.
     Listed(Vec<String>),
-    /// All, down to a depth.
+    /// All cgroups down to a depth.
     All { depth_max: usize },
 }
 
-/// The multi-gen LRU as a source.
+/// The multi-gen LRU as a kernel source.
 #[derive(Debug)]
 pub struct GenerationSource {
     lru_gen: LruGen,
     scope: Scope,
-    /// Bounds that can be distinguished.
+    /// The bounds that can be distinguished.
     intervals: Intervals,
     oldest: OldestPages,
-    /// Agings before a look, ms, longest first. Empty: the existing generations are used.
+    /// Times before a look at which to age, in ms, longest first. Empty: uses the existing
+    /// generations.
     lead_times_ms: Vec<u64>,
     aged_ns: Option<u64>,
     agings: u64,
@@ -59,9 +60,8 @@ impl GenerationSource {
     /// bounds that fit, the longest and a middle one are distinguished. If none fits, nothing is
     /// aged.
     ///
-    /// # Errors
-    /// A process is named; no multi-gen LRU, or it is off; debugfs cannot be read; a cgroup is not
-    /// listed.
+    /// # Errors A process was named, there is no multi-gen LRU or it is off, debugfs cannot be
+    /// read, or a cgroup is not listed.
     pub fn open(
         roots: &Roots,
         targets: &Targets,
@@ -103,7 +103,7 @@ impl GenerationSource {
         })
     }
 
-    /// A new generation for every lruvec of the targets.
+    /// Starts a new generation in every lruvec of the targets.
     fn age(&mut self) -> Result<(), KernelSourceError> {
         let now = monotonic_ns();
         if self
@@ -128,8 +128,8 @@ impl GenerationSource {
                     .age(memcg.id, lruvec.node, max_seq, SWAPPINESS, true)
                 {
                     Ok(()) => {}
-                    // The kernel or another program has just aged it, which serves as well; or the
-                    // cgroup has gone, which the look will report.
+                    // The kernel or another program has just aged it, which is just as good, or the
+                    // cgroup is gone, which the look will report.
                     Err(CommandError::Raced { .. } | CommandError::Invalid { .. }) => {
                         self.lost_races += 1;
                     }
@@ -177,8 +177,8 @@ impl GenerationSource {
         let Some((oldest, younger)) = lruvec.generations.split_first() else {
             return;
         };
-        // What is in the oldest may be older than it: pages of generations that were given up are
-        // in there. What is certain is that no later aging found them accessed.
+        // The oldest generation may contain older pages, merged from generations that were retired.
+        // It is only certain that no later aging found them accessed.
         let certain_ms = younger.first().map_or(0, |next| self.snapped(next.age_ms));
         report.observed_ms = report.observed_ms.max(certain_ms);
         for page_type in PageType::ALL {
@@ -197,7 +197,7 @@ impl GenerationSource {
         }
     }
 
-    /// An aging that was meant for a bound came about then: by how little it missed it is noise.
+    /// Rounds an age to the bound its aging was meant for: a small difference is noise.
     fn snapped(&self, age_ms: u64) -> u64 {
         let near = |bound_ms: u64| age_ms.abs_diff(bound_ms) <= (bound_ms / 20).max(100);
         let meant = self.lead_times_ms.iter().chain([&0]).copied();
@@ -307,7 +307,7 @@ fn scope_of(roots: &Roots, targets: &Targets) -> Result<Scope, KernelSourceError
     }
 }
 
-/// How to ask for the cgroup of a process.
+/// Suggests the option for the cgroup of a process.
 fn cgroup_hint(roots: &Roots, pid: u32) -> String {
     let cgroup = || {
         let hierarchy = Hierarchy::discover(&roots.proc).ok()?;
@@ -320,7 +320,7 @@ fn cgroup_hint(roots: &Roots, pid: u32) -> String {
     }
 }
 
-/// Whether a cgroup is `top` or lies below it.
+/// Whether a cgroup is `top` or below it.
 fn is_below(path: &str, top: &str) -> bool {
     top == "/"
         || path
@@ -328,7 +328,7 @@ fn is_below(path: &str, top: &str) -> bool {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// The paths of cgroups at most so deep.
+/// The paths of cgroups down to a depth.
 fn shallow(memcgs: &[Memcg], depth_max: usize) -> Vec<String> {
     let depth = |path: &str| path.split('/').filter(|part| !part.is_empty()).count();
     memcgs
@@ -338,8 +338,8 @@ fn shallow(memcgs: &[Memcg], depth_max: usize) -> Vec<String> {
         .collect()
 }
 
-/// The two bounds that can be distinguished within a window, longest first: the longest that fits,
-/// and of the shorter ones that in the middle (of their logarithms).
+/// The two bounds to distinguish within a window, longest first: the longest that fits, and the
+/// shorter one closest to the middle (on a logarithmic scale).
 fn lead_times(intervals: &Intervals, window_ms: u64) -> Vec<u64> {
     let fitting: Vec<u64> = intervals
         .bounds_ms()
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
     use crate::cgroup::{TreeLimits, Version};
 
-    /// As a 6.12 guest printed it, after agings 30 s and 5 s before the last.
+    /// Output of a 6.12 guest, after agings 30 s and 5 s before the last one.
     const AGED: &str = "\
 memcg     1 /
  node     0
@@ -436,13 +436,13 @@ memcg     7 /website
         let mut source =
             GenerationSource::open(&roots, &targets, &all, OldestPages::AtLeast, 30_000).unwrap();
         assert_eq!(source.lead_times_ms(), [30_000, 5_000]);
-        // As if it had just aged: a file takes commands, and would be no table any more.
+        // As if it had just aged: a command would overwrite this plain file.
         source.aged_ns = Some(monotonic_ns());
         let reports = source.look().unwrap();
         let histogram = reports[0].histogram().to_string();
         let page = PAGE_BYTES;
-        // 12: found by the last aging, so accessed less than 5 s ago. 11: less than 30 s. 10: at
-        // least 30 s; and of the worker's oldest no more is certain than at least 5 s.
+        // Generation 12: found by the last aging, so accessed less than 5 s ago. 11: less than 30 s
+        // ago. 10: at least 30 s old; for the worker's oldest only at least 5 s is certain.
         assert_eq!(
             histogram,
             format!(
@@ -475,8 +475,8 @@ memcg     7 /website
         let reports = source.look().unwrap();
         let names: Vec<_> = reports.iter().map(|report| &report.name).collect();
         assert_eq!(names, ["/", "/web", "/website"]);
-        // /web: 12 lies below 10 s; of 11 the part from 5.003 to 10 s in 5.003 to 30.011. What is
-        // in the oldest is at least 30 s and 5 s old, and so goes last when asked to.
+        // /web: 12 is below 10 s; of 11, the part from 5.003 to 10 s in 5.003 to 30.011. The oldest
+        // are at least 30 s and 5 s old, and so go into the last bin when that is requested.
         let bins = reports[1].nodes[0].1.bins();
         let young = 200 + 300 * (10_000 - 5_003) / (30_011 - 5_003);
         assert_eq!(bins[0].amounts[0], young * PAGE_BYTES);
@@ -499,7 +499,7 @@ memcg     7 /website
         source.prepare().unwrap();
         let file = std::fs::read_to_string(roots.sys.join("kernel/debug/lru_gen")).unwrap();
         assert!(file.starts_with("+ 6 0 5 200 1"), "{file}");
-        // Another so soon would only use up a generation.
+        // Another aging so soon would only use up a generation.
         source.prepare().unwrap();
         assert_eq!(source.agings, 1);
     }

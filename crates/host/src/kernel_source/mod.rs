@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Access sources in the kernel: DAMON's regions, and the generations of the multi-gen LRU. They
-//! know no single pages, so they are not an [`AccessSource`](crate::access::AccessSource): they
-//! return a histogram, coarser than that of page tables, and each reports how coarse.
+//! Access sources inside the kernel: DAMON's regions, and the generations of the multi-gen LRU.
+//! They do not report single pages, so they are not an
+//! [`AccessSource`](crate::access::AccessSource): they return a histogram, coarser than that from
+//! page tables, and each reports how coarse.
 
 mod damon;
 mod frames;
@@ -24,29 +25,29 @@ pub(crate) use frames::FILES as FRAME_FILES;
 pub use generations::GenerationSource;
 pub use physical::PhysicalSource;
 
-/// What a kernel source distinguishes, and so which fields of a report it can fill.
+/// The granularity of a kernel source, which determines the report fields it can fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Processes: how many there are, and how much of them is in swap.
+    /// Processes: reports how many there are, and how much of them is in swap.
     Processes,
-    /// Memory cgroups, whatever processes they have.
+    /// Memory cgroups, regardless of their processes.
     Cgroups,
 }
 
-/// Something in the kernel that knows how old memory is.
+/// A part of the kernel that keeps ages of memory.
 pub trait KernelSource {
     /// Its name on the command line and in output.
     fn name(&self) -> &'static str;
 
-    /// What it distinguishes.
+    /// The unit it reports on.
     fn unit(&self) -> Unit;
 
-    /// How long before a look it has to be [prepared](Self::prepare), ms, longest first.
+    /// How long before a look it has to be [prepared](Self::prepare), in ms, longest first.
     fn lead_times_ms(&self) -> &[u64] {
         &[]
     }
 
-    /// Does what must be done some time before a look.
+    /// Prepares for a look some time before it.
     ///
     /// # Errors
     /// See [`KernelSourceError`].
@@ -54,24 +55,23 @@ pub trait KernelSource {
         Ok(())
     }
 
-    /// The ages of all targets as of now. Not all fields of a report are known to every source.
+    /// The current ages of all targets. Not every source knows all fields of a report.
     ///
     /// # Errors
-    /// See [`KernelSourceError`]. A missing target is reported by the target itself.
+    /// See [`KernelSourceError`]. A missing target is reported in its own entry.
     fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError>;
 
-    /// How coarse the last look was, and what it leaves out: sentences.
+    /// Sentences on how coarse the last look was, and what it leaves out.
     fn caveats(&self) -> Vec<String>;
 
-    /// CPU time that it cost so far, the kernel's own and ours, in ns.
+    /// CPU time used so far, by the kernel and by agewise, in ns.
     fn cpu_ns(&self) -> u64;
 }
 
-/// Starts DAMON on targets: by the virtual memory of their processes where this kernel's DAMON
-/// watches that; else, and for all cgroups of the machine, by physical memory.
+/// Starts DAMON on targets: on the virtual memory of their processes if this kernel's DAMON
+/// supports it; otherwise, and for all cgroups of the machine, on physical memory.
 ///
-/// # Errors
-/// Those of [`DamonSource::start`] and [`PhysicalSource::start`].
+/// # Errors The errors of [`DamonSource::start`] and [`PhysicalSource::start`].
 pub fn start_damon(
     roots: Roots,
     targets: &Targets,
@@ -83,7 +83,7 @@ pub fn start_damon(
         Targets::Listed(subjects) if subjects.iter().any(is_process) => true,
         Targets::Listed(_) => match Damon::new(roots.sys.clone()).probe() {
             Availability::Free(offer) => offer.has("vaddr") || !offer.has("paddr"),
-            // What is wrong is said when it is started.
+            // Starting it reports what is wrong.
             _ => true,
         },
         _ => false,
@@ -94,20 +94,20 @@ pub fn start_damon(
     })
 }
 
-/// A source of the kernel's cannot be used, or not any more.
+/// Why a kernel source cannot be used, or stopped working.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelSourceError {
-    /// DAMON.
+    /// An error of DAMON.
     #[error(transparent)]
     Damon(#[from] DamonError),
     /// More processes than a monitor can watch.
     #[error("{found} processes, but at most {PROCESSES_MAX} at a time for DAMON: name fewer")]
     TooManyProcesses {
-        /// How many there are.
+        /// How many processes there are.
         found: usize,
     },
-    /// Generations belong to cgroups.
+    /// A process was named, but generations belong to cgroups.
     #[error(
         "the kernel keeps generations by memory cgroup, not by process: name the cgroup of process \
          {pid} instead ({hint})"
@@ -118,27 +118,27 @@ pub enum KernelSourceError {
         /// Its cgroup as an argument, or where to find it.
         hint: String,
     },
-    /// The targets cannot be named to this source.
+    /// This source does not support these targets.
     #[error("{what}")]
     Targets {
-        /// What is wrong, and what to do.
+        /// The reason, and what to do.
         what: &'static str,
     },
     /// The kernel was built without the multi-gen LRU.
     #[error("this kernel has no multi-gen LRU (CONFIG_LRU_GEN, since Linux 6.1)")]
     NoGenerations,
-    /// It does not decide now, so its generations are empty.
+    /// The multi-gen LRU is switched off, so its generations are empty.
     #[error(
         "the multi-gen LRU is built in and switched off: echo y > /sys/kernel/mm/lru_gen/enabled"
     )]
     SwitchedOff,
-    /// The file of debugfs.
+    /// The debugfs file could not be read.
     #[error(
         "the generations cannot be read: {0}; needs root and debugfs (mount -t debugfs debugfs \
          /sys/kernel/debug)"
     )]
     NoDebugfs(#[source] FileError),
-    /// A cgroup is not in the kernel's list.
+    /// The kernel does not list a cgroup.
     #[error(
         "the kernel lists no generations of cgroup {path}: it accounts no memory there, or the \
          hierarchy is seen from within a container"
@@ -147,13 +147,13 @@ pub enum KernelSourceError {
         /// Its path.
         path: String,
     },
-    /// Aging was refused.
+    /// The kernel refused to age a cgroup.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// A process.
+    /// An error of a process.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A cgroup.
+    /// An error of a cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     /// Any other file.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ages of memory cgroups by DAMON on physical memory (`paddr`): a monitor watches all of it, and
-//! each page counts, at the age of its region, for the cgroup it is charged to.
+//! Ages of memory cgroups from DAMON on physical memory (`paddr`): a monitor watches all of it, and
+//! each page counts, with the age of its region, for the cgroup it is charged to.
 //!
 //! Coarser than a monitor of virtual memory: neighbours in physical memory often belong to
-//! different programs, so a region mixes what is in use with what is not. It sees what no process
-//! maps (page cache), and works where DAMON was built without `vaddr`.
+//! different programs, so a region mixes used and idle pages. But it sees page cache that no
+//! process maps, and works if DAMON was built without `vaddr`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -29,16 +29,16 @@ use crate::process::Process;
 use crate::root::{ProcRoot, Roots};
 use crate::untrusted::Untrusted;
 
-/// Fewest regions: the kernel's default of 10 says little of a machine.
+/// Fewest regions: the kernel's default of 10 is too coarse for a whole machine.
 const REGIONS_MIN: u64 = 100;
-/// Most ranges of memory that are watched, the largest. Machines have a handful; where memory was
-/// plugged in piece by piece there may be hundreds, and each takes a region at least.
+/// Most memory ranges watched, the largest ones. Machines have a handful; with memory hotplugged
+/// piece by piece there may be hundreds, and each takes at least one region.
 const RANGES_MAX: usize = 200;
 
 /// Physical addresses `start..end`.
 type PhysicalRange = (u64, u64);
 
-/// DAMON on physical memory as a source on cgroups. Dropping it ends the monitor.
+/// DAMON on physical memory as a kernel source for cgroups. Dropping it ends the monitor.
 #[derive(Debug)]
 pub struct PhysicalSource {
     session: Session,
@@ -51,7 +51,7 @@ pub struct PhysicalSource {
     oldest: OldestPages,
     began_ns: u64,
     own_cpu_ns: u64,
-    /// The kernel thread's, as of the last look.
+    /// CPU time of the kdamond thread, as of the last look.
     kdamond_cpu_ns: u64,
     regions: usize,
     uncovered_bytes: u64,
@@ -63,14 +63,14 @@ impl PhysicalSource {
     ///
     /// # Errors
     /// A target is not a cgroup; DAMON cannot be used, is in use by another program or has no
-    /// `paddr`; the kernel does not report which cgroup a page belongs to.
+    /// `paddr`; or the kernel does not report the cgroup of a page.
     pub fn start(
         roots: Roots,
         targets: &Targets,
         intervals: Intervals,
         oldest: OldestPages,
     ) -> Result<Self, KernelSourceError> {
-        // Nothing is started for targets that cannot be looked at.
+        // Do not start anything for targets that cannot be looked at.
         let wanted = Wanted::of(targets)?;
         Owners::find(&wanted)?;
         let frames = Frames::open(&roots.proc)?;
@@ -176,12 +176,12 @@ impl KernelSource for PhysicalSource {
     }
 }
 
-/// The targets: cgroups.
+/// The target cgroups.
 #[derive(Debug)]
 enum Wanted {
-    /// These, each with all below it.
+    /// These cgroups, each with everything below it.
     Listed(Vec<Cgroup>),
-    /// All, down to a depth.
+    /// All cgroups down to a depth.
     All {
         hierarchy: Hierarchy,
         limits: TreeLimits,
@@ -211,21 +211,21 @@ impl Wanted {
     }
 }
 
-/// Whom the pages of a cgroup count for.
+/// Which subjects the pages of a cgroup count for.
 #[derive(Debug, Default)]
 struct Owners {
-    /// Names of the subjects, and why one is gone.
+    /// Names of the subjects, and why a subject is gone.
     subjects: Vec<(Untrusted, Option<String>)>,
-    /// The subjects that a cgroup counts for, by its inode.
+    /// The subjects each cgroup counts for, by the cgroup's inode.
     of: HashMap<u64, Vec<usize>>,
-    /// The subject that is the root: memory charged to no cgroup counts for it as well.
+    /// The subject that is the root cgroup, if any: uncharged memory counts for it as well.
     root: Option<usize>,
-    /// There are more cgroups than were listed.
+    /// Whether there are more cgroups than were listed.
     truncated: bool,
 }
 
 impl Owners {
-    /// The cgroups there are now.
+    /// Finds the current cgroups.
     fn find(wanted: &Wanted) -> Result<Self, CgroupError> {
         let mut owners = Owners::default();
         match wanted {
@@ -241,7 +241,8 @@ impl Owners {
         Ok(owners)
     }
 
-    /// Every cgroup within the limits as a subject; those beyond count for the ones above them.
+    /// Adds every cgroup within the limits as a subject; the others count for their nearest listed
+    /// ancestor.
     fn add_all(&mut self, top: &Cgroup, limits: TreeLimits) -> Result<(), CgroupError> {
         let shown = top.descendants(limits)?;
         let mut by_path = HashMap::new();
@@ -262,7 +263,7 @@ impl Owners {
         Ok(())
     }
 
-    /// A subject: a cgroup with all below it.
+    /// Adds a subject: a cgroup with everything below it.
     fn add_tree(&mut self, cgroup: &Cgroup) -> Result<(), CgroupError> {
         let index = self.subjects.len();
         let listing = match cgroup
@@ -292,14 +293,14 @@ impl Owners {
     }
 }
 
-/// Pages by age of every subject.
+/// Counts the pages of every subject by age.
 struct Count<'a> {
     owners: &'a Owners,
     intervals: &'a Intervals,
     scale: Scale,
     counted: Vec<Counted>,
     uncovered_pages: u64,
-    /// Pages of the region at hand, by cgroup.
+    /// Pages of the current region, by cgroup.
     pages: HashMap<u64, ByType<u64>>,
 }
 
@@ -315,7 +316,7 @@ impl<'a> Count<'a> {
         }
     }
 
-    /// Counts the frames of one range; regions in rising order.
+    /// Counts the frames of one range. `regions` must ascend.
     fn range(
         &mut self,
         frames: &Frames,
@@ -341,7 +342,7 @@ impl<'a> Count<'a> {
         Ok(())
     }
 
-    /// Adds what was found of a region, or of none, to the subjects.
+    /// Adds the pages of a region, or of none, to the subjects.
     fn flush(&mut self, region: Option<&TriedRegion>) {
         for (cgroup, pages) in self.pages.drain() {
             let subjects = self.owners.of.get(&cgroup).map_or(&[][..], Vec::as_slice);
@@ -373,7 +374,7 @@ impl<'a> Count<'a> {
     }
 }
 
-/// The memory of the machine, ascending: "System RAM" of `/proc/iomem`, whole pages.
+/// The memory of the machine, ascending: "System RAM" of `/proc/iomem`, in whole pages.
 fn system_ram(proc: &ProcRoot) -> Result<Vec<PhysicalRange>, KernelSourceError> {
     let path = proc.join("iomem");
     let text = error::read(&path)?;
@@ -389,7 +390,8 @@ fn system_ram(proc: &ProcRoot) -> Result<Vec<PhysicalRange>, KernelSourceError> 
     Ok(ranges)
 }
 
-/// `100000000-63fffffff : System RAM`, the end inclusive; not indented, which would be a part.
+/// Parses `100000000-63fffffff : System RAM`, with an inclusive end. An indented line is part of
+/// another range.
 fn ram_line(line: &str) -> Option<PhysicalRange> {
     let (range, name) = line.split_once(" : ")?;
     let (start, end) = range.split_once('-')?;

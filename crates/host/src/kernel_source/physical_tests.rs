@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attribution to cgroups on fake trees, and of this machine's own memory. A monitor of physical
-//! memory itself is tested in a guest.
+//! Tests of attribution to cgroups, on fake trees and on this machine's own memory. A guest tests
+//! the monitor of physical memory itself.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -68,7 +68,7 @@ fn region(frames: std::ops::Range<u64>, nr_accesses: u32, age: u32) -> TriedRegi
     }
 }
 
-/// Name, anon and file pages of every bin.
+/// Name, and anon and file pages of every bin.
 fn lines(reports: &[SubjectReport]) -> Vec<(&str, Vec<[u64; 2]>)> {
     let pages = |amounts: ByType<u64>| amounts.map(|bytes| bytes / PAGE_BYTES);
     reports
@@ -91,7 +91,7 @@ fn pages_count_for_their_cgroup_and_those_above_at_the_age_of_their_region() {
         (LRU | ANON, b),
         (0, b),
         (LRU | ANON, c),
-        // Charged to nobody, and to one that is not listed.
+        // Charged to no cgroup, and to an unlisted one.
         (LRU, 0),
         (LRU | ANON, u64::MAX),
         // In no region.
@@ -111,7 +111,7 @@ fn pages_count_for_their_cgroup_and_those_above_at_the_age_of_their_region() {
     };
     let hierarchy = fake.hierarchy();
     let (uncovered, all) = reports(Wanted::All { hierarchy, limits });
-    // A page of no region is as young as it can be, and counted as never seen.
+    // A page outside all regions gets the lowest age, and counts as never seen accessed.
     let expected = [
         ("/", vec![[2, 1], [3, 1], [0, 0]]),
         ("/a", vec![[2, 1], [1, 0], [0, 0]]),
@@ -180,7 +180,7 @@ fn cgroups_are_watched_by_physical_memory_where_there_is_nothing_else() {
     };
     damon.put("0/contexts/0/avail_operations", "vaddr\npaddr\n");
     assert_eq!(start(&all).unwrap().unit(), Unit::Cgroups);
-    // A cgroup without processes: virtual memory was asked for, and there is none.
+    // A cgroup without processes: virtual memory was requested, and there is none.
     let cgroup = cgroups.cgroup("/a");
     std::fs::write(cgroup.dir().join("cgroup.procs"), "").unwrap();
     std::fs::write(cgroup.dir().join("b/cgroup.procs"), "").unwrap();
@@ -220,7 +220,7 @@ fn memory_is_what_the_kernel_lists_as_such_in_whole_pages() {
         (0x1_0000_0000, 0x6_4000_0000),
     ];
     assert_eq!(system_ram(&roots.proc).unwrap(), expected);
-    // Who is not root is shown zeros.
+    // Users other than root see zeros.
     put("00000000-00000000 : System RAM\n");
     let error = system_ram(&roots.proc).unwrap_err().to_string();
     assert!(error.contains("only root"), "{error}");
@@ -260,7 +260,7 @@ fn live_all_memory_of_this_machine_is_attributed() {
     let meminfo = crate::memory::MemInfo::of_machine(&proc).unwrap();
     let found: u64 = reports[0].resident_bytes.iter().sum();
     println!("{found} bytes found in {cpu_ms} ms; {meminfo:?}");
-    // Other programs go on meanwhile, and may take or give back much.
+    // Other programs keep running, and may allocate or free a lot in the meantime.
     let known = meminfo.anon_bytes + meminfo.file_bytes;
     assert!(
         found > known / 2 && found < known.saturating_mul(2),

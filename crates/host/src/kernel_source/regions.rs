@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the regions of a DAMON monitor to ages of pages: a page is as old as its region.
+//! Derives page ages from the regions of a DAMON monitor: a page is as old as its region.
 
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
@@ -8,18 +8,18 @@ use crate::access::PAGE_BYTES;
 use crate::agent::SubjectReport;
 use crate::damon::TriedRegion;
 
-/// An idle time of this share of the observation, in percent, is all of it: the monitor's clock
-/// runs a little slower than ours, and begins a little later.
+/// Percent of the observation from which an idle time counts as all of it: the monitor's clock runs
+/// a little slower than ours, and starts a little later.
 const ALL_OF_IT_PERCENT: u64 = 90;
 
-/// What converts a region's age into agewise's.
+/// How to convert a region's age to milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scale {
-    /// Length of an aggregation, in which regions count their age.
+    /// Length of an aggregation interval, the unit of a region's age.
     pub aggr_us: u64,
-    /// For how long the monitor has run.
+    /// How long the monitor has been running.
     pub observed_ms: u64,
-    /// Where pages go that were idle for all of that time.
+    /// The bin for pages that were idle for all of that time.
     pub oldest: OldestPages,
 }
 
@@ -28,15 +28,15 @@ pub(super) struct Scale {
 pub(super) struct Counted {
     pub histogram: Histogram,
     pub pages: [u64; 2],
-    /// Never seen accessed.
+    /// Pages never seen accessed.
     pub unseen_pages: [u64; 2],
-    /// In no region.
+    /// Pages outside all regions.
     pub uncovered_pages: u64,
     pub swapped_pages: u64,
 }
 
 impl Counted {
-    /// Nothing yet.
+    /// Starts with no pages.
     pub fn new(intervals: &Intervals) -> Self {
         Counted {
             histogram: Histogram::new(intervals),
@@ -47,7 +47,7 @@ impl Counted {
         }
     }
 
-    /// Adds resident pages of a region, or of none.
+    /// Adds resident pages in a region, or outside all regions.
     pub fn add(
         &mut self,
         page_type: PageType,
@@ -81,7 +81,7 @@ impl Counted {
             .add_at_least(page_type, pages, age_ms, oldest);
     }
 
-    /// Adds it to a report with one node that stands for all of them.
+    /// Adds the counts to a report whose single node represents all nodes.
     pub fn add_to(&self, report: &mut SubjectReport) {
         if let Some((_, histogram)) = report.nodes.first_mut() {
             histogram.add(&self.histogram.scaled(PAGE_BYTES));

@@ -2,9 +2,9 @@
 //! The kernel's own multi-gen LRU (`CONFIG_LRU_GEN`, since 6.1), read and driven through
 //! `/sys/kernel/debug/lru_gen` (Documentation/admin-guide/mm/multigen_lru.rst).
 //!
-//! As a source it reports the ages of whole cgroups at no cost to agewise, unmapped page cache
-//! included, but not of single pages or processes. As a mover it ages and evicts by generation.
-//! Both need root and a mounted debugfs; under lockdown the file cannot be opened.
+//! As a source it reports the ages of whole cgroups at no cost to agewise, including unmapped page
+//! cache, but not of single pages or processes. As a mover it ages and evicts by generation. Both
+//! need root and a mounted debugfs; under lockdown the file cannot be opened.
 
 pub(crate) mod table;
 
@@ -18,7 +18,7 @@ pub use table::{Generation, Lruvec, Memcg, Table};
 /// The features in `/sys/kernel/mm/lru_gen/enabled`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
-    /// 0x1: the multi-gen LRU decides.
+    /// 0x1: the multi-gen LRU is in use.
     pub core: bool,
     /// 0x2: aging walks page tables and clears leaf accessed bits in batches.
     pub leaf_walk: bool,
@@ -26,7 +26,7 @@ pub struct Features {
     pub nonleaf_young: bool,
 }
 
-/// Why a command was refused.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandError {
@@ -39,7 +39,7 @@ pub enum CommandError {
         /// The command.
         command: String,
     },
-    /// ERANGE (before 6.14): an aging that is not forced would push out the oldest generation.
+    /// ERANGE (before 6.14): an aging without `force` would push out the oldest generation.
     #[error("the kernel refused '{command}': all generations are in use; age with force")]
     NoRoom {
         /// The command.
@@ -56,14 +56,14 @@ pub enum CommandError {
     File(#[from] FileError),
 }
 
-/// Access to the files.
+/// Access to the multi-gen LRU's files.
 #[derive(Clone, Debug)]
 pub struct LruGen {
     sys: SysRoot,
 }
 
 impl LruGen {
-    /// The multi-gen LRU of this tree; nothing is opened yet.
+    /// Uses the files of this tree. Nothing is opened yet.
     #[must_use]
     pub fn new(sys: SysRoot) -> LruGen {
         LruGen { sys }
@@ -73,7 +73,7 @@ impl LruGen {
         self.sys.join("kernel/debug/lru_gen")
     }
 
-    /// Which parts are on; `None` when the kernel was built without it.
+    /// Which parts are on; `None` if the kernel was built without it.
     ///
     /// # Errors
     /// The file cannot be read or is not `0x` and a hexadecimal number.
@@ -100,15 +100,15 @@ impl LruGen {
         }))
     }
 
-    /// Time to live of the working set, in ms; 0 is off.
+    /// Minimum time to live of the working set, in ms; 0 is off.
     ///
     /// # Errors
-    /// The file is not there or holds no number.
+    /// The file is missing or does not contain a number.
     pub fn min_ttl_ms(&self) -> Result<u64, FileError> {
         error::read_u64(&self.sys.join("kernel/mm/lru_gen/min_ttl_ms"))
     }
 
-    /// The generations of every cgroup on every node.
+    /// Reads the generations of every cgroup on every node.
     ///
     /// # Errors
     /// The file cannot be read (no debugfs, no privilege, lockdown) or has another format.
@@ -117,8 +117,8 @@ impl LruGen {
         table::parse(&path, &error::read(&path)?)
     }
 
-    /// Starts a new generation. `swappiness`: whether anon is walked (6.12: 0 or not; 7.2: as in
-    /// reclaim). `force` walks every page table, so that no page is missed.
+    /// Starts a new generation. `swappiness` decides whether anon is walked (6.12: zero or not;
+    /// 7.2: as in reclaim). `force` walks every page table, so that no page is missed.
     ///
     /// # Errors
     /// See [`CommandError`].

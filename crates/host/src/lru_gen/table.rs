@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The text of `/sys/kernel/debug/lru_gen`, of all kernels so far: the cgroup's number is 16 bits
-//! wide and padded up to 6.13, 64 bits wide since; counts may carry a mark.
+//! Parses `/sys/kernel/debug/lru_gen` of all kernels so far: the cgroup id is 16 bits wide and
+//! padded up to 6.13, 64 bits wide since; counts may have a mark.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::error::FileError;
 pub struct Generation {
     /// Its sequence number.
     pub seq: u64,
-    /// Time since it was the youngest one began, in ms.
+    /// Time since the generation was created, in ms.
     pub age_ms: u64,
     /// Anon pages.
     pub anon_pages: u64,
@@ -22,34 +22,34 @@ pub struct Generation {
 /// The generations of one cgroup on one node, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lruvec {
-    /// The node.
+    /// The NUMA node.
     pub node: u32,
     /// Its generations.
     pub generations: Vec<Generation>,
 }
 
 impl Lruvec {
-    /// The youngest generation's number; `None` for a lruvec without generations.
+    /// The youngest generation's number; `None` without generations.
     #[must_use]
     pub fn max_seq(&self) -> Option<u64> {
         self.generations.last().map(|generation| generation.seq)
     }
 
-    /// The oldest generation's number; `None` for a lruvec without generations.
+    /// The oldest generation's number; `None` without generations.
     #[must_use]
     pub fn min_seq(&self) -> Option<u64> {
         self.generations.first().map(|generation| generation.seq)
     }
 }
 
-/// One cgroup.
+/// One memory cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Memcg {
-    /// The number commands take.
+    /// The id used in commands.
     pub id: u64,
     /// Path below the root of the hierarchy; `/` for the root.
     pub path: String,
-    /// One a node with memory.
+    /// One lruvec per node with memory.
     pub lruvecs: Vec<Lruvec>,
 }
 
@@ -68,7 +68,7 @@ impl Table {
     }
 }
 
-/// Reads the text of the file. `path` is named in errors.
+/// Parses the text of the file. `path` appears in errors.
 pub(crate) fn parse(path: &Path, text: &str) -> Result<Table, FileError> {
     let mut table = Table::default();
     for line in text.lines() {
@@ -118,7 +118,7 @@ fn parse_memcg(rest: &str) -> Option<Memcg> {
 fn parse_generation(line: &str) -> Option<Generation> {
     let mut fields = line.split_ascii_whitespace();
     let mut next = || -> Option<u64> {
-        // `lru_gen_full` marks counts of generations that are gone for a type with an x.
+        // `lru_gen_full` marks counts of retired generations with an x.
         let field = fields.next()?.trim_end_matches('x');
         // v6 printed `-0` there.
         field.strip_prefix('-').unwrap_or(field).parse().ok()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Planning: which pages of an observed process have certainly not been used for a given time.
+//! Planning: finds the pages of an observed process that were certainly not used for a given time.
 
 use std::ops::ControlFlow;
 
@@ -14,11 +14,11 @@ use crate::access::{AddressRange, PAGE_BYTES, Resolution, Target};
 use crate::agent::Agent;
 use crate::vma::VmaTable;
 
-/// Most runs of pages taken up in one process at a time: 24 MiB of memory for them. What lies
-/// beyond waits for the next time.
+/// Most runs of pages handled at a time in one process: 24 MiB of memory. The rest waits for the
+/// next time.
 pub const RUNS_MAX: usize = 1 << 20;
 
-/// The age from which pages of each type are cold, ms; `None`: none of this type.
+/// The age in ms from which pages of each type are cold; `None`: none of this type.
 pub type Ages = ByType<Option<u64>>;
 
 /// The cold pages of one process.
@@ -26,16 +26,16 @@ pub type Ages = ByType<Option<u64>>;
 pub struct Cold {
     /// The process.
     pub target: Target,
-    /// The pages, by the size in which they are mapped; locked memory is left out.
+    /// The pages, by the size in which they are mapped, without locked memory.
     pub plan: Plan,
-    /// Pages found cold, in bytes, by type; what is locked counts.
+    /// Bytes found cold, by type, including locked memory.
     pub bytes: ByType<u64>,
-    /// Old enough by the ages, but accessed or gone since the last scan.
+    /// Bytes old enough by age, but accessed or gone since the last scan.
     pub young_again_bytes: u64,
 }
 
-/// Ok if the agent's access source knows the age of single pages and looks without changing what
-/// the next scan sees: without both, a page in use could be taken for cold.
+/// Checks that the agent's access source knows the age of single pages, and looks without changing
+/// what the next scan sees. Otherwise a page in use could be taken for cold.
 ///
 /// # Errors
 /// [`PageoutError::NoPageAges`].
@@ -50,12 +50,10 @@ pub fn require_page_ages(agent: &mut Agent) -> Result<(), PageoutError> {
     })
 }
 
-/// At most `bytes_max` of the pages of an observed process that have certainly not been used for
-/// the given time: according to their ages and to a look right now. `None` if the process is not
-/// observed.
+/// Finds up to `bytes_max` of pages of an observed process that were certainly not used for the
+/// given time, according to their ages and a look right now. `None` if the process is not observed.
 ///
-/// # Errors
-/// Its page tables or mappings cannot be read, or it is gone.
+/// # Errors Its page tables or mappings cannot be read, or the process is gone.
 pub fn find_cold(
     agent: &mut Agent,
     pid: u32,
@@ -91,7 +89,8 @@ pub fn find_cold(
     }))
 }
 
-/// Pages that are older, at most `bytes_max` (the last run is cut), as ascending runs of one type.
+/// Pages older than `ages`, at most `bytes_max` (the last run is cut), as ascending runs of one
+/// type.
 fn older_runs(
     map: &AgeMap,
     now_ms: u64,
@@ -134,7 +133,7 @@ fn older_runs(
     runs
 }
 
-/// The present pages with a label from `first` to `last`, at most [`RUNS_MAX`] runs.
+/// The present pages with labels `first` to `last`, in at most [`RUNS_MAX`] runs.
 pub fn labelled(map: &AgeMap, first: Label, last: Label) -> RunSet {
     let mut set = RunSet::default();
     map.runs_labelled(0..u64::MAX / PAGE_BYTES, first, last, |run| {
@@ -158,8 +157,8 @@ mod tests {
     use super::*;
     use crate::access::TABLE_BYTES;
 
-    /// Two tables of anonymous memory and one of files, in use a second long and idle since, and
-    /// one that is in use.
+    /// Two tables of anonymous memory and one of files, used for a second and idle since, and one
+    /// that is in use.
     fn map() -> AgeMap {
         let mut map = AgeMap::new(0, 100_000);
         for now_ms in [1000, 2000, 3000, 4000] {

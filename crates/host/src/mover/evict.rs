@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eviction itself, one call at a time: look, look whether it is still idle, move, look again.
+//! The eviction itself, one call at a time: look, check that the pages are still idle, move, look
+//! again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,60 +13,60 @@ use super::runs::{Run, RunSet};
 use super::space::{Mover, Present, VECTOR_MAX};
 use super::target::PageoutError;
 
-/// Gives up after this many bytes in a row without a page that left.
+/// Gives up after passing this many bytes in a row without any page leaving.
 const STALLED_BYTES_MAX: u64 = 64 << 20;
 
-/// What a step did.
+/// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Went through `bytes` of the plan.
+    /// The step dealt with `bytes` of the plan.
     Went {
-        /// How far the step got.
+        /// How many bytes of the plan.
         bytes: u64,
     },
-    /// The rate limit says to wait before the next step.
+    /// The rate limit requires a wait before the next step.
     Wait {
-        /// For how long.
+        /// How long to wait.
         ns: u64,
     },
-    /// There is nothing left to do.
+    /// Nothing is left to do.
     Done,
 }
 
-/// How many runs of pages that left are remembered, of each kind: 4 MiB of memory.
+/// Most runs of evicted pages remembered, of each kind: 4 MiB of memory.
 const EVICTED_RUNS_MAX: usize = 1 << 18;
 
-/// The pages that left, to see later whether they came back.
+/// The pages that left, to check later whether they came back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evicted {
     /// Anonymous pages, now in swap.
     pub anon: RunSet,
-    /// Pages of files.
+    /// File pages.
     pub file: RunSet,
-    /// Pages that left and are not in the sets, because those have a limit of runs.
+    /// Bytes that left but are not in the sets, whose number of runs is limited.
     pub untracked_bytes: u64,
 }
 
 impl Evicted {
-    /// All pages remembered.
+    /// Bytes of all remembered pages.
     pub fn bytes(&self) -> u64 {
         self.anon.bytes() + self.file.bytes()
     }
 }
 
-/// What moving memory out of one process did.
+/// The outcome of moving memory out of one process.
 #[derive(Debug)]
 pub struct Moved {
-    /// Bytes asked for, and what became of them.
+    /// The bytes asked for, and what became of them.
     pub report: PageoutReport,
     /// The pages that left.
     pub evicted: Evicted,
-    /// Why it ended early; what was done until then is in the report all the same.
+    /// The error that ended it early; the report still covers what was done until then.
     pub error: Option<PageoutError>,
 }
 
-/// Moves `plan` out of `mover` within `limits`: each batch is looked at again by `recheck`, paged
-/// out, and verified. It ends between two calls when `cancel` becomes true; `progress` is called
+/// Moves `plan` out of `mover` within `limits`: each batch is checked again by `recheck`, paged
+/// out, and verified. It ends between two calls if `cancel` becomes true; `progress` is called
 /// after each batch.
 pub fn move_out(
     mover: &mut dyn Mover,
@@ -90,7 +91,7 @@ pub fn move_out(
 struct Trail(Vec<Run>);
 
 impl Trail {
-    /// Returns the bytes for which there was no room.
+    /// Adds runs. Returns the bytes that no longer fit.
     fn extend(&mut self, runs: &RunSet) -> u64 {
         let room = EVICTED_RUNS_MAX - self.0.len();
         let (kept, dropped) = runs.runs().split_at(room.min(runs.runs().len()));
@@ -99,7 +100,8 @@ impl Trail {
     }
 }
 
-/// An eviction under way. It stops between any two steps; dropping it loses nothing but the plan.
+/// An eviction in progress. It can stop between any two steps; dropping it loses only the rest of
+/// the plan.
 pub struct Eviction<'a> {
     mover: &'a mut dyn Mover,
     recheck: &'a mut dyn Recheck,
@@ -117,8 +119,8 @@ pub struct Eviction<'a> {
 }
 
 impl<'a> Eviction<'a> {
-    /// Prepares to move `plan` out of `mover`. Nothing happens before the first step. When `cancel`
-    /// becomes true it ends before the next call.
+    /// Prepares to move `plan` out of `mover`. Nothing happens before the first step. If `cancel`
+    /// becomes true, the eviction ends before the next call.
     pub fn new(
         plan: &Plan,
         limits: PageoutLimits,
@@ -152,7 +154,7 @@ impl<'a> Eviction<'a> {
         }
     }
 
-    /// What has been done so far; complete once a step has returned [`Step::Done`] or an error.
+    /// The report so far; complete once a step has returned [`Step::Done`] or an error.
     pub fn report(&self) -> &PageoutReport {
         &self.report
     }
@@ -167,7 +169,7 @@ impl<'a> Eviction<'a> {
     }
 
     /// Runs to the end, waiting as the rate limit requires, and calls `progress` after each step.
-    /// On an error the report so far is in [`Eviction::report`].
+    /// After an error, [`Eviction::report`] has the report so far.
     pub fn run(&mut self, mut progress: impl FnMut(&PageoutReport)) -> Result<(), PageoutError> {
         loop {
             match self.step()? {
@@ -178,8 +180,8 @@ impl<'a> Eviction<'a> {
         }
     }
 
-    /// Makes one call, or finds out why not. After an error nothing more will be done, and what
-    /// was not tried is in the report as skipped.
+    /// Makes one call, or finds a reason not to. After an error nothing more is done, and the
+    /// report counts the untried rest as skipped.
     pub fn step(&mut self) -> Result<Step, PageoutError> {
         let cpu_ns = self.clock.cpu_ns();
         let result = self.try_step();
@@ -194,7 +196,7 @@ impl<'a> Eviction<'a> {
         self.report.cpu_ns += self.clock.cpu_ns().saturating_sub(cpu_ns);
         self.report.elapsed_ns = self.clock.now_ns().saturating_sub(self.started_ns);
         match result {
-            // It ended while we worked: that is an outcome, not a failure.
+            // A process that ends in the meantime is an outcome, not a failure.
             Err(error) if error.is_gone() => Ok(Step::Done),
             other => other,
         }
@@ -224,7 +226,7 @@ impl<'a> Eviction<'a> {
             .min(limit)
             .min(above_floor);
         if room < unit_bytes {
-            // Huge pages go first; what does not fit one may still fit small pages.
+            // Huge pages go first; where none fits, small pages still may.
             let reason = if limit <= above_floor {
                 SkipReason::Limit
             } else {
@@ -238,7 +240,7 @@ impl<'a> Eviction<'a> {
         let bytes = batch.runs.bytes();
         let accounted = self.report.accounted_bytes();
         if let Err(error) = self.evict(&batch) {
-            // What the failure left unaccounted of this batch.
+            // Counts the bytes of this batch that the failure left unaccounted.
             let done = self.report.accounted_bytes() - accounted;
             let reason = if error.is_gone() {
                 SkipReason::ProcessGone
@@ -260,7 +262,7 @@ impl<'a> Eviction<'a> {
         if self.limits.floor_bytes == 0 {
             return Ok(u64::MAX);
         }
-        // In a rehearsal nothing has left, so what would have is taken off.
+        // A rehearsal moves nothing, so subtract what would have left.
         let rss_bytes = self
             .mover
             .rss_bytes()?
@@ -268,14 +270,14 @@ impl<'a> Eviction<'a> {
         Ok(rss_bytes.saturating_sub(self.limits.floor_bytes))
     }
 
-    /// Ends the eviction; what was not tried is accounted under `reason`.
+    /// Ends the eviction; untried bytes count under `reason`.
     fn end(&mut self, reason: SkipReason) -> Step {
         self.report.skipped_bytes.add(reason, self.queue.bytes());
         self.queue.clear();
         Step::Done
     }
 
-    /// Gives up the pages of the present size.
+    /// Skips all remaining pages of the current size.
     fn skip_part(&mut self, reason: SkipReason) -> Step {
         let bytes = self.queue.skip_part();
         self.report.skipped_bytes.add(reason, bytes);
@@ -314,8 +316,8 @@ impl<'a> Eviction<'a> {
         }
     }
 
-    /// What is present of a batch; if that is not verified, only that the address space is still
-    /// the one that was looked at.
+    /// Finds what is present of a batch. If unverified, only checks that the address space is still
+    /// the same.
     fn before(&mut self, batch: &Batch) -> Result<Present, PageoutError> {
         if !self.limits.unverified {
             return self.mover.present(&batch.runs);
@@ -329,7 +331,7 @@ impl<'a> Eviction<'a> {
         })
     }
 
-    /// Looks what has left of what was passed.
+    /// Checks what has left of the pages passed, and returns the bytes passed.
     fn account(&mut self, passed: RunSet, before: &Present) -> Result<u64, PageoutError> {
         if self.limits.unverified {
             self.report.left_anon_bytes += passed.bytes();
@@ -338,7 +340,7 @@ impl<'a> Eviction<'a> {
         }
         let after = match self.mover.present(&passed) {
             Ok(after) => after.all(),
-            // Everything has left, but not by our doing.
+            // All of it is gone, but we did not move it.
             Err(error) => {
                 let gone = error.is_gone();
                 let reason = if gone {
@@ -370,7 +372,7 @@ impl<'a> Eviction<'a> {
         self.report.skipped_bytes.add(reason, runs.bytes());
     }
 
-    /// Parts of huge pages stay: a page that was split, or touched in part.
+    /// Skips partial huge pages: split, or only partly idle or present.
     fn whole_units(&mut self, runs: RunSet, unit_bytes: u64) -> RunSet {
         let whole = runs.shrunk_to(unit_bytes);
         self.report
@@ -379,7 +381,7 @@ impl<'a> Eviction<'a> {
         whole
     }
 
-    /// Anonymous pages beyond the free swap space stay.
+    /// Skips anonymous pages beyond the free swap space.
     fn with_room_in_swap(
         &mut self,
         before: &Present,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An address space that behaves as the kernel does, page by page, and fails on demand.
+//! An address space that behaves like the kernel, page by page, and fails on request.
 
 use std::cell::Cell;
 
@@ -13,7 +13,7 @@ use crate::process::ProcessError;
 
 pub(super) const PAGE: u64 = 4096;
 
-/// Where a page is.
+/// The location of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Nowhere,
@@ -23,14 +23,14 @@ pub(super) enum Place {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
-    /// The mapping it belongs to; 0 is none.
+    /// The mapping it belongs to; 0 for none.
     pub mapping: u32,
-    /// The mapping is mlocked.
+    /// Whether the mapping is mlocked.
     pub locked: bool,
     pub file: bool,
     pub place: Place,
     pub young: bool,
-    /// Does not leave although the kernel tries.
+    /// Stays present although the kernel tries to evict it.
     pub sticky: bool,
     /// Its mapping goes away right before the first call.
     pub unmaps: bool,
@@ -38,7 +38,7 @@ pub(super) struct Page {
     pub processed: u32,
 }
 
-/// What a call does instead of its work.
+/// What a call does instead of its job.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
     Errno(Errno),
@@ -213,7 +213,7 @@ impl Mover for FakeMover {
     }
 }
 
-/// A clock that moves only when somebody sleeps.
+/// A clock that advances only on sleep.
 #[derive(Default)]
 pub(super) struct FakeClock {
     pub now_ns: Cell<u64>,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is present right now: a look at the accessed bits of some ranges that changes none of them.
+//! A look at the accessed bits of some ranges that changes none of them, to find what is present
+//! right now.
 
 use agewise_policy::table::PageSet;
 
@@ -8,33 +9,33 @@ use crate::access::{
     AccessError, AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TableSight, Target,
 };
 
-/// Which pages a look collects.
+/// The pages a look collects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Those that are present.
+    /// Present pages.
     Present,
-    /// Those that are present and were not accessed since their accessed bits were cleared.
+    /// Present pages not accessed since their accessed bits were last cleared.
     Untouched,
 }
 
-/// What a look found, by the size in which it is mapped.
+/// The pages a look found, by the size in which they are mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Mapped page by page.
     pub base: RunSet,
     /// Mapped as huge pages.
     pub huge: RunSet,
-    /// Bytes found in each of the ranges that were looked at.
+    /// Bytes found in each of the ranges.
     pub range_bytes: Vec<u64>,
 }
 
 impl Found {
-    /// All that was found.
+    /// Total bytes found.
     pub fn bytes(&self) -> u64 {
         self.range_bytes.iter().sum()
     }
 
-    /// Both sizes in one set.
+    /// Pages of both sizes.
     pub fn all(&self) -> RunSet {
         if self.huge.is_empty() {
             self.base.clone()
@@ -45,8 +46,8 @@ impl Found {
 }
 
 /// Looks at `ranges` (ascending) of a process. `source` must distinguish single pages
-/// ([`crate::access::Resolution::Page`]) and must not clear as it reads: the next scan would miss what
-/// this look has seen.
+/// ([`crate::access::Resolution::Page`]) and must not clear as it reads, or the next scan would
+/// miss what this look has seen.
 ///
 /// # Errors
 /// The process is gone, or its page tables cannot be read.

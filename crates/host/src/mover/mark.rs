@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Marking pages as the first to go (`MADV_COLD`): they stay in memory, at the cold end of the
+//! Marks pages to be reclaimed first (`MADV_COLD`): they stay in memory, at the cold end of the
 //! kernel's lists.
 
 use std::io;
@@ -10,22 +10,22 @@ use super::runs::RunSet;
 use crate::access::AddressRange;
 use crate::clear::hand::{ClearHand, MAX_RANGES};
 
-/// What marking did.
+/// The outcome of marking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
     /// Processed by the kernel.
     pub marked_bytes: u64,
-    /// Refused by the kernel: locked, unmapped meanwhile, hugetlb.
+    /// Refused by the kernel: locked, hugetlb, or unmapped in the meantime.
     pub refused_bytes: u64,
     /// System calls.
     pub calls: u64,
 }
 
-/// Marks `runs`, one vector after the other, at the rate of `bucket`; what the kernel refuses is
-/// left out. It ends early when `cancel` becomes true.
+/// Marks `runs`, one vector after another, at the rate of `bucket`. Skips what the kernel refuses,
+/// and ends early when `cancel` becomes true.
 ///
-/// The second value is why it ended early; what was done until then is in the first. A process that
-/// is gone is not an error.
+/// The second value is the error that ended it early; what was done until then is in the first. A
+/// process that is gone is not an error.
 pub fn mark_cold(
     hand: &mut dyn ClearHand,
     runs: &RunSet,
@@ -49,7 +49,7 @@ pub fn mark_cold(
         marked.calls += 1;
         let done = match hand.cold(batch) {
             Ok(done) => done.min(batch.len()),
-            // The first range was refused; the others are tried.
+            // The first range was refused; continue with the others.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOMEM)) => 0,
             Err(error) if error.raw_os_error() == Some(libc::ESRCH) => break,
             Err(error) => return (marked, Some(error)),
@@ -75,7 +75,7 @@ mod tests {
 
     const PAGE: u64 = 4096;
 
-    /// Refuses the range that begins at `bad`, as the kernel does.
+    /// Refuses the range that starts at `bad`, as the kernel does.
     struct Hand {
         bad: u64,
         calls: u64,

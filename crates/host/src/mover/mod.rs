@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Moving cold memory out of processes: plan, re-check, page out, verify.
 //!
-//! [`find_cold`] plans: pages that are old according to the ages of an observed process and
-//! untouched by a look right now. [`move_out`] carries a plan out by
-//! `process_madvise(MADV_PAGEOUT)`, within limits of bytes, rate and resident memory: before each
-//! call it looks again, after each call it verifies what has left, and everything is accounted for
-//! to the byte. Locked memory, agewise itself and its ancestors are never touched. [`mark_cold`]
-//! only marks what is to go first.
+//! [`find_cold`] plans: it finds pages that are old according to the recorded ages and were not
+//! accessed since, according to a look right now. [`move_out`] carries a plan out with
+//! `process_madvise(MADV_PAGEOUT)`, within limits of bytes, rate and resident memory. It looks
+//! again before each call, verifies after each call what has left, and accounts for every byte.
+//! Locked memory, agewise itself and its ancestors are never touched. [`mark_cold`] only marks what
+//! should be reclaimed first.
 //!
 //! ```no_run
 //! # use std::sync::atomic::AtomicBool;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Passing runs to the kernel, vector by vector, and going on after what it refuses.
+//! Passes runs to the kernel, vector by vector, and continues after refusals.
 //!
-//! process_madvise goes through the vector and stops at the first range that fails
-//! (mm/madvise.c, `vector_madvise`, 5.10 to 6.18). It returns the bytes of the ranges before it, or
-//! the errno if there are none. A range that is mlocked, hugetlb or device memory, even in part,
-//! fails by EINVAL where that part begins. One with a hole fails by ENOMEM after its mapped parts
-//! have been processed.
+//! process_madvise goes through the vector and stops at the first range that fails (mm/madvise.c,
+//! `vector_madvise`, 5.10 to 6.18). It returns the bytes of the ranges before it, or the errno if
+//! there are none. A range that is even partly mlocked, hugetlb or device memory fails with EINVAL
+//! where that part begins. A range with a hole fails with ENOMEM after its mapped parts have been
+//! processed.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,19 +18,19 @@ use super::space::{Mover, VECTOR_MAX};
 use super::target::PageoutError;
 use crate::process::ProcessError;
 
-/// How often a call that was interrupted is made again before it is an error.
+/// How often an interrupted call is retried before it becomes an error.
 const RETRIES_MAX: u32 = 8;
 
 /// How a pass ended.
 #[derive(Debug)]
 pub(super) enum PassEnd {
-    /// All was passed or skipped.
+    /// Everything was passed or skipped.
     Through,
-    /// It cannot go on; the rest is skipped.
+    /// It cannot continue; the rest is skipped.
     Failed(PageoutError),
 }
 
-/// Runs on their way to the kernel.
+/// Runs being passed to the kernel.
 pub(super) struct Pass<'m> {
     mover: &'m mut dyn Mover,
     queue: VecDeque<Piece>,
@@ -39,7 +39,7 @@ pub(super) struct Pass<'m> {
     calls: u64,
 }
 
-/// The outcome.
+/// The outcome of a pass.
 pub(super) struct Passed {
     pub passed: RunSet,
     pub skipped: Skipped,
@@ -50,9 +50,10 @@ pub(super) struct Passed {
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     run: Run,
-    /// Known to lie in one mapping: if it fails, all of it does.
+    /// Whether it is known to lie in one mapping: if it fails, all of it does.
     in_one_mapping: bool,
-    /// It stopped a call once, which did not say why; it is tried once more, at the front.
+    /// Whether it stopped a call that gave no errno. It is tried once more, at the front of a
+    /// vector.
     suspect: bool,
 }
 
@@ -121,7 +122,7 @@ impl<'m> Pass<'m> {
         Ok(())
     }
 
-    /// The first `bytes` of the queue have been processed.
+    /// Takes the first `bytes` of the queue as processed.
     fn take_passed(&mut self, mut bytes: u64) {
         while bytes > 0
             && let Some(piece) = self.queue.front_mut()
@@ -136,7 +137,8 @@ impl<'m> Pass<'m> {
         }
     }
 
-    /// A call stopped at the front of the queue, by `errno` if it was the first of its vector.
+    /// Handles a call that stopped at the front of the queue. `errno` is known if that was the
+    /// first range of its vector.
     fn stopped_by_front(&mut self, errno: Option<Errno>) -> Result<(), PageoutError> {
         let Some(piece) = self.queue.pop_front() else {
             return Ok(());
@@ -178,7 +180,7 @@ impl<'m> Pass<'m> {
     }
 
     fn fatal(&mut self, errno: Errno) -> PageoutError {
-        // A process that has just gone explains most failures.
+        // A process that has just gone is the cause of most failures.
         if let Err(error) = self.mover.check() {
             return error;
         }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What to page out of one address space, and within which limits.
+//! What to page out of one address space, and the limits.
 
 use super::look::Found;
 use super::report::{SkipReason, Skipped};
 use super::runs::{Run, RunSet};
 use crate::vma::{VmaKind, VmaTable};
 
-/// Size of a huge page mapped by one entry of the page middle directory (x86-64, and others with
-/// 4 KiB pages).
+/// Size of a huge page, mapped by one page-middle-directory entry (x86-64, and others with 4 KiB
+/// pages).
 pub const HUGE_BYTES: u64 = 2 << 20;
 
-/// Pages to move out. Runs are joined where they touch, overlaps count once, and what is not a
-/// whole page is dropped.
+/// Pages to move out. Touching runs are joined, overlaps count once, and partial pages are dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     base: RunSet,
@@ -20,9 +19,9 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// `base` is memory mapped by small pages, `huge` by huge ones, in any order. Of `huge` only
-    /// whole huge pages are taken: a part of one could leave only by splitting it. With
-    /// `split_huge` that is what is wanted, and parts are taken as well.
+    /// `base` is memory mapped by small pages, `huge` by huge ones, in any order. Only whole huge
+    /// pages are taken from `huge`, since a part of one could leave only if it were split. With
+    /// `split_huge` that is intended, and parts are taken as well.
     pub fn new(
         base: impl IntoIterator<Item = Run>,
         huge: impl IntoIterator<Item = Run>,
@@ -52,7 +51,7 @@ impl Plan {
         self.huge = whole;
     }
 
-    /// What a look found; parts of huge pages are left out.
+    /// Takes what a look found, without parts of huge pages.
     pub fn of(found: Found) -> Self {
         Self::new(
             found.base.runs().to_vec(),
@@ -61,7 +60,7 @@ impl Plan {
         )
     }
 
-    /// Memory mapped by small pages only.
+    /// Takes memory mapped by small pages only.
     pub fn of_base(runs: impl IntoIterator<Item = Run>) -> Self {
         Self::new(runs, [], false)
     }
@@ -81,17 +80,17 @@ impl Plan {
         self.base.union(&self.huge)
     }
 
-    /// What was asked for and is left out, by reason.
+    /// Bytes asked for but left out, by reason.
     pub fn skipped(&self) -> &Skipped {
         &self.skipped
     }
 
-    /// All that was asked for.
+    /// All bytes asked for.
     pub fn asked_bytes(&self) -> u64 {
         self.base.bytes() + self.huge.bytes() + self.skipped.total_bytes()
     }
 
-    /// Leaves out `ranges`; they are reported under `reason`.
+    /// Removes `ranges` from the plan; they are reported under `reason`.
     pub fn exclude(&mut self, ranges: &RunSet, reason: SkipReason) {
         let before = self.base.bytes() + self.huge.bytes();
         self.base = self.base.subtract(ranges);
@@ -101,9 +100,9 @@ impl Plan {
         self.keep_whole(huge);
     }
 
-    /// Leaves out the mappings that the kernel does not page out: mlocked (known after
-    /// [`VmaTable::mark_locked`]), hugetlb, device memory. Not needed, as the eviction goes on
-    /// after what the kernel refuses, but it saves the calls.
+    /// Removes the mappings that the kernel does not page out: mlocked (as marked by
+    /// [`VmaTable::mark_locked`]), hugetlb, device memory. This only saves calls, since the
+    /// eviction continues after refusals anyway.
     pub fn exclude_unevictable(&mut self, table: &VmaTable) {
         let fixed = |kind| matches!(kind, VmaKind::Hugetlb | VmaKind::Special);
         let ranges = table
@@ -121,27 +120,27 @@ impl Plan {
 /// Bounds of one eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageoutLimits {
-    /// Most bytes that leave. What the kernel was asked for and kept (mapped by others too, say) is
-    /// not counted: it would stand in the way of what can leave.
+    /// Most bytes that leave. Pages that the kernel keeps (because others map them too, say) do not
+    /// count, as they would stand in the way of those that can leave.
     pub bytes_max: u64,
-    /// Most bytes in one call, at least one (huge) page. A call of 8 MiB takes some 15 ms: that is
-    /// how long the accessed bits looked at before may be out of date, and how long a signal waits.
+    /// Most bytes per call, but at least one (huge) page. A call of 8 MiB takes about 15 ms: that
+    /// is how stale the accessed bits checked before it can be, and how long a signal waits.
     pub call_bytes_max: u64,
-    /// Average speed; `None` is as fast as it goes.
+    /// Average rate; `None` is unlimited.
     pub rate_bytes_per_s: Option<u64>,
-    /// Resident memory is not taken below this.
+    /// Resident memory is not reduced below this.
     pub floor_bytes: u64,
-    /// Look, but do not touch.
+    /// Look, but do not move anything.
     pub rehearse: bool,
-    /// Pages named by the second look are assumed to be present, to be anonymous and to leave:
-    /// otherwise each would be looked at once more before and after, for a tenth of the cost of a
-    /// move. For callers that move a little and often, and verify now and then. Which pages left is
+    /// Assume that the pages returned by the second look are present, anonymous, and leave.
+    /// Otherwise each is checked again before and after, for a tenth of the cost of a move. For
+    /// callers that move a little at a time, often, and verify now and then. Which pages left is
     /// not recorded.
     pub unverified: bool,
 }
 
 impl Default for PageoutLimits {
-    /// No bound but 8 MiB a call.
+    /// No limits except 8 MiB per call.
     fn default() -> Self {
         Self {
             bytes_max: u64::MAX,
@@ -154,17 +153,18 @@ impl Default for PageoutLimits {
     }
 }
 
-/// Hands out a plan in pieces that fit one call, huge pages first: they are the cheapest.
+/// Splits a plan into batches that fit one call. Huge pages come first, since they are the
+/// cheapest.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     parts: [(std::collections::VecDeque<Run>, u64); 2],
 }
 
-/// A piece: pages of one size.
+/// One batch: pages of one size.
 #[derive(Clone, Debug)]
 pub(super) struct Batch {
     pub runs: RunSet,
-    /// The unit that must stay whole.
+    /// The unit that must not be split.
     pub unit_bytes: u64,
 }
 
@@ -180,7 +180,7 @@ impl Queue {
         }
     }
 
-    /// The unit of the next batch; `None` when everything has been returned.
+    /// The unit of the next batch; `None` if the queue is empty.
     pub fn unit_bytes(&self) -> Option<u64> {
         self.parts
             .iter()
@@ -188,7 +188,7 @@ impl Queue {
             .map(|part| part.1)
     }
 
-    /// The next batch: at most `runs_max` runs and `bytes_max` bytes, but at least one unit.
+    /// Takes the next batch: at most `runs_max` runs and `bytes_max` bytes, but at least one unit.
     pub fn next(&mut self, bytes_max: u64, runs_max: usize) -> Option<Batch> {
         let (queue, unit_bytes) = self.parts.iter_mut().find(|part| !part.0.is_empty())?;
         let unit_bytes = *unit_bytes;
@@ -209,7 +209,7 @@ impl Queue {
         Some(Batch { runs, unit_bytes })
     }
 
-    /// What has not been returned yet.
+    /// Bytes not returned yet.
     pub fn bytes(&self) -> u64 {
         self.parts
             .iter()
@@ -218,7 +218,7 @@ impl Queue {
             .sum()
     }
 
-    /// Drops what is left of the size that is next; returns how much that was.
+    /// Drops the rest of the current page size, and returns its bytes.
     pub fn skip_part(&mut self) -> u64 {
         let Some((queue, _)) = self.parts.iter_mut().find(|part| !part.0.is_empty()) else {
             return 0;
@@ -248,7 +248,7 @@ mod tests {
         ]);
         assert_eq!(plan.asked_bytes(), 3 * PAGE);
         assert_eq!(plan.base().runs(), [Run::new(PAGE, 3 * PAGE)]);
-        // Given as both, it is huge.
+        // Listed as both, it is huge.
         let run = Run::new(HUGE_BYTES, HUGE_BYTES);
         let plan = Plan::new([run], [run], false);
         assert_eq!((plan.base().bytes(), plan.huge().bytes()), (0, HUGE_BYTES));

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Time, and a limit of bytes a second.
+//! Clocks, and a limit on bytes per second.
 
 use crate::clock;
 
-/// The longest wait for the rate in one piece, so that an end that was asked for is noticed soon.
+/// The longest single sleep while waiting for the rate limit, so that a cancellation is noticed
+/// soon.
 pub(super) const NAP_NS: u64 = 50_000_000;
 
-/// The clock eviction runs by; tests have one that does not wait.
+/// The clock of an eviction; tests use one that does not wait.
 pub trait Clock {
-    /// Monotonic time.
+    /// Monotonic time, in ns.
     fn now_ns(&self) -> u64;
-    /// CPU time of the calling thread.
+    /// CPU time of the calling thread, in ns.
     fn cpu_ns(&self) -> u64;
-    /// Waits; a signal may end it early.
+    /// Sleeps; a signal may end it early.
     fn sleep_ns(&self, ns: u64);
 }
 
@@ -34,11 +35,11 @@ impl Clock for SystemClock {
     }
 }
 
-/// A token bucket: on average `rate_bytes_per_s`, in bursts of a tenth of a second's worth.
+/// A token bucket: `rate_bytes_per_s` on average, with bursts of up to a tenth of a second.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     rate_bytes_per_s: u64,
-    /// Bytes x 10^9, so that no fraction of a byte is lost; negative while in debt.
+    /// Bytes x 10^9, so that no fraction of a byte is lost; negative when in debt.
     level: i128,
     filled_ns: u64,
 }
@@ -46,7 +47,7 @@ pub struct TokenBucket {
 const NS: i128 = 1_000_000_000;
 
 impl TokenBucket {
-    /// A full bucket; the rate is at least one byte a second.
+    /// Creates a full bucket. The rate is at least one byte per second.
     pub fn new(rate_bytes_per_s: u64, now_ns: u64) -> Self {
         let rate_bytes_per_s = rate_bytes_per_s.max(1);
         let mut bucket = Self {
@@ -62,7 +63,7 @@ impl TokenBucket {
         i128::from((self.rate_bytes_per_s / 10).max(1)) * NS
     }
 
-    /// How long to wait before anything may be taken; 0 when something may be taken now.
+    /// Time to wait before anything may be taken; 0 if something may be taken now.
     pub fn wait_ns(&mut self, now_ns: u64) -> u64 {
         let passed_ns = i128::from(now_ns.saturating_sub(self.filled_ns));
         self.filled_ns = self.filled_ns.max(now_ns);
@@ -74,8 +75,8 @@ impl TokenBucket {
         u64::try_from(-self.level / rate + 1).unwrap_or(u64::MAX)
     }
 
-    /// Takes `bytes`, into debt if need be: the debt is waited for before the next time. So the
-    /// average holds for calls of any size, and no call is too large to be made at all.
+    /// Takes `bytes`, going into debt if necessary; the next call waits for the debt. So the
+    /// average holds for calls of any size, and no call is too large.
     pub fn take(&mut self, bytes: u64) {
         self.level -= i128::from(bytes) * NS;
     }
@@ -103,7 +104,7 @@ mod tests {
                 taken as f64 <= allowed + call_bytes as f64 + 1.0,
                 "{call_bytes}"
             );
-            // And it is used: no more than one call and one burst are left over.
+            // The rate is used up, except for at most one call and one burst.
             assert!(now_ns == 0 || taken as f64 >= allowed - rate as f64 / 10.0 - 1.0);
         }
     }

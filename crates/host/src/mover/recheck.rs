@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The second look, right before the call: MADV_PAGEOUT evicts young pages as well (mm/madvise.c,
-//! `reclaim_pages` ignores references).
+//! The second look, right before the call, because MADV_PAGEOUT evicts young pages as well
+//! (mm/madvise.c, `reclaim_pages` ignores references).
 
 use super::look::{Wanted, look};
 use super::runs::RunSet;
 use super::target::PageoutError;
 use crate::access::{AccessSource, AddressRange, Target};
 
-/// Tells which pages have been touched, right before they are paged out.
+/// Finds the pages touched since planning, right before paging them out.
 ///
-/// Implemented by the sources that read accessed bits, and by closures.
+/// Implemented by sources that read accessed bits, and by closures.
 pub trait Recheck {
-    /// The pages of `runs` that have not been touched since they were called cold. More than was
-    /// given is ignored.
+    /// Returns the pages of `runs` that were not touched since they were found cold. Pages outside
+    /// `runs` are ignored.
     fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError>;
 }
 
@@ -22,7 +22,7 @@ impl<F: FnMut(&RunSet) -> Result<RunSet, PageoutError>> Recheck for F {
     }
 }
 
-/// Accepts the plan unchanged. For plans of memory known to be idle for other reasons.
+/// Accepts the plan unchanged, for memory known to be idle for other reasons.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRecheck;
 
@@ -32,7 +32,7 @@ impl Recheck for NoRecheck {
     }
 }
 
-/// Looks through a source. What it cannot read it does not call idle.
+/// Looks through an access source. Pages it cannot read do not count as idle.
 pub struct SourceRecheck<'a> {
     source: &'a mut dyn AccessSource,
     target: Target,
@@ -40,7 +40,7 @@ pub struct SourceRecheck<'a> {
 
 impl<'a> SourceRecheck<'a> {
     /// The source must distinguish pages ([`crate::access::Resolution::Page`]), and must not clear
-    /// as it reads: the next scan would miss what this look has seen.
+    /// as it reads, or the next scan would miss what this look has seen.
     pub fn new(source: &'a mut dyn AccessSource, target: Target) -> Self {
         Self { source, target }
     }

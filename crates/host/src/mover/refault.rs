@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What came back of what was paged out: seen by looking at the same pages later.
+//! Counts refaults of paged-out memory, by looking at the same pages later.
 
 use serde::Serialize;
 
@@ -11,26 +11,26 @@ use super::target::PageoutError;
 /// and goes afterwards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RefaultCount {
-    /// Came back from swap: the eviction was a mistake of as many bytes.
+    /// Came back from swap: evicting these bytes was a mistake.
     pub refaulted_anon_bytes: u64,
-    /// Came back from files. A fault on a file maps up to 15 neighbours in the page cache as well
+    /// Came back from files. A fault on a file also maps up to 15 neighbours in the page cache
     /// (fault-around), which count here although they were not requested.
     pub refaulted_file_bytes: u64,
-    /// Still out.
+    /// Still not present.
     pub out_bytes: u64,
-    /// Given up by the process meanwhile (unmapped, freed): out for good.
+    /// Unmapped or freed by the process: out for good.
     pub freed_bytes: u64,
 }
 
 impl RefaultCount {
-    /// What came back.
+    /// All bytes that came back.
     pub fn refaulted_bytes(&self) -> u64 {
         self.refaulted_anon_bytes + self.refaulted_file_bytes
     }
 }
 
-/// Watches pages that have left. It sees presence only: a page that came back and left again
-/// between two looks is missed, so look now and then.
+/// Watches pages that have left. It only sees presence: a page that came back and left again
+/// between two looks is missed, so look regularly.
 #[derive(Clone, Debug)]
 pub struct RefaultWatch {
     out: Evicted,
@@ -38,7 +38,7 @@ pub struct RefaultWatch {
 }
 
 impl RefaultWatch {
-    /// Watches what an eviction moved ([`super::Eviction::evicted`]).
+    /// Watches the pages an eviction moved out ([`super::Eviction::evicted`]).
     pub fn new(evicted: Evicted) -> Self {
         let mut watch = Self {
             out: evicted,
@@ -48,8 +48,8 @@ impl RefaultWatch {
         watch
     }
 
-    /// Looks, and returns the counts since the beginning. When the process has ended the last
-    /// counts stay.
+    /// Looks, and returns the counts since the beginning. Once the process has ended, the last
+    /// counts remain.
     pub fn look(&mut self, mover: &mut dyn Mover) -> Result<RefaultCount, PageoutError> {
         match self.try_look(mover) {
             Ok(()) => Ok(self.count),
@@ -114,7 +114,7 @@ mod tests {
         mover.pages[3].place = Place::Nowhere;
         mover.pages[12].place = Place::Memory;
         assert_eq!(look(&mut watch, &mut mover), [1, 1, 12, 1]);
-        // Out again and back again: still the same one.
+        // Out again and back again: counted only once.
         mover.pages[2].place = Place::Swap;
         assert_eq!(look(&mut watch, &mut mover), [1, 1, 12, 1]);
         mover.pages[4].place = Place::Memory;

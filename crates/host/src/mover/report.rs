@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an eviction did. Every byte asked for is in exactly one place of the report.
+//! The report of an eviction. Every byte asked for is counted in exactly one place.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Why some bytes were not even tried.
+/// Why bytes were not even tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkipReason {
-    /// Already swapped or dropped, or never touched.
+    /// Already swapped out or dropped, or never touched.
     Absent,
     /// No longer mapped.
     Hole,
-    /// mlocked, hugetlb or device memory: the kernel does not page it out.
+    /// mlocked, hugetlb or device memory, which the kernel does not page out.
     Unevictable,
     /// Part of a huge page, which would have to be split.
     PartialHuge,
-    /// Anonymous, and no free swap space.
+    /// Anonymous, without free swap space.
     NoSwap,
-    /// Beyond the limit of bytes.
+    /// Beyond the byte limit.
     Limit,
-    /// Would have taken resident memory below the floor.
+    /// Evicting it would have taken resident memory below the floor.
     Floor,
-    /// Asked to stop.
+    /// The caller cancelled.
     Cancelled,
     /// The process has exited or replaced itself (exec).
     ProcessGone,
-    /// Nothing had left for several calls.
+    /// Several calls in a row evicted nothing.
     NoProgress,
-    /// The system refused; the error says why.
+    /// The system refused; the error gives the reason.
     Failed,
 }
 
 impl SkipReason {
-    /// All reasons, in the order of reports.
+    /// All reasons in report order.
     pub const ALL: [Self; 11] = [
         Self::Absent,
         Self::Hole,
@@ -66,7 +66,7 @@ impl SkipReason {
         }
     }
 
-    /// For people.
+    /// An explanation for users.
     pub fn explanation(self) -> &'static str {
         match self {
             Self::Absent => "already out, or never touched",
@@ -107,7 +107,7 @@ impl Skipped {
             .fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// The reasons that occurred, in the order of reports.
+    /// The reasons that occurred, in report order.
     pub fn iter(&self) -> impl Iterator<Item = (SkipReason, u64)> + '_ {
         SkipReason::ALL
             .into_iter()
@@ -128,40 +128,40 @@ impl Serialize for Skipped {
     }
 }
 
-/// What an eviction did.
+/// The report of an eviction.
 ///
 /// `asked_bytes = young_again_bytes + skipped_bytes (all reasons) + rehearsed_bytes + left_bytes
 /// + kept_bytes` holds once it has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PageoutReport {
-    /// What was asked for.
+    /// Bytes asked for.
     pub asked_bytes: u64,
-    /// Touched since it was called cold, seen right before the call: left alone.
+    /// Touched since they were found cold, as seen right before the call; not moved.
     pub young_again_bytes: u64,
     /// Not tried.
     pub skipped_bytes: Skipped,
-    /// Would have been tried, in a rehearsal.
+    /// What would have been tried, in a rehearsal.
     pub rehearsed_bytes: u64,
     /// Present before the call and absent after it: `left_anon_bytes + left_file_bytes`.
     pub left_bytes: u64,
-    /// The part of it that went to swap.
+    /// The part of `left_bytes` that went to swap.
     pub left_anon_bytes: u64,
-    /// The part of it that was file or shared memory. It has left the process; a page of a file
-    /// that was dirty stays in the page cache until the kernel has written it.
+    /// The part of `left_bytes` that was file or shared memory. It has left the process; a dirty
+    /// file page stays in the page cache until it has been written back.
     pub left_file_bytes: u64,
-    /// Was tried and is still there: mapped by others too, pinned, under writeback, swap or a limit
-    /// of the cgroup full, or touched at once.
+    /// Tried but still present: mapped by others too, pinned, under writeback, swap or a cgroup
+    /// limit full, or touched again at once.
     pub kept_bytes: u64,
     /// System calls that move memory.
     pub calls: u64,
-    /// CPU time of this thread, looking before and after included.
+    /// CPU time of this thread, including the looks before and after.
     pub cpu_ns: u64,
-    /// Time in which it took place, waiting for the rate limit included.
+    /// Wall-clock time, including waits for the rate limit.
     pub elapsed_ns: u64,
 }
 
 impl PageoutReport {
-    /// Adds another one, of another process or part.
+    /// Adds the report of another process or part.
     pub fn add(&mut self, other: &Self) {
         for (reason, bytes) in other.skipped_bytes.iter() {
             self.skipped_bytes.add(reason, bytes);
@@ -182,7 +182,7 @@ impl PageoutReport {
         }
     }
 
-    /// What became of everything that was asked for: equals `asked_bytes` at the end.
+    /// Sum of all outcomes; equals `asked_bytes` at the end.
     pub fn accounted_bytes(&self) -> u64 {
         [
             self.young_again_bytes,
@@ -195,7 +195,7 @@ impl PageoutReport {
         .fold(0, u64::saturating_add)
     }
 
-    /// CPU time a page of `page_bytes` that left; `None` when nothing did.
+    /// CPU time per page of `page_bytes` that left; `None` if nothing left.
     pub fn cpu_ns_per_page(&self, page_bytes: u64) -> Option<f64> {
         let pages = self.left_bytes.checked_div(page_bytes)?;
         (pages > 0).then(|| self.cpu_ns as f64 / pages as f64)

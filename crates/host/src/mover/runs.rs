@@ -3,17 +3,17 @@
 
 use crate::access::AddressRange;
 
-/// Addresses `start..end` of one address space. Not empty, aligned to pages by its creator.
+/// Addresses `start..end` of one address space. Not empty; its creator aligns it to pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// First address.
     pub start: u64,
-    /// Address after the last.
+    /// One past the last address.
     pub end: u64,
 }
 
 impl Run {
-    /// A run of `bytes` from `start`.
+    /// Creates a run of `bytes` from `start`.
     pub fn new(start: u64, bytes: u64) -> Self {
         Self {
             start,
@@ -21,12 +21,12 @@ impl Run {
         }
     }
 
-    /// Length.
+    /// Length in bytes.
     pub fn bytes(self) -> u64 {
         self.end.saturating_sub(self.start)
     }
 
-    /// The part whose ends are multiples of `unit` (a power of two): partial units are cut off.
+    /// The part made of whole `unit`s (a power of two), or `None`: partial units are cut off.
     pub fn shrunk_to(self, unit: u64) -> Option<Self> {
         debug_assert!(unit.is_power_of_two());
         let start = self.start.checked_add(unit - 1)? & !(unit - 1);
@@ -45,7 +45,7 @@ impl Run {
 pub struct RunSet(Vec<Run>);
 
 impl RunSet {
-    /// From runs in any order, overlapping or not; empty ones are dropped.
+    /// Builds the set from runs in any order, overlapping or not; drops empty ones.
     pub fn from_runs(runs: impl IntoIterator<Item = Run>) -> Self {
         let mut runs: Vec<Run> = runs.into_iter().filter(|run| run.start < run.end).collect();
         runs.sort_unstable();
@@ -56,10 +56,10 @@ impl RunSet {
         set
     }
 
-    /// Adds a run that starts at or after the start of the last one; joins it to that if it can.
+    /// Adds a run that starts at or after the start of the last one, and merges them if possible.
     ///
     /// # Panics
-    /// In debug builds, when the run starts before the last one.
+    /// In debug builds, if the run starts before the last one.
     pub fn push(&mut self, run: Run) {
         if run.start >= run.end {
             return;
@@ -86,12 +86,12 @@ impl RunSet {
         })
     }
 
-    /// Whether there is none.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Length of all runs.
+    /// Total length in bytes.
     pub fn bytes(&self) -> u64 {
         self.0
             .iter()
@@ -99,7 +99,7 @@ impl RunSet {
             .fold(0, u64::saturating_add)
     }
 
-    /// What is in both.
+    /// The intersection of both sets.
     pub fn intersect(&self, other: &Self) -> Self {
         let mut both = Self::default();
         let (mut a, mut b) = (0, 0);
@@ -116,7 +116,7 @@ impl RunSet {
         both
     }
 
-    /// What is in this set and not in the other.
+    /// This set without the pages of the other.
     pub fn subtract(&self, other: &Self) -> Self {
         let mut rest = Self::default();
         let mut others = other.0.iter().copied().peekable();
@@ -147,12 +147,12 @@ impl RunSet {
         rest
     }
 
-    /// What is in either.
+    /// The union of both sets.
     pub fn union(&self, other: &Self) -> Self {
         Self::from_runs(self.0.iter().chain(&other.0).copied())
     }
 
-    /// Each run shrunk to whole units: see [`Run::shrunk_to`].
+    /// Shrinks each run to whole units; see [`Run::shrunk_to`].
     pub fn shrunk_to(&self, unit: u64) -> Self {
         Self(
             self.0
@@ -216,7 +216,7 @@ mod tests {
             for set in [&x, &x.intersect(&y), &x.subtract(&y), &x.union(&y), &x.shrunk_to(8)] {
                 prop_assert!(is_normal(set), "{:?}", set);
             }
-            // Whole units of the set, no more and no less.
+            // Exactly the whole units of the set.
             let units: BTreeSet<u64> = (0..20)
                 .filter(|unit| x.runs().iter().any(|r| r.start <= unit * 8 && unit * 8 + 8 <= r.end))
                 .flat_map(|unit| unit * 8..unit * 8 + 8)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What eviction needs from an address space, and the one of a real process.
+//! The interface of an address space for eviction, and its implementation for a real process.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -12,20 +12,20 @@ use super::target::{PageoutError, check_target};
 use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
 
-/// Most ranges one process_madvise call takes (`UIO_MAXIOV`).
+/// Most ranges per process_madvise call (`UIO_MAXIOV`).
 pub const VECTOR_MAX: usize = 1024;
 
-/// Pages that are mapped right now.
+/// Pages that are currently mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Present {
-    /// Private anonymous memory, private copies of file pages included: leaves only to swap.
+    /// Private anonymous memory, including private copies of file pages. It can only go to swap.
     pub anon: RunSet,
     /// Files and shared memory.
     pub file: RunSet,
 }
 
 impl Present {
-    /// Both kinds.
+    /// Pages of both kinds.
     pub fn all(&self) -> RunSet {
         self.anon.union(&self.file)
     }
@@ -33,39 +33,38 @@ impl Present {
 
 /// An address space that memory can be moved out of.
 pub trait Mover {
-    /// The process it belongs to, for messages.
+    /// The process it belongs to.
     fn pid(&self) -> u32;
 
-    /// Asks the kernel to page out `runs`, ascending and at most [`VECTOR_MAX`], in one call.
-    /// Returns the bytes of the runs processed in full, from the first on; it stops at a run that
-    /// fails. When the first fails, its errno is returned. Processed does not mean evicted.
+    /// Asks the kernel to page out `runs` (ascending, at most [`VECTOR_MAX`]) in one call. Returns
+    /// the bytes of the runs processed completely, from the first on; the call stops at a run that
+    /// fails. If the first run fails, returns its errno. Processed does not mean evicted.
     fn page_out(&mut self, runs: &[Run]) -> Result<u64, Errno>;
 
-    /// Which parts of `within` are mapped: one run a mapping, ascending, not joined.
+    /// The mapped parts of `within`: one run per mapping, ascending, not joined.
     fn mapped(&mut self, within: Run) -> Result<Vec<Run>, PageoutError>;
 
-    /// Which pages of `runs` are present. An address space that is gone is
-    /// an error.
+    /// The pages of `runs` that are present. An address space that is gone is an error.
     fn present(&mut self, runs: &RunSet) -> Result<Present, PageoutError>;
 
-    /// Which pages of `runs` are in swap.
+    /// The pages of `runs` that are in swap.
     fn swapped(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError>;
 
-    /// Free swap space of the machine.
+    /// Free swap space of the machine, in bytes.
     fn swap_free_bytes(&mut self) -> Result<u64, PageoutError>;
 
-    /// Resident memory.
+    /// Resident memory of the process, in bytes.
     fn rss_bytes(&mut self) -> Result<u64, PageoutError>;
 
-    /// Ok while the process it was opened for still runs.
+    /// Checks that the process it was opened for still runs.
     fn check(&mut self) -> Result<(), PageoutError>;
 }
 
-/// The address space of a process at the time it is opened.
+/// The address space of a process, as of the time it is opened.
 ///
 /// The kernel binds an open `pagemap` to the address space, not to the process: after an exec it
 /// reads as empty, so that addresses of the old program are never applied to the new one. Open it
-/// no later than the walk the plan comes from.
+/// no later than the walk on which the plan is based.
 #[derive(Debug)]
 pub struct ProcessMover<'a> {
     process: &'a Process,
@@ -73,7 +72,7 @@ pub struct ProcessMover<'a> {
     page_bytes: u64,
 }
 
-/// What binds a mover to one address space. Whoever moves a little and often keeps it.
+/// Binds a mover to one address space. Callers that move a little at a time keep it.
 #[derive(Debug)]
 pub struct Pagemap {
     file: File,
@@ -81,7 +80,7 @@ pub struct Pagemap {
 }
 
 impl Pagemap {
-    /// That of a process now.
+    /// Opens the pagemap of a process.
     ///
     /// # Errors
     /// The process is gone, or may not be read.
@@ -98,13 +97,13 @@ impl Pagemap {
 }
 
 impl<'a> ProcessMover<'a> {
-    /// Of a process of this machine that may be acted upon ([`check_target`]).
+    /// Opens a process of this machine that may be acted upon ([`check_target`]).
     pub fn open(process: &'a Process) -> Result<Self, PageoutError> {
         check_target(process)?;
         Ok(Self::with(process, Pagemap::open(process)?))
     }
 
-    /// Of a process that may be acted upon, and its pagemap.
+    /// Uses a process that may be acted upon, with its open pagemap.
     pub fn with(process: &'a Process, pagemap: Pagemap) -> Self {
         Self {
             process,
@@ -113,20 +112,20 @@ impl<'a> ProcessMover<'a> {
         }
     }
 
-    /// The pagemap, for the next mover of this address space.
+    /// Returns the pagemap, for the next mover of this address space.
     pub fn into_pagemap(self) -> Pagemap {
         self.pagemap
     }
 
     fn pidfd(&self) -> BorrowedFd<'a> {
-        // `check_target` refused processes without.
+        // `check_target` rejects processes without a pidfd.
         self.process
             .pidfd()
             .expect("a target of pageout has a pidfd")
     }
 
-    /// Calls `each` with every page of `runs` and its pagemap entry. Runs that are near each other
-    /// are read in one go: an entry costs some 30 ns, a call as much as dozens of entries.
+    /// Calls `each` with every page of `runs` and its pagemap entry. Runs close to each other are
+    /// read together: an entry costs about 30 ns, a call as much as dozens of entries.
     fn entries(
         &mut self,
         runs: &RunSet,
@@ -167,7 +166,7 @@ impl<'a> ProcessMover<'a> {
         Ok(())
     }
 
-    /// Fills the buffer with those of `start..end`.
+    /// Reads the entries of `start..end` into the buffer.
     fn read_entries(&mut self, start: u64, end: u64) -> Result<(), PageoutError> {
         let pages = ((end - start) / self.page_bytes) as usize;
         self.pagemap.entries.resize(pages, 0);
@@ -175,12 +174,12 @@ impl<'a> ProcessMover<'a> {
         while filled < pages {
             let offset = (start / self.page_bytes + filled as u64) * 8;
             let words = &mut self.pagemap.entries[filled..];
-            // SAFETY: the bytes of initialised u64s; any bit pattern is a valid u64.
+            // SAFETY: these are the bytes of initialised u64s; any bit pattern is a valid u64.
             let bytes = unsafe {
                 std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 8)
             };
             match self.pagemap.file.read_at(bytes, offset) {
-                // The address space is gone: by exit, or by exec.
+                // The address space is gone, by exit or exec.
                 Ok(0) => return Err(self.gone()),
                 Ok(read) => filled += read / 8,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -270,7 +269,7 @@ impl Mover for ProcessMover<'_> {
     }
 
     fn swap_free_bytes(&mut self) -> Result<u64, PageoutError> {
-        // Asked before every call: /proc/swaps would take 20 times as long.
+        // Read before every call, and /proc/swaps would take 20 times as long.
         let info = rustix::system::sysinfo();
         Ok(info.freeswap.saturating_mul(info.mem_unit.into()))
     }
@@ -285,7 +284,8 @@ impl Mover for ProcessMover<'_> {
     }
 }
 
-/// `process_madvise(MADV_PAGEOUT)`: bytes of the runs processed in full, from the first on.
+/// Calls `process_madvise(MADV_PAGEOUT)`. Returns the bytes of the runs processed completely, from
+/// the first on.
 pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[Run]) -> Result<u64, Errno> {
     let vector: Vec<libc::iovec> = runs
         .iter()
@@ -294,8 +294,8 @@ pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[Run]) -> Result<u64, Errno
             iov_len: run.bytes() as usize,
         })
         .collect();
-    // SAFETY: the vector is valid for the call; the addresses in it are those of the target, and
-    // are not dereferenced here.
+    // SAFETY: the vector is valid during the call; its addresses are those of the target, and are
+    // not dereferenced here.
     let done = unsafe {
         libc::syscall(
             libc::SYS_process_madvise,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What may be acted upon, and why not.
+//! Checks which processes may be acted upon.
 
 use std::sync::OnceLock;
 
@@ -13,31 +13,31 @@ use crate::root::ProcRoot;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageoutError {
-    /// The process may not be touched: it is ourselves.
+    /// The process is agewise itself.
     #[error("process {pid} is agewise itself, which does not page itself out")]
     Ourselves {
         /// The pid.
         pid: u32,
     },
-    /// The process may not be touched: it waits for our answer.
+    /// The process is an ancestor of agewise, and may wait for it.
     #[error("process {pid} is an ancestor of agewise: it would wait for itself; left alone")]
     Ancestor {
         /// The pid.
         pid: u32,
     },
-    /// The process may not be touched: everything depends on it.
+    /// The process is init, on which everything depends.
     #[error("process {pid} is init: paging it out can stall the whole machine; left alone")]
     Init {
         /// The pid.
         pid: u32,
     },
-    /// The process may not be touched: what its guests use is not known.
+    /// The process runs guests, whose accesses are unknown.
     #[error("{}; left alone", guest::note(*pid))]
     Guests {
         /// The pid.
         pid: u32,
     },
-    /// No permission.
+    /// Permission was denied.
     #[error(
         "no permission to page out process {pid}: needs CAP_SYS_NICE and the right to read it \
          (CAP_SYS_PTRACE for other users' processes); run as root"
@@ -46,13 +46,13 @@ pub enum PageoutError {
         /// The pid.
         pid: u32,
     },
-    /// The kernel cannot do it.
+    /// The kernel lacks the system call.
     #[error(
         "this kernel cannot page out another process: process_madvise(MADV_PAGEOUT) needs Linux \
          5.10, CONFIG_ADVISE_SYSCALLS and CONFIG_SWAP or file memory"
     )]
     NotSupported,
-    /// The kernel finds no memory by a pidfd once the first thread has ended.
+    /// The first thread has ended, after which the kernel finds no memory by pidfd.
     #[error(
         "process {pid} runs on without its first thread: process_madvise cannot reach its memory; \
          limit its cgroup instead (memory.high, memory.reclaim)"
@@ -66,13 +66,13 @@ pub enum PageoutError {
     System {
         /// The pid.
         pid: u32,
-        /// What the system said.
+        /// The error the system returned.
         source: std::io::Error,
     },
-    /// The access source that looks right before the call failed; nothing was moved without it.
+    /// The access source failed in the look right before the call. Nothing is moved without it.
     #[error("cannot look again before paging out: {reason}")]
     Recheck {
-        /// What the source said.
+        /// The error of the source.
         reason: String,
     },
     /// The access source does not know the age of single pages.
@@ -84,16 +84,16 @@ pub enum PageoutError {
         /// Name of the source.
         source_name: String,
     },
-    /// The process.
+    /// An error of the process.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A file of the kernel.
+    /// A kernel file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl PageoutError {
-    /// Of a look at process `pid` that failed.
+    /// Converts the error of a look at process `pid`.
     pub(crate) fn from_source(pid: u32, error: &AccessError) -> Self {
         if error.is_target_gone() {
             ProcessError::Gone { pid }.into()
@@ -104,7 +104,7 @@ impl PageoutError {
         }
     }
 
-    /// The process has ended, or has replaced itself.
+    /// Whether the process has ended or called exec.
     pub fn is_gone(&self) -> bool {
         match self {
             Self::Process(error) => error.is_gone(),
@@ -114,8 +114,8 @@ impl PageoutError {
     }
 }
 
-/// Refuses ourselves and the processes we came from, init, kernel threads, hosts of KVM guests,
-/// what has exited, and kernels without pidfds.
+/// Rejects agewise itself and its ancestors, init, kernel threads, hosts of KVM guests, processes
+/// that have exited, and kernels without pidfds.
 pub fn check_target(process: &Process) -> Result<(), PageoutError> {
     let pid = process.pid();
     if process.is_self() {
@@ -148,10 +148,10 @@ pub fn check_target(process: &Process) -> Result<(), PageoutError> {
     Ok(())
 }
 
-/// This process and its ancestors, by pid, this process first. They are never moved out: a process
-/// that waits for our answer would pay for it.
+/// This process and its ancestors by pid, this process first. They are never moved out, since a
+/// process that waits for our result would suffer from it.
 ///
-/// Read once: a process that adopts us later is one of them too.
+/// Read once: a process that adopts this one later (a subreaper or init) is already an ancestor.
 pub fn own_lineage() -> &'static [u32] {
     static LINEAGE: OnceLock<Vec<u32>> = OnceLock::new();
     LINEAGE.get_or_init(|| lineage(&ProcRoot::default(), std::process::id()))
@@ -161,7 +161,7 @@ fn lineage(root: &ProcRoot, pid: u32) -> Vec<u32> {
     let mut line = vec![pid];
     while let Some(&pid) = line.last() {
         match Process::open_in(root, pid).and_then(|process| process.stat()) {
-            // /proc may change while we climb: a circle must end.
+            // /proc may change during the walk: do not loop forever.
             Ok(stat) if stat.ppid > 0 && !line.contains(&stat.ppid) => line.push(stat.ppid),
             _ => break,
         }
@@ -186,7 +186,7 @@ mod tests {
         let parent = Process::open(std::os::unix::process::parent_id()).unwrap();
         match check_target(&parent) {
             Err(PageoutError::Ancestor { pid }) => assert_eq!(pid, parent.pid()),
-            // In a container the test may be started by its init.
+            // In a container, init may have started the test.
             Err(PageoutError::Init { pid: 1 }) => {}
             other => panic!("{other:?}"),
         }

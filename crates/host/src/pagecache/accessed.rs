@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages of files were accessed since the last look: by BPF on the tracepoints of the page
-//! cache, or on its functions, in tables of 512 bits.
+//! Records which file pages were accessed since the last look: BPF programs on the tracepoints of
+//! the page cache, or on its functions, set bits in tables of 512 bits.
 //!
-//! Seen: reads (`read`, `pread`, `sendfile`, `splice`, io_uring), faults on pages that were not
-//! mapped, and the first write to a clean folio. Not seen: accesses through page tables, which the
-//! walker of those sees, tmpfs, and further writes to a folio that is dirty already.
+//! It sees reads (`read`, `pread`, `sendfile`, `splice`, io_uring), faults on pages that were not
+//! mapped, and the first write to a clean folio. It does not see accesses through page tables (the
+//! page-table walker does), tmpfs, or further writes to a dirty folio.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,14 +20,14 @@ use super::unnamed::unnamed;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::bpf::{self, Mapping};
 
-/// `make bpf` builds it, `make bpf-check` proves that it matches its source.
+/// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/accessed.bpf.o");
 
-/// Tables between two looks, at most: some 150 bytes each, taken when they are used.
+/// Most tables between two looks: about 150 bytes each, allocated on use.
 pub const TABLES_MAX: u32 = 1 << 18;
-/// Fewest.
+/// Fewest tables between two looks.
 const TABLES_MIN: u32 = 64;
-/// Taken from the map by one call.
+/// Tables fetched from the map per call.
 const BATCH: u32 = 4096;
 
 /// 512 pages of an inode: `struct af_key`.
@@ -35,14 +35,14 @@ const BATCH: u32 = 4096;
 pub struct Block {
     /// Kernel address of the inode.
     pub inode: u64,
-    /// Low half of its number.
+    /// Low half of the inode number.
     pub number: u32,
     /// Index of its first page / 512.
     pub block: u32,
 }
 
 impl Block {
-    /// Its pages, by their index in the file.
+    /// Its pages, by index in the file.
     pub fn pages(&self) -> Range<u64> {
         let first = u64::from(self.block) * PAGES_PER_TABLE as u64;
         first..first + PAGES_PER_TABLE as u64
@@ -66,19 +66,19 @@ impl Block {
     }
 }
 
-/// What was accessed since the look before.
+/// Accesses since the previous look.
 #[derive(Debug, Default)]
 pub struct Accesses {
-    /// Pages by block.
+    /// Accessed pages, by block.
     pub blocks: HashMap<Block, PageSet>,
-    /// Events that reported pages not recorded before.
+    /// Events that reported new pages.
     pub events: u64,
-    /// Events that found the map full: something accessed is not in `blocks`.
+    /// Events lost because the map was full: `blocks` lacks some accesses.
     pub dropped: u64,
 }
 
 impl Accesses {
-    /// Adds what a later look found.
+    /// Adds the accesses found by a later look.
     pub fn add(&mut self, later: Accesses) {
         for (block, pages) in later.blocks {
             *self.blocks.entry(block).or_insert(PageSet::NONE) |= pages;
@@ -97,30 +97,31 @@ struct Ctl {
     sample_mask: u64,
 }
 
-/// Programs in the kernel that note accesses. Dropping it takes them out.
+/// BPF programs that record accesses. Dropping it detaches them.
 pub struct Accessed {
-    // Field order: links go first, so that nothing is written to what goes after them.
+    // Field order: the links are dropped first, so that nothing writes to the fields after them.
     _links: Vec<Link>,
     attached: Vec<&'static Hook>,
     ctl: Mapping<Ctl>,
     tables: [MapHandle; 2],
     counts: MapHandle,
-    /// As counted at the last look.
+    /// Counts as of the last look.
     events: u64,
     dropped: u64,
     _object: Object,
 }
 
 impl Accessed {
-    /// Loads and attaches: from now on accesses are noted.
+    /// Loads and attaches the programs. Accesses are recorded from now on.
     ///
     /// # Errors
-    /// [`AccessError::NoPrivilege`]; [`AccessError::Unsupported`] without BTF or any hook on reads.
+    /// [`AccessError::NoPrivilege`], or [`AccessError::Unsupported`] without BTF or any hook on
+    /// reads.
     pub fn open() -> Result<Self, AccessError> {
         Self::with_tables(TABLES_MAX)
     }
 
-    /// The same with room for this many tables between two looks.
+    /// Like [`open`](Self::open), with space for this many tables between two looks.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -170,22 +171,23 @@ impl Accessed {
         })
     }
 
-    /// Where accesses are met on this kernel.
+    /// The hooks in use on this kernel.
     pub fn attached(&self) -> &[&'static Hook] {
         &self.attached
     }
 
-    /// Whether `last_index` of `mm_filemap_get_pages` is behind the last page, as in some kernels;
-    /// no where functions are entered instead.
+    /// Whether `last_index` of `mm_filemap_get_pages` is one past the last page, as in some
+    /// kernels. Always false if functions are hooked instead.
     pub(crate) fn is_exclusive(&self) -> bool {
         self.ctl.read(0).exclusive != 0
     }
 
-    /// Reads one page of a file of agewise's own, and checks what is reported about it.
+    /// Reads one page of a file of our own, and checks how the read is reported. Returns whether
+    /// `last_index` is one past the last page.
     fn find_reading(&mut self) -> Result<bool, AccessError> {
         let io = |error| AccessError::io("a file of our own", error);
         let mut file = own_file().map_err(io)?;
-        // Behind the page that is read lies another one, or the reading would end at it.
+        // There must be another page after the one read, or the read would end at it either way.
         file.write_all(&[1; 4 * PAGE_BYTES as usize]).map_err(io)?;
         let number = file.metadata().map_err(io)?.ino() as u32;
         self.look()?;
@@ -205,10 +207,9 @@ impl Accessed {
         }
     }
 
-    /// What was accessed since the last look; from now on it counts for the next one.
+    /// Returns the accesses since the last look. Later accesses count for the next one.
     ///
-    /// # Errors
-    /// The kernel refuses to give its maps.
+    /// # Errors The kernel refuses to read its maps.
     pub fn look(&mut self) -> Result<Accesses, AccessError> {
         let ctl = self.ctl.read(0);
         let epoch = ctl.epoch.wrapping_add(1);
@@ -229,10 +230,9 @@ impl Accessed {
         Ok(found)
     }
 
-    /// What was accessed of one block since the last look, which stays noted for the next.
+    /// Returns the accesses to one block since the last look. They stay recorded for the next look.
     ///
-    /// # Errors
-    /// The kernel refuses to give its maps.
+    /// # Errors The kernel refuses to read its maps.
     pub fn peek(&self, block: &Block) -> Result<PageSet, AccessError> {
         let mut found = PageSet::NONE;
         for map in &self.tables {
@@ -246,7 +246,7 @@ impl Accessed {
         Ok(found)
     }
 
-    /// Events and drops of all CPUs since loading.
+    /// Events and lost events of all CPUs since loading.
     fn counts(&self) -> libbpf_rs::Result<(u64, u64)> {
         let values = self.counts.lookup_percpu(&[0; 4], MapFlags::ANY)?;
         let mut sum = (0, 0);
@@ -272,7 +272,7 @@ fn unreadable(error: libbpf_rs::Error) -> AccessError {
 
 const TRACER: &str = "accesses to the page cache";
 
-/// `struct af_table`.
+/// Parses `struct af_table`.
 fn pages(bytes: &[u8]) -> Option<PageSet> {
     let words = bytes.chunks_exact(8);
     let words: Vec<u64> = words
@@ -281,7 +281,7 @@ fn pages(bytes: &[u8]) -> Option<PageSet> {
     Some(PageSet::new(words.try_into().ok()?))
 }
 
-/// A file of our own, wherever one can be made that is not memory.
+/// Creates a file of our own, in the first directory that allows it and is not in memory.
 fn own_file() -> std::io::Result<File> {
     let mut last = std::io::ErrorKind::NotFound.into();
     for dir in [

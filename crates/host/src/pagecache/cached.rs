@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A file in the page cache, and the cgroups its pages are charged to.
+//! A file in the page cache, and the cgroups to which its pages are charged.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::slots::Slot;
 use crate::access::PAGE_BYTES;
 use crate::frame_set::FrameSet;
 
-/// Files followed, at most. What more there are is counted, not aged.
+/// Most files followed. Further files are counted but have no ages.
 pub const FILES_MAX: usize = 4 << 20;
 
 /// One file in the cache.
@@ -20,31 +20,32 @@ pub const FILES_MAX: usize = 4 << 20;
 pub struct CachedFile {
     /// The inode.
     pub inode: Inode,
-    /// Where it lies.
+    /// The file system it is on.
     pub on: Arc<SuperBlock>,
-    /// Kernfs id of the cgroup that most of its pages are charged to; 0 without.
+    /// Kernfs id of the cgroup to which most of its pages are charged; 0 for none.
     pub cgroup: u64,
-    /// Pages in the cache.
+    /// Pages present in the cache.
     pub pages: u64,
-    /// Pages dirty or being written back, with all of their folios.
+    /// Pages dirty or under writeback, extended to whole folios.
     pub dirty_pages: u64,
     pub(super) slot: Slot,
-    /// Whose its pages are, where they are not all of one owner.
+    /// The owners of its pages; empty if they all have one owner.
     pub(super) runs: Vec<Run>,
-    /// The look that saw it last.
+    /// The last look that found it.
     pub(super) look: u32,
 }
 
-/// Whose pages are: the kernfs id of their cgroup (0 without), and the position of their NUMA node.
+/// The owner of pages: the kernfs id of their cgroup (0 for none), and the index of their NUMA
+/// node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Owner {
     /// The cgroup.
     pub cgroup: u64,
-    /// The node, as [`Mapped::node_of`] has it.
+    /// The node, as returned by [`Mapped::node_of`].
     pub node: u8,
 }
 
-/// Pages from one on, to the next run.
+/// The pages from this one up to the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub first_page: u64,
@@ -52,12 +53,12 @@ pub(super) struct Run {
 }
 
 impl CachedFile {
-    /// As [`Inode::can_be_dropped`].
+    /// See [`Inode::can_be_dropped`].
     pub fn can_be_dropped(&self) -> bool {
         self.inode.can_be_dropped(&self.on)
     }
 
-    /// Pages that it has room for.
+    /// Its size in pages, limited to those its slot has room for.
     pub fn size_pages(&self) -> u64 {
         self.inode
             .size_bytes
@@ -65,12 +66,12 @@ impl CachedFile {
             .min(self.slot.pages())
     }
 
-    /// As [`Inode::name_hash`].
+    /// See [`Inode::name_hash`].
     pub fn name_hash(&self) -> u64 {
         self.inode.name_hash(&self.on)
     }
 
-    /// The cgroups that its pages are charged to, by kernfs id, each once.
+    /// Kernfs ids of the cgroups its pages are charged to, without duplicates.
     pub fn cgroups(&self) -> impl Iterator<Item = u64> + '_ {
         let own = self.runs.is_empty().then_some(self.cgroup);
         let runs = self.runs.iter().enumerate();
@@ -82,20 +83,20 @@ impl CachedFile {
         own.into_iter().chain(runs.filter_map(first))
     }
 
-    /// The kernfs id of the cgroup that a page of it, by its index, is charged to.
+    /// The kernfs id of the cgroup to which a page, given by its index, is charged.
     pub fn cgroup_of(&self, page: u64) -> u64 {
         let at = self.runs.partition_point(|run| run.first_page <= page);
         let run = self.runs.get(at.saturating_sub(1));
         run.map_or(self.cgroup, |run| run.owner.cgroup)
     }
 
-    /// Its blocks, as accesses name them.
+    /// Its blocks, with the keys used for accesses.
     pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
         let blocks = self.size_pages().div_ceil(PAGES_PER_TABLE as u64);
         (0..blocks).map(|index| self.inode.block(index))
     }
 
-    /// Its pages (page numbers of the age map) by owner.
+    /// Its pages, as page numbers of the age map, by owner.
     pub(super) fn owned(&self) -> impl Iterator<Item = (Owner, Range<u64>)> + '_ {
         let first = self.slot.first;
         let all = first..first + self.slot.pages();
@@ -116,10 +117,10 @@ impl CachedFile {
     }
 }
 
-/// What mappings reveal about cached pages.
+/// What is known about cached pages from mappings.
 pub struct Mapped<'a> {
-    /// Frames seen accessed through mappings since the last look.
+    /// Frames found accessed through mappings since the last look.
     pub touched: &'a FrameSet,
-    /// The position of the NUMA node of a frame; none if there is one node.
+    /// Returns the index of a frame's NUMA node; `None` if there is only one node.
     pub node_of: Option<&'a dyn Fn(u64) -> u8>,
 }

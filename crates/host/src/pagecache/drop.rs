@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cold pages of files leave: exact ranges, through a descriptor that can only read.
+//! Drops cold file pages: exact ranges, through a read-only descriptor.
 
 use std::fs::File;
 use std::io;
@@ -22,46 +22,44 @@ use super::stat::cachestat;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::mover::{Clock, SystemClock, TokenBucket};
 
-/// Pages of one call: between the look at them and the call little time passes.
+/// Pages per call, few enough that little time passes between looking at them and the call.
 const CHUNK_PAGES: u64 = 2048;
 
 /// Limits of dropping.
 #[derive(Clone, Copy, Debug)]
 pub struct DropLimits {
-    /// Bytes, at most.
+    /// Most bytes.
     pub bytes_max: u64,
-    /// Bytes a second, on average.
+    /// Bytes per second, on average.
     pub rate_bytes_per_s: u64,
-    /// Everything but the call itself.
+    /// Do everything except the call itself.
     pub rehearse: bool,
-    /// Files of network and FUSE file systems as well.
+    /// Include files of network and FUSE file systems.
     pub far: bool,
-    /// Files tried, at most, the largest first: to find and open each takes some 20 us.
+    /// Most files tried, the largest first: finding and opening each takes about 20 us.
     pub files_max: usize,
 }
 
-/// What can be asked of a file's pages.
+/// Operations on the pages of a file.
 pub trait CacheHand {
-    /// Pages in the cache, and those of them that are dirty or being written back.
+    /// Counts the cached pages, and those of them that are dirty or under writeback.
     ///
-    /// # Errors
-    /// What the system says.
+    /// # Errors The error of the system call.
     fn stat(&self, pages: &Range<u64>) -> io::Result<(u64, u64)>;
 
     /// Drops clean pages that nobody maps.
     ///
-    /// # Errors
-    /// What the system says.
+    /// # Errors The error of the system call.
     fn drop(&self, pages: &Range<u64>) -> io::Result<()>;
 }
 
-/// A file of ours to read, by `cachestat` and `posix_fadvise`.
+/// A file opened for reading, for `cachestat` and `posix_fadvise`.
 struct FileHand(File);
 
 impl FileHand {
-    /// Opens the very file that was seen: a regular one with its inode number.
+    /// Opens exactly the file that was seen: a regular file with its inode number.
     fn open(number: u64, place: &Place) -> io::Result<Self> {
-        // Nothing is read through it, so that no time of access changes.
+        // Nothing is read through it, so no access time changes.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let open = |path: &Path| File::options().read(true).custom_flags(flags).open(path);
         let opened = open(&place.path)?;
@@ -91,19 +89,19 @@ impl CacheHand for FileHand {
     }
 }
 
-/// Which pages are cold.
+/// Selects the cold pages.
 #[derive(Clone, Copy)]
 pub struct Cold<'a> {
     /// Not accessed for this long, ms.
     pub older_than_ms: u64,
-    /// Whose they are: cgroups they are charged to, by kernfs id.
+    /// Whether the pages of a cgroup count, by its kernfs id.
     pub owns: &'a dyn Fn(u64) -> bool,
 }
 
-/// Is handed each file that was tried, where it was found, and what happened to it.
+/// Called with each file that was tried, where it was found, and the outcome.
 pub type Tell<'a> = dyn FnMut(&CachedFile, Option<&Place>, &DropReport) + 'a;
 
-/// Drops cold pages of one file after the other, within limits for all together.
+/// Drops cold pages, file by file, within limits for all of them together.
 pub struct Dropper<'a> {
     limits: DropLimits,
     bucket: TokenBucket,
@@ -112,7 +110,7 @@ pub struct Dropper<'a> {
 }
 
 impl<'a> Dropper<'a> {
-    /// One that has done nothing yet.
+    /// Creates a dropper that has used none of its limits.
     pub fn new(limits: DropLimits, cancel: &'a AtomicBool) -> Self {
         Dropper {
             limits,
@@ -122,10 +120,9 @@ impl<'a> Dropper<'a> {
         }
     }
 
-    /// Drops what is cold, of the files with the most memory first. Returns the sum.
+    /// Drops cold pages, starting with the files that use the most memory. Returns the sum.
     ///
-    /// # Errors
-    /// The accesses cannot be read any more: nothing leaves without them.
+    /// # Errors The accesses cannot be read any more; nothing is dropped without them.
     pub fn drop_cold(
         &mut self,
         ages: &mut FileAges,
@@ -161,7 +158,8 @@ impl<'a> Dropper<'a> {
         Ok(sum)
     }
 
-    /// It is not a file that comes back over a network, unless that was asked for.
+    /// Whether the file system may be touched: not if its files come back over a network, unless
+    /// requested.
     fn may_be_taken(&self, on: &SuperBlock) -> bool {
         on.kind == CacheKind::File && (self.limits.far || !on.is_far())
     }
@@ -171,8 +169,8 @@ impl<'a> Dropper<'a> {
         FileHand::open(number, place).ok()
     }
 
-    /// Drops the clean ones of pages that were chosen by what is known of them right now. `each` is
-    /// handed every run, and what happened to it.
+    /// Drops the clean pages among those the caller has just selected. `each` is called with every
+    /// run and its outcome.
     pub fn drop_chosen(
         &mut self,
         (on, inode): (&SuperBlock, &Inode),
@@ -194,11 +192,10 @@ impl<'a> Dropper<'a> {
         }
     }
 
-    /// Drops these pages of a file, each looked at once more right before.
+    /// Drops these pages of a file, after checking each once more.
     ///
-    /// # Errors
-    /// The accesses cannot be read any more: nothing leaves without them. What happens to the file
-    /// is in the report.
+    /// # Errors The accesses cannot be read any more; nothing is dropped without them. Errors of
+    /// the file are in the report.
     fn drop_pages(
         &mut self,
         ages: &mut FileAges,
@@ -235,7 +232,7 @@ impl<'a> Dropper<'a> {
         Ok(report)
     }
 
-    /// Pages that limits leave room for, none when an end was asked for; waits for the rate.
+    /// Pages that still fit the limits, after waiting for the rate; 0 after a cancellation.
     fn room_pages(&mut self) -> u64 {
         loop {
             let room = self.limits.bytes_max.saturating_sub(self.asked_bytes) / PAGE_BYTES;
@@ -244,14 +241,14 @@ impl<'a> Dropper<'a> {
             }
             match self.bucket.wait_ns(SystemClock.now_ns()) {
                 0 => return room,
-                // In pieces, so that an end is noticed.
+                // Sleeps in short pieces, to notice a cancellation.
                 wait_ns => SystemClock.sleep_ns(wait_ns.min(50_000_000)),
             }
         }
     }
 
-    /// Pages none of which was accessed: the clean ones are dropped. `left` is called with those
-    /// that left.
+    /// Drops the clean pages of a range in which none was accessed. Calls `left` with ranges that
+    /// left completely.
     fn drop_piece(
         &mut self,
         hand: &dyn CacheHand,
@@ -265,7 +262,7 @@ impl<'a> Dropper<'a> {
             return;
         };
         if unclean > 0 && count > 1 && cached > 0 {
-            // The advice would begin to write dirty pages: they stay out of it.
+            // The advice would start writeback of dirty pages, so split the range to exclude them.
             let middle = pages.start + count / 2;
             self.drop_piece(hand, pages.start..middle, report, left);
             self.drop_piece(hand, middle..pages.end, report, left);
@@ -298,7 +295,7 @@ impl<'a> Dropper<'a> {
     }
 }
 
-/// Of pages that were not reached.
+/// The report for pages that were not reached.
 fn limited(runs: &[Range<u64>]) -> DropReport {
     DropReport {
         asked_bytes: bytes_of(runs),
@@ -312,7 +309,7 @@ fn bytes_of(runs: &[Range<u64>]) -> u64 {
     pages.sum::<u64>() * PAGE_BYTES
 }
 
-/// The parts of `pages` that were not accessed; the others are counted.
+/// The parts of `pages` that were not accessed. Accessed pages are counted in the report.
 fn quiet(
     accesses: &Accesses,
     file: &CachedFile,
@@ -344,7 +341,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    /// Pages that are clean, dirty or stay whatever they are told.
+    /// Pages that are clean, dirty, or stay whatever is asked.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Page {
         Clean,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages of files that were dropped: out, as if in swap, until they are read again.
+//! File pages that were dropped: treated like pages in swap until they are read again.
 //!
-//! The kernel keeps no trace of them, so how often dropping was a mistake is known from here only.
+//! The kernel does not record them, so only this module knows how often dropping was a mistake.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -11,12 +11,12 @@ use super::gather::Word;
 use super::shown::Key;
 use super::slots::Slot;
 
-/// Files with pages out, at most: those dropped later are not followed.
+/// Most files with dropped pages; later ones are not followed.
 const FILES_MAX: usize = 1 << 16;
-/// Pages not read again for this long are assumed to be gone with their file, ms.
+/// Pages not read again for this long, in ms, are assumed to be gone with their file.
 const KEPT_MS: u64 = 3_600_000;
 
-/// Pages that are out, by file.
+/// Dropped pages, by file.
 #[derive(Debug, Default)]
 pub(super) struct Dropped {
     files: HashMap<Key, OfFile>,
@@ -25,14 +25,14 @@ pub(super) struct Dropped {
 #[derive(Debug)]
 struct OfFile {
     slot: Slot,
-    /// When the last of them was dropped.
+    /// The time when the last of them was dropped.
     since_ms: u64,
     /// Pages by page number of the age map / 64.
     words: BTreeMap<u64, u64>,
 }
 
 impl Dropped {
-    /// Takes in pages of a file, by their index in it, that left.
+    /// Adds pages of a file (by index) that were dropped.
     pub fn add(&mut self, file: &CachedFile, pages: &Range<u64>, now_ms: u64) {
         let key = file.inode.key();
         if !self.files.contains_key(&key) && self.files.len() >= FILES_MAX {
@@ -54,9 +54,9 @@ impl Dropped {
         }
     }
 
-    /// Removes what is present again according to `words` (sorted), adds what is still out to them,
-    /// and keeps its files, which the look with this number may not have shown. Returns the pages
-    /// that are back, by cgroup.
+    /// Removes pages that are present again according to `words` (sorted), and adds those still out
+    /// to `words`. Keeps the files of the latter even if look number `look` did not show them.
+    /// Returns the number of pages that are back, by cgroup.
     pub fn look(
         &mut self,
         words: &mut Vec<Word>,
@@ -84,7 +84,7 @@ impl Dropped {
                 *back.entry(file.cgroup).or_default() += returned;
             }
             if file.look != look && !of.words.is_empty() {
-                // All of it is out: it keeps its place in the age map.
+                // All of the file is out, but it keeps its place in the age map.
                 (file.look, file.pages, file.dirty_pages) = (look, 0, 0);
                 file.runs = Vec::new();
             }
@@ -96,7 +96,7 @@ impl Dropped {
         back
     }
 
-    /// Bytes of memory held, about.
+    /// Approximate bytes of memory used.
     pub fn memory_bytes(&self) -> usize {
         let words = self.files.values().map(|of| of.words.len());
         self.files.capacity() * size_of::<(Key, OfFile)>()
@@ -104,7 +104,7 @@ impl Dropped {
     }
 }
 
-/// Pages that a look showed, in a word of the age map that several files may share.
+/// The pages a look showed in one word of the age map, which several files may share.
 fn present_at(words: &[Word], at: u64) -> u64 {
     let from = words.partition_point(|word| word.at < at);
     let of = words[from..].iter().take_while(|word| word.at == at);
@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(pages, 3, "what is out is not resident");
             assert_eq!(ages.returned(ALL).unwrap().1, 0);
         }
-        // A part of it is read.
+        // A part of it is read again.
         shared.0.lock().unwrap().files.push(FakeFile {
             read: 0b1111,
             ..file(1, 4)
@@ -151,14 +151,14 @@ mod tests {
         let (returned, refaulted) = ages.returned(ALL).unwrap();
         assert_eq!((returned.total(), refaulted), ([0, 4], 4));
         assert_eq!(ages.returned(&|id| id != 7).unwrap().1, 0, "of others");
-        // The rest of it comes later.
+        // The rest comes back later.
         shared.0.lock().unwrap().files[1].pages = 64;
         ages.look(ALL).unwrap();
         assert_eq!(ages.returned(ALL).unwrap().1, 4, "it grew out of its place");
     }
 
     proptest! {
-        /// Held against a set of pages.
+        /// Compared with a plain set of pages.
         #[test]
         fn what_is_out_is_what_was_dropped_and_not_seen_since(
             steps in prop::collection::vec((0u64..40, 0u64..40, 1u32..40), 1..20),

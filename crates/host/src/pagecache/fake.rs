@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A page cache with given pages, for tests of everything that follows one.
+//! A made-up page cache, for tests of everything that follows one.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use super::readers::{AccessNotes, CacheReader};
 use super::shown::{CacheKind, CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::AccessError;
 
-/// Where the fake array of `struct page` begins.
+/// Start of the fake array of `struct page`.
 const BASE: u64 = 0xffff_ea00_0000_0000;
 
 /// A file of up to 64 pages.
@@ -24,13 +24,13 @@ pub struct FakeFile {
     pub kind: CacheKind,
     pub cgroup: u64,
     pub pages: u32,
-    /// Frame of its first page; the others follow.
+    /// Frame of its first page; the others follow it.
     pub frame: u64,
-    /// Pages read by descriptors since the last look.
+    /// Pages read through descriptors since the last look.
     pub read: u64,
 }
 
-/// One that nobody has read.
+/// A file that nobody has read.
 pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
     FakeFile {
         number,
@@ -42,19 +42,19 @@ pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
     }
 }
 
-/// Files held in a list: change them, look, make looks fail.
+/// A list of files that a test can change, and whose looks it can make fail.
 #[derive(Debug, Default)]
 pub struct FakeCache {
     pub files: Vec<FakeFile>,
     pub failure: Option<fn() -> AccessError>,
 }
 
-/// What a test holds, and the two readers.
+/// The cache, shared by a test and the two readers.
 #[derive(Clone, Debug, Default)]
 pub struct Shared(pub Arc<Mutex<FakeCache>>);
 
 impl Shared {
-    /// Ages by readers of this.
+    /// Ages from readers of this cache.
     pub fn ages(&self, horizon_ms: u64) -> FileAges {
         FileAges::new(Box::new(self.clone()), Box::new(self.clone()), horizon_ms)
     }

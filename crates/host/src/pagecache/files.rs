@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ages of the pages of all files: what is cached and what was accessed, in one age map.
+//! The ages of all file pages: what is cached and what was accessed, in one age map.
 
 use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
@@ -22,23 +22,23 @@ use super::walk::CacheWalk;
 use crate::access::AccessError;
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 
-/// What one look met and cost.
+/// The results and the cost of one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FilesLook {
-    /// The walk.
+    /// The report of the walk.
     #[serde(flatten)]
     pub walk: WalkReport,
-    /// Pages accessed since the look before.
+    /// Pages accessed since the previous look.
     pub young_pages: u64,
-    /// Events since then that reported pages not recorded before.
+    /// Events since then that reported new pages.
     pub events: u64,
-    /// Events that were lost: something accessed looks older than it is.
+    /// Events that were lost, so that some accessed pages look older than they are.
     pub dropped: u64,
-    /// Inodes that became others while they were walked.
+    /// Inodes that were reused for another file while they were walked.
     pub void: u64,
-    /// Files beyond [`FILES_MAX`]: counted in no age.
+    /// Files beyond [`FILES_MAX`], which no age includes.
     pub unfollowed: u64,
-    /// CPU time of all of it, ns.
+    /// CPU time in total, ns.
     pub cpu_ns: u64,
 }
 
@@ -49,24 +49,23 @@ pub struct FileAges {
     map: AgeMap,
     slots: Slots,
     files: HashMap<Key, CachedFile>,
-    /// Accesses since the last look that were asked for already.
+    /// Accesses since the last look that have been fetched already.
     pending: Accesses,
     unshown: Unshown,
     dropped: Dropped,
-    /// Pages that were dropped and read again since, by cgroup.
+    /// Pages dropped and read again since the start, by cgroup.
     refaulted: HashMap<u64, u64>,
     returned_bounds: Option<Intervals>,
-    /// Pages that the last look found accessed, by cgroup and by how long they had been idle.
+    /// Pages the last look found accessed, by cgroup and by their idle time until then.
     returned: HashMap<u64, Histogram>,
     looks: u32,
     last_look_ms: u64,
 }
 
 impl FileAges {
-    /// Starts following. Ages are distinguished up to `horizon_ms`.
+    /// Starts following files. Ages are distinguished up to `horizon_ms`.
     ///
-    /// # Errors
-    /// Those of [`CacheWalk::open`] and [`Accessed::open`].
+    /// # Errors The errors of [`CacheWalk::open`] and [`Accessed::open`].
     pub fn open(horizon_ms: u64) -> Result<Self, AccessError> {
         let walk = CacheWalk::open()?;
         Ok(Self::new(
@@ -76,20 +75,18 @@ impl FileAges {
         ))
     }
 
-    /// Only what is cached, where accesses need not or cannot be followed: costs readers of files
-    /// nothing, and every page is of unknown age.
+    /// Shows only what is cached, if accesses need not or cannot be followed. This costs readers of
+    /// files nothing, and every page is of unknown age.
     ///
-    /// # Errors
-    /// Those of [`CacheWalk::open`].
+    /// # Errors The errors of [`CacheWalk::open`].
     pub fn resident(horizon_ms: u64) -> Result<Self, AccessError> {
         let walk = CacheWalk::open()?;
         Ok(Self::new(Box::new(walk), Box::new(NotFollowed), horizon_ms))
     }
 
-    /// As [`open`](Self::open), for looks that know of mappings: [`look_with`](Self::look_with).
+    /// Like [`open`](Self::open), for looks that include mappings: [`look_with`](Self::look_with).
     ///
-    /// # Errors
-    /// Those of [`CacheWalk::with_frames`] and [`Accessed::open`].
+    /// # Errors The errors of [`CacheWalk::with_frames`] and [`Accessed::open`].
     pub fn with_frames(horizon_ms: u64) -> Result<Self, AccessError> {
         let walk = CacheWalk::with_frames()?;
         Ok(Self::new(
@@ -99,7 +96,7 @@ impl FileAges {
         ))
     }
 
-    /// By these readers.
+    /// Uses the given readers.
     pub fn new(
         walk: Box<dyn CacheReader>,
         accessed: Box<dyn AccessNotes>,
@@ -123,15 +120,16 @@ impl FileAges {
         }
     }
 
-    /// Looks at the whole page cache once. `owned` says which cgroups' pages count, by kernfs id.
+    /// Looks at the whole page cache once. `owned` tells whether the pages of a cgroup count, by
+    /// its kernfs id.
     ///
-    /// # Errors
-    /// The programs do not run. What happens to single files is in the report.
+    /// # Errors The programs cannot run. Errors of single files are in the report.
     pub fn look(&mut self, owned: &dyn Fn(u64) -> bool) -> Result<FilesLook, AccessError> {
         self.look_with(owned, None)
     }
 
-    /// The same. With `mapped` a page is as young as its last access by a descriptor or a mapping.
+    /// Like [`look`](Self::look). With `mapped`, a page is as young as its last access through a
+    /// descriptor or a mapping.
     ///
     /// # Errors
     /// As [`look`](Self::look).
@@ -141,7 +139,7 @@ impl FileAges {
         mapped: Option<&Mapped<'_>>,
     ) -> Result<FilesLook, AccessError> {
         let began_ns = thread_cpu_ns();
-        // Accesses first: a page accessed after this belongs to the next look.
+        // Accesses first: a page accessed after this counts for the next look.
         self.take_in_accesses()?;
         let accesses = std::mem::take(&mut self.pending);
         let now_ms = clock_ms();
@@ -193,7 +191,8 @@ impl FileAges {
         Ok(report)
     }
 
-    /// Hands the age map its tables. `words` are sorted.
+    /// Passes the tables to the age map, and returns the number of young pages. `words` must be
+    /// sorted.
     fn take_in(&mut self, words: &[Word]) -> u64 {
         let mut look = self.map.look();
         for table in words.chunk_by(|a, b| a.at / 8 == b.at / 8) {
@@ -213,16 +212,15 @@ impl FileAges {
                 files,
                 parts: &[],
             };
-            // They come in rising order.
+            // Tables come in ascending order.
             let _ = look.table(facts);
         }
         look.finish().young
     }
 
-    /// Takes in what was accessed until now, without looking at what is cached.
+    /// Fetches the accesses so far, without looking at what is cached.
     ///
-    /// # Errors
-    /// Those of [`Accessed::look`].
+    /// # Errors The errors of [`Accessed::look`].
     pub fn take_in_accesses(&mut self) -> Result<(), AccessError> {
         let later = self.accessed.look()?;
         self.unshown.add(&later);
@@ -230,28 +228,27 @@ impl FileAges {
         Ok(())
     }
 
-    /// What was used since this was asked last, by descriptors until now and through mappings until
-    /// the last look; when first asked it only begins to be noted.
+    /// Returns the pages used since the last call: through descriptors up to now, and through
+    /// mappings up to the last look. The first call only starts recording.
     ///
-    /// # Errors
-    /// Those of [`Accessed::look`].
+    /// # Errors The errors of [`Accessed::look`].
     pub fn take_uses(&mut self) -> Result<Uses, AccessError> {
         self.take_in_accesses()?;
         Ok(self.unshown.take())
     }
 
-    /// The file that a block is of, if the last look found it.
+    /// The file that contains a block, if the last look found it.
     pub fn file_of(&self, block: &Block) -> Option<&CachedFile> {
         self.files.get(&(block.inode, block.number))
     }
 
-    /// What was accessed since the last look, as far as it was taken in.
+    /// Accesses since the last look, as far as they have been fetched.
     pub fn pending(&self) -> &Accesses {
         &self.pending
     }
 
-    /// Pages of a file not accessed for this long, as runs of indices: those charged to cgroups for
-    /// which `owns` returns true, by kernfs id.
+    /// The pages of a file that were not accessed for this long, as runs of indexes. Only pages
+    /// charged to cgroups for which `owns` returns true, given a kernfs id.
     pub fn cold(
         &self,
         file: &CachedFile,
@@ -274,25 +271,25 @@ impl FileAges {
         runs
     }
 
-    /// Whether the last look found a page of a file in memory.
+    /// Whether the last look found a page of a file present.
     pub fn is_present(&self, file: &CachedFile, page: u64) -> bool {
         let state = self.map.page(file.slot.first + page);
         state.is_some_and(|state| !state.swapped)
     }
 
-    /// Takes note that pages of a file left: read again, they count as returned.
+    /// Notes that pages of a file were dropped: if read again, they count as returned.
     pub fn note_dropped(&mut self, file: &CachedFile, pages: &Range<u64>) {
         self.dropped.add(file, pages, clock_ms());
     }
 
-    /// From the next look on counts what is accessed by how long it had been idle.
+    /// From the next look on, counts accessed pages by how long they had been idle.
     pub fn keep_returned(&mut self, bounds: Intervals) {
         self.returned_bounds = Some(bounds);
     }
 
-    /// Pages that the last look found accessed, by how long they had been idle until then, and
-    /// pages that were dropped and read again since the beginning: of cgroups for which `owns`
-    /// returns true. Empty if nobody asked for this to be recorded.
+    /// Pages the last look found accessed, by their idle time until then, and the number of pages
+    /// dropped and read again since the start. Only of cgroups for which `owns` returns true.
+    /// `None` unless [`keep_returned`](Self::keep_returned) was called.
     pub fn returned(&self, owns: &dyn Fn(u64) -> bool) -> Option<(Histogram, u64)> {
         let mut sum = Histogram::new(self.returned_bounds.as_ref()?);
         let of = self.returned.iter().filter(|(cgroup, _)| owns(**cgroup));
@@ -301,7 +298,7 @@ impl FileAges {
         Some((sum, refaulted.map(|(_, pages)| pages).sum()))
     }
 
-    /// Counts pages accessed by the labels that they had until now.
+    /// Counts accessed pages by the labels they had until now.
     fn count_returned(&mut self, words: &[Word], now_ms: u64) {
         let Some(bounds) = &self.returned_bounds else {
             return;
@@ -333,24 +330,24 @@ impl FileAges {
             .collect();
     }
 
-    /// All files that have pages of the cgroups asked for.
+    /// All files that have pages of the cgroups of the last look.
     pub fn files(&self) -> impl Iterator<Item = &CachedFile> {
         self.files.values()
     }
 
-    /// When the last look began, by the clock of ages.
+    /// The time when the last look began, on the clock of ages.
     pub fn last_look_ms(&self) -> u64 {
         self.last_look_ms
     }
 
-    /// How long files have been followed, ms.
+    /// How long files have been followed, in ms.
     pub fn observed_ms(&self) -> u64 {
         let since_ms = self.map.generations().unseen_since_ms();
         self.last_look_ms
             .saturating_sub(since_ms.unwrap_or(self.last_look_ms))
     }
 
-    /// The pages of a file by age, and the least ages of its oldest and of its youngest page, ms.
+    /// The pages of a file by age, and the minimum ages of its oldest and its youngest page, in ms.
     pub fn ages(&self, file: &CachedFile, intervals: &Intervals) -> (Histogram, u64, u64) {
         let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
         let (mut oldest, mut youngest) = (u8::MAX, LABEL_UNSEEN);
@@ -372,7 +369,7 @@ impl FileAges {
         (histogram, at_least(oldest), at_least(youngest))
     }
 
-    /// Pages that can be dropped, of cgroups that `owns` says yes to, by age.
+    /// Pages that can be dropped, by age, of cgroups for which `owns` returns true.
     pub fn droppable(&self, owns: &dyn Fn(u64) -> bool) -> Box<Sizes> {
         let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
         for file in self.files.values().filter(|file| file.can_be_dropped()) {
@@ -385,7 +382,8 @@ impl FileAges {
         sizes
     }
 
-    /// All pages by owner, age and type: anon is shared memory, which has a name and goes to swap.
+    /// All pages by owner, age and type. Anon is shared memory, which has an inode but goes to
+    /// swap.
     pub fn sizes_by_owner(&self) -> HashMap<Owner, Box<Sizes>> {
         let mut found: HashMap<Owner, Box<Sizes>> = HashMap::new();
         for file in self.files.values() {
@@ -401,20 +399,19 @@ impl FileAges {
         found
     }
 
-    /// The generations that ages are counted in.
+    /// The generations of the age map.
     pub fn generations(&self) -> &Generations {
         self.map.generations()
     }
 
-    /// Where a file is, below the root of its file system: see [`CacheWalk::path`].
+    /// The path of a file below the root of its file system; see [`CacheWalk::path`].
     ///
-    /// # Errors
-    /// The program does not run.
+    /// # Errors The program cannot run.
     pub fn path(&mut self, file: &CachedFile) -> Result<Option<PathBuf>, AccessError> {
         self.walk.path(&file.on, &file.inode)
     }
 
-    /// Bytes of memory used for following, in addition to the maps in the kernel.
+    /// Bytes of memory used, in addition to maps in the kernel.
     pub fn memory_bytes(&self) -> usize {
         self.map.memory_bytes()
             + self.dropped.memory_bytes()
@@ -423,7 +420,7 @@ impl FileAges {
     }
 }
 
-/// Pages of a range that are young by `words`, which are sorted.
+/// The pages of a range that are young according to `words`, which must be sorted.
 fn young_pages(words: &[Word], pages: Range<u64>) -> impl Iterator<Item = u64> + '_ {
     let from = words.partition_point(|word| word.at < pages.start / 64);
     let of = words[from..]

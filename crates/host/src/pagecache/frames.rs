@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From entries of the trees of the page cache to frame numbers, by which page tables name the same
-//! pages.
+//! Converts entries of page-cache trees to frame numbers, which identify the same pages in page
+//! tables.
 //!
-//! The kernel keeps a `struct page` for each frame, in one array (`CONFIG_SPARSEMEM_VMEMMAP`). The
-//! start of that array is determined with a page of agewise's own, whose frame is known.
+//! The kernel keeps a `struct page` for each frame in one array (`CONFIG_SPARSEMEM_VMEMMAP`). The
+//! start of that array is derived from one of agewise's own pages, whose frame is known.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use super::layout::{Leaf, Slots};
 use crate::access::PAGE_BYTES;
 use crate::bpf::Mapping;
 
-/// Where the array of `struct page` begins, and how large each is.
+/// Start of the array of `struct page`, and the size of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frames {
     base: u64,
@@ -24,24 +24,25 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// From one page whose frame and folio are known; `None` if the result is implausible.
+    /// Derives them from one page whose frame and folio are known; `None` if the result is
+    /// implausible.
     pub(super) fn new(folio: u64, frame: u64, page_struct_bytes: u64) -> Option<Self> {
         let before = frame.checked_mul(page_struct_bytes).filter(|_| frame > 0)?;
         let base = folio.checked_sub(before)?;
-        // The array is aligned to pages, at least.
+        // The array is at least page aligned.
         (page_struct_bytes > 0 && base % PAGE_BYTES == 0).then_some(Frames {
             base,
             page_struct_bytes,
         })
     }
 
-    /// The frame of a folio's first page.
+    /// The frame number of a folio's first page.
     fn frame(&self, folio: u64) -> u64 {
         folio.wrapping_sub(self.base) / self.page_struct_bytes
     }
 }
 
-/// The slots of leaves, and what they mean.
+/// The raw slots of leaves, and how to convert them to frames.
 #[derive(Clone, Copy, Default)]
 pub struct Folios<'a> {
     slots: &'a [Slots],
@@ -49,19 +50,19 @@ pub struct Folios<'a> {
 }
 
 impl<'a> Folios<'a> {
-    /// Those of leaves shown together.
+    /// The slots of leaves that are shown together.
     pub(super) fn new(slots: &'a [Slots], frames: Option<Frames>) -> Self {
         Folios { slots, frames }
     }
 
-    /// Calls `visit` with place and frame of each present page among the 64 of part `part` of leaf
-    /// number `at`. Nothing where frames are not known.
+    /// Calls `visit` with the index and frame of each present page among the 64 of part `part` of
+    /// leaf number `at`. Does nothing if frames are not known.
     pub fn each(&self, at: usize, leaf: &Leaf, part: u64, mut visit: impl FnMut(u32, u64)) {
         let (Some(frames), Some(slots)) = (self.frames, self.slots.get(at)) else {
             return;
         };
         if leaf.present == u64::MAX && slots[1] & 1 == 1 {
-            // One slot of a higher node: all of one folio.
+            // One slot of a higher node: all 64 pages are in one folio.
             let first = frames.frame(slots[0]) + (slots[1] >> 1) + 64 * part;
             (0..64).for_each(|page| visit(page, first + u64::from(page)));
             return;
@@ -83,10 +84,9 @@ impl<'a> Folios<'a> {
     }
 }
 
-/// A page of agewise's own in the page cache, and its frame.
+/// One of agewise's own pages in the page cache, with its frame number.
 ///
-/// # Errors
-/// No memory, or frames are hidden from us.
+/// # Errors Out of memory, or frame numbers are hidden from this process.
 pub(super) fn own_page() -> io::Result<(File, u64)> {
     let file = File::from(memfd_create("agewise frame", MemfdFlags::CLOEXEC)?);
     file.write_all_at(&[1; PAGE_BYTES as usize], 0)?;
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn pages_of_small_and_large_folios_have_their_frames() {
         let frames = Frames::new(folio(1000), 1000, 64).unwrap();
-        // A page, a hole, and a folio of four pages of which the last has left.
+        // A page, a hole, and a folio of four pages whose last page has left.
         let mut slots = [0; 64];
         slots[0] = folio(7);
         slots[4] = folio(400);

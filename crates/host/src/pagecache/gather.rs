@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what a walk of the page cache shows to words of the age map, and to files and their owners.
+//! Converts what a walk of the page cache shows to words of the age map, and to files and their
+//! owners.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,13 +21,13 @@ pub(super) struct Word {
     pub at: u64,
     pub present: u64,
     pub young: u64,
-    /// Dropped, and not read again since.
+    /// Dropped and not read again since.
     pub out: u64,
     pub is_file: bool,
 }
 
 impl Word {
-    /// Pages that are not there any more.
+    /// A word of pages that are no longer present.
     pub fn out(at: u64, out: u64) -> Self {
         Word {
             at,
@@ -38,27 +39,27 @@ impl Word {
     }
 }
 
-/// What a look asks for, and what is known besides what a walk shows.
+/// The inputs of a look besides what the walk shows.
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub accesses: &'a Accesses,
-    /// Which cgroups' pages count.
+    /// Whether the pages of a cgroup count, by its kernfs id.
     pub owned: &'a dyn Fn(u64) -> bool,
     pub mapped: Option<&'a Mapped<'a>>,
 }
 
-/// What a walk showed.
+/// The result of a walk.
 pub(super) struct Gathered {
     pub words: Vec<Word>,
-    /// Slots that will be unused once this look is over.
+    /// Slots that become free at the end of this look.
     pub given_up: Vec<Slot>,
-    /// Accessed through mappings.
+    /// Pages accessed through mappings.
     pub mapped: HashMap<Block, PageSet>,
     pub void: u64,
     pub unfollowed: u64,
 }
 
-/// Takes what the walk shows.
+/// Collects what the walk shows.
 pub(super) struct Gather<'a> {
     asked: Asked<'a>,
     slots: &'a mut Slots,
@@ -68,14 +69,14 @@ pub(super) struct Gather<'a> {
     open: Option<Open>,
 }
 
-/// The file being shown.
+/// The file currently being shown.
 struct Open {
     file: CachedFile,
-    /// Its pages by cgroup.
+    /// Number of pages by cgroup.
     owners: Vec<(u64, u64)>,
-    /// Where its words begin.
+    /// Index of its first word.
     words_from: usize,
-    /// Its slot is the one that it had before.
+    /// Whether it kept the slot it had before.
     is_known: bool,
 }
 
@@ -110,7 +111,7 @@ impl CacheSink for Gather<'_> {
         if valid {
             let most = open.owners.iter().max_by_key(|(id, pages)| (*pages, *id));
             open.file.cgroup = most.map_or(0, |(id, _)| *id);
-            // Nearly all files are of one owner, on a machine of one node.
+            // On a machine with one node, nearly all files have a single owner.
             if let [Run { owner, .. }] = open.file.runs[..]
                 && owner.node == 0
             {
@@ -125,7 +126,7 @@ impl CacheSink for Gather<'_> {
             }
             return;
         }
-        // What was known of it goes at the end of the look, with its slot.
+        // A known file and its slot are removed at the end of the look.
         self.found.void += 1;
         self.found.words.truncate(open.words_from);
         if !open.is_known {
@@ -135,7 +136,7 @@ impl CacheSink for Gather<'_> {
 }
 
 impl<'a> Gather<'a> {
-    /// Gathers for look number `look`.
+    /// Starts gathering for look number `look`.
     pub fn new(
         asked: Asked<'a>,
         slots: &'a mut Slots,
@@ -158,13 +159,13 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// What was shown.
+    /// Returns the result.
     pub fn finish(self) -> Gathered {
         self.found
     }
 
-    /// The file, in its slot, or in a new one if it has none or outgrew it: then it is being
-    /// written, and its pages are young.
+    /// Opens the file in its slot, or in a new one if it has none or outgrew it. A file that
+    /// outgrew its slot is being written, so its pages are young.
     fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode) -> Option<Open> {
         let needed = inode.size_bytes.div_ceil(PAGE_BYTES);
         let known = self.files.get(&inode.key());
@@ -218,7 +219,7 @@ impl<'a> Gather<'a> {
             Some((_, pages)) => *pages += leaf.pages(),
             None => open.owners.push((leaf.cgroup, leaf.pages())),
         }
-        // A bit of a leaf above the last level stands for more than one page.
+        // A bit of a leaf above the last level represents more than one page.
         let parts = 1u64 << leaf.shift();
         for part in 0..parts {
             let first_page = leaf.first_page() + 64 * part;
@@ -228,9 +229,8 @@ impl<'a> Gather<'a> {
                 _ => 0,
             };
             let page = file.slot.first + first_page;
-            // A slot of less than 64 pages begins within a word. Beyond the size that the inode had
-            // there is no room: those pages are in the totals, and in the ages from the next look
-            // on.
+            // A slot of less than 64 pages begins within a word. Pages beyond the size the inode
+            // had do not fit: they are in the totals now, and in the ages from the next look on.
             let room = file.slot.pages().saturating_sub(first_page).min(64);
             let present = present & u64::MAX.checked_shr(64 - room as u32).unwrap_or(0);
             let block = file.inode.block(first_page / PAGES_PER_TABLE as u64);
@@ -257,7 +257,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// The node of the first page of a leaf.
+    /// The node of the first page of a leaf, as an index.
     fn node(&self, leaf: &Leaf, (at, folios): (usize, &Folios<'_>)) -> u8 {
         let Some(node_of) = self.asked.mapped.and_then(|mapped| mapped.node_of) else {
             return 0;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where accesses to the page cache are met in the kernel: its tracepoints, or on older kernels
-//! the functions that lie behind.
+//! Where the kernel's page-cache accesses are traced: its tracepoints, or on older kernels the
+//! functions behind them.
 
 use libbpf_rs::{Link, Object, OpenObject};
 
 use crate::bpf::KernelTypes;
 
-/// What is seen at a place.
+/// The kind of access seen at a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sees {
     /// `read`, `pread`, `sendfile`, `splice`, io_uring.
@@ -18,7 +18,7 @@ pub enum Sees {
 }
 
 impl Sees {
-    /// The word for it.
+    /// The name used in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Sees::Reads => "reads",
@@ -28,23 +28,23 @@ impl Sees {
     }
 }
 
-/// How a program gets there.
+/// How the BPF program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A tracepoint.
     Tracepoint,
-    /// The entry of a function, by a BPF trampoline.
+    /// The entry of a function, through a BPF trampoline.
     Function,
 }
 
-/// A place, and the program on it.
+/// A place in the kernel, and the program attached to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// Its name in the kernel.
     pub name: &'static str,
-    /// How the program gets there.
+    /// How the program is attached.
     pub kind: Kind,
-    /// What passes it.
+    /// The accesses seen there.
     pub sees: Sees,
     program: &'static str,
 }
@@ -67,7 +67,7 @@ const fn function(name: &'static str, sees: Sees, program: &'static str) -> Hook
     }
 }
 
-/// All of them.
+/// All hooks.
 pub const HOOKS: [Hook; 6] = [
     tracepoint("mm_filemap_get_pages", Sees::Reads, "get_pages"),
     tracepoint("mm_filemap_fault", Sees::Faults, "fault"),
@@ -77,8 +77,8 @@ pub const HOOKS: [Hook; 6] = [
     function("filemap_fault", Sees::Faults, "fault_call"),
 ];
 
-/// Of the hooks that a kernel has, those to use: tracepoints, which cost less and report what was
-/// found, and functions only for what no tracepoint sees.
+/// Of the hooks a kernel has, chooses those to use: tracepoints, which cost less and report what
+/// was found, and functions only for accesses no tracepoint sees.
 pub fn chosen(has: impl Fn(&Hook) -> bool) -> Vec<&'static Hook> {
     let there: Vec<_> = HOOKS.iter().filter(|hook| has(hook)).collect();
     let by_tracepoint = |sees| {
@@ -89,7 +89,7 @@ pub fn chosen(has: impl Fn(&Hook) -> bool) -> Vec<&'static Hook> {
     there.iter().copied().filter(is_best).collect()
 }
 
-/// Whether reads are met at a tracepoint.
+/// Whether reads are traced at a tracepoint.
 pub(crate) fn reads_by_tracepoint(hooks: &[&Hook]) -> bool {
     let mut of_reads = hooks.iter().filter(|hook| hook.sees == Sees::Reads);
     of_reads.any(|hook| hook.kind == Kind::Tracepoint)
@@ -104,7 +104,8 @@ pub(crate) fn of_kernel() -> Vec<&'static Hook> {
     })
 }
 
-/// Of an object's programs on hooks, only those on `hooks` are loaded.
+/// Limits loading to the programs of an object that belong to `hooks`. Programs that belong to no
+/// hook are unaffected.
 pub(crate) fn select(open: &mut OpenObject, hooks: &[&Hook]) {
     for mut program in open.progs_mut() {
         let is_on = |hook: &Hook| program.name() == hook.program;
@@ -115,10 +116,9 @@ pub(crate) fn select(open: &mut OpenObject, hooks: &[&Hook]) {
     }
 }
 
-/// Attaches the programs of an object that were loaded.
+/// Attaches the loaded programs of an object.
 ///
-/// # Errors
-/// The kernel refuses one.
+/// # Errors The kernel refuses to attach one.
 pub(crate) fn attach(object: &Object) -> libbpf_rs::Result<Vec<Link>> {
     let loaded = object.progs_mut().filter(|program| program.autoload());
     loaded.map(|program| program.attach_trace()).collect()

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the walker of the page cache and this side exchange: the mirror of `bpf/cachewalk.h`.
+//! Data exchanged with the page-cache walker: the mirror of `bpf/cachewalk.h`.
 
-/// All was shown.
+/// Everything was shown.
 pub const RC_DONE: u32 = 0;
-/// Output full, or enough visited: call again.
+/// The output is full, or enough inodes were visited: call again.
 pub const RC_FULL: u32 = 1;
-/// The place to go on from is gone.
+/// The place to continue from is gone.
 pub const RC_LOST: u32 = 2;
-/// What was named is not there.
+/// The named object does not exist.
 pub const RC_NOT_HERE: u32 = 3;
 
-/// The inode was shown to its last page.
+/// The inode was shown up to its last page.
 pub const FILE_WHOLE: u32 = 1;
-/// It became another inode while it was walked.
+/// It became another inode during the walk.
 pub const FILE_VOID: u32 = 2;
 
-/// [`Ctl::page`]: the inode was shown to its end.
+/// Value of [`Ctl::page`]: the inode was shown to its end.
 pub const SHOWN: u64 = u64::MAX;
 
 /// A super block. See `struct cw_super`.
@@ -31,7 +31,7 @@ pub struct Super {
     pub id: [u8; 32],
 }
 
-/// An inode with pages in the cache. See `struct cw_file`.
+/// An inode with cached pages. See `struct cw_file`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -46,34 +46,34 @@ pub struct File {
     pub state: u32,
 }
 
-/// Up to 64 neighbours of a file's pages; a bit stands for 1 << [`shift`](Self::shift) pages.
+/// Up to 64 adjacent pages of a file. A bit represents 1 << [`shift`](Self::shift) pages.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leaf {
     first_page_and_shift: u64,
-    /// In the cache.
+    /// Present in the cache.
     pub present: u64,
-    /// In the cache, as part of the large folio that begins before.
+    /// Present, and not the first page of its large folio.
     pub tail: u64,
     /// Dirty: marked at the first page of a folio.
     pub dirty: u64,
-    /// Being written back: marked at the first page of a folio.
+    /// Under writeback: marked at the first page of a folio.
     pub writeback: u64,
-    /// Kernel address of the first folio: determines the frame, and so the node.
+    /// Kernel address of the first folio, which determines the frame and so the node.
     pub folio: u64,
     /// Page flags of that folio.
     pub folio_flags: u64,
-    /// Kernfs id of the cgroup that that folio is charged to; 0 without.
+    /// Kernfs id of the cgroup that folio is charged to; 0 for none.
     pub cgroup: u64,
 }
 
 impl Leaf {
-    /// First page, as index in the file.
+    /// Index of the first page in the file.
     pub fn first_page(&self) -> u64 {
         self.first_page_and_shift & !63
     }
 
-    /// Log2 of the pages that a bit stands for.
+    /// Log2 of the pages per bit.
     pub fn shift(&self) -> u32 {
         (self.first_page_and_shift & 63) as u32
     }
@@ -83,16 +83,16 @@ impl Leaf {
         u64::from(self.present.count_ones()) << self.shift()
     }
 
-    /// Dirty or being written back, with all of each large folio.
+    /// Pages that are dirty or under writeback, extended to whole folios.
     pub fn unclean(&self) -> u64 {
         spread(self.dirty | self.writeback, self.tail)
     }
 }
 
-/// The slots of a leaf. See `struct cw_node`.
+/// The raw slots of a leaf. See `struct cw_node`.
 pub type Slots = [u64; 64];
 
-/// Marks of first pages, for all pages of their folios: a mark goes up through tails.
+/// Extends marks at first pages to all pages of their folios, by shifting them up through tails.
 fn spread(marks: u64, tail: u64) -> u64 {
     let (mut marks, mut tail) = (marks, tail);
     for step in [1, 2, 4, 8, 16, 32] {
@@ -102,10 +102,10 @@ fn spread(marks: u64, tail: u64) -> u64 {
     marks
 }
 
-/// Inodes passed last that are remembered.
+/// Number of passed inodes that are remembered.
 pub const TRAIL: usize = 64;
 
-/// An inode passed.
+/// An inode that the walk has passed.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(missing_docs)]
@@ -114,12 +114,12 @@ pub struct Passed {
     pub number: u64,
 }
 
-/// Names of a path, at most.
+/// Most names in a path.
 pub const DEPTH: usize = 64;
-/// The longest name of a directory entry, and its end.
+/// Longest name of a directory entry, including the zero byte.
 pub const NAME_BYTES: usize = 256;
 
-/// The names of a path, from the file up, each ended by a zero byte.
+/// The names of a path from the file upwards, each zero terminated.
 pub type Names = [[u8; NAME_BYTES]; DEPTH];
 
 /// The control block. See `struct cw_ctl` for the fields.
@@ -152,7 +152,7 @@ pub struct Ctl {
 
 impl Default for Ctl {
     fn default() -> Self {
-        // SAFETY: plain numbers, of which zero is one.
+        // SAFETY: only plain numbers, for which zero is valid.
         unsafe { std::mem::zeroed() }
     }
 }

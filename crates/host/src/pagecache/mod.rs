@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page cache: what is in it, and what of it is accessed.
+//! The page cache: what is in it, and which of its pages are accessed.
 //!
-//! [`CacheWalk`] reads what is cached, as the walker of page tables reads those. No lock is taken:
-//! inodes and nodes of trees come and go, and anything read is checked and discarded if it had
+//! [`CacheWalk`] reads what is cached, as the page-table walker reads page tables. It takes no
+//! lock: inodes and tree nodes come and go, so everything read is checked, and discarded if it had
 //! become something else.
 
 mod accessed;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of files in the cache, and the processes that have them open.
+//! Names of cached files, and the processes that have them open.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
@@ -13,37 +13,36 @@ use crate::octal;
 use crate::root::{ProcRoot, numbers_in};
 use crate::vma::{MapsReader, VmaTable};
 
-/// A device as people write it: `major:minor`.
+/// A device in the usual notation `major:minor`.
 pub fn device_text(device: u32) -> String {
     format!("{}:{}", device >> 20, device & 0xf_ffff)
 }
 
-/// What is mounted where, as this process sees it.
+/// The mount table as this process sees it.
 #[derive(Debug, Default)]
 pub struct Mounts(Vec<Mount>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
     device: u32,
-    /// The directory of the file system that is mounted.
+    /// The directory of the file system that is mounted there.
     root: PathBuf,
     at: PathBuf,
 }
 
-/// A file found under a path, as `stat` has it.
+/// A file found by its path, with data from `stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The path, from our root.
     pub path: PathBuf,
-    /// `st_dev`: of btrfs another one than that of the file system.
+    /// `st_dev`; on btrfs it differs from the device of the file system.
     pub device: u64,
 }
 
 impl Mounts {
     /// Reads `/proc/self/mountinfo`.
     ///
-    /// # Errors
-    /// It cannot be read.
+    /// # Errors The file cannot be read.
     pub fn read(root: &ProcRoot) -> Result<Self, FileError> {
         let path = root.join("self/mountinfo");
         let text = fs::read(&path).map_err(|source| FileError::Read { path, source })?;
@@ -55,7 +54,7 @@ impl Mounts {
         Mounts(mounts.collect())
     }
 
-    /// Where a path below the root of a file system is visible.
+    /// The paths at which a path below the root of a file system is visible.
     fn seen<'a>(&'a self, device: u32, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let of = self.0.iter().filter(move |mount| mount.device == device);
         of.filter_map(move |mount| {
@@ -67,8 +66,8 @@ impl Mounts {
         })
     }
 
-    /// Where an inode is found under a path below the root of its file system: the file there is
-    /// checked, so that a different file is not reported by this name.
+    /// Finds an inode by a path below the root of its file system. Checks the file there, so that
+    /// another file is not reported under this name.
     pub fn find(&self, device: u32, path: &Path, inode: u64) -> Option<Place> {
         self.seen(device, path).find_map(|path| {
             let found = fs::symlink_metadata(&path).ok()?;
@@ -79,21 +78,22 @@ impl Mounts {
         })
     }
 
-    /// Whether anything of a file system can lie under a directory.
+    /// Whether anything of a file system can be below a directory.
     pub fn reaches(&self, device: u32, under: &Path) -> bool {
         let of = self.0.iter().filter(|mount| mount.device == device);
         of.into_iter()
             .any(|mount| mount.at.starts_with(under) || under.starts_with(&mount.at))
     }
 
-    /// Whether a path below the root of a file system is seen under a directory.
+    /// Whether a path below the root of a file system is visible below a directory.
     pub fn is_under(&self, device: u32, path: &Path, under: &Path) -> bool {
         self.seen(device, path).any(|path| path.starts_with(under))
     }
 }
 
 impl Mount {
-    /// A line of mountinfo (proc_pid_mountinfo(5)): id, parent, major:minor, root, mount point.
+    /// Parses a line of mountinfo (proc_pid_mountinfo(5)): id, parent, major:minor, root, mount
+    /// point.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ').skip(2);
         let device = std::str::from_utf8(fields.next()?).ok()?;
@@ -108,16 +108,15 @@ impl Mount {
     }
 }
 
-/// Processes that have files open or mapped now.
+/// The processes that currently have files open or mapped.
 #[derive(Debug, Default)]
 pub struct Openers(HashMap<(u64, u64), BTreeSet<u32>>);
 
 impl Openers {
-    /// Looks at the descriptors and mappings of all processes for files given as `st_dev` and
-    /// inode. Processes that go away, or may not be looked at, have nothing open.
+    /// Searches the descriptors and mappings of all processes for files given as `st_dev` and
+    /// inode. Processes that go away, or may not be examined, count as having nothing open.
     ///
-    /// # Errors
-    /// There is no list of processes.
+    /// # Errors The processes cannot be listed.
     pub fn find(root: &ProcRoot, files: &HashSet<(u64, u64)>) -> Result<Self, FileError> {
         let mut found = Openers::default();
         let mut maps = MapsReader::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a page costs that is read from the device of its file again: measured on a file of our own.
+//! Measures the cost of reading a page again from the device of its file, on a file of our own.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,22 +13,21 @@ use super::stat::cachestat;
 use super::unnamed::unnamed;
 use crate::access::PAGE_BYTES;
 
-/// Pages read, and how far apart: readahead is disabled, but blocks of devices are larger than
+/// Number of pages read, and their distance: readahead is off, but device blocks are larger than
 /// pages.
 const PAGES: u64 = 16;
 const STRIDE: u64 = 16;
 
-/// An unnamed file, whose pages are dropped and read again.
+/// An unnamed file whose pages are dropped and read again.
 #[derive(Debug)]
 pub struct PriceOfFile {
     file: File,
 }
 
 impl PriceOfFile {
-    /// Writes the file, in a directory of the file system that is asked about.
+    /// Creates and fills the file in a directory of the file system to measure.
     ///
-    /// # Errors
-    /// It cannot be made there; or its file system is memory.
+    /// # Errors The file cannot be created there, or its file system is in memory.
     pub fn new(dir: &Path) -> io::Result<Self> {
         let mut file = unnamed(dir)?;
         let content: Vec<u8> = (0..PAGES * STRIDE * PAGE_BYTES / 8)
@@ -40,11 +39,10 @@ impl PriceOfFile {
         Ok(PriceOfFile { file })
     }
 
-    /// The median time that reading a page takes that is not in memory, ns; `None` where they did
-    /// not leave it.
+    /// The median time in ns to read a page that is not in memory; `None` if the pages could not be
+    /// dropped.
     ///
-    /// # Errors
-    /// It cannot be read.
+    /// # Errors The file cannot be read.
     pub fn refault_ns(&self) -> io::Result<Option<u64>> {
         fadvise(&self.file, 0, None, Advice::DontNeed)?;
         let mut times_ns = Vec::new();

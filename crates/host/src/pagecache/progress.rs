@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far a walk is: calls end when their output is full, and places to go on from may be gone.
+//! Progress of a walk: a call ends when its output is full, and the place to continue from may be
+//! gone by then.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -11,25 +12,25 @@ use super::layout::{
 };
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 
-/// Super blocks listed at most. With more of them nothing is walked: what lies on the others would
-/// be missing without a word.
+/// Most super blocks listed. With more, nothing is walked: pages on the others would be missing
+/// silently.
 const SUPERS_MAX: usize = 1 << 16;
-/// How often a walk restarts in one super block, when inodes go away under it, and in the list of
-/// super blocks.
+/// How often a walk restarts in one super block when inodes go away under it, and how often in the
+/// list of super blocks.
 const RESTARTS_MAX: u32 = 16;
-/// Places to restart at.
+/// Number of places remembered for restarts.
 const CHECKPOINTS: usize = 64;
 
-/// Super blocks as calls show them.
+/// The super blocks shown by calls.
 #[derive(Default)]
 pub(super) struct SuperList {
     pub found: Vec<Arc<SuperBlock>>,
-    /// Their addresses: after a restart they come again.
+    /// Their addresses: a restart shows them again.
     shown: HashSet<u64>,
     restarts: u32,
 }
 
-/// Where the next call goes on.
+/// Where the next call continues.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Next,
@@ -37,7 +38,7 @@ pub(super) enum Place {
 }
 
 impl SuperList {
-    /// Takes what one call showed, and how that call ended.
+    /// Takes the records of one call, and how that call ended.
     pub fn take(&mut self, rc: u32, records: &[Super]) -> Result<ControlFlow<(), Place>, String> {
         for record in records {
             if self.shown.insert(record.address) {
@@ -59,20 +60,20 @@ impl SuperList {
     }
 }
 
-/// How far the walk of one super block is.
+/// Progress of the walk of one super block.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Inodes shown: after a restart they come again.
+    /// Inodes shown: a restart shows them again.
     shown: HashSet<(u64, u64)>,
-    /// The inode that was only partly read.
+    /// An inode that was read only partly so far.
     open: Option<Inode>,
-    /// Inodes at which calls ended, the last one last.
+    /// Inodes at which calls ended, the latest last.
     passed: Vec<(u64, u64)>,
     restarts: u32,
 }
 
 impl Progress {
-    /// Takes what one call showed of an inode: its leaves, and their folios.
+    /// Takes what one call showed of an inode: leaves and their folios.
     pub fn show(
         &mut self,
         on: &Arc<SuperBlock>,
@@ -103,14 +104,14 @@ impl Progress {
         };
     }
 
-    /// The rest of a partly read inode never came.
+    /// Ends a partly read inode whose rest never came.
     pub fn close(&mut self, on: &Arc<SuperBlock>, sink: &mut dyn CacheSink) {
         if let Some(open) = self.open.take() {
             sink.end(on, &open, false);
         }
     }
 
-    /// A call ended in the middle: here the next one goes on.
+    /// Remembers where a call ended, which is where the next one continues.
     pub fn passed(&mut self, ctl: &Ctl) {
         if self.passed.len() == CHECKPOINTS {
             self.passed.remove(0);
@@ -118,7 +119,7 @@ impl Progress {
         self.passed.push((ctl.inode, ctl.number));
     }
 
-    /// Whether another restart is worthwhile.
+    /// Whether another restart is allowed.
     pub fn may_begin_anew(&self) -> bool {
         self.restarts < RESTARTS_MAX
     }
@@ -128,8 +129,8 @@ impl Progress {
         self.restarts
     }
 
-    /// The place is gone: continue after the inode passed before it, or from the first. New inodes
-    /// are put in front, so what comes after existed already.
+    /// Restarts because the place is gone: after the inode passed before it, or from the first. New
+    /// inodes are added in front, so all that follow existed already.
     pub fn begin_anew(&mut self, ctl: &mut Ctl) {
         self.restarts += 1;
         (ctl.inode, ctl.number) = self.passed.pop().unwrap_or_default();
@@ -154,7 +155,7 @@ mod tests {
         let mut list = SuperList::default();
         let next = Ok(ControlFlow::Continue(Place::Next));
         assert_eq!(list.take(RC_FULL, &records(1..1025)), next);
-        // One was unmounted under the listing: they come again, and count once.
+        // One was unmounted during the listing: all are shown again, but count once.
         let first = Ok(ControlFlow::Continue(Place::First));
         assert_eq!(list.take(RC_LOST, &records(1025..1030)), first);
         assert_eq!(list.take(RC_FULL, &records(1..1020)), next);

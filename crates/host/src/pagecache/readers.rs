@@ -10,7 +10,7 @@ use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 use super::walk::CacheWalk;
 use crate::access::AccessError;
 
-/// Reads what is in the page cache: [`CacheWalk`].
+/// Reads the contents of the page cache: [`CacheWalk`].
 pub trait CacheReader: Send {
     /// See [`CacheWalk::walk`].
     ///
@@ -45,7 +45,7 @@ impl CacheReader for CacheWalk {
     }
 }
 
-/// Notes what is accessed: [`Accessed`].
+/// Records what is accessed: [`Accessed`].
 pub trait AccessNotes: Send {
     /// See [`Accessed::look`].
     ///
@@ -70,7 +70,7 @@ impl AccessNotes for Accessed {
     }
 }
 
-/// Follows nothing: what is cached is of unknown age.
+/// Records nothing: everything cached is of unknown age.
 pub(super) struct NotFollowed;
 
 impl AccessNotes for NotFollowed {

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What became of pages of files that were to leave.
+//! The report on dropping file pages.
 
 use serde::Serialize;
 
-/// What happened. `asked_bytes` is the sum of all others.
+/// What became of the pages. `asked_bytes` is the sum of all other fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct DropReport {
-    /// Cold when it was planned.
+    /// Cold at planning time.
     pub asked_bytes: u64,
     /// Left memory.
     pub left_bytes: u64,
-    /// Would have been asked to leave, in a rehearsal.
+    /// Would have been dropped, in a rehearsal.
     pub rehearsed_bytes: u64,
-    /// Accessed since it was planned.
+    /// Accessed since planning.
     pub young_bytes: u64,
-    /// Dirty, or being written: never touched.
+    /// Dirty or under writeback; never touched.
     pub dirty_bytes: u64,
-    /// Stayed although asked: mapped by a process, locked, or part of a large folio that is used.
+    /// Stayed although asked to leave: mapped by a process, locked, or part of a large folio in
+    /// use.
     pub stayed_bytes: u64,
-    /// Gone on its own since it was planned.
+    /// Left on their own since planning.
     pub vanished_bytes: u64,
-    /// Of a file that no path leads to any more, on a network, or that cannot be opened.
+    /// Of a file that has no path any more, is on a network, or cannot be opened.
     pub unreachable_bytes: u64,
-    /// Not reached: limits, or an end that was asked for.
+    /// Not reached because of limits or cancellation.
     pub limited_bytes: u64,
 }
 
@@ -40,7 +41,7 @@ impl DropReport {
         "limited_bytes",
     ];
 
-    /// All figures, in the order of [`NAMES`](Self::NAMES).
+    /// All fields, in the order of [`NAMES`](Self::NAMES).
     pub fn values(mut self) -> [u64; Self::NAMES.len()] {
         self.fields().map(|field| *field)
     }
@@ -70,7 +71,7 @@ impl DropReport {
         ]
     }
 
-    /// Adds another one, of another file.
+    /// Adds the report of another file.
     pub fn add(&mut self, other: &DropReport) {
         for (sum, more) in self.fields().into_iter().zip(other.values()) {
             *sum = sum.saturating_add(more);

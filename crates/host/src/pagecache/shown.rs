@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a walk of the page cache shows: file systems, inodes, and what it met and cost.
+//! What a walk of the page cache shows (file systems and inodes), and its report.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use super::accessed::Block;
 use super::frames::Folios;
 use super::layout::{File, Leaf, Super};
 
-/// Of `include/uapi/linux/magic.h`.
+/// From `include/uapi/linux/magic.h`.
 pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 const BDEVFS_MAGIC: u64 = 0x6264_6576;
 
-/// File systems whose pages come back over a network or from another program: the cost of dropping
-/// them is not known.
+/// File systems whose pages come back over a network or from another program, so that the cost of
+/// dropping them is unknown.
 const FAR: [&str; 14] = [
     "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "fuse", "fuseblk", "fusectl", "virtiofs",
     "ocfs2", "gfs2", "lustre",
 ];
 
-/// What cached pages are.
+/// The kind of cached pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CacheKind {
-    /// Of a file on a device or the network: can be read again.
+    /// Of a file on a device or the network, which can be read again.
     File,
-    /// tmpfs, memfd and shared memory: memory with a name, which only swap can take.
+    /// tmpfs, memfd and shared memory: has an inode, but can only go to swap.
     Shmem,
     /// Of a block device itself: `Buffers` of `/proc/meminfo`.
     Device,
@@ -35,16 +35,16 @@ pub enum CacheKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperBlock {
     pub(super) address: u64,
-    /// Type as in `/proc/filesystems`.
+    /// Type as listed in `/proc/filesystems`.
     pub fs_type: String,
     /// Device of its files, `major << 20 | minor`.
     pub device: u32,
-    /// What its pages are.
+    /// The kind of its pages.
     pub kind: CacheKind,
 }
 
 impl SuperBlock {
-    /// The content of the record; nothing for huge pages, which are not page cache.
+    /// Converts a record; `None` for hugetlbfs, whose pages are not page cache.
     pub(super) fn new(record: &Super) -> Option<Self> {
         let end = record.kind.iter().position(|byte| *byte == 0);
         let name = &record.kind[..end.unwrap_or(record.kind.len())];
@@ -62,7 +62,7 @@ impl SuperBlock {
         })
     }
 
-    /// It is a network or FUSE file system.
+    /// Whether it is a network or FUSE file system.
     pub fn is_far(&self) -> bool {
         FAR.contains(&self.fs_type.as_str())
     }
@@ -71,30 +71,31 @@ impl SuperBlock {
 /// An inode as the walk found it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inode {
-    /// Kernel address: names the inode while it lives.
+    /// Kernel address, which identifies the inode while it exists.
     pub address: u64,
     /// Inode number.
     pub number: u64,
-    /// Generation, where the file system has them.
+    /// Generation, if the file system has them.
     pub generation: u32,
-    /// Size, bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
-    /// Hard links: none once it was deleted.
+    /// Number of hard links; 0 after deletion.
     pub links: u32,
-    /// Pages in the cache by the kernel's own count, when its walk began.
+    /// Cached pages by the kernel's own count, when the walk of the inode began.
     pub pages: u64,
 }
 
-/// What names an inode while it lives, as accesses do: its address, and the low half of its number.
+/// Identifies an inode while it exists, as accesses do: its address, and the low half of its
+/// number.
 pub type Key = (u64, u32);
 
 impl Inode {
-    /// Its name while it lives.
+    /// Its key, valid while it exists.
     pub fn key(&self) -> Key {
         (self.address, self.number as u32)
     }
 
-    /// The block of this index: pages from 512 times that on.
+    /// The block with this index, which begins at page 512 times the index.
     pub fn block(&self, index: u64) -> Block {
         let (inode, number) = self.key();
         Block {
@@ -115,50 +116,51 @@ impl Inode {
         }
     }
 
-    /// What names it for good, also while it is not in memory. Numbers alone are not unique where a
-    /// file system has subvolumes, and are used again.
+    /// A permanent name, valid also while the inode is not in memory. Numbers alone are not unique
+    /// in file systems with subvolumes, and are reused.
     pub fn name_hash(&self, on: &SuperBlock) -> u64 {
         let device = u64::from(on.device).rotate_left(40);
         self.number ^ device ^ u64::from(self.generation).rotate_left(20)
     }
 
-    /// Clean pages of it can be dropped unless asked otherwise: it has a name, and can be read
-    /// again from a device of this machine.
+    /// Whether its clean pages can be dropped by default: it has a name, and can be read again from
+    /// a device of this machine.
     pub fn can_be_dropped(&self, on: &SuperBlock) -> bool {
         on.kind == CacheKind::File && self.links > 0 && !on.is_far()
     }
 }
 
-/// Takes what a walk shows.
+/// Receives what a walk shows.
 pub trait CacheSink {
-    /// Some leaves of an inode, in rising order of index. More may follow. `folios` have the frames
-    /// of their pages, where the walk shows those.
+    /// Receives some leaves of an inode, in ascending order of index; more may follow. `folios` has
+    /// the frames of their pages, if the walk shows those.
     fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf], folios: &Folios<'_>);
 
-    /// The inode has been shown. Not `valid`: it became another one in the meantime, and its leaves
-    /// belong to nobody.
+    /// Ends an inode. If not `valid`, it became another inode in the meantime, and its leaves must
+    /// be discarded.
     fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool);
 }
 
-/// What a walk met and cost.
+/// The results and the cost of a walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct WalkReport {
     /// File system instances.
     pub super_blocks: u64,
-    /// Inodes looked at, with pages or without.
+    /// Inodes visited, with or without pages.
     pub inodes: u64,
     /// Inodes with pages.
     #[serde(rename = "walked_files")]
     pub files: u64,
     /// Pages shown.
     pub pages: u64,
-    /// Nodes of trees given up: they changed under the read again and again.
+    /// Tree nodes skipped because they kept changing during the read.
     pub unreadable: u64,
-    /// Times that the inode at hand went away, and the walk went on from one passed before.
+    /// Times the current inode went away, and the walk continued from one passed earlier.
     pub steps_back: u64,
-    /// Times that a list of inodes was entered again, because the place in it was gone.
+    /// Times a list of inodes was restarted because the place in it was gone.
     pub restarts: u64,
-    /// File system instances not walked to their end: unmounted, or changing faster than read.
+    /// File system instances not walked to the end: unmounted, or changing faster than they were
+    /// read.
     pub incomplete: u64,
     /// CPU time, ns.
     #[serde(rename = "walk_cpu_ns")]

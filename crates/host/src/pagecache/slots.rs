@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the pages of files lie in one age map: every file has a range of page numbers of its own.
+//! Assigns the pages of files to one age map: every file has its own range of page numbers.
 //!
-//! Files of less than a table (2 MiB) share tables with others of their size class, so that a
-//! million files of one page cost two thousand tables. Larger ones have so much room that they
+//! Files smaller than a table (2 MiB) share tables with others of their size class, so that a
+//! million files of one page cost two thousand tables. Larger files get so much room that they
 //! never move.
 
 use agewise_policy::table::PAGES_PER_TABLE;
 
 const TABLE: u64 = PAGES_PER_TABLE as u64;
-/// Log2 of the pages of a table.
+/// Log2 of the pages in a table.
 const TABLE_CLASS: u8 = TABLE.trailing_zeros() as u8;
-/// Log2 of the pages that a large file gets at least: 2 TiB.
+/// Log2 of the minimum number of pages reserved for a large file: 2 TiB.
 const LARGE_CLASS: u8 = 29;
-/// Page numbers, at most: an age map counts tables by u64.
+/// Limit of page numbers: an age map counts tables by u64.
 const END: u64 = 1 << 63;
 
 /// The range of one file: 2^`class` pages from `first`.
@@ -24,7 +24,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// How many pages it holds.
+    /// Number of pages in the slot.
     pub fn pages(&self) -> u64 {
         1 << self.class
     }
@@ -35,17 +35,17 @@ impl Slot {
     }
 }
 
-/// What is given out, and what has come back.
+/// Slots handed out and returned.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     /// First pages of free slots, by class.
     free: Vec<Vec<u64>>,
-    /// Nothing at or behind it has been given out.
+    /// No page number from here on has been handed out.
     next: u64,
 }
 
 impl Slots {
-    /// A slot for a file of this many pages; none when page numbers have run out.
+    /// Takes a slot for a file of this many pages; `None` if page numbers have run out.
     pub fn take(&mut self, pages: u64) -> Option<Slot> {
         let class = class_of(pages)?;
         self.free.resize_with(64, Vec::new);
@@ -55,13 +55,13 @@ impl Slots {
         let size = (1u64 << class).max(TABLE);
         let first = self.next;
         self.next = first.checked_add(size).filter(|next| *next <= END)?;
-        // What is left of a table is for the next ones of the class.
+        // The rest of the table goes to later files of the class.
         let others = (1..size >> class).rev().map(|at| first + (at << class));
         self.free[usize::from(class)].extend(others);
         Some(Slot { first, class })
     }
 
-    /// Takes a slot back. Its pages must have left the age map.
+    /// Returns a slot. Its pages must have left the age map.
     pub fn give_back(&mut self, slot: Slot) {
         self.free[usize::from(slot.class)].push(slot.first);
     }
@@ -98,7 +98,7 @@ mod tests {
                 let pages = pages % (1 << 40);
                 let Some(slot) = slots.take(pages) else { continue };
                 prop_assert!(slot.holds(pages) && slot.holds(1));
-                // A small file lies in one table.
+                // A small file lies within one table.
                 let last = slot.first + slot.pages() - 1;
                 prop_assert!(slot.pages() >= TABLE || slot.first / TABLE == last / TABLE);
                 prop_assert!(slot.first % slot.pages().min(TABLE) == 0);
@@ -117,7 +117,7 @@ mod tests {
         let mut slots = Slots::default();
         (0..1_000_000).for_each(|_| assert!(slots.take(1).is_some()));
         assert!(slots.next <= 1_000_448);
-        // More than there are page numbers is refused, not wrapped around.
+        // A file with more pages than there are page numbers is refused; nothing wraps around.
         assert!(Slots::default().take(u64::MAX).is_none());
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel itself says of the cached pages of one file: `cachestat(2)`.
+//! The kernel's own count of the cached pages of one file: `cachestat(2)`.
 
 use std::io;
 use std::ops::Range;
@@ -7,21 +7,21 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use crate::access::PAGE_BYTES;
 
-/// Of all architectures alike, and not in `libc` yet.
+/// The same on all architectures, and not in `libc` yet.
 const CACHESTAT: libc::c_long = 451;
 
-/// Pages of a range of a file.
+/// Pages in a range of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheStat {
-    /// In the cache.
+    /// Present in the cache.
     pub pages: u64,
     /// Of these, dirty.
     pub dirty_pages: u64,
-    /// Of these, being written back.
+    /// Of these, under writeback.
     pub writeback_pages: u64,
 }
 
-/// Asks for some pages of an open file; an empty range means the whole file.
+/// Counts pages of an open file. An empty range means the whole file.
 ///
 /// # Errors
 /// `ENOSYS` before Linux 6.5, `EOPNOTSUPP` for files without a page cache.
@@ -35,7 +35,7 @@ pub fn cachestat(file: impl AsFd, pages: Range<u64>) -> io::Result<CacheStat> {
     ];
     let mut stat = [0u64; 5];
     let fd = file.as_fd().as_raw_fd();
-    // SAFETY: both are of the sizes that the call knows (two and five words), and outlive it.
+    // SAFETY: both have the sizes the call expects (two and five words), and outlive it.
     let result = unsafe { libc::syscall(CACHESTAT, fd, range.as_ptr(), stat.as_mut_ptr(), 0) };
     match result {
         0 => Ok(CacheStat {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files of our own to try the page cache with.
+//! Files of our own for trying out the page cache.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,10 @@ use rustix::fs::{Mode, OFlags, fstatfs, open};
 
 use super::shown::TMPFS_MAGIC;
 
-/// A file without a name, gone when it is closed, on the file system of a directory.
+/// Creates an unnamed file in the file system of a directory. It is gone once closed.
 ///
-/// # Errors
-/// It cannot be made there; [`io::ErrorKind::Unsupported`] where files are memory (tmpfs).
+/// # Errors The file cannot be created there; [`io::ErrorKind::Unsupported`] if files there are
+/// memory (tmpfs).
 pub(super) fn unnamed(dir: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = File::from(open(dir, flags, Mode::RUSR | Mode::WUSR)?);

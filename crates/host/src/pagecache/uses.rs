@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages of files were used since a simulation was last shown them.
+//! Records which file pages were used since they were last shown to a simulation.
 //!
-//! Walks of the page cache are expensive and rare. Accesses between two walks are noted anyway, so
-//! a simulation that depends on the order of uses asks for them far more often than for what is in
-//! the cache.
+//! Walks of the page cache are expensive and rare. Accesses between two walks are recorded anyway,
+//! so a simulation that depends on the order of uses fetches them far more often than the contents
+//! of the cache.
 
 use std::collections::HashMap;
 
@@ -11,13 +11,13 @@ use agewise_policy::table::PageSet;
 
 use super::accessed::{Accesses, Block};
 
-/// Pages used, by block.
+/// Used pages, by block.
 pub type Uses = HashMap<Block, PageSet>;
 
-/// Blocks kept, at most: 80 bytes each. With more, nobody is asking any more.
+/// Most blocks kept, at 80 bytes each. If there are more, nobody fetches them any more.
 const BLOCKS_MAX: usize = 1 << 18;
 
-/// Uses that were not shown yet. Kept once they have been asked for, until they are too many.
+/// Uses not shown yet. Recorded once somebody has asked for them, until there are too many.
 #[derive(Default)]
 pub(super) struct Unshown {
     is_kept: bool,
@@ -25,7 +25,7 @@ pub(super) struct Unshown {
 }
 
 impl Unshown {
-    /// Adds accesses by descriptors.
+    /// Adds accesses through file descriptors.
     pub fn add(&mut self, accesses: &Accesses) {
         self.add_blocks(&accesses.blocks);
     }
@@ -42,13 +42,13 @@ impl Unshown {
         }
     }
 
-    /// What was used since the last call; the first one only begins.
+    /// Returns the uses since the last call; the first call only starts recording.
     pub fn take(&mut self) -> Uses {
         self.is_kept = true;
         std::mem::take(&mut self.blocks)
     }
 
-    /// Bytes of memory taken.
+    /// Bytes of memory used.
     pub fn memory_bytes(&self) -> usize {
         self.blocks.capacity() * (size_of::<(Block, PageSet)>() + 1)
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The walk: super blocks, their inodes, and the trees of their pages, by a BPF program that is
-//! bounded in each call and goes on where it stopped.
+//! The walk: super blocks, their inodes, and the trees of their pages, read by a BPF program that
+//! does a bounded amount of work per call and continues where it stopped.
 
 use std::ffi::OsString;
 use std::fs::File as OpenFile;
@@ -22,21 +22,21 @@ use crate::access::{AccessError, check_page_size};
 use crate::bpf::{self, Mapping, run_syscall};
 use crate::clock::thread_cpu_ns;
 
-/// `make bpf` builds it, `make bpf-check` proves that it matches its source.
+/// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/cachewalk.bpf.o");
 
-/// Shown by one call at most: 64 bytes each, and 512 more where frames are wanted.
+/// Most leaves per call: 64 bytes each, and 512 more if frames are wanted.
 const LEAVES: usize = 4096;
-/// Inodes with pages shown by one call at most: 48 bytes each.
+/// Most inodes with pages per call: 48 bytes each.
 const FILES: usize = 2048;
-/// Inodes looked at by one call at most: some milliseconds.
+/// Most inodes visited per call: takes a few milliseconds.
 const VISITS: u32 = 16 << 10;
-/// Super blocks shown by one call at most: 72 bytes each.
+/// Most super blocks per call: 72 bytes each.
 const SUPERS: usize = 1024;
 
-/// The walker of the page cache, loaded.
+/// The loaded page-cache walker.
 pub struct CacheWalk {
-    // Field order: the mappings go before the object that owns the maps.
+    // Field order: the mappings are dropped before the object that owns the maps.
     ctl: Mapping<Ctl>,
     supers: Mapping<Super>,
     files: Mapping<File>,
@@ -47,11 +47,11 @@ pub struct CacheWalk {
     walk_inodes: RawFd,
     name_inode: RawFd,
     folio_of: RawFd,
-    /// Known where they are wanted.
+    /// Known if frames are wanted.
     frames: Option<Frames>,
-    /// As they were listed last.
+    /// The super blocks of the last listing.
     known_supers: Vec<Arc<SuperBlock>>,
-    /// Any file: where the list of super blocks is entered.
+    /// Any open file: the entry point to the list of super blocks.
     anchor: OpenFile,
     /// Owns the programs and maps.
     _object: Object,
@@ -66,10 +66,10 @@ impl CacheWalk {
         Self::open_with(false)
     }
 
-    /// The same, and shows the frames of pages.
+    /// Like [`open`](Self::open), and also shows the frames of pages.
     ///
-    /// # Errors
-    /// As [`open`](Self::open); frames are hidden from us, or cannot be determined.
+    /// # Errors As [`open`](Self::open); also if frames are hidden from this process or cannot be
+    /// derived.
     pub fn with_frames() -> Result<Self, AccessError> {
         let mut walk = Self::open_with(true)?;
         walk.frames = Some(walk.find_frames()?);
@@ -132,7 +132,7 @@ impl CacheWalk {
         Ok(self.ctl.read(0))
     }
 
-    /// Finds out how frames follow from folios, by two pages of our own.
+    /// Finds out how to derive frames from folios, with two pages of our own.
     fn find_frames(&mut self) -> Result<Frames, AccessError> {
         let mut found = Vec::new();
         for _ in 0..2 {
@@ -158,10 +158,9 @@ impl CacheWalk {
         }
     }
 
-    /// The file systems there are, mounted or internal.
+    /// Lists the existing file systems, mounted or internal.
     ///
-    /// # Errors
-    /// The program does not run, or the list is inconsistent.
+    /// # Errors The program cannot run, or the list is inconsistent.
     pub fn super_blocks(&mut self) -> Result<Vec<Arc<SuperBlock>>, AccessError> {
         let mut listed = SuperList::default();
         let mut ctl = Ctl {
@@ -179,10 +178,9 @@ impl CacheWalk {
         }
     }
 
-    /// Shows all of the page cache once: what `wanted` says yes to.
+    /// Shows the whole page cache once, for file systems for which `wanted` returns true.
     ///
-    /// # Errors
-    /// The program does not run. File systems that go away in the meantime are not an error.
+    /// # Errors The program cannot run. File systems that go away in the meantime are not an error.
     pub fn walk(
         &mut self,
         wanted: &dyn Fn(&SuperBlock) -> bool,
@@ -200,10 +198,9 @@ impl CacheWalk {
         Ok(report)
     }
 
-    /// Shows the pages of one inode, by its kernel address: nothing if there is none any more.
+    /// Shows the pages of one inode, given by kernel address. Shows nothing if it no longer exists.
     ///
-    /// # Errors
-    /// The program does not run.
+    /// # Errors The program cannot run.
     pub fn walk_inode(
         &mut self,
         address: u64,
@@ -221,8 +218,8 @@ impl CacheWalk {
                 return Ok(());
             };
             self.show(&on, &ctl, &mut progress, sink, &mut WalkReport::default());
-            // No other is visited: what fills the output is this one, and if there is nothing it is
-            // gone.
+            // No other inode is visited: if the output is full it is from this one, and if it is
+            // empty the inode is gone.
             if ctl.rc != RC_FULL || ctl.page == SHOWN || ctl.n_files == 0 {
                 progress.close(&on, sink);
                 return Ok(());
@@ -239,12 +236,11 @@ impl CacheWalk {
         Ok(self.known_supers.iter().find(is_it).cloned())
     }
 
-    /// The path of an inode below the root of its file system, by one of its directory entries in
-    /// memory; none where it has none, or more than 64 directories above it. It may have been
-    /// renamed since: look before it is used.
+    /// The path of an inode below the root of its file system, from one of its directory entries in
+    /// memory. `None` if it has none, or is more than 64 directories deep. It may have been renamed
+    /// since, so check it before use.
     ///
-    /// # Errors
-    /// The program does not run.
+    /// # Errors The program cannot run.
     pub fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
         let ctl = Ctl {
             super_block: on.address,
@@ -265,7 +261,7 @@ impl CacheWalk {
         Ok(Some(OsString::from_vec(path).into()))
     }
 
-    /// Hands on what a call left in its output.
+    /// Passes the output of a call on to the sink.
     fn show(
         &self,
         on: &Arc<SuperBlock>,

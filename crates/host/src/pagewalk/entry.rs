@@ -1,74 +1,77 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one page-table entry says, by the bits of each architecture ([`x86_64`], [`aarch64`]).
+//! Decodes a page-table entry, by the bits of each architecture ([`x86_64`], [`aarch64`]).
 //!
-//! Present to the kernel is more than present to the MMU: a PROT_NONE page (or one marked for NUMA
-//! balancing) is hidden from the MMU, still holds memory, and keeps the accessed bit it had.
+//! Present to the kernel covers more than present to the MMU: a PROT_NONE page (or one marked for
+//! NUMA balancing) is hidden from the MMU, but still uses memory and keeps its accessed bit.
 //!
-//! An entry that is not present and not zero is, by its swap type:
-//! - below 23: a page on swap device `type`. Every kernel configuration leaves at least 23 types
-//!   to devices (32, less 1 for markers, 1 hwpoison, 3 migration, 4 device-private memory).
-//! - 31: a marker (userfaultfd write protection or poison, or a guard page: which of these is not
-//!   told apart here). Holds no memory.
-//! - otherwise: migration (the page is resident, on its way), hwpoison, device-private; or swap
+//! An entry that is neither present nor zero has a swap type:
+//! - below 23: a page on swap device `type`. Every kernel configuration leaves at least 23 types to
+//!   devices (32, minus 1 for markers, 1 hwpoison, 3 migration, 4 device-private memory).
+//! - 31: a marker (userfaultfd write protection or poison, or a guard page; not distinguished
+//!   here). Uses no memory.
+//! - otherwise: migration (the page is resident but moving), hwpoison, device-private; or swap
 //!   device 23 and up on a kernel built without some of those. Not distinguished: all count as
-//!   "other", their age unknown for this scan.
+//!   "other", with unknown age for this scan.
 //!
-//! Not visible at all in page tables: swapped-out shared memory (the entry is simply empty), and
-//! pages in the swap cache or page cache that no process maps.
+//! Page tables do not show swapped-out shared memory (the entry is simply empty), nor pages in the
+//! swap cache or page cache that no process maps.
 
 use super::layout::Ctl;
 
 pub mod aarch64;
 pub mod x86_64;
 
-/// Present to the MMU, on every architecture here.
+/// Present to the MMU, on every architecture supported here.
 pub const PRESENT: u64 = 1;
 
 const FIRST_SPECIAL_TYPE: u64 = 23;
 const TYPES: u64 = 32;
 
-/// What the bits of an entry mean.
+/// The meaning of the bits of an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Bits {
-    /// A page is present to the kernel where any of these is set.
+    /// A page is present to the kernel if any of these is set.
     pub mapped: u64,
-    /// The same of a leaf above the last level, which is hidden from the MMU for a moment while it
+    /// The same for a leaf above the last level, which is hidden from the MMU for a moment while it
     /// is split or migrated (`pmd_mkinvalid`).
     pub leaf_mapped: u64,
-    /// No memory management for this page: zero page, vdso, device memory.
+    /// The kernel does not manage this page's memory: zero page, vdso, device memory.
     pub special: u64,
     /// Accessed since the bit was last cleared.
     pub accessed: u64,
-    /// Written since it was last cleaned: any of these.
+    /// Written since it was last cleaned, if any of these is set.
     pub dirty: u64,
-    /// Written, too, where this is set and [`read_only`](Self::read_only) is not; 0: means nothing.
+    /// If this is set and [`read_only`](Self::read_only) is not, the page was written, too. 0: no
+    /// such bit.
     pub writable: u64,
-    /// The MMU clears it when it writes for the first time.
+    /// The MMU clears it on the first write.
     pub read_only: u64,
-    /// One of 16 neighbours that share an accessed bit: the MMU sets any of theirs. 0: no such bit.
+    /// One of 16 adjacent entries that share an accessed bit: the MMU may set it in any of them. 0:
+    /// no such bit.
     pub contiguous: u64,
     /// Set in every entry of a process that is present to the MMU and not special.
     pub required: u64,
     /// Bits that neither the architecture nor Linux uses in such an entry.
     pub unused: u64,
-    /// The frame's address, as wide as the architecture allows.
+    /// The address of the frame, as wide as the architecture allows.
     pub address: u64,
-    /// The frame is stored inverted where the entry is not present to the MMU.
+    /// Whether the frame is stored inverted if the entry is not present to the MMU.
     pub inverts: bool,
-    /// The lowest of five bits that are the swap type.
+    /// Position of the lowest of the five swap-type bits.
     pub swap_type_shift: u32,
-    /// The lowest of fifty bits that are the slot.
+    /// Position of the lowest of the fifty slot bits.
     pub swap_slot_shift: u32,
-    /// Masked with the first, a pointer to a lower table is the second.
+    /// (mask, value): an entry masked with the first equals the second if it points to a lower
+    /// table.
     pub table: (u64, u64),
-    /// Set in every such pointer of a process.
+    /// Set in every pointer to a lower table of a process.
     pub pointer: u64,
-    /// Set by the MMU in such a pointer at any time.
+    /// The MMU may set it in such a pointer at any time.
     pub pointer_mmu: u64,
 }
 
-/// The meanings known for this architecture. If there are several, the kernel decides which
-/// applies, and a page of agewise's own reveals it.
+/// The bit meanings known for this architecture. If there are several, the kernel version decides,
+/// and a test with one of agewise's own pages finds out which applies.
 pub(super) fn known_here() -> &'static [&'static Bits] {
     match std::env::consts::ARCH {
         "x86_64" => &[&x86_64::BITS],
@@ -77,7 +80,7 @@ pub(super) fn known_here() -> &'static [&'static Bits] {
     }
 }
 
-/// What an entry says of its page, or of the pages of its leaf.
+/// The state of the page, or of the pages of the leaf, that an entry maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub present: bool,
@@ -91,27 +94,27 @@ pub(super) struct Said {
 /// A page's place on a swap device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SwapEntry {
-    /// The kernel's number of the device (its order in `/proc/swaps`, holes aside).
+    /// The kernel's number of the device (its position in `/proc/swaps`, ignoring gaps).
     pub device: u8,
-    /// The page's slot there.
+    /// The slot of the page on that device.
     pub slot: u64,
 }
 
-/// How entries of this machine are to be read.
+/// How to read page-table entries of this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryFormat {
-    /// What their bits mean.
+    /// The meaning of the bits.
     pub bits: &'static Bits,
-    /// Bits of an entry that are the frame's address here: bounded by the physical address width,
-    /// without the memory-encryption bit of AMD SME and SEV.
+    /// Address bits of an entry on this machine: limited to the physical address width, without the
+    /// memory-encryption bit of AMD SME and SEV.
     pub address_mask: u64,
-    /// No frame that the kernel manages starts at this address or above.
+    /// No frame managed by the kernel starts at or above this address.
     pub address_end: u64,
 }
 
 impl EntryFormat {
     /// Bits that must be zero in an entry that is present to the MMU and not special. Frames are
-    /// bounded by the next power of two after the end of memory, so that one mask suffices.
+    /// limited to the next power of two after the end of memory, so that one mask suffices.
     pub fn reserved(&self, encryption_mask: u64) -> u64 {
         let bits = self.bits;
         let beyond = !(self.address_end.max(1).next_power_of_two() - 1);
@@ -120,18 +123,18 @@ impl EntryFormat {
             | (beyond & self.address_mask)
     }
 
-    /// Frame number of a last-level entry that is present to the kernel.
+    /// The frame number in a last-level entry that is present to the kernel.
     pub fn pfn(&self, entry: u64) -> Option<u64> {
         (entry & self.bits.mapped != 0).then(|| self.frame(entry))
     }
 
-    /// The same for a leaf above the last level (the frame at its beginning; its lowest address bit
-    /// is an attribute, so take the frame as aligned).
+    /// The same for a leaf above the last level: its first frame. The lowest address bit is an
+    /// attribute there, so treat the frame as aligned.
     pub fn leaf_pfn(&self, entry: u64) -> Option<u64> {
         (entry & self.bits.leaf_mapped != 0).then(|| self.frame(entry))
     }
 
-    /// First frame of a 2 MiB leaf; 0 if there is none.
+    /// The first frame of a 2 MiB leaf; 0 if there is none.
     pub fn huge_pfn(&self, entry: u64) -> u64 {
         self.leaf_pfn(entry).unwrap_or(0) & !0x1ff
     }
@@ -142,7 +145,7 @@ impl EntryFormat {
         (stored & self.address_mask) >> 12
     }
 
-    /// Swap device and slot of an entry that is on one.
+    /// The swap device and slot of an entry that is on one.
     pub fn swap_entry(&self, entry: u64) -> Option<SwapEntry> {
         let bits = self.bits;
         let stored = if bits.inverts { !entry } else { entry };
@@ -154,7 +157,7 @@ impl EntryFormat {
 }
 
 impl Bits {
-    /// What the walk has to know of them.
+    /// The parameters that the walk needs.
     pub(super) fn ctl(&self) -> Ctl {
         Ctl {
             type_mask: self.table.0,
@@ -169,7 +172,7 @@ impl Bits {
         entry >> self.swap_type_shift & (TYPES - 1)
     }
 
-    /// Of an entry that is present where any of the bits `mapped` is set.
+    /// Decodes an entry that is present if any of the bits `mapped` is set.
     #[inline]
     pub(super) fn said(&self, entry: u64, mapped: u64) -> Said {
         let is_mapped = entry & mapped != 0;
@@ -186,7 +189,7 @@ impl Bits {
         }
     }
 
-    /// An entry that no page table of a process holds; `reserved` must be zero.
+    /// Whether an entry cannot be in a page table of a process; `reserved` bits must be zero.
     #[inline]
     pub(super) fn is_bad(&self, entry: u64, reserved: u64) -> bool {
         entry & PRESENT != 0

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a raw last-level table to bitmaps: 512 entries at a time, with the widest vectors the CPU
-//! has. The portable version is the definition; the others must agree with it (checked by a test).
+//! Turns a raw last-level table into bitmaps: 512 entries at a time, with the widest vectors the
+//! CPU supports. The portable version is the definition; the others must agree with it (checked by
+//! a test).
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
@@ -15,7 +16,7 @@ use super::entry::{
 
 type Raw = [u64; PAGES_PER_TABLE];
 
-/// What a table says.
+/// The states of the pages in a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extract {
     /// Pages by state.
@@ -42,7 +43,8 @@ enum Width {
 }
 
 impl Extractor {
-    /// For tables of this machine. `encryption_mask`: the bit AMD SME or SEV sets in addresses.
+    /// For tables of this machine. `encryption_mask` is the bit that AMD SME or SEV sets in
+    /// addresses.
     pub fn new(format: EntryFormat, encryption_mask: u64) -> Self {
         Extractor {
             bits: format.bits,
@@ -51,7 +53,7 @@ impl Extractor {
         }
     }
 
-    /// The same without vector instructions.
+    /// Like [`new`](Self::new), without vector instructions.
     pub fn portable(format: EntryFormat, encryption_mask: u64) -> Self {
         Extractor {
             width: Width::Portable,
@@ -59,15 +61,15 @@ impl Extractor {
         }
     }
 
-    /// Writes the bitmaps of `table` to `out`. False, and `out` means nothing, when it holds what
-    /// no page table of a process can hold: an entry present to the MMU that user space may not
-    /// access, or with reserved bits set, a frame far behind the end of memory among them (special
-    /// entries aside: they may be anything). Such a table was freed and used for something else
-    /// while it was read.
+    /// Writes the bitmaps of `table` to `out`. Returns false, with undefined `out`, if the table
+    /// contains an entry that no page table of a process can have: one that is present to the MMU
+    /// but not accessible to user space, or has reserved bits set, including a frame far past the
+    /// end of memory (except for special entries, which may be anything). Such a table was freed
+    /// and reused while it was read.
     pub fn extract(&self, table: &Raw, out: &mut Extract) -> bool {
         match self.width {
             Width::Portable => self.extract_portable(table, out),
-            // SAFETY: `Width::best` chose this only where the CPU has it.
+            // SAFETY: `Width::best` chooses this only if the CPU supports it.
             #[cfg(target_arch = "x86_64")]
             Width::Avx2 => unsafe { self.extract_avx2(table, out) },
             // SAFETY: as above.
@@ -110,7 +112,7 @@ impl Extractor {
         let mut seen_or = _mm512_setzero_si512();
         let mut seen_and = word(u64::MAX);
         for (index, word_entries) in table.chunks_exact(64).enumerate() {
-            // SAFETY: eight u64 are readable at each; the loads need no alignment.
+            // SAFETY: each slice has eight readable u64s; the loads need no alignment.
             let load = |entries: &[u64]| unsafe { _mm512_loadu_si512(entries.as_ptr().cast()) };
             let mut bits = [0u64; 5];
             let (mut any, mut all) = (_mm512_setzero_si512(), word(u64::MAX));
@@ -123,7 +125,7 @@ impl Extractor {
             }
             let every_present = _mm512_test_epi64_mask(all, present_bit) == 0xff;
             if every_present && _mm512_test_epi64_mask(any, special) == 0 {
-                // The usual case: 64 pages.
+                // The usual case: 64 present pages.
                 bits[0] = u64::MAX;
                 seen_or = _mm512_or_si512(seen_or, any);
                 seen_and = _mm512_and_si512(seen_and, all);
@@ -164,7 +166,7 @@ impl Extractor {
     fn extract_avx2(&self, table: &Raw, out: &mut Extract) -> bool {
         use std::arch::x86_64::*;
         let word = |value: u64| _mm256_set1_epi64x(value as i64);
-        // A bit becomes a mask by moving it to the sign.
+        // A bit becomes a mask by shifting it to the sign bit.
         let sign = |v: __m256i| _mm256_movemask_pd(_mm256_castsi256_pd(v)) as u64;
         let zero = _mm256_setzero_si256();
         let checked_bits = word(PRESENT | SPECIAL);
@@ -174,7 +176,7 @@ impl Extractor {
         for (index, word_entries) in table.chunks_exact(64).enumerate() {
             let mut bits = [0u64; 5];
             for (lane, entries) in word_entries.chunks_exact(4).enumerate() {
-                // SAFETY: four u64 are readable at `entries`; the load needs no alignment.
+                // SAFETY: `entries` has four readable u64s; the load needs no alignment.
                 let e = unsafe { _mm256_loadu_si256(entries.as_ptr().cast()) };
                 if _mm256_testz_si256(e, e) == 1 {
                     continue;
@@ -204,7 +206,7 @@ impl Extractor {
             out.put(index, bits);
         }
         let mut lanes = [0u64; 8];
-        // SAFETY: twice four u64 are writable in `lanes`.
+        // SAFETY: `lanes` has room for twice four u64s.
         unsafe {
             _mm256_storeu_si256(lanes.as_mut_ptr().cast(), seen_or);
             _mm256_storeu_si256(lanes.as_mut_ptr().add(4).cast(), seen_and);
@@ -215,7 +217,7 @@ impl Extractor {
     }
 }
 
-/// All 16 of each group of 16 in which any is set.
+/// Sets all bits of each group of 16 in which any is set.
 fn neighbours(bits: u64) -> u64 {
     (0..64)
         .step_by(16)
@@ -224,7 +226,7 @@ fn neighbours(bits: u64) -> u64 {
 }
 
 impl Extract {
-    /// What it says of these pages alone.
+    /// The part of it for these pages.
     pub(super) fn within(&self, pages: &PageSet) -> Extract {
         Extract {
             bits: self.bits.within(pages),
@@ -243,7 +245,7 @@ impl Extract {
 }
 
 impl Width {
-    /// Vectors know one meaning of bits.
+    /// The vector code supports only one meaning of the bits.
     fn best(bits: &'static Bits) -> Self {
         #[cfg(target_arch = "x86_64")]
         if *bits == X86_64 {
@@ -293,7 +295,7 @@ mod tests {
     }
 
     fn extract(extractor: &Extractor, table: &Raw) -> Option<Extract> {
-        // What was there before must not show.
+        // Previous content of `out` must not remain.
         let full = PageSet::ALL;
         let mut out = Extract {
             bits: TableBits {
@@ -368,7 +370,7 @@ mod tests {
             frame | PRESENT,                  // not for user space
             frame | PRESENT | USER | 1 << 53, // unused bit
             1 << 47 | PRESENT | USER,         // wider than the machine's addresses
-            1 << 36 | PRESENT | USER,         // behind the end of memory
+            1 << 36 | PRESENT | USER,         // past the end of memory
         ] {
             for place in [0, 77, 511] {
                 let mut table = [0u64; PAGES_PER_TABLE];
@@ -383,7 +385,7 @@ mod tests {
                 }
             }
         }
-        // The same frame is fine for device memory, which the kernel marks special.
+        // The same frame is valid for device memory, which the kernel marks special.
         let mut table = [0u64; PAGES_PER_TABLE];
         table[3] = 1 << 36 | PRESENT | USER | SPECIAL;
         for extractor in widths() {

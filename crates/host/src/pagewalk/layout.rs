@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the BPF program and this side exchange: the mirror of `bpf/layout.h`.
+//! Data exchanged with the BPF program: the mirror of `bpf/layout.h`.
 
 use agewise_policy::table::PAGES_PER_TABLE;
 
-/// Most ranges one call takes.
+/// Most ranges per call.
 pub const MAX_RANGES: usize = 1024;
 
-/// A last-level table follows in the next slot.
+/// A last-level table, which is in the given slot.
 pub const KIND_TABLE: u32 = 0;
 /// A 2 MiB leaf, or a huge entry in migration.
 pub const KIND_PMD: u32 = 1;
@@ -14,49 +14,49 @@ pub const KIND_PMD: u32 = 1;
 pub const KIND_PUD: u32 = 2;
 /// 2 MiB whose table could not be read or was inconsistent.
 pub const KIND_BAD_TABLE: u32 = 3;
-/// Up to 1 GiB, the same one level up.
+/// Up to 1 GiB whose table, one level up, could not be read or was inconsistent.
 pub const KIND_BAD_PMDS: u32 = 4;
 
-/// All ranges walked.
+/// All ranges were walked.
 pub const RC_DONE: u32 = 0;
-/// Output full: call again.
+/// The output is full: call again.
 pub const RC_FULL: u32 = 1;
 /// No such task.
 pub const RC_NO_TASK: u32 = 2;
 /// The task has no address space.
 pub const RC_NO_MM: u32 = 3;
-/// A kernel thread.
+/// The task is a kernel thread.
 pub const RC_KTHREAD: u32 = 4;
 /// The address space was replaced during the call.
 pub const RC_CHANGED: u32 = 5;
-/// The id names another process.
+/// The task id belongs to another process.
 pub const RC_OTHER_TASK: u32 = 6;
 
-/// Addresses to walk.
+/// A range of addresses to walk.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Range {
     /// First byte.
     pub start: u64,
-    /// Behind the last byte.
+    /// One past the last byte.
     pub end: u64,
 }
 
-/// One thing found.
+/// One finding of the walk.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Address from which on it applies.
+    /// First address it applies to.
     pub va: u64,
     /// The raw entry.
     pub entry: u64,
     /// `KIND_*`.
     pub kind: u32,
-    /// Table slot, for `KIND_TABLE`.
+    /// Table slot, if the kind is `KIND_TABLE`.
     pub slot: u32,
 }
 
-/// A raw table.
+/// A raw page table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Table {

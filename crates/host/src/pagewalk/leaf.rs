@@ -6,7 +6,7 @@ use agewise_policy::table::{PageSet, TableBits};
 use super::entry::Bits;
 use super::extract::Extract;
 
-/// What a leaf above the last level says of the 512 pages of one sight.
+/// The state of the 512 pages of one sight under a leaf above the last level.
 pub(super) fn leaf_bits(bits: &Bits, entry: u64) -> &'static Extract {
     let said = bits.said(entry, bits.leaf_mapped);
     if said.present {
@@ -15,7 +15,7 @@ pub(super) fn leaf_bits(bits: &Bits, entry: u64) -> &'static Extract {
     &LEAVES[usize::from(said.swapped || said.other)]
 }
 
-/// What a leaf may say: nothing, another thing; then present: idle, young, dirty, young and dirty.
+/// The possible states: nothing, other; then present: idle, young, dirty, young and dirty.
 static LEAVES: [Extract; 6] = {
     const NONE: PageSet = PageSet::NONE;
     const ALL: PageSet = PageSet::ALL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this machine's page tables look like: address width, memory encryption, where memory ends,
-//! and where the kernel maps it. Nothing is assumed: a walk to a page of agewise's own must find
-//! the word that was written there, or the walker is not used.
+//! Finds the properties of this machine's page tables: address width, memory encryption, the end of
+//! memory, and the kernel's direct map. Nothing is assumed: a walk to one of agewise's own pages
+//! must find the word written there, or the walker is not used.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,21 +11,21 @@ use super::layout::{Ctl, KIND_TABLE, RC_DONE, RC_NO_TASK, Range};
 use super::program::Program;
 use crate::access::{AccessError, PAGE_BYTES, TABLE_BYTES, check_page_size};
 
-/// Found and verified facts about the page tables of this machine.
+/// Verified properties of this machine's page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// Kernel virtual address of physical address 0.
     pub direct_map: u64,
-    /// Levels of a page table: 4, or 5 with LA57 and LPA2, or 3 where AArch64 has 39-bit addresses.
+    /// Levels of a page table: 4, 5 with LA57 and LPA2, or 3 on AArch64 with 39-bit addresses.
     pub levels: u32,
-    /// How entries are read.
+    /// How to read entries.
     pub format: EntryFormat,
-    /// The address bit that marks encrypted memory (AMD SME, SEV); 0 without.
+    /// The address bit that marks encrypted memory (AMD SME, SEV); 0 for none.
     pub encryption_mask: u64,
 }
 
 impl Machine {
-    /// What every walk here is given.
+    /// The parameters common to all walks on this machine.
     pub(super) fn ctl(&self) -> Ctl {
         Ctl {
             direct_map: self.direct_map,
@@ -35,7 +35,8 @@ impl Machine {
         }
     }
 
-    /// Whether memory was added since: then what lies behind its old end makes sense after all.
+    /// Whether memory was added since: then addresses past its old end are valid after all. Updates
+    /// the end.
     pub fn has_grown(&mut self) -> bool {
         match memory_end() {
             Ok(end) if end > self.format.address_end => {
@@ -47,10 +48,10 @@ impl Machine {
     }
 }
 
-/// The direct map begins at a multiple of this: of 1 GiB.
+/// The direct map starts at a multiple of 1 GiB.
 const DIRECT_MAP_SHIFT: u32 = 30;
 
-/// A page of agewise's own that contains a word that occurs nowhere else.
+/// One of agewise's own pages, with a word that occurs nowhere else.
 struct MagicPage {
     page: Box<MagicBytes>,
     word: u64,
@@ -78,12 +79,12 @@ impl MagicPage {
         (&raw const *self.page) as u64
     }
 
-    /// Hides it from the MMU, as long as `during` runs.
+    /// Hides it from the MMU while `during` runs.
     fn hidden<T>(&mut self, during: impl FnOnce(&Self) -> T) -> Result<T, AccessError> {
         use rustix::mm::{MprotectFlags, mprotect};
         let at = (&raw mut *self.page).cast();
         let protect = |flags| {
-            // SAFETY: the page belongs to us alone, and nobody looks at it until it is restored.
+            // SAFETY: the page belongs to us alone, and nobody accesses it until it is restored.
             let done = unsafe { mprotect(at, PAGE_BYTES as usize, flags) };
             done.map_err(|error| AccessError::io("mprotect(2)", error.into()))
         };
@@ -94,7 +95,7 @@ impl MagicPage {
     }
 }
 
-/// Whether the walker knows page tables like those of this machine.
+/// Checks that the walker supports page tables like those of this machine.
 ///
 /// # Errors
 /// [`AccessError::Unsupported`] with the reason.
@@ -108,11 +109,11 @@ pub(super) fn check() -> Result<(), AccessError> {
     check_page_size()
 }
 
-/// Learn the machine by means of the loaded program.
+/// Finds the properties of the machine with the loaded program.
 ///
-/// The kernel names neither the frames of our pages nor where it maps memory to those without
-/// `CAP_SYS_ADMIN` and `CAP_SYSLOG`. So each place where the direct map may begin is tried: from
-/// the right one the walk ends at a page with our word in it, and from no other.
+/// Without `CAP_SYS_ADMIN` and `CAP_SYSLOG`, the kernel reveals neither the frames of our pages nor
+/// the address of its direct map. So each possible start of the direct map is tried: only with the
+/// right one does the walk end at a page with our word in it.
 pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
     let known = entry::known_here();
     let Some(bits) = known.first() else {
@@ -129,10 +130,11 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
         address_end,
     };
     let mut magic = MagicPage::new();
-    // The page may be migrated between two walks to it: try again.
+    // The page may be migrated between two walks: retry.
     for _ in 0..8 {
         let first = search(program, 0, 0, magic.word)?;
-        // Its root table lies in the direct map, so this begins no further below.
+        // The root table of this process is in the direct map, so the map starts at most this many
+        // steps below it.
         let steps = (address_end >> DIRECT_MAP_SHIFT) + 2;
         let below = (0..steps).map(|step| first.search_from.wrapping_sub(step << DIRECT_MAP_SHIFT));
         let symbol = Some(first.search_symbol).filter(|at| *at != 0);
@@ -159,13 +161,13 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
     unsupported("a walk to a page of our own did not find what is in it")
 }
 
-/// A place where the direct map may begin, with each number of levels there may be.
+/// A possible start of the direct map, with each possible number of levels.
 fn with_levels(direct_map: u64) -> [(u64, u32); 3] {
     [4, 5, 3].map(|levels| (direct_map, levels))
 }
 
-/// The machine with what its entries mean, where that depends on the kernel: so that a page hidden
-/// from the MMU is still present, at `frame`.
+/// Completes the machine with the meaning of its entry bits, if that depends on the kernel: with
+/// the right one, a page hidden from the MMU is still present at `frame`.
 fn with_bits(
     program: &mut Program,
     machine: Machine,
@@ -192,7 +194,8 @@ fn unsupported<T>(why: impl Into<String>) -> Result<T, AccessError> {
     })
 }
 
-/// Looks for the direct map: where the kernel says it is, then in this many steps of 1 GiB.
+/// Searches for the direct map: first where the kernel's symbol says, then in this many steps of 1
+/// GiB.
 fn search(program: &mut Program, phys: u64, steps: u64, magic: u64) -> Result<Ctl, AccessError> {
     let found = program.search(Ctl {
         tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
@@ -210,7 +213,7 @@ fn search(program: &mut Program, phys: u64, steps: u64, magic: u64) -> Result<Ct
     Ok(found)
 }
 
-/// The frame at which the walk, in its production form, arrives.
+/// The frame at which the walk arrives, run as in production.
 fn walk_to(
     program: &mut Program,
     machine: &Machine,
@@ -248,7 +251,7 @@ struct AddressWidth {
 }
 
 impl AddressWidth {
-    /// CPUID 0x8000_0008 (physical address width) and 0x8000_001f (AMD memory encryption).
+    /// Reads CPUID 0x8000_0008 (physical address width) and 0x8000_001f (AMD memory encryption).
     #[cfg(target_arch = "x86_64")]
     fn read(bits: &Bits) -> Self {
         use std::arch::x86_64::__cpuid;
@@ -273,7 +276,7 @@ impl AddressWidth {
         }
     }
 
-    /// The size of user space is not reported: assume all that an entry has room for.
+    /// The address width is not reported here, so assume all that an entry has room for.
     #[cfg(not(target_arch = "x86_64"))]
     fn read(bits: &Bits) -> Self {
         AddressWidth {
@@ -283,7 +286,7 @@ impl AddressWidth {
     }
 }
 
-/// Behind the last frame that the kernel manages, from the zones of `/proc/zoneinfo`.
+/// One past the last frame managed by the kernel, from the zones of `/proc/zoneinfo`.
 pub(super) fn memory_end() -> Result<u64, AccessError> {
     const PATH: &str = "/proc/zoneinfo";
     let text = fs::read_to_string(PATH).map_err(|error| AccessError::io(PATH, error))?;

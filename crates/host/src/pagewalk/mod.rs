@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The source that reads page tables: page granular, exact, read only, on unmodified kernels.
+//! The access source that reads page tables: page granular, exact, read only, on unmodified
+//! kernels.
 //!
-//! A BPF program copies whole last-level tables out of the kernel; this side turns them into
-//! bitmaps. It takes no lock of the target: the process runs, maps, unmaps and exits as it likes.
-//! What was read is therefore checked: the entry that pointed to a table must still stand after the
-//! copy (the kernel clears it before it frees the table), every entry must be one that a table of a
-//! process can hold, and the process must still have the same address space at the end of the call.
-//! What fails is read again, and then reported as unreadable.
+//! A BPF program copies whole last-level tables out of the kernel, and this module turns them into
+//! bitmaps. It takes no lock of the target, which runs, maps, unmaps and exits freely. So
+//! everything read is checked: the entry that pointed to a table must be unchanged after the copy
+//! (the kernel clears it before it frees the table), every entry must be one that a table of a
+//! process can contain, and the process must still have the same address space at the end of the
+//! call. What fails is read again, and if it fails repeatedly reported as unreadable.
 //!
 //! It sees what is mapped. Page cache that no process maps has no accessed bit and does not appear;
 //! swapped-out shared memory leaves no trace in page tables either.
 //!
-//! x86-64, and AArch64 with pages of 4 KiB. Needs BTF, BPF syscall programs or task iterators
+//! Supports x86-64, and AArch64 with 4 KiB pages. Needs BTF, BPF syscall programs or task iterators
 //! (Linux 5.17), CAP_BPF and CAP_PERFMON.
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
@@ -47,15 +48,14 @@ pub struct PageWalk {
     program: Program,
     machine: Machine,
     extractor: Extractor,
-    /// The ranges given, joined where they share tables: what the program is asked for.
+    /// The given ranges, joined where they share tables, as passed to the program.
     joined: Vec<Range>,
-    /// The tables that the last call copied, as bitmaps, by slot; more slots than tables,
-    /// sometimes.
+    /// The tables copied by the last call, as bitmaps by slot. May have more slots than tables.
     digested: Vec<Digest>,
 }
 
 impl PageWalk {
-    /// Load the walker and verify it against a page of our own.
+    /// Loads the walker and verifies it on a page of our own.
     ///
     /// # Errors
     /// [`AccessError::NoPrivilege`], [`AccessError::Unsupported`] with the reason.
@@ -63,8 +63,8 @@ impl PageWalk {
         Self::open_with(None, Capacity::default())
     }
 
-    /// As [`open`](Self::open), with a given flavour of the program (none: the first this kernel
-    /// takes) and a given size of its maps.
+    /// Like [`open`](Self::open), with a given flavour of the program (`None`: the first that this
+    /// kernel accepts) and given map sizes.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -82,7 +82,7 @@ impl PageWalk {
         })
     }
 
-    /// Which program runs.
+    /// The flavour of the program in use.
     pub fn flavour(&self) -> Flavour {
         self.program.flavour()
     }
@@ -92,13 +92,13 @@ impl PageWalk {
         self.machine.levels
     }
 
-    /// Bytes of memory that the maps shared with the kernel hold.
+    /// Bytes of memory in the maps shared with the kernel.
     pub fn memory_bytes(&self) -> usize {
         self.program.memory_bytes()
     }
 
-    /// One call: walk from `joined[first]` at `va` on. The target's leader may have exited while
-    /// other threads live; `tid` is the thread asked.
+    /// One call: walks from `va` in `joined[first]` on. `tid` is the thread to use, since the
+    /// target's leader may have exited while other threads live.
     fn call(
         &mut self,
         target: &Target,
@@ -118,8 +118,8 @@ impl PageWalk {
         })
     }
 
-    /// Turn the tables of the last call into bitmaps. Apart from [`show`](Self::show), so that the
-    /// time this takes is not mixed up with the time the sink takes.
+    /// Turns the tables of the last call into bitmaps. Separate from [`show`](Self::show), to keep
+    /// this time apart from the sink's.
     fn digest(&mut self, found: &Ctl) {
         let tables = found.n_tables as usize;
         if self.digested.len() < tables {
@@ -135,7 +135,7 @@ impl PageWalk {
         }
     }
 
-    /// Show what was found.
+    /// Shows the findings of the last call to the sink.
     fn show(
         &self,
         found: &Ctl,
@@ -152,7 +152,7 @@ impl PageWalk {
                 continue;
             }
             entries = rest;
-            // An entry speaks for its own range only, however far its slot reaches.
+            // An entry applies only within its own range, even if its slot reaches further.
             while joined.next_if(|range| range.end <= entry.va).is_some() {}
             let end = joined.peek().map_or(entry.va, |range| range.end);
             match entry.kind {
@@ -182,7 +182,7 @@ impl PageWalk {
         }
     }
 
-    /// Several leaves that look alike, whole in the range number `range`.
+    /// Shows several leaves that look alike and lie in range number `range`.
     fn show_leaves(
         &self,
         range: usize,
@@ -319,15 +319,15 @@ impl AccessSource for PageWalk {
     }
 }
 
-/// A table of the last call.
+/// A table of the last call, decoded.
 #[derive(Clone, Debug, Default)]
 struct Digest {
     extract: Extract,
-    /// It can be a page table of a process.
+    /// Whether it can be a page table of a process.
     makes_sense: bool,
 }
 
-/// A sink, what it was shown since the last batch, and when that was read.
+/// A sink, the sights shown since the last batch, and when they were read.
 struct Shown<'a> {
     sink: &'a mut dyn SightSink,
     sights: u32,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loaded BPF object: its memory as seen from here, and how to run it.
+//! The loaded BPF object: its maps as memory, and how to run it.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -11,10 +11,10 @@ use crate::access::AccessError;
 use crate::bpf::{Mapping, run_syscall};
 use crate::complaints;
 
-/// The compiled walker: `make bpf` builds it, `make bpf-check` proves that it matches its source.
+/// The compiled walker: `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/pagewalk.bpf.o");
 
-/// Which of the two entry points runs.
+/// Which of the two entry points is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Flavour {
@@ -24,19 +24,19 @@ pub enum Flavour {
     Iterator,
 }
 
-/// How much is read per call. Memory: 4 KiB a table, 24 bytes an entry.
+/// How much one call reads. Takes 4 KiB of memory per table and 24 bytes per entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
-    /// Last-level tables.
+    /// Most last-level tables.
     pub tables: u32,
-    /// Tables, leaves and unreadable places together.
+    /// Most tables, leaves and unreadable places together.
     pub entries: u32,
 }
 
 impl Default for Capacity {
-    /// 64 MiB of base pages a call. What is accessed between the reading of a table and its
-    /// clearing is lost, and when the watcher is preempted in between, that is long: so little is
-    /// read at a time. A call costs some 6 us, 0.1 ms/GiB.
+    /// 64 MiB of base pages per call. Accesses between the read of a table and its clear are lost,
+    /// and if the observer is preempted in between, that time is long: so one call reads little. A
+    /// call costs about 6 us, 0.1 ms/GiB.
     fn default() -> Self {
         Capacity {
             tables: 32,
@@ -47,7 +47,7 @@ impl Default for Capacity {
 
 /// A loaded walker.
 pub(super) struct Program {
-    // Field order: the mappings go before the object that owns the maps.
+    // Field order: the mappings are dropped before the object that owns the maps.
     ctl: Mapping<Ctl>,
     ranges: Mapping<Range>,
     entries: Mapping<Entry>,
@@ -65,7 +65,7 @@ enum Entrance {
 }
 
 impl Program {
-    /// Load the flavour asked for, or the first of both that this kernel takes.
+    /// Loads the requested flavour, or the first one this kernel accepts.
     pub fn load(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, AccessError> {
         let mut refusals = Vec::new();
         for candidate in [Flavour::Syscall, Flavour::Iterator] {
@@ -148,19 +148,19 @@ impl Program {
         self.flavour
     }
 
-    /// Bytes of memory that the maps hold.
+    /// Bytes of memory in the maps.
     pub fn memory_bytes(&self) -> usize {
         self.ranges.bytes() + self.entries.bytes() + self.tables.bytes() + self.ctl.bytes()
     }
 
-    /// Give the walk its ranges; at most [`MAX_RANGES`].
+    /// Sets the ranges of the walk; at most [`MAX_RANGES`].
     pub fn set_ranges(&mut self, ranges: &[Range]) {
         for (slot, range) in ranges.iter().take(MAX_RANGES).enumerate() {
             self.ranges.write(slot, *range);
         }
     }
 
-    /// Run the walk with `ctl`; what it left in the control block.
+    /// Runs the walk with `ctl`, and returns the control block afterwards.
     pub fn walk(&mut self, ctl: Ctl) -> Result<Ctl, AccessError> {
         self.ctl.write(
             0,
@@ -175,7 +175,7 @@ impl Program {
         Ok(self.ctl.read(0))
     }
 
-    /// Run the search for the direct map.
+    /// Runs the search for the direct map.
     pub fn search(&mut self, ctl: Ctl) -> Result<Ctl, AccessError> {
         self.ctl.write(
             0,
@@ -190,12 +190,12 @@ impl Program {
         Ok(self.ctl.read(0))
     }
 
-    /// What the last walk found, the first `count` of it.
+    /// The first `count` findings of the last walk.
     pub fn entries(&self, count: u32) -> &[Entry] {
         self.entries.slice(count as usize)
     }
 
-    /// A table that the last walk copied.
+    /// A table copied by the last walk.
     pub fn table(&self, slot: u32) -> &Table {
         self.tables.get(slot as usize)
     }
@@ -211,7 +211,8 @@ impl Entrance {
 }
 
 fn run_iterator(fd: RawFd, tid: u32) -> io::Result<()> {
-    // Kernels before 6.1 cannot narrow the iteration to one task; the program checks the id anyway.
+    // Kernels before 6.1 cannot restrict the iteration to one task; the program checks the id
+    // anyway.
     let link = iterator_link(fd, Some(tid)).or_else(|_| iterator_link(fd, None))?;
     // SAFETY: `link` is an iterator link we own.
     let iterator = unsafe { libbpf_sys::bpf_iter_create(link.as_raw_fd()) };
@@ -220,7 +221,7 @@ fn run_iterator(fd: RawFd, tid: u32) -> io::Result<()> {
     }
     // SAFETY: a new descriptor that nobody else owns.
     let iterator = unsafe { OwnedFd::from_raw_fd(iterator) };
-    // The program prints nothing; reading runs it. EAGAIN: too many tasks for one read.
+    // The program prints nothing; reading runs it. EAGAIN means too many tasks for one read.
     let mut sink = [0u8; 64];
     loop {
         match rustix::io::read(&iterator, &mut sink) {
@@ -242,7 +243,7 @@ fn iterator_link(fd: RawFd, tid: Option<u32>) -> io::Result<OwnedFd> {
         opts.iter_info = &mut info;
         opts.iter_info_len = size_of_val(&info) as u32;
     }
-    // SAFETY: `fd` is a program of the object we hold; `opts` and `info` outlive the call.
+    // SAFETY: `fd` is a program of an object we own; `opts` and `info` outlive the call.
     let link = unsafe { libbpf_sys::bpf_link_create(fd, 0, libbpf_sys::BPF_TRACE_ITER, &opts) };
     if link < 0 {
         return Err(io::Error::from_raw_os_error(-link));

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ranges that a scan is asked for, and where in them the walk is.
+//! The ranges of a scan, and the position of the walk in them.
 
 use super::entry::Bits;
 use super::layout::{self, Entry, Range};
 use super::leaf::leaf_bits;
 use crate::access::{AddressRange, TABLE_BYTES};
 
-/// Which of the ranges given an address lies in, moving upwards only.
+/// Finds the ranges that contain addresses, given in ascending order.
 pub(super) struct Cursor<'a> {
     pub ranges: &'a [AddressRange],
     pub at: usize,
 }
 
 impl Cursor<'_> {
-    /// The range in which the 2 MiB from `va` on lie whole.
+    /// The range that contains all of the 2 MiB from `va` on.
     pub fn whole(&mut self, va: u64) -> Option<usize> {
         let is_behind = |range: &AddressRange| range.end <= va;
         while self.ranges.get(self.at).is_some_and(is_behind) {
@@ -26,7 +26,7 @@ impl Cursor<'_> {
         is_whole.then_some(self.at)
     }
 
-    /// Call `show(index, range)` for every range that meets `from..to`.
+    /// Calls `show(index, range)` for every range that overlaps `from..to`.
     pub fn each(&mut self, from: u64, to: u64, mut show: impl FnMut(usize, AddressRange)) {
         while self.at < self.ranges.len() && self.ranges[self.at].end <= from {
             self.at += 1;
@@ -40,7 +40,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Ranges that share a 2 MiB table become one, so that the table is copied once.
+/// Joins ranges that share a 2 MiB table, so that the table is copied once.
 pub(super) fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
     out.clear();
     for range in ranges {
@@ -56,8 +56,8 @@ pub(super) fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
     }
 }
 
-/// How many of `entries`, from the first, are neighbouring 2 MiB leaves that look alike,
-/// whole in one range, and the number of that range. `None` where that is not even two.
+/// Finds adjacent 2 MiB leaves at the start of `entries` that look alike and lie in one range.
+/// Returns the number of that range and of the leaves; `None` if there are fewer than two.
 pub(super) fn leaves_alike(
     bits: &Bits,
     entries: &[Entry],
@@ -84,7 +84,7 @@ pub(super) fn leaves_alike(
     (alike > 1).then_some((range, alike))
 }
 
-/// Behind the last address of the slot of `span` bytes in which `va` lies.
+/// One past the last address of the slot of `span` bytes that contains `va`.
 pub(super) fn slot_end(va: u64, span: u64) -> u64 {
     (va & !(span - 1)).saturating_add(span)
 }

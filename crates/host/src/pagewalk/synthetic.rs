@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The C walk itself, compiled for user space, over synthetic page tables: three to five levels, of
-//! each architecture, leaves of all sizes, garbage, races, and maps of any size, against a naive
-//! model.
+//! Tests the C walk itself, compiled for user space, on synthetic page tables against a naive
+//! model: three to five levels, each architecture, leaves of all sizes, garbage, races, and maps of
+//! any size.
 
 use std::collections::BTreeMap;
 use std::ffi::{CString, c_void};
@@ -40,10 +40,11 @@ struct Library {
     layout: extern "C" fn(u32) -> u64,
 }
 
-/// One walk at a time: the C side has globals.
+/// One walk at a time: the C code has globals.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Compile and load the test build of the walk. Where libbpf could be built a C compiler is there.
+/// Compiles and loads the test build of the walk. A C compiler is available, since libbpf was
+/// built.
 fn library() -> &'static Library {
     static LIBRARY: OnceLock<Library> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -87,14 +88,14 @@ fn library() -> &'static Library {
     })
 }
 
-/// Page tables in a vector: table 0 is unused, table 1 the root.
+/// Page tables in a vector: table 0 is unused, table 1 is the root.
 struct Tables {
     bits: &'static Bits,
     words: Vec<u64>,
     levels: u32,
 }
 
-/// Kinds of tables that there are.
+/// Kinds of page tables.
 const KINDS: [(&Bits, u32); 5] = [
     (&x86_64::BITS, 4),
     (&x86_64::BITS, 5),
@@ -103,17 +104,17 @@ const KINDS: [(&Bits, u32); 5] = [
     (&aarch64::BITS, 5),
 ];
 
-/// An entry that points to a lower table, less the address.
+/// An entry that points to a lower table, without the address.
 fn pointer(bits: &Bits) -> u64 {
     bits.table.1 | bits.pointer
 }
 
-/// One that maps memory itself, less the address.
+/// An entry that maps memory itself, without the address.
 fn leaf(bits: &Bits) -> u64 {
     PRESENT | (bits.table.0 & !bits.table.1) | bits.pointer | bits.accessed
 }
 
-/// Bits of addresses that one level less than the root's covers.
+/// Number of address bits covered by one level below the root.
 fn root_shift(levels: u32) -> u32 {
     12 + 9 * (levels - 1)
 }
@@ -131,7 +132,7 @@ impl Tables {
         (table * 512 + (va >> shift & 511)) as usize
     }
 
-    /// The index of the entry for `va` whose span is `1 << shift`, making tables on the way.
+    /// The index of the entry for `va` with a span of `1 << shift`; creates tables on the way.
     fn entry_at(&mut self, va: u64, shift: u32) -> usize {
         let mut table = 1;
         let mut at = root_shift(self.levels);
@@ -153,7 +154,7 @@ impl Tables {
         self.words[at] = entry;
     }
 
-    /// Walk `ranges` with maps of the given sizes, call after call.
+    /// Walks `ranges` with maps of the given sizes, call after call.
     fn walk(&mut self, ranges: &[Range], capacity: (u32, u32)) -> Walked {
         self.walk_racing(ranges, capacity, (0, 0, 0, 0))
     }
@@ -262,7 +263,7 @@ fn both_sides_mean_the_same_layout() {
     assert_eq!((library().layout)(here.len() as u32), u64::MAX);
 }
 
-/// What is mapped, by slot of 2 MiB (or the first of 1 GiB).
+/// What is mapped at a slot of 2 MiB (or of 1 GiB, by its first slot).
 #[derive(Clone, Copy, Debug)]
 enum Thing {
     Table(u64),
@@ -271,12 +272,12 @@ enum Thing {
     Garbage(u64),
 }
 
-/// The walk does not look at the last level.
+/// Any value: the walk does not look at the last level.
 const PAGE_ENTRY: u64 = 0x67;
 
 fn thing(bits: &'static Bits) -> impl Strategy<Value = Thing> {
     let (leaf, pointer) = (leaf(bits), pointer(bits));
-    // One for the kernel, where pointers say so.
+    // A pointer for the kernel only, if pointers distinguish that.
     let for_kernel = match bits.pointer {
         0 => pointer | 1 << 45,
         _ => 0x2000 | PRESENT,
@@ -296,7 +297,7 @@ fn thing(bits: &'static Bits) -> impl Strategy<Value = Thing> {
     ]
 }
 
-/// Behind the last address of a process.
+/// One past the last address of a process.
 fn top(levels: u32) -> u64 {
     1 << (root_shift(levels) + 8)
 }
@@ -321,7 +322,7 @@ fn slots((bits, levels): (&'static Bits, u32)) -> impl Strategy<Value = Vec<(u64
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
-    /// The walk shows what a naive model says, of every kind, however small the maps.
+    /// The walk shows what a naive model predicts, for every kind and however small the maps are.
     #[test]
     fn shows_what_the_tables_hold(
         (kind, things, cuts) in prop::sample::select(&KINDS[..]).prop_flat_map(|kind| {
@@ -335,7 +336,7 @@ proptest! {
         for &(slot, thing) in &things {
             let va = slot * TABLE_BYTES;
             let giant = va & !(GIB - 1);
-            // What lies under a 1 GiB leaf, or where one would go, is taken.
+            // Skip what would be under a 1 GiB leaf, and leaves that would cover something.
             let taken = model.range(..=va).next_back().is_some_and(|(&at, &(bytes, ..))| va < at + bytes);
             let crowded = model.range(giant..giant + GIB).next().is_some();
             match thing {
@@ -359,7 +360,7 @@ proptest! {
                 }
             }
         }
-        // Ranges that begin near things, rising and disjoint.
+        // Ranges that begin near things, ascending and disjoint.
         let mut starts: Vec<(u64, u64)> = cuts
             .iter()
             .map(|&(pick, page, pages)| (things[pick % things.len()].0 * TABLE_BYTES + page * 4096, pages * 4096))
@@ -404,17 +405,17 @@ fn a_table_that_changes_is_read_again() {
         start: 0,
         end: 4 * TABLE_BYTES,
     }];
-    // While the table is copied its entry comes to point to another: that one is shown.
+    // During the copy, the entry changes to point to another table: that one is shown.
     let got = tables.walk_racing(&ranges, (4, 4), (1, 1, pmd, other));
     assert_eq!(
         got.found,
         [(2 * TABLE_BYTES, KIND_TABLE, 0x9000 | PAGE_ENTRY)]
     );
     assert_eq!((got.retries, got.unreadable), (1, 0));
-    // It is cleared (the table was freed): nothing is shown.
+    // The entry is cleared (the table was freed): nothing is shown.
     let got = tables.walk_racing(&ranges, (4, 4), (1, 1, pmd, 0));
     assert_eq!((got.found.len(), got.retries), (0, 1));
-    // It never stands still: given up, and said so.
+    // The entry keeps changing: the walk gives up and reports it.
     tables.words[pmd as usize / 8] = other;
     let got = tables.walk_racing(&ranges, (4, 4), (1, 1000, pmd, other ^ 1 << 12));
     assert_eq!(got.found.len(), 1);
@@ -444,7 +445,7 @@ fn upper_tables_that_make_no_sense_are_reported_not_followed() {
     for kind in KINDS.into_iter().filter(|(_, levels)| *levels > 3) {
         for shift in [30, 39] {
             let mut tables = Tables::new(kind);
-            // A pointer to where no memory is.
+            // A pointer to an address without memory.
             tables.set(0, shift, 1 << 40 | pointer(kind.0));
             tables.set(600 * GIB, 12, 0x5000 | PAGE_ENTRY);
             let ranges = [Range {

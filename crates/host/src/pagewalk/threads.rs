@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Threads to ask for an address space.
+//! Threads through which to reach an address space.
 
 use std::fs;
 
-/// The threads of a process whose leader has exited but which lives on.
+/// The threads of a process, tried in turn if its leader has exited but others live on.
 pub(super) struct Threads {
     pid: u32,
     pub tid: u32,
@@ -19,7 +19,7 @@ impl Threads {
         }
     }
 
-    /// Move on to a thread not tried yet.
+    /// Moves on to a thread not tried yet; false if there is none left.
     pub fn next(&mut self) -> bool {
         let pid = self.pid;
         let rest = self.rest.get_or_insert_with(|| {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A pid that means one process for good.
+//! A pid that is bound to one process for good.
 
 use super::{Process, ProcessError};
 use crate::root::ProcRoot;
 
-/// The process that had a pid when it was looked up, held by its pidfd and start time. If it has
+/// The process that had a pid when it was looked up, identified by pidfd and start time. If it has
 /// ended, or if no process had the pid, a later process with the same number does not match.
 #[derive(Debug)]
 pub struct Bound {
@@ -13,7 +13,7 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Binds a pid to the process that has it now.
+    /// Binds a pid to the process that currently has it.
     pub fn new(root: &ProcRoot, pid: u32) -> Self {
         Bound {
             pid,
@@ -26,10 +26,9 @@ impl Bound {
         self.pid
     }
 
-    /// The process, if it still runs.
+    /// Returns the process if it still runs.
     ///
-    /// # Errors
-    /// Why there is none.
+    /// # Errors The reason why there is none.
     pub fn process(&self) -> Result<&Process, BoundError> {
         let process = self
             .process
@@ -40,16 +39,16 @@ impl Bound {
     }
 }
 
-/// Why a bound pid means no process.
+/// Why a bound pid has no process.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundError {
-    /// There was none when it was bound.
+    /// There was none at binding.
     #[error("{why} (when its number was read)")]
     Never {
-        /// What was in the way.
+        /// The error at binding.
         why: String,
     },
-    /// It has ended.
+    /// The process has ended.
     #[error(transparent)]
     Process(#[from] ProcessError),
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes: opened once by pidfd and start time, so that a pid given to another process later is
-//! noticed instead of acted upon.
+//! Processes, opened once by pidfd and start time, so that a pid reused by another process is
+//! noticed rather than acted upon.
 //!
 //! A process lives as long as one of its threads does. When its first thread has ended
-//! (`pthread_exit` in `main`) it shows as a zombie in `/proc/PID/stat` and has no memory in
-//! `/proc/PID`; both are then read from a thread that lives, at `/proc/PID/task/TID`.
+//! (`pthread_exit` in `main`), it shows as a zombie in `/proc/PID/stat` and has no memory in
+//! `/proc/PID`; both are then read from a living thread, at `/proc/PID/task/TID`.
 
 mod bound;
 mod stat;
@@ -27,23 +27,23 @@ use crate::error::{self, FileError};
 use crate::root::{ProcRoot, numbers_in};
 use crate::untrusted::Untrusted;
 
-/// Why a process cannot be looked at or acted upon.
+/// Why a process cannot be observed or acted upon.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// Not a pid at all.
+    /// The number is not a valid pid.
     #[error("{pid} is not a process id: give a number from 1 to 4194304")]
     InvalidPid {
-        /// What was given.
+        /// The number given.
         pid: u32,
     },
-    /// There is no such process, or no longer.
+    /// No such process exists, or it has ended.
     #[error("process {pid} is gone: nothing was done to it; see `ps` for what runs")]
     Gone {
         /// The pid.
         pid: u32,
     },
-    /// The pid now names another process.
+    /// The pid now belongs to another process.
     #[error(
         "process {pid} has exited and its number now belongs to another process, which was left alone"
     )]
@@ -51,7 +51,7 @@ pub enum ProcessError {
         /// The pid.
         pid: u32,
     },
-    /// The id is that of a thread.
+    /// The id is a thread's.
     #[error("{pid} is a thread of process {tgid}: memory belongs to the process, use --pid {tgid}")]
     Thread {
         /// The id given.
@@ -70,7 +70,7 @@ pub enum ProcessError {
         /// Its name.
         comm: Untrusted,
     },
-    /// A zombie has no memory any more.
+    /// A zombie no longer has memory.
     #[error(
         "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it no longer has memory",
         comm.terminal()
@@ -80,15 +80,15 @@ pub enum ProcessError {
         pid: u32,
         /// Its name.
         comm: Untrusted,
-        /// Who should reap it.
+        /// The parent that should reap it.
         ppid: u32,
     },
-    /// Not allowed.
+    /// Permission was denied.
     #[error("no permission to {action} process {pid}: {advice}")]
     Denied {
         /// The pid.
         pid: u32,
-        /// What was tried, as a verb phrase.
+        /// The action, as a verb phrase.
         action: &'static str,
         /// What would help.
         advice: &'static str,
@@ -98,16 +98,17 @@ pub enum ProcessError {
     System {
         /// The pid.
         pid: u32,
-        /// What the system said.
+        /// The error the system returned.
         source: std::io::Error,
     },
-    /// One of its files could not be understood.
+    /// One of its files could not be parsed.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
 impl ProcessError {
-    /// The process no longer exists (gone, reused, or a zombie): a scan over many skips it.
+    /// Whether the process no longer exists (gone, reused, or a zombie). A scan over many processes
+    /// skips it.
     pub fn is_gone(&self) -> bool {
         matches!(
             self,
@@ -130,25 +131,25 @@ impl ProcessError {
     }
 }
 
-/// A process, held by pidfd where the kernel has it (5.3), else by its start time alone.
+/// A process, identified by pidfd if the kernel has them (5.3), otherwise by its start time alone.
 #[derive(Debug)]
 pub struct Process {
     root: ProcRoot,
     pid: u32,
     start_ticks: u64,
     pidfd: Option<OwnedFd>,
-    /// The thread at which its files are read, since the first has ended; 0 while that lives.
+    /// The thread through which its files are read, once the first thread has ended; 0 until then.
     thread: AtomicU32,
 }
 
-/// Resident memory by `/proc/PID/statm`, the cheapest file to ask.
+/// Resident memory from `/proc/PID/statm`, the cheapest file to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statm {
     /// Size of all mappings.
     pub virtual_bytes: u64,
     /// Resident memory.
     pub rss_bytes: u64,
-    /// The part of it that is file or shared memory.
+    /// The part of `rss_bytes` that is file or shared memory.
     pub shared_bytes: u64,
 }
 
@@ -178,15 +179,16 @@ impl Process {
         };
         let stat = process.read_stat()?;
         process.start_ticks = stat.start_ticks;
-        // While the pidfd's process runs, the pid means it. Once it has exited, a `stat` that is not
-        // a zombie's may be that of another process with the same number.
+        // While the pidfd's process runs, the pid refers to it. Once it has exited, a `stat` that
+        // is not a zombie's may belong to another process with the same number.
         if process.has_exited() && stat.kind != ProcessKind::Zombie {
             return Err(ProcessError::Gone { pid });
         }
         Ok(process)
     }
 
-    /// As [`Process::open_in`], and refuses what has no user memory: kernel threads and zombies.
+    /// Like [`Process::open_in`], but rejects processes without user memory: kernel threads and
+    /// zombies.
     pub fn open_user(root: &ProcRoot, pid: u32) -> Result<Self, ProcessError> {
         let process = Self::open_in(root, pid)?;
         let stat = process.read_stat()?;
@@ -210,18 +212,18 @@ impl Process {
         self.pid
     }
 
-    /// Start time, clock ticks after boot. `(pid, start_ticks)` is unique for the life of the boot.
+    /// Start time in clock ticks after boot. `(pid, start_ticks)` is unique until the next boot.
     pub fn start_ticks(&self) -> u64 {
         self.start_ticks
     }
 
-    /// The pidfd, if the kernel has them.
+    /// The pidfd, if the kernel supports them.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
     }
 
-    /// A file of the process, for example `smaps`: that of a thread that lives, if the first one had
-    /// ended when the process was last looked at.
+    /// The path of a file of the process, for example `smaps`: that of a living thread, if the
+    /// first one had ended at the last check.
     pub fn path(&self, file: &str) -> PathBuf {
         match self.thread.load(Ordering::Relaxed) {
             0 => self.own_path(file),
@@ -229,13 +231,13 @@ impl Process {
         }
     }
 
-    /// A file of the process as a whole: `stat`, and what is below `task`.
+    /// The path of a file about the whole process: `stat`, and files below `task`.
     fn own_path(&self, file: &str) -> PathBuf {
         self.root.of(self.pid).join(file)
     }
 
-    /// Whether its first thread had ended, and others lived on, when it was last looked at. System
-    /// calls that find the memory by a pidfd (`process_madvise`) fail for such a process.
+    /// Whether, at the last check, its first thread had ended while others lived on. System calls
+    /// that find the memory by pidfd (`process_madvise`) fail for such a process.
     pub fn has_lost_leader(&self) -> bool {
         self.thread.load(Ordering::Relaxed) != 0
     }
@@ -245,18 +247,19 @@ impl Process {
         self.root.is_live() && self.pid == std::process::id()
     }
 
-    /// Whether this is the first process of the machine or container.
+    /// Whether this is the init process of the machine or container.
     pub fn is_init(&self) -> bool {
         self.pid == 1
     }
 
-    /// Whether the same process as when it was opened still runs. A zombie does not.
+    /// Whether the opened process still runs. A zombie does not.
     pub fn is_alive(&self) -> bool {
         self.check().is_ok()
     }
 
-    /// Its [`stat`](Self::stat) while the process opened still runs; `Gone`, `Zombie` or `Reused`
-    /// otherwise. Call it after reading files by pid: what was read before an Ok belonged to this process.
+    /// Returns its [`stat`](Self::stat) if the opened process still runs, otherwise `Gone`,
+    /// `Zombie` or `Reused`. Call it after reading files by pid: if it returns Ok, the files
+    /// belonged to this process.
     pub fn check(&self) -> Result<Stat, ProcessError> {
         if self.has_exited() {
             return match self.read_stat() {
@@ -272,8 +275,8 @@ impl Process {
         self.stat()
     }
 
-    /// Ok while the opened process still runs. Uses the pidfd alone, if there is one: 0.3 us, while
-    /// [`check`](Self::check) reads and parses a file.
+    /// Ok while the opened process still runs. Uses only the pidfd if there is one, which takes 0.3
+    /// us, while [`check`](Self::check) reads and parses a file.
     pub fn check_running(&self) -> Result<(), ProcessError> {
         if self.pidfd.is_none() || self.has_exited() {
             self.check()?;
@@ -281,12 +284,12 @@ impl Process {
         Ok(())
     }
 
-    /// What kind of process.
+    /// The kind of process.
     pub fn kind(&self) -> Result<ProcessKind, ProcessError> {
         Ok(self.read_stat()?.kind)
     }
 
-    /// `/proc/PID/stat` of this very process: a zombie or a reused pid is an error.
+    /// Reads `/proc/PID/stat` of exactly this process: a zombie or a reused pid is an error.
     pub fn stat(&self) -> Result<Stat, ProcessError> {
         let stat = self.read_stat()?;
         if stat.start_ticks != self.start_ticks {
@@ -302,11 +305,9 @@ impl Process {
         }
     }
 
-    /// Bytes that it had read from devices so far, what came back from swap included:
-    /// `read_bytes` of `/proc/PID/io`.
+    /// Bytes it has read from devices so far, including swap-ins: `read_bytes` of `/proc/PID/io`.
     ///
-    /// # Errors
-    /// It is gone, or may not be asked.
+    /// # Errors The process is gone, or the file may not be read.
     pub fn read_from_device_bytes(&self) -> Result<u64, ProcessError> {
         let text = self.read("io")?;
         let mut lines = text.lines();
@@ -314,17 +315,17 @@ impl Process {
         Ok(found.ok_or_else(|| FileError::format(&self.path("io"), "read_bytes", &text))?)
     }
 
-    /// `/proc/PID/status`: sizes and owner.
+    /// Reads `/proc/PID/status`: sizes and owner.
     pub fn status(&self) -> Result<Status, ProcessError> {
         let path = self.path("status");
         Ok(Status::parse(&path, &self.read("status")?)?)
     }
 
-    /// `/proc/PID/statm`: resident size, cheaply.
+    /// Reads `/proc/PID/statm`: the resident size, cheaply.
     pub fn statm(&self) -> Result<Statm, ProcessError> {
         let mut text = self.read("statm")?;
         if text.starts_with("0 ") && self.read_stat()?.kind == ProcessKind::User {
-            // The thread that was asked has ended since the last look; this found another one.
+            // The thread in use has ended since the last check; `read_stat` has selected another.
             text = self.read("statm")?;
         }
         let page = rustix::param::page_size() as u64;
@@ -344,7 +345,7 @@ impl Process {
         })
     }
 
-    /// Resident memory.
+    /// Resident memory in bytes.
     pub fn rss_bytes(&self) -> Result<u64, ProcessError> {
         Ok(self.statm()?.rss_bytes)
     }
@@ -365,7 +366,7 @@ impl Process {
             .map_err(|e| ProcessError::from_file(self.pid, "list the threads of", e))
     }
 
-    /// The cgroups it is in, one an hierarchy.
+    /// The cgroups it is in, one per hierarchy.
     pub fn cgroups(&self) -> Result<Vec<Membership>, ProcessError> {
         let path = self.path("cgroup");
         let text =
@@ -396,7 +397,7 @@ impl Process {
         Ok(Stat::parse(path, line)?)
     }
 
-    /// A thread that has memory, the one already known if it still does.
+    /// A thread that has memory: the one already in use if it still does.
     fn living_thread(&self) -> Option<(u32, Stat)> {
         let known = self.thread.load(Ordering::Relaxed);
         let threads = self.threads().ok()?;
@@ -429,7 +430,7 @@ fn open_pidfd(root: &ProcRoot, raw: Pid, pid: u32) -> Result<Option<OwnedFd>, Pr
         Ok(fd) => Ok(Some(fd)),
         Err(Errno::NOSYS) => Ok(None),
         Err(Errno::SRCH) => Err(ProcessError::Gone { pid }),
-        // EINVAL up to 6.8, ENOENT since: the id is that of a thread that does not lead its group.
+        // EINVAL up to 6.8, ENOENT since then: the id is a thread that does not lead its group.
         Err(source @ (Errno::INVAL | Errno::NOENT)) => {
             let path = root.of(pid).join("status");
             let text = error::read(&path).map_err(|e| ProcessError::from_file(pid, "read", e))?;

@@ -8,61 +8,61 @@ use std::path::{Path, PathBuf};
 use crate::error::FileError;
 use crate::untrusted::Untrusted;
 
-/// Task flags of `stat`'s ninth field (include/linux/sched.h; stable for 4.x to 7.x).
+/// Task flags, the ninth field of `stat` (include/linux/sched.h; stable from 4.x to 7.x).
 const PF_EXITING: u64 = 0x0000_0004;
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// What a process is, as far as its memory goes.
+/// The kind of a process, with regard to its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessKind {
-    /// It has an address space of its own.
+    /// It has its own address space.
     User,
     /// A kernel thread: no user memory.
     KernelThread,
-    /// It has exited and waits to be reaped: no memory any more.
+    /// It has exited and waits to be reaped; it has no memory any more.
     Zombie,
-    /// It is on its way out; its memory is going.
+    /// It is exiting and freeing its memory.
     Exiting,
 }
 
-/// The part of `/proc/PID/stat` that agewise uses.
+/// The fields of `/proc/PID/stat` that agewise uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// The name, at most 15 bytes, may contain anything but NUL.
+    /// The name, at most 15 bytes; may contain anything but NUL.
     pub comm: Untrusted,
     /// The state letter: R, S, D, T (stopped), t (traced), Z, X, I.
     pub state: char,
-    /// The parent.
+    /// Pid of the parent.
     pub ppid: u32,
-    /// Its session: the pid of the leader; 0 where that is of another pid namespace, and of a process
-    /// that is being taken down.
+    /// Its session: the pid of the leader. 0 if the leader is in another pid namespace, or if the
+    /// process is being torn down.
     pub session: u32,
-    /// It has a controlling terminal.
+    /// Whether it has a controlling terminal.
     pub has_terminal: bool,
-    /// Device number of that terminal as the kernel packs it (`tty_nr`, proc(5)); 0 without.
+    /// Device number of that terminal, as packed by the kernel (`tty_nr`, proc(5)); 0 for none.
     pub terminal: u32,
-    /// What kind of process.
+    /// The kind of process.
     pub kind: ProcessKind,
-    /// Page faults that needed no I/O.
+    /// Page faults without I/O.
     pub minor_faults: u64,
-    /// Page faults that did.
+    /// Page faults with I/O.
     pub major_faults: u64,
     /// CPU time in user mode, in clock ticks (USER_HZ).
     pub user_ticks: u64,
-    /// CPU time in the kernel, in clock ticks.
+    /// CPU time in kernel mode, in clock ticks.
     pub system_ticks: u64,
     /// Number of threads.
     pub threads: u32,
-    /// Start time in clock ticks after boot: with the pid it names the process for good.
+    /// Start time in clock ticks after boot. With the pid it identifies the process for good.
     pub start_ticks: u64,
     /// Size of the address space.
     pub virtual_bytes: u64,
-    /// Resident memory in pages, by counters that lag by some dozens of pages a CPU.
+    /// Resident pages, from counters that lag by a few dozen pages per CPU.
     pub rss_pages: u64,
 }
 
 impl Stat {
-    /// Parses the one line of `stat`; the name may itself contain spaces and parentheses.
+    /// Parses the line in `stat`. The name may itself contain spaces and parentheses.
     pub fn parse(path: &Path, line: impl AsRef<[u8]>) -> Result<Self, FileError> {
         let line = line.as_ref();
         let bad = |expected| FileError::format(path, expected, &String::from_utf8_lossy(line));
@@ -72,7 +72,7 @@ impl Stat {
         let comm = find((close > open).then_some(open + 1)).map(|from| &line[from..close])?;
         let rest = std::str::from_utf8(&line[close + 1..]).map_err(|_| bad("numbers"))?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // proc(5) counts from 1 and the state is field 3.
+        // proc(5) counts fields from 1, and the state is field 3.
         let field = |number: usize| {
             fields
                 .get(number - 3)
@@ -110,36 +110,36 @@ impl Stat {
         })
     }
 
-    /// CPU time in user mode and in the kernel together, ns; exact to a clock tick.
+    /// CPU time in user and kernel mode in ns, exact to a clock tick.
     pub fn cpu_ns(&self) -> u64 {
         let ticks = self.user_ticks.saturating_add(self.system_ticks);
         ticks.saturating_mul(1_000_000_000) / rustix::param::clock_ticks_per_second()
     }
 
-    /// The first thread has ended or is ending, and others are left: the process may live on without
-    /// it, and then its memory shows at those only.
+    /// Whether the first thread has ended or is ending while others are left. The process may then
+    /// live on without it, and only the others show its memory.
     pub fn outlives_leader(&self) -> bool {
         matches!(self.kind, ProcessKind::Zombie | ProcessKind::Exiting) && self.threads > 1
     }
 
-    /// Takes from a thread that lives what the first thread, which does not, has no more.
+    /// Takes over from a living thread the fields that the ended first thread no longer has.
     pub(super) fn take_from(&mut self, thread: &Stat) {
         self.state = thread.state;
         self.kind = thread.kind;
         self.rss_pages = thread.rss_pages;
     }
 
-    /// Stopped by a signal or a tracer: its memory is still there, it just does not run.
+    /// Whether it is stopped by a signal or a tracer. It still has its memory, but does not run.
     pub fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
     }
 }
 
-/// The part of `/proc/PID/status` that agewise uses. Sizes are exact to the kernel's counters,
-/// which lag by up to some dozens of pages a CPU since 6.2.
+/// The fields of `/proc/PID/status` that agewise uses. Sizes are as exact as the kernel's counters,
+/// which lag by up to a few dozen pages per CPU since 6.2.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// Thread group id: differs from the pid asked for when that was a thread.
+    /// Thread group id. Differs from the requested pid if that was a thread.
     pub tgid: u32,
     /// Effective user id.
     pub euid: u32,
@@ -162,7 +162,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Parses `status`. Kernel threads have no memory lines: those fields stay zero.
+    /// Parses `status`. Kernel threads have no memory lines, so those fields stay zero.
     pub fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
         let mut status = Self::default();
         for line in text.lines() {
@@ -192,7 +192,7 @@ impl Status {
     }
 }
 
-/// `123 kB` in bytes.
+/// Parses `123 kB`; returns bytes.
 pub(crate) fn kib(path: &Path, line: &str, value: &str) -> Result<u64, FileError> {
     value
         .trim()
@@ -209,9 +209,9 @@ pub struct Membership {
     pub hierarchy: u32,
     /// The v1 controllers of the hierarchy (or its `name=`); empty for v2.
     pub controllers: Vec<String>,
-    /// Path below the root of the hierarchy, `/` for the root; as the cgroup namespace shows it.
+    /// Path below the root of the hierarchy, `/` for the root, as seen in the cgroup namespace.
     pub path: PathBuf,
-    /// The cgroup has been removed and the process is still inside.
+    /// Whether the cgroup has been removed while the process is still inside.
     pub removed: bool,
 }
 

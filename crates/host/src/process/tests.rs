@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fake proc trees for what is rare (reused pids, odd names), real children for the rest.
+//! Fake proc trees for rare cases (reused pids, odd names), real children for the rest.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ fn fake(dir: &Path, pid: u32, stat: &str) {
     fs::write(dir.join("stat"), stat).unwrap();
 }
 
-/// A stat line as proc(5) describes it: flags is field 9, start time field 22.
+/// Builds a stat line as described in proc(5): flags is field 9, start time field 22.
 fn line(pid: u32, comm: &str, state: char, flags: u64, start: u64) -> String {
     format!(
         "{pid} ({comm}) {state} 1 7 7 0 -1 {flags} 11 12 13 14 15 16 17 18 20 0 3 0 {start} 1000 50\n"
@@ -172,7 +172,7 @@ fn a_real_child_lives_and_dies() {
     assert!(process.rss_bytes().unwrap() > 0);
     assert!(!process.cgroups().unwrap().is_empty());
     child.kill().unwrap();
-    // Not reaped yet: a zombie, as soon as the signal is delivered.
+    // Not reaped yet: a zombie as soon as the signal is delivered.
     while process.is_alive() {
         std::thread::yield_now();
     }
@@ -237,7 +237,7 @@ fn a_process_is_followed_through_the_threads_that_are_left() {
     assert_eq!(process.path("maps"), task(6).join("maps"));
     let stat = process.stat().unwrap();
     assert_eq!((stat.kind, stat.state), (ProcessKind::User, 'S'));
-    // The one it was followed by ends, then the last.
+    // The thread used instead ends, then the last one.
     fs::remove_dir_all(task(6)).unwrap();
     assert!(process.is_alive());
     assert_eq!(process.path("maps"), task(7).join("maps"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page faults of the recorded processes, between the looks.
+//! Page faults of the recorded processes between looks.
 
 use std::str::FromStr;
 
@@ -9,11 +9,11 @@ use crate::faults::{Fault, FaultSource, Faults};
 /// Whether page faults are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FaultMode {
-    /// Where the kernel lets us.
+    /// If the kernel permits.
     Auto,
-    /// Or fail.
+    /// Always; fail if that is not possible.
     On,
-    /// Not at all.
+    /// Never.
     Off,
 }
 
@@ -30,13 +30,12 @@ impl FromStr for FaultMode {
     }
 }
 
-/// Where page faults come from.
+/// The source of page faults.
 pub type Source = Box<dyn FaultSource>;
 
-/// The source that `mode` asks for, and, if it was requested but is not available, the reason.
+/// Opens the source for `mode`. If it was wanted but is not available, also returns the reason.
 ///
-/// # Errors
-/// None here, and [`FaultMode::On`].
+/// # Errors Only with [`FaultMode::On`], if there is no source.
 pub fn open(mode: FaultMode) -> Result<(Option<Source>, Option<String>), AccessError> {
     choose(mode, || {
         Faults::open().map(|faults| Box::new(faults) as Source)
@@ -60,35 +59,35 @@ fn choose(
     }
 }
 
-/// Faults read and not written yet, in order of time.
+/// Faults read but not written yet, in time order.
 #[derive(Default)]
 pub struct Pending(Vec<Fault>);
 
 impl Pending {
-    /// Takes in what happened.
+    /// Reads new faults from the source.
     ///
     /// # Errors
-    /// The kernel refuses to report.
+    /// The kernel refuses the read.
     pub fn fill(&mut self, source: &mut dyn FaultSource) -> Result<(), AccessError> {
         source.drain(&mut self.0)?;
-        // Stable, and nearly sorted: a fault that was being written can arrive one call late.
+        // Stable, and nearly sorted: a fault being written may arrive one call late.
         self.0.sort_by_key(|fault| fault.time_ns);
         Ok(())
     }
 
-    /// All of them, those behind the look too.
+    /// All of them, including those after the look.
     pub fn all(&self) -> &[Fault] {
         &self.0
     }
 
-    /// Takes out those up to this time, `CLOCK_MONOTONIC` ns.
+    /// Removes and returns those up to this time, in `CLOCK_MONOTONIC` ns.
     pub fn until(&mut self, time_ns: u64) -> Vec<Fault> {
         let count = self.0.partition_point(|fault| fault.time_ns <= time_ns);
         self.0.drain(..count).collect()
     }
 }
 
-/// Calls `rest` with the runs of `first..first + pages` that are not in `known`, which rises.
+/// Calls `rest` with the runs of `first..first + pages` that are not in `known`, which must ascend.
 pub fn without(known: &[u64], first: u64, pages: u64, mut rest: impl FnMut(u64, u64)) {
     let end = first.saturating_add(pages);
     let mut from = first;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recording what programs read and write through descriptors: a page trace in exact order.
+//! Records reads and writes through file descriptors as a page trace in exact order.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,38 +11,38 @@ use serde::Serialize;
 use super::pages::PageNames;
 use crate::fileio::FileIo;
 
-/// Pages of one record at most: longer reads and writes are several.
+/// Most pages per record; longer reads and writes are split.
 const PAGES_MAX: u64 = 1 << 20;
 
-/// What was recorded so far.
+/// Totals of a recording so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FileTotals {
-    /// Reads.
+    /// Number of reads.
     pub reads: u64,
-    /// Pages they asked for.
+    /// Pages requested by the reads.
     pub read_pages: u64,
-    /// Pages written: each as often as a write began in it.
+    /// Pages written, each counted as often as a write started in it.
     pub written_pages: u64,
-    /// Files.
+    /// Number of files.
     pub files: u64,
-    /// Reads and writes of more files than can be numbered: not recorded.
+    /// Reads and writes not recorded, because there are more files than numbers.
     pub unnumbered: u64,
-    /// Bytes of trace.
+    /// Size of the trace in bytes.
     pub trace_bytes: u64,
 }
 
-/// A recording under way.
+/// A recording in progress.
 pub struct FileRecorder<W: Write> {
     writer: PageTraceWriter<W>,
     names: PageNames,
     start_ns: u64,
-    /// Time of the last record, ns since the beginning: times never go back.
+    /// Time of the last record, in ns since the beginning. Times never go back.
     written_ns: u64,
     totals: FileTotals,
 }
 
 impl<W: Write> FileRecorder<W> {
-    /// Writes the header. `path` is for messages, times count from `start_ns`.
+    /// Writes the header. `path` is used in messages; times are relative to `start_ns`.
     ///
     /// # Errors
     /// The trace cannot be written.
@@ -101,7 +101,7 @@ impl<W: Write> FileRecorder<W> {
         Ok(())
     }
 
-    /// What was recorded so far.
+    /// The totals so far.
     pub fn totals(&self) -> FileTotals {
         FileTotals {
             files: self.names.files().len() as u64,
@@ -110,7 +110,7 @@ impl<W: Write> FileRecorder<W> {
         }
     }
 
-    /// Writes what is left, and the index.
+    /// Writes the remaining records and the index.
     ///
     /// # Errors
     /// The trace cannot be written.

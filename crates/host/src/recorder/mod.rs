@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recording the page accesses of live processes into a page trace.
 //!
-//! At every interval the page tables are read, and the pages whose accessed bits are set are
-//! written with the time of the look. Their order inside an interval is not known; they are written
-//! in ascending order of address, and the trace says so ([`Order::Interval`]).
+//! At every interval the page tables are read, and the pages with accessed bits set are written
+//! with the time of the look. Their order within an interval is unknown: they are written in
+//! ascending address order, and the trace says so ([`Order::Interval`]).
 //!
 //! Page faults, if there is a source for them, are written with their own times between the looks
-//! ([`Evidence::Fault`]); a page that faulted in an interval is not also written as seen in it.
+//! ([`Evidence::Fault`]). A page that faulted in an interval is not also written as seen in it.
 //!
-//! A program that touches so much that clearing all of it in every interval would slow it by more
-//! than [`MAX_SLOWDOWN`] is spared: some of its accesses are inferred from others, and the trace
-//! says which ([`Evidence::Inferred`]).
+//! If a program accesses so much that clearing all of it in every interval would slow it by more
+//! than [`MAX_SLOWDOWN`], it is spared: some of its accesses are inferred from others, and the
+//! trace says which ([`Evidence::Inferred`]).
 
 pub mod faults;
 pub mod files;
@@ -35,13 +35,13 @@ use serde::Serialize;
 use pages::PageNames;
 use watched::Watched;
 
-/// Why a recording cannot go on.
+/// Why a recording failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The trace could not be written. What was written before stays readable.
     #[error("{0}; what was recorded before stays readable")]
     Write(#[from] TraceError),
-    /// The source sees whole mappings only.
+    /// The source only sees whole mappings.
     #[error(
         "a page trace needs an access source that sees single pages; '{name}' sees whole mappings only: run \
          as root on a kernel with BTF (see agewise doctor)"
@@ -50,7 +50,7 @@ pub enum RecordError {
         /// Name of the source.
         name: &'static str,
     },
-    /// No process could be looked at for a reason other than that it is gone.
+    /// A process could not be looked at, for another reason than that it is gone.
     #[error("process {pid} cannot be recorded: {source}")]
     Watch {
         /// The process.
@@ -63,17 +63,16 @@ pub enum RecordError {
     Faults(AccessError),
 }
 
-/// Tables read before they are cleared. What is accessed between the two is lost to the trace, and
-/// at short intervals that time counts: fewer tables than elsewhere, at some more calls.
+/// Tables read before they are cleared. Accesses in between are lost to the trace, which matters at
+/// short intervals: so fewer tables than elsewhere, at the cost of more calls.
 const TABLES_A_CALL: u32 = 16;
 
-/// Default for what recording may cost a program, as a share of its time.
+/// Default limit on what recording may cost a program, as a share of its time.
 pub const MAX_SLOWDOWN: f64 = 0.05;
 
-/// The source for recordings.
+/// Opens the access source for recordings.
 ///
-/// # Errors
-/// No privilege, or no BPF here.
+/// # Errors A privilege is missing, or BPF is not available.
 pub fn open_source() -> Result<PageWalk, AccessError> {
     let capacity = Capacity {
         tables: TABLES_A_CALL,
@@ -82,36 +81,36 @@ pub fn open_source() -> Result<PageWalk, AccessError> {
     PageWalk::open_with(None, capacity)
 }
 
-/// What was recorded so far.
+/// Totals of a recording so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Totals {
-    /// Looks at all processes.
+    /// Number of looks at all processes.
     pub intervals: u64,
-    /// Accesses: pages young in an interval, summed over intervals.
+    /// Accesses: young pages, summed over intervals.
     pub accesses: u64,
-    /// Accesses of these that are page faults, at their exact times.
+    /// The accesses that are page faults, with exact times.
     pub faults: u64,
-    /// Those of them known to be major.
+    /// The page faults known to be major.
     pub major_faults: u64,
-    /// Page faults that are lost: more of them came in an interval than the ring holds.
+    /// Page faults lost because more of them came in an interval than fit in the ring.
     pub faults_dropped: u64,
-    /// Those of these accesses that were not seen but inferred, to spare the program.
+    /// The accesses that were inferred rather than seen, to spare the program.
     pub inferred: u64,
-    /// Processes that are spared now.
+    /// Processes currently spared.
     pub spared_processes: u64,
-    /// Most pages of one interval.
+    /// Maximum number of pages in one interval.
     pub accesses_max: u64,
-    /// Processes met.
+    /// Number of processes recorded so far.
     pub processes: u64,
-    /// CPU time of reading and clearing, ns.
+    /// CPU time spent reading and clearing, ns.
     pub cpu_ns: u64,
-    /// Bytes of trace.
+    /// Size of the trace in bytes.
     pub trace_bytes: u64,
-    /// Pages that nothing can clear (hugetlb): not recorded.
+    /// Pages that cannot be cleared (hugetlb), and so are not recorded.
     pub uncleared_pages: u64,
 }
 
-/// A recording under way.
+/// A recording in progress.
 pub struct Recorder<'a, W: Write> {
     source: &'a mut dyn AccessSource,
     writer: PageTraceWriter<W>,
@@ -123,17 +122,16 @@ pub struct Recorder<'a, W: Write> {
     totals: Totals,
     faults: Option<faults::Source>,
     pending: faults::Pending,
-    /// What the look under way found, until the faults before it are written.
+    /// Findings of the current look, kept until the faults before it are written.
     found: Vec<(u32, watched::Touched)>,
-    /// Time of the last record, ns since the recording began: times never go back.
+    /// Time of the last record, in ns since the recording began. Times never go back.
     written_ns: u64,
 }
 
 impl<'a, W: Write> Recorder<'a, W> {
-    /// Writes the header. `path` is for messages.
+    /// Writes the header. `path` is used in messages.
     ///
-    /// # Errors
-    /// A source that cannot distinguish pages, or a trace that cannot be written.
+    /// # Errors The source cannot distinguish pages, or the trace cannot be written.
     pub fn new(
         source: &'a mut dyn AccessSource,
         path: &std::path::Path,
@@ -169,42 +167,42 @@ impl<'a, W: Write> Recorder<'a, W> {
         })
     }
 
-    /// Records page faults too, of processes added from now on.
+    /// Also records page faults, of processes added from now on.
     pub fn set_faults(&mut self, source: faults::Source) {
         self.faults = Some(source);
     }
 
-    /// Bounds the cost of recording to processes added from now on; infinite: everything is seen,
-    /// at any cost.
+    /// Limits the cost of recording for processes added from now on. Infinite: everything is seen,
+    /// whatever the cost.
     pub fn set_max_slowdown(&mut self, share: f64) {
         self.max_slowdown = share;
     }
 
-    /// Whether a process is recorded already.
+    /// Whether a process is being recorded.
     #[must_use]
     pub fn knows(&self, pid: u32) -> bool {
         self.watched.contains_key(&pid)
     }
 
-    /// When the recording began, `CLOCK_MONOTONIC` ns: the origin of its times.
+    /// The time when the recording began, in `CLOCK_MONOTONIC` ns: the origin of its times.
     #[must_use]
     pub fn start_ns(&self) -> u64 {
         self.start_ns
     }
 
-    /// Time of the last look, ns since the recording began.
+    /// Time of the last look, in ns since the recording began.
     #[must_use]
     pub fn last_look_ns(&self) -> u64 {
         self.last_look_ns
     }
 
-    /// Processes recorded now.
+    /// Number of processes currently recorded.
     #[must_use]
     pub fn processes(&self) -> usize {
         self.watched.len()
     }
 
-    /// What was recorded so far.
+    /// The totals so far.
     #[must_use]
     pub fn totals(&self) -> Totals {
         Totals {
@@ -213,11 +211,9 @@ impl<'a, W: Write> Recorder<'a, W> {
         }
     }
 
-    /// Takes in a process; `born_here` as in [`Watched::new`]. One that is gone already is left
-    /// out.
+    /// Adds a process; `born_here` as in [`Watched::new`]. Ignores one that is already gone.
     ///
-    /// # Errors
-    /// It may not be looked at, or is a kernel thread.
+    /// # Errors The process may not be observed, or is a kernel thread.
     pub fn add(&mut self, pid: u32, born_here: bool) -> Result<(), ProcessError> {
         let process = match Process::open(pid) {
             Err(error) if error.is_gone() => return Ok(()),
@@ -225,7 +221,8 @@ impl<'a, W: Write> Recorder<'a, W> {
         };
         if let Some(slot) = self.names.process_slot(pid) {
             if let Some(faults) = &mut self.faults {
-                // Where no more can be watched, the accessed bits still reveal it.
+                // If no more processes can be watched for faults, the accessed bits still show its
+                // accesses.
                 let _ = faults.watch(pid);
             }
             self.watched.insert(
@@ -237,7 +234,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         Ok(())
     }
 
-    /// One interval: looks at every process and writes what it touched.
+    /// Records one interval: looks at every process and writes what it accessed.
     ///
     /// # Errors
     /// [`RecordError`]. Processes that are gone are dropped without an error.
@@ -261,7 +258,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         let cpu_ns = clock::thread_cpu_ns();
         let mut accesses = self.write_faults(time_ns)? + self.write_found(time_ns)?;
         if !gone.is_empty() {
-            // The last that they did may have come after the look began.
+            // Their last faults may have come after the look began.
             accesses += self.write_pending(u64::MAX)?;
         }
         if self.faults.is_some() {
@@ -281,8 +278,8 @@ impl<'a, W: Write> Recorder<'a, W> {
         Ok(())
     }
 
-    /// Writes the faults up to the look at `time_ns`, and takes out of what it found the pages that
-    /// faulted. Accesses written.
+    /// Writes the faults up to the look at `time_ns`, and removes the pages that faulted from the
+    /// look's findings. Returns the number of accesses written.
     fn write_faults(&mut self, time_ns: u64) -> Result<u64, RecordError> {
         let Some(source) = &mut self.faults else {
             return Ok(0);
@@ -291,7 +288,8 @@ impl<'a, W: Write> Recorder<'a, W> {
             .fill(source.as_mut())
             .map_err(RecordError::Faults)?;
         self.totals.faults_dropped = source.dropped();
-        // Also of pages that faulted while we looked: what the look found of them came after.
+        // Includes pages that faulted during the look, which can only have found them after the
+        // fault.
         let mut known: Vec<u64> = Vec::with_capacity(self.pending.all().len());
         known.extend(self.pending.all().iter().filter_map(|fault| {
             let watched = self.watched.get(&fault.pid)?;
@@ -321,7 +319,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         self.write_pending(time_ns.saturating_add(self.start_ns))
     }
 
-    /// Writes the faults known up to this time, `CLOCK_MONOTONIC` ns. Faults written.
+    /// Writes the known faults up to this time, in `CLOCK_MONOTONIC` ns. Returns how many.
     fn write_pending(&mut self, until_ns: u64) -> Result<u64, RecordError> {
         let mut count = 0;
         for fault in self.pending.until(until_ns) {
@@ -334,13 +332,13 @@ impl<'a, W: Write> Recorder<'a, W> {
         Ok(count)
     }
 
-    /// Writes a fault of a process that is recorded.
+    /// Writes a fault, if its process is being recorded.
     fn write_fault(&mut self, fault: &Fault) -> Result<bool, RecordError> {
         let Some(watched) = self.watched.get(&fault.pid) else {
             return Ok(false);
         };
         let numbering = watched.numbering_of(fault);
-        // A late one, from another processor, is written as soon as possible.
+        // A late fault from another processor gets the earliest possible time.
         self.written_ns = self
             .written_ns
             .max(fault.time_ns.saturating_sub(self.start_ns));
@@ -364,7 +362,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         Ok(true)
     }
 
-    /// Writes what the look at `time_ns` found. Accesses written.
+    /// Writes the findings of the look at `time_ns`. Returns the number of accesses written.
     fn write_found(&mut self, time_ns: u64) -> Result<u64, RecordError> {
         self.written_ns = self.written_ns.max(time_ns);
         let mut accesses = 0;
@@ -386,7 +384,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         Ok(accesses)
     }
 
-    /// Writes what is left, with the faults since the last look, and the index.
+    /// Writes the remaining records, the faults since the last look, and the index.
     ///
     /// # Errors
     /// The trace cannot be written.

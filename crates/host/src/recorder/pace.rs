@@ -1,71 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What recording costs the program, bounded. Pure.
+//! Limits what recording costs the program. Pure logic.
 //!
-//! A program pays some 400 ns for each accessed bit it has to set again. If it touches so much that
-//! clearing all bits in every interval would cost it more than allowed, most tables are cleared
+//! A program pays about 400 ns for each accessed bit it has to set again. If it accesses so much
+//! that clearing all bits in every interval would cost more than allowed, most tables are cleared
 //! less often, and the trace says which accesses were not seen.
 //!
-//! Tables are taken in groups of 32 (64 MiB). One table of each, the *sample*, is cleared at every
-//! look: its accesses are seen. The others are cleared when a second has passed, or more where that
-//! is shown to be safe. Between two clears the first access of each page is seen, in its interval.
-//! What a page does after that is inferred: it follows a page of the sample, so that the share
-//! touched in an interval, in a second, or in any pattern is that of the sample. Before a clear is
-//! put off for longer, every table cleared is evidence: what share of its pages came back within a
-//! second says how long pages that stopped being accessed may be taken for accessed (1 % of the
-//! pages at most). When fewer come back than expected, the group is cleared every second again.
+//! Tables are grouped by 32 (64 MiB). One table of each group, the *sample*, is cleared at every
+//! look, so all its accesses are seen. The others are cleared after a second, or later if that is
+//! shown to be safe. Between two clears the first access of each page is seen, in its interval.
+//! Later accesses of the page are inferred: it follows a page of the sample, so that the share
+//! accessed in an interval, in a second, or in any pattern is that of the sample. Before a clear is
+//! deferred for longer, every cleared table provides evidence: the share of its pages that came
+//! back within a second determines how long pages that are no longer accessed may be taken for
+//! accessed (1 % of the pages at most). If fewer come back than expected, the group is cleared
+//! every second again.
 
 use std::collections::BTreeMap;
 
 use agewise_policy::table::PageSet;
 
-/// Time for which the program is held up for each accessed bit it sets again, in a virtual machine
-/// (`docs/inside/measurements.md`); without nested paging it is less.
+/// Time for which setting one accessed bit again stalls the program, in a virtual machine
+/// (`docs/inside/measurements.md`); less without nested paging.
 pub const RESET_NS: u64 = 400;
 
-/// Tables of a group.
+/// Number of tables in a group.
 const GROUP: u64 = 32;
-/// Tables with fewer young pages are cleared at every look: they cost little, and reveal little.
+/// Tables with fewer young pages are cleared at every look: they are cheap, and provide little
+/// evidence.
 const SPARSE: u32 = 16;
-/// Young pages a table must have to be a sample.
+/// Minimum number of young pages for a table to become a sample.
 const SAMPLE_MIN: u32 = 64;
 /// Share of the pages of a table that may wrongly be taken for accessed.
 const TOLERANCE: f64 = 0.01;
-/// No clear is put off longer, in seconds.
+/// Longest time a clear is deferred, in seconds.
 const PATIENCE_MAX: f64 = 20.0;
-/// Pages asked before old evidence counts half.
+/// Amount of evidence, in pages, at which old evidence is halved.
 const EVIDENCE_MAX: u32 = 8192;
 const SECOND_NS: u64 = 1_000_000_000;
-/// A table serves as the sample for this long, so that no single table pays for all.
+/// How long a table serves as the sample, so that no single table bears all the cost.
 const SAMPLE_FOR_NS: u64 = 30 * SECOND_NS;
-/// How long the next sample is watched before it takes over: two seconds, of which it must know
-/// one.
+/// How long the next sample is observed before it takes over: two seconds, since it must know one
+/// whole second.
 const HEIR_FOR_NS: u64 = 2 * SECOND_NS;
-/// How far all clears may be put off beyond what the evidence allows, to keep the bound.
+/// How far all clears may be stretched beyond what the evidence allows, to keep the limit.
 const STRETCH_MAX: f64 = 30.0;
 
-/// What to make of a table, and what to do with it.
+/// The verdict on a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Pages seen to be accessed since the last look.
     pub seen: PageSet,
-    /// Pages taken for accessed since then, as the pages of the sample were.
+    /// Pages inferred to be accessed since then, because pages of the sample were.
     pub inferred: PageSet,
-    /// Clear its young bits now.
+    /// Whether to clear its young bits now.
     pub clear: bool,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Table {
-    /// Bits found set and left set.
+    /// Bits that were found set and not cleared.
     left: PageSet,
     cleared_ns: u64,
-    /// How much of what was cleared comes back within a second?
+    /// A measurement of how much of what was cleared comes back within a second.
     asked: Option<Asked>,
     /// The look at which it was last seen.
     look: u64,
 }
 
-/// Pages that were cleared, and those of them that came back since.
+/// Pages that were cleared, and those of them that have come back since.
 #[derive(Clone, Copy, Debug)]
 struct Asked {
     pages: PageSet,
@@ -79,10 +81,10 @@ struct Sample {
     table: u64,
     since_ns: u64,
     second_ns: u64,
-    /// Pages accessed in this second, and in the one before.
+    /// Pages accessed in the current second, and in the one before.
     this: PageSet,
     before: PageSet,
-    /// For each of these pages in order: was it accessed in the last interval?
+    /// For each of these pages in order: whether it was accessed in the last interval.
     rhythm: Vec<bool>,
     look: u64,
 }
@@ -90,14 +92,14 @@ struct Sample {
 #[derive(Clone, Debug, Default)]
 struct Group {
     sample: Option<Sample>,
-    /// The next sample, while it is getting to know its pages.
+    /// The next sample, while its pages are being observed.
     heir: Option<Sample>,
-    /// Pages whose return was expected, and those that came back.
+    /// Number of pages whose return was expected, and how many came back.
     asked: u32,
     kept: u32,
 }
 
-/// The pace at which one process is cleared.
+/// The pace of clearing for one process.
 #[derive(Clone, Debug)]
 pub struct Pace {
     max_slowdown: f64,
@@ -106,14 +108,14 @@ pub struct Pace {
     look: u64,
     now_ns: u64,
     last_ns: u64,
-    /// Pages cleared at this look, and a moving average of them for each second.
+    /// Pages cleared at this look, and their moving average per second.
     cleared: u64,
     cleared_per_second: f64,
     stretch: f64,
 }
 
 impl Pace {
-    /// Costs the program at most this share of its time, as far as [`STRETCH_MAX`] goes.
+    /// Limits the cost to this share of the program's time, as far as [`STRETCH_MAX`] permits.
     pub fn new(max_slowdown: f64) -> Pace {
         Pace {
             max_slowdown,
@@ -128,7 +130,7 @@ impl Pace {
         }
     }
 
-    /// A look begins.
+    /// Begins a look.
     pub fn begin(&mut self, now_ns: u64) {
         let span = now_ns.saturating_sub(self.last_ns) as f64 / 1e9;
         if self.look > 0 && span > 0.0 {
@@ -147,7 +149,7 @@ impl Pace {
         (self.last_ns, self.now_ns) = (now_ns, now_ns);
     }
 
-    /// A look has ended: what was not seen in it is gone.
+    /// Ends a look: forgets the tables that it did not show.
     pub fn end(&mut self) {
         let look = self.look;
         self.tables.retain(|_, table| table.look == look);
@@ -162,12 +164,13 @@ impl Pace {
         });
     }
 
-    /// A table of 512 base pages, at address / 2 MiB, that belongs to one mapping alone.
+    /// Judges a table of 512 base pages, numbered address / 2 MiB, that belongs to a single
+    /// mapping.
     pub fn table(&mut self, number: u64, present: &PageSet, young: &PageSet) -> Verdict {
         let (now_ns, look) = (self.now_ns, self.look);
         let group = self.groups.entry(number / GROUP).or_default();
         let table = self.tables.entry(number).or_insert_with(|| Table {
-            // In turn, not all at once.
+            // Staggered, so that not all are cleared at once.
             cleared_ns: now_ns.saturating_sub(spread(number) % SECOND_NS),
             ..Table::default()
         });
@@ -235,7 +238,7 @@ impl Sample {
         }
     }
 
-    /// Takes in what was accessed in the last interval. After each second: the pages of the one
+    /// Takes the accesses of the last interval. After each second, returns the pages of the second
     /// before it, and those of them that came back.
     fn see(&mut self, seen: &PageSet, now_ns: u64, look: u64) -> Option<(PageSet, PageSet)> {
         self.look = look;
@@ -247,7 +250,7 @@ impl Sample {
         }
         self.rhythm.clear();
         for (word, &seen) in seen.words().iter().enumerate() {
-            // A first access is no return: pages that are inferred have had theirs.
+            // A first access is not a return: inferred pages have had theirs.
             let known = self.this[word] | self.before[word];
             self.this[word] |= seen;
             for bit in (0..64).filter(|bit| known >> bit & 1 != 0) {
@@ -259,7 +262,7 @@ impl Sample {
 }
 
 impl Group {
-    /// The table as a sample, which it becomes when the group needs one.
+    /// Returns the table's sample, which it becomes if the group needs one.
     fn sample(&mut self, number: u64, now_ns: u64, young: u32) -> Option<&mut Sample> {
         let age_ns = |sample: &Sample| now_ns.saturating_sub(sample.since_ns);
         if self
@@ -287,7 +290,7 @@ impl Group {
             .find(|sample| sample.table == number)
     }
 
-    /// Those of the pages that follow a page of the sample which was just accessed.
+    /// The pages whose counterpart in the sample was just accessed.
     fn infer(&self, pages: &PageSet, number: u64) -> PageSet {
         let mut inferred = PageSet::default();
         let Some(sample) = &self.sample else {
@@ -322,15 +325,15 @@ impl Group {
         }
     }
 
-    /// Seconds for which a clear may be put off.
+    /// How long a clear may be deferred, in seconds.
     fn patience_s(&self) -> f64 {
-        // Laplace's rule: little evidence is little trust.
+        // Laplace's rule of succession: little evidence gives little confidence.
         let leave = f64::from(self.asked - self.kept + 1) / f64::from(self.asked + 2);
         ((1.0 - TOLERANCE).ln() / (1.0 - leave).ln()).clamp(1.0, PATIENCE_MAX)
     }
 }
 
-/// A number for a table that has nothing to do with its neighbours'.
+/// A hash of a table number, unrelated to those of its neighbours.
 fn spread(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 16
 }
@@ -352,15 +355,15 @@ mod tests {
     const LOOK_NS: u64 = SECOND_NS / 10;
     const ALL: PageSet = PageSet::ALL;
 
-    /// Working sets of seconds, recorded and true, pages recorded for each page touched in an
-    /// interval, and bits set again for each page touched.
+    /// Relative errors of working sets of one second, pages recorded per page accessed in an
+    /// interval, and bits set again per page accessed.
     struct Outcome {
         deviations: Vec<f64>,
         recorded_share: f64,
         reset_share: f64,
     }
 
-    /// Runs `touch` (interval and page to whether it is touched) for so many seconds.
+    /// Runs `touch` (which maps interval and page to whether it is accessed) for some seconds.
     fn play(seconds: u64, mut touch: impl FnMut(u64, u64) -> bool) -> Outcome {
         let mut pace = Pace::new(0.05);
         let mut set = vec![PageSet::default(); TABLES as usize];
@@ -426,7 +429,7 @@ mod tests {
         assert!(outcome.reset_share < 0.1, "{}", outcome.reset_share);
     }
 
-    /// Each page of the hot half once in half a second: what no chance of an interval would tell.
+    /// Each page of the hot half once every half second, a rhythm that random inference would lose.
     #[test]
     fn a_rhythm_is_kept() {
         let half = TABLES * 256;
@@ -439,7 +442,7 @@ mod tests {
         );
     }
 
-    /// What is touched once is recorded about once: a scan is no working set.
+    /// What is accessed once is recorded about once: a scan is not a working set.
     #[test]
     fn a_scan_is_not_multiplied() {
         let pages = TABLES * 512;
@@ -451,7 +454,7 @@ mod tests {
         );
     }
 
-    /// The program stops using half of its memory: within a minute nothing of it is recorded.
+    /// The program stops using half of its memory: within a minute, none of it is recorded.
     #[test]
     fn what_is_left_is_found_out() {
         let mut late = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers for the pages of several processes in one trace.
+//! Numbers the pages of several processes in one trace.
 //!
-//! Anonymous memory belongs to a process: bit 63 clear, the process's slot from bit 45 on, the
-//! virtual page number below. A page of a file is the same page in whichever process maps it: bit
-//! 63 set, the file's slot from bit 40 on, the page's index in the file below.
+//! Anonymous memory belongs to a process: bit 63 clear, the process's slot from bit 45 up, the
+//! virtual page number below. A file page is the same page in every process that maps it: bit 63
+//! set, the file's slot from bit 40 up, the page's index in the file below.
 
 use std::collections::HashMap;
 
@@ -15,12 +15,12 @@ use agewise_trace::PageClass;
 const VPN_BITS: u32 = 45;
 /// Bits of a page's index in its file (4 PiB).
 const FILE_PAGE_BITS: u32 = 40;
-/// Most processes; further ones are not recorded.
+/// Most processes; others are not recorded.
 pub const PROCESSES_MAX: u32 = 1 << (63 - VPN_BITS);
-/// Most files; pages of further ones count as the process's own.
+/// Most files; pages of others count as the process's own.
 const FILES_MAX: u32 = 1 << (63 - FILE_PAGE_BITS);
 
-/// Gives numbers to pages, and remembers the files for the trace's metadata.
+/// Numbers pages, and remembers the files for the trace's metadata.
 #[derive(Debug, Default)]
 pub struct PageNames {
     processes: HashMap<u32, u64>,
@@ -29,10 +29,10 @@ pub struct PageNames {
     file_paths: Vec<String>,
 }
 
-/// How the pages of one mapping are numbered.
+/// The numbering of the pages of one mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Numbering {
-    /// Number of the page at address 0 if the mapping reached there; wraps.
+    /// Number of the page at address 0, as if the mapping reached there; may wrap.
     base: u64,
     /// What backs the pages.
     pub class: PageClass,
@@ -47,7 +47,7 @@ impl Numbering {
 }
 
 impl PageNames {
-    /// The slot of a process, if there is one left.
+    /// The slot of a process; `None` if there are none left.
     pub fn process_slot(&mut self, pid: u32) -> Option<u64> {
         let next = self.processes.len() as u64;
         if next >= u64::from(PROCESSES_MAX) && !self.processes.contains_key(&pid) {
@@ -56,15 +56,15 @@ impl PageNames {
         Some(*self.processes.entry(pid).or_insert(next))
     }
 
-    /// A process is gone: should its pid come again, that is another process.
+    /// Forgets a process: if its pid comes again, it is another process.
     pub fn forget_process(&mut self, pid: u32) {
         if let Some(slot) = self.processes.remove(&pid) {
-            // Keep the number of slots given: pids are never zero, so this key is free.
+            // Keep the number of used slots. Pids never get this large, so the key is free.
             self.processes.insert(u32::MAX - slot as u32, slot);
         }
     }
 
-    /// How the pages of `vma` that belong to `process_slot` itself are numbered.
+    /// The numbering of pages that belong to the process itself.
     #[must_use]
     pub fn own(process_slot: u64) -> Numbering {
         Numbering {
@@ -73,7 +73,7 @@ impl PageNames {
         }
     }
 
-    /// How pages without a known mapping are numbered.
+    /// The numbering of pages without a known mapping.
     #[must_use]
     pub fn unmapped(process_slot: u64) -> Numbering {
         Numbering {
@@ -82,7 +82,7 @@ impl PageNames {
         }
     }
 
-    /// How the pages of `vma` that belong to its file are numbered; `None` for one without a file.
+    /// The numbering of the pages of `vma` that belong to its file; `None` without a file.
     pub fn of_file(&mut self, vma: &Vma, path: &str) -> Option<Numbering> {
         if vma.inode == 0 {
             return None;
@@ -100,8 +100,8 @@ impl PageNames {
         })
     }
 
-    /// The number of the first page of a file of which only device and inode are known; `None` if
-    /// there are too many.
+    /// The number of the first page of a file known only by device and inode; `None` if there are
+    /// too many files.
     pub fn file_pages(&mut self, device: u64, inode: u64) -> Option<u64> {
         self.file(device, inode, "")
     }
@@ -120,7 +120,7 @@ impl PageNames {
         Some(1 << 63 | slot << FILE_PAGE_BITS)
     }
 
-    /// Files met so far.
+    /// The paths of all files numbered so far.
     #[must_use]
     pub fn files(&self) -> &[String] {
         &self.file_paths

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One process that is recorded: each interval its page tables are read, what is young is handed
-//! on, and the accessed bits are cleared for the next interval.
+//! One recorded process: in each interval reads its page tables, passes on what is young, and
+//! clears the accessed bits for the next interval.
 
 use std::io;
 
@@ -19,28 +19,29 @@ use agewise_trace::Evidence;
 use super::pace::{Pace, RESET_NS};
 use super::pages::{Numbering, PageNames};
 
-/// A run of neighbouring pages accessed in one interval, numbered for the trace.
+/// A run of adjacent pages accessed in one interval, numbered for the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touched {
     /// Number of the first page.
     pub first_page: u64,
-    /// Pages.
+    /// Number of pages.
     pub pages: u64,
     /// What backs them.
     pub numbering: Numbering,
-    /// Seen, or inferred.
+    /// Whether the accesses were seen or inferred.
     pub evidence: Evidence,
 }
 
-/// Looks in a row that cost the program too much, after which it is spared.
+/// After this many looks in a row that cost the program too much, it is spared.
 const DEAR_LOOKS: u32 = 5;
-/// Share of what recording may cost that goes to accessed bits set again; the rest is for the
-/// flushes and locks of clearing.
+/// The share of the allowed slowdown for setting accessed bits again; the rest is for the flushes
+/// and locks of clearing.
 const RESET_SHARE: f64 = 0.5;
-/// Longest range given to the kernel at once: how long one call holds the program's mmap lock.
+/// Longest range passed to the kernel at once, which bounds how long a call holds the program's
+/// mmap lock.
 const RANGE_BYTES_MAX: u64 = 16 << 20;
 
-/// A process and what is needed to look at it again.
+/// A process, and the state needed to look at it again.
 #[derive(Debug)]
 pub struct Watched {
     /// The process.
@@ -49,25 +50,26 @@ pub struct Watched {
     clearer: Clearer,
     vmas: VmaTable,
     maps: MapsReader,
-    /// Accesses before the first clear count: the process began while we recorded.
+    /// Whether accesses before the first clear count, because the process started during the
+    /// recording.
     born_here: bool,
     /// What recording may cost the process, as a share of its time.
     max_slowdown: f64,
-    /// How it is spared, from when that was exceeded.
+    /// The pace of clearing, once the process is spared.
     pace: Option<Pace>,
     dear_looks: u32,
     last_look_ns: Option<u64>,
-    /// The mappings at the last look, rising.
+    /// The mappings at the last look, ascending.
     mapped: Vec<(AddressRange, Numberings)>,
 }
 
 impl Watched {
-    /// Starts with a process. `born_here`: it was started during the recording, so what it touched
-    /// before its first look belongs to the trace. `max_slowdown`: the share of its time that
-    /// recording may cost it; infinite for no bound.
+    /// Starts recording a process. `born_here`: it was started during the recording, so what it
+    /// accessed before its first look belongs to the trace. `max_slowdown`: the share of its time
+    /// that recording may cost it; infinite for no limit.
     #[must_use]
     pub fn new(process: Process, slot: u64, born_here: bool, max_slowdown: f64) -> Watched {
-        // Nothing is put off: a trace must not contain accesses that did not happen.
+        // Nothing is deferred: a trace must not contain accesses that did not happen.
         let clearer = Clearer::new(process.pid(), ClearPolicy::exact());
         Watched {
             process,
@@ -84,14 +86,14 @@ impl Watched {
         }
     }
 
-    /// Whether the process is spared: not every access is seen any more.
+    /// Whether the process is spared, so that not every access is seen.
     #[must_use]
     pub fn is_spared(&self) -> bool {
         self.pace.is_some()
     }
 
-    /// Looks once. What was accessed since the last look goes to `found`, in rising order of
-    /// address.
+    /// Looks once. Passes what was accessed since the last look to `found`, in ascending address
+    /// order.
     ///
     /// # Errors
     /// [`LookError`].
@@ -154,7 +156,7 @@ impl Watched {
             pace.end();
         }
         if denied {
-            // Clearing single ranges is not permitted: back to what is.
+            // Clearing single ranges is not permitted, so stop sparing the process.
             (self.pace, self.max_slowdown) = (None, f64::INFINITY);
         }
         self.decide_to_spare(now_ns, reset_pages);
@@ -163,7 +165,7 @@ impl Watched {
 }
 
 impl Watched {
-    /// How the page that faulted is numbered, by the mappings of the last look.
+    /// The numbering of a faulting page, according to the mappings of the last look.
     #[must_use]
     pub fn numbering_of(&self, fault: &Fault) -> Numbering {
         let behind = self
@@ -179,10 +181,10 @@ impl Watched {
         }
     }
 
-    /// Spares the process from now on if the bits that it has to set again cost it too much.
+    /// Starts sparing the process if setting bits again costs it too much.
     fn decide_to_spare(&mut self, now_ns: u64, reset_pages: u64) {
         let Some(last_ns) = self.last_look_ns.replace(now_ns) else {
-            // The first look finds all that was ever touched.
+            // The first look finds everything that was ever accessed.
             return;
         };
         if self.pace.is_some() {
@@ -201,12 +203,12 @@ impl Watched {
     }
 }
 
-/// How the pages of a mapping are numbered.
+/// The numbering of the pages of a mapping.
 #[derive(Clone, Copy, Debug)]
 struct Numberings {
     own: Numbering,
     file: Option<Numbering>,
-    /// A private mapping of a file: pages that were written are the process's own.
+    /// Whether it is a private file mapping, whose written pages belong to the process itself.
     copies: bool,
 }
 
@@ -216,19 +218,19 @@ struct Numberer<'a> {
     numberings: &'a [Numberings],
     count_first: bool,
     found: &'a mut dyn FnMut(Touched),
-    /// Ranges whose pages are the process's own.
+    /// Whether a range contains only pages of the process itself, which may be spared.
     spareable: &'a [bool],
     pace: Option<&'a mut Pace>,
-    /// What the pace wants cleared.
+    /// Ranges to clear as the pace decided.
     cold: Vec<AddressRange>,
-    /// Young pages of tables that could be spared.
+    /// Number of young pages in tables that may be spared.
     reset_pages: u64,
-    /// The kernel does not let us clear single ranges.
+    /// Whether the kernel does not permit clearing single ranges.
     denied: bool,
 }
 
 impl Numberer<'_> {
-    /// A table of a process that is spared.
+    /// Handles a table that may be spared. Returns false if it has to be handled the usual way.
     fn spared(&mut self, sight: &TableSight<'_>) -> bool {
         let is_whole = sight.leaf == Leaf::Page && sight.covered.is_full();
         if !is_whole || !self.spareable.get(sight.range).is_some_and(|&may| may) {
@@ -265,7 +267,7 @@ impl Numberer<'_> {
         true
     }
 
-    /// Notes the young part of a table, together with the one before where they touch.
+    /// Notes the young part of a table for clearing, joined with the range before it if they touch.
     fn clear_soon(&mut self, va: u64, young: &PageSet) {
         let (mut first, mut end) = (None, 0);
         for run in young.runs() {
@@ -297,7 +299,7 @@ impl Numberer<'_> {
                     0
                 }
             };
-            // One that is refused (locked or unmapped meanwhile) is passed over.
+            // A refused range (locked, or unmapped in the meantime) is skipped.
             rest = &rest[(done + usize::from(done < batch.len())).min(rest.len())..];
         }
     }

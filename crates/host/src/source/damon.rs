@@ -47,7 +47,7 @@ fn capability(facts: &Facts) -> Capability {
     .since("5.18")
 }
 
-/// What can be done with a DAMON that is not in use.
+/// The row for a DAMON that is not in use.
 fn damon_offers(facts: &Facts, name: &'static str, offer: &Offer) -> Capability {
     let offers = match &offer.operations[..] {
         [] => "nothing that can be watched".to_owned(),
@@ -83,7 +83,7 @@ fn damon_offers(facts: &Facts, name: &'static str, offer: &Offer) -> Capability 
     }
 }
 
-/// What helps where physical memory cannot be watched.
+/// Advice if physical memory cannot be watched.
 fn by_frame_advice(offer: &Offer) -> &'static str {
     match offer.has("paddr") {
         true => {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Access sources: every way to learn what is accessed. One file each and one line of [`ALL`], from
-//! which come the values of `report --source`, the rows of `agewise doctor`, and the order in which
-//! sources are tried when none is asked for.
+//! The list of access sources. Each has one file and one line in [`ALL`], from which come the
+//! values of `report --source`, the rows of `agewise doctor`, and the order in which sources are
+//! tried by default.
 
 mod damon;
 mod lru_gen;
@@ -19,8 +19,7 @@ use crate::capability::row::{Capability, Group, State};
 use crate::kernel_source::{KernelSource, KernelSourceError};
 use crate::root::Roots;
 
-/// All sources. Of those that look at pages the first that works is used unless another is asked
-/// for.
+/// All sources. By default, the first usable one that looks at pages is used.
 pub static ALL: [&Source; 6] = [
     &pagewalk::SOURCE,
     &pagemap::SOURCE,
@@ -30,64 +29,64 @@ pub static ALL: [&Source; 6] = [
     &page_cache::SOURCE,
 ];
 
-/// A way to learn what is accessed.
+/// An access source.
 #[derive(Debug)]
 pub struct Source {
     /// Its name on the command line, in output and in `docs/use/access-sources.md`.
     pub name: &'static str,
-    /// What it is, for help: a phrase.
+    /// A phrase that describes it, for help.
     pub about: &'static str,
     /// How it is used.
     pub open: Open,
-    /// Its row in the table of what works on this machine.
+    /// Its row in the capability table.
     pub(crate) capability: fn(&Facts) -> Capability,
 }
 
-/// Opens a source of pages.
+/// Opens a source that looks at pages.
 pub type OpenPages = fn() -> Result<Box<dyn AccessSource>, AccessError>;
-/// Opens a source of histograms for targets.
+/// Opens a source that returns histograms of targets.
 pub type OpenHistograms =
     fn(&Roots, &Targets, &AgesWanted) -> Result<Box<dyn KernelSource>, KernelSourceError>;
 
 /// How a source is used.
 #[derive(Clone, Copy, Debug)]
 pub enum Open {
-    /// It looks at the pages of processes; an agent keeps their ages.
+    /// It looks at the pages of processes, and an agent keeps their ages.
     Pages(OpenPages),
-    /// It keeps ages itself, and gives histograms of targets.
+    /// It keeps ages itself, and returns histograms of targets.
     Histograms(OpenHistograms),
-    /// It gives events, for traces: no ages can be reported from it alone.
+    /// It reports events, for traces. No ages can be derived from it alone.
     Events,
     /// It reports accesses to files: [`FileAges`](crate::pagecache::FileAges) keeps their ages.
     Files,
 }
 
-/// What a source that keeps ages itself has to distinguish.
+/// Parameters for a source that keeps ages itself.
 #[derive(Clone, Debug)]
 pub struct AgesWanted {
     /// Bounds of the bins.
     pub intervals: Intervals,
-    /// Where memory goes that was never seen accessed.
+    /// The bin for memory that was never seen accessed.
     pub oldest: OldestPages,
-    /// Time from one look to the next, ms.
+    /// Time between two looks, in ms.
     pub window_ms: u64,
 }
 
 impl Source {
-    /// The source of a name.
+    /// Finds a source by name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Source> {
         ALL.into_iter().find(|source| source.name == name)
     }
 
-    /// Those that ages can be reported from.
+    /// The sources that can report ages.
     pub fn of_ages() -> impl Iterator<Item = &'static Source> {
         ALL.into_iter()
             .filter(|source| matches!(source.open, Open::Pages(_) | Open::Histograms(_)))
     }
 }
 
-/// The rows of all sources.
+/// The capability rows of all sources.
 pub(crate) fn capabilities(facts: &Facts) -> Vec<Capability> {
     let row = |source: &Source| match facts.page_bytes {
         PAGE_BYTES => (source.capability)(facts),
@@ -96,7 +95,7 @@ pub(crate) fn capabilities(facts: &Facts) -> Vec<Capability> {
     ALL.into_iter().map(row).collect()
 }
 
-/// Names of what is used when nothing is asked for, the best first.
+/// Names of the sources used by default, the best first.
 pub(crate) fn preference() -> Vec<&'static str> {
     let of_pages = |source: &&Source| matches!(source.open, Open::Pages(_));
     ALL.into_iter()
@@ -109,7 +108,7 @@ fn line(name: &'static str, state: State, found: impl Into<String>) -> Capabilit
     Capability::new(Group::Source, name, state, found)
 }
 
-/// A BPF program that was not taken.
+/// The row for a BPF program that could not be loaded.
 fn refused(facts: &Facts, name: &'static str, error: &AccessError, needs: &str) -> Capability {
     let advice = match error {
         AccessError::NoPrivilege { hint, .. } => (*hint).to_owned(),
@@ -120,7 +119,7 @@ fn refused(facts: &Facts, name: &'static str, error: &AccessError, needs: &str) 
         _ => format!("see the kernel lines above; needs {needs}"),
     };
     let found = match error {
-        // The hint is the advice.
+        // The hint is shown as the advice.
         AccessError::NoPrivilege { what, .. } => format!("{what}: not permitted"),
         other => other.to_string(),
     };

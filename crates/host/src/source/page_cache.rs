@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages of files that no process maps, by the kernel's tracepoints on the page cache or the
-//! functions behind them: what `agewise files` keeps the ages of.
+//! File pages that no process maps, seen through the kernel's tracepoints on the page cache or the
+//! functions behind them. `agewise files` keeps their ages.
 
 use super::{Open, Source, line, refused};
 use crate::capability::facts::Facts;

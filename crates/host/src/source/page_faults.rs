@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page faults in exact order, by BPF tracepoint: what `trace record --faults` adds to page tables.
+//! Page faults in exact order, from BPF tracepoints: `trace record --faults` adds them to page
+//! tables.
 
 use super::{Open, Source, line, refused};
 use crate::capability::facts::Facts;

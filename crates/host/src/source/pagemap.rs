@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whole mappings, by `/proc/PID/pagemap` and `smaps`: for the user's own processes, without
-//! privilege.
+//! Whole mappings, from `/proc/PID/pagemap` and `smaps`: for the user's own processes, without
+//! privileges.
 
 use super::{Open, Source, line};
 use crate::access::check_page_size;

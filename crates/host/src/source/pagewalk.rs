@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page tables, read by a BPF program: page granular and exact.
+//! Page tables read by a BPF program, which is exact for every page.
 
 use super::{Open, Source, line, refused};
 use crate::capability::facts::Facts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Swap space: which areas exist, how full they are, and a zram device of agewise's own for
-//! demonstrations, benchmarks and tests.
+//! Swap space: the areas and how full they are, and a zram device of our own for demonstrations,
+//! benchmarks and tests.
 
 mod probe;
 mod zram;
@@ -20,19 +20,19 @@ use crate::root::ProcRoot;
 pub struct SwapArea {
     /// The device or file.
     pub path: PathBuf,
-    /// Its size.
+    /// Its size in bytes.
     pub size_bytes: u64,
-    /// How much of it is in use.
+    /// Bytes in use.
     pub used_bytes: u64,
     /// Areas with a higher priority fill first.
     pub priority: i32,
 }
 
 impl SwapArea {
-    /// All areas in use.
+    /// Reads all areas in use.
     pub fn all(root: &ProcRoot) -> Result<Vec<Self>, FileError> {
         let path = root.join("swaps");
-        // A kernel built without swap has no such file.
+        // A kernel built without swap does not have this file.
         match error::read_optional(&path)? {
             Some(text) => Self::parse(&path, &text),
             None => Ok(Vec::new()),
@@ -59,7 +59,7 @@ impl SwapArea {
             .collect()
     }
 
-    /// Space left.
+    /// Free space in bytes.
     pub fn free_bytes(&self) -> u64 {
         self.size_bytes.saturating_sub(self.used_bytes)
     }
@@ -75,7 +75,7 @@ impl SwapArea {
     }
 }
 
-/// Space left in all areas: without any, anonymous memory cannot be paged out.
+/// Free space in all areas. Without any, anonymous memory cannot be paged out.
 pub fn free_bytes(root: &ProcRoot) -> Result<u64, FileError> {
     Ok(SwapArea::all(root)?
         .iter()

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a page costs that goes to swap and comes back, on this machine, now: measured on pages of
-//! our own, made for it.
+//! Measures the current cost of swapping a page out and in on this machine, on pages allocated for
+//! it.
 //!
-//! A page from zram takes microseconds, from a disk milliseconds, and no counter of the kernel
-//! reveals which it was. So a few pages are filled (half of each compressible, like typical data),
-//! paged out, and touched again one after the other.
+//! A page takes microseconds from zram and milliseconds from a disk, and no kernel counter reveals
+//! which it was. So this fills a few pages (half of each compressible, like typical data), pages
+//! them out, and touches them again one by one.
 
 use std::time::Instant;
 
@@ -12,13 +12,13 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::FileError;
 
-/// Pages of one probe.
+/// Pages per probe.
 const PAGES: usize = 16;
-/// Pages apart, so that swap's readahead does not bring the next one in with the last.
+/// Distance between probed pages, so that swap readahead does not bring the next one in early.
 const STRIDE: usize = 16;
 const PAGE_BYTES: usize = 4096;
 
-/// One mapping of our own, gone when dropped.
+/// A mapping of our own, unmapped on drop.
 struct Mapping {
     at: *mut u8,
     bytes: usize,
@@ -26,40 +26,39 @@ struct Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range is the one mapped below, and nothing points into it any more.
+        // SAFETY: the range was mapped below, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.bytes) };
     }
 }
 
-/// What a page costs, ns.
+/// The cost of a page, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwapPrice {
-    /// Touching it when it is swapped out: the median.
+    /// Touching it when swapped out: the median.
     pub refault_ns: u64,
-    /// Paging it out: the mean, as pages leave together.
+    /// Paging it out: the mean, since pages leave together.
     pub evict_ns: u64,
 }
 
 impl SwapPrice {
-    /// How long a program at its limit waits for a page that comes back: another has to leave, too,
-    /// since the program reclaims for itself.
+    /// How long a program at its limit waits for a page to come back. Another page has to leave
+    /// first, since the program reclaims for itself.
     #[must_use]
     pub fn at_limit_ns(self) -> u64 {
         self.refault_ns.saturating_add(self.evict_ns)
     }
 }
 
-/// What a page costs; `None` where the pages did not leave (no swap, or no room in it).
+/// Measures the cost of a page; `None` if the pages did not leave (no swap, or no space in it).
 ///
-/// # Errors
-/// No memory, or our own pagemap cannot be read.
+/// # Errors Out of memory, or our own pagemap cannot be read.
 pub fn price() -> Result<Option<SwapPrice>, FileError> {
     let failed = |source| FileError::Read {
         path: "/proc/self/pagemap".into(),
         source,
     };
     let bytes = PAGES * STRIDE * PAGE_BYTES;
-    // SAFETY: a fresh private mapping at an address the kernel chooses.
+    // SAFETY: a new private mapping at an address the kernel chooses.
     let at = unsafe {
         rustix::mm::mmap_anonymous(
             std::ptr::null_mut(),
@@ -83,12 +82,12 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
-            // SAFETY: the first half of a page of the mapping; the second stays zero.
+            // SAFETY: the first half of a page of the mapping; the second half stays zero.
             unsafe { page(index).cast::<u64>().add(word).write_volatile(state) };
         }
     }
     let began = Instant::now();
-    // SAFETY: our own mapping; its content is kept.
+    // SAFETY: our own mapping, whose content is kept.
     let advised = unsafe { libc::madvise(mapping.at.cast(), bytes, libc::MADV_PAGEOUT) };
     if advised != 0 {
         return Ok(None);
@@ -133,7 +132,8 @@ mod tests {
         let price = price().unwrap();
         match crate::swap::free_bytes(&ProcRoot::default()).unwrap() {
             0 => assert_eq!(price, None),
-            // Somebody else's device may be full or slow; what was measured is a time.
+            // Another program's device may be full or slow, so only check that the times are
+            // plausible.
             _ => assert!(price.is_none_or(|price| price.refault_ns.min(price.evict_ns) > 100)),
         }
     }

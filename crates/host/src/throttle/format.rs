@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ledger as bytes: a line with its version, then one line for each thing to undo.
+//! The format of the ledger: a line with its version, then one line per entry.
 //!
 //! ```text
 //! agewise-ledger 2
@@ -8,7 +8,7 @@
 //!
 //! A line begins with the CRC-32 of the rest of it. Version 1 had neither that nor the first line.
 //! All bytes except printable ASCII are escaped: users who may name a cgroup must not be able to
-//! write lines of the ledger.
+//! add lines to the ledger.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,12 +19,12 @@ use super::undo::{Kind, Step, Undo};
 const NAME: &[u8] = b"agewise-ledger ";
 const HEADER: &[u8] = b"agewise-ledger 2";
 
-/// What a ledger holds.
+/// The contents of a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// What is to be undone, in the order in which it was done.
+    /// The entries, in the order in which the actions were done.
     pub undos: Vec<Undo>,
-    /// Lines that mean nothing: damaged, or of a later version.
+    /// Lines that could not be parsed: damaged, or of a later version.
     pub unreadable: Vec<Vec<u8>>,
 }
 
@@ -33,7 +33,7 @@ impl Contents {
         self.undos.is_empty() && self.unreadable.is_empty()
     }
 
-    /// As stored in the file. Unreadable lines are kept unchanged.
+    /// Encodes the file. Unreadable lines are kept unchanged.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = [HEADER, b"\n"].concat();
         for undo in &self.undos {
@@ -49,7 +49,7 @@ impl Contents {
         bytes
     }
 
-    /// Takes everything intact from a file, whatever the rest of it is.
+    /// Decodes everything intact in a file, whatever the rest is.
     pub fn decode(bytes: &[u8]) -> Self {
         let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
         lines.retain(|line| !line.is_empty());
@@ -71,7 +71,7 @@ impl Contents {
     }
 }
 
-/// The rest of a line that has not changed since it was written.
+/// Returns a line without its checksum, if that is correct.
 fn checked(line: &[u8]) -> Option<&[u8]> {
     let (sum, rest) = line.split_at_checked(8)?;
     let rest = rest.strip_prefix(b" ")?;
@@ -79,7 +79,7 @@ fn checked(line: &[u8]) -> Option<&[u8]> {
     is_whole.then_some(rest)
 }
 
-/// CRC-32 as in Ethernet and zip, bit by bit: a ledger has a few lines.
+/// CRC-32 as in Ethernet and zip, bit by bit: a ledger has only a few lines.
 fn crc32(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -176,7 +176,7 @@ fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// Version 1 escaped only the first three, so what it wrote means the same.
+/// Version 1 used only the first three escapes, so its lines decode to the same.
 fn unescape(word: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

@@ -60,7 +60,7 @@ fn the_first_version_is_read() {
     assert_eq!(contents.undos[0], squeeze(Path::new("/cg/a\\x41\tb")));
     assert_eq!(contents.undos[1].steps.len(), 2);
     assert_eq!((contents.undos.len(), contents.unreadable.len()), (2, 1));
-    // What is written again is of this version, and what was not understood is still there.
+    // Encoding uses the current version, and keeps what was not understood.
     let again = contents.encode();
     assert!(again.starts_with(b"agewise-ledger 2\n"));
     assert_eq!(Contents::decode(&again), contents);
@@ -80,17 +80,17 @@ fn what_means_nothing_is_kept_and_not_carried_out() {
     ] {
         let contents = Contents::decode(bad.as_bytes());
         assert_eq!(contents.unreadable, [bad.as_bytes()], "{bad:?}");
-        // Nor with a checksum that is right.
+        // Nor with a correct checksum.
         let summed = format!("{:08x} {bad}", crc32(bad.as_bytes()));
         let contents = Contents::decode(summed.as_bytes());
         assert_eq!(contents.unreadable, [summed.as_bytes()], "{bad:?}");
     }
     assert!(Contents::decode(b"").is_empty() && Contents::decode(b"\n\n").is_empty());
-    // A later version: what can be read is, its first line is not lost.
+    // A later version: readable lines are read, and its first line is kept.
     let later = String::from_utf8(there_and_back(&squeeze(Path::new("/a"))).encode()).unwrap();
     let contents = Contents::decode(later.replace("ledger 2", "ledger 3").as_bytes());
     assert_eq!((contents.undos.len(), contents.unreadable.len()), (1, 1));
-    // A line without its checksum counts for nothing in a file that has them.
+    // A line without a checksum is not valid in a file with checksums.
     let bare = format!("{later}squeeze\t7\t/b\twrite\t/b/memory.high\tmax\n");
     assert_eq!(Contents::decode(bare.as_bytes()).unreadable.len(), 1);
 }
@@ -124,7 +124,7 @@ fn any_undo() -> impl Strategy<Value = Undo> {
     })
 }
 
-/// What happens to a file: cut off, a byte changed, lost or added.
+/// Damage to a file: cut off, or a byte changed, lost or added.
 #[derive(Clone, Debug)]
 enum Damage {
     Cut(usize),
@@ -180,7 +180,7 @@ proptest! {
             let is_whole = after.contains(&line.as_slice());
             prop_assert!(!is_whole || decoded.undos.contains(undo));
         }
-        // Nothing is made up: what is read was written, and every other line is kept.
+        // Nothing is invented: every entry read was written, and every other line is kept.
         for undo in &decoded.undos {
             prop_assert!(contents.undos.contains(undo));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ending all processes of a cgroup and of those below it, and saying which are left.
+//! Kills all processes of a cgroup and of those below it, and reports which are left.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,25 +14,25 @@ use crate::process::{Process, ProcessError};
 use crate::root::ProcRoot;
 
 /// How long to keep trying: processes forked in the meantime are killed as well, and a process that
-/// waits for a disk dies when the disk has answered.
+/// waits for a disk dies once the disk has answered.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Between two looks at what is left.
+/// Time between two checks.
 const STEP: Duration = Duration::from_millis(5);
 
-/// What a kill came to.
+/// The result of a kill.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Killed {
-    /// Processes that were signalled and have ended.
+    /// Number of processes that were signalled and have ended.
     pub ended: usize,
-    /// Pids of those that still live, ascending.
+    /// Pids of those still alive, ascending.
     pub left: Vec<u32>,
-    /// The kernel says that the cgroup holds more than can be seen: processes of another pid
-    /// namespace, for example.
+    /// Whether the kernel reports more processes than are visible: those of another pid namespace,
+    /// for example.
     pub holds_unseen: bool,
 }
 
 impl Killed {
-    /// Nobody is left.
+    /// Whether no process is left.
     pub fn is_complete(&self) -> bool {
         self.left.is_empty() && !self.holds_unseen
     }
@@ -40,7 +40,7 @@ impl Killed {
 
 impl std::fmt::Display for Killed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        /// More pids than this would hide what matters.
+        /// A longer list of pids would hide what matters.
         const SHOWN: usize = 8;
         let shown: Vec<String> = self
             .left
@@ -60,7 +60,7 @@ impl std::fmt::Display for Killed {
     }
 }
 
-/// Kills until no process is left, or for as long as [`PATIENCE`].
+/// Kills until no process is left, for [`PATIENCE`] at most.
 pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, ThrottleError> {
     let began = Instant::now();
     let all_at_once = cgroup.dir().join("cgroup.kill");
@@ -88,7 +88,7 @@ pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, Throt
             }
         }
         for process in &living {
-            // One that is long in dying is signalled again, and counts once.
+            // A process that takes long to die is signalled again, but counts once.
             if kills_at_once || signal_kill(process)? {
                 signalled.insert((process.pid(), process.start_ticks()));
             }
@@ -97,12 +97,11 @@ pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, Throt
     }
 }
 
-/// The processes of the cgroup and of those below it that have not ended. They are opened first and
-/// looked up afterwards: a process that then has a number from the cgroup is not another one that
-/// was given that number.
+/// The processes of the cgroup and those below it that have not ended. They are opened first and
+/// then looked up again: if a process is still listed then, its pid was not reused in between.
 fn living(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Vec<Process>, ThrottleError> {
     let pids = || match cgroup.procs(true) {
-        // Removed: it contains no process.
+        // Removed, so it contains no process.
         Err(error) if error.is_gone() => Ok(Vec::new()),
         other => other,
     };
@@ -122,13 +121,13 @@ fn living(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Vec<Process>, ThrottleErro
     Ok(opened)
 }
 
-/// What the kernel says of v2 cgroups; v1 does not say.
+/// Whether the kernel reports processes in a v2 cgroup; v1 has no such report.
 fn is_populated(cgroup: &Cgroup) -> bool {
     let events = error::read(&cgroup.dir().join("cgroup.events"));
     events.is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
 }
 
-/// True: it was sent. False: the process had ended.
+/// Sends SIGKILL. Returns false if the process had already ended.
 fn signal_kill(process: &Process) -> Result<bool, ThrottleError> {
     let sent = match process.pidfd() {
         Some(pidfd) => pidfd_send_signal(pidfd, Signal::KILL),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has to be undone, written down before it is done: a program that is killed leaves a
-//! frozen or squeezed cgroup, a mount or a socket behind, and the next one puts it right.
+//! A record of what has to be undone, written before it is done: if the program is killed, it
+//! leaves a frozen or squeezed cgroup, a mount or a socket behind, and the next run undoes that.
 //!
 //! Its location does not depend on the configuration ([`state_directory`]), so that it is found
 //! even if the configuration is broken, gone or different by now.
@@ -18,29 +18,29 @@ use crate::error::FileError;
 
 /// The name of the file in the state directory.
 const NAME: &str = "ledger";
-/// Longest part of an unreadable line that is shown, bytes.
+/// Longest part of an unreadable line that is shown, in bytes.
 const SHOWN_MAX: usize = 120;
 
 /// Why a ledger cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// Another program does.
+    /// Another program is using it.
     #[error(
         "another agewise daemon uses {}; only one at a time may act", path.display()
     )]
     Taken {
-        /// The ledger.
+        /// The path of the ledger.
         path: PathBuf,
     },
-    /// It cannot be read or written, or its author is not certain.
+    /// It cannot be read or written, or it is uncertain who wrote it.
     #[error("the ledger: {0}")]
     File(#[from] FileError),
 }
 
-/// The directory with the ledger of this machine: the state directory of the systemd unit
+/// The directory of this machine's ledger: the state directory of the systemd unit
 /// (`STATE_DIRECTORY`), `/var/lib/agewise` for root, and `~/.local/state/agewise`
-/// (`XDG_STATE_HOME`) for others; `None` if their environment names no home.
+/// (`XDG_STATE_HOME`) for others. `None` if their environment names no home.
 pub fn state_directory() -> Option<PathBuf> {
     let variable = |name: &str| {
         // systemd separates several directories by colons; the first one is the unit's own.
@@ -59,26 +59,26 @@ pub fn state_directory() -> Option<PathBuf> {
     Some(variable("XDG_STATE_HOME").or_else(home)?.join("agewise"))
 }
 
-/// What became of what a killed program left.
+/// What was undone of the actions a killed program left behind.
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// So many things were undone.
+    /// Number of actions undone.
     pub count: usize,
-    /// What could not be; it stays noted.
+    /// Errors of actions that could not be undone; they stay in the ledger.
     pub failures: Vec<FileError>,
-    /// Lines that mean nothing, shown as text; they stay in the file.
+    /// Lines that could not be parsed, as text; they stay in the file.
     pub unreadable: Vec<String>,
-    /// The ledger.
+    /// The path of the ledger.
     pub path: PathBuf,
 }
 
 impl Undone {
-    /// There was nothing to undo.
+    /// Whether there was nothing to undo.
     pub fn is_nothing(&self) -> bool {
         self.count == 0 && self.is_well()
     }
 
-    /// Nothing is left.
+    /// Whether nothing is left in the ledger.
     pub fn is_well(&self) -> bool {
         self.failures.is_empty() && self.unreadable.is_empty()
     }
@@ -86,26 +86,26 @@ impl Undone {
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// Its location; none: only in memory.
+    /// Its directory; `None` if it is only in memory.
     dir: Option<PathBuf>,
-    /// Made with the first note.
+    /// Created with the first entry.
     place: Option<Place>,
     contents: Contents,
-    /// What is currently meant to stay, because this program holds it.
+    /// Actions meant to stay for now, because this program still needs them.
     held: HashSet<(PathBuf, Kind)>,
 }
 
-/// All that is to be undone, on disk as well if it has a place. Cloned handles are the same ledger.
+/// Everything to be undone, kept on disk too if it has a directory. Clones refer to the same
+/// ledger.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger(Arc<Mutex<Notes>>);
 
 impl Ledger {
-    /// The ledger in a state directory. What a program left there that was killed is undone first,
-    /// the last first. What fails stays noted, and is tried again by the next program.
+    /// Opens the ledger in a state directory. First undoes what a killed program left there, the
+    /// last action first. What fails stays recorded, and is tried again by the next run.
     ///
-    /// # Errors
-    /// [`LedgerError`]. An unwritable file is not an error yet: its content has been undone by
-    /// then, and [`add`](Self::add) fails.
+    /// # Errors [`LedgerError`]. An unwritable file is not an error yet: its actions have been
+    /// undone by then, and only [`add`](Self::add) fails.
     pub fn open(dir: &Path) -> Result<(Self, Undone), LedgerError> {
         let mut notes = Notes {
             dir: Some(dir.to_owned()),
@@ -121,13 +121,13 @@ impl Ledger {
             notes.undo_what_was_left(&mut undone)?;
         }
         if notes.contents.is_empty() {
-            // Who notes nothing does not keep others from doing so.
+            // A program without entries does not keep others from using the ledger.
             notes.place = None;
         }
         Ok((Ledger(Arc::new(Mutex::new(notes))), undone))
     }
 
-    /// Undoes what the ledger of an earlier version says, which lay where its configuration had it.
+    /// Undoes the ledger of an earlier version, whose path was set in its configuration.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -145,7 +145,7 @@ impl Ledger {
         if place.read()?.is_none() {
             return Ok(undone);
         }
-        // Earlier versions lock a file next to it, and leave that behind.
+        // Earlier versions lock a file next to it, which they leave behind.
         let _lock = match std::fs::File::open(path.with_extension("lock")) {
             Ok(lock) => Some(take_file(lock, path)?),
             Err(_) => None,
@@ -159,12 +159,11 @@ impl Ledger {
     }
 
     fn lock(&self) -> MutexGuard<'_, Notes> {
-        // A panic of another holder left what was to be undone noted.
+        // After a panic in another thread, the recorded actions are still valid.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the directory and takes its lock, which [`add`](Self::add) would do with the first
-    /// note.
+    /// Creates the directory and takes its lock, as [`add`](Self::add) does with the first entry.
     ///
     /// # Errors
     /// [`LedgerError`].
@@ -172,11 +171,10 @@ impl Ledger {
         self.lock().make_place()
     }
 
-    /// Notes what is about to be done, in place of what was noted of the same kind before. When
-    /// this returns it is on the disk.
+    /// Records what is about to be done, replacing an earlier entry of the same kind. It is on disk
+    /// when this returns.
     ///
-    /// # Errors
-    /// It cannot be written down: then it must not be done.
+    /// # Errors It cannot be recorded, and so must not be done.
     pub fn add(&self, undo: Undo) -> Result<(), LedgerError> {
         let mut notes = self.lock();
         notes.make_place()?;
@@ -200,12 +198,12 @@ impl Ledger {
         Ok(saved?)
     }
 
-    /// Whether something of this kind is noted.
+    /// Whether there is an entry of this kind.
     pub fn has(&self, dir: &Path, kind: Kind) -> bool {
         self.lock().position(dir, kind).is_some()
     }
 
-    /// What is noted of a cgroup that writes to this file of it.
+    /// The entries of a cgroup that write to this file of it.
     pub(super) fn writing(&self, dir: &Path, inode: u64, file: &Path) -> Vec<Undo> {
         let notes = self.lock();
         let writes =
@@ -219,15 +217,14 @@ impl Ledger {
             .collect()
     }
 
-    /// Lines of it mean nothing, and stay.
+    /// Whether some lines could not be parsed; they stay.
     pub fn has_unreadable(&self) -> bool {
         !self.lock().contents.unreadable.is_empty()
     }
 
-    /// Undoes one; nothing if there is none.
+    /// Undoes one entry; does nothing if there is none.
     ///
-    /// # Errors
-    /// A step failed: it stays noted.
+    /// # Errors A step failed, and the entry stays.
     pub fn undo(&self, dir: &Path, kind: Kind) -> Result<(), FileError> {
         let mut notes = self.lock();
         let Some(place) = notes.position(dir, kind) else {
@@ -240,10 +237,9 @@ impl Ledger {
         notes.save()
     }
 
-    /// Strikes one out without undoing it: it is to stay.
+    /// Removes an entry without undoing it: its effect is to stay.
     ///
-    /// # Errors
-    /// It cannot be written down: then it is undone some day.
+    /// # Errors The ledger cannot be written, so the entry will be undone some day.
     pub fn forget(&self, dir: &Path, kind: Kind) -> Result<(), FileError> {
         let mut notes = self.lock();
         let Some(place) = notes.position(dir, kind) else {
@@ -253,14 +249,13 @@ impl Ledger {
         notes.save()
     }
 
-    /// Forgets everything, as if the program that has it were killed: what is noted on the disk
-    /// stays.
+    /// Forgets everything, as if the program had been killed: the entries on disk stay.
     #[cfg(any(test, feature = "testing"))]
     pub fn abandon(&self) {
         *self.lock() = Notes::default();
     }
 
-    /// Says that what was done to a directory is meant to stay so for now, or no longer.
+    /// Marks an action as meant to stay for now, or no longer.
     pub(super) fn hold(&self, dir: &Path, kind: Kind, is_held: bool) {
         let mut notes = self.lock();
         match is_held {
@@ -269,7 +264,7 @@ impl Ledger {
         }
     }
 
-    /// Undoes everything that was done to cgroups and is not held in this program, the last first.
+    /// Undoes everything done to cgroups that this program does not hold, the last action first.
     /// Returns the failures; they stay recorded.
     pub fn undo_throttles(&self) -> Vec<FileError> {
         let mut failures = Vec::new();
@@ -295,7 +290,7 @@ impl Notes {
         if let (Some(dir), None) = (&self.dir, &self.place) {
             let place = Place::make(dir, OsStr::new(NAME))?;
             take(&place)?;
-            // Another program may have come and gone since this one looked.
+            // Another program may have used it since this one looked.
             if let Some(bytes) = place.read()? {
                 self.contents = Contents::decode(&bytes);
             }
@@ -307,7 +302,7 @@ impl Notes {
     fn undo_what_was_left(&mut self, undone: &mut Undone) -> Result<(), FileError> {
         let read = self.place.as_ref().map(Place::read).transpose()?.flatten();
         let Some(bytes) = read else {
-            // Nothing was noted; a new ledger that was not finished may be there.
+            // There are no entries, but an unfinished new ledger may exist.
             let cleared = self.place.as_ref().map(Place::remove);
             undone.failures.extend(cleared.and_then(Result::err));
             return Ok(());
@@ -323,7 +318,7 @@ impl Notes {
         Ok(())
     }
 
-    /// Undoes those that are meant, the last first. Returns how many.
+    /// Undoes the entries that `is_meant` selects, the last first. Returns how many.
     fn undo(&mut self, failures: &mut Vec<FileError>, is_meant: impl Fn(&Undo) -> bool) -> usize {
         let mut kept = Vec::new();
         let mut count = 0;
@@ -379,7 +374,7 @@ fn take_file(lock: std::fs::File, path: &Path) -> Result<std::fs::File, LedgerEr
     }
 }
 
-/// A line as text that is safe to print.
+/// Converts a line to text that is safe to print.
 fn shown(line: &[u8]) -> String {
     let part = &line[..line.len().min(SHOWN_MAX)];
     part.escape_ascii().to_string()

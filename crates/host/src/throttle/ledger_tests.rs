@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use super::*;
 use crate::throttle::Step;
 
-/// A directory that stands for a cgroup, and one for the state.
+/// A directory that represents a cgroup, and a state directory.
 struct Scene {
     _top: tempfile::TempDir,
     cgroup: PathBuf,
@@ -82,7 +82,7 @@ fn what_a_killed_program_left_is_undone_by_the_next() {
 fn what_cannot_be_undone_stays_noted() {
     let scene = Scene::new();
     fs::remove_file(scene.cgroup.join("cgroup.freeze")).unwrap();
-    // A directory cannot be written to.
+    // Writing to a directory fails.
     fs::create_dir(scene.cgroup.join("cgroup.freeze")).unwrap();
     let (ledger, _) = Ledger::open(&scene.state).unwrap();
     ledger.add(scene.freeze()).unwrap();
@@ -117,7 +117,7 @@ fn a_line_that_cannot_be_read_is_said_and_kept_and_the_others_are_undone() {
         assert!(!undone.is_well() && undone.unreadable[0].contains("cgroup.freeze\\t9"));
         assert!(scene.value("memory.high").starts_with("max"));
         assert_eq!(scene.value("cgroup.freeze"), "1");
-        // It outlives what is noted and undone later.
+        // It survives later entries and undos.
         ledger.add(scene.squeeze()).unwrap();
         ledger.undo(&scene.cgroup, Kind::Squeeze).unwrap();
         assert!(
@@ -138,7 +138,7 @@ fn a_ledger_of_an_earlier_version_is_undone_where_it_lies() {
     let inode = scene.squeeze().inode;
     let line = format!("squeeze\t{inode}\t{dir}\twrite\t{dir}/memory.high\tmax\n");
     fs::write(&file, format!("{line}laeve\n")).unwrap();
-    // The program that wrote it runs.
+    // The program that wrote it is still running.
     let lock = fs::File::create(file.with_extension("lock")).unwrap();
     lock.lock().unwrap();
     assert!(matches!(
@@ -157,13 +157,14 @@ fn a_ledger_of_an_earlier_version_is_undone_where_it_lies() {
 #[test]
 fn what_cannot_be_noted_is_refused_and_what_was_noted_is_undone_all_the_same() {
     let scene = Scene::new();
-    // Nobody, not even root, makes a directory below a file.
+    // Nobody, not even root, can create a directory below a file.
     fs::write(&scene.state, "").unwrap();
     assert!(Ledger::open(&scene.state.join("x")).is_err());
     fs::remove_file(&scene.state).unwrap();
     let (ledger, _) = Ledger::open(&scene.state).unwrap();
     ledger.add(scene.squeeze()).unwrap();
-    // A directory in the way of the new file: it cannot be replaced any more, by root neither.
+    // A directory in place of the new file: the ledger cannot be replaced any more, not even by
+    // root.
     fs::create_dir(scene.state.join("ledger.new")).unwrap();
     assert!(ledger.add(scene.freeze()).is_err());
     assert!(

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is logged in. That a process leads a session with a terminal proves nothing: anybody can
-//! open a pseudoterminal (`script`). What counts is what only root can bring about: a record of
-//! logind or in utmp, a login program above it, or a terminal that is not a pseudoterminal.
+//! Finds out who is logged in. That a process leads a session with a terminal proves nothing, since
+//! anybody can open a pseudoterminal (`script`). What counts is what only root can cause: a record
+//! of logind or in utmp, a login program among its ancestors, or a terminal that is not a
+//! pseudoterminal.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +11,7 @@ use std::path::Path;
 use crate::process::{Process, Stat};
 use crate::root::ProcRoot;
 
-/// Programs that let people in. A name counts only for a file that none but root can change.
+/// Login programs. A name counts only for a file that nobody but root can change.
 const PROGRAMS: [&str; 16] = [
     "agetty",
     "dropbear",
@@ -29,14 +30,14 @@ const PROGRAMS: [&str; 16] = [
     "systemd-logind",
     "telnetd",
 ];
-/// How far above a shell the program is looked for: sshd has three processes for a login.
+/// How many ancestors of a shell are searched: sshd has three processes per login.
 const LEVELS_MAX: usize = 6;
-/// More records than this are not read.
+/// Most records read.
 const RECORDS_MAX: usize = 65_536;
-/// Majors of the devices of Unix 98 pseudoterminals (Documentation/admin-guide/devices.txt).
+/// Major device numbers of Unix 98 pseudoterminals (Documentation/admin-guide/devices.txt).
 const PTY_MAJORS: std::ops::RangeInclusive<u32> = 136..=143;
 
-/// Where records of logins are.
+/// Where login records are found.
 #[derive(Debug)]
 pub(super) struct Logins<'a> {
     pub proc: &'a ProcRoot,
@@ -51,7 +52,7 @@ impl Logins<'_> {
             return false;
         }
         let Some(terminal) = pty_name(stat.terminal) else {
-            // A console or a serial line: opening one takes root, or being logged in there.
+            // A console or serial line: to open one takes root, or a login there.
             return true;
         };
         let above = self.line_of(pid, stat.ppid);
@@ -60,7 +61,7 @@ impl Logins<'_> {
             || self.utmp_knows(&terminal, pid, stat.ppid)
     }
 
-    /// The parents, nearest first.
+    /// The ancestors, nearest first.
     fn line_of(&self, pid: u32, ppid: u32) -> Vec<(u32, Option<Process>)> {
         let mut line: Vec<(u32, Option<Process>)> = Vec::new();
         let mut next = ppid;
@@ -73,7 +74,7 @@ impl Logins<'_> {
         line
     }
 
-    /// Directly below programs for logins; root runs the uppermost of them.
+    /// Whether the nearest ancestors are login programs, one of which runs as root.
     fn is_let_in(&self, above: &[(u32, Option<Process>)]) -> bool {
         above
             .iter()
@@ -81,8 +82,8 @@ impl Logins<'_> {
             .any(|process| process.euid().is_ok_and(|uid| uid == 0))
     }
 
-    /// A file of `/run/systemd/sessions` names the terminal, and a leader that is this process or one
-    /// above it.
+    /// Whether a file in `/run/systemd/sessions` names the terminal, and as leader this process or
+    /// an ancestor.
     fn logind_knows(&self, terminal: &str, pid: u32, above: &[(u32, Option<Process>)]) -> bool {
         let Ok(entries) = fs::read_dir(self.run.join("systemd/sessions")) else {
             return false;
@@ -103,8 +104,8 @@ impl Logins<'_> {
             })
     }
 
-    /// A record names the terminal, and this process or its parent. One that was left over by an
-    /// earlier login at the same terminal names another process.
+    /// Whether a record names the terminal, and this process or its parent. A record left over from
+    /// an earlier login at the same terminal names another process.
     fn utmp_knows(&self, terminal: &str, pid: u32, ppid: u32) -> bool {
         const RECORD_BYTES: usize = size_of::<libc::utmpx>();
         let path = self.run.join("utmp");
@@ -114,7 +115,7 @@ impl Logins<'_> {
             return false;
         };
         bytes.chunks_exact(RECORD_BYTES).any(|record| {
-            // SAFETY: the record has the size of the type, which is numbers only.
+            // SAFETY: the record has the size of the type, which consists of numbers only.
             let record: libc::utmpx = unsafe { std::ptr::read_unaligned(record.as_ptr().cast()) };
             let line = record.ut_line.iter().map(|byte| *byte as u8);
             let line: Vec<u8> = line.take_while(|byte| *byte != 0).collect();
@@ -126,9 +127,10 @@ impl Logins<'_> {
     }
 }
 
-/// `pts/N` of the device number in `stat`; none for other terminals.
+/// `pts/N` for a device number in `stat`; `None` for other terminals.
 fn pty_name(device: u32) -> Option<String> {
-    // include/linux/kdev_t.h, new_encode_dev: 8 bits of the minor, 12 of the major, 12 of the minor.
+    // include/linux/kdev_t.h, new_encode_dev: 8 bits of the minor, 12 of the major, 12 of the
+    // minor.
     let major = (device >> 8) & 0xfff;
     let minor = (device & 0xff) | ((device >> 12) & 0xf_ff00);
     PTY_MAJORS
@@ -136,15 +138,15 @@ fn pty_name(device: u32) -> Option<String> {
         .then(|| format!("pts/{}", (major - PTY_MAJORS.start()) * 256 + minor))
 }
 
-/// It runs a login program, from a file that only root can change. If this cannot be determined it
-/// counts as one, so that no login is harmed.
+/// Whether it runs a login program, from a file that only root can change. If this cannot be
+/// determined it counts as one, so that no login is harmed.
 fn lets_in(process: &Process) -> bool {
     let path = process.path("exe");
     let Ok(target) = fs::read_link(&path) else {
         return process.is_alive();
     };
     let name = target.file_name().unwrap_or_default().to_string_lossy();
-    // Replaced by an update while it runs.
+    // The file was replaced by an update while the program runs.
     let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
     let is_roots =
         fs::metadata(&path).is_ok_and(|meta| meta.uid() == 0 && meta.mode() & 0o022 == 0);

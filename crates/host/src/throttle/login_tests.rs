@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fake proc trees and records; files of root's own are needed for programs that let people in.
+//! Fake proc trees and records. The tests of login programs need files that belong to root.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 
 use super::*;
 
-/// `pts/3`, as `stat` has it.
+/// `pts/3` as encoded in `stat`.
 const PTS_3: u32 = 136 << 8 | 3;
 const SHELL: u32 = 50;
 
@@ -26,7 +26,7 @@ impl Fake {
         self.top.path().join("run")
     }
 
-    /// A process below `ppid` that runs a program of this name.
+    /// Adds a process below `ppid` that runs a program with this name.
     fn add(&self, pid: u32, ppid: u32, program: &str, uid: u32, terminal: u32) {
         let dir = self.proc.of(pid);
         fs::create_dir_all(&dir).unwrap();
@@ -52,20 +52,20 @@ impl Fake {
         logins.is_login(SHELL, &process.stat().unwrap())
     }
 
-    /// Whether files that a test makes count as root's.
+    /// Whether files created by a test belong to root.
     fn makes_roots_files(&self) -> bool {
         fs::metadata(self.top.path()).unwrap().uid() == 0
     }
 
     fn write_utmp(&self, line: &str, pid: u32) {
-        // SAFETY: all zero is a valid record.
+        // SAFETY: an all-zero record is valid.
         let mut record: libc::utmpx = unsafe { std::mem::zeroed() };
         record.ut_type = libc::USER_PROCESS;
         record.ut_pid = pid as i32;
         for (to, from) in record.ut_line.iter_mut().zip(line.bytes()) {
             *to = from as libc::c_char;
         }
-        // SAFETY: a record is numbers only, and lives over the call.
+        // SAFETY: a record consists of numbers only, and outlives the slice.
         let bytes = unsafe {
             std::slice::from_raw_parts((&raw const record).cast::<u8>(), size_of_val(&record))
         };
@@ -85,7 +85,7 @@ impl Fake {
 fn a_pty_of_script_is_no_login_whatever_its_name() {
     let fake = Fake::new();
     fake.add(SHELL, 40, "bash", 1000, PTS_3);
-    // It calls itself sshd (`comm` of all these) and is not.
+    // A program called sshd by `comm` (as all of these) that is not sshd.
     fake.add(40, 1, "script", 0, 0);
     assert!(!fake.is_login());
 }
@@ -98,18 +98,18 @@ fn a_shell_below_sshd_or_login_of_root_is_one() {
         return;
     }
     fake.add(SHELL, 40, "bash", 1000, PTS_3);
-    // The one that holds the connection runs as the user, the monitor above it as root.
+    // The process for the connection runs as the user, the monitor above it as root.
     fake.add(40, 30, "sshd-session", 1000, 0);
     fake.add(30, 20, "sshd", 0, 0);
     fake.add(20, 1, "sshd", 0, 0);
     assert!(fake.is_login());
-    // The same program, started by somebody else.
+    // The same program, started by another user.
     let fake = Fake::new();
     fake.add(SHELL, 40, "bash", 1000, PTS_3);
     fake.add(40, 30, "sshd", 1000, 0);
     fake.add(30, 1, "bash", 1000, 0);
     assert!(!fake.is_login());
-    // A program of that name that others can write.
+    // A program with that name that others can write to.
     let fake = Fake::new();
     fake.add(SHELL, 40, "bash", 1000, PTS_3);
     fake.add(40, 1, "sshd", 0, 0);

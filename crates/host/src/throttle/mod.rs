@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holding a cgroup back: less memory, a pause, or its end. Only on explicit request; refused for a
-//! cgroup that holds init, the session or this program; undone when dropped or, if the program is
-//! killed, by the next one.
+//! Throttling a cgroup: less memory, a pause, or killing it. Only on explicit request; refused for
+//! a cgroup that contains init, the session or this program; undone on drop or, if the program is
+//! killed, by its next run.
 
 pub(crate) mod format;
 mod kill;
@@ -27,24 +27,24 @@ use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
 use crate::root::ProcRoot;
 
-/// How long the kernel may take to freeze: a task that waits for a disk freezes when it is served.
+/// How long to wait for the kernel to freeze: a task that waits for a disk freezes after its I/O.
 const FREEZE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between two looks whether it has.
+/// Time between two checks whether it has frozen.
 const FREEZE_STEP: Duration = Duration::from_millis(2);
 
-/// Why a cgroup cannot be held back.
+/// Why a cgroup cannot be throttled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThrottleError {
-    /// It must not be.
+    /// The cgroup must not be touched.
     #[error("cgroup {path} is left alone: {}", why.reason())]
     Untouchable {
         /// The cgroup.
         path: String,
-        /// Why.
+        /// The reason.
         why: Untouchable,
     },
-    /// It holds more cgroups than are listed, so that not all of its processes are known.
+    /// It has more descendants than are listed, so not all of its processes are known.
     #[error("cgroup {path} is left alone: it holds more cgroups than are listed")]
     TooLarge {
         /// The cgroup.
@@ -55,45 +55,45 @@ pub enum ThrottleError {
     NoFreezer {
         /// The cgroup.
         path: String,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
-    /// The kernel did not freeze it in time; it runs again.
+    /// The kernel did not freeze it in time, so it was thawed again.
     #[error("cgroup {path} did not freeze within {} s; it runs again", FREEZE_TIMEOUT.as_secs())]
     Slow {
         /// The cgroup.
         path: String,
     },
-    /// The cgroup cannot be used.
+    /// An error of the cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// A process cannot be looked at.
+    /// A process cannot be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It cannot be noted what would have to be undone.
+    /// The action cannot be recorded, and so is not done.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
 }
 
-/// In whole pages: the kernel counts those, and shows what it was given in them.
+/// Rounds down to whole pages, as the kernel does with limits.
 fn whole(bytes: u64) -> u64 {
     bytes - bytes % rustix::param::page_size() as u64
 }
 
-/// Holds cgroups back, and lets all of them go when dropped.
+/// Throttles cgroups, and releases all of them on drop.
 #[derive(Debug)]
 pub struct Throttle {
     proc: ProcRoot,
     ledger: Ledger,
-    /// What it did to which directory, and is to stay so for now.
+    /// Directories and kinds of actions that are to stay for now.
     active: HashSet<(PathBuf, Kind)>,
 }
 
 impl Throttle {
-    /// Hands that note what they do in `ledger`.
+    /// Creates a throttle that records its actions in `ledger`.
     pub fn new(proc: ProcRoot, ledger: Ledger) -> Self {
         Throttle {
             proc,
@@ -102,12 +102,11 @@ impl Throttle {
         }
     }
 
-    /// Holds the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which counts when
-    /// the machine is short. Neither makes the kernel kill. A lower limit set by somebody else
-    /// stays. Returns the file with the limit.
+    /// Keeps the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which takes effect
+    /// when the machine is short of memory. Neither makes the kernel kill. A lower limit set by
+    /// another program stays. Returns the file with the limit.
     ///
-    /// # Errors
-    /// [`ThrottleError`]; nothing was done then.
+    /// # Errors [`ThrottleError`]; nothing has been done then.
     pub fn squeeze(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
         let file = match cgroup.hierarchy().version {
             Version::V2 => "memory.high",
@@ -121,8 +120,8 @@ impl Throttle {
         self.set(cgroup, Kind::Squeeze, file, limit_bytes)
     }
 
-    /// Whether a file is already this low, and will stay so without a squeeze, or because of one. A
-    /// low value due to a limit of our own may be removed before the squeeze.
+    /// Whether a file is already this low, and stays so without a squeeze, or because of an active
+    /// squeeze. If the value is from our own limit, that may be removed before the squeeze.
     fn is_lower(
         &self,
         cgroup: &Cgroup,
@@ -139,12 +138,12 @@ impl Throttle {
         Ok(now.parse().is_ok_and(is_low) && (!may_go || squeezed.is_some_and(is_low)))
     }
 
-    /// Limits the memory of a cgroup: `memory.high`, or in v1 the limit itself, where the kernel
+    /// Limits the memory of a cgroup: `memory.high`, or in v1 the hard limit, at which the kernel
     /// kills when it cannot reclaim. The excess is reclaimed first (`memory.reclaim`, if it
     /// exists), so that allocating tasks do not have to do it. Returns the file that was written.
     ///
-    /// # Errors
-    /// [`ThrottleError`]; in v1 also that not enough could be reclaimed. The limit stays as it was.
+    /// # Errors [`ThrottleError`]; in v1 also if not enough could be reclaimed. The limit is
+    /// unchanged then.
     pub fn limit(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
         let file = match cgroup.hierarchy().version {
             Version::V2 => "memory.high",
@@ -153,21 +152,20 @@ impl Throttle {
         self.check(cgroup)?;
         let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
         if usage_bytes > limit_bytes && cgroup.can_reclaim() {
-            // Reclaiming less than everything is not a failure: the limit continues from there.
+            // Reclaiming less than requested is not a failure: the limit does the rest.
             cgroup.reclaim(usage_bytes - limit_bytes, true)?;
         }
         self.set(cgroup, Kind::Limit, file, limit_bytes)
     }
 
-    /// Takes a limit back.
+    /// Removes a limit.
     ///
-    /// # Errors
-    /// The file cannot be written; [`Ledger::undo_throttles`] tries it again.
+    /// # Errors The file cannot be written; [`Ledger::undo_throttles`] tries again.
     pub fn unlimit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Limit)
     }
 
-    /// Leaves a limit in place for good: it is no longer undone.
+    /// Leaves a limit in place for good, so that it is not undone.
     ///
     /// # Errors
     /// The ledger cannot be written.
@@ -176,7 +174,8 @@ impl Throttle {
         self.ledger.forget(&cgroup.dir(), Kind::Limit)
     }
 
-    /// Lowers what a file allows. Where another kind holds the same file the lower one counts.
+    /// Lowers the limit in a file. If another kind of action uses the same file, the lower value
+    /// applies.
     fn set(
         &mut self,
         cgroup: &Cgroup,
@@ -197,7 +196,7 @@ impl Throttle {
         let (first, value) = match same.iter().chain(&others).find_map(|of| of.first(&file)) {
             Some(first) if is_ours => (first.clone(), lowest.map_or(wanted, |of| of.min(wanted))),
             _ => {
-                // Somebody else has set it since: that is what it goes back to from now on.
+                // Another program has set it since, so that is the value to restore from now on.
                 for undo in &others {
                     self.let_go(dir.clone(), undo.kind);
                     self.ledger.forget(&dir, undo.kind)?;
@@ -205,7 +204,8 @@ impl Throttle {
                 (back_to(&file, &now), wanted)
             }
         };
-        // Also what it is now: it may stay so if this ends before it is written.
+        // Includes the current value, which remains if this program ends before it writes the new
+        // one.
         let given = is_ours
             .then_some(now)
             .into_iter()
@@ -221,10 +221,9 @@ impl Throttle {
         Ok(file)
     }
 
-    /// Takes a squeeze back.
+    /// Removes a squeeze.
     ///
-    /// # Errors
-    /// The file cannot be written; [`Ledger::undo_throttles`] tries it again.
+    /// # Errors The file cannot be written; [`Ledger::undo_throttles`] tries again.
     pub fn release(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Squeeze)
     }
@@ -246,11 +245,11 @@ impl Throttle {
 
     /// Stops all tasks of a cgroup, until [`thaw`](Self::thaw).
     ///
-    /// In v1 the freezer is a hierarchy of its own: if the processes of the memory cgroup have a
-    /// freezer cgroup to themselves it is used, else they are moved into one for the time being.
+    /// In v1 the freezer is a separate hierarchy: if the processes of the memory cgroup have a
+    /// freezer cgroup to themselves, that one is used, otherwise they are moved into a temporary
+    /// one.
     ///
-    /// # Errors
-    /// [`ThrottleError`]; everything runs then.
+    /// # Errors [`ThrottleError`]; everything keeps running then.
     pub fn freeze(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         self.check(cgroup)?;
         if self.ledger.has(&cgroup.dir(), Kind::Freeze) {
@@ -261,7 +260,7 @@ impl Throttle {
             Version::V1 => self.freeze_v1(cgroup),
         };
         if result.is_err() {
-            // What is half frozen must run; a failure here is tried again.
+            // A partly frozen cgroup must run again; if thawing fails, it is retried later.
             let _ = self.thaw(cgroup);
         } else {
             self.hold(cgroup.dir(), Kind::Freeze);
@@ -272,7 +271,7 @@ impl Throttle {
     fn freeze_v2(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         let file = cgroup.dir().join("cgroup.freeze");
         if error::read(&file)?.trim() == "1" {
-            // By somebody else, who will thaw it.
+            // Frozen by another program, which will thaw it.
             return Ok(());
         }
         self.note(
@@ -310,7 +309,7 @@ impl Throttle {
         };
         let state = dir.join("freezer.state");
         if is_own && error::read(&state)?.trim() != "THAWED" {
-            // By somebody else, who will thaw it.
+            // Frozen by another program, which will thaw it.
             return Ok(());
         }
         steps.push(Step::Write {
@@ -341,27 +340,26 @@ impl Throttle {
         wait_for(cgroup, &state, |text| text.trim() == "FROZEN")
     }
 
-    /// Lets a frozen cgroup go on.
+    /// Thaws a frozen cgroup.
     ///
-    /// # Errors
-    /// A file cannot be written; [`Ledger::undo_throttles`] tries it again.
+    /// # Errors A file cannot be written; [`Ledger::undo_throttles`] tries again.
     pub fn thaw(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Freeze)
     }
 
     /// Kills all processes of a cgroup and of those below it, including those forked in the
-    /// meantime, for up to two seconds. Returns which processes have ended, and which have not.
+    /// meantime, for up to two seconds. Reports which processes have ended, and which have not.
     ///
     /// # Errors
-    /// [`ThrottleError`]; some may have been killed.
+    /// [`ThrottleError`]; some processes may have been killed.
     pub fn kill(&mut self, cgroup: &Cgroup) -> Result<Killed, ThrottleError> {
         self.check(cgroup)?;
-        // What is frozen would die only when thawed (v1).
+        // A frozen process would die only when thawed (v1).
         self.thaw(cgroup)?;
         kill::kill_all(&self.proc, cgroup)
     }
 
-    /// Undoes all that it did. Returns what failed.
+    /// Undoes everything it did. Returns the failures.
     pub fn undo_all(&mut self) -> Vec<FileError> {
         for (dir, kind) in self.active.drain() {
             self.ledger.hold(&dir, kind, false);
@@ -395,9 +393,9 @@ impl Throttle {
     }
 }
 
-/// Gives a file the value that it has.
+/// The step that restores the current value of a file.
 fn back_to(file: &Path, now: &str) -> Step {
-    // v1 reports "no limit" as a number that it accepts only as -1.
+    // v1 reports "no limit" as a number, but accepts it only as -1.
     let is_none = now.parse::<u64>().is_ok_and(|bytes| bytes >= 1 << 62);
     Step::Write {
         file: file.to_owned(),
@@ -434,7 +432,7 @@ fn wait_for(
     Ok(())
 }
 
-/// The freezer cgroup all these processes are in; `None` if there are several, or no process.
+/// The freezer cgroup of all these processes; `None` if there are several, or no process.
 fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<PathBuf>, ThrottleError> {
     let mut place: Option<PathBuf> = None;
     for pid in pids {

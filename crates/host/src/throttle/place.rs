@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The location of a ledger: a directory that nobody else can write to, opened without following
+//! The location of a ledger: a directory to which nobody else can write, opened without following
 //! links.
 
 use std::ffi::{OsStr, OsString};
@@ -14,22 +14,22 @@ use rustix::io::Errno;
 
 use crate::error::FileError;
 
-/// Larger than any ledger: 64 Ki cgroups of paths that are long.
+/// Larger than any ledger: 64 Ki cgroups with long paths.
 const SIZE_MAX: u64 = 64 << 20;
 
-/// A directory with a ledger in it, or without one yet.
+/// A directory that contains a ledger, or will.
 ///
-/// Its lines are carried out with all privileges, so it must be certain who could have written
-/// them. That is decided by the directories on the path to it, not by the owner of the file alone:
+/// Its lines are carried out with full privileges, so it must be certain who could have written
+/// them. The directories on the path to it decide that, not the owner of the file alone:
 ///
-/// * If one of them is ours (or root's) and closed to all others (no search permission), nobody
-///   else gets at anything below, and what is below is trusted whoever owns it: a ledger that
-///   somebody gave away with `chown` was still written by us, and its new owner cannot reach it.
-///   Refusing it would leave a cgroup frozen for nothing. The state directory of a systemd unit
-///   with a user of its own lies below `/var/lib/private`, which is closed this way.
-/// * Else every directory must belong to us or root, with nobody else allowed to write to it (above
-///   the last one a sticky bit will do, as in `/tmp`), and so must the file: in a directory that
-///   can be searched its owner could have changed it.
+/// - If one of them is ours (or root's) and closed to all others (no search permission), nobody
+///   else can reach anything below, and everything below is trusted whoever owns it: a ledger given
+///   away with `chown` was still written by us, and its new owner cannot reach it. Rejecting it
+///   would leave a cgroup frozen for no reason. The state directory of a systemd unit with its own
+///   user is below `/var/lib/private`, which is closed this way.
+/// - Otherwise every directory must belong to us or root, and nobody else may have write permission
+///   (above the last directory a sticky bit is enough, as in `/tmp`). The same holds for the file:
+///   in a directory that can be searched, its owner could have changed it.
 #[derive(Debug)]
 pub(super) struct Place {
     dir: OwnedFd,
@@ -55,13 +55,13 @@ fn is_ours(stat: &Stat) -> bool {
 }
 
 impl Place {
-    /// The place of a ledger of this name in `dir`; `None` if there is no such directory.
+    /// Opens the directory for a ledger of this name; `None` if it does not exist.
     ///
     /// # Errors
     /// The directory cannot be opened, or others could write to it.
     pub fn open(dir: &Path, name: &OsStr) -> Result<Option<Self>, FileError> {
-        // Links on the way are resolved first (a state directory may be one); what they lead to is
-        // walked without following any.
+        // Links are resolved first (a state directory may be one); then the resolved path is walked
+        // without following any.
         let real = match fs::canonicalize(dir) {
             Ok(real) => real,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -76,10 +76,9 @@ impl Place {
         }))
     }
 
-    /// As [`open`](Self::open); makes the directory if there is none, closed to others.
+    /// Like [`open`](Self::open), but creates a missing directory, closed to others.
     ///
-    /// # Errors
-    /// It cannot be made or opened, or others could write to it.
+    /// # Errors The directory cannot be created or opened, or others could write to it.
     pub fn make(dir: &Path, name: &OsStr) -> Result<Self, FileError> {
         let made = DirBuilder::new().mode(0o700).recursive(true).create(dir);
         made.map_err(|source| FileError::Write {
@@ -95,12 +94,11 @@ impl Place {
         &self.path
     }
 
-    /// Takes the lock of the directory; `false` if another program has it. It ends with the program
-    /// that holds it, however that ends, and needs no file: it works on a disk that is full or
-    /// read-only.
+    /// Takes the lock of the directory; `false` if another program has it. The lock ends with the
+    /// program that holds it, however that ends, and needs no file, so it works on a full or
+    /// read-only disk.
     ///
-    /// # Errors
-    /// The file system knows no locks.
+    /// # Errors The file system does not support locks.
     pub fn lock(&self) -> Result<bool, FileError> {
         match rustix::fs::flock(&self.dir, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -109,10 +107,9 @@ impl Place {
         }
     }
 
-    /// The ledger; `None` if there is none.
+    /// Reads the ledger; `None` if there is none.
     ///
-    /// # Errors
-    /// It cannot be read, is not a file, or somebody else may have written it.
+    /// # Errors It cannot be read, is not a file, or another user may have written it.
     pub fn read(&self) -> Result<Option<Vec<u8>>, FileError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()) {
@@ -141,11 +138,10 @@ impl Place {
         Ok(Some(bytes))
     }
 
-    /// Replaces the whole ledger: whatever happens, either the old one or the new one exists. When
-    /// this returns the new one is on disk, and so is its name.
+    /// Replaces the whole ledger. Whatever happens, either the old or the new one exists. When this
+    /// returns, the new one and its name are on disk.
     ///
-    /// # Errors
-    /// The disk is full or read-only; then the old one stays.
+    /// # Errors The disk is full or read-only; the old ledger stays.
     pub fn replace(&self, bytes: &[u8]) -> Result<(), FileError> {
         self.try_replace(bytes)
             .map_err(|source| self.failed(source))
@@ -167,12 +163,12 @@ impl Place {
         self.sync()
     }
 
-    /// Removes the ledger, and a new one that was not finished.
+    /// Removes the ledger, and an unfinished new one.
     ///
-    /// # Errors
-    /// It cannot be removed.
+    /// # Errors The ledger cannot be removed.
     pub fn remove(&self) -> Result<(), FileError> {
-        // What was not finished says nothing; if it cannot be removed, nothing is wrong yet.
+        // An unfinished ledger contains nothing valid, so a failure to remove it does not matter
+        // yet.
         let _ = self.unlink(&self.fresh());
         let removed = self.unlink(&self.name).and_then(|()| self.sync());
         removed.map_err(|source| self.failed(source))
@@ -194,7 +190,7 @@ impl Place {
 
     fn unlink(&self, name: &OsStr) -> io::Result<()> {
         match rustix::fs::unlinkat(&self.dir, name, AtFlags::empty()) {
-            // A read-only file system reports this also for missing files.
+            // A read-only file system reports this for missing files, too.
             Err(Errno::ROFS) if !self.exists(name) => Ok(()),
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -214,7 +210,7 @@ impl Place {
     }
 }
 
-/// Opens a path without links component by component, and returns whether one of its directories is
+/// Opens a path component by component, without links. Returns whether one of its directories is
 /// closed to all others.
 fn walk(real: &Path) -> Result<(OwnedFd, bool), FileError> {
     let mut at = PathBuf::from("/");
@@ -247,7 +243,7 @@ fn walk(real: &Path) -> Result<(OwnedFd, bool), FileError> {
     Ok((dir, is_closed))
 }
 
-/// Refuses a directory in which others could put a ledger; returns whether it is closed to them.
+/// Rejects a directory in which others could put a ledger. Returns whether it is closed to them.
 fn check(dir: &OwnedFd, at: &Path, is_last: bool) -> Result<bool, FileError> {
     let stat = rustix::fs::fstat(dir).map_err(|errno| unreadable(at, errno))?;
     let is_sticky = stat.st_mode & 0o1000 != 0 && !is_last;

@@ -12,8 +12,8 @@ fn place(dir: &Path) -> Place {
     Place::open(dir, OsStr::new("ledger")).unwrap().unwrap()
 }
 
-/// A directory that others may search, below one that they may search as well: only there does it
-/// matter to whom the file belongs. `None` where the way to it is closed, as a private `TMPDIR` is.
+/// A directory that others may search, below one that they may search as well: only there does the
+/// owner of the file matter. `None` if the path to it is closed, like a private `TMPDIR`.
 fn open_to_others() -> Option<(tempfile::TempDir, PathBuf)> {
     let top = tempfile::tempdir().unwrap();
     mode(top.path(), 0o755);
@@ -67,7 +67,7 @@ fn a_directory_that_others_may_write_to_is_refused() {
             .to_string();
         assert!(error.contains(why), "{error}");
     }
-    // Above the last one a sticky bit will do: nobody can rename what is not his.
+    // Above the last directory a sticky bit is enough: nobody can rename files of others.
     mode(&dir, 0o1777);
     let below = dir.join("below");
     fs::create_dir(&below).unwrap();
@@ -99,7 +99,7 @@ fn a_file_of_another_user_is_refused_unless_he_cannot_reach_it() {
     mode(&file, 0o666);
     mode(&dir, 0o700);
     assert!(place(&dir).read().unwrap().is_some());
-    // So is what lies below such a directory, whoever owns it.
+    // So is everything below such a directory, whoever owns it.
     let below = dir.join("below");
     fs::create_dir(&below).unwrap();
     mode(&below, 0o777);
@@ -115,10 +115,10 @@ fn links_and_what_is_no_file_are_refused() {
     symlink(top.path().join("victim"), real.join("ledger")).unwrap();
     let error = place(&real).read().unwrap_err().to_string();
     assert!(error.contains("it is a symbolic link"), "{error}");
-    // Written it becomes a file of its own.
+    // Replacing it creates a separate file.
     place(&real).replace(b"y").unwrap();
     assert_eq!(fs::read(top.path().join("victim")).unwrap(), b"x");
-    // Prepared links are not followed either.
+    // A link at the name of the new file is not followed either.
     symlink(top.path().join("victim"), real.join("ledger.new")).unwrap();
     place(&real).replace(b"z").unwrap();
     assert_eq!(fs::read(top.path().join("victim")).unwrap(), b"x");
@@ -126,7 +126,7 @@ fn links_and_what_is_no_file_are_refused() {
     fs::create_dir(real.join("ledger")).unwrap();
     let error = place(&real).read().unwrap_err().to_string();
     assert!(error.contains("it is not a file"), "{error}");
-    // A directory may be reached by a link: a unit's state directory is.
+    // The directory may be reached by a link, like a unit's state directory.
     symlink(&real, top.path().join("link")).unwrap();
     assert_eq!(place(&top.path().join("link")).path(), place(&real).path());
 }

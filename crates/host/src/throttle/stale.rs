@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a killed program leaves in the file system: a dead mount, plain files in its place, a dead
-//! socket.
+//! Cleans up what a killed program leaves in the file system: a dead mount, plain files in its
+//! place, a dead socket.
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,42 +15,41 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::error::FileError;
 
-/// What mounts of this program call themselves.
+/// Source name of mounts by this program.
 pub const SOURCE: &str = "agewise";
-/// Says that a directory of plain files is ours.
+/// Name of the file that marks a directory of plain files as ours.
 pub const MARKER: &str = ".agewise";
-/// The socket in such a directory, to which its program listens.
+/// Name of the socket in such a directory, on which its program listens.
 pub const CONTROL: &str = "control";
 
-/// How long a process takes to end that has been killed.
+/// How long a killed process may take to end.
 const LAST_MOMENT: Duration = Duration::from_millis(500);
 
-/// What is mounted somewhere.
+/// A mounted file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mounted {
-    /// The type of file system.
+    /// File system type.
     pub kind: String,
-    /// What it calls itself.
+    /// Mount source.
     pub source: String,
 }
 
 impl Mounted {
-    /// Report files of this program, or of another process of it.
+    /// Whether it has report files of this program, in any of its processes.
     pub fn is_ours(&self) -> bool {
         self.is_fuse() && self.source == SOURCE
     }
 
-    /// Some program answers for it.
+    /// Whether a user-space program serves it.
     pub fn is_fuse(&self) -> bool {
         self.kind.starts_with("fuse")
     }
 }
 
-/// Removes what a killed program left of its report files: unmounts them, or deletes plain ones.
-/// Anything still served, or not created by this program, is left alone.
+/// Removes report files that a killed program left: unmounts them, or deletes plain ones. Does not
+/// touch anything that is still served, or was not created by this program.
 ///
-/// # Errors
-/// It cannot be unmounted or deleted.
+/// # Errors Unmounting or deleting failed.
 pub(super) fn clear(dir: &Path) -> Result<(), FileError> {
     let failed = |value: &str, source| FileError::Write {
         path: dir.to_owned(),
@@ -80,10 +79,9 @@ pub fn is_abandoned(path: &Path) -> bool {
     answer.is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN))
 }
 
-/// Removes a socket that nobody listens to; anything else is left alone.
+/// Removes a socket on which nobody listens; leaves anything else alone.
 ///
-/// # Errors
-/// It cannot be removed.
+/// # Errors The socket cannot be removed.
 pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
     let is_socket = |meta: fs::Metadata| meta.file_type().is_socket();
     if !fs::symlink_metadata(path).is_ok_and(is_socket) {
@@ -91,7 +89,7 @@ pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
     }
     let is_refused =
         || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-    // The process that serves ends with its daemon, a moment later.
+    // The process that serves it ends a moment after its daemon.
     let deadline = Instant::now() + LAST_MOMENT;
     while !is_refused() {
         if Instant::now() >= deadline {
@@ -106,18 +104,17 @@ pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
     })
 }
 
-/// Unmounts at once; files that are open stay usable until they are closed.
+/// Unmounts at once; open files stay usable until they are closed.
 ///
-/// # Errors
-/// The system's.
+/// # Errors The error of the system call.
 pub fn detach(dir: &Path) -> io::Result<()> {
     Ok(unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
-/// Removes everything in a directory, the marker last: what is interrupted is recognised again.
+/// Removes everything in a directory, the marker last, so that after an interruption it is still
+/// recognised.
 ///
-/// # Errors
-/// The system's.
+/// # Errors The error of the system call.
 pub fn remove_contents(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -135,10 +132,9 @@ pub fn remove_contents(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// The canonical path, found without looking at the directory itself, which may not answer.
+/// The canonical path, found without accessing the directory itself, which may hang.
 ///
-/// # Errors
-/// The directory above cannot be found.
+/// # Errors The parent directory cannot be found.
 pub fn canonical(dir: &Path) -> io::Result<PathBuf> {
     let name = dir
         .file_name()
@@ -150,7 +146,7 @@ pub fn canonical(dir: &Path) -> io::Result<PathBuf> {
     Ok(fs::canonicalize(parent)?.join(name))
 }
 
-/// What is mounted at a canonical path, the last one if there are several.
+/// The file system mounted at a canonical path, the last one if there are several.
 pub fn mounted_at(path: &Path) -> Option<Mounted> {
     let text = fs::read("/proc/self/mountinfo").ok()?;
     parse_mountinfo(&String::from_utf8_lossy(&text), path)
@@ -170,7 +166,7 @@ fn parse_mountinfo(text: &str, path: &Path) -> Option<Mounted> {
     text.lines().filter_map(of_line).next_back()
 }
 
-/// Blanks, tabs, newlines and backslashes are written as `\040` and so on.
+/// Decodes blanks, tabs, newlines and backslashes, which appear as `\040` and so on.
 fn unescape(text: &str) -> OsString {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

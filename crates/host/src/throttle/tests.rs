@@ -5,7 +5,7 @@ use crate::root::Roots;
 
 const MIB: u64 = 1 << 20;
 
-/// A cgroup of version 2 of plain files, where squeeze and limit are the same file.
+/// A version 2 cgroup of plain files, where squeeze and limit use the same file.
 struct Scene {
     top: tempfile::TempDir,
     cgroup: Cgroup,
@@ -30,14 +30,14 @@ impl Scene {
         }
     }
 
-    /// With all that was left undone.
+    /// A throttle, after undoing everything that was left behind.
     fn throttle(&self) -> Throttle {
         let (ledger, undone) = Ledger::open(&self.top.path().join("state")).unwrap();
         assert!(undone.is_well(), "{undone:?}");
         Throttle::new(Roots::below(self.top.path()).proc, ledger)
     }
 
-    /// `memory.high`, MiB.
+    /// `memory.high` in MiB.
     fn high(&self) -> Option<u64> {
         let text = error::read(&self.cgroup.dir().join("memory.high")).unwrap();
         text.trim().parse::<u64>().ok().map(|bytes| bytes / MIB)
@@ -65,12 +65,12 @@ enum Act {
     Limit(u64),
     Release,
     Unlimit,
-    /// Somebody else sets it, or takes it away.
+    /// Another program sets it, or removes it.
     Other(Option<u64>),
 }
 use Act::{Limit, Other, Release, Squeeze, Unlimit};
 
-/// What is done, and what `memory.high` is after each, MiB.
+/// Sequences of actions, and the value of `memory.high` in MiB after each.
 const SEQUENCES: [&[(Act, Option<u64>)]; 10] = [
     &[
         (Limit(80), Some(80)),
@@ -102,7 +102,7 @@ const SEQUENCES: [&[(Act, Option<u64>)]; 10] = [
         (Unlimit, Some(80)),
         (Release, None),
     ],
-    // What one wants changes while the other holds.
+    // What one wants changes while the other is active.
     &[
         (Limit(50), Some(50)),
         (Squeeze(60), Some(50)),
@@ -115,7 +115,7 @@ const SEQUENCES: [&[(Act, Option<u64>)]; 10] = [
         (Squeeze(55), Some(50)),
         (Unlimit, Some(50)),
     ],
-    // Somebody else has set it since: nothing of ours comes back.
+    // Another program has set it since: none of our values comes back.
     &[
         (Limit(80), Some(80)),
         (Other(Some(90)), Some(90)),
@@ -164,7 +164,7 @@ fn killed_after_any_of_it_the_next_one_undoes_all() {
                     others = *mib;
                 }
             }
-            // Killed: what it knows is gone, and nothing of it is undone.
+            // Killed: its state is lost, and it undoes nothing itself.
             throttle.ledger.abandon();
             drop(throttle);
             drop(scene.throttle());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How one thing that was done is undone, in steps that may be run twice.
+//! How to undo one action, in steps that may run twice.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::stale;
 use crate::error::{self, FileError};
 
-/// The only files that an undo writes to. A ledger that names another one is not carried out: even
+/// The only files that an undo writes to. A ledger with other files is not carried out: even
 /// somebody who could forge a line could only thaw a cgroup or change its limit.
 const WRITABLE: [&str; 5] = [
     "memory.high",
@@ -19,7 +19,7 @@ const WRITABLE: [&str; 5] = [
     "freezer.state",
 ];
 
-/// One step of undoing something.
+/// One step of undoing an action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write a value to a file.
@@ -29,35 +29,35 @@ pub enum Step {
         /// The value.
         value: String,
     },
-    /// A value that was given to a file. If the file holds none of the values it was given,
-    /// somebody else has set it since, and a [`Write`](Step::Write) to it is skipped.
+    /// A value that was written to a file by us. If the file contains none of these values, another
+    /// program has set it since, and a [`Write`](Step::Write) to it is skipped.
     Given {
         /// The file.
         file: PathBuf,
-        /// The value, as the kernel shows it.
+        /// The value, as the kernel prints it.
         value: String,
     },
     /// Move all processes from one cgroup to another, and remove the first.
     Leave {
         /// The cgroup's directory.
         from: PathBuf,
-        /// Where they go.
+        /// The directory of the cgroup they go to.
         to: PathBuf,
     },
     /// Unmount report files that are no longer served, and remove plain ones.
     Unmount {
-        /// Where they are.
+        /// Their directory.
         dir: PathBuf,
     },
     /// Remove a socket that nobody listens to any more.
     RemoveSocket {
-        /// Where it is.
+        /// Its path.
         path: PathBuf,
     },
 }
 
 impl Step {
-    /// Whether it is one that this program notes.
+    /// Whether this program would record such a step.
     pub(super) fn is_ours(&self) -> bool {
         match self {
             Step::Write { file, .. } | Step::Given { file, .. } => {
@@ -70,10 +70,10 @@ impl Step {
     }
 }
 
-/// What was done.
+/// The kind of action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The memory of a cgroup is held low.
+    /// The memory of a cgroup is kept low.
     Squeeze,
     /// The memory of a cgroup is limited.
     Limit,
@@ -81,32 +81,32 @@ pub enum Kind {
     Freeze,
     /// Report files are mounted.
     Mount,
-    /// A socket has a name in the file system.
+    /// A socket exists in the file system.
     Socket,
 }
 
 impl Kind {
-    /// It was done to a cgroup.
+    /// Whether it is applied to a cgroup.
     pub fn is_throttle(self) -> bool {
         matches!(self, Kind::Squeeze | Kind::Limit | Kind::Freeze)
     }
 }
 
-/// How to undo one thing that was done.
+/// How to undo one action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Undo {
     /// The directory of the cgroup, the mount point, or the path of the socket.
     pub dir: PathBuf,
-    /// The inode of the cgroup: another one of the same name is left alone. 0 for others.
+    /// The inode of the cgroup, so that another one of the same name is left alone. 0 for others.
     pub inode: u64,
     /// What was done.
     pub kind: Kind,
-    /// In this order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
 impl Undo {
-    /// Undoes report files at this absolute path: a FUSE mount, or plain files.
+    /// Undoes the creation of report files at this absolute path: a FUSE mount, or plain files.
     pub fn mount(dir: &Path) -> Self {
         let step = Step::Unmount {
             dir: dir.to_owned(),
@@ -114,7 +114,7 @@ impl Undo {
         Self::of_path(dir, Kind::Mount, step)
     }
 
-    /// Undoes a socket at this absolute path.
+    /// Undoes the creation of a socket at this absolute path.
     pub fn socket(path: &Path) -> Self {
         let step = Step::RemoveSocket {
             path: path.to_owned(),
@@ -131,16 +131,17 @@ impl Undo {
         }
     }
 
-    /// Undoes it. What is gone needs nothing.
+    /// Undoes the action. Nothing is done for what no longer exists.
     ///
-    /// # Errors
-    /// The first step that fails for another reason; the others are tried as well.
+    /// # Errors The error of the first step that fails for another reason; the other steps are
+    /// tried as well.
     pub fn run(&self) -> Result<(), FileError> {
         let is_same = fs::metadata(&self.dir).is_ok_and(|meta| meta.ino() == self.inode);
         let mut result = Ok(());
         for step in &self.steps {
             let done = match step {
-                // Processes that were moved aside are moved back wherever the memory cgroup is.
+                // Processes that were moved aside are moved back, whatever happened to the memory
+                // cgroup.
                 Step::Leave { from, to } => leave(from, to),
                 Step::Write { file, value } if is_same || !file.starts_with(&self.dir) => {
                     self.write(file, value)
@@ -159,7 +160,7 @@ impl Undo {
 }
 
 impl Undo {
-    /// The values that were given to a file.
+    /// The values we wrote to a file.
     fn given<'a>(&'a self, file: &'a Path) -> impl Iterator<Item = &'a str> {
         self.steps.iter().filter_map(move |step| match step {
             Step::Given { file: of, value } if of == file => Some(value.as_str()),
@@ -167,23 +168,24 @@ impl Undo {
         })
     }
 
-    /// Whether a value was given to a file.
+    /// Whether we wrote this value to a file.
     pub(super) fn has_given(&self, file: &Path, value: &str) -> bool {
         self.given(file).any(|given| given == value)
     }
 
-    /// The step that gives a file back what it was before it was lowered first.
+    /// The step that restores the value a file had before it was first lowered.
     pub(super) fn first(&self, file: &Path) -> Option<&Step> {
         let mut steps = self.steps.iter();
         steps.find(|step| matches!(step, Step::Write { file: of, .. } if of == file))
     }
 
-    /// What a file is to be as long as this is not undone, bytes.
+    /// The value a file should have until this is undone, in bytes.
     pub(super) fn wanted(&self, file: &Path) -> Option<u64> {
         self.given(file).last()?.parse().ok()
     }
 
-    /// The same with another staying: a file that both hold becomes what the other wants.
+    /// Changes this undo if `other` stays in effect: a file that both set gets the value of the
+    /// other.
     pub(super) fn beside(mut self, other: &Undo) -> Undo {
         if (&self.dir, self.inode) != (&other.dir, other.inode) {
             return self;
@@ -201,7 +203,7 @@ impl Undo {
         self
     }
 
-    /// Writes to a file unless somebody else has done so since.
+    /// Writes to a file, unless another program has set it since.
     fn write(&self, file: &Path, value: &str) -> Result<(), FileError> {
         if self.given(file).next().is_some() {
             let now = error::read(file)?;
@@ -213,7 +215,7 @@ impl Undo {
     }
 }
 
-/// Writes to a file of a cgroup. There are no links among those.
+/// Writes to a cgroup file, which is never a link.
 fn write(file: &Path, value: &str) -> Result<(), FileError> {
     OpenOptions::new()
         .write(true)
@@ -232,8 +234,8 @@ fn failed(path: &Path, value: &str, source: io::Error) -> FileError {
     }
 }
 
-/// Moves every process of a cgroup to another and removes it. Processes may fork meanwhile: until
-/// none is left.
+/// Moves every process of a cgroup to another one and removes the first. Repeats until none is
+/// left, since processes may fork in the meantime.
 fn leave(from: &Path, to: &Path) -> Result<(), FileError> {
     const ROUNDS: usize = 100;
     let procs = from.join("cgroup.procs");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cgroups that must not be acted on.
+//! Cgroups that must not be touched.
 
 use std::path::Path;
 
@@ -8,25 +8,25 @@ use crate::cgroup::{Cgroup, CgroupError};
 use crate::process::Process;
 use crate::root::ProcRoot;
 
-/// Why a cgroup must not be acted on.
+/// Why a cgroup must not be touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Untouchable {
-    /// It is the root: all others are below it.
+    /// It is the root cgroup: all others are below it.
     Root,
-    /// It holds the first process.
+    /// It contains init.
     Init,
-    /// It holds this program.
+    /// It contains this program.
     Ourselves,
-    /// It holds an ancestor of this program: the shell or service that started it.
+    /// It contains an ancestor of this program: the shell or service that started it.
     Ancestor,
-    /// It holds a process of the session of this program.
+    /// It contains a process of this program's session.
     Session,
-    /// It holds a login shell at a terminal.
+    /// It contains a login shell at a terminal.
     LoginShell,
 }
 
 impl Untouchable {
-    /// In words, for messages.
+    /// An explanation for messages.
     pub fn reason(self) -> &'static str {
         match self {
             Self::Root => "it is the root of all cgroups",
@@ -39,10 +39,11 @@ impl Untouchable {
     }
 }
 
-/// Whether a cgroup, or one below it, holds what must never be squeezed, frozen or killed.
+/// Whether a cgroup, or one below it, contains processes that must never be squeezed, frozen or
+/// killed.
 ///
-/// # Errors
-/// Its processes cannot be listed: then nothing is known, and it must not be touched either.
+/// # Errors Its processes cannot be listed. Then nothing is known, and it must not be touched
+/// either.
 pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchable>, CgroupError> {
     if cgroup.is_root() {
         return Ok(Some(Untouchable::Root));
@@ -76,7 +77,7 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
     Ok(pids.into_iter().find_map(reason))
 }
 
-/// The parents of this program up to init.
+/// The ancestors of this program up to init.
 fn ancestors(root: &ProcRoot) -> Vec<u32> {
     const DEPTH_MAX: usize = 64;
     let mut pids = Vec::new();

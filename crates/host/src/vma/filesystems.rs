@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kinds of mappings by the file system of their file.
+//! The kind of a mapping, by the file system of its file.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 
 use super::{Line, VmaKind};
 
-/// Which devices hold shared memory or huge pages: learnt once for each device met.
+/// Devices of shared memory or huge pages; each device is looked up only once.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystems {
     kinds: HashMap<u64, Option<VmaKind>>,
@@ -38,7 +38,7 @@ impl Filesystems {
         }
     }
 
-    /// Shared memory or huge pages, by the file system of the device; `None` for any other.
+    /// Shared memory or huge pages by the device's file system; `None` for any other.
     fn of_device(&mut self, device: u64, pid: u32) -> Option<VmaKind> {
         if let Some(&known) = self.kinds.get(&device) {
             return known;
@@ -47,12 +47,12 @@ impl Filesystems {
             self.own = true;
             self.learn_internal();
         }
-        // The target may live in a mount namespace of its own: ask it, not ourselves.
+        // The target may be in another mount namespace, so read its mount table, not ours.
         self.learn_mounts(pid);
         *self.kinds.entry(device).or_insert(None)
     }
 
-    /// The kernel's own mounts, which no mount table shows: those behind memfd.
+    /// Adds the kernel's internal mounts behind memfd, which no mount table lists.
     fn learn_internal(&mut self) {
         use rustix::fs::{MemfdFlags, memfd_create};
         let pairs = [
@@ -81,7 +81,7 @@ impl Filesystems {
     }
 }
 
-/// Device and kind of a line of mountinfo (proc_pid_mountinfo(5)), for tmpfs and hugetlbfs.
+/// Parses a line of mountinfo (proc_pid_mountinfo(5)): device and kind for tmpfs and hugetlbfs.
 pub(super) fn mount_kind(line: &str) -> Option<(u64, VmaKind)> {
     let (fields, rest) = line.split_once(" - ")?;
     let kind = match rest.split(' ').next()? {

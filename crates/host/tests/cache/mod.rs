@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What tests of the page cache share: files in known states, and what the kernel says of them.
+//! Shared by tests of the page cache: files in known states, and what the kernel reports about
+//! them.
 
 #![allow(dead_code, reason = "each test program uses its part of it")]
 
@@ -19,7 +20,7 @@ use agewise_host::pagecache::{
 
 pub const PAGE: usize = 4096;
 
-/// A source, or the reason why there is none here.
+/// Returns the source, or prints why there is none here.
 pub fn opened<T>(test: &str, source: Result<T, AccessError>) -> Option<T> {
     match source {
         Ok(source) => Some(source),
@@ -31,7 +32,7 @@ pub fn opened<T>(test: &str, source: Result<T, AccessError>) -> Option<T> {
     }
 }
 
-/// A file system in a file, mounted; unmounted when dropped.
+/// A file system in a file, mounted, and unmounted on drop.
 pub struct Loop {
     _dir: tempfile::TempDir,
     pub at: PathBuf,
@@ -66,10 +67,10 @@ impl Drop for Loop {
     }
 }
 
-/// An inode, where it lies, and its pages.
+/// The file system of an inode, the inode, and its pages.
 pub type SeenFile = (Arc<SuperBlock>, Inode, Vec<Leaf>);
 
-/// Pages of each inode, and which of them are not clean.
+/// The pages of each inode.
 #[derive(Default)]
 pub struct Seen {
     open: Vec<Leaf>,
@@ -87,7 +88,7 @@ impl CacheSink for Seen {
         if valid {
             let file = (Arc::clone(on), *inode, leaves);
             let before = self.files.insert((on.device, inode.number), file);
-            // Inode numbers of btrfs are those of a subvolume.
+            // Inode numbers are only unique within a subvolume on btrfs.
             self.twice += u64::from(before.is_some_and(|(on, ..)| on.fs_type != "btrfs"));
         }
     }
@@ -127,11 +128,11 @@ pub fn pages_of(leaves: &[Leaf], bits: impl Fn(&Leaf) -> u64) -> BTreeSet<u64> {
     pages
 }
 
-/// What `mincore` says of a file of so many pages.
+/// The pages of a file that `mincore` reports as present, out of `pages`.
 pub fn resident(of: &File, pages: usize) -> BTreeSet<u64> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
     let mut present = vec![0u8; pages];
-    // SAFETY: a fresh mapping that is not read; the vector has a byte for each of its pages.
+    // SAFETY: a new mapping that is not read; the vector has a byte for each of its pages.
     unsafe {
         let at = mmap(
             std::ptr::null_mut(),
@@ -150,18 +151,18 @@ pub fn resident(of: &File, pages: usize) -> BTreeSet<u64> {
         .collect()
 }
 
-/// `cachestat(2)` of a whole file: pages, dirty pages; nothing before Linux 6.5.
+/// `cachestat(2)` of a whole file: pages and dirty pages; `None` before Linux 6.5.
 pub fn cachestat(of: &File) -> Option<[u64; 2]> {
     let stat = agewise_host::pagecache::cachestat(of, 0..0).ok()?;
     Some([stat.pages, stat.dirty_pages])
 }
 
 pub fn advise(of: &File, advice: libc::c_int) {
-    // SAFETY: a descriptor of ours.
+    // SAFETY: a descriptor of our own.
     unsafe { libc::posix_fadvise(of.as_raw_fd(), 0, 0, advice) };
 }
 
-/// A file of so many pages on its disk, none of them in memory, read without reading ahead.
+/// A file with `pages` pages on disk, none of them in memory, opened without readahead.
 pub fn cold_file(path: &Path, pages: usize) -> File {
     let mut file = File::create(path).unwrap();
     file.write_all(&vec![7; pages * PAGE]).unwrap();
@@ -172,15 +173,15 @@ pub fn cold_file(path: &Path, pages: usize) -> File {
     file
 }
 
-/// A mapping that holds pages of a file where they are: what the machine runs beside us (a DAMON
-/// scheme, say) may take cold pages of files that nobody maps at any time.
+/// A mapping that keeps pages of a file in memory: other programs on the machine (a DAMON scheme,
+/// say) may reclaim cold pages of files that nobody maps at any time.
 pub struct Kept {
     at: *mut std::ffi::c_void,
     bytes: usize,
 }
 
 impl Kept {
-    /// Nothing if some page is not in memory any more.
+    /// `None` if some page is no longer in memory.
     pub fn new(of: &File, pages: usize) -> Option<Self> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let bytes = pages * PAGE;
@@ -188,7 +189,7 @@ impl Kept {
         if resident(of, pages).len() < pages {
             return None;
         }
-        // SAFETY: a fresh mapping that is not read.
+        // SAFETY: a new mapping that is not read.
         let at = unsafe { mmap(null, bytes, ProtFlags::READ, flags, of, 0).unwrap() };
         Some(Kept { at, bytes })
     }
@@ -206,12 +207,12 @@ pub fn read_page(of: &File, page: u64) {
         .unwrap();
 }
 
-/// A directory on a disk: not tmpfs, which has other pages.
+/// A directory on a disk, not on tmpfs, whose pages are of another kind.
 pub fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
-/// Pages of a file that were accessed since the last look.
+/// The pages of a file accessed since the last look.
 pub fn accessed(accessed: &mut Accessed, of: &File) -> BTreeSet<u64> {
     let number = of.metadata().unwrap().ino() as u32;
     let found = accessed.look().unwrap();

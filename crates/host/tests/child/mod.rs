@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process to act upon: this test program started again, with memory laid out as asked, obeying
-//! one command a line.
+//! A process for tests to act upon: this test program, started again with the requested memory
+//! layout, taking one command per line.
 
 #[path = "../support/tlb.rs"]
 mod tlb;
@@ -13,24 +13,24 @@ use agewise_host::swap::{ZramDevice, ZramOptions};
 pub const PAGE: u64 = 4096;
 const ENV: &str = "AGEWISE_TEST_CHILD";
 
-/// What memory the child has.
+/// The memory of the child.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Layout {
     pub anon_pages: u64,
-    /// On huge pages.
+    /// In huge pages.
     pub thp: bool,
-    /// Pages of a file, mapped shared and read.
+    /// Pages of a file that are mapped shared and read.
     pub file_pages: u64,
 }
 
-/// A running child; killed when dropped.
+/// A running child, killed on drop.
 pub struct Target {
     child: Child,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
     /// First address of the anonymous memory.
     pub anon: u64,
-    /// First address of the file mapping, 0 without.
+    /// First address of the file mapping; 0 for none.
     pub file: u64,
 }
 
@@ -69,13 +69,13 @@ impl Target {
         self.child.id()
     }
 
-    /// Sends a command and waits until it has been carried out.
+    /// Sends a command and waits until it is done.
     pub fn tell(&mut self, command: &str) -> String {
         self.send(command);
         self.answer()
     }
 
-    /// Sends a command that has no answer.
+    /// Sends a command without an answer.
     pub fn send(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").unwrap();
         self.stdin.flush().unwrap();
@@ -90,8 +90,8 @@ impl Target {
         self.child.wait().unwrap();
     }
 
-    /// The harness prints lines of its own; ours begin with an at sign (it may precede them on the
-    /// same line by "test child_process ... ").
+    /// Reads an answer. The test harness prints lines, too; ours begin with an at sign (it may
+    /// print "test child_process ... " on the same line before that).
     fn answer(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -116,7 +116,7 @@ impl Drop for Target {
 /// The body of the child; returns at once in an ordinary test run.
 pub fn run() {
     let Ok(spec) = std::env::var(ENV) else { return };
-    // Nobody outlives a test that was killed.
+    // The child must not outlive a test that was killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
     let numbers: Vec<u64> = spec.split(' ').map(|word| word.parse().unwrap()).collect();
     let memory = Memory::new(numbers[0], numbers[1] == 1, numbers[2]);
@@ -145,7 +145,7 @@ pub fn run() {
             }
             "exec" => {
                 use std::os::unix::process::CommandExt;
-                // Says when it is done: the shell answers in our place.
+                // The shell reports completion in our place.
                 let error = Command::new("sh")
                     .args(["-c", "echo @done; sleep 60"])
                     .exec();
@@ -167,7 +167,7 @@ struct Memory {
 
 const WORDS: usize = PAGE as usize / 8;
 
-/// Half random, half repetitive: lz4 makes about half of it.
+/// Half random, half repetitive: lz4 compresses it to about half.
 fn word(page: u64, index: usize) -> u64 {
     let seed = (page * WORDS as u64 + index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     if index.is_multiple_of(4) {
@@ -182,7 +182,7 @@ impl Memory {
         let anon = map_anon(anon_pages, thp);
         for page in 0..anon_pages {
             for index in 0..WORDS {
-                // SAFETY: inside the mapping just made.
+                // SAFETY: within the new mapping.
                 unsafe {
                     anon.add(page as usize * WORDS + index)
                         .write(word(page, index))
@@ -204,7 +204,7 @@ impl Memory {
 
     fn touch(&self, first: u64, pages: u64) {
         for page in first..first + pages {
-            // SAFETY: tests touch what is mapped.
+            // SAFETY: tests only touch mapped pages.
             unsafe { self.anon.add(page as usize * WORDS).read_volatile() };
         }
     }
@@ -213,7 +213,7 @@ impl Memory {
         let same = |base: *mut u64, pages: u64| {
             (0..pages).all(|page| {
                 (0..WORDS).all(|index| {
-                    // SAFETY: tests check only while everything is mapped.
+                    // SAFETY: tests only check while everything is mapped.
                     unsafe { base.add(page as usize * WORDS + index).read() == word(page, index) }
                 })
             })
@@ -221,8 +221,8 @@ impl Memory {
         same(self.anon, self.anon_pages) && same(self.file, self.file_pages)
     }
 
-    /// Unmaps and maps again, locks and unlocks, and forks, all over the second half of the memory,
-    /// from a thread of its own. Afterwards the contents are as before.
+    /// From a separate thread, unmaps, remaps, locks, unlocks and forks, all over the second half
+    /// of the memory. The contents are the same afterwards.
     fn churn(&self, ms: u64) -> std::thread::JoinHandle<()> {
         const CHUNK: u64 = 64;
         let (anon, pages) = (self.anon as usize, self.anon_pages);
@@ -236,7 +236,7 @@ impl Memory {
                 let at = (anon + (first * PAGE) as usize) as *mut std::ffi::c_void;
                 let bytes = (CHUNK * PAGE) as usize;
                 renew(at.cast(), first, CHUNK);
-                // SAFETY: a part of our memory, which stays mapped; a child that only exits.
+                // SAFETY: a part of our memory, which stays mapped, and a child that only exits.
                 unsafe {
                     rustix::mm::mlock(at, bytes).unwrap();
                     rustix::mm::munlock(at, bytes).unwrap();
@@ -256,23 +256,23 @@ impl Memory {
     }
 
     fn lock(&self, first: u64, pages: u64) {
-        // SAFETY: a part of our mapping.
+        // SAFETY: a part of our own mapping.
         unsafe { rustix::mm::mlock(self.at(first), (pages * PAGE) as usize).unwrap() };
     }
 
     fn unmap(&self, first: u64, pages: u64) {
-        // SAFETY: nobody touches these pages afterwards.
+        // SAFETY: nobody accesses these pages afterwards.
         unsafe { rustix::mm::munmap(self.at(first), (pages * PAGE) as usize).unwrap() };
     }
 }
 
-/// Gives pages up and maps new ones in their place, with the same contents.
+/// Unmaps pages and maps new ones in their place, with the same contents.
 fn renew(at: *mut u64, first: u64, pages: u64) {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let bytes = (pages * PAGE) as usize;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a part of our memory that nobody else uses meanwhile. Nothing else of the process
-    // maps memory in between: it would have to be placed by the kernel exactly here.
+    // SAFETY: a part of our memory that nobody else uses in the meantime. Nothing else in the
+    // process maps memory here: the kernel would have to place it exactly at this address.
     unsafe {
         munmap(at.cast(), bytes).unwrap();
         std::thread::yield_now();
@@ -295,7 +295,7 @@ fn map_anon(pages: u64, thp: bool) -> *mut u64 {
     const HUGE: usize = 2 << 20;
     let bytes = (pages * PAGE) as usize;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a fresh mapping, somewhat longer so that an aligned part lies in it.
+    // SAFETY: a new mapping, longer than needed so that it contains an aligned part.
     let raw = unsafe {
         mmap_anonymous(std::ptr::null_mut(), bytes + HUGE, prot, MapFlags::PRIVATE).unwrap()
     };
@@ -305,14 +305,14 @@ fn map_anon(pages: u64, thp: bool) -> *mut u64 {
     } else {
         Advice::LinuxNoHugepage
     };
-    // SAFETY: a part of the mapping just made.
+    // SAFETY: a part of the new mapping.
     unsafe { madvise(aligned, bytes, advice).unwrap() };
     aligned.cast()
 }
 
 fn map_file(pages: u64) -> *mut u64 {
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
-    // In the build directory: /tmp may be a tmpfs, whose pages go to swap.
+    // In the build directory, since /tmp may be a tmpfs, whose pages go to swap.
     let dir = std::env::current_exe().unwrap();
     let mut file = tempfile::tempfile_in(dir.parent().unwrap()).unwrap();
     for page in 0..pages {
@@ -321,10 +321,10 @@ fn map_file(pages: u64) -> *mut u64 {
             .collect();
         file.write_all(&bytes).unwrap();
     }
-    // Clean pages can be dropped; dirty ones wait for the disk.
+    // Clean pages can be dropped, while dirty ones wait for the disk.
     file.sync_all().unwrap();
     let bytes = (pages * PAGE) as usize;
-    // SAFETY: a fresh shared mapping of our own file, as long as the file.
+    // SAFETY: a new shared mapping of our own file, as long as the file.
     unsafe {
         let at = mmap(
             std::ptr::null_mut(),

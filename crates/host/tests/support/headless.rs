@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process without its first thread, for the tests of two crates.
+//! A process without its first thread, for tests of two crates.
 
 use std::fs;
 use std::io::Read;
 use std::os::fd::FromRawFd;
 use std::time::{Duration, Instant};
 
-/// Bytes that it holds.
+/// Bytes of memory in use by it.
 pub const HOG_BYTES: usize = 16 << 20;
 
-/// A process whose first thread has ended while another one holds memory. Killed when dropped.
+/// A process whose first thread has ended while another one uses memory. Killed on drop.
 pub struct Headless(pub u32);
 
 extern "C" fn hold(ready: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: memory of our own is mapped and written within its length; a descriptor of our own.
+    // SAFETY: maps memory and writes within it; uses our own descriptor.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -33,7 +33,7 @@ extern "C" fn hold(ready: *mut libc::c_void) -> *mut libc::c_void {
 impl Headless {
     pub fn start() -> Headless {
         let mut ends = [0; 2];
-        // SAFETY: the child has one thread and calls nothing of Rust's; the parent owns both ends.
+        // SAFETY: the child has one thread and calls no Rust code; the parent owns both ends.
         let (pid, mut ready) = unsafe {
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
             let pid = libc::fork();
@@ -45,7 +45,7 @@ impl Headless {
                 if failed != 0 {
                     libc::_exit(1);
                 }
-                // This thread only.
+                // Ends only this thread.
                 libc::syscall(libc::SYS_exit, 0);
             }
             assert!(pid > 0);
@@ -63,16 +63,16 @@ impl Headless {
         headless
     }
 
-    /// Whether it has ended; waits for it then.
+    /// Whether it has ended; reaps it then.
     pub fn has_ended(&self) -> bool {
-        // SAFETY: a child of ours.
+        // SAFETY: our own child.
         unsafe { libc::waitpid(self.0 as i32, std::ptr::null_mut(), libc::WNOHANG) != 0 }
     }
 }
 
 impl Drop for Headless {
     fn drop(&mut self) {
-        // SAFETY: a child of ours; one that was waited for already is in neither call.
+        // SAFETY: our own child; if it was already reaped, neither call applies to it.
         unsafe {
             if libc::waitpid(self.0 as i32, std::ptr::null_mut(), libc::WNOHANG) == 0 {
                 libc::kill(self.0 as i32, libc::SIGKILL);

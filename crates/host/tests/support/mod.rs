@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A forked process that does to its memory what it is asked to: for live tests and measurements.
+//! A forked process that accesses its memory on request, for live tests and measurements.
 //!
-//! The child of a process with threads may do little: no allocation, no locks. So it takes orders
-//! through a shared page and only touches memory.
+//! The child of a multithreaded process is very restricted: no allocation, no locks. So it takes
+//! orders through a shared page, and only touches memory.
 
 #![allow(dead_code)] // each test uses its own part
 
@@ -15,22 +15,22 @@ use std::time::Duration;
 use rustix::mm::{MapFlags, ProtFlags};
 
 pub const PAGE: usize = 4096;
-/// Where children put their memory: nothing else is mapped there.
+/// Where children map their memory: nothing else is mapped there.
 pub const BASE: usize = 0x1000_0000_0000;
 
 /// The shared page.
 #[repr(C)]
 pub struct Orders {
-    /// 0: none, 1: read, 2: write, 3: end the leading thread, 4: work for ever.
+    /// 0: none, 1: read, 2: write, 3: end the leading thread, 4: work forever.
     order: AtomicU64,
     start: AtomicU64,
     pages: AtomicU64,
     run: AtomicU64,
     gap: AtomicU64,
     done: AtomicU64,
-    /// Nanoseconds that the last order took.
+    /// Duration of the last order in ns.
     took_ns: AtomicU64,
-    /// Wait for orders by spinning: the target counts as running.
+    /// Wait for orders by spinning, so that the target counts as running.
     spin: AtomicU64,
 }
 
@@ -41,22 +41,22 @@ pub struct Child {
 }
 
 impl Child {
-    /// Fork; the child runs `setup` and then takes orders.
+    /// Forks; the child runs `setup` and then takes orders.
     pub fn spawn(setup: impl FnOnce()) -> Self {
         let flags = MapFlags::SHARED;
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh anonymous mapping; zeroes are valid `Orders`.
+        // SAFETY: a new anonymous mapping; zeroes are valid `Orders`.
         let orders: NonNull<Orders> = unsafe {
             let at = rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, access, flags).unwrap();
             NonNull::new(at.cast()).unwrap()
         };
-        // SAFETY: the child calls only system calls and touches memory of its own and `orders`.
+        // SAFETY: the child only makes system calls and touches its own memory and `orders`.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
         // SAFETY: mapped above, in both processes.
         let shared = unsafe { orders.as_ref() };
         if pid == 0 {
-            // SAFETY: plain system call: die with the test.
+            // SAFETY: a plain system call: die with the test.
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             setup();
             shared.done.store(1, SeqCst);
@@ -93,33 +93,34 @@ impl Child {
         shared.took_ns.load(SeqCst)
     }
 
-    /// Read the pages `start..start + pages`, `run` of every `run + gap`. Nanoseconds it took.
+    /// Reads `run` of every `run + gap` pages in `start..start + pages`. Returns the duration in
+    /// ns.
     pub fn read(&self, start: usize, pages: usize, run: usize, gap: usize) -> u64 {
         self.order(1, start, pages, run, gap)
     }
 
-    /// Write them.
+    /// Writes them; otherwise like [`read`](Self::read).
     pub fn write(&self, start: usize, pages: usize, run: usize, gap: usize) -> u64 {
         self.order(2, start, pages, run, gap)
     }
 
-    /// Wait for orders on a CPU, not asleep.
+    /// Makes the child wait for orders by spinning on a CPU, or asleep.
     pub fn spin(&self, on: bool) {
         self.orders().spin.store(u64::from(on), SeqCst);
     }
 
-    /// From now on call `work` with a rising number, for ever.
+    /// From now on calls `work` with an increasing number, forever.
     pub fn tumble(&self, work: fn(usize)) {
         self.orders().start.store(work as usize as u64, SeqCst);
         self.orders().order.store(4, SeqCst);
     }
 
-    /// The leader ends; other threads it has stay.
+    /// Ends the leader; other threads stay.
     pub fn exit_leader(&self) {
         self.orders().order.store(3, SeqCst);
     }
 
-    /// Kill and reap.
+    /// Kills and reaps the child.
     pub fn kill(&self) {
         // SAFETY: our own child, not reaped yet.
         unsafe {
@@ -132,7 +133,7 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         self.kill();
-        // SAFETY: mapped in `spawn`, used by nobody any more.
+        // SAFETY: mapped in `spawn`, and no longer used.
         unsafe { rustix::mm::munmap(self.orders.as_ptr().cast(), PAGE).unwrap() };
     }
 }
@@ -142,19 +143,19 @@ fn serve(shared: &Orders) -> ! {
         let order = shared.order.load(SeqCst);
         if order == 0 {
             if shared.spin.load(SeqCst) == 0 {
-                // SAFETY: plain system call.
+                // SAFETY: a plain system call.
                 unsafe { libc::usleep(200) };
             }
             continue;
         }
         if order == 3 {
-            // SAFETY: ends this thread alone.
+            // SAFETY: ends only this thread.
             unsafe { libc::syscall(libc::SYS_exit, 0) };
         }
         if order == 4 {
             let work = shared.start.load(SeqCst) as usize;
-            // SAFETY: the address of a function of this program, given by `Child::tumble`; a fork
-            // has the same code at the same place.
+            // SAFETY: the address of a function of this program, passed by `Child::tumble`; a fork
+            // has the same code at the same address.
             let work: fn(usize) = unsafe { std::mem::transmute(work) };
             for round in 0.. {
                 work(round);
@@ -174,7 +175,8 @@ fn serve(shared: &Orders) -> ! {
         while page + run <= pages {
             for at in page..page + run {
                 let at = (start + at * PAGE) as *mut u64;
-                // SAFETY: whoever ordered it says that these pages are mapped accordingly.
+                // SAFETY: the caller that gave the order guarantees that these pages are mapped
+                // accordingly.
                 unsafe {
                     let value = at.read_volatile();
                     if order == 2 {
@@ -195,9 +197,10 @@ fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Map anonymous memory at a fixed address. For the child's setup: no allocation, no panic message.
+/// Maps anonymous memory at a fixed address. For the child's setup: no allocation, no panic
+/// message.
 pub fn map_fixed(at: usize, pages: usize, advice: i32) {
-    // SAFETY: fixed addresses at which nothing else lies (see BASE).
+    // SAFETY: fixed addresses where nothing else is mapped (see BASE).
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -208,7 +211,7 @@ pub fn map_fixed(at: usize, pages: usize, advice: i32) {
     }
 }
 
-/// Write a word into each of these pages.
+/// Writes a word into each of these pages.
 pub fn fill(at: usize, pages: usize) {
     for page in 0..pages {
         // SAFETY: mapped writable by the caller.

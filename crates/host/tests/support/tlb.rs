@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Forgetting translations, so that the next access of a page sets its bit again.
+//! Flushing the TLB, so that the next access of a page sets its accessed bit again.
 
-/// Drop all TLB entries of this process: unmapping more than 33 pages flushes everything. An access
-/// through an entry that outlived a clear (by clear_refs, which flushes none) would set no bit, and a
-/// process that sleeps keeps its entries where the CPU tags them (PCID).
+/// Drops all TLB entries of this process: unmapping more than 33 pages flushes everything. An
+/// access through an entry that survived a clear (by clear_refs, which does not flush) would set no
+/// bit, and a sleeping process keeps its entries on CPUs that tag them (PCID).
 pub fn flush() {
     const BYTES: usize = 64 * 4096;
-    // SAFETY: a new mapping of our own, gone before we return.
+    // SAFETY: a new mapping of our own, unmapped before we return.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
         let access = libc::PROT_READ | libc::PROT_WRITE;

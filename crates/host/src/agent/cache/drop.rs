@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! File memory of a cgroup for policies: how old it is, what of it came back, and the way out.
+//! File memory of a cgroup for policies: its ages, what was read again, and dropping it.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -13,39 +13,39 @@ use crate::cgroup::Cgroup;
 use crate::error::FileError;
 use crate::pagecache::{Cold, DropLimits, DropReport, Dropper, Mounts};
 
-/// A page goes only if this many looks did not see it accessed, however far apart those are.
+/// A page is dropped only if this many looks did not see it accessed, however far apart they are.
 pub(super) const LOOKS: usize = 2;
 
-/// Whose file memory a policy takes.
+/// The file memory a policy may take.
 #[derive(Clone, Copy, Debug)]
 pub struct FilesOf<'a> {
-    /// Of this cgroup and those below it,
+    /// Pages charged to this cgroup and those below it,
     pub cgroup: &'a Cgroup,
     /// but not of these and those below them.
     pub without: &'a [PathBuf],
 }
 
-/// Why no file memory leaves.
+/// Why no file memory can be dropped.
 #[derive(Debug, thiserror::Error)]
 pub enum DropError {
-    /// [`Agent::follow_files`] was not called, or did not work.
+    /// [`Agent::follow_files`] was not called, or failed.
     #[error("page cache: it is not followed (see `agewise doctor`)")]
     NotFollowed,
-    /// A page that was accessed may look idle.
+    /// Accesses were lost, so an accessed page may look idle.
     #[error(
         "page cache: accesses were lost since the last look; what is cold is known after the next"
     )]
     Lost,
-    /// The accesses cannot be read.
+    /// The accesses could not be read.
     #[error("page cache: {0}")]
     Source(#[from] AccessError),
-    /// What is mounted where cannot be read.
+    /// The mount table could not be read.
     #[error("page cache: {0}")]
     Mounts(#[from] FileError),
 }
 
-/// Pages by age, those found accessed by the last look by how long they had been idle, and those
-/// that were dropped and read again since the beginning.
+/// Resident pages by age, pages found accessed by the last look by their idle time until then, and
+/// the number of pages dropped and read again since the start.
 pub(in crate::agent) struct FilePages {
     pub resident: Histogram,
     pub returned: Histogram,
@@ -58,7 +58,7 @@ impl Cache {
         self.is_of(of.cgroup, id) && !self.paths.get(&id).is_some_and(spared)
     }
 
-    /// What a policy wants to know of file memory that can be dropped.
+    /// What a policy needs to know about the file memory that can be dropped.
     pub(in crate::agent) fn pages_of(
         &self,
         of: FilesOf<'_>,
@@ -77,7 +77,7 @@ impl Cache {
         })
     }
 
-    /// How long a page must not have been accessed for at least; `None` before the first looks.
+    /// The age a page must have reached, as [`LOOKS`] requires; `None` before enough looks.
     fn least_age_ms(&self) -> Option<u64> {
         let before = self.looked_ms.iter().nth_back(LOOKS)?;
         Some(self.ages.last_look_ms().saturating_sub(*before))
@@ -116,7 +116,7 @@ impl Cache {
             };
             let report = dropper.drop_cold(&mut self.ages, cold, mounts, &mut |_, _, _| ())?;
             sum.add(&report);
-            // In a rehearsal nothing leaves, and the same would be found twice.
+            // A rehearsal drops nothing, so a second pass would find the same pages.
             if limits.rehearse || age_ms == older_than_ms {
                 break;
             }
@@ -125,8 +125,8 @@ impl Cache {
     }
 }
 
-/// The youngest age at which all file pages that are older fit; `None` if only a part of the oldest
-/// does.
+/// The lowest age limit above which all file pages fit into `bytes_max`; `None` if even the oldest
+/// generation does not fit whole.
 fn oldest_that_fit(
     window: &Generations,
     sizes: &Sizes,
@@ -148,17 +148,16 @@ fn oldest_that_fit(
                 .map(|(at_least, _)| at_least);
         }
     }
-    // All of it.
+    // All of them fit.
     Some(older_than_ms)
 }
 
 impl Agent {
-    /// Drops clean file memory of a cgroup that was not accessed for this long, nor in the last
+    /// Drops clean file memory of a cgroup that was accessed neither for this long nor in the last
     /// looks, the oldest first.
     ///
-    /// # Errors
-    /// The page cache is not followed, accesses were lost, or cannot be read any more. What happens
-    /// to single files is in the report.
+    /// # Errors The page cache is not followed, accesses were lost, or they cannot be read any
+    /// more. Errors of single files are in the report.
     pub fn drop_cold_files(
         &mut self,
         of: FilesOf<'_>,

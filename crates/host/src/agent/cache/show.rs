@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shows cached pages to simulations of other sizes, as page tables are shown to them.
+//! Feeds cached pages to simulations of other memory sizes, as is done for page tables.
 
 use std::collections::HashMap;
 
@@ -10,22 +10,22 @@ use super::{Agent, Cache};
 use crate::cgroup::Cgroup;
 use crate::pagecache::{Block, CacheKind, CachedFile, Uses};
 
-/// What is known of the page cache since it was shown last: what was used, and after a look at the
-/// cache what is there, by the cgroup that is charged.
+/// News about the page cache since it was last shown: the pages used, and after a look also the
+/// pages present, by the cgroup they are charged to.
 pub struct Cached<'a> {
     cache: &'a Cache,
     uses: &'a Uses,
-    /// What is there, if that is new.
+    /// The files present, if a new look found them.
     by_cgroup: Option<HashMap<u64, Vec<&'a CachedFile>>>,
 }
 
 impl Cached<'_> {
-    /// Whether a look found what is there. Else only pages that were used are shown.
+    /// Whether a new look found which pages are present. Otherwise only used pages are shown.
     pub fn is_look(&self) -> bool {
         self.by_cgroup.is_some()
     }
 
-    /// Shows the pages of files charged to a cgroup and those below it.
+    /// Shows the file pages charged to a cgroup and those below it.
     pub fn show(&self, of: &Cgroup, look: &mut Look<'_>) {
         match &self.by_cgroup {
             Some(by_cgroup) => self.show_all(by_cgroup, of, look),
@@ -69,8 +69,8 @@ impl Cached<'_> {
     }
 }
 
-/// Shows those pages of a block that are simulated and of which `fact` has something to say: handed
-/// their index in the file and in the block.
+/// Shows those pages of a block that are in the sample and for which `fact` returns something. It
+/// is passed their index in the file and in the block.
 fn show_block(
     look: &mut Look<'_>,
     file: &CachedFile,
@@ -110,14 +110,15 @@ impl Cache {
 }
 
 impl Agent {
-    /// When the last look at the page cache was, where it is followed, by the clock of ages.
+    /// The time of the last look at the page cache, on the clock of ages; `None` before the first,
+    /// or if it is not followed.
     pub fn cached_ms(&self) -> Option<u64> {
         let cache = self.cache.as_ref().filter(|cache| cache.looks > 0)?;
         Some(cache.ages.last_look_ms())
     }
 
-    /// What was used of the page cache since this was asked last: for [`cached`](Self::cached).
-    /// Nothing where it is not followed. That accesses cannot be read is a trouble of reports.
+    /// Returns the uses of the page cache since the last call, for [`cached`](Self::cached). Empty
+    /// if it is not followed. An error reading accesses appears as a trouble in reports.
     pub fn take_cache_uses(&mut self) -> Uses {
         let Some(cache) = &mut self.cache else {
             return Uses::default();
@@ -128,8 +129,9 @@ impl Agent {
         })
     }
 
-    /// What is to be shown of the page cache: `uses`, and what is there, unless `shown_ms` names
-    /// the look that found it, which it names then. `None` before the first look.
+    /// Returns what to show of the page cache: `uses`, and the pages present unless `shown_ms` is
+    /// the time of the look that found them. Sets `shown_ms` to that time. `None` before the first
+    /// look.
     pub fn cached<'a>(&'a self, uses: &'a Uses, shown_ms: &mut Option<u64>) -> Option<Cached<'a>> {
         let now_ms = self.cached_ms()?;
         let is_new = shown_ms.replace(now_ms) != Some(now_ms);
@@ -146,7 +148,7 @@ mod tests {
     use crate::cgroup::{Hierarchy, Version};
     use crate::pagecache::fake::{FakeFile, Shared, file};
 
-    /// The root and a cgroup below it, and the directory that they are in.
+    /// The root and a cgroup below it, with the directory that contains them.
     fn cgroups() -> (tempfile::TempDir, [Cgroup; 2]) {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("a")).unwrap();
@@ -155,7 +157,7 @@ mod tests {
         (dir, cgroups)
     }
 
-    /// Half of a file is read from look to look, the rest is there.
+    /// Half of a file is read between any two looks; the rest is only present.
     #[test]
     fn what_is_read_again_is_missed_by_a_memory_that_does_not_hold_it() {
         let (_dir, [top, a]) = cgroups();
@@ -168,7 +170,7 @@ mod tests {
             let shmem = file(2, CacheKind::Shmem, a.id(), 64);
             let other = file(3, CacheKind::File, top.id(), 64);
             shared.0.lock().unwrap().files = vec![read, shmem, other];
-            // Ages are of real time, of which a look must take some.
+            // Ages are in real time, so a look must take some.
             std::thread::sleep(std::time::Duration::from_millis(2));
             cache.look(&[subject(&top)], &nodes());
             let uses = cache.ages.take_uses().unwrap();
@@ -186,7 +188,7 @@ mod tests {
         assert_eq!((at(60.0)[1].likely, at(40.0)[0].likely), (0.0, 0.0));
     }
 
-    /// Between two looks at the cache a loop over more than a memory holds is seen piece by piece.
+    /// A loop over more than a memory size can hold is seen piece by piece between two looks.
     #[test]
     fn uses_between_looks_are_shown_in_their_order() {
         let (_dir, [top, a]) = cgroups();
@@ -204,7 +206,7 @@ mod tests {
                 .into();
         };
         for round in 0..160u64 {
-            // 8 of 32 pages at a time, all of them from one look at the cache to the next.
+            // 8 of 32 pages at a time: each look at the cache has seen all of them.
             read(0xff << (round % 4 * 8));
             let is_look = round % 4 == 0;
             if is_look {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The row of DAMON in every state that a kernel can be in.
+//! The DAMON row in every state a kernel can be in.
 
 use super::*;
 
 const KDAMONDS: &str = "sys/kernel/mm/damon/admin/kdamonds";
 
 impl Fake {
-    /// A DAMON that nobody uses: what a kernel of today creates for one context, one scheme and
-    /// one filter.
+    /// An unused DAMON: the files a modern kernel creates for one context, one scheme and one
+    /// filter.
     pub(super) fn damon_offers(&self, operations: &str) {
         let context = format!("{KDAMONDS}/0/contexts/0");
         let scheme = format!("{context}/schemes/0");
@@ -24,7 +24,7 @@ impl Fake {
         }
     }
 
-    /// Somebody else's monitor of physical memory.
+    /// A monitor of physical memory run by another program.
     fn damon_runs(&self) {
         self.file(&format!("{KDAMONDS}/nr_kdamonds"), "1\n");
         self.file(&format!("{KDAMONDS}/0/state"), "on\n");
@@ -35,7 +35,7 @@ impl Fake {
     }
 }
 
-/// The row, and what a probe left in `nr_kdamonds`.
+/// Returns the row, and the `nr_kdamonds` that the probe left behind.
 fn row(change: impl FnOnce(&Fake)) -> (Capability, Option<String>) {
     let fake = Fake::modern();
     change(&fake);
@@ -145,7 +145,7 @@ fn files_that_may_not_be_read_or_written_say_so() {
     let unreadable = |path: String| {
         let (row, _) = row(|fake| {
             fake.without(&path);
-            // Not even root reads or writes a directory as a file.
+            // Not even root can read or write a directory as a file.
             fs::create_dir_all(fake.top.path().join(&path)).unwrap();
         });
         assert_row(&row, State::Missing, &["cannot ", &path], Some("root"));

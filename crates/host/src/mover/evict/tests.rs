@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The eviction against a fake kernel: what is passed is what was asked for and idle, and every
-//! byte is accounted for, whatever fails.
+//! The eviction against a fake kernel: only pages that were asked for and idle are passed, and
+//! every byte is accounted for, whatever fails.
 
 use std::sync::atomic::AtomicBool;
 
@@ -71,8 +71,8 @@ fn cold_pages_leave_and_are_remembered() {
     );
 }
 
-/// What was passed is what left, as far as it is known; what was not passed is skipped as ever, and
-/// another address space is noticed.
+/// Everything passed is assumed to have left. What was not passed is skipped as usual, and another
+/// address space is noticed.
 #[test]
 fn unverified_pages_are_passed_and_not_looked_at() {
     let limits = PageoutLimits {
@@ -115,7 +115,7 @@ fn mlocked_memory_in_the_middle_is_skipped_and_the_rest_goes() {
     for page in &mut mover.pages[13..] {
         page.mapping = 3;
     }
-    // The locked part is in the second range of the vector: the call comes back short.
+    // The locked part is in the second range of the vector, so the call stops short.
     let plan = Plan::of_base([run_of(0, 3), run_of(5, 20)]);
     let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default());
     result.unwrap();
@@ -165,7 +165,7 @@ fn limits_and_floors_bind() {
     assert_eq!(report.left_bytes, 30 * PAGE);
     assert_eq!(report.skipped_bytes.bytes(SkipReason::Limit), 70 * PAGE);
 
-    // What the kernel keeps does not use the limit up.
+    // Pages that the kernel keeps do not count towards the limit.
     let mut mover = cold(100);
     mover.pages[..50]
         .iter_mut()
@@ -325,7 +325,7 @@ fn huge_pages_go_whole_or_not_at_all() {
         let huge = [Run::new(BASE + 100 * PAGE, 3 * HUGE_BYTES)];
         Plan::new([run_of(0, 50)], huge, split)
     };
-    // 100..1636 holds the whole huge pages 512..1536.
+    // 100..1636 contains the whole huge pages 512..1536.
     let limits = PageoutLimits {
         call_bytes_max: 3 << 20,
         ..Default::default()
@@ -341,14 +341,14 @@ fn huge_pages_go_whole_or_not_at_all() {
     let (_, report, _) = evict(&mut cold(2048), &plan(true), limits);
     assert_eq!(report.left_bytes, (3 * per_huge + 50) * PAGE);
 
-    // Touched in part since: stays whole.
+    // Only partly present: it stays whole.
     let mut mover = cold(2048);
     mover.pages[600].place = Place::Nowhere;
     let (_, report, _) = evict(&mut mover, &plan(false), limits);
     assert_eq!(report.left_bytes, (per_huge + 50) * PAGE);
     assert_eq!(mover.pages[601].processed, 0);
 
-    // A limit that no huge page fits still lets small pages go.
+    // With a limit below a huge page, small pages can still leave.
     let limits = PageoutLimits {
         bytes_max: 1 << 20,
         ..Default::default()
@@ -376,7 +376,8 @@ fn some_page() -> impl Strategy<Value = Page> {
     })
 }
 
-/// Mappings of random length: `(pages, kind)`, kind 0 a hole, 1 mlocked, 2 a file, else anonymous.
+/// Mappings of random length: `(pages, kind)`, where kind 0 is a hole, 1 mlocked, 2 a file, others
+/// anonymous.
 fn some_space() -> impl Strategy<Value = Vec<Page>> {
     let pages = prop::collection::vec(some_page(), PAGES as usize);
     let mappings = prop::collection::vec((1usize..20, 0u8..8), 5..40);
@@ -398,7 +399,7 @@ fn some_space() -> impl Strategy<Value = Vec<Page>> {
     })
 }
 
-/// Never two calls in a row: what stops two calls without a reason is given up.
+/// Never in two successive calls: a range that stops two calls without an errno is given up.
 fn some_faults() -> impl Strategy<Value = Vec<(u64, Fault)>> {
     let fault = prop_oneof![
         (0usize..4).prop_map(Fault::Short),
@@ -464,7 +465,7 @@ proptest! {
             if !movable {
                 prop_assert_eq!(now.processed, 0, "page {} was not asked for", index);
             }
-            // Once; and again only after a call that stopped there without saying why.
+            // Once, or twice if a call stopped there without an errno.
             prop_assert!(now.processed <= 2, "page {index}: {} times", now.processed);
         }
         if !unmapping && faults.is_empty() && !limited {

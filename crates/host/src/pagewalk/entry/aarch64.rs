@@ -1,40 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-//! AArch64 with pages of 4 KiB (`arch/arm64/include/asm/pgtable-hwdef.h`, `pgtable-prot.h`,
-//! `pgtable.h`; 6.1 and 6.12).
+//! Page-table entries of AArch64 with 4 KiB pages (`arch/arm64/include/asm/pgtable-hwdef.h`,
+//! `pgtable-prot.h`, `pgtable.h`; 6.1 and 6.12).
 //!
-//! The accessed bit is the access flag: set by the MMU if it can (FEAT_HAFDBS), otherwise by the
-//! kernel, which takes a fault. A page is dirty if software marked it so, or if it was made
-//! writable and the MMU has cleared "read only" since.
+//! The accessed bit is the access flag: the MMU sets it if it can (FEAT_HAFDBS), otherwise the
+//! kernel does on a fault. A page is dirty if software marked it so, or if it is writable and the
+//! MMU has cleared "read only" since.
 //!
-//! Linux 6.10 moved the mark of pages that are hidden from the MMU, and with it the swap entries.
-//! Addresses of more than 48 bits have another layout (FEAT_LPA2), which is not read.
+//! Linux 6.10 moved the mark of pages hidden from the MMU, and with it the format of swap entries.
+//! Addresses of more than 48 bits have another layout (FEAT_LPA2), which is not supported.
 
 use super::{Bits, PRESENT};
 
-/// With [`PRESENT`]: a page at the last level, a table above it. Alone that is a block, above.
+/// Together with [`PRESENT`]: a page at the last level, a pointer to a table above it. Above the
+/// last level, [`PRESENT`] alone is a block.
 pub const TABLE: u64 = 1 << 1;
 /// The MMU clears it on the first write to a page that is [`WRITABLE`].
 pub const READ_ONLY: u64 = 1 << 7;
 /// The access flag.
 pub const ACCESSED: u64 = 1 << 10;
-/// Not global: of one address space. Linux 6.10: present to the kernel where [`PRESENT`] is clear.
+/// Not global: belongs to one address space. Since Linux 6.10: present to the kernel if [`PRESENT`]
+/// is clear.
 pub const NOT_GLOBAL: u64 = 1 << 11;
-/// The MMU may make it writable (DBM), and so may the process.
+/// The process may write, and the MMU may make the page writable (DBM).
 pub const WRITABLE: u64 = 1 << 51;
-/// One of 16 neighbours that map 64 KiB.
+/// One of 16 adjacent entries that map 64 KiB.
 pub const CONTIGUOUS: u64 = 1 << 52;
-/// Dirty, as the kernel keeps it.
+/// The kernel's own dirty bit.
 pub const DIRTY: u64 = 1 << 55;
-/// No memory management for this page.
+/// The kernel does not manage this page's memory.
 pub const SPECIAL: u64 = 1 << 56;
-/// Before Linux 6.10: present to the kernel where [`PRESENT`] is clear.
+/// Before Linux 6.10: present to the kernel if [`PRESENT`] is clear.
 pub const PROTNONE_BEFORE: u64 = 1 << 58;
-/// Before Linux 6.10: a block that is split or migrated just now.
+/// Before Linux 6.10: a block being split or migrated.
 pub const INVALID_BEFORE: u64 = 1 << 59;
-/// The frame's address without FEAT_LPA2.
+/// The address of the frame without FEAT_LPA2.
 pub const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
 
-/// Since Linux 6.10.
+/// The meaning of all bits since Linux 6.10.
 pub const BITS: Bits = Bits {
     mapped: PRESENT | NOT_GLOBAL,
     leaf_mapped: PRESENT | NOT_GLOBAL,
@@ -52,11 +54,11 @@ pub const BITS: Bits = Bits {
     swap_slot_shift: 12,
     table: (PRESENT | TABLE, PRESENT | TABLE),
     pointer: 0,
-    // FEAT_HAFT: tables have an access flag, too.
+    // FEAT_HAFT: pointers to tables have an access flag, too.
     pointer_mmu: ACCESSED,
 };
 
-/// Before Linux 6.10.
+/// The meaning of all bits before Linux 6.10.
 pub const BITS_BEFORE: Bits = Bits {
     mapped: PRESENT | PROTNONE_BEFORE,
     leaf_mapped: PRESENT | PROTNONE_BEFORE | INVALID_BEFORE,
@@ -80,7 +82,7 @@ mod tests {
     const NOW: EntryFormat = format(&BITS);
     const BEFORE: EntryFormat = format(&BITS_BEFORE);
 
-    /// A page of a process, read-only or written, as `_PAGE_SHARED` has it.
+    /// A page of a process, read-only or not yet written, like `_PAGE_SHARED`.
     const PAGE: u64 = PRESENT | TABLE | NOT_GLOBAL | READ_ONLY | 0x40 | 0x300 | 3 << 53;
 
     #[test]
@@ -90,7 +92,7 @@ mod tests {
                 device: device as u8,
                 slot,
             });
-            // With and without the mark of exclusive anonymous pages (bit 2).
+            // With and without the bit for exclusive anonymous pages (bit 2).
             for exclusive in [0, 4] {
                 let entry = device << 6 | slot << 12 | exclusive;
                 assert_eq!(NOW.swap_entry(entry), want);
@@ -126,9 +128,9 @@ mod tests {
     fn what_cannot_be_of_a_process_is_bad() {
         let reserved = NOW.reserved(0);
         assert!(!BITS.is_bad(0x5000 | PAGE, reserved));
-        // Execute only: user space may not read it.
+        // Execute-only: user space may not read it.
         assert!(!BITS.is_bad(0x5000 | PAGE & !0x40, reserved));
-        // A branch target may be guarded.
+        // The page may have branch target enforcement (guarded).
         assert!(!BITS.is_bad(0x5000 | PAGE | 1 << 50, reserved));
         for bad in [
             0x5000 | PAGE & !TABLE,

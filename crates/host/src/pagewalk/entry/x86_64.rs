@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! x86-64 (`arch/x86/include/asm/pgtable_types.h`, `pgtable_64.h`).
+//! Page-table entries of x86-64 (`arch/x86/include/asm/pgtable_types.h`, `pgtable_64.h`).
 //!
 //! A page hidden from the MMU has bit 8 set, and its frame number is stored inverted (the L1TF
-//! mitigation), as are slots of swap devices.
+//! mitigation), like slots of swap devices.
 
 use super::{Bits, FIRST_SPECIAL_TYPE, PRESENT};
 
@@ -14,18 +14,19 @@ pub const ACCESSED: u64 = 1 << 5;
 pub const DIRTY: u64 = 1 << 6;
 /// A leaf above the last level.
 pub const HUGE: u64 = 1 << 7;
-/// Present to the kernel only, where [`PRESENT`] is clear.
+/// Present to the kernel only, if [`PRESENT`] is clear.
 pub const PROTNONE: u64 = 1 << 8;
-/// No memory management for this page: zero page, vdso, device memory.
+/// The kernel does not manage this page's memory: zero page, vdso, device memory.
 pub const SPECIAL: u64 = 1 << 9;
-/// Dirty, saved while the entry is write-protected (Linux 6.6 and later; unused before).
+/// Dirty bit saved while the entry is write-protected (Linux 6.6 and later; unused before).
 pub const SAVED_DIRTY: u64 = 1 << 57;
-/// The frame's address, as wide as the architecture allows.
+/// The address of the frame, as wide as the architecture allows.
 pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
-/// Entries not present, not zero and below this are on a swap device: the type is on top.
+/// Entries that are neither present nor zero and are below this are on a swap device: the type is
+/// in the top bits.
 pub const FIRST_SPECIAL_SWAP: u64 = FIRST_SPECIAL_TYPE << 59;
 
-/// What they mean together.
+/// The meaning of all bits.
 pub const BITS: Bits = Bits {
     mapped: PRESENT | PROTNONE,
     leaf_mapped: PRESENT | PROTNONE | HUGE,
@@ -57,7 +58,7 @@ mod tests {
         address_end: 1 << 40,
     };
 
-    /// `__swp_entry` of pgtable_64.h, written down from its definition.
+    /// `__swp_entry` of pgtable_64.h, reimplemented from its definition.
     fn kernel_swap_pte(device: u64, slot: u64) -> u64 {
         (!slot << 14 >> 5) | (device << 59)
     }

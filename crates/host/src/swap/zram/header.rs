@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The swap header (include/linux/swap.h, `union swap_header`), and our mark in it.
+//! The swap header (include/linux/swap.h, `union swap_header`), and agewise's mark in it.
 
 use std::os::unix::fs::MetadataExt;
 
 use crate::process::Process;
 use crate::root::ProcRoot;
 
-/// Where the header lies: the first page of the device.
+/// Size of the header: the first page of the device.
 pub const PAGE: usize = 4096;
 const VERSION: usize = 1024;
 const LAST_PAGE: usize = 1028;
@@ -14,11 +14,11 @@ const UUID: usize = 1036;
 const LABEL: usize = 1052;
 const MARK: &[u8; 16] = b"agewise\0\0\0\0\0\0\0\0\0";
 
-/// Who made a device: kept in the 16 bytes of the header's UUID.
+/// The process that created a device, stored in the 16 bytes of the header's UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Maker {
     pub pid: u32,
-    /// A pid means something in its own pid namespace only.
+    /// A pid is only meaningful within its pid namespace.
     pub namespace: u32,
     pub start_ticks: u64,
 }
@@ -34,7 +34,7 @@ impl Maker {
         }
     }
 
-    /// Certain that it no longer runs. One of another namespace never is.
+    /// Whether it certainly no longer runs. Never true for a process of another namespace.
     pub fn is_dead(self, root: &ProcRoot) -> bool {
         self.namespace == namespace(root)
             && match Process::open_in(root, self.pid) {
@@ -48,7 +48,7 @@ fn namespace(root: &ProcRoot) -> u32 {
     std::fs::metadata(root.join("self/ns/pid")).map_or(0, |meta| meta.ino() as u32)
 }
 
-/// The first page of a swap device of `size_bytes` (4 KiB pages).
+/// Builds the first page of a swap device of `size_bytes` (4 KiB pages).
 pub fn page(size_bytes: u64, maker: Maker) -> Vec<u8> {
     let mut page = vec![0; PAGE];
     let last = u32::try_from((size_bytes / PAGE as u64).saturating_sub(1)).unwrap_or(u32::MAX);
@@ -62,7 +62,7 @@ pub fn page(size_bytes: u64, maker: Maker) -> Vec<u8> {
     page
 }
 
-/// Who made the device of this first page, if it carries our mark.
+/// Reads the creator from a device's first page, if it has our mark.
 pub fn maker_of(page: &[u8]) -> Option<Maker> {
     let word = |at: usize| Some(u32::from_ne_bytes(page.get(at..at + 4)?.try_into().ok()?));
     let ours = page.get(PAGE - 10..)? == b"SWAPSPACE2" && page.get(LABEL..LABEL + 16)? == MARK;
@@ -98,7 +98,7 @@ mod tests {
             }
             .is_dead(&root)
         );
-        // Elsewhere the same pid is somebody else, of whom we know nothing.
+        // In another namespace the same pid is an unknown process.
         let elsewhere = Maker {
             namespace: maker.namespace ^ 1,
             start_ticks: 0,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! zram: its figures (Documentation/admin-guide/blockdev/zram.rst), and a device of our own that is
-//! removed again.
+//! zram statistics (Documentation/admin-guide/blockdev/zram.rst), and a zram device of our own that
+//! is removed again.
 //!
-//! A device is made by `hot_add` (since 4.2), never by taking one that exists. The swap header we
-//! write names the process that made it, so that a device left behind by one that was killed is
-//! recognised and removed by the next.
+//! A device is created by `hot_add` (since 4.2), never by taking an existing one. Its swap header
+//! names the process that created it, so that the next run recognises and removes a device left
+//! behind by a killed process.
 
 mod header;
 mod stat;
@@ -20,33 +20,33 @@ use crate::swap::SwapArea;
 
 pub use stat::ZramStat;
 
-/// Why no zram device could be had.
+/// Why no zram device could be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ZramError {
-    /// The kernel has no zram (yet).
+    /// The kernel has no zram, or has not loaded it.
     #[error("this kernel has no {}: load it with `modprobe zram`, or build with CONFIG_ZRAM", path.display())]
     NotSupported {
         /// The file that is missing.
         path: PathBuf,
     },
-    /// Only root may.
+    /// Only root is permitted.
     #[error("no permission to {action}: run as root (CAP_SYS_ADMIN)")]
     Denied {
-        /// What was tried.
+        /// The action that was denied.
         action: &'static str,
     },
     /// A system call failed.
     #[error("cannot {action} {}: {source}", path.display())]
     System {
-        /// What was tried, as a verb.
+        /// The action, as a verb.
         action: &'static str,
         /// The device.
         path: PathBuf,
-        /// What the system said.
+        /// The error the system returned.
         source: std::io::Error,
     },
-    /// Swapping off needs memory for what is stored.
+    /// swapoff lacks memory for what is stored.
     #[error(
         "cannot swap off {}: not enough memory to bring back what is stored there; free some, then \
          `swapoff {0}` by hand", path.display()
@@ -55,24 +55,24 @@ pub enum ZramError {
         /// The device.
         path: PathBuf,
     },
-    /// A file of the device.
+    /// A file of the device failed.
     #[error(transparent)]
     File(#[from] FileError),
 }
 
-/// What device to make.
+/// Options for a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ZramOptions {
     /// Uncompressed capacity.
     pub size_bytes: u64,
-    /// The compressor wanted; if the kernel does not have it, its default is used.
+    /// The compressor; if the kernel lacks it, its default is used.
     pub algorithm: String,
     /// Swap priority, 0 to 32767; the highest fills first.
     pub priority: u16,
 }
 
 impl ZramOptions {
-    /// lz4, before all other swap.
+    /// lz4, with priority over all other swap.
     pub fn new(size_bytes: u64) -> Self {
         Self {
             size_bytes,
@@ -82,25 +82,26 @@ impl ZramOptions {
     }
 }
 
-/// A zram swap device of our own: swapped off and removed when dropped.
+/// A zram swap device of our own: swapped off and removed on drop.
 ///
-/// Drop does not run when a signal kills the process: a command that makes one turns SIGINT and
-/// SIGTERM into an orderly end. After SIGKILL, [`ZramDevice::remove_stale`] finds it.
+/// Drop does not run when a signal kills the process, so a command that creates one must handle
+/// SIGINT and SIGTERM and end normally. After SIGKILL, [`ZramDevice::remove_stale`] finds the
+/// device.
 #[derive(Debug)]
 pub struct ZramDevice {
     roots: Roots,
     id: u32,
-    /// We made the device node (no devtmpfs).
+    /// Whether we created the device node (no devtmpfs).
     own_node: bool,
     swapped_on: bool,
     removed: bool,
 }
 
 impl ZramDevice {
-    /// Creates a device and swaps on it. Stale devices of agewise's own are removed first.
+    /// Creates a device and swaps on it, after removing agewise's own stale devices.
     pub fn create(options: &ZramOptions) -> Result<Self, ZramError> {
         let roots = Roots::default();
-        // A device that cannot be removed does no harm.
+        // A stale device that cannot be removed does no harm.
         let _ = Self::remove_stale();
         let control = roots.sys.join("class/zram-control/hot_add");
         let text = error::read(&control).map_err(|error| {
@@ -120,7 +121,7 @@ impl ZramDevice {
             .trim()
             .parse()
             .map_err(|_| FileError::format(&control, "a device number", &text))?;
-        // From here on any failure removes the device again.
+        // From here on, any failure removes the device again.
         let mut device = Self {
             roots,
             id,
@@ -142,18 +143,18 @@ impl ZramDevice {
         node(&self.roots, self.id)
     }
 
-    /// What it holds.
+    /// Its statistics.
     pub fn stat(&self) -> Result<ZramStat, FileError> {
         ZramStat::read(&self.roots, self.id)
     }
 
-    /// Swaps off and removes, and says what failed; dropping does the same silently.
+    /// Swaps off and removes the device, and returns any error; dropping it ignores errors.
     pub fn remove(mut self) -> Result<(), ZramError> {
         self.tear_down()
     }
 
-    /// Removes devices of agewise's own whose creator no longer runs; returns how many. Others are
-    /// not touched.
+    /// Removes agewise's own devices whose creator no longer runs, and returns how many. Does not
+    /// touch others.
     pub fn remove_stale() -> Result<usize, ZramError> {
         let roots = Roots::default();
         let swapped: Vec<u32> = SwapArea::all(&roots.proc)?
@@ -167,7 +168,7 @@ impl ZramDevice {
                 file.read_exact_at(&mut page, 0)
                     .map(|()| header::maker_of(&page))
             });
-            // Not readable, or not ours: leave it alone.
+            // Unreadable or not ours: leave it alone.
             if let Ok(Some(maker)) = maker
                 && maker.is_dead(&roots.proc)
             {
@@ -182,7 +183,7 @@ impl ZramDevice {
                 };
                 let dir = stale.sys_dir();
                 match stale.remove() {
-                    // Somebody else found it at the same time.
+                    // Another process removed it at the same time.
                     Err(_) if !dir.exists() => continue,
                     result => result?,
                 }
@@ -244,7 +245,7 @@ impl ZramDevice {
         let control = self.roots.sys.join("class/zram-control/hot_remove");
         error::write(&control, &self.id.to_string())?;
         if self.own_node {
-            // The device is gone; a node that stays behind leads nowhere.
+            // The device is gone; a leftover node is harmless.
             let _ = std::fs::remove_file(&path);
         }
         self.removed = true;
@@ -258,7 +259,7 @@ impl ZramDevice {
 
 impl Drop for ZramDevice {
     fn drop(&mut self) {
-        // There is nobody left to tell; `remove` is for callers that want to know.
+        // Errors are ignored here; callers that need them use `remove`.
         let _ = self.tear_down();
     }
 }
@@ -267,7 +268,7 @@ fn node(roots: &Roots, id: u32) -> PathBuf {
     roots.dev.join(format!("zram{id}"))
 }
 
-/// The zram devices there are.
+/// The numbers of the existing zram devices.
 fn device_ids(roots: &Roots) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir(roots.sys.join("block")) else {
         return Vec::new();
@@ -279,7 +280,8 @@ fn device_ids(roots: &Roots) -> Vec<u32> {
         .collect()
 }
 
-/// devtmpfs makes the node by itself; elsewhere (a container's /dev) we do. Returns whether we did.
+/// Creates the node unless devtmpfs did (it does not in a container's /dev). Returns whether it was
+/// created.
 fn ensure_node(sys_dir: &Path, path: &Path) -> Result<bool, ZramError> {
     let number_file = sys_dir.join("dev");
     let text = error::read(&number_file)?;
@@ -333,7 +335,8 @@ fn swap_off(path: &Path) -> std::io::Result<()> {
             return Ok(());
         }
         let error = std::io::Error::last_os_error();
-        // A signal interrupts it half-way; what was brought back stays, so going on ends.
+        // A signal interrupts it half-way. Pages already brought back stay in memory, so retrying
+        // ends.
         if error.raw_os_error() != Some(libc::EINTR) {
             return Err(error);
         }
@@ -362,7 +365,7 @@ mod tests {
         let stat = device.stat().unwrap();
         assert_eq!(stat.disksize_bytes, 16 << 20);
         assert!(!stat.algorithms.contains(&"lz4".to_owned()) || stat.algorithm == "lz4");
-        // Its maker runs, so nobody else takes it away.
+        // Its creator runs, so nobody else removes it.
         ZramDevice::remove_stale().unwrap();
         assert!(areas().iter().any(|a| a.zram_id() == Some(id)));
         device.remove().unwrap();

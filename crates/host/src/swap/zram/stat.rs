@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The figures that a zram device keeps.
+//! The statistics of a zram device.
 
 use crate::error::{self, FileError};
 use crate::root::Roots;
 
-/// The figures of one zram device.
+/// The statistics of one zram device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZramStat {
-    /// Uncompressed capacity; 0 when not set up.
+    /// Uncompressed capacity; 0 if not set up.
     pub disksize_bytes: u64,
     /// The compressor in use.
     pub algorithm: String,
-    /// All compressors this kernel offers for zram.
+    /// All compressors the kernel offers for zram.
     pub algorithms: Vec<String>,
-    /// Uncompressed size of what is stored, without pages of one repeated value.
+    /// Uncompressed size of the stored data, without pages filled with one value.
     pub original_bytes: u64,
-    /// The same, compressed.
+    /// Compressed size of the same data.
     pub compressed_bytes: u64,
-    /// Memory it takes, with the allocator's overhead: what swapping to it really costs.
+    /// Memory used, including allocator overhead: the real cost of swapping to it.
     pub memory_bytes: u64,
-    /// Pages of one repeated value, which take no memory.
+    /// Pages filled with one value, which take no memory.
     pub same_pages: u64,
-    /// Pages that did not compress.
+    /// Incompressible pages.
     pub huge_pages: u64,
 }
 
 impl ZramStat {
-    /// Reads `/sys/block/zramN`.
+    /// Reads the files in `/sys/block/zramN`.
     pub fn read(roots: &Roots, id: u32) -> Result<Self, FileError> {
         let dir = roots.sys.join(format!("block/zram{id}"));
         let algorithms = error::read(&dir.join("comp_algorithm"))?;
