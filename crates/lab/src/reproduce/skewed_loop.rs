@@ -8,10 +8,11 @@
 //! tests therefore differ only for pages that return sooner:
 //!
 //! * `loop-twice`: a loop over twice the memory in which every sixteenth read goes to one of few
-//!   pages that return after reads of 0.82 times the memory, beside an index of half the memory with
-//!   two reads for each one of the loop. Index and returned pages overflow the active list, so that
-//!   index pages are demoted and promoted all the time. The mainline test ages with each of these
-//!   activations and so finds every page too old; evictions alone show that it would have stayed.
+//!   pages that return after reads of 0.82 times the memory, beside an index of half the memory
+//!   with two reads for each one of the loop. Index and returned pages overflow the active list, so
+//!   that index pages are demoted and promoted all the time. The mainline test ages with each of
+//!   these activations and so finds every page too old; evictions alone show that it would have
+//!   stayed.
 //! * `loop-longer`: a loop over 1.2 times a memory of 28 GiB (where the kernel lets the active list
 //!   grow to sixteen times the inactive one), with every page read twice in the first round.
 //!   Mainline activates every page that returns, which makes it first in, first out, and nothing

@@ -2,9 +2,9 @@
 //! "Move LRU page reclaim from zones to nodes" (v7, June 2016, with figures of v5 where v7 has none).
 //!
 //! Before: lists per zone with the fair allocation policy (`classic+zone+fair`). After: lists per
-//! node. Both use the other reclaim code of 6.12, the older of the lab's two kernels, in which kswapd
-//! still writes dirty file pages. List sizes are exact, since the kernels of the document did not
-//! read them through cgroup statistics. The results are in `docs/inside/node-lru.md`.
+//! node. Both use the other reclaim code of 6.12, the older of the lab's two kernels, in which
+//! kswapd still writes dirty file pages. List sizes are exact, since the kernels of the document
+//! did not read them through cgroup statistics. The results are in `docs/inside/node-lru.md`.
 
 mod aging;
 mod bonnie;
