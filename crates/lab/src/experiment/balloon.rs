@@ -90,7 +90,7 @@ pub enum HostError {
     /// A guest cannot be run.
     #[error("guest {guest}: {source}")]
     Run {
-        /// Its workload.
+        /// Name of its workload.
         guest: String,
         /// Why.
         source: Box<RunError>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is compared: policies of the machine, and yardsticks over the same accesses.
+//! The policies to compare: those of the machine, and yardsticks over the same accesses.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -28,7 +28,7 @@ impl From<Policy> for Contender {
 }
 
 impl Contender {
-    /// Its name.
+    /// Name.
     #[must_use]
     pub fn name(&self) -> String {
         match self {

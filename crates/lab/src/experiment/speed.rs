@@ -18,7 +18,7 @@ pub enum SpeedTrace {
 }
 
 impl SpeedTrace {
-    /// Its name.
+    /// Name.
     pub fn name(self) -> &'static str {
         match self {
             SpeedTrace::Zipf => "zipf-0.99",

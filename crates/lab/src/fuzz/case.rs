@@ -157,7 +157,7 @@ pub enum CaseError {
     Line {
         /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error, in words.
         source: serde_json::Error,
     },
     /// The machine is not possible.

@@ -48,7 +48,7 @@ pub struct Range {
 pub struct MapOptions {
     /// What backs it.
     pub backing: Backing,
-    /// Its length.
+    /// Length in pages.
     pub pages: u64,
     /// Advice about the range.
     pub advice: Advice,

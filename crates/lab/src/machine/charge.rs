@@ -157,7 +157,7 @@ impl Machine {
 
     /// Charges the kernel memory that a process brings along when it moves into a cgroup.
     ///
-    /// The reference kernels charge 4848 bytes of objects (7.2: 4800) and hold 3 pages for them.
+    /// The reference kernels charge 4848 bytes of objects (7.2: 4800) and keep 3 pages for them.
     pub fn charge_process_objects(&mut self, process: ProcessId) {
         const OBJECT_BYTES: u64 = 4848;
         let memcg = self.memcg_of_mm(process.mm());

@@ -14,7 +14,7 @@ use super::page_cache::Entry;
 use super::page_tables::swap_slot;
 
 impl Machine {
-    /// Checks that frames, mappings, swap slots, page cache, charges and lists agree with each other.
+    /// Checks that frames, mappings, swap slots, page cache, charges and lists agree.
     ///
     /// # Errors
     /// The first disagreement, in words.

@@ -218,7 +218,7 @@ impl Policy {
 pub struct SwapConfig {
     /// The device.
     pub device: DeviceModel,
-    /// Its size in pages.
+    /// Size in pages.
     pub pages: u32,
     /// Compression ratio, if the device is compressed memory.
     pub compression: Option<f64>,

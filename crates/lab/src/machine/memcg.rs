@@ -81,8 +81,8 @@ pub struct MemcgCounters {
     pub online: bool,
     /// Deferred work of the shadow shrinker.
     pub shrinker_deferred: u64,
-    /// Nodes with only shadows, in the order they came to have no page (`list_lru`): file and first
-    /// entry.
+    /// Nodes with only shadows, in the order they lost their last page (`list_lru`): file and
+    /// first entry.
     pub shadow_nodes: std::collections::VecDeque<(u32, u32)>,
     /// Number of listed nodes that still have only shadows.
     pub shadow_node_count: u64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The simulated machine: frames, page tables, page cache, swap, cgroups, devices and a clock, under
-//! the policies of the engine.
+//! The simulated machine: frames, page tables, page cache, swap, cgroups, devices and a clock,
+//! under the policies of the engine.
 //!
 //! An operation (an access, a read) runs as a whole at its start time: its changes are visible at
 //! once, and its duration is added to the clock. Background work (kswapd, the flusher, the end of

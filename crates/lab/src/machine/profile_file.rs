@@ -38,7 +38,7 @@ pub enum ProfileError {
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error, in words.
         what: String,
     },
 }

@@ -44,7 +44,7 @@ pub enum Sight {
 /// An agent that runs beside a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProactivePlan {
-    /// Its policy.
+    /// Policy.
     pub spec: Spec,
     /// Its access source.
     pub sight: Sight,
@@ -165,7 +165,7 @@ impl Agent {
         self.wants_truth
     }
 
-    /// Its statistics.
+    /// Statistics.
     pub fn stats(&self) -> &AgentStats {
         &self.ledger.stats
     }

@@ -20,7 +20,7 @@ pub enum Better {
 pub struct Figure {
     /// Name of the measure, appended to the benchmark's name if that has several figures.
     pub metric: &'static str,
-    /// Its unit.
+    /// Unit.
     pub unit: &'static str,
     /// Which way is better.
     pub better: Better,

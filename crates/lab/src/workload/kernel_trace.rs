@@ -51,11 +51,11 @@ pub enum TraceError {
     Size {
         /// The pattern.
         pattern: String,
-        /// Its pages.
+        /// Number of pages.
         pages: u32,
-        /// Its hot pages.
+        /// Number of hot pages.
         hot: u32,
-        /// What is wrong.
+        /// The error, in words.
         reason: &'static str,
     },
     /// The distribution is invalid.

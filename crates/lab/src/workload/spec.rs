@@ -30,7 +30,7 @@ pub enum WorkloadError {
     Invalid {
         /// The workload.
         name: String,
-        /// What is wrong.
+        /// The error, in words.
         reason: String,
     },
     /// The trace is invalid.
@@ -131,7 +131,7 @@ pub(crate) fn zone_index(name: &str) -> Option<usize> {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CgroupSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `memory.min`.
     pub min: Option<String>,
@@ -149,9 +149,9 @@ pub struct CgroupSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its size.
+    /// Size.
     pub size: String,
     /// Whether read-ahead is used.
     #[serde(default)]
@@ -162,7 +162,7 @@ pub struct FileSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// How many of them run in parallel.
     #[serde(default = "one")]
@@ -193,7 +193,7 @@ pub struct ProcessSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AreaSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// Size of anonymous memory; for a file, by default the whole file.
     pub size: Option<String>,
@@ -266,11 +266,11 @@ pub struct PhaseSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceTable {
-    /// Its pattern.
+    /// Name of the pattern.
     pub pattern: String,
-    /// Its pages.
+    /// Number of pages.
     pub pages: u32,
-    /// Its hot pages.
+    /// Number of hot pages.
     #[serde(default)]
     pub hot: u32,
     /// Exponent of its distribution.

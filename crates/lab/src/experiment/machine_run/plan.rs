@@ -242,7 +242,7 @@ impl Plan {
     }
 }
 
-/// Limit on the pages that a workload can have in swap at the same time.
+/// Most anonymous pages that a workload can have at the same time, all of which may be swapped out.
 fn anon_pages(workload: &Workload) -> u64 {
     let of_processes: u64 = workload
         .process

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! "Move LRU page reclaim from zones to nodes" (v7, June 2016, with figures of v5 where v7 has none).
+//! "Move LRU page reclaim from zones to nodes" (v7, June 2016, with figures of v5 if v7 has none).
 //!
 //! Before: lists per zone with the fair allocation policy (`classic+zone+fair`). After: lists per
 //! node. Both use the other reclaim code of 6.12, the older of the lab's two kernels, in which
