@@ -223,8 +223,8 @@ impl Machine {
     }
 
     /// Dirty pages above a percentage of dirtyable memory, in the machine or in the cgroup or any
-    /// ancestor with a limit, whichever has the largest excess. Dirtyable in a cgroup with
-    /// `memory.max` are its file pages and the room below the limit.
+    /// ancestor with a limit, whichever has the largest excess. In a cgroup with `memory.max`, its
+    /// file pages and the room below the limit are dirtyable.
     fn dirty_excess(&self, process: ProcessId, machine_percent: u64, percent: u64) -> u64 {
         let limit = self.dirtyable_pages() * machine_percent / 100;
         let of_machine = self.sys.dirty_file_pages.saturating_sub(limit);

@@ -48,7 +48,8 @@ impl Machine {
     }
 
     /// Changes the limits of a cgroup. Usage above `memory.max` is reclaimed at once as far as
-    /// possible, and tasks are killed if it is not; usage above `memory.high` is reclaimed once.
+    /// possible, and tasks are killed if that is not enough; usage above `memory.high` is reclaimed
+    /// once.
     pub fn set_limits(&mut self, memcg: MemcgId, limits: Limits) {
         self.sys.memcgs[memcg].limits = limits;
         let mut fruitless = 0;

@@ -355,7 +355,8 @@ impl Machine {
             }
             self.sys.set_dirty(&mut self.lru.folios, pfn);
         }
-        // The first write to a clean page of a shared mapping faults, which marks it dirty.
+        // The first write to a clean page of a shared mapping faults, so that the page is known as
+        // dirty.
         self.map_page(process, vpn, pfn, write, !write);
         access
     }

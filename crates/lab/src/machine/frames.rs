@@ -69,7 +69,7 @@ pub struct Frames {
 
 impl Frames {
     /// Lays out `zone_pages[node][zone]` frames, nodes one after another, and sets the watermarks;
-    /// 0 `min_free_kbytes` selects the kernel's own rule.
+    /// `min_free_kbytes` 0 selects the kernel's own rule.
     pub fn new(zone_pages: &[[u32; 4]], min_free_kbytes: u64, scale_factor: u64) -> Frames {
         let mut start = 0;
         let mut nodes = Vec::with_capacity(zone_pages.len());

@@ -206,7 +206,7 @@ impl Machine {
         self.sys.cpu = cpu;
     }
 
-    /// Time operations have spent waiting for devices, throttling and think time so far, in ns.
+    /// Time that operations have waited so far, for devices, throttled or thinking, in ns.
     pub fn waited_ns(&self) -> u64 {
         self.sys.waited_ns
     }

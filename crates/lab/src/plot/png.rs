@@ -169,7 +169,7 @@ impl Canvas {
             return;
         }
         let at = (y * width + x) * 4;
-        // The background is opaque, so colours are not premultiplied.
+        // The background is opaque, so premultiplied colours are the visible ones.
         for part in &mut self.pixels.data_mut()[at..at + 3] {
             *part = (u32::from(*part) * u32::from(255 - ink) / 255) as u8;
         }

@@ -136,8 +136,8 @@ impl Ledger {
 
 impl Agent {
     /// An agent for a cgroup, starting with the machine. For a policy that wants the coldest pages
-    /// it keeps a budget as on a real host; generations show no single pages, so it then decides by
-    /// ages.
+    /// it keeps a budget as on a real host; with generations, which show no single pages, it
+    /// decides by ages.
     pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> Agent {
         let holds = Controller::new(&plan.spec).pace().hold.is_some();
         let (kind, due_ns) = if holds && plan.sight != Sight::Generations {

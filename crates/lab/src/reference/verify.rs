@@ -6,11 +6,11 @@
 //!
 //! - **Classic LRU**: it decides on statistics flushed every 2 s. Each measured run is replayed at
 //!   its own time per miss with [`FLUSH_PHASES`] evenly spaced start phases of that timer.
-//! - **Multi-gen LRU**: it does not read those statistics. Unknown are whether the process was
-//!   scheduled between two agings of one reclaim call (never, at even odds, always), and a few
-//!   kernel pages that vary from boot to boot (0 to 3 more). `misses_sim` is the median of these 12
-//!   runs, `misses_sim_min` and `misses_sim_max` their range. None of these conditions is fitted to
-//!   a cell.
+//! - **Multi-gen LRU**: it does not read those statistics. It is not known whether the process was
+//!   scheduled between two agings of one reclaim call (never, at even odds, always), nor how many
+//!   of a few kernel pages that vary from boot to boot there were (0 to 3 more). `misses_sim` is
+//!   the median of these 12 runs, `misses_sim_min` and `misses_sim_max` their range. None of these
+//!   conditions is fitted to a cell.
 //!
 //! The result does not depend on the order of the runs.
 

@@ -3,8 +3,8 @@
 //! fio on persistent memory, and observations from fleets of telephones and notebooks.
 //!
 //! Rows are data: `mglru/rows.toml`. Before is the classic LRU of 6.12, the older of the lab's two
-//! kernels; after is the patch set. The machine has only some ten MiB and no cgroup limit, so that
-//! kswapd reclaims, as on the document's machines. Seeds are paired, time is simulated.
+//! kernels; after is the patch set. Memory is a few tens of MiB and all that the machine has, so
+//! that kswapd reclaims, as on the document's machines. Seeds are paired, time is simulated.
 
 mod rows;
 

@@ -5,7 +5,7 @@
 //! with a function that makes its [`Benchmark`]s. A benchmark is a function from a [`Case`] (a seed
 //! and a variant) to one [`Pair`] of raw values for each of its [`Figure`]s: before and after the
 //! document's proposal. A figure states what the document measured, what it claims and which
-//! direction is better. A document only has to write this function: seeds, threads, intervals,
+//! direction is better. A document only has to provide this function: seeds, threads, intervals,
 //! verdicts and printing are handled here.
 //!
 //! ```

@@ -2,10 +2,10 @@
 //! A loop over more than memory, where a side effect of the document's throttle should show: "hold
 //! a portion of the caches in memory instead of letting them get evicted permutably".
 //!
-//! In a loop over `N` pages that misses, a page used once is evicted `I` evictions (the inactive
-//! list) after it came, and returns `N - I - A` evictions later. At twice the memory `M = I + A`
-//! this distance is `M`, and no rule accepts a distance greater than the length of a list. The two
-//! tests therefore differ only for pages that return sooner:
+//! In a loop over `N` pages that misses, a page used once is evicted `I` evictions (the length of
+//! the inactive list) after it came, and returns `N - I - A` evictions later. At twice the memory
+//! `M = I + A` this distance is `M`, and no rule accepts a distance greater than the length of a
+//! list. The two tests therefore differ only for pages that return sooner:
 //!
 //! * `loop-twice`: a loop over twice the memory in which every sixteenth read goes to one of few
 //!   pages that return after reads of 0.82 times the memory, beside an index of half the memory

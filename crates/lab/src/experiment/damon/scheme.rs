@@ -45,7 +45,7 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        // Free memory is never above 1000, so the scheme always runs.
+        // Free memory is never above 1000 permille, so the scheme always runs.
         let mut common = Common::new(1000, 1001, 0);
         common.quota_ms = 0;
         Params {

@@ -174,7 +174,7 @@ impl<'a> MachineSpace<'a> {
     ) -> Applied {
         let mut applied = Applied::default();
         let supported = match action {
-            // Counting looks at the pages only if there are filters.
+            // Counting has to look at the pages only if filters apply to it.
             Action::Stat => !filters.list.is_empty() && self.profile.stat_applies_filters,
             Action::Pageout | Action::LruPrio | Action::LruDeprio => true,
             Action::Cold | Action::Willneed => false,

@@ -4,8 +4,8 @@
 //! The work of choosing a zone is counted and costed by the cost model. The rest of the allocator
 //! is not modelled; its cost is taken from the document's column before: 208 ns to allocate and
 //! free a page, 271 ns more per batch, and 110 ns for each page beyond the per-CPU list of 186; a
-//! block of two pages, which has no such list, takes 350 and 373. Only differences between before
-//! and after are meaningful.
+//! block of two pages, which has no such list, takes 350 ns, and 373 ns more per batch. Only
+//! differences between before and after are meaningful.
 
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
