@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Speed of the simulated machine: accesses with page tables, reclaim and swap, half of the memory
-//! resident.
+//! Speed of the simulated machine: accesses with page tables, reclaim and swap, with half of the
+//! memory resident.
 
 use agewise_lab::experiment::speed::{SpeedCase, SpeedTrace};
 use agewise_lab::machine::Policy;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel's two LRUs as pools: the engine's policies in a memory cgroup of the simulated
-//! machine whose `memory.max` is the capacity.
+//! machine, with the capacity as `memory.max`.
 //!
-//! As *page cache* every access is a read of one page through a file descriptor: the policies see
-//! each. As *mapped* memory the pages are mapped and accesses only set accessed bits, which the
-//! policies find when they look. A miss is an access that has to read from the device. There is no
-//! read-ahead, and the machine around the cgroup has room to spare.
+//! As *page cache*, every access reads one page through a file descriptor: the policies see each
+//! access. As *mapped* memory, the pages are mapped and accesses only set accessed bits, which the
+//! policies find when they scan. A miss is an access that reads from the device. There is no
+//! read-ahead, and the machine around the cgroup has memory to spare.
 //!
-//! The limit is the whole cgroup's, as on a real machine: it also pays for the page cache's own
-//! nodes, reclaim works in batches of 32 and charging in batches of 64 pages. Pools below some 500
-//! pages measure mostly that. Pages are laid out in the order they are first accessed.
+//! The limit applies to the whole cgroup, as on a real machine: nodes of the page cache are charged
+//! too, reclaim works in batches of 32 pages and charging in batches of 64. Pools below some 500
+//! pages measure mostly these effects. Pages are laid out in the order of their first accesses.
 
 use agewise_kernel::ids::MemcgId;
 
@@ -84,8 +84,8 @@ kernel_policy!(
     "the multi-gen LRU of Linux 7.2, as mapped memory"
 );
 
-/// A policy of the machine by its name, optionally with a custom profile, as page cache or as
-/// mapped memory.
+/// A policy of the machine by name, optionally with a custom profile, as page cache or as mapped
+/// memory.
 #[derive(Clone, Debug)]
 pub(crate) struct KernelPolicy {
     name: String,
@@ -94,10 +94,10 @@ pub(crate) struct KernelPolicy {
 }
 
 impl KernelPolicy {
-    /// `mglru:FILE.toml`, or `mglru-mapped:FILE.toml`.
+    /// Parses `mglru:FILE.toml` or `mglru-mapped:FILE.toml`.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// Describes what is wrong with the file.
     pub fn parse(name: &str) -> Result<KernelPolicy, String> {
         let (plain, mapped) = match name.strip_prefix("mglru-mapped:") {
             Some(file) => (format!("mglru:{file}"), true),
@@ -131,8 +131,7 @@ impl Yardstick for KernelPolicy {
     }
 }
 
-/// A cgroup takes no less: it has to hold a batch of charges, and the pages on their way to the
-/// lists.
+/// A cgroup needs at least this much: a batch of charges, and the pages on their way to the lists.
 const CAPACITY_MIN: usize = 64;
 
 struct KernelPool {
@@ -140,11 +139,11 @@ struct KernelPool {
     memcg: MemcgId,
     process: ProcessId,
     mapped: bool,
-    /// The files of the pages, one for each time more were reserved.
+    /// The files of the pages, one for each reservation.
     segments: Vec<Segment>,
 }
 
-/// Pages that were reserved together.
+/// Pages reserved together.
 struct Segment {
     first_page: u32,
     pages: u32,
@@ -155,7 +154,7 @@ struct Segment {
 impl KernelPool {
     fn new(capacity: usize, policy: machine::Policy, mapped: bool) -> Self {
         let capacity = u32::try_from(capacity.max(CAPACITY_MIN)).unwrap_or(u32::MAX / 2);
-        // Free memory enough that the watermarks of the machine never come into play.
+        // Enough free memory that the machine's watermarks never matter.
         let frames = capacity
             .saturating_add(capacity / 4)
             .saturating_add(32 << 10);
@@ -191,7 +190,7 @@ impl Policy for KernelPool {
         let Some(more) = page_count.checked_sub(first_page).filter(|&more| more > 0) else {
             return;
         };
-        // Page numbers are 32 bits, so lengths are too.
+        // Page numbers have 32 bits, so lengths do too.
         let pages = more as u32;
         let file = self.machine.add_file(pages, self.memcg, Advice::Normal);
         let first_vpn = if self.mapped {
@@ -203,7 +202,7 @@ impl Policy for KernelPool {
                 backing,
                 ..MapOptions::anon(pages.into())
             };
-            // The address space holds 2^36 pages; page numbers are 32 bits.
+            // An address space has room for 2^35 pages, and page numbers have 32 bits.
             self.machine.map(self.process, &options).unwrap_or(0)
         } else {
             0
@@ -254,7 +253,7 @@ mod tests {
         "mglru-7.2-mapped",
     ];
 
-    /// A loop over half the pool misses once a page, whatever decides.
+    /// A loop over half the pool misses once per page under any policy.
     #[test]
     fn what_fits_is_kept() {
         let pages: Vec<u64> = (0..2000).cycle().take(20_000).collect();
@@ -264,8 +263,8 @@ mod tests {
         }
     }
 
-    /// A hot set of 1000 pages accessed over and over between pieces of a long scan: whatever
-    /// decides, most of its accesses hit in a pool of 4000, and OPT is not beaten.
+    /// A hot set of 1000 pages is accessed between pieces of a long scan: under any policy most of
+    /// its accesses hit in a pool of 4000, and none beats OPT.
     #[test]
     fn a_hot_set_survives_a_scan() {
         let mut pages = Vec::new();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lab: a simulated machine, its workloads, and experiments on both workloads and traces. The
-//! same build and the same seed give the same bytes.
+//! The lab: a simulated machine, its workloads, and experiments on workloads and traces. The same
+//! build and seed always give the same bytes.
 
 pub mod experiment;
 pub mod fuzz;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reuse model as a pool: what agewise would do at a limit, with what a reclaimer in user space
-//! honestly knows.
+//! The reuse model as a pool: what agewise would do at a limit with only the knowledge that a
+//! reclaimer in user space has.
 //!
-//! It sees accesses only at looks, by accessed bits, and faults as they happen. It evicts in
-//! batches before the pool is full. Looks come after a number of accesses, which a daemon would
-//! choose by what its looks find.
+//! It sees accesses only when it scans accessed bits, and faults as they happen. It evicts in
+//! batches before the pool is full. A scan follows after a fixed number of accesses; a daemon would
+//! choose this number by the results of its scans.
 
 use std::collections::BinaryHeap;
 
@@ -23,17 +23,17 @@ pub(crate) static SPEC: PolicySpec = PolicySpec {
     }),
 };
 
-/// Pages evicted at a time: a share of the pool, within bounds.
+/// Pages evicted at a time: a fraction of the pool, within bounds.
 const BATCH_PART: usize = 128;
 const BATCH_MAX: usize = 64;
 
-/// The yardstick with parameters.
+/// The yardstick with its parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Reuse {
     name: String,
-    /// Accesses from look to look, as a share of the pool.
+    /// Accesses between two scans, relative to the size of the pool.
     look: f64,
-    /// Pages evicted at a time; `None`: by the size of the pool.
+    /// Pages evicted at a time; None to derive it from the size of the pool.
     batch: Option<usize>,
     model: ReuseParams,
 }
@@ -50,7 +50,7 @@ impl Default for Reuse {
 }
 
 impl Reuse {
-    /// `look=0.25,batch=8,decay=0.99`, in any order.
+    /// Parses `look=0.25,batch=8,decay=0.99`, in any order.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut reuse = Reuse {
             name: format!("{}:{text}", SPEC.name),
@@ -86,12 +86,12 @@ impl Yardstick for Reuse {
     }
 }
 
-/// A page that may go, the one to go first the greatest.
+/// An eviction candidate; the greatest is evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Candidate {
     value: std::cmp::Reverse<Value>,
     page: u32,
-    /// Valued as touched since the last look.
+    /// Whether its value counts it as touched since the last scan.
     is_touched: bool,
 }
 
@@ -170,7 +170,7 @@ impl ReusePool {
             if !self.resident[page] {
                 continue;
             }
-            // Looked at once more right before it goes.
+            // Checks the accessed bit once more right before eviction.
             if self.touched[page] && !candidate.is_touched {
                 let again = self.candidate(candidate.page);
                 self.queue.push(again);
@@ -232,8 +232,8 @@ mod tests {
         assert_eq!(misses("reuse", &pages, 2000), 2000);
     }
 
-    /// LRU misses every access of a loop that is larger than the pool; OPT misses the share that
-    /// does not fit.
+    /// LRU misses every access of a loop larger than the pool; OPT misses the share that does not
+    /// fit.
     #[test]
     fn of_a_loop_a_stable_part_stays() {
         let pages: Vec<u64> = (0..2000).cycle().take(80_000).collect();
@@ -250,7 +250,7 @@ mod tests {
             pages.extend(0..1000u64);
             pages.extend((0..1000).map(|at| 10_000 + round * 1000 + at));
         }
-        // 1000 for the hot set, 80,000 for the scans, which no policy avoids.
+        // 1000 for the hot set and 80,000 for the scans, which no policy can avoid.
         let reuse = misses("reuse", &pages, 1500);
         assert!(reuse < 81_000 + 8_000, "{reuse}");
         assert!(misses("lru", &pages, 1500) > 150_000);

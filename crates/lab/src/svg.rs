@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writing SVG: what all pictures of the lab share.
+//! Writing SVG, shared by all pictures of the lab.
 
 use std::fmt::{Arguments, Write};
 
-/// A picture in the making.
+/// A picture under construction.
 #[derive(Debug)]
 pub(crate) struct Svg(String);
 
 impl Svg {
-    /// White paper of a size.
+    /// A white picture of this size.
     pub fn new(width: f64, height: f64) -> Self {
         Self(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
@@ -22,7 +22,7 @@ impl Svg {
         put(&mut self.0, markup);
     }
 
-    /// The markup of all of it.
+    /// The complete markup.
     pub fn finish(self) -> String {
         self.0 + "</svg>\n"
     }
@@ -30,12 +30,12 @@ impl Svg {
 
 /// Adds a line of markup.
 pub(crate) fn put(out: &mut String, markup: Arguments<'_>) {
-    // Writing into a string cannot fail.
+    // Writing to a string cannot fail.
     let _ = out.write_fmt(markup);
     out.push('\n');
 }
 
-/// Text inside markup.
+/// Escapes text for use in markup.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `agewise_policy::whatif` predicts for a trace beside exact results: the trace is shown to
-//! it as a machine is looked at, page by page and look by look.
+//! Compares the predictions of `agewise_policy::whatif` for a trace with exact results. It is shown
+//! the trace as it would see a machine: page by page, scan by scan.
 
 use agewise_policy::PageType;
 use agewise_policy::whatif::{
@@ -10,38 +10,38 @@ use agewise_trace::curve::StackDistances;
 use agewise_trace::{DenseTrace, TraceError, TraceSource};
 use serde::Serialize;
 
-/// Sizes that are compared: 10 to 100 percent.
+/// Number of sizes compared: 10 to 100 percent.
 pub const COMPARED: usize = 31;
-/// A trace without intervals is divided into looks with this many accesses for each page.
+/// A trace without intervals is divided into scans of this many accesses per page.
 const LOOK_PART: usize = 64;
 
-/// The least sample: less says nothing.
+/// Smallest useful sample, in pages.
 const SAMPLE_MIN: usize = 100;
 
-/// The prediction for a trace beside the truth.
+/// The prediction for a trace, compared with the exact result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Beside {
-    /// The name of its file.
+    /// Name of the file.
     pub trace: String,
-    /// Different pages.
+    /// Number of different pages.
     pub pages: usize,
-    /// Those that were simulated.
+    /// Number of pages that were simulated.
     pub sampled_pages: usize,
-    /// Looks.
+    /// Number of scans.
     pub looks: usize,
-    /// Uses, each page once per look.
+    /// Uses, counting each page once per scan.
     pub uses: usize,
     /// Mean absolute error of the miss ratio.
     pub error: f64,
-    /// Share of the sizes at which the truth lies within the predicted interval.
+    /// Share of the sizes for which the exact result lies within the predicted interval.
     pub within: f64,
 }
 
 impl Beside {
-    /// Shows a trace look by look to the simulation of this percentage of its pages, within limits.
+    /// Shows a trace scan by scan to the simulation of this percentage of its pages, within limits.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if the trace cannot be read.
     pub fn of(source: &TraceSource, percent: f64) -> Result<Beside, TraceError> {
         let looks = Looks::read(source)?;
         let sampled_pages = (looks.pages() as f64 * percent / 100.0) as usize;
@@ -62,7 +62,7 @@ impl Beside {
     }
 }
 
-/// A trace as looks: the pages of each, each once, in the order of the trace.
+/// A trace as scans: the pages of each scan, without duplicates, in the order of the trace.
 #[derive(Debug)]
 pub struct Looks {
     looks: Vec<Vec<u32>>,
@@ -73,7 +73,7 @@ impl Looks {
     /// Reads a trace.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if it cannot be read.
     pub fn read(source: &TraceSource) -> Result<Self, TraceError> {
         let dense = DenseTrace::read(source)?;
         let pages = dense.page_count();
@@ -84,7 +84,7 @@ impl Looks {
         let length = (pages / LOOK_PART).max(1);
         let (mut batch, mut numbers) = (Vec::new(), dense.accesses().iter());
         let mut looks: Vec<Vec<u32>> = vec![Vec::new()];
-        // The look that saw each page last.
+        // The last scan that saw each page.
         let mut seen = vec![0; pages];
         let (mut last_ns, mut made) = (None, 0);
         while stream.next_batch(&mut batch)? {
@@ -107,51 +107,51 @@ impl Looks {
         Ok(Looks { looks, pages })
     }
 
-    /// Different pages.
+    /// Number of different pages.
     pub fn pages(&self) -> usize {
         self.pages
     }
 
-    /// How many looks.
+    /// Number of scans.
     pub fn len(&self) -> usize {
         self.looks.len()
     }
 
-    /// Whether it has none.
+    /// Whether there are no scans.
     pub fn is_empty(&self) -> bool {
         self.looks.is_empty()
     }
 
-    /// Uses, each page once per look.
+    /// Uses, counting each page once per scan.
     pub fn uses(&self) -> usize {
         self.looks.iter().map(Vec::len).sum()
     }
 
-    /// The uses in the order in which they are shown.
+    /// The uses in the order they are shown.
     pub fn in_order(&self) -> DenseTrace {
         let pages: Vec<u64> = self.looks.concat().into_iter().map(u64::from).collect();
         DenseTrace::from_pages(&pages)
     }
 
-    /// Pages that memories of the sizes compared hold.
+    /// The sizes compared, in pages.
     pub fn capacities(&self) -> Vec<usize> {
         let sizes = PERCENTS[..COMPARED].iter();
         let pages = |percent: &u16| (self.pages * usize::from(*percent) / 100).max(1);
         sizes.map(pages).collect()
     }
 
-    /// Misses of an exact LRU by size, first uses left out.
+    /// Misses of an exact LRU by size, without first uses.
     pub fn lru_misses(&self) -> Vec<f64> {
         let exact = StackDistances::of(&self.in_order());
         let misses = exact.misses(&self.capacities());
         misses.iter().map(|of| (of - exact.cold()) as f64).collect()
     }
 
-    /// The prediction with this many pages simulated: misses of pages seen before by size: lower
-    /// bound, likely and upper bound.
+    /// The prediction with this many pages simulated: for each size, the lower bound, likely value
+    /// and upper bound of the misses of pages seen before.
     ///
     /// # Panics
-    /// If `policy` is none of [`POLICIES`](agewise_policy::whatif::POLICIES).
+    /// If `policy` is not one of [`POLICIES`](agewise_policy::whatif::POLICIES).
     pub fn told(&self, pages: usize, kernel: Kernel, policy: &str) -> Vec<[f64; 3]> {
         let params = Params {
             pages,
@@ -162,7 +162,7 @@ impl Looks {
         let mut what_if = WhatIf::new(params);
         let (mut known, mut sampled) = (0, Vec::new());
         let (mut is_known, mut used_in) = (vec![false; self.pages], vec![0u64; self.pages]);
-        // The first look is of nothing, so that every first use is one.
+        // The first scan sees nothing, so that every first use counts as one.
         what_if.look(0).finish(0, true);
         for (at, used) in (1..).zip(&self.looks) {
             let mut look = what_if.look(at * 1000);
@@ -196,8 +196,8 @@ impl Looks {
             .collect()
     }
 
-    /// Mean absolute error of the miss ratio, and the share of the sizes at which the truth lies
-    /// within the predicted interval.
+    /// Mean absolute error of the miss ratio, and the share of the sizes for which the exact result
+    /// lies within the predicted interval.
     pub fn compare(&self, truth: &[f64], told: &[[f64; 3]]) -> (f64, f64) {
         let pairs = || truth.iter().zip(told);
         let errors: f64 = pairs().map(|(truth, told)| (truth - told[1]).abs()).sum();

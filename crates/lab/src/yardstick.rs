@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every policy that runs on a trace alone: the field's yardsticks, and the kernel's LRUs as pools.
+//! All policies that can run on a trace alone: yardsticks of the field, and the kernel's LRUs as
+//! pools.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -9,7 +10,7 @@ use crate::kernel_pool::KernelPolicy;
 use crate::reuse_pool::Reuse;
 use crate::{kernel_pool, reuse_pool};
 
-/// The kernel's LRUs in a memory cgroup of the capacity.
+/// The kernel's LRUs in a memory cgroup that is limited to the capacity.
 pub static KERNELS: &[&PolicySpec] = &[
     &kernel_pool::CLASSIC,
     &kernel_pool::CLASSIC_MAPPED,
@@ -19,28 +20,28 @@ pub static KERNELS: &[&PolicySpec] = &[
     &kernel_pool::MGLRU_7_2_MAPPED,
 ];
 
-/// What agewise decides itself.
+/// Policies of agewise itself.
 pub static OWN: &[&PolicySpec] = &[&reuse_pool::SPEC];
 
-/// Those of other crates.
+/// Policies registered by other crates.
 static REGISTERED: RwLock<Vec<&'static PolicySpec>> = RwLock::new(Vec::new());
 
-/// Every policy.
+/// All policies.
 pub fn all() -> impl Iterator<Item = &'static PolicySpec> {
     beside_kernels().chain(KERNELS.iter().copied())
 }
 
-/// Every policy but the kernel's, which the machine has itself.
+/// All policies except the kernel's, which the machine itself implements.
 pub fn beside_kernels() -> impl Iterator<Item = &'static PolicySpec> {
     let registered = REGISTERED.read().unwrap_or_else(PoisonError::into_inner);
     let known = YARDSTICKS.iter().chain(OWN).copied();
     known.chain(registered.clone())
 }
 
-/// Adds a policy of another crate: from now on it runs wherever yardsticks do.
+/// Adds a policy of another crate, which can then be used like any yardstick.
 ///
 /// # Errors
-/// One of its names is taken.
+/// Fails if one of its names is taken.
 pub fn register(spec: &'static PolicySpec) -> Result<(), String> {
     let mut names = [spec.name].into_iter().chain(spec.aliases.iter().copied());
     if let Some(taken) = names.find(|name| by_name(name).is_some()) {
@@ -51,17 +52,17 @@ pub fn register(spec: &'static PolicySpec) -> Result<(), String> {
     Ok(())
 }
 
-/// The policy of this name (case and `-`, `_`, `:`, `.` do not matter).
+/// Finds a policy by name (case and `-`, `_`, `:`, `.` do not matter).
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
     all().find(|spec| spec.is_called(name))
 }
 
-/// The policy written so: a name, or one with parameters (`reuse:look=0.25,batch=8,decay=0.99`,
+/// Parses a policy: a name, possibly with parameters (`reuse:look=0.25,batch=8,decay=0.99`,
 /// `mglru:FILE.toml`).
 ///
 /// # Errors
-/// What is wrong, and what there is.
+/// Says what is wrong and which policies exist.
 pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
     if let Some((name, parameters)) = text.split_once(':')
         && reuse_pool::SPEC.is_called(name)
@@ -76,22 +77,22 @@ pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
     Ok(Arc::new(spec))
 }
 
-/// Several policies, parted by commas; so are the parameters of one.
+/// Parses several policies separated by commas, which also separate the parameters of one.
 ///
 /// # Errors
-/// As [`parse`].
+/// The same as those of [`parse`].
 pub fn parse_list(text: &str) -> Result<Vec<Arc<dyn Yardstick>>, String> {
     let parts: Vec<&str> = text.split(',').collect();
     let written = with_parameters(&parts);
     written.iter().map(|text| parse(text)).collect()
 }
 
-/// Puts names and the parameters behind them together again, which commas parted.
+/// Rejoins names with their parameters after a split at commas.
 pub fn with_parameters(parts: &[impl AsRef<str>]) -> Vec<String> {
     let mut written: Vec<String> = Vec::new();
     for part in parts.iter().map(AsRef::as_ref) {
         match written.last_mut() {
-            // A parameter of the policy before.
+            // A parameter of the previous policy.
             Some(before) if part.contains('=') && before.contains(':') && !part.contains(':') => {
                 *before = format!("{before},{part}");
             }

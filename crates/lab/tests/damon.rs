@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! DAMON on the simulated machine: what it sees is what was accessed, what it clears reclaim still
-//! learns of, each action moves pages as its kernel does, and its time stays within the quota.
+//! DAMON on the simulated machine: it sees the real accesses, reclaim learns of the accessed bits
+//! it clears, each action moves pages as in its kernel, and its time stays within the quota.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use agewise_lab::workload::library;
 
 const PAGES: u64 = 4096;
 
-/// A machine of 16 Mi of anonymous memory of one process, and where it starts.
+/// A machine with 16 MiB of anonymous memory of one process; returns also where the memory starts.
 fn machine(policy: &str) -> (Machine, ProcessId, u64) {
     let mut machine = Machine::new(MachineConfig {
         policy: Policy::parse(policy).unwrap(),
@@ -50,7 +50,7 @@ fn everything() -> AccessPattern {
     }
 }
 
-/// Starts a monitor of 1 ms samples and 20 ms aggregations.
+/// Starts a monitor with samples of 1 ms and aggregations of 20 ms.
 fn watch(machine: &mut Machine, profile: Profile, watched: Watched, schemes: Vec<Scheme>) {
     let attrs = Attrs {
         sample_us: 1_000,
@@ -61,7 +61,7 @@ fn watch(machine: &mut Machine, profile: Profile, watched: Watched, schemes: Vec
     machine.start_damon(monitor, watched);
 }
 
-/// Touches a page every 100 us, one of `hot` of them in turn, for so many ms.
+/// Touches a page every 100 us, going round `hot` pages, for this many ms.
 fn keep_hot(machine: &mut Machine, process: ProcessId, start: u64, hot: u64, ms: u64) {
     let end_ns = machine.now_ns() + ms * 1_000_000;
     let mut at = 0;
@@ -115,12 +115,12 @@ fn both_spaces_find_what_is_hot() {
     }
 }
 
-/// Watching clears accessed bits; reclaim must take what was cleared for an access.
+/// Monitoring clears accessed bits; reclaim must still count these accesses.
 #[test]
 fn reclaim_learns_of_the_accesses_the_monitor_has_cleared() {
     let survivors = |remembers: bool| {
         let (mut machine, process, start) = machine("classic:6.12");
-        // One aggregation makes pages here and there old and remembers it in a flag.
+        // One aggregation makes scattered pages old and records it in a flag.
         watch(
             &mut machine,
             Profile::V6_12,
@@ -158,7 +158,7 @@ fn reclaim_learns_of_the_accesses_the_monitor_has_cleared() {
 
 #[test]
 fn each_action_does_what_its_kernel_does() {
-    // Under the classic LRU new anonymous pages are inactive.
+    // Under the classic LRU, new anonymous pages are inactive.
     let act = |policy: &str, profile, action: Action| {
         let (mut machine, process, start) = machine(policy);
         let scheme = Scheme::new(everything(), action, Quota::unlimited());
@@ -196,7 +196,7 @@ fn each_action_does_what_its_kernel_does() {
     let left = (start..start + PAGES)
         .filter(|&vpn| machine.frame_of(process, vpn).is_some())
         .count() as u64;
-    // All were just written, so that only those it has looked at, and made old, may go.
+    // All pages were just written, so only those that it has checked and made old may leave.
     assert!((PAGES - 250..PAGES).contains(&left), "{left} pages left");
     assert_eq!(stats.sz_applied, (PAGES - left) * 4096);
 
@@ -205,7 +205,7 @@ fn each_action_does_what_its_kernel_does() {
     let youngest = folio(&machine, process, start + 7).generation();
     assert!(youngest.is_some());
 
-    // What 6.12 and 7.2 do to anonymous pages under multi-gen: the second youngest generation.
+    // 6.12 and 7.2 move anonymous pages to the second youngest generation under multi-gen.
     for (policy, profile) in [("mglru:6.12", Profile::V6_12), ("mglru:7.2", Profile::V7_2)] {
         let (machine, process, start, _) = act(policy, profile, Action::LruDeprio);
         let page = folio(&machine, process, start + 7);
@@ -340,7 +340,7 @@ fn the_quota_bounds_the_time_of_the_schemes() {
     };
     let (unlimited_ms, _) = cost_ms(0);
     let (limited_ms, time_ms) = cost_ms(2);
-    // Each of the two schemes has its half, and may overstep it by a region in each window.
+    // Each of the two schemes has half the quota, and may exceed it by a region in each window.
     assert!(
         limited_ms <= 2.0 * 1.5 * (time_ms / 100.0 + 1.0),
         "{limited_ms} ms in {time_ms} ms"

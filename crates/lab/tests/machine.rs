@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The simulated machine as a whole: the same seed gives the same run, counts are those of real
-//! kernels, and its files answer as the kernel's. What must hold whatever happens is in src/fuzz.
+//! The simulated machine as a whole: the same seed gives the same run, counts match real kernels,
+//! and its files answer like the kernel's. Invariants under any load are tested in src/fuzz.
 
 use std::sync::Arc;
 
@@ -116,8 +116,8 @@ fn cell(kernel: &str, lru_gen: u32, pattern: &str, theta: f64, touches: u64) -> 
     }
 }
 
-/// Counts measured in real kernels under a 32 MiB limit: misses of the main phase, lowest and
-/// highest, and pages scanned.
+/// Counts measured in real kernels under a limit of 32 MiB: lowest and highest misses of the main
+/// phase, and pages scanned.
 #[test]
 fn counts_are_those_of_real_kernels() {
     let measured = [
@@ -310,7 +310,7 @@ fn limits_below_usage_full_swap_and_removal_under_reclaim_end_well() {
             machine.remove_memcg(group),
             Err(CgroupError::Busy("/t".to_owned()))
         );
-        // Swap takes 100 of the 600 pages: the rest can only be had by killing.
+        // Swap takes 100 of the 600 pages: killing is the only way to free the rest.
         machine.set_limits(group, limit(300));
         assert!(!machine.is_alive(process), "{name}");
         assert_eq!(machine.memcg_limit_events(group).oom_kill, 1, "{name}");

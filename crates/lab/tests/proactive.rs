@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The proactive policies on the simulated machine, and the machine under an agent's hand.
+//! The proactive policies on the simulated machine, and the machine under an agent's actions.
 
 use std::io::Cursor as Bytes;
 use std::path::Path;
@@ -20,7 +20,7 @@ use proptest::prelude::*;
 
 const POLICIES: [&str; 3] = ["classic", "mglru:6.12", "mglru:7.2"];
 
-/// 32 MiB, this share of it used; a touch every 0.2 ms.
+/// A workload on 32 MiB that uses this share of it, with a touch every 0.2 ms.
 fn server(used: f64, order: &str, touches: u64) -> String {
     format!(
         r#"
@@ -62,7 +62,7 @@ fn measure(plan: &Plan) -> impl Fn(&str) -> f64 + use<> {
     }
 }
 
-/// 60 % is never read again: most of that goes, for next to nothing.
+/// 60 % is never read again: most of it is moved out, at almost no cost.
 #[test]
 fn cost_saves_what_is_never_read() {
     let toml = server(0.4, "uniform", 400_000);
@@ -72,7 +72,7 @@ fn cost_saves_what_is_never_read() {
     assert!(saved > 0.45, "{saved}");
     let slower = after("time_ms") / before("time_ms") - 1.0;
     assert!(slower < 0.001, "{slower}");
-    // In place of 80 s without: CPU of the agent.
+    // Without the agent the run takes 80 s; this is the agent's CPU time.
     assert!(after("agent_cpu_ms") < 0.02 * after("time_ms"));
 }
 
@@ -91,8 +91,9 @@ fn uniform_access_is_left_alone() {
     }
 }
 
-/// At the same limit: fewer faults than the kernel alone, hardly ever in direct reclaim. What pages
-/// are worth is learnt in the first seconds, in which there are about as many.
+/// At the same limit there are fewer faults than with the kernel alone, and hardly any direct
+/// reclaim. In the first seconds, while the agent learns the value of pages, there are about as
+/// many.
 #[test]
 fn a_budget_spares_direct_reclaim_on_a_skewed_load() {
     let mut toml = server(1.0, "zipf", 1_000_000).replace("64MiB", "18MiB");
@@ -132,7 +133,7 @@ fn a_fast_program_is_held_in_a_good_order_too() {
     }
 }
 
-/// A zipf load over 32 MiB that may have 18 MiB, and how it ran beside the agent.
+/// A zipf load over 32 MiB that is limited to 18 MiB, run beside the agent.
 fn under_a_limit(settings: &[&str], look_ms: u64) -> Run {
     let mut toml = server(1.0, "zipf", 300_000).replace("64MiB", "18MiB");
     toml = toml.replace("think_ns = 200000", "think_ns = 10000");
@@ -145,14 +146,14 @@ fn under_a_limit(settings: &[&str], look_ms: u64) -> Run {
     run
 }
 
-/// What holds real processes holds the simulated ones: pace, slices and queue as there.
+/// The code that keeps budgets of real processes also keeps simulated ones: pace, slices and queue.
 #[test]
 fn a_budget_is_held_by_the_pacer_in_slices() {
     let run = under_a_limit(&[], 100);
     let stats = run.agent().unwrap().stats();
     let run_ms = run.end_ns() / 1_000_000;
-    // The pace of scans follows what is accessed, within a hundredth of a core or a quarter of what
-    // moving takes; clearing takes 55 ns a page.
+    // The pace of scans follows the accesses found, within a hundredth of a core or a quarter of
+    // the cost of moving; clearing takes 55 ns a page.
     let looked_ns = stats.looks * (17 << 20) / 4096 * 55;
     let affordable_ns = run.end_ns() / 100 + stats.cpu_ns / 4;
     assert!(
@@ -161,7 +162,7 @@ fn a_budget_is_held_by_the_pacer_in_slices() {
         stats.looks
     );
     assert!(stats.slices > stats.moves, "{stats:?}");
-    // Slices of 8 to 32 pages are 16 pages a ms; late ones and large moves take more.
+    // Slices of 8 to 32 pages amount to 16 pages per ms; late ones and large moves take more.
     assert!(stats.tried_pages < stats.slices * 64, "{stats:?}");
     assert!(
         stats.left_pages[0] > 0 && stats.left_pages[1] == 0,
@@ -184,8 +185,8 @@ fn a_budget_is_held_by_the_pacer_in_slices() {
     );
 }
 
-/// A bad order is noticed by what it does to the program, and left within a minute. Where nothing
-/// is measured it is held to the end, and so is an order that saves faults while a CPU is free.
+/// A harmful order is noticed by its effect on the program and abandoned within a minute. It is
+/// kept to the end if the effect is not measured, or if it saves faults while a CPU is free.
 #[test]
 fn a_budget_that_does_harm_is_stepped_back_from_within_a_minute() {
     let toml = server(1.0, "zipf", 650_000)
@@ -194,7 +195,7 @@ fn a_budget_that_does_harm_is_stepped_back_from_within_a_minute() {
     let last_move_s = |order: &str| {
         let agent = format!("budget:18M,step=32ms,{order}");
         let mut plan = plan(&toml, Some(&agent));
-        // A sleeper says nothing of what its work costs.
+        // The work of a program that mostly sleeps does not show its cost.
         plan.settings = vec!["hit_ns=5000".to_owned()];
         if let Some(agent) = &mut plan.proactive {
             agent.truth = false;
@@ -227,8 +228,8 @@ fn scans_follow_how_much_is_accessed() {
     assert!((0.5..2.0).contains(&ratio), "{often} and {seldom} scans");
 }
 
-/// Accesses that a scan does not see make ages wrong and evict memory in use: little at what was
-/// measured, more the more are missed.
+/// Accesses missed by a scan falsify ages and evict memory in use: a little at the measured share,
+/// and more as more are missed.
 #[test]
 fn missed_accesses_make_false_ages_by_degree() {
     let of = |missed: &str| {
@@ -250,7 +251,7 @@ fn missed_accesses_make_false_ages_by_degree() {
     );
 }
 
-/// `lab run TRACE --proactive`: agents run beside traces as beside workloads.
+/// `lab run TRACE --proactive`: agents run beside traces as they do beside workloads.
 #[test]
 fn agents_run_beside_traces() {
     let header = Header::default();
@@ -319,16 +320,16 @@ fn the_same_seed_gives_the_same_run_and_histograms_near_the_truth() {
     let agent = run.agent().unwrap();
     let stats = agent.stats();
     assert!(stats.looks > 20 && stats.compared == stats.looks);
-    // Two bins; looks every 0.4 s blur the bound of 2 s.
+    // There are two bins; scans every 0.4 s blur the bound of 2 s.
     let misplaced = stats.misplaced_bins / stats.compared as f64;
     assert!(misplaced < 0.05, "{misplaced}");
     let aged = |entry: &(u64, Decision)| entry.1.reason.name() == "older";
     assert!(agent.log().iter().all(aged) && !agent.log().is_empty());
 }
 
-/// The working-set report's R6: how far its histogram is from the truth, as the earth-mover
-/// distance in bins a page, over bins of 1, 2, 3, 5, 7, 10... s. Exact where looks fall on the
-/// bounds; else what was accessed between two looks is told apart no further than that.
+/// The working-set report's R6: distance of its histogram from the truth, as the earth-mover
+/// distance in bins per page, over bins of 1, 2, 3, 5, 7, 10... s. It is exact if scans fall on the
+/// bounds; otherwise accesses between two scans cannot be told apart more finely.
 #[test]
 fn the_report_misplaces_few_pages() {
     for (order, used, period_ms, most) in [
@@ -380,8 +381,8 @@ fn file_pages(machine: &mut Machine, group: MemcgId) -> u64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Whatever is paged out and whatever is accessed meanwhile: frames, slots, charges and lists
-    /// agree, what left is not mapped, and it all comes back.
+    /// For any page-outs with accesses in between, frames, slots, charges and lists agree, pages
+    /// that left are not mapped, and all of them can come back.
     #[test]
     fn the_hand_leaves_the_machine_whole(
         which in 0usize..3,

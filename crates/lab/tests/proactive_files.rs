@@ -31,7 +31,7 @@ fn measure(subject: &Workload, agent: Option<&str>, sight: Sight) -> impl Fn(&st
     }
 }
 
-/// A file of 32 MiB, read through a descriptor or a mapping, of which 40 % is ever read again.
+/// A file of 32 MiB, read through a descriptor or a mapping; only 40 % is ever read again.
 fn reader(mapped: bool) -> String {
     format!(
         r#"
@@ -52,8 +52,8 @@ fn reader(mapped: bool) -> String {
     )
 }
 
-/// What nobody reads goes, page by page, whether it is mapped or not; what is read stays, and the
-/// agent knows the ages of both.
+/// Unread pages are moved out one by one, mapped or not; pages in use stay, and the agent knows the
+/// ages of both.
 #[test]
 fn cold_pages_of_files_leave() {
     for mapped in [false, true] {
@@ -74,13 +74,13 @@ fn cold_pages_of_files_leave() {
             after("agent_misplaced")
         );
     }
-    // By page tables alone what is read through a descriptor is nowhere.
+    // Page tables alone do not show pages read through a descriptor.
     let subject = Workload::parse("reader", &reader(false)).unwrap();
     let blind = measure(&subject, Some("age:4s/4s"), Sight::PageTables);
     assert_eq!(blind("agent_out"), 0.0);
 }
 
-/// The traces of the kernel reference in which files fill memory: no worse than the kernel alone.
+/// The reference traces in which files fill memory: no worse than the kernel alone.
 #[test]
 fn a_budget_holds_file_memory_no_worse_than_the_kernel() {
     for name in ["mixed-6144", "mixed-12288", "file-zipf-080", "mmap-zipf"] {

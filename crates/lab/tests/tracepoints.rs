@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Events of a run, read back as a script would, against the counters of the same run.
+//! Compares the events of a run, parsed as by a script, with the counters of the same run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use agewise_lab::experiment::machine_run::Run;
 use agewise_lab::study::run::{RunRequest, columns};
 use agewise_lab::study::setup::Setup;
 
-/// Sums of the fields of each event, by `EVENT.FIELD`; `EVENT` is how often it happened.
+/// Sums of the fields of all events, as `EVENT.FIELD`; `EVENT` is the number of events.
 fn sums(text: &str) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     let (mut last_us, mut open) = (0, BTreeMap::new());
@@ -93,7 +93,7 @@ fn events_add_up_to_the_counters() {
                 "{case}"
             );
         } else {
-            // pgscan of the multi-gen LRU is what was isolated.
+            // For the multi-gen LRU, pgscan counts isolated pages.
             assert_eq!(sum("lru_isolate.nr_taken"), events.scanned(), "{case}");
         }
         if workload == "aging" {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `policy::whatif` against the truth: the traces of the repository, looked at as a machine is
-//! looked at, beside exact LRU and beside the engine of the kernel's classic LRU.
+//! Compares `policy::whatif` with exact results: the traces of the repository, scanned like a
+//! machine, against exact LRU and the engine's classic LRU.
 
 use std::path::Path;
 
@@ -70,8 +70,8 @@ fn the_kernels_order_in_miniature_is_nearer_to_the_engine_than_lru() {
     assert!(miniature < plain, "{miniature} {plain}");
 }
 
-/// The yardstick looks every quarter of its pool and sees every fault at once; here all sizes share
-/// the looks of the trace.
+/// The yardstick scans every quarter of its pool and sees every fault at once; here all sizes share
+/// the scans of the trace.
 #[test]
 fn agewises_own_order_in_miniature_is_nearer_to_the_yardstick_than_lru() {
     let spec = yardstick::by_name("reuse").expect("a policy of the lab");

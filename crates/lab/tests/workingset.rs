@@ -21,8 +21,8 @@ fn seconds(machine: &mut Machine, seconds: u64) {
     machine.set_now_ns(now_ns);
 }
 
-/// Pages touched now, 4 s ago and 20 s ago come back in their bins: the simulated kernel ages them
-/// on demand and by its thread.
+/// Pages touched now, 4 s ago and 20 s ago are reported in their bins: the simulated kernel ages
+/// them on demand and by its thread.
 #[test]
 fn the_simulated_kernel_has_the_files() {
     let mut machine = Machine::new(MachineConfig::new(65_536));
@@ -46,7 +46,7 @@ fn the_simulated_kernel_has_the_files() {
     for page in 0..1000 {
         machine.access(process, start + page, true);
     }
-    // The walk looks at address spaces that ran; touches of other pages let time pass.
+    // The walk visits address spaces that ran; touches of other pages let time pass.
     for second in 0..20 {
         seconds(&mut machine, 1);
         machine.schedule(process);
@@ -67,10 +67,10 @@ fn the_simulated_kernel_has_the_files() {
         .iter()
         .map(|bin| bin.amounts[0] / 4096)
         .collect();
-    // A few are in the CPU's batch still, on no list.
+    // A few pages are still in the CPU's batch and on no list.
     assert!((970..=1000).contains(&pages.iter().sum::<u64>()), "{text}");
-    // Generations are a second wide and there are four: what is older is drained into the oldest,
-    // and counts as just that old.
+    // There are four generations, each one second wide: older pages are drained into the oldest and
+    // count as just that old.
     assert!((95..=105).contains(&pages[0]), "{text}");
     assert_eq!(
         machine
@@ -100,7 +100,7 @@ fn the_simulated_kernel_has_the_files() {
     machine.check().unwrap();
 }
 
-/// The aging thread keeps births young although nobody reads.
+/// The aging thread keeps births young even if nobody reads the report.
 #[test]
 fn the_aging_thread_of_the_simulated_kernel_runs() {
     let mut machine = Machine::new(MachineConfig::new(65_536));
@@ -155,7 +155,7 @@ fn pressure_of_the_simulated_kernel_is_told() {
     assert!(notices.len() <= 4, "{} in 6 s at 1.5 s", notices.len());
 }
 
-/// The first document's promise: with min_ttl the kernel kills one task rather than thrash.
+/// The first document's claim: with min_ttl the kernel kills one task instead of thrashing.
 #[test]
 fn min_ttl_kills_one_instead_of_thrashing() {
     let measure = |min_ttl_ms| {
@@ -180,7 +180,7 @@ fn min_ttl_kills_one_instead_of_thrashing() {
     );
 }
 
-/// The same without killing: the guard names the hog and squeezes it, and the desktop gets its
+/// The same without killing: the guard finds the hog and squeezes it, and the desktop gets its
 /// working set back.
 #[test]
 fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
@@ -209,7 +209,7 @@ fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
                     resident_bytes: machine.usage_pages(memcg) * 4096,
                     swapped_bytes: 0,
                     refaulted_pages: events.workingset_refault.iter().sum(),
-                    // The kernel's own judgement: evicted within the last generations.
+                    // By the kernel's own criterion: evicted within the last generations.
                     young_refaulted_pages: Some(events.workingset_activate.iter().sum()),
                     full_stall_us: Some(machine.pressure(memcg).full_ns / 1000),
                 }
@@ -256,7 +256,7 @@ fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
     );
 }
 
-/// Guests with balloons on one host: dividing by the reports beats dividing evenly.
+/// Guests with balloons on one host: dividing by the reports beats equal parts.
 #[test]
 fn reports_divide_a_host_better_than_equal_shares() {
     for seed in 1..=2 {

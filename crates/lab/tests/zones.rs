@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Machines with several zones: lists per zone and per node, fair allocation, requests for low zones,
-//! and how long pages stay.
+//! Machines with several zones: lists per zone and per node, fair allocation, requests for low
+//! zones, and residency of pages.
 
 use std::sync::Arc;
 
@@ -75,8 +75,8 @@ fn steps() -> impl Strategy<Value = Vec<(Step, u8)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Whatever happens, nothing is lost, every page is on the lists its frame belongs to, and the
-    /// lists of zones add up to those of nodes.
+    /// For any steps, no page is lost, every page is on the lists its frame belongs to, and the
+    /// lists of the zones add up to those of the nodes.
     #[test]
     fn zones_and_lists_agree(
         which in 0usize..ARRANGEMENTS.len(), movable in any::<bool>(), steps in steps()
@@ -132,7 +132,7 @@ fn a_small_load_uses_the_highest_zone_unless_zones_take_turns() {
     let dma32_share = |policy: &str| {
         let mut machine = Machine::new(config(policy, [16, 4096, 12_288, 0], None));
         let process = machine.add_process(MemcgId::ROOT);
-        // After boot a zone's first batch is all of it: go round once.
+        // After boot the first batch of a zone is the whole zone: use it up once.
         for (pages, keep) in [(15_400, false), (6000, true)] {
             let start_vpn = machine.map(process, &MapOptions::anon(pages)).unwrap();
             for page in 0..pages {

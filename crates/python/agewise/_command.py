@@ -15,7 +15,7 @@ from typing import Any, Optional, Union
 
 __all__ = ["CommandError", "report", "watch"]
 
-#: Seconds that the command has to put back what it changed, once it is interrupted.
+#: Seconds that an interrupted command has to undo its changes.
 TO_END = 10.0
 
 Some = Union[int, str, Sequence[Union[int, str]], None]
@@ -45,7 +45,7 @@ def rows(*arguments: str) -> Iterator[dict[str, Any]]:
 
 def _rows(line: list[str]) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryFile("w+") as said:
-        # Who closes the iterator, and Ctrl-C, interrupt the command, which then tidies up.
+        # Closing the iterator and Ctrl-C interrupt the command, which then cleans up.
         with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=said, text=True) as command:
             assert command.stdout is not None
             try:

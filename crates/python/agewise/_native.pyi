@@ -70,7 +70,7 @@ class OpenSweep:
     def put(self, id: str, partition: Path, bytes: bytes) -> None: ...
 
 def run_cell(errand: _Errand, file: Optional[str]) -> tuple[Path, bytes]: ...
-# Numbers of 64 bits, and whether they have a sign.
+# 64-bit numbers as bytes, and whether they are signed.
 _Column = tuple[bytes, bool]
 
 def write_columns(

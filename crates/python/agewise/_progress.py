@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Optional
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Parts done, parts there are, seconds left.
+#: Called with parts done, all parts, and seconds left.
 Advance = Callable[[int, int, float], None]
 
 
@@ -26,7 +26,7 @@ def shown(unit: str, progress: Optional[Advance]) -> Iterator[Advance]:
         yield lambda done, total, left: None
         return
     words = "{l_bar}{bar}| {n_fmt}/{total_fmt} " + unit + "s{postfix}"
-    # Nothing is shown of what takes less than half a second.
+    # Work of less than half a second shows no bar.
     with tqdm(unit=unit, bar_format=words, delay=0.5) as bar:
 
         def advance(done: int, total: int, left: float) -> None:

@@ -17,26 +17,27 @@ from typing import Any, Optional
 from . import _native
 from ._progress import Advance
 
-#: How often a cell is begun whose workers die.
+#: Attempts to run a cell whose workers die.
 ATTEMPTS = 3
-#: Cells under way at a time, for each processor of the cluster.
+#: Cells in progress per processor of the cluster.
 UNDER_WAY = 4
 
-#: A cell: its name, what it was given, the hash of its workload or trace, and the file of that.
+#: A cell: its id, its values, the hash of its workload or trace, and that one's file.
 Errand = tuple[str, dict[str, str], str, Optional[Path]]
-#: What `_native.run_cell` gives: directories below that of the sweep, and the bytes of the file.
+#: Result of `_native.run_cell`: directory relative to that of the sweep, and contents of the file.
 Done = tuple[Path, bytes]
 RunCell = Callable[[Errand, Optional[bytes]], Done]
 
 
 def run_cell(errand: Errand, content: Optional[bytes]) -> Done:
     """Runs a cell on a worker. `content` is the content of its file."""
-    # A task has one processor.
+    # A task may use one processor.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     file = errand[3]
     if file is None or content is None:
         return _native.run_cell(errand, None)
-    # Another worker of this machine may have written it; a directory a content, a name at once.
+    # Another worker of this machine may have written the file. Each content has its own directory,
+    # and the file gets its name only when it is complete.
     digest = hashlib.sha256(content).hexdigest()
     ours = os.path.join(tempfile.gettempdir(), f"agewise-{os.getuid()}")
     os.makedirs(ours, mode=0o700, exist_ok=True)
@@ -62,7 +63,7 @@ def sweep(
         raise ImportError("sweeps on \"ray\" need it: pip install ray") from None
     is_ours = not ray.is_initialized()
     if is_ours:
-        # The cluster of RAY_ADDRESS, or one that is started on this machine.
+        # Uses the cluster of RAY_ADDRESS, or starts one on this machine.
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
         return _Tasks(ray, opened, advance, run).run()
@@ -78,15 +79,15 @@ class _Tasks:
         self.ray = ray
         self.opened = opened
         self.advance = advance
-        # Deaths are counted here, so that each can be reported.
+        # Ray does not retry: deaths of workers are counted and reported here.
         self.task = ray.remote(num_cpus=1, max_retries=0)(run)
         self.waiting = [(errand, 1) for errand in reversed(opened.missing())]
         self.total = opened.found() + len(self.waiting)
         self.under_way: dict[Any, tuple[Errand, int]] = {}
         self.failed: list[tuple[str, str]] = []
         self.ran = 0
-        #: The file that was sent last, and where it is in the object store: cells of a file follow
-        #: each other, and the store keeps what tasks still need.
+        #: The file sent last, and its reference in the object store. Cells of one file are
+        #: consecutive, and the store keeps objects that tasks still need.
         self.sent: tuple[Optional[Path], Any] = (None, None)
 
     def run(self) -> tuple[int, list[tuple[str, str]]]:

@@ -21,11 +21,11 @@ class Sweep:
 
     #: The directory of Parquet files.
     directory: str
-    #: Cells run.
+    #: Number of cells run.
     ran: int
-    #: Cells that were there already.
+    #: Number of cells that already had results.
     found: int
-    #: Cells that could not be run, each with why.
+    #: Cells that failed, each with its error.
     failed: list[tuple[str, str]]
 
     def frame(self) -> Any:

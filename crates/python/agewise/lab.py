@@ -26,7 +26,7 @@ __all__ = [
 
 Path = Union[str, "os.PathLike[str]"]
 
-#: What `run` compares unless told otherwise.
+#: Policies that `run` compares by default.
 POLICIES = ("classic", "mglru:7.2", "mglru:6.12", "mglru:v6")
 
 
@@ -60,7 +60,7 @@ class Results:
         Raises ImportError if neither is installed.
         """
         library = _frames()
-        # Pandas before 3 knows Arrow by pyarrow only.
+        # Before version 3, pandas reads Arrow only through pyarrow.
         if library.__name__ == "pandas":
             if hasattr(library.DataFrame, "from_arrow"):
                 return library.DataFrame.from_arrow(self)
@@ -98,7 +98,7 @@ class Results:
 
 
 def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
-    # Altair takes dictionaries; a frame is not needed.
+    # Altair accepts dictionaries, so no frame is needed.
     if is_curve:
         shown = ["policy", "size_pages", "miss_ratio"]
         values = [{key: row[key] for key in shown} for row in rows]

@@ -24,7 +24,7 @@ class Policy(ABC):
     Instances run on several threads, but one at a time, because of the interpreter's lock.
     """
 
-    #: What results call it; the name of the class unless set.
+    #: Name in results; by default the name of the class.
     name: Optional[str] = None
 
     def __init__(self, capacity: int) -> None:
@@ -59,6 +59,6 @@ def describe(
     try:
         source = inspect.getsource(policy)
     except (OSError, TypeError):
-        # Typed at a prompt, or made at run time.
+        # A class typed at a prompt or created at run time has no source.
         return policy, policy.name or policy.__name__, None
     return policy, policy.name or policy.__name__, hashlib.sha256(source.encode()).hexdigest()

@@ -97,7 +97,7 @@ def _of_frame(frame: Any, names: list[str], time_ns: Any) -> tuple[Any, Any]:
 
 def _column(of: Any) -> Optional[tuple[bytes, bool]]:
     """Numbers of 64 bits, and whether they are signed; None for other types."""
-    # Without numpy, columns of polars have the method all the same, and panic.
+    # Columns of polars have the method even without numpy, and then panic.
     if hasattr(of, "to_numpy") and find_spec("numpy") is not None:
         of = of.to_numpy()
     try:
@@ -110,7 +110,7 @@ def _column(of: Any) -> Optional[tuple[bytes, bool]]:
 
 
 def _numbers(of: Iterable[Any]) -> Iterator[Any]:
-    # Columns of numpy, pandas, polars and pyarrow as numbers of Python.
+    # Converts columns of numpy, pandas, polars and pyarrow to Python numbers.
     for name in ("tolist", "to_list", "to_pylist"):
         convert = getattr(of, name, None)
         if convert is not None:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables as Arrow, for whoever takes the capsules of its Python interface: polars, pandas,
-//! pyarrow, DuckDB. The types are those of the Parquet files.
+//! Tables as Arrow, for all users of its Python interface: polars, pandas, pyarrow, DuckDB. The
+//! types are those of the Parquet files.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-/// A table as a capsule that holds a stream of one batch.
+/// A table as a capsule with a stream of one batch.
 pub fn capsule<'py>(py: Python<'py>, table: &Table) -> PyResult<Bound<'py, PyCapsule>> {
     let batch = batch(table).map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
     let schema = batch.schema();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the Python package calls: the studies of the lab, as the command runs them.
+//! Native functions of the Python package: the studies of the lab, as the command runs them.
 
 mod arrow;
 mod policy;
@@ -34,18 +34,18 @@ use pyo3::types::{PyBytes, PyCapsule, PyDict};
 use policy::{Failure, PolicyError, PythonPolicy};
 use progress::Counter;
 
-/// How long Python waits before it looks for signals.
+/// Interval at which Python checks for signals.
 const SIGNALS_EVERY: Duration = Duration::from_millis(20);
 
-/// The commit of this build, or `unknown`.
+/// Commit of this build, or `unknown`.
 const BUILD: &str = env!("AGEWISE_BUILD");
 
-/// A policy as Python names it.
+/// A policy as passed from Python.
 #[derive(FromPyObject)]
 enum AnyPolicy {
-    /// One of the lab's.
+    /// The name of one of the lab's policies.
     Name(String),
-    /// A class, its name, and the hash of its source.
+    /// A class, with its name and the hash of its source.
     Class(Py<PyAny>, String, Option<String>),
 }
 
@@ -60,11 +60,11 @@ impl AnyPolicy {
     }
 }
 
-/// A table with what it is of.
+/// A table with the description of its study.
 #[pyclass(frozen, module = "agewise._native")]
 struct Results {
     rows: Table,
-    /// What Parquet holds: the same, or a row a run.
+    /// The rows written to Parquet: the same, or one per run.
     runs: Table,
     description: Description,
 }
@@ -76,24 +76,24 @@ impl Results {
         dictionaries(py, &self.rows)
     }
 
-    /// How many rows.
+    /// Number of rows.
     fn __len__(&self) -> usize {
         self.rows.rows.len()
     }
 
-    /// The rows as a capsule that holds an Arrow stream.
+    /// The rows as a capsule with an Arrow stream.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_stream__<'py>(
         &self,
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        // Who asks for another schema may be given ours.
+        // A producer may ignore the requested schema.
         let _ = requested_schema;
         arrow::capsule(py, &self.rows)
     }
 
-    /// A row a run, as dictionaries.
+    /// One row per run, as dictionaries.
     fn runs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         dictionaries(py, &self.runs)
     }
@@ -122,7 +122,7 @@ fn dictionaries<'py>(py: Python<'py>, table: &Table) -> PyResult<Vec<Bound<'py, 
     table.rows().map(dictionary).collect()
 }
 
-/// An exception with the words of the command.
+/// An exception with the message of the command.
 fn exception(error: StudyError) -> PyErr {
     let words = error.to_string();
     match error {
@@ -139,7 +139,7 @@ fn exception(error: StudyError) -> PyErr {
     }
 }
 
-/// Does `work` on a thread of its own, without the interpreter's lock. Ctrl-C returns at once; the
+/// Runs `work` on a thread of its own, without the interpreter's lock. Ctrl-C returns at once; the
 /// work ends soon after.
 fn wait<T: Send + 'static>(
     py: Python<'_>,
@@ -152,7 +152,7 @@ fn wait<T: Send + 'static>(
     let receiver = Mutex::new(receiver);
     let flag = Arc::clone(&stop);
     thread::spawn(move || {
-        // Nobody listens any more after Ctrl-C.
+        // After Ctrl-C nobody receives the result.
         let _ = sender.send(work(&flag));
     });
     loop {
@@ -178,7 +178,7 @@ fn wait<T: Send + 'static>(
     }
 }
 
-/// A quarter of the memory of this machine, as the command has it; no limit where it is not known.
+/// A quarter of this machine's memory, like the command's limit; no limit if unknown.
 fn trace_memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -196,12 +196,12 @@ fn setup(options: &str) -> PyResult<(Setup, Sight)> {
     Ok((setup, sight))
 }
 
-/// Policies on the simulated machine.
+/// Runs policies on the simulated machine.
 #[pyfunction]
 #[pyo3(signature = (
     subject, policies, agents, memory, swap, settings, damon, options, seeds, advance
 ))]
-#[allow(clippy::too_many_arguments)] // one an argument of the Python function
+#[allow(clippy::too_many_arguments)] // one per argument of the Python function
 fn run(
     py: Python<'_>,
     subject: String,
@@ -261,7 +261,7 @@ fn run(
     })
 }
 
-/// Policies on a trace alone.
+/// Computes the curves of policies on a trace alone.
 #[pyfunction]
 fn curve(
     py: Python<'_>,

@@ -17,10 +17,10 @@ pyo3::create_exception!(
     "A policy did what no policy can do."
 );
 
-/// The most accesses that are told at once.
+/// Limit on the accesses reported in one call.
 const BATCH: usize = 4096;
 
-/// What went wrong first, and the flag that then ends all else.
+/// The first error, and the flag that it sets to end all other work.
 #[derive(Clone, Debug, Default)]
 pub struct Failure {
     pub stop: Arc<AtomicBool>,
@@ -35,15 +35,15 @@ impl Failure {
         }
     }
 
-    /// What it was.
+    /// Takes the error, if any.
     pub fn take(&self) -> Option<PyErr> {
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
         first.take()
     }
 }
 
-/// A class whose instances decide what goes. It is told of accesses in batches: all hits up to the
-/// next fault at once.
+/// A class whose instances decide what to evict. Accesses are reported to it in batches: all hits
+/// up to the next fault at once.
 #[derive(Debug)]
 pub struct PythonPolicy {
     class: Py<PyAny>,
@@ -124,7 +124,7 @@ impl Yardstick for PythonPolicy {
     }
 }
 
-/// What is in memory; the policy only says what goes.
+/// The resident pages; the policy only decides what to evict.
 struct Pool<'a> {
     policy: &'a str,
     resident: Vec<bool>,
@@ -155,7 +155,7 @@ impl Pool<'_> {
         self.pages += 1;
     }
 
-    /// Takes out what `evict` gave: a page, or several.
+    /// Removes the page or pages that `evict` returned.
     fn evict(&mut self, given: &Bound<'_, PyAny>, at: usize, page: u32) -> PyResult<()> {
         let policy = self.policy;
         let place = |what: String| {

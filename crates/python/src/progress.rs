@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far work is, from its threads to Python's.
+//! Reports progress from worker threads to Python.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use pyo3::prelude::*;
 
-/// Counts parts of work.
+/// Counts parts of the work.
 #[derive(Clone)]
 pub struct Counter {
-    /// Parts done, parts there are, and what was told last.
+    /// Parts done, all parts, and the parts done in the last report.
     counts: Arc<[AtomicU64; 3]>,
     began: Instant,
 }
@@ -25,13 +25,13 @@ impl Default for Counter {
 }
 
 impl Counter {
-    /// One more of so many is done.
+    /// Counts one more part of `total` as done.
     pub fn one_of(&self, total: u64) {
         self.counts[1].store(total, Ordering::Relaxed);
         self.counts[0].fetch_add(1, Ordering::Release);
     }
 
-    /// Calls `advance` with parts done, all parts, and the seconds left, if there is news.
+    /// Calls `advance` with parts done, all parts, and the seconds left, if anything changed.
     pub fn tell(&self, advance: &Bound<'_, PyAny>) -> PyResult<()> {
         let done = self.counts[0].load(Ordering::Acquire);
         if self.counts[2].swap(done, Ordering::Relaxed) == done {

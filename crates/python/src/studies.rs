@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Studies whose rows are what the command prints with `--format json`: they are handed to Python
-//! as that text.
+//! Studies whose rows are passed to Python as the text that the command prints with `--format
+//! json`.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::progress::Counter;
 use crate::{Failure, setup, wait};
 
-/// Rows as JSON, one a line.
+/// Rows as JSON, one per line.
 #[derive(Default)]
 struct Lines(String);
 
@@ -51,7 +51,7 @@ fn argument(error: &dyn std::error::Error) -> StudyError {
     StudyError::Argument(words)
 }
 
-/// What `agewise whatif` would say of traces, beside the truth.
+/// Compares the predictions of `agewise whatif` for traces with exact results.
 #[pyfunction]
 pub fn whatif(py: Python<'_>, traces: Vec<PathBuf>, percent: f64) -> PyResult<String> {
     let limits = setup("")?.0.reading.limits;
@@ -67,7 +67,7 @@ pub fn whatif(py: Python<'_>, traces: Vec<PathBuf>, percent: f64) -> PyResult<St
     wait(py, &Failure::default(), || Ok(()), move |_| work())
 }
 
-/// The benchmarks of a document again.
+/// Runs the benchmarks of a document again.
 #[pyfunction]
 pub fn reproduce(
     py: Python<'_>,
@@ -98,9 +98,9 @@ pub fn reproduce(
     wait(py, &failure, || counter.tell(&advance), work)
 }
 
-/// The simulated machine beside counts of real kernels.
+/// Compares the simulated machine with counts of real kernels.
 #[pyfunction]
-#[allow(clippy::too_many_arguments)] // one an argument of the Python function
+#[allow(clippy::too_many_arguments)] // one per argument of the Python function
 pub fn verify_kernel(
     py: Python<'_>,
     reference: Option<PathBuf>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sweeps, here and cell by cell elsewhere.
+//! Sweeps, run here as a whole or elsewhere cell by cell.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,8 +14,8 @@ use crate::{BUILD, Failure, exception, setup, wait};
 /// Cells that could not be run, and why.
 type Failed = Vec<(String, String)>;
 
-/// A sweep into a directory: how many cells were run, how many were there, and those that failed,
-/// each with why. `advance` is called with cells done, all cells, and the seconds left.
+/// Runs a sweep into a directory. Returns the number of cells run, the number found, and the failed
+/// cells with their errors. Calls `advance` with cells done, all cells, and the seconds left.
 #[pyfunction]
 pub fn sweep(
     py: Python<'_>,
@@ -46,11 +46,11 @@ pub fn sweep(
     Ok((outcome.ran, outcome.found, failed.collect()))
 }
 
-/// A cell to be run elsewhere: its name, what it was given, the hash of its workload or trace, and
-/// the file of that.
+/// A cell to run elsewhere: its id, its values, the hash of its workload or trace, and that one's
+/// file.
 type PyErrand = (String, BTreeMap<String, String>, String, Option<PathBuf>);
 
-/// A directory of a sweep, locked, and the cells that are missing in it.
+/// A directory of a sweep, locked, with the cells that are missing in it.
 #[pyclass(frozen, module = "agewise._native")]
 pub struct OpenSweep {
     dataset: Dataset,
@@ -67,27 +67,27 @@ impl OpenSweep {
         Ok(OpenSweep { dataset, missing })
     }
 
-    /// How many cells were there.
+    /// Number of cells found.
     fn found(&self) -> usize {
         self.dataset.found()
     }
 
-    /// The others.
+    /// The missing cells.
     fn missing(&self) -> Vec<PyErrand> {
         let errands = self.missing.iter().cloned();
         let errands = errands.map(|of| (of.id, of.values, of.sha256, of.file));
         errands.collect()
     }
 
-    /// Puts the file of a cell in its place.
+    /// Stores the file of a cell.
     fn put(&self, id: &str, partition: PathBuf, bytes: Vec<u8>) -> PyResult<()> {
         let done = Done { partition, bytes };
         self.dataset.put(id, &done).map_err(exception)
     }
 }
 
-/// Runs a cell that somebody else sent, with its file from another place: the directories that its
-/// own file goes to, and that file.
+/// Runs a cell sent from elsewhere, with its file in another place. Returns the directory for its
+/// result, and the contents of the result.
 #[pyfunction]
 pub fn run_cell<'py>(
     py: Python<'py>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Traces as columns of numbers, which Python makes Arrow batches of.
+//! Traces as columns of numbers, from which Python makes Arrow batches.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -15,12 +15,12 @@ use pyo3::types::PyBytes;
 
 use crate::{exception, setup};
 
-/// A trace under way.
+/// A trace being read.
 #[pyclass(frozen, module = "agewise._native")]
 pub struct TraceReader(Mutex<AccessStream>);
 
-/// A number an access: pages, times and processes, kinds and classes; little-endian, as Arrow has
-/// them on this machine.
+/// One number per access: pages, times, processes, kinds and classes; in this machine's byte order
+/// (little-endian), as Arrow has them.
 type Columns<'py> = [Bound<'py, PyBytes>; 5];
 
 #[pymethods]
@@ -33,7 +33,7 @@ impl TraceReader {
         Ok(TraceReader(Mutex::new(stream)))
     }
 
-    /// What comes next; none at the end.
+    /// The next batch; None at the end.
     fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Columns<'py>>> {
         let batch = py.detach(|| {
             let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,10 +68,10 @@ impl TraceReader {
     }
 }
 
-/// Numbers of 64 bits as bytes, and whether they have a sign.
+/// 64-bit numbers as bytes, and whether they are signed.
 type Column<'py> = (Bound<'py, PyBytes>, bool);
 
-/// The numbers of a column; those below 0 as they would be read without a sign.
+/// The numbers of a column as unsigned numbers, and whether each is negative.
 fn numbers<'a>(column: &'a Column<'_>) -> impl Iterator<Item = (u64, bool)> + 'a {
     let (bytes, is_signed) = column;
     let (numbers, _) = bytes.as_bytes().as_chunks();
@@ -79,7 +79,7 @@ fn numbers<'a>(column: &'a Column<'_>) -> impl Iterator<Item = (u64, bool)> + 'a
     numbers.map(|number| (number, *is_signed && number.cast_signed() < 0))
 }
 
-/// Writes columns of pages and times, in order, and gives their number.
+/// Writes columns of pages and times, in order, and returns their number.
 #[pyfunction]
 pub fn write_columns(
     path: PathBuf,
@@ -109,7 +109,7 @@ pub fn write_columns(
     write(&path, format, accesses)
 }
 
-/// Writes pages with their times, in order, and gives their number.
+/// Writes pages with their times, in order, and returns their number.
 #[pyfunction]
 pub fn write_trace(path: PathBuf, accesses: &Bound<'_, PyAny>, format: &str) -> PyResult<u64> {
     let accesses = accesses.try_iter()?.enumerate().map(|(at, access)| {

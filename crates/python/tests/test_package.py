@@ -153,7 +153,7 @@ class Package(unittest.TestCase):
         kinds = {field.name: str(field.type) for field in table.schema}
         some = [kinds[name] for name in ("policy", "n", "mean")]
         self.assertEqual(some, ["string", "int64", "double"])
-        # Twice: a stream is used up, the results are not.
+        # Again: a stream can be read once, results more than once.
         self.assertEqual(len(pyarrow.table(results)), len(results))
 
     def test_studies_give_the_rows_of_the_command(self) -> None:
@@ -186,7 +186,7 @@ class Package(unittest.TestCase):
             line = [AGEWISE, "lab", "verify-kernel", "--kernel", "7.2", "--single"]
             line += ["--flush-phases", "1", "--format", "json"]
             line += ["--extended"] * extended
-            # Its exit status is whether all agree.
+            # Its exit status says whether all counts agree.
             printed = subprocess.run(line, capture_output=True).stdout
             rows = [json.loads(row) for row in printed.splitlines()]
             self.assertEqual(ours, rows)
@@ -252,7 +252,7 @@ class Package(unittest.TestCase):
         lab.curve(trace, [MyLru], sizes=["50%"])
         took = time.monotonic() - started
         print(f"LRU in Python: {1e6 / took:.0f} accesses/s", file=sys.stderr)
-        # A tenth of what is promised: the machine may be busy with other things.
+        # A tenth of the promised speed: the machine may be busy.
         self.assertLess(took, 10.0)
 
     def test_policies_that_make_no_sense_are_told(self) -> None:
@@ -358,7 +358,7 @@ class Package(unittest.TestCase):
         marker = os.path.join(self.directory.name, "died")
 
         def mortal(errand: _ray.Errand, content: Any) -> _ray.Done:
-            # The first cell of all kills its worker once, that of kv each time.
+            # The first cell kills its worker once, the cell of kv each time.
             if errand[1]["workload"] == "kv":
                 os._exit(9)
             try:
@@ -435,7 +435,7 @@ class Package(unittest.TestCase):
         for wrong in ([1, -1], [1.0, float("nan")], [1, None]):
             with self.assertRaisesRegex(ValueError, "access [01]: .* is no page and time"):
                 trace.write(path, polars.Series(wrong))
-        # The words with numpy, and without.
+        # The messages with numpy and without.
         with self.assertRaisesRegex(ValueError, r"2 pages, but 1 times|access 1: \(2, None\)"):
             trace.write(path, polars.Series([1, 2]), time_ns=polars.Series([1]))
         with self.assertRaisesRegex(ValueError, "access 1: its time 2 is before 3"):

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the kernel counts.
+//! Counts taken by the kernel.
 
 use std::fs;
 use std::time::Instant;
 
 use super::{PAGE, Result};
 
-/// Counters of `memory.stat` in a row.
+/// Counters of `memory.stat` that are part of a row.
 pub const COUNTED: [&str; 6] = [
     "pgscan",
     "pgsteal",
@@ -16,7 +16,7 @@ pub const COUNTED: [&str; 6] = [
     "workingset_refault_file",
 ];
 
-/// What the kernel counts of this process and its cgroup.
+/// The kernel's counts for this process and its cgroup.
 pub struct Counts {
     pub major_faults: u64,
     pub read_pages: u64,
@@ -27,7 +27,7 @@ pub struct Counts {
 
 impl Counts {
     pub fn take(cgroup: &str) -> Result<Self> {
-        // Counters of all CPUs are brought together by a write.
+        // Writing this file brings the counters of all CPUs together.
         let _ = fs::write("/proc/sys/vm/stat_refresh", "1");
         let stat = fs::read_to_string("/proc/self/stat")?;
         let after_name = stat.rsplit(')').next().unwrap_or_default();
@@ -50,7 +50,7 @@ impl Counts {
     }
 }
 
-/// The values of all lines whose name is wanted, together.
+/// Sum of the values of all lines with a wanted name.
 fn sum(text: &str, wanted: impl Fn(&str) -> bool) -> Result<u64> {
     let lines = text.lines().filter_map(|line| line.split_once(' '));
     let values = lines.filter(|(name, _)| wanted(name));
@@ -59,8 +59,8 @@ fn sum(text: &str, wanted: impl Fn(&str) -> bool) -> Result<u64> {
         .sum::<std::result::Result<_, _>>()?)
 }
 
-/// Free pages of each zone, as `1/2/3/4`, of each node, which `;` divides. Those that a CPU keeps
-/// for itself are free as well.
+/// Free pages of each zone as `1/2/3/4`, for each node, separated by `;`. Pages in per-CPU lists
+/// count as free.
 pub fn free_pages() -> Result<String> {
     let mut nodes: Vec<[u64; 4]> = Vec::new();
     let mut zone = 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes the touches of a reference trace on a real kernel, and prints what the kernel counted:
-//! rows of `reference/kernels.csv`. `make reference` runs it in a guest.
+//! Makes the touches of a reference trace on a real kernel, and prints the kernel's counts as rows
+//! of `reference/kernels.csv`. `make reference` runs it in a guest.
 //!
-//! `reference_load REP PATTERN PAGES HOT THETA TOUCHES CGROUP FILE [MEMBERS MEMBER]`: it moves
-//! itself into the cgroup, or as one of several members into `CGROUP/mN`, and reads what limits it,
-//! the kernel's version, swappiness and `lru_gen/enabled` by itself. Members wait for a byte on
-//! standard input before each turn, and write one after it: with `all` for MEMBER it starts them
-//! and gives them their turns. Of a pattern that ends in `+w`, `file` and `mmap` write a few bytes
-//! of a page of the file, the others write anonymous memory. Without MEMBERS it starts itself as
-//! the only one, and adds a row if that is killed.
+//! `reference_load REP PATTERN PAGES HOT THETA TOUCHES CGROUP FILE [MEMBERS MEMBER]` moves itself
+//! into the cgroup, or as one of several members into `CGROUP/mN`. It finds out its limits, the
+//! kernel's version, swappiness and `lru_gen/enabled` by itself. Members wait for a byte on
+//! standard input before each turn, and write one after it; with `all` for MEMBER it starts them
+//! and gives them their turns. With a pattern that ends in `+w`, `file` and `mmap` write a few
+//! bytes of a page of the file, the others write anonymous memory. Without MEMBERS it starts itself
+//! as the only program, and adds a row if that is killed.
 
 mod counts;
 
@@ -31,13 +31,13 @@ const SEED: u64 = 12345;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
-/// The program's memory, as a trace wants it.
+/// Memory of the program, as the trace needs it.
 struct Memory {
     medium: Medium,
     writes: bool,
     anon: MmapMut,
     mapped: Option<MmapRaw>,
-    /// None where the trace needs none: opening one charges pages of its file system.
+    /// None if the trace uses no file: opening one charges pages of its file system.
     file: Option<File>,
     buffer: Box<[u8; PAGE]>,
 }
@@ -73,7 +73,7 @@ impl Memory {
             _ => None,
         };
         if let Some(file) = &file {
-            // SAFETY: a descriptor of ours; pages come one by one.
+            // SAFETY: the descriptor is ours; the advice only makes pages come one by one.
             unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
         }
         Ok(Memory {
@@ -108,8 +108,8 @@ impl Memory {
             Medium::Mixed if code & FILE_BIT != 0 => self.read(at),
             Medium::Mmap => {
                 let mapped = self.mapped.as_ref().ok_or("no mapping")?;
-                // SAFETY: the trace stays within the pages that were mapped, writably where it
-                // writes, and nobody cuts the file while this program runs.
+                // SAFETY: the trace stays within the mapped pages, which are writable if it writes,
+                // and nobody truncates the file while this program runs.
                 unsafe {
                     match self.writes {
                         true => mapped.as_mut_ptr().add(at).write_volatile(code as u8),
@@ -143,7 +143,7 @@ fn word(path: &str) -> Result<String> {
     Ok(fs::read_to_string(path)?.trim().to_owned())
 }
 
-/// What the arguments say.
+/// The parsed arguments.
 struct Load {
     rep: String,
     spec: TraceSpec,
@@ -152,7 +152,7 @@ struct Load {
     cgroup: String,
     file: String,
     members: u32,
-    /// None: the one who gives all of them their turns.
+    /// None for the process that gives the members their turns.
     member: Option<u32>,
 }
 
@@ -196,7 +196,7 @@ impl Load {
         })
     }
 
-    /// Touches of a phase.
+    /// Number of touches in a phase.
     fn touches(&self, phase: Phase) -> u64 {
         match (phase, self.medium) {
             (Phase::Populate, Medium::Mixed) => self.spec.hot.into(),
@@ -213,7 +213,8 @@ impl Load {
         }
     }
 
-    /// The columns that are the same in all phases: those before the phase, and those after `err`.
+    /// The columns with the same values in all phases: those before the phase, and those after
+    /// `err`.
     fn about(&self, member: u32) -> Result<[String; 2]> {
         let protection = |name: &str| match self.members {
             1 => Ok("0".to_owned()),
@@ -273,7 +274,7 @@ impl Load {
     }
 }
 
-/// What is in a row beside its cell.
+/// The measured part of a row.
 #[derive(Default)]
 struct Row {
     misses: u64,
@@ -284,7 +285,7 @@ struct Row {
     killed: bool,
 }
 
-/// The hash that the touches will have.
+/// The hash of all touches of the trace.
 fn hash_of(load: &Load) -> Result<u64> {
     let mut trace = TraceGenerator::new(&load.spec)?;
     for phase in [Phase::Warm, Phase::Main] {
@@ -296,16 +297,16 @@ fn hash_of(load: &Load) -> Result<u64> {
     Ok(trace.hash())
 }
 
-/// One program. It prints its rows: each when its phase is over, or one of several members all at
-/// the end, as its output divides turns until then.
+/// Runs one program. It prints a row at the end of each phase; one of several members prints all
+/// rows at the end, since until then its output delimits turns.
 fn run(load: &Load, member: u32) -> Result<()> {
-    // Made before the cgroup is entered, as it is not of the trace.
+    // Computed before entering the cgroup, as it is not part of the trace.
     let hash = hash_of(load)?;
     let mut trace = TraceGenerator::new(&load.spec)?;
     let cgroup = load.own_cgroup(member);
     if word(&format!("{}/memory.max", load.cgroup))? == "max" {
-        // Nor is it to be reclaimed where there is no limit.
-        // SAFETY: it locks what is mapped, and changes no memory.
+        // Without a limit, this memory must not be reclaimed either.
+        // SAFETY: it locks mapped memory and changes none of it.
         unsafe { libc::mlockall(libc::MCL_CURRENT) };
     }
     let about = load.about(member)?;
@@ -326,7 +327,7 @@ fn run(load: &Load, member: u32) -> Result<()> {
             }
         }
         if load.members > 1 {
-            // The last turn is over; what was counted is read in a turn as well.
+            // After the last turn; the counts are also read in a turn.
             wait_for_turn(true)?;
         }
         let after = Counts::take(&cgroup)?;
@@ -356,7 +357,7 @@ fn run(load: &Load, member: u32) -> Result<()> {
     Ok(())
 }
 
-/// Starts the only program, and adds a row of the phase in which it was killed.
+/// Starts the only program, and adds a row for the phase in which it was killed.
 fn supervise(load: &Load) -> Result<()> {
     println!("@{COLUMNS}");
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -389,7 +390,7 @@ fn supervise(load: &Load) -> Result<()> {
     }
 }
 
-/// Ends a turn, if one was had, and waits for the next.
+/// Ends the current turn, if any, and waits for the next.
 fn wait_for_turn(had_one: bool) -> Result<()> {
     if had_one {
         std::io::stdout().write_all(b"t")?;
@@ -399,7 +400,7 @@ fn wait_for_turn(had_one: bool) -> Result<()> {
     Ok(())
 }
 
-/// Starts the members and gives them their turns, one after the other, until all have ended.
+/// Starts the members and gives them turns, one after the other, until all have ended.
 fn give_turns(load: &Load) -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let mut members = Vec::new();
@@ -415,7 +416,7 @@ fn give_turns(load: &Load) -> Result<()> {
     }
     let mut turns = 0;
     for phase in Phase::ALL {
-        // And one more, in which the counts are read.
+        // One more turn, in which the counts are read.
         turns += load.touches(phase).div_ceil(TURN) + 1;
     }
     for _ in 0..turns {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Guests with balloons on one host: separate machines, whose memory the host changes while they
-//! run, according to the working-set reports they send, or not at all.
+//! Guests with balloons on one host: separate machines whose memory the host changes while they
+//! run, either by the working-set reports they send or not at all.
 //!
-//! The host is a receiver of each guest's reports, as the device of the proposed virtio-balloon
-//! extension would be; the messages themselves are not modelled. An inflated balloon is modelled as a
-//! lower limit of the guest's memory: the guest's own kernel decides what goes.
+//! The host is a receiver of each guest's reports, like the device of the proposed virtio-balloon
+//! extension; the messages themselves are not modelled. Inflating a balloon is modelled as a lower
+//! limit on the guest's memory: the guest's own kernel decides what to reclaim.
 
 use std::sync::Arc;
 
@@ -18,17 +18,17 @@ use crate::machine::{Limits, Policy};
 use crate::workload::spec::{Workload, WorkloadError};
 
 const PAGE_BYTES: u64 = 4096;
-/// What the host leaves to each guest.
+/// Pages that the host always leaves to a guest.
 const FLOOR_PAGES: u64 = 512;
-/// The host, as a receiver of a guest's reports.
+/// The host's id as a receiver of a guest's reports.
 const HOST: ReceiverId = 1;
 
 /// How the host divides its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Evenly, once.
+    /// In equal parts, once.
     Equal,
-    /// By the guests' reports, again and again.
+    /// By the guests' reports, in every round.
     Reports,
 }
 
@@ -37,15 +37,15 @@ pub enum Sharing {
 pub struct Host {
     /// What each guest runs.
     pub guests: Vec<Arc<Workload>>,
-    /// Memory of all guests together.
+    /// Memory of all guests together, in pages.
     pub memory_pages: u64,
-    /// Time between two rounds of reports, ms.
+    /// Time between two rounds of reports, in ms.
     pub interval_ms: u64,
-    /// Age from which a guest's memory is cold, ms.
+    /// Age from which a guest's memory counts as cold, in ms.
     pub keep_ms: u64,
-    /// Simulated time, ms.
+    /// Simulated time, in ms.
     pub duration_ms: u64,
-    /// Bounds of the reports.
+    /// Age intervals of the reports.
     pub intervals: Intervals,
     /// The LRU of the guests.
     pub policy: Policy,
@@ -55,25 +55,25 @@ pub struct Host {
     pub sharing: Sharing,
 }
 
-/// What became of one guest.
+/// Results of one guest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Guest {
-    /// Its workload.
+    /// Name of its workload.
     pub name: String,
-    /// Pages that came back after eviction.
+    /// Refaulted pages.
     pub refaults: u64,
-    /// Its memory in the end.
+    /// Its memory at the end.
     pub allowance_pages: u64,
-    /// Time in which its processes waited for memory, ns.
+    /// Time its processes waited for memory, in ns.
     pub stalled_ns: u64,
 }
 
-/// What became of a host.
+/// Results of a host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// The guests, in order.
     pub guests: Vec<Guest>,
-    /// Reports taken in.
+    /// Reports received.
     pub reports: u64,
 }
 
@@ -87,38 +87,38 @@ impl Outcome {
 /// A host that cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// A guest cannot.
+    /// A guest cannot be run.
     #[error("guest {guest}: {source}")]
     Run {
-        /// Its workload.
+        /// Name of its workload.
         guest: String,
         /// Why.
         source: Box<RunError>,
     },
-    /// The bounds are wrong.
+    /// The age intervals are invalid.
     #[error(transparent)]
     Intervals(#[from] IntervalError),
     /// A guest cannot make reports.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// A workload is wrong.
+    /// A workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
     /// Too little memory for this many guests.
     #[error("{pages} pages are too few for {guests} guests: {FLOOR_PAGES} for each at least")]
     TooSmall {
-        /// Pages of all.
+        /// Pages of all guests together.
         pages: u64,
-        /// How many.
+        /// Number of guests.
         guests: usize,
     },
-    /// No guest at all.
+    /// There is no guest.
     #[error("no guest given")]
     NoGuests,
 }
 
-/// Guests of the example: one whose working set is larger than an even share, one that used much
-/// once and little since, and one between.
+/// Guests of the example: one with a working set larger than an equal share, one that used a lot of
+/// memory once and little since, and one in between.
 const EXAMPLE: [(&str, &str); 3] = [
     ("hungry", include_str!("../../workloads/guest-hungry.toml")),
     ("modest", include_str!("../../workloads/guest-modest.toml")),
@@ -129,7 +129,7 @@ impl Host {
     /// Three guests on 48 MiB for 12 s.
     ///
     /// # Errors
-    /// None, as long as the example is right.
+    /// Fails only if the workloads of the example are invalid.
     pub fn example() -> Result<Host, HostError> {
         let guests = EXAMPLE
             .iter()
@@ -157,7 +157,7 @@ struct Running {
 }
 
 impl Running {
-    /// Tells the guest how to report.
+    /// Sets the intervals and the refresh period of the guest's reports.
     fn configure(&mut self, intervals: &Intervals, refresh_ms: u64) -> Result<(), ReportError> {
         self.run.machine.with_reports(|reports, machine| {
             let now_ms = machine.now_ms();
@@ -187,10 +187,10 @@ impl Running {
     }
 }
 
-/// Runs the guests side by side, each on its own clock, and divides the memory between rounds.
+/// Runs the guests side by side, each on its own clock, and divides the memory after each round.
 ///
 /// # Errors
-/// [`HostError`].
+/// Returns a [`HostError`] if the host cannot be run.
 pub fn run_host(host: &Host) -> Result<Outcome, HostError> {
     let count = host.guests.len() as u64;
     if count == 0 {
@@ -274,8 +274,8 @@ fn start(host: &Host, count: u64) -> Result<Vec<Running>, HostError> {
     Ok(guests)
 }
 
-/// One round: asks all guests, divides, and lets balloons in before others out. Returns how many
-/// answered.
+/// Runs one round: asks all guests, divides the memory, and inflates balloons before it deflates
+/// others. Returns how many guests answered.
 fn divide(host: &Host, division: &Division, guests: &mut [Running]) -> u64 {
     let mut answers = 0;
     let claims: Vec<Claim> = guests
@@ -295,7 +295,7 @@ fn divide(host: &Host, division: &Division, guests: &mut [Running]) -> u64 {
         .map(|bytes| bytes / PAGE_BYTES)
         .enumerate()
         .collect();
-    // Memory must be free before it can be given: those that lose come first.
+    // Memory must be free before it can be given away: guests that lose memory come first.
     order.sort_by_key(|(index, pages)| *pages > guests[*index].allowance_pages);
     for (index, pages) in order {
         guests[index].set_allowance(pages);

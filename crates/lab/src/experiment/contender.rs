@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is compared: policies of the machine, and yardsticks on the same accesses.
+//! The policies to compare: those of the machine, and yardsticks over the same accesses.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,10 +14,10 @@ use crate::proactive::ProactivePlan;
 /// A policy that runs on a workload or trace.
 #[derive(Clone, Debug)]
 pub enum Contender {
-    /// One of the machine's, as a kernel has it.
+    /// A policy of the machine, as implemented by a kernel.
     Kernel(Policy),
-    /// A replacement policy over a pool of pages as large as the limit. It sees each access as it
-    /// happens, which no kernel does; nothing it does takes time.
+    /// A replacement policy over a pool of pages as large as the limit. It sees each access when it
+    /// happens, which no kernel does, and its work takes no time.
     Yardstick(Arc<dyn Yardstick>),
 }
 
@@ -28,7 +28,7 @@ impl From<Policy> for Contender {
 }
 
 impl Contender {
-    /// Its name.
+    /// Name.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -37,7 +37,7 @@ impl Contender {
         }
     }
 
-    /// SHA-256 of the file that describes it, if there is one.
+    /// SHA-256 of the file that describes it, if any.
     #[must_use]
     pub fn sha256(&self) -> Option<&str> {
         match self {
@@ -46,7 +46,7 @@ impl Contender {
         }
     }
 
-    /// The policy of the machine that its accesses happen on.
+    /// The machine's policy during the accesses.
     #[must_use]
     pub fn machine_policy(&self) -> Policy {
         match self {
@@ -55,11 +55,11 @@ impl Contender {
         }
     }
 
-    /// Runs the plan under it, or until `stop` is set. What is not known of a yardstick is NaN: all
-    /// but accesses and major faults.
+    /// Runs the plan under this policy, or until `stop` is set. For a yardstick, all measures
+    /// except accesses and major faults are NaN.
     ///
     /// # Errors
-    /// [`RunError`] when it cannot be carried out, or was stopped.
+    /// [`RunError`] if the plan cannot be carried out or was stopped.
     pub fn run(
         &self,
         plan: &Plan,
@@ -78,7 +78,7 @@ impl Contender {
     }
 }
 
-/// Has the subject run where memory is ample, and the yardstick decide over its accesses.
+/// Runs the subject with ample memory, and lets the yardstick decide over its accesses.
 fn run_yardstick(
     plan: &Plan,
     yardstick: &dyn Yardstick,
@@ -96,7 +96,7 @@ fn run_yardstick(
     Ok(values)
 }
 
-/// The accesses of a plan where nothing is ever reclaimed, and which of them read from a device if
+/// The accesses of a plan when nothing is ever reclaimed, and which of them read from a device if
 /// the page is not in memory.
 fn accesses(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<(DenseTrace, Vec<bool>), RunError> {
     let subject = match &plan.subject {
@@ -114,7 +114,7 @@ fn accesses(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<(DenseTrace, Vec<bool
     let pages = subject.footprint_pages_max()?;
     let ample = Plan {
         subject,
-        // Page tables and page-cache nodes come on top.
+        // Page tables and page-cache nodes need memory too.
         memory_pages: Some(pages + pages / 8 + (1 << 13)),
         settings: Vec::new(),
         ..plan.clone()
@@ -133,7 +133,8 @@ mod tests {
     use crate::study::table::Value;
     use crate::yardstick;
 
-    /// A row a policy: its name, accesses, major faults, and what is not known of a yardstick.
+    /// One row per policy: its name, accesses, major faults, and whether the other measures are
+    /// unknown.
     fn rows(subject: &str, memory: &str, way: &str) -> Vec<(String, u64, u64, bool)> {
         let (mut setup, mut sight) = Default::default();
         crate::study::options::from_text(way, &mut setup, &mut sight).unwrap();

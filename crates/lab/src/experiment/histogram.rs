@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Latencies in buckets, eight to a doubling: quantiles to within 13 %.
+//! Latencies in buckets, eight per doubling: quantiles are accurate to within 13 %.
 
 const SUB_BITS: u32 = 3;
 const SUBS: usize = 1 << SUB_BITS;
@@ -45,13 +45,12 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// Values counted.
+    /// Number of values counted.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Lower end of the bucket that holds the value below which a share `q` of all lie; 0 when
-    /// nothing was counted.
+    /// Lower end of the bucket that contains quantile `q`, 0 to 1; 0 if nothing was counted.
     pub fn quantile(&self, q: f64) -> u64 {
         let wanted = (self.count as f64 * q).ceil().max(1.0) as u64;
         let mut seen = 0;

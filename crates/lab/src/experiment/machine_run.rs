@@ -31,18 +31,18 @@ use replaying::Replaying;
 pub use measures::{MEASURES, Measured, ZONE_MEASURES};
 pub use plan::{MIN_MEMORY_PAGES, Plan, RunError, Subject};
 
-/// One time through a phase.
+/// One pass through a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lap {
-    /// Which of the workload's kinds of process.
+    /// Index of the kind of process in the workload.
     pub process: usize,
-    /// Which task: restarted processes keep theirs.
+    /// Index of the task; a restarted process keeps it.
     pub task: usize,
-    /// Which phase.
+    /// Index of the phase.
     pub phase: usize,
-    /// When it began.
+    /// Start time, in ns.
     pub start_ns: u64,
-    /// When it ended.
+    /// End time, in ns.
     pub end_ns: u64,
 }
 
@@ -52,16 +52,16 @@ pub struct Run {
     pub machine: Machine,
     /// The cgroup of the workload.
     pub memcg: MemcgId,
-    /// Without one, a trace runs.
+    /// The workload; None if a trace runs.
     workload: Option<Arc<Workload>>,
     replay: Option<Box<Replaying>>,
     groups: BTreeMap<String, MemcgId>,
     files: Vec<FileId>,
     tasks: Vec<Task>,
-    /// Which phase each task is in, and since when.
+    /// Current phase of each task, and when it began.
     phase_start_ns: Vec<(usize, u64)>,
     laps: Vec<Lap>,
-    /// Phases each task has ended.
+    /// Number of phases each task has ended.
     phases_ended: Vec<usize>,
     ready: BinaryHeap<Reverse<(u64, u64, usize)>>,
     queued: u64,
@@ -87,7 +87,7 @@ impl Run {
     /// Builds the machine and starts the processes.
     ///
     /// # Errors
-    /// [`RunError`] when the plan cannot be carried out.
+    /// [`RunError`] if the plan cannot be carried out.
     pub fn new(plan: &Plan) -> Result<Run, RunError> {
         let memory_pages = plan.limit_pages()?;
         let config = plan.machine_config()?;
@@ -141,7 +141,7 @@ impl Run {
         Ok(run)
     }
 
-    /// Turns end early once `stop` is set; what is measured then means nothing.
+    /// Ends turns early once `stop` is set; the measures are meaningless then.
     pub fn stop_on(&mut self, stop: &Arc<AtomicBool>) {
         self.stop = Some(Arc::clone(stop));
     }
@@ -149,7 +149,7 @@ impl Run {
     /// Runs until all processes have ended.
     ///
     /// # Errors
-    /// [`RunError`] when something cannot be carried out, or `stop` was set.
+    /// [`RunError`] if something cannot be carried out or `stop` was set.
     pub fn run_to_end(&mut self, stop: &Arc<AtomicBool>) -> Result<(), RunError> {
         self.stop_on(stop);
         self.run_until(u64::MAX)?;
@@ -159,20 +159,20 @@ impl Run {
         }
     }
 
-    /// Whether it was stopped.
+    /// Whether the run was stopped.
     pub(super) fn is_stopped(&self) -> bool {
         self.stop
             .as_ref()
             .is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
-    /// A cgroup of the workload by its name.
+    /// The cgroup of the workload with this name.
     pub fn group(&self, name: &str) -> Option<MemcgId> {
         self.groups.get(name).copied()
     }
 
-    /// Phases completed so far by the workload's processes, in the order in which they ended; not
-    /// those of forked children and traces.
+    /// Phases completed so far by the workload's processes, in the order they ended; without those
+    /// of forked children and of traces.
     pub fn laps(&self) -> &[Lap] {
         &self.laps
     }
@@ -187,23 +187,23 @@ impl Run {
         self.ready.is_empty()
     }
 
-    /// When the last process ended, or the last turn did, in ns.
+    /// When the last process or the last turn ended, in ns.
     pub fn end_ns(&self) -> u64 {
         self.end_ns
     }
 
-    /// The agent that reclaims, if there is one.
+    /// The agent that reclaims, if any.
     pub fn agent(&self) -> Option<&Agent> {
         self.agent.as_ref()
     }
 
-    /// From now on records accesses together with DAMON's view of them.
+    /// Starts recording accesses together with DAMON's view of them.
     pub fn record_heat(&mut self) {
         self.machine.keep_damon_snapshots();
         self.heat = Some(Box::default());
     }
 
-    /// The aggregations since [`Run::record_heat`].
+    /// The aggregations recorded since [`Run::record_heat`].
     pub fn heat(&self) -> &[Window] {
         self.heat.as_ref().map_or(&[], |heat| heat.windows())
     }
@@ -212,7 +212,7 @@ impl Run {
 /// Runs a plan to its end.
 ///
 /// # Errors
-/// [`RunError`] when it cannot be carried out.
+/// [`RunError`] if it cannot be carried out.
 pub fn run(plan: &Plan) -> Result<Measured, RunError> {
     run_unless_stopped(plan, &Arc::default())
 }
@@ -220,7 +220,7 @@ pub fn run(plan: &Plan) -> Result<Measured, RunError> {
 /// Runs a plan to its end, or until `stop` is set.
 ///
 /// # Errors
-/// [`RunError`] when it cannot be carried out, or was stopped.
+/// [`RunError`] if it cannot be carried out or was stopped.
 pub fn run_unless_stopped(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<Measured, RunError> {
     if stop.load(Ordering::Relaxed) {
         return Err(RunError::Stopped);

@@ -12,14 +12,14 @@ use super::machine_run::{Measured, Plan, RunError};
 use super::statistics::Summary;
 use crate::proactive::ProactivePlan;
 
-/// Results of one policy, one run a seed.
+/// Results of one policy, with one run per seed.
 #[derive(Clone, Debug)]
 pub struct PolicyResult {
     /// The policy.
     pub policy: String,
     /// Names and meanings of the measures.
     pub measures: Vec<(&'static str, &'static str)>,
-    /// Seeds and what they measured.
+    /// Each seed with the values of the measures.
     pub runs: Vec<(u64, Measured)>,
 }
 
@@ -30,7 +30,7 @@ pub struct MeasureSummary {
     pub workload: String,
     /// Policy.
     pub policy: String,
-    /// Which of the policies it is.
+    /// Index of the policy.
     #[serde(skip)]
     pub column: usize,
     /// Measure.
@@ -39,25 +39,25 @@ pub struct MeasureSummary {
     pub n: usize,
     /// Mean.
     pub mean: f64,
-    /// Half the width of the 95 % interval; none for one seed.
+    /// Half the width of the 95 % confidence interval; None for one seed.
     pub ci95: Option<f64>,
-    /// The least of the seeds.
+    /// Minimum over the seeds.
     pub min: f64,
-    /// The most.
+    /// Maximum over the seeds.
     pub max: f64,
-    /// The mean as a multiple of the first policy's; none when that is 0.
+    /// Ratio of the mean to the first policy's mean; None if that is 0.
     pub ratio: Option<f64>,
-    /// Chance that the difference from the first policy is none (Welch's t-test); none for the first
-    /// one and for one seed.
+    /// p-value of the difference from the first policy (Welch's t-test); None for the first policy
+    /// and for one seed.
     pub p: Option<f64>,
 }
 
-/// Runs all policies, each without an agent or beside one, with seeds `1..=seeds`, in parallel; the
-/// result does not depend on the order. `done` is called after each run. Once `stop` is set, runs
-/// end early.
+/// Runs all policies, each with or without an agent, with seeds `1..=seeds`, in parallel; the
+/// result does not depend on the order. Calls `done` after each run. Once `stop` is set, runs end
+/// early.
 ///
 /// # Errors
-/// The error of the first run, in order, that cannot be made.
+/// Returns the error of the first run, in order, that is not possible.
 pub fn run_columns(
     plan: &Plan,
     columns: &[(Contender, Option<ProactivePlan>)],
@@ -104,7 +104,7 @@ pub fn run_columns(
     Ok(results)
 }
 
-/// Summarizes every measure of every policy, but for those that are not known of it.
+/// Summarizes all measures of all policies, except measures that are unknown for a policy.
 pub fn summarize(workload: &str, results: &[PolicyResult]) -> Vec<MeasureSummary> {
     let sample = |result: &PolicyResult, measure: usize| -> Vec<f64> {
         let values = result.runs.iter().map(|(_, values)| values[measure]);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Experiments: one workload or trace under several policies and seeds, and what the differences are worth.
+//! Experiments: one workload or trace under several policies and seeds, and tests of the
+//! differences.
 
 pub mod balloon;
 pub mod contender;

@@ -4,12 +4,12 @@
 //! What a trace records is kept: processes, anonymous or file, read or write, time. What it does
 //! not record is decided here and reported in [`Replay::notes`]:
 //!
-//! - Neighbouring pages stay neighbours, empty stretches between them are left out: page tables and
-//!   page-cache nodes are as full as in the program, and nothing is spent on what is never touched.
-//! - An access of unknown kind reads, but for the first of an anonymous page, which has to write: a
-//!   page that was only read would be the zero page.
+//! - Neighbouring pages stay neighbours, and empty stretches between them are left out: page tables
+//!   and page-cache nodes are as full as in the program, and untouched memory costs nothing.
+//! - An access of unknown kind is a read, except the first access to an anonymous page, which must
+//!   write: a page that was only read would be the zero page.
 //! - Anonymous memory that several processes touch (shared memory) is accessed through the first.
-//! - Where order is not known ([`Order::Interval`]), accesses are spread evenly over their interval,
+//! - If the order is unknown ([`Order::Interval`]), accesses are spread evenly over their interval,
 //!   in an order that the caller chooses ([`Arrangement`]).
 
 use std::collections::HashMap;
@@ -26,7 +26,7 @@ pub enum Through {
     Descriptor,
     /// Mapped: the policies find accessed bits.
     Mapping,
-    /// As anonymous memory, but for pages that the trace says are of files, which are mapped.
+    /// As anonymous memory, except pages that the trace says belong to files: these are mapped.
     Anonymous,
 }
 
@@ -34,14 +34,14 @@ pub enum Through {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrangement {
     /// Seed 1 as [`Arrangement::Forward`], seed 2 as [`Arrangement::Reverse`], all others shuffled:
-    /// the spread over the seeds is what not knowing the order comes to.
+    /// the spread over the seeds shows the effect of the unknown order.
     #[default]
     Each,
-    /// As in the file: rising addresses.
+    /// Rising addresses, as in the file.
     Forward,
     /// Falling addresses.
     Reverse,
-    /// Drawn from the seed.
+    /// Shuffled, drawn from the seed.
     Shuffle,
 }
 
@@ -56,41 +56,41 @@ impl Arrangement {
     }
 }
 
-/// A pause of the program is not made longer: nothing on the machine changes after that, and a
-/// damaged time stamp must not stand for years of timers.
+/// Limit on a pause of the program: nothing on the machine changes after that long, and a damaged
+/// time stamp must not cause years of timers.
 pub const GAP_NS_MAX: u64 = 60_000_000_000;
 
-/// Pages of a layout: what one file or one address space of the machine can hold here (1 TiB).
+/// Limit on the pages of a layout: those of one file or one address space here (1 TiB).
 const LAYOUT_PAGES_MAX: u64 = 1 << 28;
 
-/// Pages are laid out in chunks of this many, the largest whose empty rest stays below
-/// [`SPARSE_MAX`] times the pages: those of a page table, of a page-cache node, or one by one.
+/// Chunk sizes of a layout (log2 of pages): page table, page-cache node, single page. The largest
+/// is used whose places are at most [`SPARSE_MAX`] times the pages.
 const CHUNK_SHIFTS: [u32; 3] = [9, 6, 0];
-/// How many places a page may cost.
+/// Limit on the places per page.
 const SPARSE_MAX: u64 = 8;
 
-/// Processes of a trace that are distinguished; further ones share the last.
+/// Number of processes of a trace that are distinguished; further ones share the last.
 const PROCESSES_MAX: usize = 4096;
 
 /// One access: 8 bytes.
 #[derive(Clone, Copy, Debug)]
 struct Item {
     page: u32,
-    /// Process in the upper bits, bit 0 set when it writes.
+    /// Process in the upper bits; bit 0 is set for a write.
     who: u32,
 }
 
-/// Accesses of the same time.
+/// Accesses with the same time.
 #[derive(Clone, Copy, Debug)]
 struct Moment {
-    /// Behind its last access.
+    /// One past its last access.
     end: usize,
     time_ns: u64,
-    /// Page faults: they happened at this time and not at some time before it.
+    /// Whether all are page faults, which happened at this time and not at some time before it.
     exact: bool,
 }
 
-/// Where a page lies on the machine.
+/// Where a page is on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Home {
     /// In the anonymous memory of a process, this many pages from its start.
@@ -102,15 +102,15 @@ pub(super) enum Home {
 /// A trace ready to run.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// What it is called in tables.
+    /// Name in tables.
     pub name: String,
-    /// Order inside a moment means nothing.
+    /// Whether the order within a moment is unknown.
     pub order_unknown: bool,
-    /// Time between two looks of the recorder; 0 where there was none.
+    /// Time between two scans of the recorder; 0 if it did not scan.
     pub interval_ns: u64,
     /// How the file is accessed.
     pub through: Through,
-    /// What the reader noticed, and what had to be decided.
+    /// Remarks of the reader, and decisions made here.
     pub notes: Vec<String>,
     homes: Vec<Home>,
     items: Vec<Item>,
@@ -124,11 +124,11 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// Reads a whole trace. `through`: as the format suggests when not given, which is mapped for a
-    /// recording of accessed bits and through a descriptor for all else.
+    /// Reads a whole trace. If `through` is None, the format decides: mapped for a recording of
+    /// accessed bits, through a descriptor for all others.
     ///
     /// # Errors
-    /// Those of reading; [`TraceError::Limit`] for a trace that is too large for a machine.
+    /// Fails if reading fails; [`TraceError::Limit`] if the trace is too large for a machine.
     pub fn read(
         name: &str,
         path: &Path,
@@ -166,31 +166,31 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Accesses.
+    /// Number of accesses.
     #[must_use]
     pub fn accesses(&self) -> u64 {
         self.items.len() as u64
     }
 
-    /// Different pages.
+    /// Number of different pages.
     #[must_use]
     pub fn footprint_pages(&self) -> u64 {
         self.homes.len() as u64
     }
 
-    /// Different pages of anonymous memory; the others are of the file.
+    /// Number of different anonymous pages; the others belong to the file.
     #[must_use]
     pub fn anon_pages(&self) -> u64 {
         self.anon_pages
     }
 
-    /// Processes.
+    /// Number of processes.
     #[must_use]
     pub fn processes(&self) -> usize {
         self.anon_places.len()
     }
 
-    /// What it is, in a line or two.
+    /// Description in a line or two.
     #[must_use]
     pub fn description(&self) -> String {
         let file_pages = self.footprint_pages() - self.anon_pages;
@@ -224,7 +224,7 @@ impl Replay {
 struct Reading {
     through: Through,
     index: PageIndex,
-    /// The process that owns a page, or none for a page of a file.
+    /// The process that owns each page; None for a page of the file.
     owners: Vec<Option<u32>>,
     processes: HashMap<u32, u32>,
     items: Vec<Item>,
@@ -296,7 +296,7 @@ impl Reading {
         let end = self.items.len();
         let exact = access.evidence.is_fault();
         match self.moments.last_mut() {
-            // Time that runs backwards stands still.
+            // A time before the last one counts as the last one.
             Some(last) if access.time_ns <= last.time_ns => {
                 (last.end, last.exact) = (end, last.exact && exact);
             }
@@ -374,7 +374,7 @@ impl Reading {
     }
 }
 
-/// Gives places to pages in rising order; says how many places that takes.
+/// Assigns places to pages in rising order; returns how many places there are.
 fn place(members: &[u32], pages: &[u64], mut put: impl FnMut(u32, u32)) -> u64 {
     let number = |page: u32| pages[page as usize];
     let chunks = |shift: u32| {
@@ -404,31 +404,31 @@ fn place(members: &[u32], pages: &[u64], mut put: impl FnMut(u32, u32)) -> u64 {
     last.map_or(0, |_| (chunk + 1) << shift)
 }
 
-/// One access on its way to the machine.
+/// One access to be made on the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Number of the process.
+    /// Index of the process.
     pub process: u32,
     pub page: u32,
     pub write: bool,
-    /// When it is due, in ns since the beginning.
+    /// When it is due, in ns since the start.
     pub due_ns: u64,
 }
 
-/// How far a replay has come.
+/// Position of a replay in its trace.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor {
     arrangement: Arrangement,
     random: XorShift64Star,
     moment: usize,
-    /// Position in the moment.
+    /// Position within the moment.
     at: usize,
-    /// The order of the moment's accesses; as stored when empty.
+    /// Order of the moment's accesses; empty for the stored order.
     shuffled: Vec<u32>,
     /// Time of the moment before, as replayed.
     begin_ns: u64,
     end_ns: u64,
-    /// Time stamp of the moment before.
+    /// Recorded time of the moment entered last.
     stamp_ns: u64,
 }
 
@@ -446,7 +446,7 @@ impl Cursor {
             shuffled: Vec::new(),
             begin_ns: 0,
             end_ns: 0,
-            // What the first look found happened in the interval before it.
+            // Accesses found by the first scan happened in the interval before it.
             stamp_ns: if replay.order_unknown {
                 replay.first_time_ns.saturating_sub(replay.interval_ns)
             } else {
@@ -478,7 +478,7 @@ impl Cursor {
         self.at = 0;
         self.shuffled.clear();
         if self.arrangement == Arrangement::Shuffle {
-            // A moment holds at most as many accesses as there are 32-bit numbers.
+            // The number of accesses in a moment fits into 32 bits.
             self.shuffled.extend(0..(end - start) as u32);
             for last in (1..self.shuffled.len()).rev() {
                 let other = self.random.below(last as u32 + 1) as usize;
@@ -487,7 +487,7 @@ impl Cursor {
         }
     }
 
-    /// The next access; none at the end.
+    /// The next access; None at the end.
     pub fn next(&mut self, replay: &Replay) -> Option<Step> {
         let (mut start, mut end) = self.bounds(replay)?;
         if start + self.at == end {
@@ -644,7 +644,7 @@ mod tests {
         let replay = replay("page", &writer.finish().unwrap(), None);
         for seed in 1..9 {
             let steps = steps(&replay, Arrangement::Each, seed);
-            // Pages are numbered as they come: 50 is 2 and 40 is 3.
+            // Pages are numbered in the order they appear: 50 is 2 and 40 is 3.
             let faults: Vec<_> = steps[2..4].iter().map(|s| (s.page, s.due_ns)).collect();
             assert_eq!(faults, [(2, 130), (3, 160)], "seed {seed}");
             assert!(
@@ -708,7 +708,7 @@ mod tests {
 
     proptest! {
         /// Different pages get different places in rising order, neighbours inside a chunk stay
-        /// neighbours, and the room is bounded.
+        /// neighbours, and the number of places is bounded.
         #[test]
         fn places_are_in_order(
             numbers in prop::collection::btree_set(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Settings of the machine by name, as `--set key=value` gives them.
+//! Settings of the machine by name, as in `--set key=value`.
 
 use agewise_policy::units::size_bytes;
 use thiserror::Error;
@@ -11,37 +11,37 @@ use crate::machine::device::DeviceKind;
 use crate::machine::zone::ZONE_NAMES;
 use agewise_trace::suggest::nearest;
 
-/// A setting that cannot be made.
+/// An invalid setting.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum SettingError {
-    /// Not `key=value`.
+    /// It is not of the form `key=value`.
     #[error("`{0}` is not of the form key=value")]
     Form(String),
-    /// No setting of that name.
+    /// No setting has that name.
     #[error("unknown setting `{key}`{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     Unknown {
         /// The name.
         key: String,
-        /// The nearest that exists.
+        /// The most similar name.
         nearest: Option<&'static str>,
     },
-    /// A value it cannot have.
+    /// The setting does not accept the value.
     #[error("setting {key}: `{value}` is not {expected}")]
     Value {
         /// The setting.
         key: &'static str,
         /// The value.
         value: String,
-        /// What would be.
+        /// What it accepts.
         expected: &'static str,
     },
 }
 
-/// A setting: its name, what it does, and what it takes.
+/// A setting: its name, description and accepted values.
 pub struct Setting {
     /// Name.
     pub key: &'static str,
-    /// What it does, with its default.
+    /// What it changes, with its default.
     pub description: &'static str,
     expected: &'static str,
     apply: fn(&mut MachineConfig, &str) -> Option<()>,
@@ -74,13 +74,13 @@ fn zone_sizes(text: &str) -> Option<[u32; 4]> {
     Some(zones.map(Option::unwrap_or_default))
 }
 
-/// The parts of the multi-gen LRU that are left out.
+/// Parts of the multi-gen LRU to switch off.
 fn ablation(text: &str) -> Option<Ablation> {
     let named = text.split(',').filter(|name| *name != "none");
     named.map(Part::by_name).collect()
 }
 
-/// A price of the cost model.
+/// A setting for a cost of the cost model.
 macro_rules! price {
     ($key:ident, $description:literal) => {
         Setting {
@@ -395,7 +395,7 @@ pub const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// Makes a setting given as `key=value`.
+/// Applies a setting given as `key=value`.
 ///
 /// # Errors
 /// [`SettingError`] says what is wrong.
@@ -416,10 +416,10 @@ pub fn apply(config: &mut MachineConfig, text: &str) -> Result<(), SettingError>
     })
 }
 
-/// Whether settings can be made, before there is a machine.
+/// Checks settings before there is a machine.
 ///
 /// # Errors
-/// [`SettingError`] of the first that cannot.
+/// [`SettingError`] of the first invalid one.
 pub fn check(settings: &[String]) -> Result<(), SettingError> {
     let mut config = MachineConfig::new(1);
     settings
@@ -427,7 +427,7 @@ pub fn check(settings: &[String]) -> Result<(), SettingError> {
         .try_for_each(|text| apply(&mut config, text))
 }
 
-/// Whether one of the settings given has this name.
+/// Whether a setting of this name was given.
 pub fn is_set(settings: &[String], key: &str) -> bool {
     settings
         .iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the simulator itself is timed with: one process on half the memory it touches.
+//! The case that times the simulator itself: one process with memory for half the pages it touches.
 
 use agewise_kernel::ids::MemcgId;
 
@@ -8,7 +8,7 @@ use crate::machine::device::DeviceKind;
 use crate::machine::{Limits, Machine, MachineConfig, Policy, ProcessId, SwapConfig};
 use crate::workload::random::{XorShift64Star, Zipf};
 
-/// In which order pages are touched.
+/// The order in which pages are touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SpeedTrace {
     /// Zipf 0.99.
@@ -18,7 +18,7 @@ pub enum SpeedTrace {
 }
 
 impl SpeedTrace {
-    /// Its name.
+    /// Name.
     pub fn name(self) -> &'static str {
         match self {
             SpeedTrace::Zipf => "zipf-0.99",
@@ -27,7 +27,7 @@ impl SpeedTrace {
     }
 }
 
-/// A machine with its memory full, and touches drawn beforehand.
+/// A machine with full memory, and touches drawn beforehand.
 pub struct SpeedCase {
     machine: Machine,
     process: ProcessId,
@@ -36,8 +36,8 @@ pub struct SpeedCase {
 }
 
 impl SpeedCase {
-    /// A process that touches `pages` pages, half of which fit, `touches` times per run. None if
-    /// that is more than an address space or a distribution can hold.
+    /// A process that touches `pages` pages, of which half fit into memory, `touches` times per
+    /// run. None if an address space or a distribution cannot have that many.
     pub fn new(policy: Policy, order: SpeedTrace, pages: u32, touches: usize) -> Option<SpeedCase> {
         let mut machine = Machine::new(MachineConfig {
             policy,
@@ -74,7 +74,7 @@ impl SpeedCase {
         })
     }
 
-    /// Touches everything once; returns the faults.
+    /// Makes all touches once; returns the number of faults.
     pub fn run(&mut self) -> u64 {
         let faults = |machine: &Machine, process| {
             let stats = machine.process_stats(process);
@@ -87,12 +87,12 @@ impl SpeedCase {
         faults(&self.machine, self.process) - before
     }
 
-    /// Touches of a run.
+    /// Number of touches in a run.
     pub fn touches(&self) -> usize {
         self.trace.len()
     }
 
-    /// Bytes of simulator state for each simulated page.
+    /// Bytes of simulator state per simulated page.
     pub fn bytes_per_page(&self) -> f64 {
         self.machine.footprint_bytes() as f64 / self.pages as f64
     }

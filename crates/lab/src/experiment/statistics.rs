@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Means with their 95 % intervals, and Welch's test for the difference of two.
+//! Means with 95 % confidence intervals, and Welch's test for the difference of two means.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// What some repetitions of one measure come to.
+/// Summary of repetitions of one measure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Repetitions.
+    /// Number of repetitions.
     pub n: usize,
     /// Mean.
     pub mean: f64,
-    /// Half the width of the 95 % interval of the mean; none for a single repetition.
+    /// Half the width of the 95 % confidence interval of the mean; None for a single repetition.
     pub ci95: Option<f64>,
-    /// Variance of the sample.
+    /// Sample variance.
     #[serde(skip)]
     pub variance: f64,
 }
 
 impl Summary {
-    /// Summarizes a sample; none when it is empty.
+    /// Summarizes a sample; None if it is empty.
     pub fn of(values: &[f64]) -> Option<Summary> {
         let n = values.len();
         if n == 0 {
@@ -43,7 +43,7 @@ impl Summary {
         })
     }
 
-    /// What is known of a sample by its size, its mean and half its 95 % interval.
+    /// Restores a summary from the size, the mean and half the 95 % interval.
     pub fn from_interval(n: usize, mean: f64, ci95: Option<f64>) -> Summary {
         let t = StudentsT::new(0.0, 1.0, n as f64 - 1.0).ok();
         let deviation = match (ci95, t) {
@@ -58,8 +58,8 @@ impl Summary {
         }
     }
 
-    /// Chance that two samples of one distribution differ as much (Welch's t-test, two-sided). None
-    /// when a sample has fewer than two values; 1 or 0 when neither varies.
+    /// p-value of the difference of two samples (Welch's t-test, two-sided). None if a sample has
+    /// fewer than two values; 1 or 0 if neither varies.
     pub fn welch(&self, other: &Summary) -> Option<f64> {
         if self.n < 2 || other.n < 2 {
             return None;

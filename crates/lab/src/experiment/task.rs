@@ -15,7 +15,7 @@ pub(super) enum Operation {
     Touch {
         /// The page.
         vpn: u64,
-        /// It is written.
+        /// Whether it is written.
         write: bool,
     },
     /// Reads or writes a page of a file.
@@ -24,48 +24,48 @@ pub(super) enum Operation {
         file: FileId,
         /// Its page.
         index: u32,
-        /// It is written.
+        /// Whether it is written.
         write: bool,
     },
-    /// Waits until its kind of process has ended the phase before; asked again until
+    /// Waits until all processes of its kind have ended the phase before; returned again until
     /// [`Driver::set_waited`].
     Meet {
-        /// The phase that is to begin.
+        /// The phase about to begin.
         phase: usize,
     },
     /// Begins a phase, or a repetition of one.
     Begin {
-        /// Which.
+        /// Index of the phase.
         phase: usize,
     },
-    /// Ends it. The next repetition starts this long after the start of this one.
+    /// Ends a phase. The next repetition starts `period_ns` after the start of this one.
     End {
-        /// Which.
+        /// Index of the phase.
         phase: usize,
-        /// Period, in ns; 0: at once.
+        /// Period, in ns; 0 to go on at once.
         period_ns: u64,
     },
-    /// Waits until no file page is dirty; asked again until [`Driver::set_waited`].
+    /// Waits until no file page is dirty; returned again until [`Driver::set_waited`].
     Sync,
-    /// Gives back the pages mapped in an area.
+    /// Frees the pages mapped in an area.
     Release {
         /// Its first page.
         start_vpn: u64,
     },
     /// Forks its children.
     Fork,
-    /// All done.
+    /// Exits.
     Exit,
 }
 
-/// Where an area lies.
+/// Where an area is.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Place {
-    /// Mapped from a page on.
+    /// Mapped, starting at a page.
     Mapped {
         /// First page.
         start_vpn: u64,
-        /// Anonymous memory: populating writes it.
+        /// Whether it is anonymous memory, which is written when populated.
         anon: bool,
     },
     /// Read through a descriptor.
@@ -100,7 +100,7 @@ impl Area {
     }
 }
 
-/// A stream ready to be drawn from.
+/// A stream, ready to draw from.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
     pub area: usize,
@@ -110,9 +110,9 @@ pub(super) struct Stream {
     pub first: u32,
     pub pages: u32,
     pub shifts: u32,
-    /// Upper end of its part of the unit interval.
+    /// Upper end of its share of the unit interval.
     pub until: f64,
-    /// Where its scan is.
+    /// Position of its scan.
     pub cursor: u32,
 }
 
@@ -135,7 +135,7 @@ impl Stream {
     }
 }
 
-/// A phase ready to run.
+/// A phase, ready to run.
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
     populate: Vec<usize>,
@@ -150,7 +150,7 @@ pub(super) struct Phase {
 }
 
 impl Phase {
-    /// `populate`, `streams` and `release` are those of `spec`, resolved.
+    /// Makes a phase; `populate`, `streams` and `release` are those of `spec`, resolved.
     pub fn new(
         spec: &PhaseSpec,
         populate: Vec<usize>,
@@ -177,7 +177,7 @@ impl Phase {
     }
 }
 
-/// What a process does, and how far it has come.
+/// What a process does, and its progress.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     areas: Vec<Area>,
@@ -190,7 +190,7 @@ pub(super) struct Script {
     t: u64,
     begun: bool,
     released: usize,
-    /// What was to be waited for has come.
+    /// Whether the wait for the current condition is over.
     waited: bool,
     repetition: u32,
 }
@@ -200,7 +200,7 @@ impl Script {
         Script {
             areas,
             phases,
-            // A state of 0 would draw nothing but 0.
+            // With a state of 0, the generator would return only 0.
             random: XorShift64Star::new(seed | 1),
             forks,
             phase: 0,
@@ -276,7 +276,7 @@ impl Script {
         }
     }
 
-    /// The phase is through: it is repeated, or the next one follows.
+    /// Ends a phase, which is then repeated or followed by the next.
     fn end_phase(&mut self) -> Operation {
         let phase = self.phase;
         let Phase {
@@ -291,7 +291,7 @@ impl Script {
         self.repetition = 0;
         self.phase += 1;
         if self.phase == 1 && self.forks > 0 {
-            // Children begin with the phase that follows.
+            // Children begin with the next phase.
             return Operation::Fork;
         }
         Operation::End {
@@ -301,7 +301,7 @@ impl Script {
     }
 }
 
-/// A trace of the kernel reference, and how far it has come.
+/// A trace of the kernel reference, and its progress.
 #[derive(Clone, Debug)]
 pub(super) struct TraceScript {
     generator: TraceGenerator,
@@ -364,7 +364,7 @@ impl TraceScript {
     }
 }
 
-/// What drives a process.
+/// The source of a process's operations.
 #[derive(Clone, Debug)]
 pub(super) enum Driver {
     /// A workload's process.
@@ -383,14 +383,14 @@ impl Driver {
         }
     }
 
-    /// What it waits for has come.
+    /// Ends the wait for the current condition.
     pub fn set_waited(&mut self) {
         if let Driver::Script(script) = self {
             script.waited = true;
         }
     }
 
-    /// Time to think before it, in ns.
+    /// Think time before the next operation, in ns.
     #[inline]
     pub fn think_ns(&self) -> u64 {
         match self {
@@ -400,14 +400,14 @@ impl Driver {
     }
 }
 
-/// A process that runs.
+/// A running process.
 #[derive(Clone, Debug)]
 pub(super) struct Task {
     pub process: ProcessId,
     pub driver: Driver,
     pub cpu: usize,
-    /// Which kind of process of the workload it is, to restart it; none for a child or a trace.
+    /// Kind of process in the workload, for restarts; None for a child or a trace.
     pub kind: Option<usize>,
-    /// How often it restarts.
+    /// Number of restarts left.
     pub repeats_left: u32,
 }

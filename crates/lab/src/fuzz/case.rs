@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine and what happens to it, as text: JSON, the machine on the first line, then a step a
-//! line.
+//! A machine and a list of steps as text: JSON, with the machine on the first line, then one step
+//! per line.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -9,35 +9,35 @@ use crate::experiment::settings;
 use crate::machine::device::DeviceKind;
 use crate::machine::{Limits, MachineConfig, Policy, SwapConfig, UNLIMITED};
 
-/// The largest machine a case may have, pages: everything is looked at after each step.
+/// Limit on the size of a case's machine, in pages: everything is checked after each step.
 const PAGES_MAX: u32 = 1 << 20;
 
-/// The most steps of a case.
+/// Limit on the steps of a case.
 const STEPS_MAX: usize = 1_000_000;
 
-/// A machine, and what happens to it.
+/// A machine, and the steps it goes through.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     /// The machine.
     pub shape: Shape,
-    /// What happens, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
 }
 
-/// A machine.
+/// Configuration of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
-    /// The policy, as `lab run` takes it.
+    /// The policy, as in `lab run`.
     pub policy: String,
-    /// Its frames.
+    /// Page frames.
     pub pages: u32,
-    /// Its swap area.
+    /// Swap area, if any.
     pub swap: Option<Swap>,
-    /// Settings, as `--set` takes them.
+    /// Settings, as in `--set`.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Seed of the policy's own draws.
+    /// Seed of the policy's own random draws.
     pub seed: u64,
 }
 
@@ -47,11 +47,11 @@ pub struct Shape {
 pub struct Swap {
     /// The name of a device.
     pub device: String,
-    /// Its size.
+    /// Size in pages.
     pub pages: u32,
 }
 
-/// Limits of a cgroup, in pages; what is not named has none.
+/// Limits of a cgroup, in pages; a limit left out is not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bounds {
@@ -72,9 +72,9 @@ pub struct Bounds {
     pub swap_max: Option<u64>,
 }
 
-/// Something that happens. Groups, processes, files and ranges are numbered in the order of their
-/// making, and counted round: number 7 of three is the second. So a case stays one when steps are
-/// taken out of it.
+/// One step. Groups, processes, files and ranges are numbered in the order they are created.
+/// Numbers wrap around: number 7 of three is the second. A case therefore stays valid when steps
+/// are removed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[allow(
@@ -82,49 +82,49 @@ pub struct Bounds {
     reason = "fields are numbers of what they are called, or are of the call"
 )]
 pub enum Step {
-    /// A cgroup is made.
+    /// Creates a cgroup.
     Group { under: u32, bounds: Bounds },
-    /// A cgroup's limits change.
+    /// Changes the limits of a cgroup.
     Limit { group: u32, bounds: Bounds },
-    /// A cgroup's processes end, and it is removed.
+    /// Ends the processes of a cgroup and removes it.
     RemoveGroup { group: u32 },
-    /// `memory.swappiness` of a cgroup.
+    /// Writes `memory.swappiness` of a cgroup.
     Swappiness { group: u32, value: u32 },
-    /// `memory.reclaim` of a cgroup.
+    /// Writes `memory.reclaim` of a cgroup.
     Reclaim {
         group: u32,
         pages: u64,
         swappiness: Option<u32>,
     },
-    /// A file is made; its cache is charged to a cgroup.
+    /// Creates a file; its cache is charged to a cgroup.
     File { group: u32, pages: u32 },
-    /// A process starts in a cgroup.
+    /// Starts a process in a cgroup.
     Process { group: u32 },
-    /// A process forks.
+    /// Forks a process.
     Fork { process: u32 },
-    /// A process ends.
+    /// Ends a process.
     Exit { process: u32 },
-    /// A process is scheduled, on a CPU.
+    /// Schedules a process on a CPU.
     Run { process: u32, cpu: u32 },
-    /// A process maps anonymous memory.
+    /// Maps anonymous memory into a process.
     Map {
         process: u32,
         pages: u64,
         huge: bool,
         locked: bool,
     },
-    /// A process maps a file.
+    /// Maps a file into a process.
     MapFile {
         process: u32,
         file: u32,
         exec: bool,
         shared: bool,
     },
-    /// A range is unmapped.
+    /// Unmaps a range.
     Unmap { process: u32, range: u32 },
-    /// The memory of a range is given back.
+    /// Frees the memory of a range.
     Discard { process: u32, range: u32 },
-    /// Pages of a range are accessed.
+    /// Accesses pages of a range.
     Touch {
         process: u32,
         range: u32,
@@ -132,7 +132,7 @@ pub enum Step {
         pages: u64,
         write: bool,
     },
-    /// Pages of a file are read or written through a descriptor.
+    /// Reads or writes pages of a file through a descriptor.
     Io {
         process: u32,
         file: u32,
@@ -140,39 +140,39 @@ pub enum Step {
         pages: u32,
         write: bool,
     },
-    /// A file of the kernel is written; it may well refuse.
+    /// Writes a kernel file; the kernel may refuse.
     Set { path: String, text: String },
-    /// Time passes.
+    /// Lets time pass.
     Wait { us: u64 },
 }
 
-/// A text that is no case.
+/// A text that is not a valid case.
 #[derive(Debug, Error)]
 pub enum CaseError {
-    /// Not even its first line.
+    /// The text is empty.
     #[error("an empty text: the first line of a case is its machine")]
     Empty,
-    /// A line that is wrong.
+    /// A line is invalid.
     #[error("line {line}: {source}")]
     Line {
-        /// Its number, from 1.
+        /// Number of the line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The error, in words.
         source: serde_json::Error,
     },
-    /// A machine that there cannot be.
+    /// The machine is not possible.
     #[error("line 1: {0}")]
     Shape(String),
-    /// More steps than anybody reads.
+    /// There are more steps than the limit.
     #[error("more than {STEPS_MAX} steps")]
     TooLong,
 }
 
 impl Case {
-    /// Reads one.
+    /// Parses a case.
     ///
     /// # Errors
-    /// What is wrong with the text, and where.
+    /// Says what is wrong with the text, and where.
     pub fn parse(text: &str) -> Result<Case, CaseError> {
         let mut lines = text
             .lines()
@@ -206,10 +206,10 @@ impl std::fmt::Display for Case {
 }
 
 impl Shape {
-    /// The machine to build.
+    /// The configuration of the machine.
     ///
     /// # Errors
-    /// What it cannot have, in words.
+    /// Describes what the machine cannot have.
     pub(super) fn config(&self) -> Result<MachineConfig, String> {
         if !(256..=PAGES_MAX).contains(&self.pages) {
             return Err(format!("{} pages are not 256 to {PAGES_MAX}", self.pages));

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cases at random.
+//! Random cases.
 
 use super::case::{Bounds, Case, Shape, Step, Swap};
 use crate::machine::device::DeviceKind;
 
-/// Draws: a number below the one given, which is at least 1.
+/// Draws a number below the given one, which is at least 1.
 type Below<'a> = &'a mut dyn FnMut(u32) -> u32;
 
-/// A machine under one of the policies, short of memory, and so many steps. `below` gives a number
-/// below the one it gets.
+/// Draws a machine that is short of memory under one of the policies, and this many steps. `below`
+/// returns a number below its argument.
 ///
 /// # Panics
-/// Without a policy.
+/// If there is no policy.
 pub fn draw(policies: &[String], steps: usize, below: Below<'_>) -> Case {
     let mut case = Case {
         shape: shape(policies, below),
@@ -64,7 +64,7 @@ fn shape(policies: &[String], below: Below<'_>) -> Shape {
     }
 }
 
-/// Two cgroups, a file and a process in each.
+/// Steps that create two cgroups, with a file and a process in each.
 fn beginning(shape: &Shape, below: Below<'_>) -> Vec<Step> {
     let mut steps = Vec::new();
     for group in [1, 2] {
@@ -162,7 +162,7 @@ fn step(shape: &Shape, below: Below<'_>) -> Step {
     }
 }
 
-/// What programs do most of the time.
+/// A step of the kind that programs do most often.
 fn access(shape: &Shape, process: u32, range: u32, file: u32, below: Below<'_>) -> Step {
     match below(22) {
         kind @ 0..=7 => Step::Io {
@@ -182,7 +182,7 @@ fn access(shape: &Shape, process: u32, range: u32, file: u32, below: Below<'_>) 
     }
 }
 
-/// A command to `/sys/kernel/debug/lru_gen`: an aging, an eviction, or something it refuses.
+/// A command to `/sys/kernel/debug/lru_gen`: an aging, an eviction, or a command it refuses.
 fn command(below: Below<'_>) -> Step {
     let (sign, memcg, node) = (one_of(&["+", "-"], below), below(4), below(2));
     let (seq, swappiness) = (below(9), below(202));

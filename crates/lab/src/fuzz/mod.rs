@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Machines at random: of any shape, under any load, with all that can happen to them. After each
-//! step everything that the machine keeps about its memory has to agree ([`Machine::check`]).
+//! Random machines of any shape, under any load, with everything that can happen to them. After
+//! each step, all that the machine records about its memory must agree ([`Machine::check`]).
 //!
-//! [`draw`] makes a [`Case`], [`play`] carries it out, [`shrink`] makes one that fails small. A
-//! case is a text that people can read, change and keep.
+//! [`draw`] makes a [`Case`], [`play`] runs it, and [`shrink`] reduces one that fails. A case is a
+//! text that people can read, change and keep.
 //!
 //! [`Machine::check`]: crate::machine::Machine::check
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Carrying a case out.
+//! Running a case.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -10,24 +10,24 @@ use super::case::{Case, Step};
 use crate::machine::address_space::{Advice, Backing, MapOptions};
 use crate::machine::{Access, FileId, Machine, ProcessId};
 
-/// A case after which something does not agree.
+/// A disagreement after a step of a case.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("step {step}: {what}")]
 pub struct Failure {
-    /// The step, from 1.
+    /// Number of the step, from 1.
     pub step: usize,
-    /// What does not agree, or what the engine said when it gave up.
+    /// What does not agree, or the message of a panic.
     pub what: String,
 }
 
-/// Carries out every step; after each of them everything has to agree.
+/// Runs every step and checks the machine after each.
 ///
 /// # Errors
-/// What does not, and after which step.
+/// Describes the first disagreement, and the step before it.
 ///
 /// # Panics
-/// The machine of the case cannot be built: [`Case::parse`] and [`draw`](super::draw) give none
-/// such.
+/// If the machine of the case cannot be built, which does not happen with cases of [`Case::parse`]
+/// and [`draw`](super::draw).
 pub fn play(case: &Case) -> Result<(), Failure> {
     let config = case.shape.config().expect("a machine that can be built");
     let mut world = World {
@@ -59,11 +59,11 @@ fn said(panic: &(dyn std::any::Any + Send)) -> String {
 
 struct Running {
     id: ProcessId,
-    /// First page and pages of each range.
+    /// First page and number of pages of each range.
     ranges: Vec<(u64, u64)>,
 }
 
-/// A machine, and what its numbers stand for.
+/// A machine, and the objects that the numbers of a case refer to.
 struct World {
     machine: Machine,
     groups: Vec<MemcgId>,
@@ -71,7 +71,7 @@ struct World {
     files: Vec<(FileId, u32)>,
 }
 
-/// The place of a number that is counted round; none where there is nothing.
+/// The index of a number that wraps around; None if there are no objects.
 fn round(number: u32, len: usize) -> Option<usize> {
     (len > 0).then(|| number as usize % len)
 }
@@ -89,7 +89,7 @@ impl World {
         Some(self.files[round(number, self.files.len())?])
     }
 
-    /// What concerns nobody who is there comes to nothing.
+    /// A step without an object to act on does nothing.
     fn step(&mut self, step: &Step) {
         self.cgroups(step);
         self.memory(step);
@@ -131,7 +131,7 @@ impl World {
                 swappiness,
             } => {
                 let group = self.group(group);
-                // Falling short is an answer like another.
+                // Reclaiming less than asked for is not an error.
                 let _ = self.machine.reclaim_memcg(group, pages, swappiness);
             }
             Step::File { group, pages } => {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making a case that fails small.
+//! Reducing a case that fails.
 
 use super::case::Case;
 use super::play::Failure;
 
-/// Carries a case out.
+/// Runs a case.
 type Play<'a> = &'a dyn Fn(&Case) -> Result<(), Failure>;
 
-/// The smallest case found that still fails, with what it then fails of. Steps behind the failure
-/// go, then runs of steps, long ones first, then settings. `tries` bounds how often it is played.
+/// Returns the smallest case found that still fails, and its failure. It removes the steps after
+/// the failure, then runs of steps, long ones first, then settings. `tries` limits the number of
+/// runs.
 pub fn shrink(case: Case, failure: Failure, tries: usize, play: Play<'_>) -> (Case, Failure) {
     let mut best = Best {
         case,
@@ -28,7 +29,8 @@ pub fn shrink(case: Case, failure: Failure, tries: usize, play: Play<'_>) -> (Ca
                 at += run;
             }
         }
-        // What one cut made superfluous goes by the next pass of the same length.
+        // Steps that one removal made superfluous are removed in the next pass with the same
+        // length.
         if best.case.steps.len() == before {
             run /= 2;
         }
@@ -49,7 +51,7 @@ struct Best<'a> {
 }
 
 impl Best<'_> {
-    /// Takes a case in place of the best, if it fails.
+    /// Replaces the best case with this one if it fails.
     fn take(&mut self, case: Case) -> bool {
         if self.tries == 0 {
             return false;
@@ -63,7 +65,7 @@ impl Best<'_> {
         true
     }
 
-    /// What comes after the failure has no part in it.
+    /// Removes the steps after the failure.
     fn cut(&mut self) {
         self.case.steps.truncate(self.failure.step);
     }

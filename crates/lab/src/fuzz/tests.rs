@@ -39,7 +39,7 @@ fn mistakes_are_told() {
     assert!(Case::parse(shape).is_ok());
 }
 
-/// It keeps the two steps that the failure needs, in their order.
+/// The two steps that the failure needs remain, in order.
 #[test]
 fn a_case_that_fails_becomes_small() {
     let mut case = drawn(3, 60);
@@ -65,7 +65,7 @@ fn a_case_that_fails_becomes_small() {
     assert!(small.shape.set.is_empty());
 }
 
-/// Whatever happens, frames, mappings, slots, caches, charges and lists agree after each step.
+/// Frames, mappings, slots, caches, charges and lists agree after each step of any case.
 #[test]
 fn nothing_is_lost() {
     for seed in 0..80 {
@@ -77,7 +77,7 @@ fn nothing_is_lost() {
     }
 }
 
-/// Cases that failed once: what each was is in the commit that added it.
+/// Cases that failed once; the commit that added each one explains it.
 #[test]
 fn what_was_found_does_not_come_back() {
     let mut played = 0;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What DAMON says is hot against what is: the simulator knows every access.
+//! Compares the heat that DAMON reports with the real heat: the simulator knows every access.
 //!
-//! Heat of a page is the share of an aggregation's looks before which it was accessed since the look
-//! before: what `nr_accesses` of its region over the looks of an aggregation estimates. Both heats are
-//! distributions over the monitored addresses; their distance is the normalised earth-mover distance
-//! of [`distance`].
+//! The heat of a page is the share of an aggregation's samples that were preceded by an access
+//! since the sample before. DAMON estimates it as `nr_accesses` of the page's region, divided by
+//! the number of samples. Both heats are distributions over the monitored addresses; they are
+//! compared by the normalised earth-mover distance of [`distance`].
 
 mod plot;
 
@@ -17,35 +17,35 @@ use crate::machine::{FileId, Machine, ProcessId};
 
 pub use plot::{html, svg, text};
 
-/// Rows of addresses a window keeps for pictures.
+/// Number of address rows a window keeps for pictures.
 const ROWS: usize = 64;
 
-/// One aggregation: what was, and what the monitor made of it.
+/// One aggregation: the real heat, and the monitor's.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Window {
-    /// Its end, in ms of simulated time.
+    /// End of the aggregation, in ms of simulated time.
     pub at_ms: f64,
-    /// Regions.
+    /// Number of regions.
     pub regions: usize,
     /// Bytes monitored.
     pub bytes: u64,
     /// Mean heat of all pages, 0 to 1.
     pub true_heat: f64,
-    /// The same by the monitor.
+    /// Mean heat according to the monitor.
     pub seen_heat: f64,
-    /// Earth-mover distance of the two, 0 to 1.
+    /// Earth-mover distance between the two heats, 0 to 1.
     pub distance: f64,
     /// Mean heat by row of addresses, for pictures.
     #[serde(skip)]
     pub true_rows: Vec<f32>,
-    /// The same by the monitor.
+    /// Mean heat by row of addresses according to the monitor.
     #[serde(skip)]
     pub seen_rows: Vec<f32>,
 }
 
-/// Earth-mover distance of two distributions over places in a row: how far what is of one must be
-/// moved to become the other, on average, as a share of the whole row. Weights need not sum up to 1.
-/// 0 if there is nothing of either, 1 if there is nothing of one.
+/// Earth-mover distance of two distributions over consecutive places: the average distance by which
+/// weight must move to turn one into the other, relative to the whole row. Weights need not add up
+/// to 1. 0 if both are empty, 1 if only one is.
 pub fn distance(places: usize, mut weights: impl FnMut(usize) -> (f64, f64)) -> f64 {
     let (mut sum_a, mut sum_b) = (0.0, 0.0);
     for place in 0..places {
@@ -65,17 +65,17 @@ pub fn distance(places: usize, mut weights: impl FnMut(usize) -> (f64, f64)) -> 
     moved / places as f64
 }
 
-/// Where a page is for a monitor: the number of the target and of the page in it.
+/// Position of a page for a monitor: number of the target, and page within it.
 type Place = (u32, u64);
 
-/// Looks before which a page was accessed, and the last of them.
+/// Samples preceded by an access to a page, and the last of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     looks: u32,
     last_sample: u64,
 }
 
-/// Counts accesses while a monitor runs.
+/// Records accesses while a monitor runs.
 #[derive(Debug, Default)]
 pub struct Recorder {
     pages: HashMap<Place, Seen>,
@@ -84,12 +84,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// The aggregations so far.
+    /// The aggregations recorded so far.
     pub fn windows(&self) -> &[Window] {
         &self.windows
     }
 
-    /// An access that has just happened.
+    /// Records an access to mapped memory that has just happened.
     pub(crate) fn touch(&mut self, machine: &Machine, process: ProcessId, vpn: u64) {
         let Some(kdamond) = machine.damon() else {
             return;
@@ -105,7 +105,7 @@ impl Recorder {
         self.note(kdamond, place);
     }
 
-    /// The same through a file descriptor.
+    /// Records an access through a file descriptor.
     pub(crate) fn io(&mut self, machine: &Machine, file: FileId, index: u32) {
         let Some(kdamond) = machine.damon() else {
             return;
@@ -124,7 +124,7 @@ impl Recorder {
         let Some(place) = place else {
             return;
         };
-        // Samples are counted when they are looked at, so the current one is the next.
+        // A sample counts when it is checked, so the current one has the next number.
         let sample = kdamond.samples() + 1;
         let seen = self.pages.entry(place).or_default();
         if seen.last_sample != sample {
@@ -179,24 +179,24 @@ fn window(snapshot: &Snapshot, pages: &HashMap<Place, Seen>) -> Window {
     }
 }
 
-/// Aggregations taken together.
+/// Summary of several aggregations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// How many.
+    /// Number of aggregations.
     pub windows: usize,
-    /// Regions, mean.
+    /// Mean number of regions.
     pub regions: f64,
     /// Mean heat of all pages.
     pub true_heat: f64,
-    /// The same by the monitor.
+    /// Mean heat according to the monitor.
     pub seen_heat: f64,
-    /// Earth-mover distance, mean over the aggregations.
+    /// Mean earth-mover distance.
     pub distance: f64,
-    /// That of a monitor that knows nothing: the same heat everywhere.
+    /// Mean earth-mover distance of a monitor that reports the same heat everywhere.
     pub distance_blind: f64,
 }
 
-/// Takes aggregations together; none of none.
+/// Summarizes aggregations; None if there are none.
 pub fn summarize(windows: &[Window]) -> Option<Summary> {
     let mean =
         |of: fn(&Window) -> f64| windows.iter().map(of).sum::<f64>() / windows.len().max(1) as f64;
@@ -231,9 +231,9 @@ mod tests {
         );
         assert_eq!(between(&[0.0; 3], &[0.0; 3]), 0.0);
         assert_eq!(between(&[0.0; 3], &[0.0, 1.0, 0.0]), 1.0);
-        // All of it moves 3 of 4 places.
+        // All weight moves over 3 of 4 places.
         assert_eq!(between(&[1.0, 0.0, 0.0, 0.0], &[0.0, 0.0, 0.0, 1.0]), 0.75);
-        // Half of it moves one of 4 places.
+        // Half the weight moves over one of 4 places.
         assert_eq!(between(&[1.0, 1.0, 0.0, 0.0], &[1.0, 0.0, 1.0, 0.0]), 0.125);
     }
 }

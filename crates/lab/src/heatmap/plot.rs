@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Heat over time and addresses as pictures: the real heat beside what the monitor saw, and the
+//! Pictures of heat over time and addresses: the real heat, the heat that the monitor saw, and the
 //! distance between them.
 
 use super::Window;
 use crate::svg::{Svg, escape, put};
 
-/// Columns of time in a picture: more windows than these are averaged.
+/// Columns of time in a picture; more windows than this are averaged.
 const COLUMNS: usize = 150;
 const WIDTH: f64 = 860.0;
 const LEFT: f64 = 70.0;
@@ -14,14 +14,14 @@ const PANEL: f64 = 190.0;
 const GAP: f64 = 34.0;
 const TOP: f64 = 44.0;
 
-/// From cold to hot; even steps of lightness, distinguishable in print.
+/// From cold to hot, in equal steps of lightness that can be told apart in print.
 const SHADES: [&str; 9] = [
     "#f7f7f7", "#fde5c8", "#fdcb8f", "#fca863", "#f6803f", "#e0571f", "#b93a12", "#8a240c",
     "#551207",
 ];
 
 fn shade(heat: f32) -> usize {
-    // Most pages are cold most of the time: the square root shows them.
+    // Most pages are cold most of the time; the square root makes small heats visible.
     let step = (heat.clamp(0.0, 1.0).sqrt() * (SHADES.len() - 1) as f32).ceil();
     (step as usize).min(SHADES.len() - 1)
 }
@@ -29,7 +29,7 @@ fn shade(heat: f32) -> usize {
 /// One of the two heats of a window.
 type Rows = fn(&Window) -> &[f32];
 
-/// Windows in at most this many groups, each averaged.
+/// At most this many groups of windows, each averaged.
 fn columns(windows: &[Window], most: usize, of: Rows) -> Vec<Vec<f32>> {
     let count = windows.len().min(most);
     (0..count)
@@ -50,7 +50,7 @@ fn columns(windows: &[Window], most: usize, of: Rows) -> Vec<Vec<f32>> {
         .collect()
 }
 
-/// The picture as SVG: true heat, heat by the monitor, and their distance over time.
+/// The picture as SVG: real heat, heat by the monitor, and their distance over time.
 #[must_use]
 pub fn svg(title: &str, windows: &[Window]) -> String {
     let height = TOP + 3.0 * (PANEL + GAP) + 10.0;
@@ -154,7 +154,7 @@ fn distance_panel(out: &mut Svg, top: f64, windows: &[Window]) {
     ));
 }
 
-/// One page with the picture and a table of the windows. It fetches nothing.
+/// One page with the picture and a table of the windows. It loads nothing from elsewhere.
 #[must_use]
 pub fn html(title: &str, windows: &[Window]) -> String {
     let mut rows = String::new();
@@ -188,7 +188,7 @@ pub fn html(title: &str, windows: &[Window]) -> String {
     )
 }
 
-/// Both heats for a terminal, side by side: time to the right, addresses downwards.
+/// Both heats side by side for a terminal: time to the right, addresses downwards.
 #[must_use]
 pub fn text(windows: &[Window], columns_each: usize, rows: usize) -> String {
     const LETTERS: [char; 9] = [' ', '.', ':', '-', '=', '+', '*', '#', '@'];
@@ -238,10 +238,10 @@ mod tests {
         assert!(picture.matches("<rect").count() < 2 * 64 * COLUMNS);
         let page = html("a<b", &windows);
         assert_eq!(page.matches("<tr>").count(), 401);
-        // The name of the markup is the only address: nothing is fetched.
+        // The SVG namespace is the only address: nothing is loaded.
         assert_eq!(page.matches("http").count(), 1);
         let plain = text(&windows, 30, 16);
-        // Half of the looks, everywhere; what moves on from window to window is averaged.
+        // Half of the samples, everywhere; heat that moves between windows is averaged.
         assert!(
             plain.contains("| ******") && plain.contains("monitor"),
             "{plain}"

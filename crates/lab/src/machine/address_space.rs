@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Address spaces: their mapped ranges and what they count.
+//! Address spaces: their mapped ranges and counters.
 
 use agewise_kernel::ids::{MemcgId, MmId};
 use agewise_kernel::page_table::{PAGES_PER_PMD, Vma};
@@ -26,9 +26,9 @@ pub enum Advice {
     /// None.
     #[default]
     Normal,
-    /// `MADV_RANDOM`, `POSIX_FADV_RANDOM`: no readahead; accesses to the mapping say nothing.
+    /// `MADV_RANDOM`, `POSIX_FADV_RANDOM`: no readahead; mapped accesses give no recency.
     Random,
-    /// `MADV_SEQUENTIAL`: readahead doubles; accesses to the mapping say nothing.
+    /// `MADV_SEQUENTIAL`: readahead doubles; mapped accesses give no recency.
     Sequential,
 }
 
@@ -39,18 +39,18 @@ pub struct Range {
     pub vma: Vma,
     /// What backs it.
     pub backing: Backing,
-    /// 2 MiB leaves are used where they fit.
+    /// Whether 2 MiB leaves are used where they fit.
     pub huge: bool,
 }
 
-/// How a range is to be mapped.
+/// How to map a range.
 #[derive(Clone, Copy, Debug)]
 pub struct MapOptions {
     /// What backs it.
     pub backing: Backing,
-    /// Its length.
+    /// Length in pages.
     pub pages: u64,
-    /// Advice.
+    /// Advice about the range.
     pub advice: Advice,
     /// `mlock`ed.
     pub locked: bool,
@@ -58,7 +58,7 @@ pub struct MapOptions {
     pub exec: bool,
     /// `MAP_SHARED`.
     pub shared: bool,
-    /// 2 MiB leaves are used where they fit.
+    /// Whether 2 MiB leaves are used where they fit.
     pub huge: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct AddressSpace {
     pub alive: bool,
     /// Mapped pages, anon and file.
     pub resident_pages: [u64; 2],
-    /// Leaves that name a swap slot.
+    /// Leaves that hold a swap entry.
     pub swapped_pages: u64,
     /// Page-table pages charged for it.
     pub table_pages: u64,
@@ -106,7 +106,7 @@ pub struct AddressSpace {
     next_vpn: u64,
 }
 
-/// First page allocated: the usual start of the heap of a small program (4 MiB).
+/// First page number mapped: the usual start of a small program's heap (4 MiB).
 const FIRST_VPN: u64 = 2 * PAGES_PER_PMD;
 
 /// All address spaces ever made.
@@ -116,12 +116,12 @@ pub struct AddressSpaces {
 }
 
 impl AddressSpaces {
-    /// Every number given out so far.
+    /// All ids given out so far.
     pub fn ids(&self) -> impl Iterator<Item = MmId> + use<> {
         (0..self.spaces.len() as u32).map(MmId)
     }
 
-    /// Starts one for a process in `memcg`.
+    /// Creates an address space for a process in `memcg`.
     pub fn add(&mut self, memcg: MemcgId) -> MmId {
         self.spaces.push(AddressSpace {
             memcg,
@@ -135,7 +135,7 @@ impl AddressSpaces {
         MmId(self.spaces.len() as u32 - 1)
     }
 
-    /// Maps a range at the next free 2 MiB boundary and returns its first page. None when the
+    /// Maps a range at the next free 2 MiB boundary and returns its first page. Returns None if the
     /// address space is full.
     pub fn map(&mut self, mm: MmId, options: &MapOptions) -> Option<u64> {
         let start_vpn = self[mm].next_vpn;

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Work of the page allocator.
+//! Work counters of the page allocator.
 
-/// What allocating and freeing took, counted.
+/// Counts of the work done by allocations and frees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllocWork {
     /// Allocations that found a page or block.
     pub allocations: u64,
-    /// Pages given back.
+    /// Pages freed.
     pub frees: u64,
-    /// Watermarks of zones compared.
+    /// Watermark comparisons of zones.
     pub zone_checks: u64,
-    /// Zones passed over because their batch was used up.
+    /// Zones skipped because their batch was used up.
     pub depleted_skips: u64,
-    /// Batches written (`NR_ALLOC_BATCH`), each with a test of what is left.
+    /// Batch updates (`NR_ALLOC_BATCH`), each with a test of what is left.
     pub batch_updates: u64,
     /// Batches reset, one per zone.
     pub batch_resets: u64,
-    /// Of the zone checks, those after the first of their scan.
+    /// Zone checks after the first one of their scan; part of `zone_checks`.
     pub further_zone_checks: u64,
 }
 
 impl AllocWork {
-    /// What was done since an earlier reading.
+    /// Work done since an earlier reading.
     pub fn since(&self, before: &AllocWork) -> AllocWork {
         AllocWork {
             allocations: self.allocations - before.allocations,

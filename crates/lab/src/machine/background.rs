@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What runs in the background: kswapd, the flusher, the end of writeback, the flush of memcg
-//! statistics, and the throttling of writers.
+//! Background work: kswapd, the flusher, the end of writeback, the flush of memcg statistics, and
+//! the throttling of writers.
 
 use agewise_kernel::classic::flush_stats;
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
@@ -25,8 +25,8 @@ const FLUSH_PERIOD_NS: u64 = 5_000_000_000;
 const MAX_PAUSE_NS: u64 = 200_000_000;
 
 impl Machine {
-    /// Runs what is due. Its CPU time is its own unless the machine has one CPU, where it delays
-    /// the process that runs.
+    /// Runs all events that are due. They run on CPU time of their own unless the machine has one
+    /// CPU, where they delay the running process.
     #[cold]
     #[inline(never)]
     pub(super) fn run_events(&mut self) {
@@ -70,13 +70,14 @@ impl Machine {
         }
         let folio = &self.lru.folios[pfn];
         if folio.has(Flag::Dirty) && folio.folio_type() == FolioType::File {
-            // Written to meanwhile: the flusher may have passed over it since.
+            // It was dirtied again meanwhile, and the flusher may have skipped it since.
             self.sys.dirty_queue.push_back(pfn);
         }
         self.lru.writeback_end(pfn, self.sys.cpu);
     }
 
-    /// Runs `work` at `at_ns` in the background and accounts for its time. Returns its end.
+    /// Runs `work` in the background at `at_ns` and accounts for its CPU time. Returns when it
+    /// ends.
     fn in_background<T>(&mut self, at_ns: u64, work: impl FnOnce(&mut Machine) -> T) -> (T, u64) {
         let (result, end_ns, busy_ns) = self.apart(at_ns, work);
         self.background_ns += busy_ns;
@@ -84,7 +85,7 @@ impl Machine {
     }
 
     /// Runs `work` at `at_ns` beside the running process, which it delays if there is one CPU.
-    /// Returns its end and the CPU time it took.
+    /// Returns when it ends and the CPU time it took.
     pub(super) fn apart<T>(
         &mut self,
         at_ns: u64,
@@ -103,7 +104,7 @@ impl Machine {
         (result, end_ns, busy_ns)
     }
 
-    /// An allocation fell below the low watermark.
+    /// Wakes kswapd after an allocation fell below the low watermark.
     pub(super) fn wake_kswapd(&mut self, node: NodeId, highest_zone: usize) {
         let kswapd = &mut self.kswapd[node.index()];
         if kswapd.wake(&self.lru, &self.sys, 0, highest_zone) {
@@ -113,7 +114,7 @@ impl Machine {
         }
     }
 
-    /// The next step of a kswapd is at `at_ns`, whatever was planned before.
+    /// Schedules the next step of a kswapd at `at_ns`, replacing any step planned before.
     fn schedule_kswapd(&mut self, node: NodeId, at_ns: u64) {
         self.kswapd_due_ns[node.index()] = at_ns;
         self.sys.events.push(at_ns, Event::Kswapd(node));
@@ -158,7 +159,8 @@ impl Machine {
             return;
         }
         let hurry = self.sys.flush_everything || self.over_background();
-        // The device takes no more than it can write: the next batch goes when this one is done.
+        // The device accepts no more than it can write: the next batch starts when this one is
+        // done.
         let next_ns = if hurry {
             last_done_ns.max(end_ns + 1)
         } else {
@@ -168,7 +170,7 @@ impl Machine {
         self.sys.events.push(next_ns, Event::Flusher);
     }
 
-    /// Has everything dirty written at once. True when nothing is left to write.
+    /// Starts writing everything dirty. Returns true when nothing is left to write.
     pub fn sync(&mut self) -> bool {
         if self.sys.now_ns >= self.sys.events.next_ns() {
             self.run_events();
@@ -183,14 +185,14 @@ impl Machine {
         false
     }
 
-    /// Starts writing one page if it still is a dirty page of a file; returns when it will be done.
+    /// Starts writing a page if it is still a dirty file page; returns when it will be done, or 0.
     fn write_back(&mut self, pfn: Pfn) -> u64 {
         let folio = &self.lru.folios[pfn];
         let file_page = matches!(self.sys.frames.owner(pfn), Owner::File { .. });
         if !file_page || !folio.has(Flag::Dirty) || folio.has(Flag::Writeback) {
             return 0;
         }
-        // Mappings are protected again, so that the next write is seen (`page_mkclean`).
+        // Write-protects the mappings again, so that the next write is noticed (`page_mkclean`).
         let mut index = 0;
         while let Some(mapping) = self.sys.frames.mapping(pfn, index) {
             if let Some(leaf) = self.sys.tables.leaf_mut(mapping.mm, mapping.vpn) {
@@ -220,8 +222,9 @@ impl Machine {
         self.sys.frames.total_free() + file
     }
 
-    /// Dirty pages over a ratio of what could be dirty, of the machine or of the nearest cgroup with
-    /// a limit, whichever is more over: with `memory.max`, file pages and what is left below it.
+    /// Dirty pages above a percentage of dirtyable memory, in the machine or in the cgroup or any
+    /// ancestor with a limit, whichever has the largest excess. In a cgroup with `memory.max`, its
+    /// file pages and the room below the limit are dirtyable.
     fn dirty_excess(&self, process: ProcessId, machine_percent: u64, percent: u64) -> u64 {
         let limit = self.dirtyable_pages() * machine_percent / 100;
         let of_machine = self.sys.dirty_file_pages.saturating_sub(limit);
@@ -242,9 +245,9 @@ impl Machine {
         of_cgroups.max().unwrap_or(0).max(of_machine)
     }
 
-    /// A writer over the background ratio wakes the flusher, in a cgroup one over the mean of both
-    /// ratios, to which it runs freely; over the ratio it waits until half of the excess is written
-    /// (`balance_dirty_pages`, cgroup writeback included).
+    /// Throttles writers (`balance_dirty_pages`, cgroup writeback included). A writer above the
+    /// background ratio wakes the flusher; in a cgroup it runs freely up to the mean of both
+    /// ratios. Above the dirty ratio it waits until half of the excess is written.
     pub(super) fn balance_dirty_pages(&mut self, process: ProcessId) {
         let (background, ratio) = (self.config.dirty_background_ratio, self.config.dirty_ratio);
         let freerun = (background + ratio) / 2;

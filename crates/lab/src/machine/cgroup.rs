@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making, changing and removing memory cgroups.
+//! Creating, changing and removing memory cgroups.
 
 use agewise_kernel::ids::{MemcgId, NodeId};
 use agewise_kernel::reclaim::memcg_limit::{CgroupRequest, try_to_free_mem_cgroup_pages};
@@ -20,7 +20,7 @@ pub enum CgroupError {
     NotRemovable(String),
 }
 
-/// What a step of changing a limit came to.
+/// Outcome of one step of changing a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resize {
     /// The limit is set.
@@ -47,8 +47,9 @@ impl Machine {
         id
     }
 
-    /// Changes the limits of a cgroup. What is over `memory.max` is reclaimed at once, as far as it
-    /// can be, and tasks are killed if it cannot; what is over `memory.high` is reclaimed once.
+    /// Changes the limits of a cgroup. Usage above `memory.max` is reclaimed at once as far as
+    /// possible, and tasks are killed if that is not enough; usage above `memory.high` is reclaimed
+    /// once.
     pub fn set_limits(&mut self, memcg: MemcgId, limits: Limits) {
         self.sys.memcgs[memcg].limits = limits;
         let mut fruitless = 0;
@@ -79,9 +80,9 @@ impl Machine {
         }
     }
 
-    /// A step of writing `memory.limit_in_bytes` (cgroup v1, `mem_cgroup_resize_max`): the limit is
-    /// set if usage fits; otherwise a little is reclaimed, and the next step is to be taken after
-    /// the time that took. The cgroup runs on meanwhile, and no task is killed.
+    /// One step of writing `memory.limit_in_bytes` (cgroup v1, `mem_cgroup_resize_max`). It sets
+    /// the limit if usage fits; otherwise it reclaims a little, and the next step is due after the
+    /// time that took. The cgroup runs on meanwhile, and no task is killed.
     pub fn resize_step(&mut self, memcg: MemcgId, max_pages: u64) -> Resize {
         if self.sys.memcgs[memcg].usage_pages > max_pages {
             self.sys.memcgs.drain_stocks(memcg);
@@ -109,11 +110,11 @@ impl Machine {
         self.lru.memcgs[memcg.index()].swappiness = swappiness.min(200);
     }
 
-    /// Removes a cgroup without tasks and children. Its pages stay charged to its ancestors; in 7.2
-    /// they move to the parent's lists at once.
+    /// Removes a cgroup that has no tasks or children. Its pages stay charged to its ancestors; in
+    /// 7.2 they move to the parent's lists at once.
     ///
     /// # Errors
-    /// [`CgroupError`] when it is in use, the root, or gone.
+    /// [`CgroupError`] if it is in use, is the root or is gone.
     pub fn remove_memcg(&mut self, memcg: MemcgId) -> Result<(), CgroupError> {
         let group = &self.sys.memcgs[memcg];
         let path = group.path.clone();
@@ -133,8 +134,8 @@ impl Machine {
         Ok(())
     }
 
-    /// The pages of a removed cgroup are its parent's now. Usage is counted along the tree and needs
-    /// no move beyond the cgroup itself.
+    /// Moves the page counts of a removed cgroup to its parent. Usage is counted along the tree and
+    /// needs no move beyond the cgroup itself.
     fn move_counts(&mut self, memcg: MemcgId) {
         let parent = self.sys.memcgs.parent(memcg);
         let pages = std::mem::take(&mut self.sys.memcgs[memcg].resident_pages);

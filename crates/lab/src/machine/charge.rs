@@ -11,9 +11,9 @@ use super::{Machine, ProcessId};
 /// A failed charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChargeError {
-    /// The limit is in the way and the caller does not insist (readahead).
+    /// The limit was reached, and the caller gives up (readahead).
     OverLimit,
-    /// The process that charges was killed.
+    /// The charging process was killed.
     Killed,
 }
 
@@ -24,8 +24,8 @@ pub(super) enum Effort {
     Normal,
     /// One round of reclaim (`__GFP_NORETRY`).
     NoRetry,
-    /// Not at all: a 2 MiB page of memory without advice to the kernel, because the default of
-    /// `defrag` is `madvise` (no `__GFP_DIRECT_RECLAIM`).
+    /// Not at all: a 2 MiB page without `madvise`, since `madvise` is the default of `defrag` (no
+    /// `__GFP_DIRECT_RECLAIM`).
     NoReclaim,
 }
 
@@ -58,7 +58,8 @@ impl Machine {
             }
             self.sys.memcgs[over].events.max += 1;
             let reclaimed = self.reclaim_at_limit(process, over, pages);
-            // What reclaim started or slept for (writeback, the flusher) may have made room since.
+            // Work that reclaim started or waited for (writeback, the flusher) may have made room
+            // since.
             if self.sys.now_ns >= self.sys.events.next_ns() {
                 self.run_events();
             }
@@ -92,7 +93,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Has the OOM killer make room in a cgroup. Whether it found a victim.
+    /// Lets the OOM killer make room in a cgroup. Returns whether it found a victim.
     pub(super) fn memcg_oom(&mut self, memcg: MemcgId) -> bool {
         self.sys.memcgs[memcg].events.oom += 1;
         let killed = self.sys.oom_kill(memcg);
@@ -100,7 +101,7 @@ impl Machine {
         killed
     }
 
-    /// `memory.high`: the excess is reclaimed, and tasks that stay over it are slowed down
+    /// Applies `memory.high`: reclaims the excess and slows down tasks that stay above it
     /// (`mem_cgroup_handle_over_high`).
     fn handle_over_high(&mut self, process: ProcessId, memcg: MemcgId, pages: u64) {
         let over: Vec<MemcgId> = self
@@ -139,7 +140,7 @@ impl Machine {
         penalty_ns.min(2 * SECOND_NS) as u64
     }
 
-    /// Charges kernel objects of `bytes` in all.
+    /// Charges kernel objects of `bytes` bytes in total.
     pub(super) fn charge_objects(
         &mut self,
         process: ProcessId,
@@ -154,24 +155,24 @@ impl Machine {
         Ok(())
     }
 
-    /// Kernel memory that a process brings with it when it moves into a cgroup.
+    /// Charges the kernel memory that a process brings along when it moves into a cgroup.
     ///
-    /// The reference kernels charge 4848 bytes of objects (7.2: 4800) and hold 3 pages for them.
+    /// The reference kernels charge 4848 bytes of objects (7.2: 4800) and keep 3 pages for them.
     pub fn charge_process_objects(&mut self, process: ProcessId) {
         const OBJECT_BYTES: u64 = 4848;
         let memcg = self.memcg_of_mm(process.mm());
         let charged = self.charge_objects(process, memcg, OBJECT_BYTES);
         debug_assert!(charged.is_ok(), "a new process finds its limit used up");
-        // One page more is held by the object stock of the CPU that made them.
+        // The object stock of the CPU that made them holds one more page.
         self.sys.memcgs.charge(memcg, 1);
     }
 
-    /// Charges pages of kernel memory that stay as long as the cgroup.
+    /// Charges pages of kernel memory that live as long as the cgroup.
     pub fn charge_kernel_pages(&mut self, memcg: MemcgId, pages: u64) {
         self.sys.memcgs.charge(memcg, pages);
     }
 
-    /// Makes the page tables above a leaf, charged one page each. False when the process was killed
+    /// Makes the page tables above a leaf, charged one page each. False if the process was killed
     /// meanwhile.
     pub(super) fn make_tables(&mut self, process: ProcessId, vpn: u64) -> bool {
         let mm = process.mm();
@@ -185,7 +186,7 @@ impl Machine {
         true
     }
 
-    /// Makes those above the last level. False when the process was killed meanwhile.
+    /// Makes the page tables above the last level. False if the process was killed meanwhile.
     pub(super) fn make_upper_tables(&mut self, process: ProcessId, vpn: u64) -> bool {
         let mm = process.mm();
         let missing = self.sys.tables.missing(mm, vpn).upper;
@@ -198,7 +199,7 @@ impl Machine {
         true
     }
 
-    /// Charges page tables. False when the process was killed meanwhile.
+    /// Charges page tables. False if the process was killed meanwhile.
     pub(super) fn charge_tables(&mut self, process: ProcessId, pages: u64) -> bool {
         let mm = process.mm();
         let memcg = self.memcg_of_mm(mm);
@@ -212,7 +213,7 @@ impl Machine {
         true
     }
 
-    /// Gives page tables of an address space back.
+    /// Uncharges page tables of an address space.
     pub(super) fn uncharge_tables(&mut self, mm: MmId, pages: u64) {
         let memcg = self.memcg_of_mm(mm);
         self.sys.spaces[mm].table_pages -= pages;

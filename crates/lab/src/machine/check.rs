@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What always holds between operations: for tests, and for doubt.
+//! Invariants that hold between operations, for tests and debugging.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::page_cache::Entry;
 use super::page_tables::swap_slot;
 
 impl Machine {
-    /// Checks that frames, mappings, swap slots, page cache, charges and lists agree with each other.
+    /// Checks that frames, mappings, swap slots, page cache, charges and lists agree.
     ///
     /// # Errors
     /// The first disagreement, in words.
@@ -26,8 +26,8 @@ impl Machine {
         self.check_lists()
     }
 
-    /// Every present leaf is known to the reverse map, and the other way round. Returns how many
-    /// leaves name each slot.
+    /// Checks that leaves and the reverse map agree. Returns how many leaves refer to each swap
+    /// slot.
     fn check_mappings(&self) -> Result<BTreeMap<u32, u32>, String> {
         let mut swapped = BTreeMap::new();
         let mut mapped: BTreeMap<u32, usize> = BTreeMap::new();
@@ -115,7 +115,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Pages in memory are charged to the cgroup of their lruvec, and nothing else is.
+    /// Pages in memory, and nothing else, are charged to the cgroup of their lruvec.
     fn check_charges(&self) -> Result<(), String> {
         let mut resident = vec![[0u64; 2]; self.sys.memcgs.len()];
         let mut in_use = 0;
@@ -154,7 +154,7 @@ impl Machine {
         Ok(())
     }
 
-    /// The lists of the zones add up to those of the lruvecs, and no batch is more than its zone.
+    /// The zones' lists add up to the lruvecs' lists, and no batch is larger than its zone.
     fn check_zones(&self) -> Result<(), String> {
         let zones = self.zones();
         for list in List::ALL {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a simulated machine is made of.
+//! Configuration of a simulated machine: policy, zones, devices, kernel parameters.
 
 use super::kernel::{KERNELS, Kernel};
 use agewise_kernel::lru::Mode;
@@ -12,21 +12,21 @@ use super::cost::CostModel;
 use super::device::{DeviceKind, DeviceModel};
 use super::profile_file::{self, ProfileError};
 
-/// Which LRU decides, as a kernel version does it.
+/// The LRU in use, and the kernel version it behaves like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Multi-gen; else classic.
+    /// Multi-gen LRU if true, classic otherwise.
     pub multi_gen: bool,
     /// The kernel version.
     pub kernel: &'static Kernel,
-    /// Refaults are judged by the refault-distance rework (`+rd`).
+    /// The variant of the refault-distance rework that judges refaults (`+rd`).
     pub refault_distance: Option<Rule>,
-    /// What a set of lists covers, and how zones share allocations.
+    /// Scope of the LRU lists, and how zones share allocations.
     pub arrangement: Arrangement,
 }
 
-/// What a set of lists covers, and which zone an allocation gets its page from. For the classic LRU
-/// only: generations are per node.
+/// Scope of the LRU lists, and which zone serves an allocation. For the classic LRU only:
+/// generations are per node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Arrangement {
     /// Lists per node; the highest zone first (Linux 4.8 and later).
@@ -42,7 +42,7 @@ pub enum Arrangement {
 }
 
 impl Arrangement {
-    /// Each with the suffix that selects it.
+    /// All arrangements with the suffix that selects each.
     const SUFFIXES: [(&str, Arrangement); 4] = [
         ("node", Arrangement::Node),
         ("zone", Arrangement::Zone),
@@ -50,7 +50,7 @@ impl Arrangement {
         ("node+fair", Arrangement::NodeFair),
     ];
 
-    /// What a set of lists covers.
+    /// The scope of the LRU lists.
     pub fn list_scope(self) -> ListScope {
         match self {
             Arrangement::Node | Arrangement::NodeFair => ListScope::Node,
@@ -58,13 +58,13 @@ impl Arrangement {
         }
     }
 
-    /// Whether zones take turns.
+    /// Whether zones take turns to serve allocations.
     pub fn is_fair(self) -> bool {
         matches!(self, Arrangement::ZoneFair | Arrangement::NodeFair)
     }
 }
 
-/// The refault-distance rule and what it is without one of its parts, by suffix.
+/// The refault-distance rule, whole and without one of its parts, by suffix.
 const RULES: [(&str, Rule); 4] = [
     ("rd", Rule::DOCUMENT),
     (
@@ -90,20 +90,20 @@ const RULES: [(&str, Rule); 4] = [
     ),
 ];
 
-/// A policy that is not available.
+/// A policy that cannot be used.
 #[derive(Debug, Error)]
 pub enum PolicyError {
-    /// The name is none.
+    /// No policy has this name.
     #[error(
         "unknown policy `{0}`: classic or mglru, with refault distance classic+rd or mglru+rd \
          (without one of its parts +rd-holes, +rd-active, +rd-eviction), with lists per zone \
          classic+zone or classic+zone+fair, and :VERSION of the kernel, or mglru:FILE.toml"
     )]
     Unknown(String),
-    /// A profile for the wrong LRU.
+    /// A profile was given for the classic LRU.
     #[error("`{0}`: profiles are of the multi-gen LRU, mglru:FILE.toml")]
     NotMultiGen(String),
-    /// The profile is wrong.
+    /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }
@@ -135,11 +135,11 @@ impl Policy {
         names
     }
 
-    /// The policy of a name: `classic`, `classic:6.12`, `mglru`, `mglru:7.2`, `classic+rd`,
+    /// Parses the name of a policy: `classic`, `classic:6.12`, `mglru`, `mglru:7.2`, `classic+rd`,
     /// `mglru+rd:6.12` and so on, or `mglru:FILE.toml` ([`profile_file`]).
     ///
     /// # Errors
-    /// When there is none of that name, or the file is wrong.
+    /// Fails if there is no such policy or the file is invalid.
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
         let unknown = || PolicyError::Unknown(text.to_owned());
         let (family, version) = text
@@ -183,7 +183,7 @@ impl Policy {
         })
     }
 
-    /// Its name.
+    /// Name of the policy, as [`Policy::parse`] reads it.
     pub fn name(&self) -> String {
         let rule = RULES
             .iter()
@@ -203,7 +203,7 @@ impl Policy {
         }
     }
 
-    /// The mode of the engine.
+    /// The engine's LRU mode.
     pub fn mode(&self) -> Mode {
         if self.multi_gen {
             Mode::MultiGen
@@ -218,16 +218,16 @@ impl Policy {
 pub struct SwapConfig {
     /// The device.
     pub device: DeviceModel,
-    /// Its size in pages.
+    /// Size in pages.
     pub pages: u32,
-    /// How much pages shrink, where the device is compressed memory.
+    /// Compression ratio, if the device is compressed memory.
     pub compression: Option<f64>,
-    /// It is on the disk of files, whose request time it shares, and not on `device`.
+    /// Whether swap lies on the disk of the files and shares its time; `device` is then unused.
     pub on_file_disk: bool,
 }
 
 impl SwapConfig {
-    /// A device of a kind with room for `pages`; zram data shrinks to a third.
+    /// A swap area of `pages` pages on a device of this kind; zram compresses data to a third.
     pub fn new(kind: DeviceKind, pages: u32) -> SwapConfig {
         SwapConfig {
             device: kind.model(),
@@ -238,62 +238,62 @@ impl SwapConfig {
     }
 }
 
-/// A simulated machine.
+/// Configuration of a simulated machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
     /// Page frames of the whole machine.
     pub pages: u32,
     /// NUMA nodes; the frames are shared out evenly.
     pub nodes: u32,
-    /// Managed pages of DMA, DMA32, NORMAL and MOVABLE of a machine with one node, at most
-    /// `pages` in all; unless given, as [`MachineConfig::zone_pages`] says.
+    /// Managed pages of DMA, DMA32, NORMAL and MOVABLE, for a machine with one node; at most
+    /// `pages` in all. If None, [`MachineConfig::zone_pages`] chooses them.
     pub zones: Option<[u32; 4]>,
-    /// Dirty pages that classic meets stay on the inactive list (Linux up to 4.10).
+    /// Whether dirty pages found by classic reclaim stay on the inactive list (Linux up to 4.10).
     pub dirty_stays_inactive: bool,
-    /// Direct reclaim sleeps where it makes no progress (Linux from 5.16 on).
+    /// Whether direct reclaim sleeps when it makes no progress (Linux 5.16 and later).
     pub progress_waits: bool,
-    /// What bytes are multiplied by before sizes are judged (inactive ratio), for machines at a
-    /// fraction of their size; 1 for none.
+    /// Factor applied to sizes in bytes before they are judged (inactive ratio), for machines at a
+    /// fraction of their real size; 1 for full size.
     pub size_scale: u64,
     /// CPUs.
     pub cpus: usize,
-    /// Swap, if there is any.
+    /// Swap, if any.
     pub swap: Option<SwapConfig>,
-    /// Where files lie.
+    /// Device of the files.
     pub file_device: DeviceModel,
-    /// Which LRU decides.
+    /// The LRU in use.
     pub policy: Policy,
     /// Seed of the policies' random choices.
     pub seed: u64,
-    /// Prices of CPU work.
+    /// Costs of CPU work.
     pub cost: CostModel,
-    /// Period of the flush of memcg statistics (2 s in the kernel); 0: they are always exact.
+    /// Period of the memcg statistics flush (2 s in the kernel); 0 keeps them always exact.
     pub stat_flush_ns: u64,
     /// Time of the first flush.
     pub stat_flush_phase_ns: u64,
     /// `vm.swappiness`, 0..=200.
     pub swappiness: u32,
-    /// `vm.min_free_kbytes`; 0: the kernel's own rule.
+    /// `vm.min_free_kbytes`; 0 for the kernel's own rule.
     pub min_free_kbytes: u64,
     /// `vm.watermark_scale_factor`.
     pub watermark_scale_factor: u64,
-    /// `vm.dirty_ratio`, percent of memory: writers are throttled.
+    /// `vm.dirty_ratio`: percentage of memory above which writers are throttled.
     pub dirty_ratio: u64,
-    /// `vm.dirty_background_ratio`, percent of memory: the flusher starts.
+    /// `vm.dirty_background_ratio`: percentage of memory above which the flusher starts.
     pub dirty_background_ratio: u64,
     /// Largest read-ahead window in pages; 0 switches it off.
     pub readahead_pages: u32,
-    /// Chance that the running process is scheduled between two agings of one reclaim call.
+    /// Probability that the running process is scheduled between two agings of one reclaim call.
     pub reschedule_chance: f64,
-    /// `lru_gen/enabled`: 2 walks, 4 accessed bits of tables. The policy says whether 1 is on.
+    /// `lru_gen/enabled`: 2 walks, 4 accessed bits of non-leaf entries. `policy` decides about 1.
     pub lru_gen_bits: u32,
-    /// What the multi-gen LRU is to do without.
+    /// Parts removed from the multi-gen LRU.
     pub ablation: Ablation,
     /// `min_ttl_ms` of the multi-gen LRU.
     pub min_ttl_ms: u32,
-    /// Share of accesses since the last scan that an agent under a budget does not see: bits are
-    /// cleared without a TLB flush, and a translation that stays cached does not set them again
-    /// (measured: 0 to 0.2 %).
+    /// Share of accesses since the last scan that an agent with a budget misses: it clears bits
+    /// without a TLB flush, and a translation that stays cached does not set them again (measured:
+    /// 0 to 0.2 %).
     pub agent_missed: f64,
 }
 
@@ -330,7 +330,8 @@ impl MachineConfig {
     }
 
     /// Frames by node and zone: 16 MiB of DMA and DMA32 up to 4 GiB on node 0, the rest normal. A
-    /// machine below 256 MiB has one zone, so that small experiments do not measure its corners.
+    /// machine below 256 MiB has one zone, so that small experiments do not measure corner cases of
+    /// zones.
     pub fn zone_pages(&self) -> Vec<[u32; 4]> {
         if let Some(zones) = self.zones {
             return vec![zones];
@@ -355,7 +356,7 @@ impl MachineConfig {
             .collect()
     }
 
-    /// Whether the zones given can be those of this machine.
+    /// Checks that the given zones fit this machine.
     ///
     /// # Errors
     /// [`ZoneError`] says what is wrong with them.
@@ -381,16 +382,16 @@ impl MachineConfig {
     }
 }
 
-/// Zones that no machine has.
+/// Zones that no machine can have.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ZoneError {
-    /// All of size 0.
+    /// All zones are empty.
     #[error("every zone is empty: give at least one of dma, dma32 and normal a size")]
     Empty,
-    /// The kernel has no memory for itself.
+    /// All memory is movable; the kernel has none for itself.
     #[error("all memory is movable: the kernel needs some of dma, dma32 or normal for itself")]
     OnlyMovable,
-    /// Larger than the machine.
+    /// The zones are larger than the machine.
     #[error("zones of {zones} pages do not fit into a machine of {machine}: set machine_memory")]
     TooLarge {
         /// Pages of the zones.
@@ -398,7 +399,7 @@ pub enum ZoneError {
         /// Pages of the machine.
         machine: u32,
     },
-    /// More than one node.
+    /// The machine has more than one node.
     #[error("zones can be given for a machine with one node only")]
     Nodes,
 }

@@ -28,7 +28,7 @@ use agewise_kernel::work::Work;
 
 use super::alloc_work::AllocWork;
 
-/// Prices in ns.
+/// Costs of operations, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostModel {
     /// An access that finds its page mapped.
@@ -47,9 +47,9 @@ pub struct CostModel {
     pub list_move_ns: u64,
     /// An unmapping.
     pub unmap_ns: u64,
-    /// A TLB flush on the own CPU.
+    /// A TLB flush on the local CPU.
     pub tlb_flush_ns: u64,
-    /// The same for each other CPU.
+    /// A TLB flush on each other CPU.
     pub tlb_remote_ns: u64,
     /// Taking the LRU lock uncontended.
     pub lru_lock_ns: u64,
@@ -57,9 +57,9 @@ pub struct CostModel {
     pub refault_flush_ns: u64,
     /// Creating or ending a process.
     pub process_ns: u64,
-    /// The watermark of a zone compared, or its flag tested.
+    /// Comparing the watermark of a zone, or testing its flag.
     pub zone_check_ns: u64,
-    /// A zone's allocation batch written and compared.
+    /// Writing and comparing a zone's allocation batch.
     pub batch_update_ns: u64,
     /// Resetting a zone's allocation batch.
     pub batch_reset_ns: u64,
@@ -95,7 +95,7 @@ impl Default for CostModel {
 }
 
 impl CostModel {
-    /// Nothing costs anything: for replays at a measured speed.
+    /// No operation costs anything: for replays at a measured speed.
     pub const FREE: CostModel = CostModel {
         hit_ns: 0,
         fault_ns: 0,
@@ -132,20 +132,20 @@ impl CostModel {
         .sum()
     }
 
-    /// CPU time of selecting a zone beyond a look at the first one.
+    /// CPU time of choosing a zone, beyond a look at the first one.
     pub fn price_zone_choice(&self, work: &AllocWork) -> u64 {
         (work.further_zone_checks + work.depleted_skips) * self.zone_check_ns
             + work.batch_updates * self.batch_update_ns
             + work.batch_resets * self.batch_reset_ns
     }
 
-    /// The part of it spent under the LRU lock: no other task can work on the lists meanwhile.
+    /// The part spent under the LRU lock, while no other task can work on the lists.
     pub fn price_locked(&self, work: &Work) -> u64 {
         work.list_moves * self.list_move_ns + work.lru_locks * self.lru_lock_ns
     }
 }
 
-/// What was done between two readings of the counters.
+/// Work done between two readings of the counters.
 pub fn difference(after: &Work, before: &Work) -> Work {
     Work {
         pte_checks: after.pte_checks - before.pte_checks,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the machine counts.
+//! Event counters of the whole machine.
 
-/// Counters of the machine that no lruvec keeps.
+/// Counters of the machine that belong to no lruvec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Faults of any kind.
     pub pgfault: u64,
-    /// Faults that had to read.
+    /// Faults that read from a device.
     pub pgmajfault: u64,
     /// Pages read from swap.
     pub pswpin: u64,
@@ -16,7 +16,7 @@ pub struct Counters {
     pub pgpgin: u64,
     /// Pages written to files.
     pub pgpgout: u64,
-    /// Allocations that reclaimed themselves.
+    /// Allocations that entered direct reclaim.
     pub allocstall: u64,
     /// Tasks killed for lack of memory.
     pub oom_kill: u64,
@@ -24,12 +24,12 @@ pub struct Counters {
     pub workingset_nodereclaim: u64,
     /// Time reclaimers slept, in ns.
     pub throttled_ns: u64,
-    /// Pages reclaim wrote itself, anon and file (`nr_vmscan_write`).
+    /// Pages written by reclaim itself, anon and file (`nr_vmscan_write`).
     pub vmscan_write: [u64; 2],
-    /// Times the shrinkers of a cgroup were called.
+    /// Calls of the shrinkers of a cgroup.
     pub slab_calls: u64,
-    /// Tree nodes they looked at (`slabs_scanned`).
+    /// Tree nodes the shrinkers looked at (`slabs_scanned`).
     pub slabs_scanned: u64,
-    /// Tree nodes that could not be made: the page was read without being kept.
+    /// Read-ahead windows cut short because a page could not be charged.
     pub readahead_refused: u64,
 }

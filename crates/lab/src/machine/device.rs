@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Swap and file devices as cost models: a service time, a number of channels that serve at the
-//! same time, and a queue in front of them.
+//! Swap and file devices as cost models: a service time, a number of channels that serve requests
+//! in parallel, and a queue in front of them.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +11,7 @@ use thiserror::Error;
 /// A kind of device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DeviceKind {
-    /// Compressed memory; serves on the CPU that asks.
+    /// Compressed memory; served by the CPU that asks.
     Zram,
     /// Persistent memory (a DAX-less block device on it).
     Pmem,
@@ -23,7 +23,7 @@ pub enum DeviceKind {
     Hdd,
 }
 
-/// The name is not a device.
+/// An unknown device name.
 #[derive(Debug, Error, PartialEq, Eq)]
 #[error("unknown device `{0}`")]
 pub struct UnknownDevice(pub String);
@@ -38,7 +38,7 @@ impl DeviceKind {
         DeviceKind::Hdd,
     ];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             DeviceKind::Zram => "zram",
@@ -49,7 +49,7 @@ impl DeviceKind {
         }
     }
 
-    /// What it is, in one line.
+    /// Description in one line.
     pub fn description(self) -> &'static str {
         match self {
             DeviceKind::Zram => {
@@ -62,7 +62,7 @@ impl DeviceKind {
         }
     }
 
-    /// Its cost model.
+    /// The cost model of this kind.
     ///
     /// Sources: the latencies per 4 KiB are the defaults of the project's emulation rules (DRAM
     /// 0.3 us, pmem 2.5 us, zram 6 us, NVMe 80 us, SATA SSD 150 us, HDD 8 ms random and 30 us
@@ -118,25 +118,25 @@ pub struct DeviceModel {
     pub write_ns: u64,
     /// A page right after the one before, in ns.
     pub sequential_ns: u64,
-    /// What a page takes of the bandwidth that all channels share, in ns; 0: nothing.
+    /// Time a page occupies the bandwidth that all channels share, in ns; 0 for none.
     pub transfer_ns: u64,
-    /// Requests served at the same time.
+    /// Requests served in parallel.
     pub channels: usize,
     /// Requests that can wait or be served; a task that submits one more sleeps.
     pub queue_depth: usize,
-    /// Served by the asking CPU before the call returns (`SWP_SYNCHRONOUS_IO`).
+    /// Whether the calling CPU does the work before the call returns (`SWP_SYNCHRONOUS_IO`).
     pub synchronous: bool,
 }
 
-/// A device in use: when each channel is free, and what it did.
+/// A device in use: when each channel is free, and its statistics.
 #[derive(Clone, Debug)]
 pub struct Device {
     /// The cost model.
     pub model: DeviceModel,
     free_at_ns: Vec<u64>,
-    /// When the bandwidth is free for another page.
+    /// When the shared bandwidth is free for another page.
     bus_free_ns: u64,
-    /// When the requests under way are done.
+    /// When the requests in progress are done.
     under_way: BinaryHeap<Reverse<u64>>,
     next_sequential: u64,
     /// Pages read.
@@ -147,12 +147,12 @@ pub struct Device {
     pub queued_ns: u64,
 }
 
-/// What a request asks for.
+/// Direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// Into memory.
+    /// From the device into memory.
     Read,
-    /// Out of memory.
+    /// From memory to the device.
     Write,
 }
 
@@ -188,7 +188,7 @@ impl Device {
             .map_or(now_ns, |Reverse(done_ns)| *done_ns)
     }
 
-    /// Serves page `place` of the device, asked for at `now_ns`; returns when it is done.
+    /// Serves a request made at `now_ns` for page `place` of the device; returns when it is done.
     pub fn submit(&mut self, now_ns: u64, direction: Direction, place: u64) -> u64 {
         let service_ns = if place == self.next_sequential {
             self.model.sequential_ns
@@ -210,7 +210,7 @@ impl Device {
         if self.model.synchronous {
             return now_ns + service_ns;
         }
-        // The channel that is free first; the first of equals, so that runs repeat.
+        // The channel that is free first; the first of equals, so that runs are reproducible.
         let Some(free_at_ns) = self.free_at_ns.iter_mut().min_by_key(|at| **at) else {
             return now_ns + service_ns;
         };

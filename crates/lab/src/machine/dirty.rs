@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Dirty pages of files, and what a file system keeps for each page that it writes.
+//! Dirty file pages, and what a file system keeps for each page that it writes.
 
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::MemcgId;
@@ -7,17 +7,18 @@ use agewise_kernel::ids::MemcgId;
 use super::system::System;
 use super::{Machine, ProcessId};
 
-/// A `buffer_head`, with the pointer that names the cgroup it is charged to.
+/// Size of a `buffer_head` and of the pointer to the cgroup it is charged to.
 const BUFFER_HEAD_BYTES: u64 = 104 + 8;
 
 impl Machine {
-    /// A page that ext4 is about to write has a buffer head until it is freed, for which its cgroup
-    /// pays (`create_empty_buffers`). False when the process was killed meanwhile.
+    /// Attaches a buffer head to a page that ext4 is about to write. It stays until the page is
+    /// freed and is charged to the page's cgroup (`create_empty_buffers`). False if the process was
+    /// killed meanwhile.
     pub(super) fn add_buffer_head(&mut self, process: ProcessId, pfn: Pfn) -> bool {
         if self.sys.has_buffer_head(pfn) {
             return true;
         }
-        // Whoever makes it holds the page.
+        // The page is locked while its buffer head is made.
         self.lru.folios[pfn].set(Flag::Locked);
         let memcg = self.sys.memcg_of(&self.lru.folios, pfn);
         let made = self.charge_objects(process, memcg, BUFFER_HEAD_BYTES);
@@ -35,13 +36,13 @@ impl System {
         self.buffer_heads.get(pfn.0 as usize) == Some(&true)
     }
 
-    /// Notes that it has one, which was charged.
+    /// Records that a page has a buffer head, which must have been charged.
     fn set_buffer_head(&mut self, pfn: Pfn) {
         self.buffer_heads.resize(self.frames.len() as usize, false);
         self.buffer_heads[pfn.0 as usize] = true;
     }
 
-    /// It goes with its page.
+    /// Frees the buffer head of a page that is freed.
     pub(super) fn free_buffer_head(&mut self, memcg: MemcgId, pfn: Pfn) {
         if self.has_buffer_head(pfn) {
             self.buffer_heads[pfn.0 as usize] = false;

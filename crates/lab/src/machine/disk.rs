@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which device serves what.
+//! Choice of the device that serves swap or files.
 
 use super::device::Device;
 use super::system::System;

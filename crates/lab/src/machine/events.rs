@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the machine has to do at a later time.
+//! Events that the machine handles at a later time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,7 +7,7 @@ use std::collections::BinaryHeap;
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
 
-/// Something that is due.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
     /// The periodic flush of the memcg statistics (every 2 s).
@@ -18,18 +18,18 @@ pub enum Event {
     Kswapd(NodeId),
     /// The flusher writes its next batch.
     Flusher,
-    /// kdamond wakes.
+    /// kdamond wakes up.
     Kdamond,
-    /// The aging thread of the working-set reports wakes.
+    /// The aging thread of the working-set reports wakes up.
     Aging,
 }
 
-/// Events in order of time; those due at the same time in the order in which they were added.
+/// Events in order of time; events due at the same time in the order they were added.
 #[derive(Clone, Debug)]
 pub struct EventQueue {
     heap: BinaryHeap<Reverse<(u64, u64, Event)>>,
     added: u64,
-    /// When the first one is due: read at every access.
+    /// When the first event is due; read at every access.
     next_ns: u64,
 }
 
@@ -51,13 +51,13 @@ impl EventQueue {
         self.next_ns = self.next_ns.min(at_ns);
     }
 
-    /// When the first event is due; `u64::MAX` when none is.
+    /// When the first event is due; `u64::MAX` if there is none.
     #[inline]
     pub fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// Takes the first event that is due at `now_ns`.
+    /// Removes and returns the first event that is due at `now_ns`.
     pub fn pop_due(&mut self, now_ns: u64) -> Option<(u64, Event)> {
         if self.next_ns() > now_ns {
             return None;

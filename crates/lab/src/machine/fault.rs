@@ -17,7 +17,7 @@ use super::swap::swap_place;
 use super::{Access, Machine, ProcessId};
 
 impl Machine {
-    /// Handles a fault; the access is done when it returns.
+    /// Handles a fault; the access is complete when it returns.
     #[cold]
     #[inline(never)]
     pub(super) fn fault(
@@ -78,7 +78,7 @@ impl Machine {
         }
     }
 
-    /// Takes a frame and charges it; the folio is started and on no list.
+    /// Allocates and charges a frame; its folio is initialized and on no list.
     pub(super) fn new_page(
         &mut self,
         process: ProcessId,
@@ -99,7 +99,7 @@ impl Machine {
         Ok(pfn)
     }
 
-    /// The reclaim node whose lists take the page of a frame.
+    /// The reclaim node whose lists hold the page of a frame.
     fn reclaim_node_of(&self, pfn: Pfn, zone: usize) -> NodeId {
         let node = if self.config.nodes == 1 {
             NodeId(0)
@@ -138,7 +138,7 @@ impl Machine {
         Access::Minor
     }
 
-    /// Queues a new page for the lists, or makes it unevictable in a locked range.
+    /// Adds a new page to the lists, or makes it unevictable in a locked range.
     fn enter_lists(&mut self, pfn: Pfn, vma: &Vma) {
         if vma.locked {
             self.lru.folios[pfn].set(Flag::Mlocked);
@@ -147,8 +147,8 @@ impl Machine {
         self.lru.folio_add(pfn, context);
     }
 
-    /// Maps a whole 2 MiB page if the range, the frames and the limit allow it; none where a small
-    /// page is to do (`do_huge_pmd_anonymous_page`).
+    /// Maps a whole 2 MiB page if the range, the frames and the limit allow it; None if a small
+    /// page must be used instead (`do_huge_pmd_anonymous_page`).
     fn huge_fault(&mut self, process: ProcessId, vpn: u64, range: Range) -> Option<Access> {
         let mm = process.mm();
         let first = vpn / PAGES_PER_PMD * PAGES_PER_PMD;
@@ -165,7 +165,7 @@ impl Machine {
         let (pfn, zone) = self.sys.frames.allocate_huge(node, highest)?;
         let memcg = self.memcg_of_mm(mm);
         let charged = self.charge(process, memcg, PAGES_PER_PMD, Effort::NoReclaim);
-        // Like the kernel, the leaf brings the table that it will be split into.
+        // As in the kernel, the leaf comes with the table it would be split into.
         if charged.is_err() || !self.charge_tables(process, 1) {
             for page in 0..PAGES_PER_PMD as u32 {
                 self.sys.frames.free(Pfn(pfn.0 + page));
@@ -188,7 +188,7 @@ impl Machine {
         Some(Access::Minor)
     }
 
-    /// A page comes back from swap (`do_swap_page`).
+    /// Handles a fault on a swapped-out page (`do_swap_page`).
     fn swap_fault(
         &mut self,
         process: ProcessId,
@@ -226,8 +226,8 @@ impl Machine {
         access
     }
 
-    /// A small page out of a 2 MiB page that is still in the swap cache: copied, since the lab does not
-    /// map parts of a large page.
+    /// Copies a small page out of a 2 MiB page that is still in the swap cache, since the lab does
+    /// not map parts of a large page.
     fn copy_out_of_huge(&mut self, process: ProcessId, vpn: u64, vma: &Vma) -> Access {
         let memcg = self.memcg_of_mm(process.mm());
         let Ok(copy) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
@@ -236,7 +236,7 @@ impl Machine {
         let leaf = self.sys.tables.leaf(process.mm(), vpn);
         self.enter_lists(copy, vma);
         self.map_page(process, vpn, copy, true, false);
-        // Making room may have moved the large page on, but the slot is still named.
+        // Making room may have reclaimed the large page, but the leaf still refers to the slot.
         if let Some(slot) = leaf.and_then(swap_slot) {
             self.sys.spaces[process.mm()].swapped_pages -= 1;
             self.drop_slot_reference(slot);
@@ -244,7 +244,8 @@ impl Machine {
         Access::Minor
     }
 
-    /// The slot goes if only the swap cache still names it; the page must be written again then.
+    /// Frees the slot if only the swap cache still refers to it; the page must then be written
+    /// again.
     fn free_swap_cache(&mut self, pfn: Pfn, slot: u32) {
         if self.sys.swap[slot].references == 0 {
             self.leave_swap_cache(pfn);
@@ -286,7 +287,7 @@ impl Machine {
             .is_some_and(|device| device.model.synchronous)
     }
 
-    /// The cgroup that pays for a page once charged to `memcg`: the nearest that still exists.
+    /// The cgroup charged for a page once charged to `memcg`: the nearest that still exists.
     fn charged_memcg(&self, memcg: MemcgId) -> MemcgId {
         self.sys
             .memcgs
@@ -295,8 +296,8 @@ impl Machine {
             .unwrap_or(MemcgId::ROOT)
     }
 
-    /// Reads a page from its device and waits for it. A page of the working set that had to be read
-    /// again is a stall.
+    /// Reads a page from its device and waits for it. Reading a page of the working set again
+    /// counts as a stall.
     pub(super) fn read_page(&mut self, process: ProcessId, pfn: Pfn, place: u64, swap: bool) {
         let start_ns = self.sys.now_ns;
         let Some(device) = self.sys.disk(swap) else {
@@ -354,13 +355,14 @@ impl Machine {
             }
             self.sys.set_dirty(&mut self.lru.folios, pfn);
         }
-        // A first write to a clean page of a shared mapping faults, so that it is known as dirty.
+        // The first write to a clean page of a shared mapping faults, so that the page is known as
+        // dirty.
         self.map_page(process, vpn, pfn, write, !write);
         access
     }
 
-    /// A write to a leaf that is not writable: the zero page, a page shared after fork, a page of a
-    /// private mapping, a clean page of a shared one.
+    /// Handles a write to a read-only leaf: the zero page, a page shared after fork, a page of a
+    /// private mapping, or a clean page of a shared mapping.
     fn write_fault(&mut self, process: ProcessId, vpn: u64, range: Range) -> Access {
         let mm = process.mm();
         let Some(leaf) = self.sys.tables.leaf(mm, vpn) else {
@@ -389,7 +391,7 @@ impl Machine {
         let Ok(copy) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
             return Access::Killed;
         };
-        // Reclaim may have taken the original while it made room for the copy.
+        // Reclaim may have evicted the original while it made room for the copy.
         let original = self.sys.tables.leaf_mut(mm, vpn).map(std::mem::take);
         match original {
             Some(leaf) if leaf.present() && !leaf.is_special() => {
@@ -452,14 +454,14 @@ mod tests {
         let resident = |machine: &Machine| machine.sys.memcgs[memcg].resident_pages[0];
         assert_eq!(machine.access(process, first + 7, true), Access::Minor);
         assert_eq!((resident(&machine), tables(&machine)), (512, 1));
-        // The second would be one page too many, as would be its table.
+        // The second one would exceed the limit by one page, or by its table.
         assert_eq!(machine.access(process, second, true), Access::Minor);
         assert_eq!((resident(&machine), tables(&machine)), (513, 2));
         assert_eq!(machine.memcg_events(memcg).scanned(), 0);
         let mm = process.mm();
         assert!(machine.sys.tables.huge_leaf(mm, first).is_some());
         assert!(machine.sys.tables.huge_leaf(mm, second).is_none());
-        // A huge page that is given back takes its table with it; another table stays.
+        // Discarding a huge page frees its table too; the other table stays.
         machine.discard(process, first);
         assert_eq!((resident(&machine), tables(&machine)), (0, 1));
         assert_eq!(machine.check(), Ok(()));

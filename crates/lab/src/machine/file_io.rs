@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files: opening, reading and writing through descriptors, read-ahead.
+//! Files: opening, reading and writing through descriptors, and read-ahead.
 
 use agewise_kernel::AddContext;
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
@@ -17,7 +17,7 @@ use super::{Access, Machine, ProcessId};
 pub struct FileId(pub(super) u32);
 
 impl FileId {
-    /// The number, as [`super::address_space::Backing::File`] wants it.
+    /// The number, as used by [`super::address_space::Backing::File`].
     pub fn number(self) -> u32 {
         self.0
     }
@@ -44,8 +44,8 @@ impl Machine {
         FileId(self.sys.files.len() as u32 - 1)
     }
 
-    /// Kernel objects that opening a file for the first time charges: inode, dentry, open file.
-    /// The reference kernels charge 4736 bytes more to a group that opens one on ext4.
+    /// Charges the kernel objects that the first opening of a file creates: inode, dentry, open
+    /// file. The reference kernels charge 4736 bytes more to a group that opens one on ext4.
     pub fn charge_file_objects(&mut self, process: ProcessId) {
         const OBJECT_BYTES: u64 = 4736;
         let memcg = self.memcg_of_mm(process.mm());
@@ -77,8 +77,8 @@ impl Machine {
                     }
                 }
             };
-            // The page that holds the last byte of the previous read is not marked again by the
-            // first page of this one (`filemap_read`).
+            // If a page held the last byte of the previous read, this read does not mark it again
+            // as its first page (`filemap_read`).
             let file = &mut self.sys.files[number as usize];
             let repeated = at == index && file.last_read == Some(at);
             if !repeated {
@@ -96,7 +96,7 @@ impl Machine {
         self.write_pages(process, file, index, pages, false)
     }
 
-    /// Writes a part of a page through a descriptor: a page that is not in memory is read first.
+    /// Writes part of a page through a descriptor: a page that is not in memory is read first.
     pub fn write_part(&mut self, process: ProcessId, file: FileId, index: u32) -> Access {
         self.write_pages(process, file, index, 1, true)
     }
@@ -164,7 +164,7 @@ impl Machine {
         self.lru.folio_add(pfn, context);
     }
 
-    /// Puts a new page into a file's cache; returns it and the shadow that was there. It is on no
+    /// Adds a new page to a file's cache; returns it and the shadow it replaces. The page is on no
     /// list yet.
     fn add_to_cache(
         &mut self,
@@ -177,13 +177,13 @@ impl Machine {
         let pfn = self.new_page(process, memcg, FolioType::File, effort)?;
         let owner = self.sys.files[file as usize].memcg;
         let mut nodes = 0;
-        // Making room for a node may free the node above it, which is then needed, too.
+        // Making room for a node may free the node above it, which is then needed too.
         while self.sys.files[file as usize].cache.nodes_missing(index) > nodes {
             self.charge_objects(process, owner, NODE_BYTES)
                 .inspect_err(|_| self.sys.free_frame(&mut self.lru.folios, pfn))?;
             nodes += 1;
         }
-        // Making room may have dropped the shadow with its node.
+        // Making room may have freed the node that held the shadow.
         let shadow = match self.sys.files[file as usize].cache.get(index) {
             Entry::Shadow(shadow) => Some(shadow),
             Entry::Empty | Entry::Present(_) => None,
@@ -193,8 +193,8 @@ impl Machine {
         Ok((pfn, shadow))
     }
 
-    /// Reads a page into the cache, with read-ahead if the file has it. `in_fault`: on behalf of a
-    /// page fault in a mapping with recency.
+    /// Reads a page into the cache, with read-ahead if the file uses it. `in_fault`: for a page
+    /// fault in a mapping with recency.
     pub(super) fn read_into_cache(
         &mut self,
         process: ProcessId,
@@ -205,7 +205,7 @@ impl Machine {
     ) -> Result<Pfn, ChargeError> {
         let pfn = self.read_one(process, file, index, in_fault, Effort::Normal)?;
         if readahead && self.sys.files[file as usize].readahead {
-            // The reader holds the page it came for while it makes room for more.
+            // The reader keeps the page it came for locked while it makes room for more.
             self.lru.folios[pfn].set(Flag::Locked);
             self.read_ahead(process, file, index, in_fault);
             self.lru.folios[pfn].clear(Flag::Locked);
@@ -230,16 +230,16 @@ impl Machine {
         Ok(pfn)
     }
 
-    /// Reads what belongs into a page of the cache.
+    /// Reads the contents of a cached page from the device.
     fn fill(&mut self, process: ProcessId, file: u32, index: u32, pfn: Pfn) {
         self.sys.counters.pgpgin += 1;
         let place = self.sys.files[file as usize].first_block + u64::from(index);
         self.read_page(process, pfn, place, false);
     }
 
-    /// Reads what follows a miss: a window that starts at 4 pages for a random read and grows to
-    /// the largest one for sequential reads. It ends at the first page that is already present, or
-    /// that the cgroup has no room for.
+    /// Reads the pages that follow a miss: a window of at most 4 pages after a random read, of
+    /// `readahead_pages` after a sequential one. It ends at the first page that is already present
+    /// or that the cgroup has no room for.
     fn read_ahead(&mut self, process: ProcessId, file: u32, index: u32, in_fault: bool) {
         let state = &self.sys.files[file as usize];
         let sequential = index == 0 || state.last_read == index.checked_sub(1);

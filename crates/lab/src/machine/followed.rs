@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page cache as followed by an agent in user space: what is cached, what was accessed, and
+//! The page cache as seen by an agent in user space: what is cached, what was accessed, and
 //! dropping cold pages.
 //!
-//! Sources are figures of `docs/inside/measurements.md`:
+//! The costs are figures of `docs/inside/measurements.md`:
 //!
 //! | operation | ns | source |
 //! |---|---|---|
@@ -29,18 +29,18 @@ const DROP_CALL_NS: u64 = 1_500;
 const DROP_PAGE_NS: u64 = 600;
 
 impl Machine {
-    /// From now on accesses to files are noted, and cost what noting them costs.
+    /// Starts recording accesses to files, at the cost of recording them.
     pub fn follow_files(&mut self) {
         self.follows_files = true;
     }
 
-    /// Time of reads that is not a stall for memory, ns: of pages that were never in memory, or
-    /// left without a shadow.
+    /// Time of reads that are not memory stalls, in ns: of pages that were never in memory, or left
+    /// without a shadow.
     pub fn first_read_ns(&self) -> u64 {
         self.first_read_ns
     }
 
-    /// A read, a fault, or a first write passes a tracepoint.
+    /// Records a read, a fault or a first write, which passes a tracepoint.
     pub(super) fn note_file_access(&mut self, file: u32, pages: Range<u32>) {
         if self.follows_files && !pages.is_empty() {
             self.sys.now_ns += NOTE_NS;
@@ -49,8 +49,8 @@ impl Machine {
         }
     }
 
-    /// Looks at all pages of files that are charged to a cgroup and to those below it, and clears
-    /// what was noted of accesses; by file and number of the first page / 512.
+    /// Looks at all pages of files charged to a cgroup or its descendants, and clears recorded
+    /// accesses if `clears`; by file and by number of the first page / 512.
     pub fn look_at_files(
         &mut self,
         memcg: MemcgId,
@@ -83,8 +83,8 @@ impl Machine {
         tables
     }
 
-    /// Looks at some pages of a file (ascending runs) and changes nothing. A page is accessed if
-    /// any mapping of it is.
+    /// Looks at some pages of a file (ascending runs) without changing anything. A page counts as
+    /// accessed if any of its mappings does.
     pub fn look_at_file_pages(&mut self, file: FileId, runs: &[Range<u64>]) -> Vec<TableSeen> {
         let mut seen: Vec<TableSeen> = Vec::new();
         for index in runs.iter().cloned().flatten() {
@@ -112,9 +112,9 @@ impl Machine {
         seen
     }
 
-    /// Drops pages of these runs that are clean and not accessed: unmapped ones by `posix_fadvise`,
-    /// which leaves no shadow, those that one process maps by paging out. Returns how many were
-    /// tried, and those that left.
+    /// Drops the pages of these runs that are clean and not accessed: unmapped ones by
+    /// `posix_fadvise`, which leaves no shadow, and pages mapped by one process by paging them out.
+    /// Returns how many were tried, and which ones left.
     pub fn drop_file_pages(
         &mut self,
         file: FileId,
@@ -188,7 +188,7 @@ impl Machine {
 }
 
 impl TableSeen {
-    /// Of 512 pages of a file, nothing.
+    /// 512 pages of a file of which nothing has been seen.
     pub fn of_file(file: FileId, index: u64) -> TableSeen {
         TableSeen {
             index,

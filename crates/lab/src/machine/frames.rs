@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page frames: nodes, zones, free lists and watermarks, and for each frame in use its owner and
-//! where it is mapped.
+//! Page frames: nodes, zones, free lists and watermarks, and the owner and mappings of each frame
+//! in use.
 
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::{MmId, NodeId};
@@ -40,7 +40,7 @@ const VPN_BITS: u32 = 40;
 #[derive(Clone, Copy, Debug)]
 struct Frame {
     owner: u64,
-    /// One mapping inline, or an index into the side table when there are more.
+    /// One mapping inline, or an index into the side table if there are more.
     mapping: u64,
 }
 
@@ -61,15 +61,15 @@ pub struct Frames {
     pub(super) nodes: Vec<[Zone; 4]>,
     many: Vec<Vec<Mapping>>,
     free_many: Vec<u32>,
-    /// Zones take turns by size (`NR_ALLOC_BATCH`).
+    /// Whether zones take turns in proportion to their size (`NR_ALLOC_BATCH`).
     pub(super) fair: bool,
-    /// What allocating has taken so far.
+    /// Work of the allocator so far.
     pub work: AllocWork,
 }
 
 impl Frames {
-    /// Lays out `zone_pages[node][zone]` frames, nodes one after another, and sets the watermarks
-    /// (`min_free_kbytes` 0: the kernel's own rule).
+    /// Lays out `zone_pages[node][zone]` frames, nodes one after another, and sets the watermarks;
+    /// `min_free_kbytes` 0 selects the kernel's own rule.
     pub fn new(zone_pages: &[[u32; 4]], min_free_kbytes: u64, scale_factor: u64) -> Frames {
         let mut start = 0;
         let mut nodes = Vec::with_capacity(zone_pages.len());
@@ -140,7 +140,7 @@ impl Frames {
         std::array::from_fn(|zone| self.nodes[node.index()][zone].state())
     }
 
-    /// Lets zones take turns by size, or not.
+    /// Sets whether zones take turns in proportion to their size.
     pub fn set_fair(&mut self, fair: bool) {
         self.fair = fair;
     }
@@ -155,7 +155,7 @@ impl Frames {
         self.nodes.iter().flatten().map(Zone::free).sum()
     }
 
-    /// Gives a frame back.
+    /// Frees a frame.
     pub fn free(&mut self, pfn: Pfn) {
         self.frames[pfn.index()] = Frame {
             owner: OWNER_NONE,
@@ -267,7 +267,7 @@ impl Frames {
         }
     }
 
-    /// Removes a mapping; true when it was the last one.
+    /// Removes a mapping; returns true if it was the last one.
     pub fn remove_mapping(&mut self, pfn: Pfn, mapping: Mapping) -> bool {
         let raw = self.frames[pfn.index()].mapping;
         if raw == UNMAPPED {
@@ -288,7 +288,7 @@ impl Frames {
         false
     }
 
-    /// Bytes the simulator spends on frames.
+    /// Bytes the simulator needs for frames.
     pub fn footprint_bytes(&self) -> usize {
         let returned: usize = self.nodes.iter().flatten().map(Zone::footprint_bytes).sum();
         let many: usize = self.many.iter().map(|list| 24 + list.capacity() * 16).sum();
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn watermarks_follow_the_kernels_rule() {
-        // 1 GiB: isqrt(16 * 1048576 KiB) = 4096 KiB = 1024 pages, a quarter of it between marks.
+        // 1 GiB: isqrt(16 * 1048576 KiB) = 4096 KiB = 1024 pages, a quarter of that between marks.
         let frames = Frames::new(&[[0, 0, 262_144, 0]], 0, 10);
         let zone = frames.zones(NODE)[2];
         assert_eq!(
@@ -329,7 +329,7 @@ mod tests {
     }
 
     proptest! {
-        /// Mappings of two frames against plain vectors.
+        /// Compares the mappings of two frames with plain vectors.
         #[test]
         fn the_reverse_map_keeps_every_mapping(
             steps in prop::collection::vec((any::<bool>(), 0u32..2, 0u32..4, 0u64..5), 0..80)

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kernels that can be simulated: for each, the rules of its parts. Nothing else in the lab asks for
-//! a version; a kernel more is one line here, and a profile more where its rules are new.
+//! Kernels that can be simulated, each with the rules of its parts. Nothing else in the lab depends
+//! on a version; a new kernel is one line here, plus a profile if its rules are new.
 
 use agewise_damon::profile::Profile as DamonProfile;
 use agewise_kernel::classic;
 use agewise_kernel::mglru::ablation::Ablation;
 use agewise_kernel::mglru::profile::{Profile, V6, V6_12, V6_14, V7_2};
 
-/// A kernel, as the profiles of its parts.
+/// A kernel, described by the profiles of its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
-    /// The multi-gen LRU, which gives the kernel its name.
+    /// The multi-gen LRU, which also gives the kernel its name.
     pub mglru: &'static Profile,
     /// The classic LRU.
     pub classic: classic::Settings,
     /// DAMON.
     pub damon: DamonProfile,
-    /// Cgroups for which a CPU keeps charges in stock (`NR_MEMCG_STOCK`).
+    /// Number of cgroups whose charges a CPU can keep in stock (`NR_MEMCG_STOCK`).
     pub stock_slots: usize,
     /// Features of the multi-gen LRU that are switched off.
     pub ablation: Ablation,
-    /// SHA-256 of the file it was read from.
+    /// SHA-256 of the file it was read from, if any.
     pub sha256: Option<&'static str>,
 }
 
-/// Every kernel, the newest first, which is the default.
+/// All kernels, newest first; the first is the default.
 pub static KERNELS: [Kernel; 4] = [
     Kernel {
         mglru: &V7_2,
@@ -47,7 +47,7 @@ pub static KERNELS: [Kernel; 4] = [
     Kernel { mglru: &V6, ..OLD },
 ];
 
-/// What kernels before 7.2 share.
+/// Common to the kernels before 7.2.
 const OLD: Kernel = Kernel {
     mglru: &V6_12,
     classic: classic::Settings::linux_6_12(),
@@ -58,15 +58,15 @@ const OLD: Kernel = Kernel {
 };
 
 impl Kernel {
-    /// The default.
+    /// The newest kernel, the default.
     pub const NEWEST: &'static Kernel = &KERNELS[0];
 
-    /// Its version.
+    /// The version.
     pub fn name(&self) -> &'static str {
         self.mglru.name
     }
 
-    /// The kernel of a version.
+    /// Finds the kernel of a version.
     pub fn by_name(version: &str) -> Option<&'static Kernel> {
         KERNELS.iter().find(|kernel| kernel.name() == version)
     }

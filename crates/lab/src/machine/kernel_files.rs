@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's files as the simulated machine has them: read and written by path, with the
-//! kernel's formats and error numbers.
+//! The kernel's files on the simulated machine: read and written by path, with the kernel's formats
+//! and error numbers.
 
 use agewise_kernel::ids::MemcgId;
 use agewise_kernel::mglru::{self, MemcgNames, WriteError, sysfs};
@@ -17,22 +17,22 @@ const DEBUG_DIR: &str = "/sys/kernel/debug/";
 const CGROUP_DIR: &str = "/sys/fs/cgroup";
 const NODE_DIR: &str = "/sys/devices/system/node/node";
 
-/// Why a file cannot be read or written, as the kernel says it.
+/// The error for a file that cannot be read or written, as the kernel reports it.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum FileError {
     /// No such file (`ENOENT`).
     #[error("no such file (ENOENT)")]
     NotFound,
-    /// Not readable or not writable (`EACCES`).
+    /// Reading or writing is not allowed (`EACCES`).
     #[error("the file does not allow that (EACCES)")]
     Denied,
-    /// Not what the file takes (`EINVAL`).
+    /// The file does not accept this value (`EINVAL`).
     #[error("invalid argument (EINVAL)")]
     Invalid,
-    /// Not all that was asked for could be reclaimed (`EAGAIN`).
+    /// Less was reclaimed than was asked for (`EAGAIN`).
     #[error("not everything could be reclaimed (EAGAIN)")]
     Again,
-    /// A file of the working-set report does not take or give that.
+    /// A file of the working-set report refused the operation.
     #[error("the working-set report refuses it (errno {errno})")]
     Report {
         /// The error number.
@@ -57,7 +57,8 @@ impl FileError {
     }
 }
 
-/// Cgroups as the files name them: the root is 1, the others follow in the order of their making.
+/// Cgroups by number, as the files show them: the root is 1, the others follow in order of
+/// creation.
 struct Names {
     paths: Vec<Option<String>>,
 }
@@ -93,7 +94,7 @@ impl Machine {
         }
     }
 
-    /// Every file there is.
+    /// Paths of all files.
     pub fn file_paths(&self) -> Vec<String> {
         let mut paths = vec![
             "/proc/sys/vm/swappiness".to_owned(),
@@ -122,7 +123,7 @@ impl Machine {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`FileError`] when there is none or it cannot be read.
+    /// [`FileError`] if it does not exist or cannot be read.
     pub fn read_file(&mut self, path: &str) -> Result<String, FileError> {
         let now_ns = self.sys.now_ns;
         match path {
@@ -148,13 +149,13 @@ impl Machine {
         }
     }
 
-    /// Writes a file; returns the bytes taken.
+    /// Writes a file; returns the number of bytes accepted.
     ///
     /// # Errors
     /// [`FileError`] with the kernel's error number.
     pub fn write_file(&mut self, path: &str, text: &[u8]) -> Result<usize, FileError> {
         let written = match path {
-            // Generations are per node: a machine with lists per zone has no other LRU.
+            // Generations are per node: a machine with lists per zone can have no other LRU.
             "/sys/kernel/mm/lru_gen/enabled" if self.sys.list_scope == ListScope::Zone => {
                 return Err(FileError::Invalid);
             }
@@ -167,7 +168,7 @@ impl Machine {
                 self.pay_for_work(&begun);
                 result?
             }
-            // The mode of the file is 0444, but root may open it: the write itself is refused.
+            // The file's mode is 0444, but root may open it: only the write is refused.
             "/sys/kernel/debug/lru_gen_full" => return Err(FileError::Invalid),
             "/proc/vmstat" | "/proc/zoneinfo" => return Err(FileError::Denied),
             "/proc/sys/vm/swappiness" => {
@@ -194,7 +195,7 @@ impl Machine {
         Ok(written)
     }
 
-    /// The file of the working-set report at a path; the root cgroup has none.
+    /// The working-set report file at a path; the root cgroup has none.
     fn find_report(&self, path: &str) -> Result<Option<File<MemcgId>>, FileError> {
         if let Some(below) = path.strip_prefix(NODE_DIR) {
             let (node, name) = below
@@ -299,7 +300,8 @@ impl Machine {
         Ok(())
     }
 
-    /// `memory.reclaim`: bytes, and `swappiness=` a number up to 200, or in 7.2 `max`.
+    /// Handles a write to `memory.reclaim`: bytes, and `swappiness=` a number up to 200, or `max`
+    /// in 7.2.
     fn write_reclaim(&mut self, memcg: MemcgId, text: &[u8]) -> Result<(), FileError> {
         let text = std::str::from_utf8(text).map_err(|_| FileError::Invalid)?;
         let mut words = text.split_whitespace();
@@ -322,7 +324,7 @@ impl Machine {
     }
 }
 
-/// Files of every cgroup.
+/// Files in the directory of every cgroup.
 const CGROUP_FILES: [&str; 11] = [
     "memory.current",
     "memory.events",

@@ -38,19 +38,19 @@ impl Default for Limits {
 /// `memory.events`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemcgEvents {
-    /// Reclaimed although below `memory.low`.
+    /// Reclaims although usage was below `memory.low`.
     pub low: u64,
-    /// Over `memory.high`.
+    /// Times usage was over `memory.high`.
     pub high: u64,
-    /// About to exceed `memory.max`.
+    /// Times usage was about to exceed `memory.max`.
     pub max: u64,
-    /// The limit was reached and nothing could be reclaimed.
+    /// Times the limit was reached and nothing could be reclaimed.
     pub oom: u64,
     /// Tasks killed.
     pub oom_kill: u64,
 }
 
-/// One cgroup's counters.
+/// Counters of one cgroup.
 #[derive(Clone, Debug)]
 pub struct MemcgCounters {
     /// Path from the root of the hierarchy.
@@ -59,9 +59,9 @@ pub struct MemcgCounters {
     children: Vec<MemcgId>,
     /// Limits.
     pub limits: Limits,
-    /// Pages charged, of the subtree.
+    /// Pages charged in the subtree.
     pub usage_pages: u64,
-    /// Swap slots charged, of the subtree.
+    /// Swap slots charged in the subtree.
     pub swap_pages: u64,
     /// Pages in memory charged to this cgroup alone, anon and file.
     pub resident_pages: [u64; 2],
@@ -71,20 +71,20 @@ pub struct MemcgCounters {
     pub table_pages: u64,
     /// Bytes of kernel objects charged to this cgroup alone.
     pub slab_bytes: u64,
-    /// Bytes paid for in whole pages and not yet used by an object (`obj_stock`).
+    /// Bytes charged as whole pages but not yet used by an object (`obj_stock`).
     object_stock_bytes: u64,
     /// `memory.events`.
     pub events: MemcgEvents,
-    /// Tasks in it.
+    /// Tasks in the cgroup.
     pub tasks: u32,
     /// False once removed.
     pub online: bool,
     /// Deferred work of the shadow shrinker.
     pub shrinker_deferred: u64,
-    /// Nodes that hold only shadows, in the order in which they came to (`list_lru`): file and
+    /// Nodes with only shadows, in the order they lost their last page (`list_lru`): file and
     /// first entry.
     pub shadow_nodes: std::collections::VecDeque<(u32, u32)>,
-    /// Of those, how many are still what the list says.
+    /// Number of listed nodes that still have only shadows.
     pub shadow_node_count: u64,
 }
 
@@ -92,14 +92,14 @@ pub struct MemcgCounters {
 #[derive(Clone, Debug)]
 pub struct Memcgs {
     groups: Vec<MemcgCounters>,
-    /// Pages each CPU holds, by cgroup.
+    /// Pages each CPU keeps in stock, by cgroup.
     stocks: Vec<Vec<(MemcgId, u64)>>,
-    /// Cgroups a CPU can hold stock of: 1 in 6.12, 7 in 7.2.
+    /// Number of cgroups whose charges a CPU can keep: 1 in 6.12, 7 in 7.2.
     stock_slots: usize,
 }
 
 impl Memcgs {
-    /// The root alone.
+    /// The root cgroup alone.
     pub fn new(cpus: usize, stock_slots: usize) -> Memcgs {
         let mut memcgs = Memcgs {
             groups: Vec::new(),
@@ -138,7 +138,7 @@ impl Memcgs {
         id
     }
 
-    /// Takes a removed cgroup out of its parent's children.
+    /// Removes a cgroup from its parent's children and marks it offline.
     pub fn detach(&mut self, memcg: MemcgId) {
         let parent = self[memcg].parent;
         self[memcg].online = false;
@@ -147,7 +147,7 @@ impl Memcgs {
         }
     }
 
-    /// Number of cgroups ever made.
+    /// Number of cgroups created so far.
     pub fn len(&self) -> usize {
         self.groups.len()
     }
@@ -174,7 +174,7 @@ impl Memcgs {
         root == MemcgId::ROOT || self.ancestry(memcg).any(|at| at == root)
     }
 
-    /// Takes `pages` from this CPU's stock if it has them.
+    /// Takes `pages` from this CPU's stock. Returns false if it has too few.
     pub fn consume_stock(&mut self, cpu: usize, memcg: MemcgId, pages: u64) -> bool {
         match self.stocks[cpu].iter_mut().find(|(id, _)| *id == memcg) {
             Some((_, stock)) if *stock >= pages => {
@@ -185,10 +185,10 @@ impl Memcgs {
         }
     }
 
-    /// Charges along the tree.
+    /// Charges `pages` to the cgroup and its ancestors.
     ///
     /// # Errors
-    /// The cgroup whose `memory.max` is in the way; nothing is charged then.
+    /// Returns the cgroup whose `memory.max` would be exceeded; nothing is charged then.
     pub fn try_charge(&mut self, memcg: MemcgId, pages: u64) -> Result<(), MemcgId> {
         let over = self
             .ancestry(memcg)
@@ -202,7 +202,7 @@ impl Memcgs {
         }
     }
 
-    /// Charges along the tree regardless of the limits.
+    /// Charges the cgroup and its ancestors regardless of the limits.
     pub fn charge(&mut self, memcg: MemcgId, pages: u64) {
         let mut at = memcg;
         while at != MemcgId::NONE {
@@ -211,7 +211,7 @@ impl Memcgs {
         }
     }
 
-    /// Gives a charge back along the tree.
+    /// Uncharges the cgroup and its ancestors.
     pub fn uncharge(&mut self, memcg: MemcgId, pages: u64) {
         let mut at = memcg;
         while at != MemcgId::NONE {
@@ -221,8 +221,8 @@ impl Memcgs {
         }
     }
 
-    /// Puts charged pages into this CPU's stock. What another cgroup had there, or more than a
-    /// batch, goes back.
+    /// Puts charged pages into this CPU's stock. Stock of another cgroup in its place, or beyond a
+    /// batch, is uncharged.
     pub fn refill_stock(&mut self, cpu: usize, memcg: MemcgId, pages: u64) {
         if let Some((_, stock)) = self.stocks[cpu].iter_mut().find(|(id, _)| *id == memcg) {
             *stock += pages;
@@ -241,7 +241,7 @@ impl Memcgs {
         self.stocks[cpu].push((memcg, pages));
     }
 
-    /// Gives all stocks of `root` and its descendants back (`drain_all_stock`).
+    /// Uncharges all stocks of `root` and its descendants (`drain_all_stock`).
     pub fn drain_stocks(&mut self, root: MemcgId) {
         for cpu in 0..self.stocks.len() {
             for (memcg, stock) in std::mem::take(&mut self.stocks[cpu]) {
@@ -254,13 +254,13 @@ impl Memcgs {
         }
     }
 
-    /// Pages that can still be charged below every limit (`mem_cgroup_margin` along the tree).
+    /// Pages that can still be charged below the cgroup's own limit (`mem_cgroup_margin`).
     pub fn margin(&self, memcg: MemcgId) -> u64 {
         let group = &self[memcg];
         group.limits.max_pages.saturating_sub(group.usage_pages)
     }
 
-    /// Swap the cgroup may still use, before what the area has.
+    /// Swap slots the limits still allow the cgroup, regardless of what is free in the area.
     pub fn swap_margin(&self, memcg: MemcgId) -> u64 {
         self.ancestry(memcg)
             .map(|at| {
@@ -273,7 +273,7 @@ impl Memcgs {
             .unwrap_or(UNLIMITED)
     }
 
-    /// Counts swap slots along the tree.
+    /// Charges swap slots to the cgroup and its ancestors; a negative number uncharges.
     pub fn charge_swap(&mut self, memcg: MemcgId, slots: i64) {
         let mut at = memcg;
         while at != MemcgId::NONE {
@@ -288,7 +288,7 @@ impl Memcgs {
         short.div_ceil(4096)
     }
 
-    /// Makes an object of `bytes` after its pages were charged.
+    /// Adds an object of `bytes` whose pages were charged.
     pub fn add_object(&mut self, memcg: MemcgId, bytes: u64, charged_pages: u64) {
         let group = &mut self[memcg];
         group.slab_bytes += bytes;
@@ -296,7 +296,7 @@ impl Memcgs {
         group.object_stock_bytes = group.object_stock_bytes.saturating_sub(bytes);
     }
 
-    /// Frees objects of `bytes` in all; whole pages go back to the cgroup.
+    /// Frees objects of `bytes` in total; whole pages go back to the cgroup.
     pub fn free_objects(&mut self, memcg: MemcgId, bytes: u64) {
         let group = &mut self[memcg];
         group.slab_bytes = group.slab_bytes.saturating_sub(bytes);
@@ -344,7 +344,7 @@ impl Memcgs {
         own(memcg)
     }
 
-    /// Notes that a tree node holds nothing but shadows.
+    /// Records that a tree node has nothing but shadows.
     pub fn list_shadow_node(&mut self, memcg: MemcgId, file: u32, first: u32) {
         self[memcg].shadow_nodes.push_back((file, first));
         self[memcg].shadow_node_count += 1;

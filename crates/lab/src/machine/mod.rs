@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The simulated machine: frames, page tables, page cache, swap, cgroups, devices and a clock, under
-//! the policies of the engine.
+//! The simulated machine: frames, page tables, page cache, swap, cgroups, devices and a clock,
+//! under the policies of the engine.
 //!
-//! An operation (an access, a read) runs as a whole at its start time: what it changes is visible at
-//! once, what it takes is added to the clock. Background work (kswapd, the flusher, the end of
+//! An operation (an access, a read) runs as a whole at its start time: its changes are visible at
+//! once, and its duration is added to the clock. Background work (kswapd, the flusher, the end of
 //! writeback, the flush of statistics) runs from an event queue between operations.
 
 pub mod address_space;
@@ -69,22 +69,22 @@ use page_tables::MmuOutcome;
 use process::Process;
 use system::{ShadowLimit, System};
 
-/// What an access came to.
+/// Outcome of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// The page was present.
     Hit,
-    /// A fault without reading.
+    /// A fault that read nothing.
     Minor,
     /// A fault that read from a device.
     Major,
-    /// Nothing is mapped there, or beyond the end of the file.
+    /// Nothing is mapped there, or the page lies beyond the end of the file.
     Invalid,
     /// The process was killed for lack of memory.
     Killed,
 }
 
-/// What was counted, and the clock, when work of the policies began.
+/// Work counters and clock at the start of policy work.
 struct Begun {
     work: Work,
     at_ns: u64,
@@ -97,13 +97,13 @@ pub struct Machine {
     pub(crate) sys: System,
     config: MachineConfig,
     processes: Vec<Process>,
-    /// Accesses by processes so far: to mapped pages, and through descriptors.
+    /// Accesses by processes so far: to mapped pages, and through file descriptors.
     accesses: [u64; 2],
     /// When the last flush of statistics at a refault ends.
     flushed_ns: u64,
     /// When the LRU lock is free again, for more than one CPU.
     lock_free_ns: u64,
-    /// Time spent waiting for it, in ns.
+    /// Time spent waiting for the LRU lock, in ns.
     lock_wait_ns: u64,
     /// CPU time of policy work, in ns.
     policy_ns: u64,
@@ -112,16 +112,16 @@ pub struct Machine {
     /// CPU time of choosing zones for allocations, in ns.
     allocator_ns: u64,
     kswapd: Vec<Kswapd>,
-    /// When each kswapd takes its next step: an event of another time was overtaken by a wake-up.
+    /// Time of each kswapd's next step. An event with another time is stale: a wake-up replaced it.
     kswapd_due_ns: Vec<u64>,
     kdamond: Option<Box<damon::Kdamond>>,
-    /// When it wakes: an event of another time belongs to a former one.
+    /// When kdamond wakes. An event with another time belongs to an earlier kdamond.
     kdamond_due_ns: u64,
     working_sets: workingset::WorkingSets,
-    /// Accesses to files are noted.
+    /// Whether accesses to files are recorded.
     follows_files: bool,
-    /// Time of reads that is not a stall for memory: nothing indicates that the page was present
-    /// before.
+    /// Time of reads that do not count as memory stalls: nothing indicates that the page had been
+    /// in memory before.
     first_read_ns: u64,
 }
 
@@ -201,40 +201,40 @@ impl Machine {
         self.sys.now_ns = now_ns;
     }
 
-    /// Says which CPU runs what comes next.
+    /// Sets the CPU on which the following operations run.
     pub fn set_cpu(&mut self, cpu: usize) {
         self.sys.cpu = cpu;
     }
 
-    /// Time operations have waited for devices, throttling and thought so far, in ns.
+    /// Time that operations have waited so far, for devices, throttled or thinking, in ns.
     pub fn waited_ns(&self) -> u64 {
         self.sys.waited_ns
     }
 
-    /// The process that runs waits by itself.
+    /// Makes the running process wait on its own account (think time).
     pub fn wait_ns(&mut self, ns: u64) {
         self.sys.wait_until(self.sys.now_ns.saturating_add(ns));
     }
 
-    /// What the machine is made of.
+    /// The machine's configuration.
     pub fn config(&self) -> &MachineConfig {
         &self.config
     }
 
-    /// Changes the price of a fault and of a hit: replays run at a measured speed.
+    /// Changes the cost of a fault and of a hit, for replays at a measured speed.
     pub fn set_speed(&mut self, fault_ns: u64, hit_ns: u64) {
         self.config.cost.fault_ns = fault_ns;
         self.config.cost.hit_ns = hit_ns;
     }
 
-    /// Tells the system the cgroup of each lruvec after one was made.
+    /// Records the cgroup of each lruvec made since the last call.
     fn note_lruvecs(&mut self) {
         for lruvec in &self.lru.lruvecs[self.sys.lruvec_memcg.len()..] {
             self.sys.lruvec_memcg.push(lruvec.memcg);
         }
     }
 
-    /// Tells the system what follows from the LRU in charge.
+    /// Sets what depends on the LRU in use: the limit of shadow nodes.
     fn note_mode(&mut self) {
         let counts_lists =
             !self.lru.mode.is_multi_gen() || self.lru.mglru.profile.shadow_limit_counts_lists;
@@ -245,9 +245,9 @@ impl Machine {
         };
     }
 
-    /// Which parts of the multi-gen LRU are on, as shown by `lru_gen/enabled`: 1 the LRU itself,
-    /// which is chosen when the machine is built, 2 clearing accessed bits in walks, 4 using those
-    /// of tables.
+    /// Sets which parts of the multi-gen LRU are on, as shown by `lru_gen/enabled`: 1 the LRU
+    /// itself, which is chosen when the machine is built, 2 clearing accessed bits in walks, 4
+    /// using the accessed bits of non-leaf entries.
     pub fn set_lru_gen_bits(&mut self, bits: u32) {
         self.lru.mglru.walks_leaves = bits & 2 != 0;
         self.lru.mglru.uses_table_bits = bits & 4 != 0;
@@ -268,8 +268,8 @@ impl Machine {
         }
     }
 
-    /// A page comes back that reclaim evicted. Under the classic LRU of Linux 5.15, who brings it
-    /// back flushes the statistics of all cgroups, unless somebody is about it
+    /// Handles the refault of an evicted page. Under the classic LRU of Linux 5.15, the refaulting
+    /// task flushes the statistics of all cgroups unless a flush is under way
     /// (`workingset_refault`).
     fn refault(&mut self, pfn: Pfn, shadow: u64, fault_with_recency: bool) {
         if self.lru.mode == Mode::Classic && self.sys.now_ns >= self.flushed_ns {
@@ -279,7 +279,7 @@ impl Machine {
         self.lru.refault(&self.sys, pfn, shadow, fault_with_recency);
     }
 
-    /// Work of the policies begins, to be paid for at its end.
+    /// Starts a piece of policy work, which is charged when it ends.
     fn begin_work(&self) -> Begun {
         Begun {
             work: self.lru.work,
@@ -292,8 +292,8 @@ impl Machine {
         self.policy_ns += self.charge_work(begun);
     }
 
-    /// Sets the clock forward by the CPU time of work done since `begun`, and by the wait for the
-    /// LRU lock where several CPUs need it. Returns the CPU time.
+    /// Advances the clock by the CPU time of work done since `begun`, and by the wait for the LRU
+    /// lock if there are several CPUs. Returns the CPU time.
     fn charge_work(&mut self, begun: &Begun) -> u64 {
         let work = cost::difference(&self.lru.work, &begun.work);
         let cpus = self.config.cpus;
@@ -303,8 +303,9 @@ impl Machine {
         }
         let locked_ns = self.config.cost.price_locked(&work);
         if cpus > 1 && locked_ns > 0 {
-            // Not from the end of the work on: a task that compresses, waits for a device or sleeps
-            // has released the lock, and others must not wait for its later work.
+            // The lock is busy from the start of the work, not from its end: a task that
+            // compresses, waits for a device or sleeps has released it, and others must not wait
+            // for its later work.
             let wait_ns = self.lock_free_ns.saturating_sub(begun.at_ns);
             self.lock_wait_ns += wait_ns;
             self.sys.now_ns += wait_ns;
@@ -314,13 +315,13 @@ impl Machine {
         total_ns
     }
 
-    /// A context switch to the process: walks look at its page tables again.
+    /// Records a context switch to the process: walks look at its page tables again.
     pub fn schedule(&mut self, process: ProcessId) {
         self.lru.mm_scheduled(process.mm());
     }
 
-    /// Bytes the simulator spends on what grows with memory: frames, folios, page tables, swap slots
-    /// and page cache.
+    /// Bytes the simulator needs for what grows with memory: frames, folios, page tables, swap
+    /// slots and page cache.
     pub fn footprint_bytes(&self) -> usize {
         let files: usize = self
             .sys
@@ -383,13 +384,13 @@ mod tests {
         machine.sys.wait_until(1_000_000_000);
         machine.pay_for_work(&begun);
         assert!(machine.now_ns() >= 1_000_000_000);
-        // Another CPU, in the middle of that.
+        // Another CPU starts in the middle of that.
         machine.set_now_ns(500_000_000);
         let begun = machine.begin_work();
         machine.lru.work.lru_locks += 1;
         machine.pay_for_work(&begun);
         assert_eq!(machine.lock_wait_ns, 0);
-        // And a third at the same time, who does wait.
+        // A third CPU at the same time has to wait.
         machine.set_now_ns(500_000_000);
         let begun = machine.begin_work();
         machine.lru.work.lru_locks += 1;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which zone an allocation gets its page from (`get_page_from_freelist`), with or without the fair
-//! zone policy of Linux 3.12 to 4.7.
+//! Choice of the zone that serves an allocation (`get_page_from_freelist`), with or without the
+//! fair zone policy of Linux 3.12 to 4.7.
 //!
 //! Plain: the highest zone that stays above its watermark and its lowmem reserve. Fair: each zone
-//! of the local node provides pages up to its batch, the distance of its low and high watermarks,
-//! which is in proportion to its size; a zone whose batch is used up is skipped until all are.
+//! of the local node provides pages up to its batch, the distance between its low and high
+//! watermarks, which is proportional to its size; a zone whose batch is used up is skipped until
+//! all are.
 
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
@@ -12,22 +13,22 @@ use agewise_kernel::ids::NodeId;
 use super::frames::Frames;
 use super::zone::BLOCK;
 
-/// How far an allocation may go into a zone's reserve.
+/// How far an allocation may dip into a zone's reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reserve {
     /// Keep the low watermark and, under the fair policy, the zone's turn: the first attempt.
     Fair,
     /// Keep the low watermark.
     Low,
-    /// Keep the min watermark: after kswapd was woken.
+    /// Keep the min watermark: after waking kswapd.
     Min,
     /// Take anything available: reclaimers and victims of the OOM killer.
     None,
 }
 
 impl Frames {
-    /// Takes a frame of a node for a request that can use zones up to `highest`. Returns it with its
-    /// zone.
+    /// Allocates a frame of a node for a request that can use zones up to `highest`. Returns it
+    /// with its zone.
     #[inline]
     pub fn allocate(
         &mut self,
@@ -40,8 +41,8 @@ impl Frames {
         })
     }
 
-    /// Takes `2^order` frames of one zone for one request and appends them; the lab does not ask that
-    /// they lie together. False when there are none.
+    /// Allocates `2^order` frames of one zone for one request and appends them; the lab does not
+    /// require them to be contiguous. Returns false if there are too few.
     pub fn allocate_order(
         &mut self,
         node: NodeId,
@@ -65,14 +66,14 @@ impl Frames {
         true
     }
 
-    /// Takes an aligned block of 512 frames that was never allocated. None if there is none: the
+    /// Allocates an aligned block of 512 frames that were never used. None if there is none: the
     /// lab does not compact memory.
     pub fn allocate_huge(&mut self, node: NodeId, highest: usize) -> Option<(Pfn, usize)> {
         let found = self.pick(node, highest, Reserve::Fair, |zone, keep| {
             zone.take_block(keep)
         })?;
         if self.fair {
-            // The first page was counted already.
+            // The first page is already counted.
             self.nodes[node.index()][found.1].use_batch(BLOCK - 1);
         }
         Some(found)
@@ -140,7 +141,7 @@ impl Frames {
         found
     }
 
-    /// A new round for the zones up to the highest one usable, which is the preferred one
+    /// Starts a new round for the zones up to the highest usable one, which is the preferred one
     /// (`reset_alloc_batches`).
     fn reset_batches(&mut self, node: NodeId, highest: usize) {
         for zone in &mut self.nodes[node.index()][..=highest.min(3)] {
@@ -198,7 +199,7 @@ mod tests {
     #[test]
     fn fair_zones_give_in_proportion_to_their_distance() {
         let mut frames = zoned(true);
-        // The first batch is the whole zone: use it up, so that rounds begin.
+        // The first batch is the whole zone: use it up so that rounds begin.
         let taken: Vec<_> = (0..14_000)
             .map(|_| frames.allocate(NODE, 3, Reserve::Fair).unwrap())
             .collect();
@@ -236,7 +237,7 @@ mod tests {
         assert_eq!(frames.node_zones(NODE)[2].free(), 12_288);
     }
 
-    /// The rule again, as a plain text would have it: zones by size, batches, flags and two passes.
+    /// The rule again in plain form: zones by size, batches, flags and two passes.
     struct Naive {
         free: [i64; 4],
         low: [i64; 4],

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page cache of one file: what is in memory, what has left and with which shadow, and the
-//! tree nodes that hold both.
+//! The page cache of one file: pages in memory, shadows of evicted pages, and the tree nodes that
+//! hold both.
 //!
-//! The kernel keeps both in an xarray of 64 slots per node. The lab keeps a flat array, and
-//! additionally counts, per node, what the kernel's shadow shrinker needs to know.
+//! The kernel keeps both in an xarray of 64 slots per node. The lab keeps a flat array and, per
+//! node, the counts that the kernel's shadow shrinker needs.
 
 use agewise_kernel::folio::Pfn;
 
 /// Entries of one tree node (`XA_CHUNK_SIZE`).
 pub const NODE_ENTRIES: u32 = 64;
 
-/// Bytes a tree node charges to the cgroup that made it: the node (576) and its object pointer.
+/// Bytes charged for a tree node to the cgroup that made it: the node (576) and its object pointer.
 pub const NODE_BYTES: u64 = 584;
 
-/// What a place in a file holds.
+/// Contents of one slot of a file's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
-    /// Nothing is known.
+    /// Neither a page nor a shadow.
     Empty,
     /// In memory.
     Present(Pfn),
-    /// Evicted; what reclaim left.
+    /// Evicted; the shadow that reclaim left.
     Shadow(u64),
 }
 
@@ -32,7 +32,7 @@ const SHADOW: u64 = 1;
 pub struct Node {
     present: u8,
     shadows: u8,
-    /// On the shrinker's list of nodes that hold nothing but shadows.
+    /// On the shrinker's list of nodes with nothing but shadows.
     pub listed: bool,
 }
 
@@ -55,14 +55,14 @@ pub struct PageCache {
     /// Leaf nodes in use under each node of the next level.
     parents: Vec<u8>,
     present: u64,
-    /// Pages accessed since the last look, in words of 64; empty while nobody looks.
+    /// Pages accessed since the last look, in words of 64; empty if nothing was recorded.
     accessed: Vec<u64>,
 }
 
-/// Tree nodes an operation makes or frees.
+/// Tree nodes an operation creates or frees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeChange {
-    /// Nodes that must be made first.
+    /// Nodes that have to be created first.
     pub made: u32,
     /// Nodes that became empty.
     pub freed: u32,
@@ -92,7 +92,7 @@ impl PageCache {
         self.present
     }
 
-    /// What is at `index`.
+    /// The entry at `index`.
     #[inline]
     pub fn get(&self, index: u32) -> Entry {
         match self.entries[index as usize] {
@@ -102,7 +102,7 @@ impl PageCache {
         }
     }
 
-    /// A page is accessed.
+    /// Records an access to a page.
     pub fn note_access(&mut self, index: u32) {
         self.accessed.resize(self.nodes.len(), 0);
         self.accessed[(index / NODE_ENTRIES) as usize] |= 1 << (index % NODE_ENTRIES);
@@ -114,12 +114,12 @@ impl PageCache {
         word.is_some_and(|word| word >> (index % NODE_ENTRIES) & 1 == 1)
     }
 
-    /// Nothing was accessed.
+    /// Clears all recorded accesses.
     pub fn clear_accesses(&mut self) {
         self.accessed.clear();
     }
 
-    /// Pages in memory, upwards.
+    /// Pages in memory, in ascending order.
     pub fn pages(&self) -> impl Iterator<Item = (u32, Pfn)> + '_ {
         let nodes = self.nodes.iter().zip(0u32..);
         let in_use = nodes.filter(|(node, _)| node.present > 0);
@@ -138,14 +138,14 @@ impl PageCache {
         &mut self.nodes[(index / NODE_ENTRIES) as usize]
     }
 
-    /// Tree nodes that [`PageCache::set`] would have to make to store something at `index`.
+    /// Tree nodes that [`PageCache::set`] would have to create to store something at `index`.
     pub fn nodes_missing(&self, index: u32) -> u32 {
         let leaf = (index / NODE_ENTRIES) as usize;
         if self.nodes[leaf].in_use() {
             return 0;
         }
         let parent = leaf / NODE_ENTRIES as usize;
-        // A file of one node has no level above it.
+        // A file of one node has no upper level.
         if self.nodes.len() == 1 || self.parents[parent] != 0 {
             return 1;
         }
@@ -207,7 +207,7 @@ impl PageCache {
         0
     }
 
-    /// Forgets all shadows of the node of `index`; returns the nodes freed.
+    /// Removes all shadows from the node of `index`; returns the nodes freed.
     pub fn drop_shadows(&mut self, index: u32) -> NodeChange {
         let first = index / NODE_ENTRIES * NODE_ENTRIES;
         let mut change = NodeChange::default();
@@ -219,7 +219,7 @@ impl PageCache {
         change
     }
 
-    /// Bytes the simulator spends on the file.
+    /// Bytes the simulator needs for the file.
     pub fn footprint_bytes(&self) -> usize {
         (self.entries.capacity() + self.accessed.capacity()) * 8
             + self.nodes.capacity() * size_of::<Node>()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Four-level page tables of all address spaces, in arenas, with accessed and dirty bits.
 //!
-//! A PMD entry and a leaf have one form ([`Pte`]); bit 7 (`PS` on x86-64) distinguishes a 2 MiB
-//! leaf from an entry that names a table. A small direct-mapped cache of tables, the
+//! A PMD entry and a leaf have the same format ([`Pte`]); bit 7 (`PS` on x86-64) distinguishes a 2
+//! MiB leaf from an entry that points to a table. A small direct-mapped cache of tables, the
 //! paging-structure cache of the simulated MMU, makes a hit cost two loads.
 
 use agewise_kernel::ids::MmId;
@@ -11,7 +11,7 @@ use agewise_kernel::page_table::{PAGES_PER_PMD, PAGES_PER_PUD, Pmd, Pte, PteTabl
 /// Entries of the paging-structure cache. 512 tables span 1 GiB of recently used memory.
 const CACHE_SLOTS: usize = 512;
 
-/// One past the highest page number an address space can hold (47 bits of bytes).
+/// One past the highest page number of an address space (47 bits of bytes).
 pub const MAX_VPN: u64 = 1 << 35;
 
 const HUGE: u64 = 1 << 7;
@@ -19,12 +19,12 @@ const TABLE_SHIFT: u32 = 12;
 const NO_TABLE: u32 = 0;
 const PRESENT: u64 = 1;
 
-/// What an access by the simulated MMU came to.
+/// Outcome of an access by the simulated MMU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MmuOutcome {
-    /// The page is mapped; its bits are set.
+    /// The page is mapped; its bits are now set.
     Hit,
-    /// A write met a leaf that is shared copy-on-write.
+    /// A write to a leaf that is shared copy-on-write.
     WriteProtected,
     /// Nothing is mapped.
     Fault,
@@ -51,7 +51,7 @@ impl CacheSlot {
     reason = "an arena that grows must not copy its tables"
 )]
 pub struct PageTables {
-    /// Top-level table of each mm, 0 when it has none.
+    /// Top-level table of each mm; 0 if it has none.
     roots: Vec<u32>,
     /// PGD and PUD tables: indices of the tables below. Entry 0 is never used.
     upper: Vec<Box<[u32; 512]>>,
@@ -65,7 +65,7 @@ pub struct PageTables {
     cache: Box<[CacheSlot; CACHE_SLOTS]>,
 }
 
-/// New table pages that an operation had to make.
+/// Table pages that an operation had to create.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NewTables {
     /// PUD and PMD tables.
@@ -96,7 +96,7 @@ fn tag_of(mm: MmId, vpn: u64) -> u64 {
 
 #[inline]
 fn slot_of(tag: u64) -> usize {
-    // Neighbouring tables fall into neighbouring slots; address spaces are spread.
+    // Neighbouring tables use neighbouring slots; address spaces are spread.
     ((tag ^ (tag >> 32).wrapping_mul(0x9E37_79B9)) as usize) % CACHE_SLOTS
 }
 
@@ -116,14 +116,14 @@ fn make_entry(table: u32) -> Pte {
 }
 
 impl PageTables {
-    /// Starts an address space; `mm` must be the next number.
+    /// Adds an address space; `mm` must be the next number.
     pub fn add_mm(&mut self, mm: MmId) {
         debug_assert_eq!(self.roots.len(), mm.index());
         self.roots.push(NO_TABLE);
     }
 
-    /// An access by the MMU: sets the accessed bits of the PMD entry and the leaf, and the dirty
-    /// bit on a write.
+    /// Simulates an access by the MMU: sets the accessed bits of the PMD entry and the leaf, and
+    /// the dirty bit on a write.
     #[inline]
     pub fn access(&mut self, mm: MmId, vpn: u64, write: bool) -> MmuOutcome {
         let tag = tag_of(mm, vpn);
@@ -182,7 +182,7 @@ impl PageTables {
         (node != NO_TABLE).then_some((node, ((vpn >> 9) & 511) as usize))
     }
 
-    /// What covers the 2 MiB range of `vpn`.
+    /// The table or leaf that maps the 2 MiB range of `vpn`.
     pub fn pmd(&mut self, mm: MmId, vpn: u64) -> Pmd<'_> {
         let Some((table, index)) = self.find_pmd(mm, vpn) else {
             return Pmd::None;
@@ -197,13 +197,13 @@ impl PageTables {
         }
     }
 
-    /// Accessed bit of the entry that names the last-level table of `vpn`.
+    /// Accessed bit of the entry that points to the last-level table of `vpn`.
     pub fn pmd_young(&self, mm: MmId, vpn: u64) -> bool {
         self.find_pmd(mm, vpn)
             .is_some_and(|(table, index)| self.pmds[table as usize][index].young())
     }
 
-    /// Clears that bit.
+    /// Clears the accessed bit of the entry that points to the last-level table of `vpn`.
     pub fn clear_pmd_young(&mut self, mm: MmId, vpn: u64) {
         if let Some((table, index)) = self.find_pmd(mm, vpn) {
             self.pmds[table as usize][index].test_clear_young();
@@ -237,7 +237,7 @@ impl PageTables {
         None
     }
 
-    /// The leaf of `vpn` if a last-level table covers it.
+    /// The leaf of `vpn`, if a last-level table covers it.
     pub fn leaf(&self, mm: MmId, vpn: u64) -> Option<Pte> {
         let (table, index) = self.find_pmd(mm, vpn)?;
         let entry = self.pmds[table as usize][index];
@@ -245,7 +245,7 @@ impl PageTables {
             .then(|| self.tables[table_index(entry) as usize][(vpn % PAGES_PER_PMD) as usize])
     }
 
-    /// The same, to change.
+    /// The leaf of `vpn`, mutable.
     pub fn leaf_mut(&mut self, mm: MmId, vpn: u64) -> Option<&mut Pte> {
         match self.pmd(mm, vpn) {
             Pmd::Table(table) => Some(&mut table[(vpn % PAGES_PER_PMD) as usize]),
@@ -259,7 +259,7 @@ impl PageTables {
         Some(self.pmds[table as usize][index]).filter(|&entry| is_huge(entry))
     }
 
-    /// Which tables [`PageTables::make_leaf`] would have to make for `vpn`.
+    /// The tables [`PageTables::make_leaf`] would have to create for `vpn`.
     pub fn missing(&self, mm: MmId, vpn: u64) -> NewTables {
         let root = self.roots[mm.index()];
         let pud = if root == NO_TABLE {
@@ -281,7 +281,7 @@ impl PageTables {
         }
     }
 
-    /// Makes the tables above the leaf of `vpn` and returns it. No 2 MiB leaf may map the range.
+    /// Creates the tables above the leaf of `vpn` and returns it. No 2 MiB leaf may map the range.
     pub fn make_leaf(&mut self, mm: MmId, vpn: u64) -> &mut Pte {
         let (pmd, index) = self.make_pmd(mm, vpn);
         if !self.pmds[pmd as usize][index].present() {
@@ -294,21 +294,21 @@ impl PageTables {
         &mut self.tables[table_index(entry) as usize][(vpn % PAGES_PER_PMD) as usize]
     }
 
-    /// Maps the 2 MiB range of `vpn` by one leaf. Nothing may be mapped there.
+    /// Maps the 2 MiB range of `vpn` with one leaf. Nothing may be mapped there.
     pub fn map_huge(&mut self, mm: MmId, vpn: u64, leaf: Pte) {
         let (pmd, index) = self.make_pmd(mm, vpn);
         debug_assert!(!self.pmds[pmd as usize][index].present());
         self.pmds[pmd as usize][index] = Pte(leaf.0 | HUGE);
     }
 
-    /// Takes a 2 MiB leaf away and returns it.
+    /// Removes a 2 MiB leaf and returns it.
     pub fn unmap_huge(&mut self, mm: MmId, vpn: u64) -> Option<Pte> {
         let (pmd, index) = self.find_pmd(mm, vpn)?;
         let entry = &mut self.pmds[pmd as usize][index];
         is_huge(*entry).then(|| std::mem::take(entry))
     }
 
-    /// Makes the tables above the last level; the last of them, and the place in it.
+    /// Creates the tables above the last level; returns the PMD table and the index in it.
     pub fn make_pmd(&mut self, mm: MmId, vpn: u64) -> (u32, usize) {
         if self.roots[mm.index()] == NO_TABLE {
             self.roots[mm.index()] = self.new_upper();
@@ -363,8 +363,8 @@ impl PageTables {
         found
     }
 
-    /// Gives all tables of an address space back. Whatever its leaves named must have been taken
-    /// away before.
+    /// Frees all tables of an address space. The pages and slots its leaves refer to must have been
+    /// released before.
     pub fn free_mm(&mut self, mm: MmId) {
         let root = std::mem::replace(&mut self.roots[mm.index()], NO_TABLE);
         if root == NO_TABLE {
@@ -395,29 +395,29 @@ impl PageTables {
         self.free_pmds.push(pmd);
     }
 
-    /// Last-level tables in use, of all address spaces.
+    /// Last-level tables in use in all address spaces.
     #[cfg(test)]
     pub fn last_level_tables(&self) -> usize {
         self.tables.len() - 1 - self.free_tables.len()
     }
 
-    /// Bytes the simulator itself spends on tables.
+    /// Bytes the simulator needs for tables.
     pub fn footprint_bytes(&self) -> usize {
         (self.tables.len() + self.pmds.len()) * 4096 + self.upper.len() * 2048
     }
 }
 
-/// Set in a present leaf that is shared copy-on-write (or maps the zero page): a write faults.
+/// Set in a present leaf that is shared copy-on-write or maps the zero page: a write faults.
 pub const COPY_ON_WRITE: u64 = 1 << 10;
 
 const SWAPPED: u64 = 1 << 1;
 
-/// A leaf that names a swap slot.
+/// A leaf that refers to a swap slot.
 pub fn swap_entry(slot: u32) -> Pte {
     Pte((u64::from(slot) << TABLE_SHIFT) | SWAPPED)
 }
 
-/// The swap slot a leaf names, if it names one.
+/// The swap slot a leaf refers to, if any.
 pub fn swap_slot(pte: Pte) -> Option<u32> {
     (!pte.present() && pte.0 & SWAPPED != 0).then_some((pte.0 >> TABLE_SHIFT) as u32)
 }
@@ -471,7 +471,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against an ordered map, over addresses that share and do not share tables.
+        /// Compares with an ordered map, over addresses that share and do not share tables.
         #[test]
         fn tables_behave_like_a_map(
             steps in prop::collection::vec((0u8..3, 0u64..3, 0u64..3, 0u64..600), 1..120)

@@ -8,7 +8,7 @@
 //! | accessed bit cleared, a page in a run | 56 | `process_madvise(MADV_COLD)` on runs, measured there |
 //! | the same, a lone page | 420 | measured there |
 //! | accessed bit cleared by `/proc/PID/clear_refs`, a mapped page | 55 | 12 to 17 ms a GiB, measured there |
-//! | page given to `process_madvise(MADV_PAGEOUT)` | 200 | what 7 us a page to zram leaves beside device and policy |
+//! | page given to `process_madvise(MADV_PAGEOUT)` | 200 | rest of 7 us a page to zram, after device and policy |
 //! | call with up to 1024 runs | 2000 | system call and pidfd |
 
 use std::ops::Range;
@@ -31,35 +31,35 @@ const CLEAR_LONE_NS: u64 = 420;
 const CLEAR_REFS_NS: u64 = 55;
 const PAGEOUT_NS: u64 = 200;
 const CALL_NS: u64 = 2_000;
-/// `IOV_MAX`: runs a call takes.
+/// `IOV_MAX`: runs one call accepts.
 const RUNS_PER_CALL: u64 = 1024;
 
-/// How a look clears accessed bits.
+/// Which accessed bits a look clears, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clearing {
-    /// Not at all.
+    /// None.
     None,
-    /// Where they are set, run by run.
+    /// Only those that are set, run by run.
     Accessed,
-    /// In all anonymous memory, page by page.
+    /// Those of all anonymous memory, page by page.
     Anon,
-    /// In all memory, page by page.
+    /// Those of all memory, page by page.
     All,
 }
 
-/// What was seen of the 512 pages of one last-level table.
+/// State of the 512 pages of one last-level table.
 #[derive(Clone, Copy, Debug)]
 pub struct TableSeen {
     /// Page number of the first page / 512.
     pub index: u64,
     /// Present, accessed, dirty and swapped pages.
     pub bits: TableBits,
-    /// The file that they belong to, and the first page's place in it.
+    /// The file the pages belong to, and the first page's position in it.
     pub file: Option<(FileId, u64)>,
 }
 
 impl TableSeen {
-    /// Those that belong to a file.
+    /// The pages that belong to a file.
     pub fn files(&self) -> PageSet {
         match self.file {
             Some(_) => PageSet::ALL,
@@ -70,7 +70,7 @@ impl TableSeen {
 
 impl Machine {
     /// Runs `work` at `at_ns` beside the processes; returns its result and the CPU time it took.
-    /// What it changes is visible at once.
+    /// Its changes are visible at once.
     pub fn beside<T>(&mut self, at_ns: u64, work: impl FnOnce(&mut Machine) -> T) -> (T, u64) {
         let now_ns = std::mem::replace(&mut self.sys.now_ns, at_ns);
         if at_ns >= self.sys.events.next_ns() {
@@ -84,7 +84,7 @@ impl Machine {
         (result, busy_ns)
     }
 
-    /// CPU time taken beside the processes without touching memory.
+    /// Spends CPU time beside the processes without touching memory.
     pub fn wait_busy(&mut self, ns: u64) {
         self.sys.now_ns += ns;
     }
@@ -108,7 +108,7 @@ impl Machine {
         self.sys.spaces[process.mm()].swapped_pages
     }
 
-    /// Free and all pages of swap.
+    /// Free and total pages of swap.
     pub fn swap_room_pages(&self) -> [u64; 2] {
         let swap = &self.sys.swap;
         match self.sys.swap_device {
@@ -117,7 +117,7 @@ impl Machine {
         }
     }
 
-    /// Looks at the page tables of a process, in ascending order, and clears accessed bits.
+    /// Looks at the page tables of a process in ascending order, and clears accessed bits.
     pub fn look_at(
         &mut self,
         process: ProcessId,
@@ -185,9 +185,9 @@ impl Machine {
         self.sys.now_ns += read * LOOK_PS / 1_000 + cleared_ns;
     }
 
-    /// The file that a page of a process belongs to, and its place in it.
+    /// The file that a page of a process belongs to, and the page's position in it.
     pub fn file_at(&self, process: ProcessId, vpn: u64) -> Option<(FileId, u64)> {
-        // Ranges begin at their own tables: a table has pages of one range.
+        // Each range has page tables of its own, so a table has pages of only one range.
         let range = self.sys.spaces.from(process.mm(), vpn)?;
         match range.backing {
             Backing::File { file, first_page } => {
@@ -198,8 +198,8 @@ impl Machine {
         }
     }
 
-    /// Looks at some pages (ascending runs) and changes nothing: what was seen of each of their
-    /// tables, and nothing of other pages.
+    /// Looks at some pages (ascending runs) without changing anything. Returns the state of these
+    /// pages, by table.
     pub fn look_at_pages(&mut self, process: ProcessId, runs: &[Range<u64>]) -> Vec<TableSeen> {
         let mm = process.mm();
         let mut seen: Vec<TableSeen> = Vec::new();
@@ -232,11 +232,10 @@ impl Machine {
         seen
     }
 
-    /// Pages out the pages of these runs that are mapped and idle (a look right before spares what
-    /// was accessed meanwhile). Returns how many were tried and how many left the address space, by
-    /// type.
+    /// Pages out the mapped idle pages of these runs (a look right before spares pages accessed
+    /// meanwhile). Returns how many were tried and how many left the address space, by type.
     ///
-    /// To a device that takes its time they are on their way: [`reap`](Self::reap) frees them
+    /// On a slow device the writes are still in progress; [`reap`](Self::reap) frees the pages
     /// later.
     pub fn page_out(
         &mut self,
@@ -255,7 +254,7 @@ impl Machine {
             }
             leaf.test_clear_young();
             let pfn = leaf.pfn();
-            // What several processes map stays (`madvise_cold_or_pageout_pte_range`).
+            // Pages mapped by several processes stay (`madvise_cold_or_pageout_pte_range`).
             if self.sys.frames.mapcount(pfn) == 1 {
                 tried[self.lru.folios[pfn].folio_type().index()] += 1;
                 folios.push(pfn);
@@ -270,8 +269,8 @@ impl Machine {
         (tried, left)
     }
 
-    /// Frees what was paged out to a device and has been written by now: anonymous pages of the
-    /// cgroup that no process maps and that only the swap cache keeps. Returns how many.
+    /// Frees paged-out pages that the device has written by now: anonymous pages of the cgroup that
+    /// no process maps and only the swap cache keeps. Returns how many.
     pub fn reap(&mut self, memcg: MemcgId) -> u64 {
         let done: Vec<Pfn> = (0..self.lru.folios.len() as u32)
             .map(Pfn)
@@ -301,7 +300,7 @@ impl Machine {
         freed
     }
 
-    /// Makes the pages of these runs the first to go (`MADV_COLD`).
+    /// Makes the pages of these runs the first to be reclaimed (`MADV_COLD`).
     pub fn sort_cold(&mut self, process: ProcessId, runs: &[Range<u64>]) -> u64 {
         let begun = self.begin_work();
         let mut sorted = 0;
@@ -321,8 +320,8 @@ impl Machine {
         sorted
     }
 
-    /// The generations of a cgroup and all below it: births in ns with their pages by type, from
-    /// the youngest to the oldest, one list a lruvec. Empty under the classic LRU.
+    /// Generations of a cgroup and its descendants: births in ns with their pages by type, youngest
+    /// first, one list per lruvec. Empty under the classic LRU.
     pub fn generations(&self, memcg: MemcgId) -> Vec<Vec<(u64, ByType<u64>)>> {
         let lruvecs = self.lru.lruvecs.iter();
         lruvecs
@@ -342,8 +341,8 @@ impl Machine {
             .collect()
     }
 
-    /// Opens a generation in every lruvec of a cgroup and below, as a write to `lru_gen` does with
-    /// swap allowed and by force.
+    /// Opens a generation in every lruvec of a cgroup and its descendants, as a write to `lru_gen`
+    /// does with swap allowed and by force.
     pub fn age_generations(&mut self, memcg: MemcgId) {
         let begun = self.begin_work();
         for at in self.lru.tree_order(memcg) {
@@ -358,7 +357,7 @@ impl Machine {
                     swappiness: None,
                     option: Some(1),
                 };
-                // Nothing to age is not an error for a caller that only wants to know ages.
+                // Nothing to age is not an error for a caller that only wants to read ages.
                 let _ = mglru::run(&mut self.lru, &mut self.sys, &ByIndex, command);
             }
         }
@@ -366,7 +365,7 @@ impl Machine {
     }
 }
 
-/// Cgroups by the number the machine has for them.
+/// Cgroups by the machine's own number.
 struct ByIndex;
 
 impl MemcgNames for ByIndex {
@@ -383,10 +382,10 @@ impl MemcgNames for ByIndex {
     }
 }
 
-/// Clearing works on runs of neighbours; lone pages are more expensive.
+/// Cost of clearing accessed bits: neighbours are cleared as runs; lone pages cost more.
 fn price_of_clearing(young: &PageSet) -> u64 {
     let starts = young.runs().count() as u64;
-    // The first page of a run pays for the call, the others for themselves.
+    // The first page of a run bears the cost of the call, the others only their own.
     starts * CLEAR_LONE_NS + (young.len() - starts) * CLEAR_IN_RUN_NS
 }
 

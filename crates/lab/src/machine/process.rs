@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes: their address space, and what happens to memory when they map, fork and end.
+//! Processes: their address space, and the effects of mapping, forking and exiting on memory.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::frames::Owner;
 use super::page_tables::{COPY_ON_WRITE, swap_slot};
 use super::{Access, Machine};
 
-/// A process of the machine. Numbers are not used again.
+/// A process of the machine. Ids are not reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ProcessId(pub(super) MmId);
 
@@ -22,13 +22,13 @@ impl ProcessId {
         self.0
     }
 
-    /// The number as an index.
+    /// The id as an index.
     pub fn index(self) -> usize {
         self.0.index()
     }
 }
 
-/// What a process counted (`getrusage`, `/proc/PID/io`).
+/// Counters of a process (`getrusage`, `/proc/PID/io`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessStats {
     /// Faults that read from a device.
@@ -47,7 +47,7 @@ pub(super) struct Process {
     pub node: u32,
     /// Highest zone its memory may come from.
     pub highest_zone: usize,
-    /// What events call it.
+    /// Name shown in trace events.
     pub name: Arc<str>,
 }
 
@@ -73,18 +73,18 @@ impl Machine {
         self.sys.spaces[process.mm()].alive
     }
 
-    /// Restricts the memory of a process to zones up to `highest_zone` (0 DMA to 3 MOVABLE), as a
-    /// driver's that can reach no other.
+    /// Restricts the memory of a process to zones up to `highest_zone` (0 DMA to 3 MOVABLE), like
+    /// that of a driver that cannot address higher zones.
     pub fn restrict_zone(&mut self, process: ProcessId, highest_zone: usize) {
         self.processes[process.index()].highest_zone = highest_zone.min(TOP_ZONE);
     }
 
-    /// What the process counted.
+    /// Counters of the process.
     pub fn process_stats(&self, process: ProcessId) -> ProcessStats {
         self.processes[process.index()].stats
     }
 
-    /// The page of a file that is mapped at a place; none where memory is anonymous.
+    /// The file and its page mapped at `vpn`; None if the memory is anonymous.
     pub fn file_page(&self, process: ProcessId, vpn: u64) -> Option<(u32, u32)> {
         let range = self.sys.spaces.find(process.mm(), vpn)?;
         match range.backing {
@@ -95,12 +95,12 @@ impl Machine {
         }
     }
 
-    /// Maps memory; returns the first page number. None when the address space is full.
+    /// Maps memory; returns the first page number, or None if the address space is full.
     pub fn map(&mut self, process: ProcessId, options: &MapOptions) -> Option<u64> {
         self.sys.spaces.map(process.mm(), options)
     }
 
-    /// Unmaps the range that starts at `start_vpn`. False when there is none.
+    /// Unmaps the range that starts at `start_vpn`. Returns false if there is none.
     pub fn unmap(&mut self, process: ProcessId, start_vpn: u64) -> bool {
         let mm = process.mm();
         let Some(range) = self.sys.spaces.unmap(mm, start_vpn) else {
@@ -110,8 +110,8 @@ impl Machine {
         true
     }
 
-    /// Gives back what is mapped in the range that starts at `start_vpn`, and keeps the range
-    /// (`MADV_DONTNEED`). False when there is none.
+    /// Frees what is mapped in the range that starts at `start_vpn`, and keeps the range
+    /// (`MADV_DONTNEED`). Returns false if there is none.
     pub fn discard(&mut self, process: ProcessId, start_vpn: u64) -> bool {
         let mm = process.mm();
         let found = self.sys.spaces.find(mm, start_vpn);
@@ -122,7 +122,7 @@ impl Machine {
         true
     }
 
-    /// Ends a process and gives its memory back.
+    /// Ends a process and frees its memory.
     pub fn exit(&mut self, process: ProcessId) {
         let mm = process.mm();
         if !self.sys.spaces[mm].alive {
@@ -151,7 +151,7 @@ impl Machine {
         }
     }
 
-    /// Copies a process: private memory is shared until one of the two writes to it. 2 MiB leaves
+    /// Forks a process: private memory is shared until one of the two writes to it. 2 MiB leaves
     /// are copied at once, into small pages.
     pub fn fork(&mut self, parent: ProcessId) -> Option<ProcessId> {
         self.sys.now_ns += self.config.cost.process_ns;
@@ -236,7 +236,7 @@ impl Machine {
         }
     }
 
-    /// One leaf less names the slot; when it was the last, page and slot go.
+    /// Drops a leaf's reference to a slot; the last one frees the page and the slot.
     pub(super) fn drop_slot_reference(&mut self, slot: u32) {
         self.sys.swap[slot].references -= 1;
         let cached = self.sys.swap[slot].cached();
@@ -286,7 +286,7 @@ impl Machine {
         self.sys.free_frame(&mut self.lru.folios, pfn);
     }
 
-    /// Takes a page out of the swap cache. Slots that are no longer needed become free.
+    /// Removes a page from the swap cache and frees slots that are no longer needed.
     pub(super) fn leave_swap_cache(&mut self, pfn: Pfn) {
         let Owner::Swap { slot } = self.sys.frames.owner(pfn) else {
             return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Custom kernels: a TOML file that starts from a kernel and changes decisions of its multi-gen
+//! Custom kernels: a TOML file that starts from a known kernel, changes decisions of its multi-gen
 //! LRU, or switches features off.
 
 use std::path::{Path, PathBuf};
@@ -16,10 +16,10 @@ use toml::{Table, Value};
 
 use super::kernel::Kernel;
 
-/// The largest file that is read.
+/// Size limit of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 16;
 
-/// The most different files of a process.
+/// Limit on different files in one process.
 const FILES_MAX: usize = 10_000;
 
 /// A profile that cannot be used.
@@ -33,29 +33,29 @@ pub enum ProfileError {
         /// Why.
         source: std::io::Error,
     },
-    /// What it says is wrong.
+    /// The contents are invalid.
     #[error("profile {}: {what}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error, in words.
         what: String,
     },
 }
 
-/// What a profile can change: its name, what it decides, and what it takes.
+/// One key of a profile: its name, what it decides, and the values it accepts.
 pub struct Field {
     /// Name.
     pub key: &'static str,
     /// What it decides.
     pub description: &'static str,
     expected: &'static str,
-    /// Values it takes, as a profile has them; of numbers, some.
+    /// Accepted values as written in a profile; for numbers, examples.
     pub values: &'static [&'static str],
     set: fn(&mut Parts, &Value) -> Option<()>,
 }
 
-/// What a profile is made of.
+/// The parts of a kernel that a profile can change.
 struct Parts {
     profile: Profile,
     ablation: Ablation,
@@ -94,7 +94,7 @@ macro_rules! choice {
     };
 }
 
-/// Every decision of a profile, and what can be left out.
+/// All decisions of a profile, and the features that can be switched off.
 pub const FIELDS: &[Field] = &[
     choice!(usage, "which flag counts the second use", "workingset-second or workingset-last",
         "workingset-second" => UsageCount::WorkingsetSecond,
@@ -215,10 +215,10 @@ fn whole(value: &Value, low: u64, high: u64) -> Option<u64> {
     (low..=high).contains(&number).then_some(number)
 }
 
-/// The kernel that a file describes; it is called as the file is.
+/// Reads a kernel from a file, which also gives it its name.
 ///
 /// # Errors
-/// What is wrong with the file.
+/// Describes what is wrong with the file.
 pub fn read(name: &str) -> Result<&'static Kernel, ProfileError> {
     let path = Path::new(name);
     let invalid = |what| ProfileError::Invalid {
@@ -245,10 +245,10 @@ pub fn read(name: &str) -> Result<&'static Kernel, ProfileError> {
     })
 }
 
-/// A kernel with lines of a profile changed; none where it has them so already.
+/// A kernel with some lines of a profile changed; None if they change nothing.
 ///
 /// # Errors
-/// What is wrong with the lines.
+/// Describes what is wrong with the lines.
 pub fn changed(kernel: &str, lines: &str) -> Result<Option<&'static Kernel>, String> {
     let text = format!("base = \"{kernel}\"\n{lines}\n");
     let (base, parts) = parse(&text)?;
@@ -260,8 +260,8 @@ pub fn changed(kernel: &str, lines: &str) -> Result<Option<&'static Kernel>, Str
     keep(&name, "", base, parts).map(Some).ok_or_else(full)
 }
 
-/// Kernels are compared and copied as references that last, as those known beforehand do. Each that
-/// was read is kept once.
+/// Keeps a kernel for the life of the process, because kernels are compared and copied as static
+/// references. Each kernel read is kept once.
 fn keep(name: &str, sha256: &str, base: &Kernel, parts: Parts) -> Option<&'static Kernel> {
     static KEPT: Mutex<Vec<&'static Kernel>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -322,7 +322,7 @@ mod tests {
 
     #[test]
     fn every_field_can_be_changed_and_runs() {
-        // A field more of either has to have its line in FIELDS.
+        // A new field of either struct needs its line in FIELDS.
         let Profile {
             name: _,
             usage: _,

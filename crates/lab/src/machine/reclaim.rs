@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where allocations and charges meet reclaim: frames, limits, requests, pressure.
+//! Where allocations and charges enter reclaim: frames, limits, requests, pressure.
 
 use agewise_kernel::classic::List;
 use agewise_kernel::folio::{FolioType, Pfn};
@@ -17,7 +17,8 @@ use super::page_alloc::Reserve;
 use super::{Machine, ProcessId};
 
 impl Machine {
-    /// Reclaims from a cgroup whose limit is in the way of `pages` more; returns what it reclaimed.
+    /// Reclaims from a cgroup whose limit prevents charging `pages` more; returns the pages
+    /// reclaimed.
     pub(super) fn reclaim_at_limit(
         &mut self,
         process: ProcessId,
@@ -27,7 +28,8 @@ impl Machine {
         let start_ns = self.sys.now_ns;
         let begun = self.begin_work();
         self.trace_process(process);
-        // Since its last call tens of faults have passed, milliseconds: it was switched to.
+        // Tens of faults (milliseconds) have passed since its last call: it was scheduled
+        // meanwhile.
         self.schedule(process);
         let request = CgroupRequest {
             nr_pages: pages,
@@ -39,11 +41,10 @@ impl Machine {
         reclaimed
     }
 
-    /// `memory.reclaim`: reclaims `pages` from a cgroup on request, at a swappiness of its own if
-    /// one is given.
+    /// `memory.reclaim`: reclaims `pages` from a cgroup on request, with `swappiness` if given.
     ///
     /// # Errors
-    /// When less could be reclaimed (`EAGAIN`).
+    /// Fails if less could be reclaimed (`EAGAIN`).
     pub fn reclaim_memcg(
         &mut self,
         memcg: MemcgId,
@@ -68,8 +69,8 @@ impl Machine {
         NodeId(self.processes[process.index()].node)
     }
 
-    /// Takes a frame: from the own node, then from the others, waking kswapd below the low
-    /// watermark and reclaiming at the min watermark (`__alloc_pages`).
+    /// Allocates a frame, from the local node first, waking kswapd below the low watermark and
+    /// reclaiming at the min watermark (`__alloc_pages`).
     #[inline]
     pub(super) fn allocate_frame(
         &mut self,
@@ -82,7 +83,7 @@ impl Machine {
             Some(found) => Ok(found),
             None => self.allocate_frame_slow(process, node, highest),
         };
-        // A fault's price includes an allocation from the first zone looked at.
+        // The cost of a fault already includes an allocation from the first zone checked.
         let further = self.sys.frames.work.since(&before);
         let further_ns = self.config.cost.price_zone_choice(&further);
         self.allocator_ns += further_ns;
@@ -110,7 +111,7 @@ impl Machine {
         let mut retry = AllocRetry::default();
         loop {
             let reclaimed = self.reclaim_directly(process, node, highest);
-            // What reclaim started or slept for (writeback) may have made room since.
+            // Work that reclaim started or waited for (writeback) may have made room since.
             if self.sys.now_ns >= self.sys.events.next_ns() {
                 self.run_events();
             }
@@ -162,8 +163,8 @@ impl Machine {
         reclaimed
     }
 
-    /// Pages on the lists of a node that reclaim for a request with this highest zone could free, by
-    /// zone; generations, which are not distinguished here, in the highest one.
+    /// Pages on the lists of a node that reclaim for a request with this highest zone could free,
+    /// by zone. Pages of generations, which are not told apart by zone, count in the highest zone.
     fn reclaimable(&self, node: NodeId, highest: usize) -> [u64; 4] {
         let swap = self.sys.swap_free_pages(MemcgId::ROOT) > 0;
         let zones = self.sys.frames.zones(node);
@@ -192,7 +193,7 @@ impl Machine {
         pages
     }
 
-    /// The process stalled for memory from `start_ns` until now.
+    /// Records that the process stalled for memory from `start_ns` until now.
     pub(super) fn note_stall(&mut self, process: ProcessId, start_ns: u64) {
         let end_ns = self.sys.now_ns;
         let mut at = self.memcg_of_mm(process.mm());

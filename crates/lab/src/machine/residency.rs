@@ -2,11 +2,11 @@
 //! How long pages stay in memory, by zone: the test of age inversion.
 //!
 //! If reclaim is fair, a page stays equally long whatever zone it came from. With lists per zone
-//! that depends on how allocations are spread; the spread between the zones' means is the measure.
+//! this depends on how allocations are spread; the spread of the zones' means measures it.
 
 use agewise_kernel::folio::{FolioType, Pfn};
 
-/// Mean and spread of a number of durations, updated one by one (Welford).
+/// Mean and standard deviation of durations, updated one by one (Welford).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
     /// Durations counted.
@@ -36,21 +36,21 @@ impl Spread {
 /// Residency of evicted pages.
 #[derive(Clone, Debug, Default)]
 pub struct Residency {
-    /// When the page of each frame came; empty when nothing is kept.
+    /// When the page of each frame was loaded; empty if nothing is recorded.
     loaded_ns: Vec<u64>,
-    /// By zone and type.
+    /// Residency by zone and type.
     by_zone: [[Spread; 2]; 4],
-    /// When the first page was evicted. Those that were there by then do not count: how long they
-    /// stay depends on when their zone was filled.
+    /// When the first page was evicted. Pages loaded before that do not count: their residency
+    /// depends on when their zone was filled.
     first_eviction_ns: Option<u64>,
-    /// When the youngest page evicted so far had come.
+    /// Load time of the youngest page evicted so far.
     youngest_ns: u64,
     evictions: u64,
     inversions: u64,
 }
 
 impl Residency {
-    /// Keeps times for `frames` frames; 0: keeps nothing.
+    /// Records times for `frames` frames; 0 records nothing.
     pub fn new(frames: u32) -> Residency {
         Residency {
             loaded_ns: vec![0; frames as usize],
@@ -75,7 +75,7 @@ impl Residency {
             self.by_zone[zone][of.index()].add(stayed_ns as f64);
         }
         self.evictions += 1;
-        // It came well before a page that is gone already: it was let to grow too old.
+        // It was loaded well before a page that is already gone: it was kept for too long.
         if self.youngest_ns.saturating_sub(loaded_ns) > stayed_ns / 10 {
             self.inversions += 1;
         }
@@ -87,20 +87,20 @@ impl Residency {
         &self.by_zone[zone]
     }
 
-    /// How long the page in a frame has been there, in ns.
+    /// How long the page in a frame has been in memory, in ns.
     pub(super) fn age_ns(&self, pfn: Pfn, now_ns: u64) -> Option<u64> {
         let loaded_ns = self.loaded_ns.get(pfn.index())?;
         Some(now_ns.saturating_sub(*loaded_ns))
     }
 
-    /// Share of the evictions of pages that had come more than a tenth of their residency before a
-    /// page evicted earlier.
+    /// Share of evicted pages that were loaded more than a tenth of their residency before a page
+    /// evicted earlier.
     pub fn inversion_share(&self) -> f64 {
         self.inversions as f64 / self.evictions.max(1) as f64
     }
 }
 
-/// Standard deviation of means as a share of their mean; none of fewer than two.
+/// Standard deviation of means relative to their mean; None for fewer than two.
 pub fn relative_spread(means: &[f64]) -> Option<f64> {
     if means.len() < 2 {
         return None;
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn zones_that_keep_pages_longer_show() {
         let mut residency = Residency::new(2);
-        // The first eviction of all is of no zone's usual course.
+        // The very first eviction is not typical of any zone.
         residency.evicted(Pfn(0), 1, FolioType::File, 1);
         for round in 1..=10 {
             let at_ns = round * 1000;

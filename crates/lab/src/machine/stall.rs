@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory pressure of cgroups: the share of time in which some, or all, of their tasks stall.
 //!
-//! Operations start in order of time and say how long they stalled, so both totals can be kept
-//! exactly: `some` is the union of the intervals; `full` grows, at each new interval, by the part
-//! of it that the current intervals of all other tasks cover too.
+//! Operations start in order of time and report how long they stalled, so both totals are exact:
+//! `some` is the union of the intervals; `full` grows, at each new interval, by the part of it that
+//! the current intervals of all other tasks cover too.
 
 /// Windows of the averages, in s.
 const WINDOWS_S: [f64; 3] = [10.0, 60.0, 300.0];
@@ -27,7 +27,7 @@ impl Decayed {
     }
 }
 
-/// Pressure of one cgroup (`memory.pressure`), times in ns.
+/// Pressure of one cgroup (`memory.pressure`); times in ns.
 #[derive(Clone, Debug, Default)]
 pub struct Pressure {
     /// Time in which at least one task stalled.
@@ -37,12 +37,12 @@ pub struct Pressure {
     some_until_ns: u64,
     some_decayed: [Decayed; 3],
     full_decayed: [Decayed; 3],
-    /// The last stall of each task: start and end.
+    /// Last stall of each task: task, start and end.
     last: Vec<(u32, u64, u64)>,
 }
 
 impl Pressure {
-    /// Adds a stall of `task`, one of `tasks` in the cgroup.
+    /// Adds a stall of `task`, one of the `tasks` tasks in the cgroup.
     pub fn add(&mut self, task: u32, tasks: usize, start_ns: u64, end_ns: u64) {
         if end_ns <= start_ns {
             return;
@@ -67,11 +67,11 @@ impl Pressure {
         }
     }
 
-    /// Averages over 10, 60 and 300 s in percent, `some` and `full`: decayed sums of the time stalled,
-    /// with a stall that is not over counted up to its end.
+    /// Averages of `some` and `full` over 10, 60 and 300 s in percent: decayed sums of stalled
+    /// time. A stall in progress counts up to its end.
     ///
-    /// The kernel averages samples of 2 s; here each stall decays from its start, which comes to the
-    /// same where stalls are short against the window.
+    /// The kernel averages samples of 2 s; here each stall decays from its start, which gives the
+    /// same result if stalls are short compared with the window.
     pub fn averages(&self, now_ns: u64) -> [[f64; 3]; 2] {
         [&self.some_decayed, &self.full_decayed].map(|kind| {
             std::array::from_fn(|index| {
@@ -87,10 +87,10 @@ impl Pressure {
     }
 }
 
-/// Pressure of all cgroups, indexed as they are.
+/// Pressure of all cgroups, indexed by memcg id.
 #[derive(Clone, Debug, Default)]
 pub struct Stalls {
-    /// One a cgroup.
+    /// Pressure of each cgroup.
     pub groups: Vec<Pressure>,
 }
 

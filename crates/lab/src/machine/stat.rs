@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counters of the machine under the names of `/proc/vmstat` and `memory.stat`.
+//! Counters of the machine, named as in `/proc/vmstat` and `memory.stat`.
 
 use agewise_kernel::folio::FolioType;
 use agewise_kernel::ids::{LruvecId, MemcgId};
@@ -9,7 +9,7 @@ use super::memcg::{Limits, MemcgEvents};
 use super::stall::Pressure;
 use super::{Counters, Machine};
 
-/// A counter and its name.
+/// Name and value of a counter.
 pub type Line = (&'static str, u64);
 
 fn add(into: &mut Events, events: &Events) {
@@ -108,24 +108,24 @@ impl Machine {
         self.sys.counters
     }
 
-    /// Accesses by processes so far: to mapped pages, and through descriptors.
+    /// Accesses by processes so far: to mapped pages, and through file descriptors.
     pub fn accesses(&self) -> [u64; 2] {
         self.accesses
     }
 
-    /// Operations of the policies so far.
+    /// Work of the policies so far.
     pub fn work(&self) -> Work {
         self.lru.work
     }
 
-    /// CPU time in ns: of the policies in all, of kswapd and the flusher, and waited for the LRU
-    /// lock.
+    /// Times in ns: CPU time of the policies in total, CPU time of kswapd and the flusher, and
+    /// waiting for the LRU lock.
     pub fn cpu_ns(&self) -> [u64; 3] {
         [self.policy_ns, self.background_ns, self.lock_wait_ns]
     }
 
-    /// `memory.stat` of a cgroup: levels in bytes, then events. Reading it flushes the statistics,
-    /// which [`Machine::flush_stats`] does.
+    /// `memory.stat` of a cgroup: levels in bytes, then events. In the kernel, reading it flushes
+    /// the statistics; here [`Machine::flush_stats`] does.
     pub fn memory_stat(&self, memcg: MemcgId) -> Vec<Line> {
         let bytes = |pages: u64| pages * 4096;
         let [anon, file] = self.resident_pages(memcg);
@@ -148,7 +148,7 @@ impl Machine {
         lines
     }
 
-    /// `/proc/vmstat`, as far as the machine has it.
+    /// The lines of `/proc/vmstat` that the machine supports.
     pub fn vmstat(&self) -> Vec<Line> {
         let counters = &self.sys.counters;
         let list = |folio_type, active| self.list_pages(MemcgId::ROOT, folio_type, active);

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Swap slots: their references, what the page looked like when it left, and whether the page is
-//! still in memory (swap cache).
+//! Swap slots: their references, the shadow of the evicted page, and whether the page is still in
+//! memory (swap cache).
 
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::MemcgId;
 
-/// Where a slot lies on a disk: away from all files.
+/// Position of a slot on a disk, away from all files.
 pub fn swap_place(slot: u32) -> u64 {
     (1 << 40) + u64::from(slot)
 }
 
-/// One slot in use: 16 bytes.
+/// One slot in use (16 bytes).
 #[derive(Clone, Copy, Debug)]
 pub struct Slot {
-    /// The frame while the page is in the swap cache (with [`CACHED`]), else what reclaim left when
-    /// it evicted the page plus one, or 0 when nothing.
+    /// The frame while the page is in the swap cache (with [`CACHED`]); otherwise the shadow plus
+    /// one, or 0 if there is none.
     word: u64,
-    /// Page-table entries that name the slot.
+    /// Page-table entries that refer to the slot.
     pub references: u32,
     /// The cgroup the page was charged to.
     pub memcg: MemcgId,
 }
 
-/// Tells a frame from a shadow, which has 63 bits.
+/// Distinguishes a frame from a shadow, which has 63 bits.
 const CACHED: u64 = 1 << 63;
 
 const FREE: Slot = Slot {
@@ -42,14 +42,14 @@ impl Slot {
         }
     }
 
-    /// The page enters the swap cache; what reclaim left is returned.
+    /// Puts the page into the swap cache; returns the shadow it replaces.
     #[inline]
     pub fn enter_cache(&mut self, pfn: Pfn) -> Option<u64> {
         debug_assert!(self.word & CACHED == 0);
         std::mem::replace(&mut self.word, CACHED | u64::from(pfn.0)).checked_sub(1)
     }
 
-    /// The page leaves the swap cache; reclaim may leave a shadow behind.
+    /// Removes the page from the swap cache; reclaim may leave a shadow.
     #[inline]
     pub fn leave_cache(&mut self, shadow: Option<u64>) {
         debug_assert!(
@@ -64,7 +64,7 @@ impl Slot {
 #[derive(Clone, Debug, Default)]
 pub struct Swap {
     slots: Vec<Slot>,
-    /// One bit a slot, set when free.
+    /// One bit per slot, set if free.
     free_bits: Vec<u64>,
     capacity: u32,
     used: u32,
@@ -72,7 +72,7 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// An area of `capacity` pages. Memory is taken as slots come into use.
+    /// An area of `capacity` pages. The simulator needs memory only for slots that have been used.
     pub fn new(capacity: u32) -> Swap {
         Swap {
             capacity,
@@ -80,7 +80,7 @@ impl Swap {
         }
     }
 
-    /// Pages the area holds.
+    /// Size of the area in pages.
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
@@ -95,8 +95,8 @@ impl Swap {
         self.capacity - self.used
     }
 
-    /// Takes the next free slot after the last one taken, so that what leaves together lies
-    /// together. None when the area is full.
+    /// Allocates the next free slot after the last one taken, so that pages evicted together lie
+    /// together. None if the area is full.
     pub fn allocate(&mut self, pfn: Pfn, memcg: MemcgId) -> Option<u32> {
         if self.used == self.capacity {
             return None;
@@ -116,7 +116,7 @@ impl Swap {
         u32::try_from(slot).ok()
     }
 
-    /// Takes `pages` slots in a row (a 2 MiB page). None when the area has no such run.
+    /// Allocates `pages` consecutive slots (for a 2 MiB page). None if the area has no such run.
     pub fn allocate_run(&mut self, pfn: Pfn, memcg: MemcgId, pages: u32) -> Option<u32> {
         let words = (pages / 64).max(1) as usize;
         while self.find_run(words).is_none() {
@@ -135,7 +135,7 @@ impl Swap {
         u32::try_from(first).ok()
     }
 
-    /// First of `words` words of free slots in a row.
+    /// First of `words` consecutive words of free slots.
     fn find_run(&self, words: usize) -> Option<usize> {
         self.free_bits
             .windows(words)
@@ -182,7 +182,7 @@ impl Swap {
         Some(entry.memcg)
     }
 
-    /// Bytes the simulator spends on slots.
+    /// Bytes the simulator needs for slots.
     pub fn footprint_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot>() + self.free_bits.capacity() * 8
     }
@@ -215,7 +215,7 @@ mod tests {
     }
 
     proptest! {
-        /// No slot is given twice, none is lost, and a full area says so.
+        /// No slot is given out twice or lost, and a full area gives out none.
         #[test]
         fn slots_are_given_once(steps in prop::collection::vec((any::<bool>(), 0usize..80), 0..300)) {
             let mut swap = Swap::new(70);

@@ -29,8 +29,8 @@ use super::zram::CompressedStore;
 pub enum ShadowLimit {
     /// Pages on its lists plus slab pages.
     Lists,
-    /// Slab pages alone: what 7.2 comes to under the multi-gen LRU, whose list sizes the per-zone
-    /// counters it reads do not include.
+    /// Slab pages alone: the effect of 7.2 under the multi-gen LRU, because the per-zone counters
+    /// that it reads do not include the generations' pages.
     SlabOnly,
 }
 
@@ -38,21 +38,21 @@ pub enum ShadowLimit {
 pub struct File {
     /// Pages in memory and shadows.
     pub cache: PageCache,
-    /// Place of its first page on the file device.
+    /// Position of its first page on the file device.
     pub first_block: u64,
-    /// Read-ahead is used.
+    /// Whether read-ahead is used.
     pub readahead: bool,
     /// Page that holds the last byte of the previous read through the descriptor.
     pub last_read: Option<u32>,
-    /// The cgroup its tree nodes are charged to: the one that made the first of them.
+    /// The cgroup charged for its tree nodes: the one that made the first of them.
     pub memcg: MemcgId,
 }
 
-/// Mechanism of the machine.
+/// The mechanism of the machine.
 pub struct System {
     /// The clock, in ns.
     pub now_ns: u64,
-    /// What is due later.
+    /// Events due later.
     pub events: EventQueue,
     /// Page tables of all address spaces.
     pub tables: PageTables,
@@ -62,13 +62,13 @@ pub struct System {
     pub frames: Frames,
     /// Swap slots.
     pub swap: Swap,
-    /// Where swap lies; none when the machine has no swap.
+    /// Swap device; None if the machine has no swap.
     pub swap_device: Option<Device>,
     /// The memory zram itself takes.
     pub compressed: Option<CompressedStore>,
-    /// Where files lie.
+    /// Device of the files.
     pub file_device: Device,
-    /// Swap lies on that, too, and `swap_device` serves nothing.
+    /// Whether swap lies on the file device too; `swap_device` then serves nothing.
     pub swap_on_file_disk: bool,
     /// Open files.
     pub files: Vec<File>,
@@ -80,25 +80,25 @@ pub struct System {
     pub shadow_limit: ShadowLimit,
     /// Counters.
     pub counters: Counters,
-    /// Pressure.
+    /// Memory pressure of the cgroups.
     pub stalls: Stalls,
-    /// Keeps what reclaim does, event by event.
+    /// Records what reclaim does, event by event.
     pub tracer: Option<Box<Tracer>>,
-    /// Processes the OOM killer chose, to be ended by the machine.
+    /// Processes chosen by the OOM killer, which the machine has yet to end.
     pub victims: Vec<MmId>,
-    /// The flusher has an event of its own.
+    /// Whether the flusher's next event is queued.
     pub flusher_woken: bool,
-    /// Reclaim met dirty pages only: everything is to be written.
+    /// Whether everything dirty is to be written, because reclaim met only dirty pages.
     pub flush_everything: bool,
     /// Dirty file pages.
     pub dirty_file_pages: u64,
     /// File pages in the order in which they became dirty.
     pub dirty_queue: std::collections::VecDeque<Pfn>,
-    /// Frames whose page has a buffer head; empty until the first has.
+    /// Whether the page in each frame has a buffer head; empty until the first one does.
     pub(super) buffer_heads: Vec<bool>,
-    /// What a set of LRU lists covers.
+    /// Scope of the LRU lists.
     pub list_scope: ListScope,
-    /// How long pages stayed; kept where a machine has zones of its own choice.
+    /// Residency of pages; recorded only if the machine's zones were given.
     pub residency: Residency,
     /// The CPU that runs now.
     pub cpu: usize,
@@ -175,8 +175,8 @@ impl System {
         }
     }
 
-    /// Stores `entry` in a file's cache and accounts for the tree nodes that come or go. The
-    /// nodes to be made must have been charged.
+    /// Stores `entry` in a file's cache and accounts for tree nodes that are added or freed. New
+    /// nodes must have been charged before.
     pub fn set_cache_entry(&mut self, file: u32, index: u32, entry: Entry) {
         let memcg = self.files[file as usize].memcg;
         let cache = &mut self.files[file as usize].cache;
@@ -241,7 +241,7 @@ impl System {
         self.spaces[mapping.mm].resident_pages[folio_type.index()] -= 1;
     }
 
-    /// Replaces a 2 MiB leaf by a table of swap entries, or takes it away.
+    /// Replaces a 2 MiB leaf with a table of swap entries, or removes it.
     fn unmap_huge(&mut self, folios: &mut FolioTable, pfn: Pfn, mapping: Mapping) {
         let Some(leaf) = self.tables.unmap_huge(mapping.mm, mapping.vpn) else {
             return;
@@ -261,7 +261,7 @@ impl System {
         }
     }
 
-    /// Starts writing a dirty page; returns when the device is done.
+    /// Starts writing a dirty page. Returns when it will be done; None without a place to write to.
     pub fn start_write(&mut self, folios: &mut FolioTable, pfn: Pfn) -> Option<u64> {
         let pages = folios[pfn].nr_pages();
         let now_ns = self.now_ns;
@@ -292,7 +292,7 @@ impl System {
         Some(done_ns)
     }
 
-    /// Takes a page's frame back after its contents are gone, and its charge.
+    /// Frees and uncharges a page's frame after its contents are gone.
     pub fn free_frame(&mut self, folios: &mut FolioTable, pfn: Pfn) {
         let memcg = self.memcg_of(folios, pfn);
         let pages = folios[pfn].nr_pages();
@@ -306,11 +306,11 @@ impl System {
         for page in 0..pages as u32 {
             self.frames.free(Pfn(pfn.0 + page));
         }
-        // The frame keeps no flag of its former page.
+        // The frame must not keep flags of its former page.
         folios.start(pfn, FolioType::File, zone, 0, LruvecId::NONE);
     }
 
-    /// Whether a leaf still names a slot of a page in the swap cache.
+    /// Whether a leaf still refers to a slot of this page, which is in the swap cache.
     pub fn is_named_by_leaves(&self, folios: &FolioTable, pfn: Pfn) -> bool {
         match self.frames.owner(pfn) {
             Owner::Swap { slot } => {
@@ -321,7 +321,7 @@ impl System {
         }
     }
 
-    /// Gives a swap slot back if nothing needs it any more.
+    /// Frees a swap slot if nothing needs it any more.
     pub fn release_slot(&mut self, slot: u32) {
         if let Some(memcg) = self.swap.release_if_unused(slot) {
             self.memcgs.charge_swap(memcg, -1);
@@ -416,7 +416,7 @@ impl World for System {
         {
             return PageoutOutcome::Activate;
         }
-        // A full queue puts the reclaimer to sleep: that is what slows reclaim to the device's pace.
+        // A full queue puts the reclaimer to sleep: this slows reclaim to the device's pace.
         let now_ns = self.now_ns;
         let swap = matches!(self.frames.owner(pfn), Owner::Swap { .. });
         let room_ns = match self.disk(swap) {
@@ -501,9 +501,9 @@ impl World for System {
         }
     }
 
-    /// The shadow shrinker (`count_shadow_nodes`, `scan_shadow_nodes`) under the usual rule for a
-    /// shrinker without seeks: half of what is too much, what is deferred by priority, in batches
-    /// of 128.
+    /// The shadow shrinker (`count_shadow_nodes`, `scan_shadow_nodes`), following the usual rule
+    /// for a shrinker without seeks: it scans half of the excess plus deferred work shifted by the
+    /// priority, in batches of 128.
     fn shrink_slab(&mut self, memcg: MemcgId, _node: NodeId, priority: u32) -> u64 {
         const BATCH: u64 = 128;
         self.counters.slab_calls += 1;
@@ -542,7 +542,7 @@ impl World for System {
 
     fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64) {
         let until_ns = self.now_ns + timeout_ns;
-        // A page that ends its writeback wakes the tasks that wait for it.
+        // A page whose writeback ends wakes the tasks that wait for it.
         let until_ns = match reason {
             Throttle::Writeback => until_ns.min(self.events.next_ns().max(self.now_ns)),
             Throttle::Isolated | Throttle::NoProgress | Throttle::Congested => until_ns,
@@ -560,7 +560,7 @@ impl World for System {
 
     fn oom_kill(&mut self, memcg: MemcgId) -> bool {
         if !self.victims.is_empty() {
-            return false; // One at a time: the last victim has not gone yet.
+            return false; // One at a time: the last victim has not exited yet.
         }
         let total_pages = self.frames.len().into();
         let points = |mm: &MmId| {

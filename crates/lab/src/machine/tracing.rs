@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What reclaim did, event by event, as ftrace would print it.
+//! What reclaim did, event by event, in the format of ftrace.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -10,16 +10,16 @@ use agewise_kernel::tracepoint::Tracepoint;
 
 use super::{Machine, ProcessId};
 
-/// The most events that are kept: a few hundred MiB.
+/// Limit on events kept: a few hundred MiB.
 const EVENTS_MAX: usize = 1 << 21;
 
-/// Process numbers begin here, those of kswapd below.
+/// First process number; those of kswapd are lower.
 const PID_FIRST: usize = 1000;
 
-/// Who runs: its name and number.
+/// The running task: name and number.
 type Task = (Arc<str>, usize);
 
-/// Events so far.
+/// Events recorded so far.
 #[derive(Debug)]
 pub struct Tracer {
     task: Task,
@@ -37,7 +37,7 @@ struct Traced {
 }
 
 impl Tracer {
-    /// Something happened.
+    /// Records an event.
     pub(super) fn add(&mut self, at_ns: u64, cpu: usize, tracepoint: &Tracepoint) {
         if self.events.len() == EVENTS_MAX {
             self.lost += 1;
@@ -60,28 +60,28 @@ pub struct EventTrace {
 }
 
 impl EventTrace {
-    /// How many there are.
+    /// Number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether nothing happened.
+    /// Whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// How many more happened than are kept, at the end of the run.
+    /// Number of events at the end of the run that were not kept.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Writes them as `/sys/kernel/tracing/trace` has them.
+    /// Writes the events in the format of `/sys/kernel/tracing/trace`.
     ///
     /// # Errors
-    /// What `out` fails with.
+    /// Fails if writing to `out` fails.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let (kept, all) = (self.len(), self.len() as u64 + self.lost);
         writeln!(out, "# tracer: nop\n#")?;
@@ -111,7 +111,7 @@ impl fmt::Display for Traced {
 }
 
 impl Machine {
-    /// From now on keeps what reclaim does, event by event.
+    /// Starts recording what reclaim does, event by event.
     pub fn trace_events(&mut self) {
         self.sys.tracer = Some(Box::new(Tracer {
             task: ("swapper".into(), 0),
@@ -120,18 +120,18 @@ impl Machine {
         }));
     }
 
-    /// What reclaim did since [`Machine::trace_events`]; nothing is kept from now on.
+    /// Stops recording and returns the events since [`Machine::trace_events`].
     pub fn take_event_trace(&mut self) -> EventTrace {
         let (mut events, lost) = match self.sys.tracer.take() {
             Some(tracer) => (tracer.events, tracer.lost),
             None => (Vec::new(), 0),
         };
-        // What runs beside a process is simulated separately from it.
+        // Work beside a process is simulated separately, so its events are out of order.
         events.sort_by_key(|event| event.at_ns);
         EventTrace { events, lost }
     }
 
-    /// Gives a process the name that events have: 15 letters, digits and `-` of it.
+    /// Names a process in events: the first 15 characters, with `-` for all but letters and digits.
     pub fn name_process(&mut self, process: ProcessId, name: &str) {
         let known = |letter: char| match letter {
             'a'..='z' | 'A'..='Z' | '0'..='9' => letter,
@@ -141,7 +141,7 @@ impl Machine {
         self.processes[process.index()].name = name.into();
     }
 
-    /// What is traced next is done by a process.
+    /// Attributes the next events to a process.
     pub(super) fn trace_process(&mut self, process: ProcessId) {
         if let Some(tracer) = &mut self.sys.tracer {
             let name = Arc::clone(&self.processes[process.index()].name);
@@ -149,21 +149,21 @@ impl Machine {
         }
     }
 
-    /// What is traced next is done by kswapd. Returns who was traced before.
+    /// Attributes the next events to kswapd. Returns the previous task.
     pub(super) fn trace_kswapd(&mut self, node: NodeId) -> Option<Task> {
         let tracer = self.sys.tracer.as_mut()?;
         let task = (format!("kswapd{}", node.0).into(), 100 + node.index());
         Some(std::mem::replace(&mut tracer.task, task))
     }
 
-    /// What is traced next is done by somebody outside of the machine: a write to `memory.reclaim`.
+    /// Attributes the next events to a task outside the machine: a write to `memory.reclaim`.
     pub(super) fn trace_outside(&mut self) {
         if let Some(tracer) = &mut self.sys.tracer {
             tracer.task = ("agent".into(), 1);
         }
     }
 
-    /// What is traced next is done by `task`.
+    /// Attributes the next events to `task`.
     pub(super) fn trace_task(&mut self, task: Option<Task>) {
         if let (Some(tracer), Some(task)) = (&mut self.sys.tracer, task) {
             tracer.task = task;

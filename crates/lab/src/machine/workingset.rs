@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Working-set reports of the simulated kernel: the engine's, over the lruvecs of the machine, with
-//! their aging thread among the events.
+//! Working-set reports of the simulated kernel: the engine's reports over the lruvecs of the
+//! machine, with their aging thread as an event.
 
 use agewise_kernel::ids::{MemcgId, NodeId};
 use agewise_kernel::mglru::age_for_report;
@@ -13,7 +13,7 @@ use super::events::Event;
 
 const PAGE_BYTES: u64 = 4096;
 
-/// The reports of a machine, with what their pollers received.
+/// The reports of a machine, and the notifications their pollers have received.
 #[derive(Clone, Debug)]
 pub(super) struct WorkingSets {
     reports: Reports<MemcgId>,
@@ -42,8 +42,8 @@ fn none(nodes: std::ops::Range<u32>) -> Reports<MemcgId> {
 }
 
 impl Machine {
-    /// Works with the reports and the machine below them; a write may have changed when the aging
-    /// thread runs next.
+    /// Runs `work` on the reports and the machine; a write may change when the aging thread runs
+    /// next.
     pub fn with_reports<T>(
         &mut self,
         work: impl FnOnce(&mut Reports<MemcgId>, &mut Machine) -> T,
@@ -73,7 +73,7 @@ impl Machine {
         self.with_reports(|reports, machine| reports.write(file, text, machine))
     }
 
-    /// The aging thread wakes at `at_ns`.
+    /// Runs the aging thread, which was to wake at `at_ns`.
     pub(super) fn age_reports(&mut self, at_ns: u64) {
         if at_ns < self.working_sets.due_ns {
             return; // It was rescheduled since.
@@ -82,7 +82,7 @@ impl Machine {
         self.with_reports(|reports, machine| reports.age(machine));
     }
 
-    /// kswapd comes to a priority on a node, for all cgroups.
+    /// Reports that kswapd reached a priority on a node, for all cgroups.
     pub(super) fn note_pressure(&mut self, node: NodeId, priority: u32) {
         let notices =
             self.with_reports(|reports, machine| reports.pressure(None, node.0, priority, machine));
@@ -102,7 +102,7 @@ impl Lruvecs for Machine {
         self.sys.now_ns / 1_000_000
     }
 
-    /// Removed cgroups stay as long as they hold pages: theirs are the parent's.
+    /// Removed cgroups count as long as they have pages, which belong to the parent.
     fn subtree(&self, root: Option<&MemcgId>) -> Vec<MemcgId> {
         let root = root.copied().unwrap_or(MemcgId::ROOT);
         if !self.sys.memcgs[root].online {

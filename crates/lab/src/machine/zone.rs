@@ -16,24 +16,24 @@ pub struct Zone {
     start: u32,
     /// Frames it has.
     managed: u32,
-    /// Frames given back, to be given out again first.
+    /// Frames that were freed; they are reused first.
     returned: Vec<u32>,
-    /// Frames from here on were never given out.
+    /// Frames from this one on were never allocated.
     untouched: u32,
     /// Watermarks in pages: min, low, high.
     marks: [u64; 3],
     reserve: [u64; 4],
-    /// Pages it may still give in this round of the fair policy (`NR_ALLOC_BATCH`); far below 0
-    /// when others had nothing to give.
+    /// Pages it may still provide in this round of the fair policy (`NR_ALLOC_BATCH`); far below 0
+    /// if the other zones had none to give.
     batch: i64,
-    /// Its batch is used up (`ZONE_FAIR_DEPLETED`).
+    /// Whether its batch is used up (`ZONE_FAIR_DEPLETED`).
     depleted: bool,
-    /// Pages given out so far.
+    /// Pages allocated so far.
     allocated: u64,
 }
 
 impl Zone {
-    /// A zone of frames nobody has used; its first batch is all of it, as after boot.
+    /// A zone of unused frames; its first batch is the whole zone, as after boot.
     pub(super) fn new(start: u32, managed: u32, reserve: [u64; 4]) -> Zone {
         Zone {
             start,
@@ -68,22 +68,22 @@ impl Zone {
         self.returned.len() as u64 + u64::from(self.end() - self.untouched)
     }
 
-    /// Pages given out so far.
+    /// Pages allocated so far.
     pub fn allocated_pages(&self) -> u64 {
         self.allocated
     }
 
-    /// What is left of the batch of the fair policy.
+    /// Rest of the batch of the fair policy.
     pub fn batch_pages(&self) -> i64 {
         self.batch
     }
 
-    /// Whether it is passed over until the next round of the fair policy.
+    /// Whether it is skipped until the next round of the fair policy.
     pub fn is_depleted(&self) -> bool {
         self.depleted
     }
 
-    /// What the policies see of it.
+    /// The zone as the policies see it.
     pub fn state(&self) -> ZoneState {
         let [min, low, high] = self.marks;
         ZoneState {
@@ -96,12 +96,12 @@ impl Zone {
         }
     }
 
-    /// What a request with `mark` (0 min, 1 low) and `highest` usable zone leaves free.
+    /// Pages that a request with `mark` (0 min, 1 low) and `highest` usable zone must leave free.
     pub(super) fn keep(&self, mark: usize, highest: usize) -> u64 {
         self.marks[mark] + self.reserve[highest.min(3)]
     }
 
-    /// Takes a frame; there must be one.
+    /// Allocates a frame; there must be a free one.
     pub(super) fn take(&mut self) -> u32 {
         self.allocated += 1;
         self.returned.pop().unwrap_or_else(|| {
@@ -110,7 +110,7 @@ impl Zone {
         })
     }
 
-    /// Takes an aligned block that was never given out, if `keep` frames stay free.
+    /// Allocates an aligned block that was never used, if `keep` frames stay free.
     pub(super) fn take_block(&mut self, keep: u64) -> Option<u32> {
         let first = self.untouched.next_multiple_of(BLOCK);
         let fits = first
@@ -129,13 +129,13 @@ impl Zone {
         self.returned.push(frame);
     }
 
-    /// Pages were given: they count against the batch.
+    /// Counts allocated pages against the batch.
     pub(super) fn use_batch(&mut self, pages: u32) {
         self.batch -= i64::from(pages);
         self.depleted |= self.batch <= 0;
     }
 
-    /// A new round: the batch is what lies between the low and the high watermark
+    /// Starts a new round: the batch is the distance between the low and high watermarks
     /// (`reset_alloc_batches`).
     pub(super) fn reset_batch(&mut self) {
         let target = (self.marks[2] - self.marks[1]) as i64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is in each zone: free pages, watermarks, lists, allocations, residency
+//! The contents of each zone: free pages, watermarks, lists, allocations, residency
 //! (`/proc/zoneinfo`).
 
 use std::fmt::Write;
@@ -14,12 +14,12 @@ use super::Machine;
 use super::residency::{Residency, relative_spread};
 use super::zone::ZONE_NAMES;
 
-/// One zone and what is in it, in pages.
+/// One zone and its contents, in pages.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ZoneInfo {
-    /// Its node.
+    /// Node of the zone.
     pub node: u32,
-    /// Its name.
+    /// Name of the zone.
     pub zone: &'static str,
     /// Managed pages.
     pub managed: u64,
@@ -27,21 +27,21 @@ pub struct ZoneInfo {
     pub free: u64,
     /// Watermarks: min, low, high.
     pub watermarks: [u64; 3],
-    /// What requests leave free beyond the watermark, by their highest zone.
+    /// Pages that requests leave free beyond the watermark, by their highest zone.
     pub protection: [u64; 4],
     /// Pages on the classic lists: inactive and active anon, inactive and active file.
     pub lists: [u64; 4],
-    /// Pages given out so far.
+    /// Pages allocated so far.
     pub allocated: u64,
-    /// What is left of the batch of the fair policy.
+    /// Rest of the batch of the fair policy.
     pub alloc_batch: i64,
-    /// Pages isolation passed over because of the zone.
+    /// Pages that isolation skipped because of their zone.
     pub skipped: u64,
     /// Evicted pages, anon and file.
     pub evicted: [u64; 2],
-    /// Their mean residency, in ns.
+    /// Mean residency of evicted pages, in ns.
     pub residency_mean_ns: [f64; 2],
-    /// Its standard deviation, in ns.
+    /// Standard deviation of their residency, in ns.
     pub residency_sd_ns: [f64; 2],
 }
 
@@ -92,15 +92,16 @@ impl Machine {
         }
     }
 
-    /// How long evicted pages had stayed. Kept only where the machine's zones were given.
+    /// Residency of evicted pages. Recorded only if the machine's zones were given.
     pub fn residency(&self) -> &Residency {
         &self.sys.residency
     }
 
-    /// Standard deviation over zones of the mean residency of pages of a type, as a share of its
-    /// mean: 0 where a page stays as long whatever zone it came from. A zone that evicts next to
-    /// nothing counts with the ages of the pages it holds, which is less than they will stay. Zones
-    /// of less than a hundredth of the memory do not count. None with fewer than two others.
+    /// Standard deviation over zones of the mean residency of pages of a type, relative to its
+    /// mean: 0 if a page stays equally long whatever zone it came from. A zone that evicts next to
+    /// nothing counts with the ages of its pages, which are less than their residency will be.
+    /// Zones with less than a hundredth of the memory do not count. None if fewer than two zones
+    /// count.
     pub fn residency_spread(&self, of: FolioType) -> Option<f64> {
         let zones = self.zones();
         let all: u64 = zones.iter().map(|zone| zone.managed).sum();
@@ -119,7 +120,7 @@ impl Machine {
         relative_spread(&means)
     }
 
-    /// Mean age of the pages of a type that zones of a name hold, in ns.
+    /// Mean age of the pages of a type in zones of this name, in ns.
     fn mean_age_ns(&self, zone: &str, of: FolioType) -> Option<f64> {
         let (mut count, mut sum_ns) = (0u64, 0.0);
         for frame in 0..self.sys.frames.len() {
@@ -136,12 +137,12 @@ impl Machine {
         (count > 0).then(|| sum_ns / count as f64)
     }
 
-    /// CPU time of choosing zones for allocations, in ns; part of what a fault takes.
+    /// CPU time of choosing zones for allocations, in ns; included in the time of faults.
     pub fn allocator_ns(&self) -> u64 {
         self.allocator_ns
     }
 
-    /// `/proc/zoneinfo`, as far as the machine has it.
+    /// The lines of `/proc/zoneinfo` that the machine supports.
     pub(super) fn zoneinfo(&self) -> String {
         let mut text = String::new();
         for zone in self.zones() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory that compressed swap takes from the machine it serves.
+//! Memory that compressed swap takes from the machine it serves.
 
 use super::frames::Frames;
 use super::page_alloc::Reserve;
@@ -10,14 +10,14 @@ use agewise_kernel::reclaim::TOP_ZONE;
 /// Frames that hold compressed pages.
 #[derive(Clone, Debug)]
 pub struct CompressedStore {
-    /// Bytes a page takes, 1..=4096.
+    /// Bytes a page needs, 1..=4096.
     page_bytes: u64,
     stored_pages: u64,
     frames: Vec<Pfn>,
 }
 
 impl CompressedStore {
-    /// A store for data that shrinks to `1 / ratio`.
+    /// A store for data that compresses to `1 / ratio`.
     pub fn new(ratio: f64) -> CompressedStore {
         let page_bytes = (4096.0 / ratio).round().clamp(1.0, 4096.0);
         CompressedStore {
@@ -36,7 +36,7 @@ impl CompressedStore {
         (pages * self.page_bytes).div_ceil(4096) as usize
     }
 
-    /// Takes room for more pages. False, and nothing taken, when the machine has no frame left.
+    /// Allocates room for more pages. Returns false, with nothing allocated, if no frame is left.
     pub fn store_pages(&mut self, frames: &mut Frames, pages: u64) -> bool {
         let needed = self.needed_frames(self.stored_pages + pages);
         let held = self.frames.len();
@@ -55,7 +55,7 @@ impl CompressedStore {
         true
     }
 
-    /// Gives the room of one page back. A slot that was never written gives nothing.
+    /// Frees the room of one page. A slot that was never written frees nothing.
     pub fn release_page(&mut self, frames: &mut Frames) {
         self.stored_pages = self.stored_pages.saturating_sub(1);
         let needed = self.needed_frames(self.stored_pages);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Curves as one HTML page with its script and data inside: zoomed by dragging, curves switched on and
-//! off, values under the pointer.
+//! Curves as one HTML page that contains its script and data: drag to zoom, switch curves on and
+//! off, read values under the pointer.
 
 use super::{colour, label};
 use agewise_trace::curve::Curve;
 
 /// The page around the data.
 const PAGE: &str = include_str!("page.html");
-/// Where the data goes in the page.
+/// Mark in the page that the data replaces.
 const DATA_MARK: &str = "/*DATA*/";
 
-/// The page. It fetches nothing.
+/// Renders the page. It loads nothing from elsewhere.
 #[must_use]
 pub fn html(curves: &[Curve]) -> String {
     let mut data = String::from("[");
@@ -43,7 +43,7 @@ pub fn html(curves: &[Curve]) -> String {
     PAGE.replacen(DATA_MARK, &data, 1)
 }
 
-/// A script string that also cannot end the script element.
+/// A quoted script string that cannot end the script element.
 fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for letter in text.chars() {

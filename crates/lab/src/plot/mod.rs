@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Curves as pictures: text for a terminal, SVG, PNG, and one HTML page that needs nothing else.
+//! Curves as pictures: text for a terminal, SVG, PNG, and a self-contained HTML page.
 
 mod html;
 mod png;
@@ -13,7 +13,8 @@ pub use text::text;
 
 use agewise_trace::curve::Curve;
 
-/// Colours told apart in print and by most sources with a colour deficiency (Okabe and Ito, and two more).
+/// Colours that stay distinct in print and with most colour deficiencies (Okabe and Ito, and two
+/// more).
 const COLOURS: [&str; 10] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933",
     "#882255", "#777777",
@@ -23,7 +24,7 @@ fn colour(at: usize) -> &'static str {
     COLOURS[at % COLOURS.len()]
 }
 
-/// A label for a curve: the policy, and the trace when there are several.
+/// Label of a curve: the policy, and the trace if there are several.
 fn label(curve: &Curve, curves: &[Curve]) -> String {
     if curves.iter().all(|other| other.trace == curve.trace) {
         curve.policy.clone()
@@ -45,7 +46,7 @@ fn size_range(curves: &[Curve]) -> (f64, f64) {
     (smallest.clamp(1.0, largest), largest)
 }
 
-/// Powers of ten, and where there are few their doubles and fives, inside a range.
+/// Powers of ten inside a range, with their doubles and fives if the range is short.
 fn size_ticks((smallest, largest): (f64, f64)) -> Vec<f64> {
     let decades = (largest / smallest).log10();
     let steps: &[f64] = if decades > 3.0 {
@@ -63,7 +64,7 @@ fn size_ticks((smallest, largest): (f64, f64)) -> Vec<f64> {
     ticks
 }
 
-/// Pages in few characters: 4096, 33k, 1.2M.
+/// Formats a number of pages in a few characters: 4096, 33k, 1.2M.
 fn short(pages: f64) -> String {
     if pages >= 1e6 {
         format!("{:.3}", pages / 1e6)
@@ -128,7 +129,7 @@ mod tests {
             plain.contains("a  lru") && plain.contains("b  opt"),
             "{plain}"
         );
-        // Both end in the same place, where the first is seen.
+        // Both curves end in the same place, where the first is shown.
         let lowest = plain
             .lines()
             .rfind(|line| line.contains('|') && line.contains(['a', 'b']));
@@ -139,7 +140,7 @@ mod tests {
         let image = png(&curves).unwrap();
         assert!(image.starts_with(b"\x89PNG\r\n\x1a\n"));
         assert_eq!(image, png(&curves).unwrap(), "the same bytes again");
-        // Curves and letters are there: more than grid and paper.
+        // Curves and letters were drawn, not just grid and background.
         let picture = tiny_skia::Pixmap::decode_png(&image).unwrap();
         let colour = |wanted: [u8; 3]| {
             let of = |pixel: &&tiny_skia::PremultipliedColorU8| {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Curves as PNG: the picture of `svg.rs`, for where nothing draws SVG. Text is set in a font that is
-//! part of the program, so the same curves give the same bytes on every machine.
+//! Curves as PNG: the picture of `svg.rs` for programs that do not show SVG. The font of the text
+//! is part of the program, so the same curves give the same bytes on every machine.
 
 use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster, get_raster_width};
 use tiny_skia::{Color, Paint, PathBuilder, Pixmap, Stroke, Transform};
@@ -8,7 +8,7 @@ use tiny_skia::{Color, Paint, PathBuilder, Pixmap, Stroke, Transform};
 use super::{colour, label, short, size_range, size_ticks};
 use agewise_trace::curve::Curve;
 
-/// Pixels: twice the size of the SVG.
+/// Size in pixels: twice that of the SVG.
 const WIDTH: f32 = 1720.0;
 const HEIGHT: f32 = 960.0;
 const LEFT: f32 = 120.0;
@@ -16,10 +16,10 @@ const RIGHT: f32 = 40.0;
 const TOP: f32 = 80.0;
 const BOTTOM: f32 = 110.0;
 const LEGEND_ROW: f32 = 36.0;
-/// Legend rows drawn at most: a picture is some pixels high, however many curves there are.
+/// Limit on legend rows: the height of the picture is limited, however many curves there are.
 const LEGEND_ROWS_MAX: usize = 64;
 
-/// Where a text begins, is centred, or ends.
+/// The point of a text that is at the given position.
 #[derive(Clone, Copy)]
 enum Anchor {
     Start,
@@ -27,10 +27,10 @@ enum Anchor {
     End,
 }
 
-/// Draws curves with the size on a logarithmic axis, error bars where there are any, and a legend.
+/// Draws curves with the size on a logarithmic axis, error bars if there are any, and a legend.
 ///
 /// # Errors
-/// The picture cannot be encoded.
+/// Fails if the picture cannot be encoded.
 pub fn png(curves: &[Curve]) -> Result<Vec<u8>, String> {
     let rows = curves.len().min(LEGEND_ROWS_MAX);
     let height = HEIGHT + LEGEND_ROW * rows as f32;
@@ -115,7 +115,7 @@ impl Canvas {
                 path.line_to(x, y);
             }
         }
-        // One point alone is no line.
+        // A single point makes no line.
         let Some(path) = path.finish() else {
             return;
         };
@@ -136,7 +136,8 @@ impl Canvas {
         self.pixels.stroke_path(&path, &paint, &stroke, place, None);
     }
 
-    /// Black text on what is there, its middle at `y`. Letters that the font lacks become `?`.
+    /// Draws black text over the picture, with its middle at `y`. Letters missing in the font
+    /// become `?`.
     fn text(&mut self, x: f32, y: f32, anchor: Anchor, size: RasterHeight, text: &str) {
         let weight = FontWeight::Regular;
         let advance = get_raster_width(weight, size);
@@ -168,7 +169,7 @@ impl Canvas {
             return;
         }
         let at = (y * width + x) * 4;
-        // The background is opaque, so colours are as they look.
+        // The background is opaque, so premultiplied colours are the visible ones.
         for part in &mut self.pixels.data_mut()[at..at + 3] {
             *part = (u32::from(*part) * u32::from(255 - ink) / 255) as u8;
         }

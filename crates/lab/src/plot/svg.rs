@@ -14,7 +14,7 @@ const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 const LEGEND_ROW: f64 = 18.0;
 
-/// Draws curves with the size on a logarithmic axis, error bars where there are any, and a legend.
+/// Draws curves with the size on a logarithmic axis, error bars if there are any, and a legend.
 #[must_use]
 pub fn svg(curves: &[Curve]) -> String {
     let (smallest, largest) = size_range(curves);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Curves in a terminal: a letter for each.
+//! Curves for a terminal, with one letter per curve.
 
 use super::{label, short, size_range, size_ticks};
 use agewise_trace::curve::Curve;
 
-/// Draws curves in so many columns and rows, the size on a logarithmic axis. A letter stands for each
-/// curve; where curves meet, the first is seen.
+/// Draws curves in this many columns and rows, with the size on a logarithmic axis. Each curve has
+/// a letter; where curves meet, the first is shown.
 #[must_use]
 pub fn text(curves: &[Curve], columns: usize, rows: usize) -> String {
     let (columns, rows) = (columns.max(20), rows.max(5));

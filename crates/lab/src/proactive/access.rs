@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the agent knows of ages.
+//! The agent's access source: ages of pages.
 
 use std::collections::BTreeMap;
 
@@ -35,12 +35,12 @@ impl Source {
         }
     }
 
-    /// Resident bytes by age at the last look.
+    /// Resident bytes by age at the last scan.
     pub fn bins(&self) -> &[Bin] {
         self.histogram.bins()
     }
 
-    /// Bytes found accessed in it, by how long they had been idle; empty where that is not known.
+    /// Bytes found accessed at the last scan, by previous idle time; empty if unknown.
     pub fn returned(&self) -> &[Bin] {
         self.returned.as_ref().map_or(&[], Histogram::bins)
     }
@@ -50,8 +50,8 @@ impl Source {
         &self.spaces
     }
 
-    /// Takes in what a look at all memory saw; given the truth, returns by how many bins a page is
-    /// misplaced.
+    /// Updates the ages with a scan of all memory. If the truth is given, returns by how many bins
+    /// the histogram misplaces a page.
     pub fn take_in(&mut self, tables: &Tables, now_ms: u64, truth: Option<&Truth>) -> Option<f64> {
         self.spaces.retain(|space, _| tables.contains_key(space));
         let mut histogram = Histogram::new(&self.intervals);
@@ -101,7 +101,7 @@ impl Source {
         misplaced
     }
 
-    /// Opens a generation and reads the sizes of all.
+    /// Opens a generation and reads the sizes of all generations.
     pub fn look_at_generations(&mut self, machine: &mut Machine, memcg: MemcgId) {
         machine.age_generations(memcg);
         let now_ms = machine.now_ns() / 1_000_000;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An agent that decides by ages: looks, decides and acts when each is due.
+//! An agent that decides by ages. It scans, decides and acts whenever each is due.
 
 use agewise_kernel::ids::MemcgId;
 use agewise_policy::proactive::{Action, Controller, Decision, Facts, Hands, Looked, Outcome};
@@ -40,13 +40,13 @@ impl ByAge {
         }
     }
 
-    /// When it wants its first turn, ns.
+    /// Time of its first turn, in ns.
     pub fn first_ns(&self) -> u64 {
         let first_ms = self.look_ms().unwrap_or(self.controller.pace().decide_ms);
         first_ms * 1_000_000
     }
 
-    /// Its turn; returns when it wants the next one, ns.
+    /// Takes a turn; returns when the next one is due, in ns.
     pub fn turn(
         &mut self,
         machine: &mut Machine,
@@ -137,8 +137,8 @@ impl ByAge {
         });
     }
 
-    /// How often to look. A kernel has four generations: opened too often they do not reach back to
-    /// the first bound.
+    /// Time between scans, in ms. A kernel has four generations: if they are opened too often, they
+    /// do not reach back to the first bound.
     fn look_ms(&self) -> Option<u64> {
         let pace = self.controller.pace();
         let reach_ms = pace.bounds.bounds_ms().first().map_or(0, |first| first / 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the simulated machine says of a cgroup, as the facts that policies decide by.
+//! State of a simulated cgroup, as the facts from which policies decide.
 
 use agewise_kernel::ids::MemcgId;
 use agewise_policy::proactive::{Backend, Facts, Faults, Psi, Refaults, SwapRoom};
@@ -8,7 +8,7 @@ use super::bytes;
 use super::spaces::Spaces;
 use crate::machine::{Machine, UNLIMITED};
 
-/// Counters at the decision before.
+/// Counters at the previous decision.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counted {
     swap_in: u64,
@@ -34,9 +34,9 @@ impl Counted {
     }
 }
 
-/// Current facts; counts are for the time since `counted` was taken, which is taken again. Excludes
-/// the look, the ways to move memory and the outcome of the previous decision, which agents know
-/// themselves.
+/// Collects current facts. Counts cover the time since `counted` was taken, which is updated. Left
+/// out are the scan, the ways to move memory and the outcome of the previous decision, which agents
+/// know themselves.
 pub(super) fn gather(
     machine: &Machine,
     spaces: &mut Spaces,

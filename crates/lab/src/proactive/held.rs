@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An agent that holds a budget: the very pacer and queue that hold real processes, at the prices
+//! An agent that keeps a budget, using the same pacer and queue as for real processes, at the costs
 //! measured there.
 //!
-//! It scans and moves anonymous memory and, if it follows the page cache, that of files; it clears
-//! all accessed bits with a scan (`clear_refs`), and looks again before each slice. It misses a
-//! share (`agent_missed`) of accesses through page tables: bits are cleared without a TLB flush, so
-//! a page whose translation stays cached looks idle, both to the scan and to the look before the
-//! move.
+//! It scans and moves anonymous memory and, if it follows the page cache, file memory. Each scan
+//! clears all accessed bits (`clear_refs`), and each slice is checked again before it is moved. The
+//! agent misses a share (`agent_missed`) of accesses through page tables: bits are cleared without
+//! a TLB flush, so a page whose translation stays cached looks idle both to the scan and to the
+//! check before the move.
 
 use std::collections::BTreeMap;
 
@@ -25,24 +25,24 @@ use super::spaces::{FileMemory, Space, Spaces, Tables};
 use super::{DECIDE_NS, Ledger, PAGE_BYTES, ProactivePlan, Sight, Truth};
 use crate::machine::{Clearing, Machine, ProcessId, TableSeen, UNLIMITED};
 
-/// CPU time of a slice in addition to its pages, ns: waking up and looking at a few tables again (8
+/// CPU time of a slice on top of its pages, in ns: waking up and checking a few tables again (8
 /// pages take 0.1 ms in all, 7 us each).
 const SLICE_NS: u64 = 40_000;
 
-/// A budget's agent.
+/// The agent of a budget.
 pub(super) struct Held {
     pacer: Pacer,
     known: Known,
 }
 
-/// What it knows of the memory of a cgroup.
+/// What the agent knows about the memory of a cgroup.
 struct Known {
     spaces: Spaces,
     queue: PageQueue<Space>,
-    /// Ages by the same scans, as the daemon keeps them.
+    /// Ages from the same scans, as kept by the daemon.
     source: Source,
     counted: Counted,
-    /// Scans so far: each misses other pages.
+    /// Scans so far; each misses different pages.
     scans: u64,
 }
 
@@ -68,7 +68,7 @@ impl Held {
         }
     }
 
-    /// Its turn; returns when it wants the next one, ns.
+    /// Takes a turn; returns when the next one is due, in ns.
     pub fn turn(
         &mut self,
         machine: &mut Machine,
@@ -101,7 +101,7 @@ impl World for Turn<'_> {
         let spaces = &mut self.known.spaces;
         let swap = self.machine.config().swap;
         if swap.is_some_and(|swap| !swap.device.synchronous) {
-            // What had to be written first and is by now.
+            // Frees pages whose write has finished since.
             self.machine.reap(spaces.memcg);
         }
         self.machine.wait_busy(DECIDE_NS);
@@ -147,14 +147,14 @@ impl World for Turn<'_> {
         let machine = &self.machine;
         let limit_pages = machine.limits(memcg).max_pages;
         let config = machine.config();
-        // An agent beside as many processes as there are CPUs takes their CPU time.
+        // With as many processes as CPUs, the agent takes CPU time from them.
         let is_contended = machine.live_processes(memcg).len() >= config.cpus;
         (limit_pages != UNLIMITED).then(|| {
             let (counters, cost) = (machine.counters(), &config.cost);
             let [touched, read] = machine.accesses();
             let waited_ns = machine.pressure(memcg).some_ns + machine.first_read_ns();
             let taken = Taken {
-                // To copy what it reads is work that it asked for.
+                // Copying what it reads is work that the program asked for.
                 work_us: (touched * cost.hit_ns + read * cost.file_io_ns) / 1_000,
                 kernel_us: machine.cpu_ns().iter().sum::<u64>() / 1_000,
                 faults: counters.pswpin + counters.pgpgin,
@@ -185,8 +185,8 @@ impl World for Turn<'_> {
             if rehearse || chosen.is_empty() {
                 return Gone::default();
             }
-            // Pages that were chosen although they had been accessed, or whose access was missed,
-            // go as well.
+            // Pages chosen despite an access, or because their access was missed, are moved out
+            // too.
             let (_, left) = spaces.move_out(machine, space, &chosen, true);
             stats.left_pages = [0, 1].map(|t| stats.left_pages[t] + left[t]);
             Gone {
@@ -210,7 +210,7 @@ impl Turn<'_> {
         }
     }
 
-    /// A look that counts (ages, heat, accessed bits cleared), or one that only fills the queue.
+    /// A scan that counts (ages, heat, cleared accessed bits), or one that only fills the queue.
     fn look(&mut self, counts: bool) -> Tables {
         let misses = self.misses();
         let (known, now_ms) = (&mut *self.known, self.machine.now_ns() / 1_000_000);
@@ -239,7 +239,7 @@ fn type_of(space: Space) -> PageType {
     }
 }
 
-/// What the queue learns about a table. Dirty pages of files stay.
+/// What the queue needs to know about a table. Dirty file pages cannot be moved.
 fn of(table: &TableSeen) -> Seen {
     Seen {
         index: table.index,
@@ -248,7 +248,7 @@ fn of(table: &TableSeen) -> Seen {
     }
 }
 
-/// Which pages look idle though they were accessed; the same in every run.
+/// Pages that look idle although they were accessed; the same in every run.
 #[derive(Clone, Copy, Debug)]
 struct Misses {
     share: f64,
@@ -265,7 +265,7 @@ impl Misses {
         (drawn >> 11) as f64 / (1u64 << 53) as f64 <= self.share
     }
 
-    /// Takes what is missed out of what was seen.
+    /// Removes missed accesses from what a scan found.
     fn hide(&self, process: ProcessId, index: u64, young: &mut PageSet) {
         let seen = *young;
         for page in seen.pages() {

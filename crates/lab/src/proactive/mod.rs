@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine's proactive policies on the simulated machine: an agent with sources (page tables and
-//! the page cache, or the kernel's generations), a mover (page out, drop, `memory.reclaim`, sort)
-//! and a price for both, beside the processes and their LRU.
+//! The engine's proactive policies on the simulated machine: an agent with access sources (page
+//! tables and the page cache, or the kernel's generations), a mover (page out, drop,
+//! `memory.reclaim`, sort) and costs for both, beside the processes and their LRU.
 //!
-//! What runs on a real host runs here: the same controller, age maps, and for a budget the same
-//! pacer and queue. Only what is looked at and moved is simulated.
+//! It is the same code as on a real host: controller, age maps, and the pacer and queue of budgets.
+//! Only the memory that is scanned and moved is simulated.
 
 mod access;
 mod by_age;
@@ -26,71 +26,72 @@ pub use truth::Truth;
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
 
-/// How an agent sees ages, and moves what it chose.
+/// Access source of an agent, and how it moves what it chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sight {
-    /// Page tables and, by tracepoints, the page cache: all memory, page by page. It pages out its
-    /// selection, and drops clean pages of files that no process maps.
+    /// Page tables, and the page cache by tracepoints: all memory, page by page. The agent pages
+    /// out its selection, and drops clean file pages that no process maps.
     #[default]
     PageCache,
-    /// Page tables, page by page: mapped memory. It pages out what it chose.
+    /// Page tables, page by page: mapped memory. The agent pages out its selection.
     PageTables,
-    /// The kernel's own generations, opened on demand: all memory on the lists, page cache
-    /// included, but no single page. What was chosen is a number of bytes for `memory.reclaim`.
-    /// This is how the working-set report's policy worked. Needs the multi-gen LRU.
+    /// The kernel's own generations, opened on demand: all memory on the lists including page
+    /// cache, but no single pages. The selection is a number of bytes for `memory.reclaim`, as in
+    /// the policy of the working-set report. Needs the multi-gen LRU.
     Generations,
 }
 
-/// An agent to be run beside a workload.
+/// An agent that runs beside a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProactivePlan {
-    /// Its policy.
+    /// Policy.
     pub spec: Spec,
-    /// Its sources.
+    /// Its access source.
     pub sight: Sight,
-    /// Compare its histograms with the truth at every look (costs host time, nothing simulated).
+    /// Whether to compare its histograms with the truth at every scan (costs time on the host, but
+    /// none on the simulated machine).
     pub truth: bool,
 }
 
-/// What an agent did.
+/// Statistics of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AgentStats {
-    /// CPU time of sources, hand and deciding, in ns.
+    /// CPU time of scanning, moving and deciding, in ns.
     pub cpu_ns: u64,
-    /// Looks at all memory.
+    /// Scans of all memory.
     pub looks: u64,
     /// Decisions that moved something.
     pub moves: u64,
     /// Pages it moved out, anon and file.
     pub left_pages: ByType<u64>,
-    /// Pages it tried to.
+    /// Pages it tried to move out.
     pub tried_pages: u64,
     /// Pages it sorted.
     pub sorted_pages: u64,
-    /// Slices in which a budget's moves went.
+    /// Slices in which it moved pages for a budget.
     pub slices: u64,
-    /// Pages of a budget's queue that were accessed before their turn came.
+    /// Pages in a budget's queue that were accessed before their turn.
     pub young_again_pages: u64,
-    /// Looks that only filled a budget's queue again.
+    /// Scans made only to refill a budget's queue.
     pub refills: u64,
     /// Decisions not to move because it was backing off.
     pub backed_off: u64,
     /// Times it was behind its budget.
     pub behind: u64,
-    /// Earth-mover distance between its histograms and the truth: by how many bins a page is
-    /// misplaced, summed over looks.
+    /// Earth-mover distance between its histograms and the truth, summed over scans: by how many
+    /// bins a page is misplaced.
     pub misplaced_bins: f64,
-    /// Looks that were compared.
+    /// Scans that were compared.
     pub compared: u64,
 }
 
 /// CPU time of one decision, in ns: a few hundred floating-point operations.
 const DECIDE_NS: u64 = 1_000;
 
-/// Most decisions remembered.
+/// Limit on decisions remembered.
 const LOG_MAX: usize = 10_000;
 
-/// An agent at work on a cgroup.
+/// An agent that manages a cgroup.
 pub struct Agent {
     kind: Kind,
     wants_truth: bool,
@@ -103,16 +104,16 @@ enum Kind {
     Held(Box<Held>),
 }
 
-/// What an agent did.
+/// Statistics and decisions of an agent.
 #[derive(Debug, Default)]
 struct Ledger {
     stats: AgentStats,
-    /// Decisions that moved something, newest last; bounded.
+    /// Decisions that moved something, newest last; at most `LOG_MAX`.
     log: Vec<(u64, Decision)>,
 }
 
 impl Ledger {
-    /// A look; `misplaced`: by how many bins its histogram misplaces a page, if that is known.
+    /// Counts a scan; `misplaced` is by how many bins its histogram misplaces a page, if known.
     fn looked(&mut self, misplaced: Option<f64>) {
         self.stats.looks += 1;
         if let Some(misplaced) = misplaced {
@@ -134,9 +135,9 @@ impl Ledger {
 }
 
 impl Agent {
-    /// An agent for a cgroup, from the machine's start on. A policy that asks for the coldest gets
-    /// what holds budgets on a real host; generations show no single page, so there it decides by
-    /// ages.
+    /// An agent for a cgroup, starting with the machine. For a policy that wants the coldest pages
+    /// it keeps a budget as on a real host; with generations, which show no single pages, it
+    /// decides by ages.
     pub fn new(plan: &ProactivePlan, memcg: MemcgId) -> Agent {
         let holds = Controller::new(&plan.spec).pace().hold.is_some();
         let (kind, due_ns) = if holds && plan.sight != Sight::Generations {
@@ -154,27 +155,27 @@ impl Agent {
         }
     }
 
-    /// When it wants to run next.
+    /// When its next turn is due.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
     }
 
-    /// Whether the truth should be kept for it.
+    /// Whether the run should record the truth for it.
     pub fn wants_truth(&self) -> bool {
         self.wants_truth
     }
 
-    /// What it did.
+    /// Statistics.
     pub fn stats(&self) -> &AgentStats {
         &self.ledger.stats
     }
 
-    /// What it decided to move, and when (ns).
+    /// Its decisions to move memory, with their times in ns.
     pub fn log(&self) -> &[(u64, Decision)] {
         &self.ledger.log
     }
 
-    /// Its turn; returns the CPU time it took.
+    /// Takes a turn; returns the CPU time it used.
     pub fn run(&mut self, machine: &mut Machine, truth: Option<&Truth>) -> u64 {
         let (at_ns, ledger) = (self.due_ns, &mut self.ledger);
         let (next_ns, busy_ns) = machine.beside(at_ns, |machine| match &mut self.kind {

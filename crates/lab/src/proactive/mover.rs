@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Carrying out what a policy decided.
+//! Carries out the decisions of policies.
 
 use std::ops::{ControlFlow, Range};
 
@@ -13,7 +13,7 @@ use super::access::Source;
 use super::spaces::{Space, Spaces};
 use crate::machine::Machine;
 
-/// What became of an action, in pages.
+/// Outcome of an action, in pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub tried: u64,
@@ -21,7 +21,7 @@ pub(super) struct Done {
     pub sorted: u64,
 }
 
-/// Page by page.
+/// Carries out an action page by page.
 pub(super) fn by_pages(
     machine: &mut Machine,
     source: &Source,
@@ -43,7 +43,7 @@ pub(super) fn by_pages(
                 done.tried += tried[0] + tried[1];
                 done.left = [done.left[0] + left[0], done.left[1] + left[1]];
             }
-            // What had to be written first and is by now.
+            // Frees pages whose write has finished since.
             machine.reap(memcg);
         }
         Action::Sort {
@@ -52,13 +52,13 @@ pub(super) fn by_pages(
         } => {
             let now_ms = machine.now_ns() / 1_000_000;
             for (space, runs) in oldest(source, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
-                // There is no such call for a file.
+                // Files have no such call.
                 if let Space::Process(process) = space {
                     done.sorted += machine.sort_cold(process, &runs);
                 }
             }
         }
-        // Heat is kept for budgets only: see `held`.
+        // Only budgets keep heat: see `held`.
         Action::Coldest { types, bytes_max } => {
             let action = Action::PageOut {
                 older_than_ms: types.map(|takes| takes.then_some(0)),
@@ -70,7 +70,7 @@ pub(super) fn by_pages(
     done
 }
 
-/// As a number of bytes for `memory.reclaim`.
+/// Carries out an action as a number of bytes for `memory.reclaim`.
 pub(super) fn by_bytes(machine: &mut Machine, memcg: MemcgId, action: &Action) -> Done {
     let takes_anon = match action {
         Action::PageOut { older_than_ms, .. } => older_than_ms[0].is_some(),
@@ -80,7 +80,7 @@ pub(super) fn by_bytes(machine: &mut Machine, memcg: MemcgId, action: &Action) -
     };
     let tried = action.bytes() / PAGE_BYTES;
     let before = machine.resident_pages(memcg);
-    // Less than asked for is an answer as well.
+    // Reclaiming less than asked for is not an error.
     let _ = machine.reclaim_memcg(memcg, tried, (!takes_anon).then_some(0));
     machine.reap(memcg);
     let after = machine.resident_pages(memcg);
@@ -91,14 +91,14 @@ pub(super) fn by_bytes(machine: &mut Machine, memcg: MemcgId, action: &Action) -
     }
 }
 
-/// The oldest pages of all spaces: for each the runs to take, at most `pages_max` in all.
+/// The oldest pages of all spaces: the runs to take from each, at most `pages_max` in total.
 fn oldest(
     source: &Source,
     now_ms: u64,
     older_than_ms: ByType<Option<u64>>,
     pages_max: u64,
 ) -> Vec<(Space, Vec<Range<u64>>)> {
-    // Every generation of every space that is old enough for one of the types, by age.
+    // All generations of all spaces that are old enough for one of the types, by age.
     let mut old: Vec<(u64, Space, Label)> = Vec::new();
     for (space, ages) in source.spaces() {
         let generations = ages.generations();

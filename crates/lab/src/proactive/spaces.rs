@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where an agent's pages are: the address spaces of a cgroup, and the files it has cached.
+//! Where an agent's pages are: the address spaces of a cgroup, and its cached files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,38 +10,38 @@ use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use crate::machine::{Clearing, FileId, Machine, ProcessId, TableSeen};
 
-/// What names pages by number.
+/// A space in which pages are numbered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Space {
     /// The address space of a process.
     Process(ProcessId),
-    /// A file, by its own page numbers.
+    /// A file, with its own page numbers.
     File(FileId),
 }
 
-/// What a look saw; tables of a space ascend.
+/// Result of a scan; the tables of a space are in ascending order.
 pub(super) type Tables = BTreeMap<Space, Vec<TableSeen>>;
 
-/// Which file memory an agent has to do with.
+/// The file memory that an agent manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileMemory {
     /// None.
     None,
-    /// What processes map, as their memory.
+    /// Pages mapped by processes, as part of their memory.
     Mapped,
-    /// All that is charged to the cgroup, each page once, as its file's.
+    /// All pages charged to the cgroup, each once, as pages of their file.
     Cached,
 }
 
-/// The memory of a cgroup, as an agent sees and moves it.
+/// The memory of a cgroup, as seen and moved by an agent.
 pub(super) struct Spaces {
     pub memcg: MemcgId,
     files: FileMemory,
-    /// Pages of files that were in memory at some look.
+    /// File pages found in memory by some scan.
     known: BTreeMap<(FileId, u64), PageSet>,
-    /// Those it dropped and has not seen since.
+    /// Pages it dropped and has not seen since.
     dropped: BTreeMap<(FileId, u64), PageSet>,
-    /// Dropped pages that came back, and were not reported yet.
+    /// Dropped pages that returned and have not been reported yet.
     back_pages: u64,
 }
 
@@ -56,12 +56,12 @@ impl Spaces {
         }
     }
 
-    /// Whether file memory that no process maps is followed.
+    /// Whether it manages file memory that no process maps.
     pub fn has_cache(&self) -> bool {
         self.files == FileMemory::Cached
     }
 
-    /// Looks at all of it and clears accessed bits. `hide` changes what page tables show.
+    /// Scans all of it and clears accessed bits. `hide` changes what page tables show.
     pub fn look(
         &mut self,
         machine: &mut Machine,
@@ -95,8 +95,8 @@ impl Spaces {
         tables
     }
 
-    /// Each page of a file once: by descriptors and by all mappings. What left is out, as if in
-    /// swap.
+    /// Adds each page of a file once, with accesses by descriptors and by all mappings. Evicted
+    /// pages count as swapped out.
     fn add_files(
         &mut self,
         mut files: BTreeMap<(FileId, u64), TableSeen>,
@@ -124,7 +124,7 @@ impl Spaces {
         }
     }
 
-    /// Looks at some pages (ascending runs) and changes nothing.
+    /// Looks at some pages (ascending runs) without changing anything.
     pub fn look_at_pages(
         &self,
         machine: &mut Machine,
@@ -137,8 +137,8 @@ impl Spaces {
         }
     }
 
-    /// Moves pages of these runs out that are idle, or `even_young`. Returns how many were tried
-    /// and how many left, by type.
+    /// Moves the idle pages of these runs out, with `even_young` also the accessed ones. Returns
+    /// how many were tried and how many left, by type.
     pub fn move_out(
         &mut self,
         machine: &mut Machine,
@@ -158,13 +158,13 @@ impl Spaces {
         ([0, tried], [0, left.len() as u64])
     }
 
-    /// Dropped pages that came back since this was asked last.
+    /// Dropped pages that returned since the last call.
     pub fn take_back_pages(&mut self) -> u64 {
         std::mem::take(&mut self.back_pages)
     }
 }
 
-/// The table of a page, and its place there.
+/// The table of a page, and the page's position in it.
 fn place(page: u64) -> (u64, usize) {
     let pages = PAGES_PER_TABLE as u64;
     (page / pages, (page % pages) as usize)

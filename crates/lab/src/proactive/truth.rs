@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When every page was really accessed last: what an agent's histogram is measured against.
+//! Real times of last access of all pages, to judge an agent's histograms.
 
 use std::collections::BTreeMap;
 
@@ -16,14 +16,14 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// A page is accessed.
+    /// Records an access to a page.
     pub fn note(&mut self, space: Space, page: u64, now_ns: u64) {
         let key = (space, page / PAGES_PER_TABLE as u64);
         let table = self
             .tables
             .entry(key)
             .or_insert_with(|| Box::new([NEVER; PAGES_PER_TABLE]));
-        // 49 days of simulated time.
+        // Covers 49 days of simulated time.
         table[page as usize % PAGES_PER_TABLE] = (now_ns / 1_000_000).min(NEVER as u64 - 1) as u32;
     }
 
@@ -48,8 +48,8 @@ impl Truth {
     }
 }
 
-/// Earth-mover distance of two histograms of the same pages: by how many bins a page is misplaced, on
-/// average. 0 for no pages.
+/// Earth-mover distance of two histograms of the same pages: by how many bins a page is misplaced
+/// on average; 0 if there are no pages.
 pub(super) fn earth_mover(found: &[u64], truth: &[u64]) -> f64 {
     let all: u64 = truth.iter().sum();
     let (mut carried, mut moved) = (0i64, 0u64);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a reference is made of: cells, their phases and what was measured in them.
+//! The contents of a reference: cells, their phases, and what was measured.
 
 use std::collections::BTreeMap;
 
 use crate::machine::kernel::Kernel;
 use crate::workload::kernel_trace::TraceSpec;
 
-/// Touches that one of several members makes before it is the next one's turn.
+/// Number of touches a member makes before the next one's turn.
 pub const TURN: u64 = 64;
-/// Most members.
+/// Limit on members.
 pub const MEMBERS_MAX: u32 = 16;
 
 /// A phase of a run.
@@ -26,7 +26,7 @@ impl Phase {
     /// All phases, in their order.
     pub const ALL: [Phase; 3] = [Phase::Populate, Phase::Warm, Phase::Main];
 
-    /// Its name in a reference.
+    /// Name in a reference.
     pub fn name(self) -> &'static str {
         match self {
             Phase::Populate => "populate",
@@ -36,14 +36,14 @@ impl Phase {
     }
 }
 
-/// Programs that share a limit, one to a cgroup below the one that has it, take turns of [`TURN`]
-/// touches, in each phase from the first on. They differ by their seed, which counts up from that
-/// of the first, and the first may be protected.
+/// Programs that share a limit, each in a cgroup below the limited one. They take turns of [`TURN`]
+/// touches in every phase. Their seeds count up from that of the first, and the first may be
+/// protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Members {
-    /// How many; one is alone in the cgroup with the limit.
+    /// Number of programs; a single one runs in the limited cgroup itself.
     pub count: u32,
-    /// Which of them the cell is about, from 0.
+    /// Index of the program that the cell is about, from 0.
     pub this: u32,
     /// `memory.min` of the first.
     pub min_bytes: u64,
@@ -70,13 +70,13 @@ pub struct Guest {
     pub min_ttl_ms: u32,
     /// Huge pages for all anonymous memory (`transparent_hugepage/enabled` `always`).
     pub thp: bool,
-    /// Free pages by zone before the first touch of the first run; none where a limit, and not the
-    /// guest's memory, was in the way.
+    /// Free pages by zone before the first touch of the first run; None if a limit, and not the
+    /// guest's memory, restricted the program.
     pub free_pages: Option<[u32; 4]>,
 }
 
 impl Guest {
-    /// One CPU, no huge pages, memory in plenty.
+    /// One CPU, no huge pages, plenty of memory.
     pub const PLAIN: Guest = Guest {
         cpus: 1,
         min_ttl_ms: 0,
@@ -84,7 +84,7 @@ impl Guest {
         free_pages: None,
     };
 
-    /// The same but for what varies from run to run.
+    /// Whether the guests are equal, apart from values that vary from run to run.
     pub(super) fn is_like(&self, other: &Guest) -> bool {
         let free_pages = self.free_pages;
         *self
@@ -104,47 +104,47 @@ pub struct Measured {
     pub misses: u64,
     /// Pages isolated for reclaim.
     pub scanned: u64,
-    /// Misses of all members in the phase, which takes as long as all of theirs together.
+    /// Misses of all members in the phase; its duration covers the touches of all of them.
     pub all_misses: u64,
     /// Duration in s.
     pub elapsed_s: f64,
 }
 
-/// One run: what its phases measured. A phase is missing when the run was killed before its end.
+/// One run: the results of its phases. A phase is missing if the run was killed before its end.
 pub type Run = BTreeMap<Phase, Measured>;
 
-/// What distinguishes one cell of a reference from another: a kernel, an LRU and a trace.
+/// A cell of a reference: a kernel, an LRU and a trace, with its runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
-    /// Kernel version, two numbers.
+    /// Kernel version, as two numbers.
     pub kernel: String,
-    /// Other rules than those of that kernel, to see whether the counts can distinguish them.
+    /// Rules used in place of the kernel's, to see whether the counts can tell them apart.
     pub rules: Option<&'static Kernel>,
     /// Value of `lru_gen/enabled`.
     pub lru_gen: u32,
-    /// `memory.max` in bytes; 0: none.
+    /// `memory.max` in bytes; 0 for no limit.
     pub limit_bytes: u64,
     /// The guest.
     pub guest: Guest,
     /// `vm.swappiness`.
     pub swappiness: u32,
-    /// Who shares the limit.
+    /// The programs that share the limit.
     pub members: Members,
-    /// Mapped files had no `MADV_RANDOM`.
+    /// Whether mapped files had no `MADV_RANDOM`.
     pub nomadv: bool,
-    /// What is touched is written in all phases, in `mixed` the anonymous memory: that is otherwise
-    /// written when it is populated only, and files never.
+    /// Whether touches are writes in all phases, for `mixed` those of anonymous memory. Otherwise
+    /// anonymous memory is written only when it is populated, and files never.
     pub writes: bool,
     /// The trace.
     pub trace: TraceSpec,
-    /// Hash of the trace as the guest computed it, unless every run was killed before its end.
+    /// Hash of the trace as computed by the guest; None if every run was killed before its end.
     pub trace_hash: Option<u64>,
     /// The runs.
     pub runs: Vec<Run>,
 }
 
 impl Cell {
-    /// The values of one measure in one phase, over all runs that got that far.
+    /// The values of one measure in one phase, of all runs that completed it.
     pub fn values(&self, phase: Phase, of: impl Fn(&Measured) -> u64) -> Vec<u64> {
         let phases = self.runs.iter().filter_map(|run| run.get(&phase));
         phases.map(of).collect()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checking the simulated machine against counts taken from real kernels.
 //!
-//! A reference is a CSV of row sets: one run of one trace in a memory cgroup at its limit, in three
-//! phases. [`rows`] reads it, [`replay`] runs a trace the way the reference ran it, [`verify`]
-//! compares the two, [`mutation`] finds out which rules the counts depend on.
+//! A reference is a CSV of measured rows: one run of one trace in a memory cgroup at its limit, in
+//! three phases. [`rows`] reads it, [`replay`] runs a trace as the reference did, [`verify`]
+//! compares the two, and [`mutation`] finds out which rules the counts depend on.
 
 mod cell;
 pub mod mutation;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which rules of the multi-gen LRU a reference can verify: each is switched off or set to another
-//! value, one at a time, and the cells are replayed.
+//! Finds out which rules of the multi-gen LRU a reference can verify. Rules are switched off or set
+//! to another value one at a time, and the cells are replayed.
 //!
-//! A cell that agreed with the kernel before and no longer does *catches* the mutation. A rule that
-//! moves counts by less than that is pinned by a test here, which knows the counts; one that moves
-//! none needs a test elsewhere: `docs/inside/kernel-reference.md` has the table.
+//! A cell *catches* a mutation if it agreed with the kernel before and no longer does. A rule with
+//! a smaller effect on the counts is pinned by a test here, which records the counts; a rule
+//! without any effect needs a test elsewhere: `docs/inside/kernel-reference.md` has the table.
 
 use std::sync::atomic::AtomicBool;
 
@@ -16,13 +16,13 @@ use super::verify::{CellReport, Comparison, Effort, verify_unless_stopped};
 use crate::machine::kernel::Kernel;
 use crate::machine::profile_file::{FIELDS, changed};
 
-/// Values of `lru_gen/enabled` that leave something out.
+/// Values of `lru_gen/enabled` that leave out a part.
 const BITS: [u32; 3] = [1, 3, 5];
 
-/// Misses may be off by this share, as in a verification.
+/// Accepted deviation of misses, as in a verification.
 const SHARE: f64 = 0.05;
 
-/// A wrong rule.
+/// A change that makes the rules wrong.
 #[derive(Clone, Copy, Debug)]
 enum Wrong {
     /// A line of the profile.
@@ -31,7 +31,7 @@ enum Wrong {
     Bits(u32),
 }
 
-/// One mutation and the cells that were replayed with it.
+/// One mutation, and the results of the cells replayed with it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Caught {
     /// The kernel.
@@ -40,31 +40,31 @@ pub struct Caught {
     pub change: String,
     /// Cells that agree without the change.
     pub cells: usize,
-    /// Of these, how many do not agree with it.
+    /// Number of these cells that do not agree with the change.
     pub caught: usize,
-    /// Of all cells, how many count anything else with it, however little.
+    /// Number of all cells in which the change alters any count.
     pub moved: usize,
-    /// The cell whose misses moved most, caught or not.
+    /// Pattern of the cell with the largest change in misses, caught or not.
     pub pattern: String,
-    /// Exponent of its distribution.
+    /// Exponent of that cell's distribution.
     pub theta: f64,
-    /// Its misses without the change.
+    /// Simulated misses without the change.
     pub misses_sim: Option<u64>,
-    /// Its misses with it.
+    /// Simulated misses with the change.
     pub misses_changed: Option<u64>,
-    /// Its measured misses.
+    /// Measured misses.
     pub misses_median: u64,
 }
 
-/// Changes of a kernel whose text begins with `only`.
+/// Mutations of a kernel whose text starts with `only`.
 fn mutations(kernel: &str, only: &str) -> Vec<(String, Wrong)> {
     let lines = FIELDS.iter().flat_map(|field| {
         let line = |value| format!("{} = {value}", field.key);
         field.values.iter().map(line)
     });
     let rules = lines.filter_map(|line| {
-        // Values of the table are valid, as a test of it shows; the kernel's own values are not
-        // changes.
+        // A test shows that the values in the table are valid; the kernel's own values are not
+        // mutations.
         let rules = changed(kernel, &line).ok().flatten()?;
         Some((line, Wrong::Rules(rules)))
     });
@@ -74,11 +74,11 @@ fn mutations(kernel: &str, only: &str) -> Vec<(String, Wrong)> {
     all
 }
 
-/// Replays the multi-gen cells unchanged and with each change; `done` as in
+/// Replays the multi-gen cells unchanged and with each mutation; `done` is called as in
 /// [`verify`](super::verify).
 ///
 /// # Errors
-/// The first cell, in their order, that cannot be replayed.
+/// Returns the error of the first cell, in order, that cannot be replayed.
 pub fn mutate(
     cells: &[Cell],
     only: &str,
@@ -121,7 +121,7 @@ impl Wrong {
     }
 }
 
-/// What the main phases of a mutation come to; none without a cell.
+/// Compares the main phases without and with a mutation; None if there is no cell.
 fn judge(change: String, intact: &[CellReport], changed: &[CellReport]) -> Option<Caught> {
     let main = |report: &'_ CellReport| {
         let mut phases = report.comparisons.iter();
@@ -162,12 +162,12 @@ fn judge(change: String, intact: &[CellReport], changed: &[CellReport]) -> Optio
     })
 }
 
-/// The changed cell no longer agrees: its misses, or pages scanned that agreed before.
+/// Whether the changed cell no longer agrees in its misses, or in pages scanned that agreed before.
 fn is_caught(intact: &Comparison, changed: &Comparison) -> bool {
     !changed.agrees(SHARE) || intact.scans_agree() && !changed.scans_agree()
 }
 
-/// All that was counted of a phase.
+/// All counts of a phase.
 fn counts(phase: &Comparison) -> [Option<u64>; 7] {
     let [anon, file] = phase.refaults_sim;
     [
@@ -194,8 +194,8 @@ mod tests {
         perturb: false,
     };
 
-    /// Kernel, pattern, theta, nomadv; misses and pages scanned of one simulated run. Not the
-    /// kernel's counts, which these are near: what the rules come to, to the page.
+    /// Kernel, pattern, theta, nomadv; misses and pages scanned of one simulated run. These are the
+    /// exact counts under the current rules; the kernel's counts are only close to them.
     #[rustfmt::skip]
     const PINNED: [(&str, &str, f64, bool, u64, u64); 19] = [
         ("6.12", "anon-zipf", 0.8, true, 86575, 106195),
@@ -225,8 +225,8 @@ mod tests {
         cells
     }
 
-    /// Catches what moves a count and is too little to disagree with the kernel. Where rules are
-    /// changed with intent, the new counts go here once a verification agrees.
+    /// Catches changes of counts that are too small to disagree with the kernel. When rules are
+    /// changed on purpose, the new counts go here once a verification agrees.
     #[test]
     fn counts_are_those_of_these_rules() {
         let reports = verify(&multi_gen(), SINGLE, |_| ()).unwrap();
@@ -250,7 +250,7 @@ mod tests {
         }
     }
 
-    /// Parts that have nothing to do in these traces: `docs/inside/kernel-reference.md`.
+    /// Parts without any effect in these traces: see `docs/inside/kernel-reference.md`.
     const IDLE: [(&str, &str); 3] = [
         ("6.12", "without = ['protection']"),
         ("6.12", "without = ['refault-window']"),

@@ -12,22 +12,22 @@ use crate::workload::kernel_trace::TraceSpec;
 /// A reference that cannot be read.
 #[derive(Debug, Error)]
 pub enum ReferenceError {
-    /// Not a CSV, a column is missing, or a field is not a number.
+    /// It is not CSV, a column is missing, or a field is not a number.
     #[error("the reference cannot be read: {0}")]
     Csv(#[from] csv::Error),
-    /// A field has a value it cannot have.
+    /// A field has an invalid value.
     #[error("line {line} of the reference: {column} `{value}` {reason}")]
     Field {
         /// Line of the file, from 1.
         line: u64,
         /// The column.
         column: &'static str,
-        /// What it says.
+        /// Its value.
         value: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// There is a header and nothing else.
+    /// There are no rows after the header.
     #[error("the reference has no row")]
     Empty,
 }
@@ -105,7 +105,7 @@ impl RawRow {
             .into_iter()
             .find(|phase| phase.name() == self.phase)
             .ok_or_else(|| field("phase", &self.phase, "is none of populate, warm, main"))?;
-        // A run that was killed has no hash.
+        // A killed run has no hash.
         let hash = match self.tracehash.as_str() {
             "" => None,
             text => Some(
@@ -156,7 +156,7 @@ impl RawRow {
             .filter(|_| (1024..1 << 32).contains(&all))
     }
 
-    /// The cell that it belongs to, without runs, and without the touches of the main phase.
+    /// The cell of the row, without runs and without the touches of the main phase.
     pub fn cell(&self, kernel: String, lru_gen: u32, trace_hash: Option<u64>) -> Cell {
         Cell {
             kernel,
@@ -191,8 +191,8 @@ impl RawRow {
         }
     }
 
-    /// Its statement about the length of the main phase. For a killed run only the warm phase shows
-    /// it.
+    /// The length of the main phase according to the row. A killed run shows it only in the warm
+    /// phase.
     pub fn main_touches(&self, phase: Phase) -> Option<u64> {
         match phase {
             Phase::Main => Some(self.touches),
@@ -201,7 +201,7 @@ impl RawRow {
         }
     }
 
-    /// The same for all members of one phase of one run.
+    /// A key that is equal for all members in one phase of one run.
     pub fn turn(&self) -> String {
         let run = (&self.kver, &self.rep, &self.phase);
         let cgroup = (
@@ -236,8 +236,8 @@ impl RawRow {
     }
 }
 
-/// Misses of all members in each phase of each run. Members that a reference leaves out are taken
-/// to have missed as often as the others.
+/// Misses of all members in each phase of each run. Members missing in the reference are assumed to
+/// have missed as often as the others.
 pub(super) fn misses_together(rows: &[RawRow]) -> BTreeMap<String, u64> {
     let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
     for row in rows {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Running a trace the way the reference ran it: a process alone in a cgroup at its limit, with
-//! compressed swap and a file read without read-ahead, in three phases.
+//! Runs a trace as the reference did: a process alone in a cgroup at its limit, with compressed
+//! swap and a file read without read-ahead, in three phases.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use crate::workload::kernel_trace::{FILE_BIT, Medium, TraceError, TraceGenerator
 /// A cell that cannot be replayed.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum ReplayError {
-    /// The trace is impossible.
+    /// The trace is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// No profile has that name.
@@ -27,10 +27,10 @@ pub enum ReplayError {
     /// The process needs more address space than there is.
     #[error("{0} pages do not fit into an address space")]
     TooLarge(u32),
-    /// The caller wants no result any more.
+    /// The caller asked to stop.
     #[error("stopped")]
     Stopped,
-    /// The guest touched other pages than the trace says.
+    /// The guest touched other pages than the trace would.
     #[error("trace hash {found:016x}, the reference has {expected:016x}")]
     Hash {
         /// Hash of what was replayed.
@@ -40,20 +40,20 @@ pub enum ReplayError {
     },
 }
 
-/// What the reference does not record and the counts depend on.
+/// Conditions that affect the counts but are not in the reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conditions {
-    /// Time of a miss in each phase, in ns.
+    /// Time per miss in each phase, in ns.
     pub miss_ns: [u64; 3],
-    /// Time of the first flush of memcg statistics, in ns after the process started.
+    /// Time of the first flush of memcg statistics, in ns after the start of the process.
     pub flush_phase_ns: u64,
-    /// Chance that the process is scheduled between two agings of one reclaim call.
+    /// Probability that the process is scheduled between two agings of one reclaim call.
     pub reschedule_chance: f64,
-    /// Kernel pages charged more than the model says: a few pages vary from boot to boot.
+    /// Kernel pages charged in addition to the model: a few pages vary from boot to boot.
     pub extra_kernel_pages: u64,
     /// Seed of the policies' random choices.
     pub seed: u64,
-    /// Statistics are always exact.
+    /// Whether statistics are always exact.
     pub exact_stats: bool,
 }
 
@@ -70,13 +70,13 @@ impl Default for Conditions {
     }
 }
 
-/// Time of a touch that hits, as the reference's notes give it.
+/// Time of a touch that hits, in ns, from the notes of the reference.
 pub const HIT_NS: u64 = 170;
 
-/// What one phase came to.
+/// Counts of one phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Simulated {
-    /// As in the reference.
+    /// Misses, counted as in the reference.
     pub misses: u64,
     /// Pages isolated for reclaim.
     pub scanned: u64,
@@ -88,7 +88,7 @@ pub struct Simulated {
     pub refaults: [u64; 2],
 }
 
-/// What a run came to: its phases until it ended or was killed.
+/// Result of a run: its phases until it ended or was killed.
 pub type Outcome = BTreeMap<Phase, Simulated>;
 
 struct Replay {
@@ -96,7 +96,7 @@ struct Replay {
     members: Vec<Member>,
 }
 
-/// One of the programs, in its cgroup.
+/// One of the programs, in its own cgroup.
 struct Member {
     process: ProcessId,
     memcg: MemcgId,
@@ -105,12 +105,12 @@ struct Member {
     anon_vpn: u64,
     mapped_vpn: u64,
     file: FileId,
-    /// The program's own anonymous pages: buffers it reads statistics into, and one for read().
+    /// Anonymous pages of the program itself: buffers for statistics, and one for read().
     own_vpn: u64,
     reads: bool,
 }
 
-/// Pages of the program's buffer for statistics.
+/// Size of the program's buffer for statistics, in pages.
 const STAT_BUFFER_PAGES: u64 = 2;
 
 /// Replays a cell under the given conditions.
@@ -144,7 +144,7 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
     let mut policy = Policy::parse(&format!("{family}:{}", cell.kernel))
         .map_err(|_| ReplayError::Kernel(cell.kernel.clone()))?;
     policy.kernel = cell.rules.unwrap_or(policy.kernel);
-    // Costs are in the measured time of a miss; the devices add nothing.
+    // The measured time of a miss includes all costs; the devices add nothing.
     let free = DeviceModel {
         read_ns: 0,
         write_ns: 0,
@@ -154,8 +154,8 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
     let limit_pages = (cell.limit_bytes / 4096).min(1 << 30) as u32;
     let total = cell.trace.pages.saturating_add(cell.trace.hot);
     let total = total.saturating_mul(cell.members.count);
-    // As in the guests, memory outside the cgroup is plentiful, also of blocks for huge pages: the
-    // machine does not make whole ones of what was freed.
+    // As in the guests, there is plenty of memory outside the cgroup, including blocks for huge
+    // pages: the machine does not merge freed pages into blocks.
     let blocks = if cell.guest.thp { total } else { 0 };
     let plenty = limit_pages.saturating_add(blocks).saturating_mul(2);
     let plenty = plenty.max(1 << 14);
@@ -194,10 +194,11 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
 
 /// `vm.min_free_kbytes` of the guests.
 const MIN_FREE_KB: u64 = 2048;
-/// Pages that hold a word each take 62 bytes of compressed memory (`mm_stat` of the guests).
+/// Pages that contain a single word take 62 bytes of compressed memory each (`mm_stat` of the
+/// guests).
 const COMPRESSION: f64 = 4096.0 / 62.0;
 
-/// Zones without the frames that page tables take, which the machine does not take from them.
+/// Zones without the frames of page tables, which the machine does not take from its zones.
 fn left_by_tables(mut zones: [u32; 4], pages: u32) -> [u32; 4] {
     if let Some(largest) = zones.iter_mut().max() {
         *largest = largest.saturating_sub(pages.div_ceil(512)).max(1);
@@ -237,7 +238,7 @@ impl Replay {
         Ok(replay)
     }
 
-    /// One program is in the cgroup with the limit, several have one each below it.
+    /// A single program runs in the limited cgroup; several run in one cgroup each below it.
     fn add_memcgs(&mut self, cell: &Cell, limited: MemcgId) -> Vec<MemcgId> {
         if cell.members.count == 1 {
             return vec![limited];
@@ -313,7 +314,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Each program reads statistics into a buffer at each border between phases, which flushes them.
+    /// Every program reads statistics into a buffer between phases, which flushes them.
     fn snapshot(&mut self) {
         self.machine.flush_stats();
         for member in &self.members {
@@ -324,7 +325,7 @@ impl Replay {
         }
     }
 
-    /// Runs a phase of all members, turn by turn, until one is killed.
+    /// Runs a phase of all members in turns, until one is killed.
     fn run(&mut self, phase: Phase, cell: &Cell) {
         let touches = match phase {
             Phase::Populate if self.members[0].medium == Medium::Mixed => cell.trace.hot.into(),
@@ -357,8 +358,7 @@ impl Replay {
         }
     }
 
-    /// Runs a phase and returns its counts for the member in question; none if a process was
-    /// killed.
+    /// Runs a phase and returns its counts for the cell's member; None if a process was killed.
     fn measure(&mut self, phase: Phase, cell: &Cell) -> Option<Simulated> {
         let this = cell.members.this as usize;
         self.snapshot();
@@ -391,8 +391,8 @@ impl Replay {
     }
 }
 
-/// Opening a file on ext4 charges its inode and leaves two pages of the block device in the group,
-/// read often enough to be active.
+/// Opens a file on ext4: charges its inode, and leaves two pages of the block device in the group
+/// that are read often enough to be active.
 fn open_file(machine: &mut Machine, process: ProcessId) {
     machine.charge_file_objects(process);
     let metadata = machine.add_file(2, MemcgId::ROOT, Advice::Random);
@@ -418,12 +418,12 @@ impl Member {
         }
     }
 
-    /// Its pages are those of a file alone.
+    /// Whether all its pages are file pages.
     fn is_file(&self) -> bool {
         matches!(self.medium, Medium::File | Medium::Mmap)
     }
 
-    /// A pread() copies into a buffer of the program, which is touched by that.
+    /// Reads a page; pread() copies it into a buffer of the program and so touches the buffer.
     fn read(&self, machine: &mut Machine, page: u32) -> Access {
         let access = machine.read(self.process, self.file, page, 1);
         if self.reads {

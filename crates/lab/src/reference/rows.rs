@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading a reference: rows, grouped into cells.
+//! Reading a reference, with rows grouped into cells.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -7,20 +7,20 @@ use std::io::Read;
 use super::cell::{Cell, Run};
 use super::raw::{RawRow, ReferenceError, misses_together};
 
-/// The reference that is part of agewise: Linux 6.12 and 7.2, both LRUs, eight traces below a limit
-/// of 32 MiB, in a guest. How it was taken: `docs/inside/kernel-reference.md`.
+/// The reference included in agewise: Linux 6.12 and 7.2, both LRUs, eight traces under a limit of
+/// 32 MiB, in a guest. `docs/inside/kernel-reference.md` says how it was measured.
 pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 
-/// More of the same kernels: swappiness, bits of `lru_gen/enabled`, three cgroups below one limit,
-/// protections, writes, also of files; no limit, where kswapd reclaims; `min_ttl_ms`, where
-/// programs are killed; three runs a cell.
+/// More cells of the same kernels, with three runs each: swappiness, bits of `lru_gen/enabled`,
+/// three cgroups below one limit, protections, writes including files; no limit, where kswapd
+/// reclaims; `min_ttl_ms`, where programs are killed.
 pub const EXTENDED: &str = include_str!("../../reference/extended.csv");
 
-/// Columns of a reference, and in which order it has them. Where `swappiness` is missing it was 60;
-/// where columns of members are, the program was alone and unprotected; where `writes` is, it read;
-/// where those after `err` are, one CPU, `min_ttl_ms` 0, no huge pages. `free_pages`, of each zone
-/// before the first touch, are given where `limit_bytes` is 0: there was no limit. A row with
-/// `oom_kill` 1 says in which phase the program was killed, and no counts.
+/// Columns of a reference, in order. Without `swappiness` it was 60; without the columns of members
+/// the program was alone and unprotected; without `writes` it read; without the columns after `err`
+/// there were one CPU, `min_ttl_ms` 0 and no huge pages. `free_pages`, by zone before the first
+/// touch, are given if `limit_bytes` is 0 (no limit). A row with `oom_kill` 1 has the phase in
+/// which the program was killed, and no counts.
 pub const COLUMNS: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,swappiness,members,member,\
                            min_bytes,low_bytes,writes,phase,pattern,npages,hot,theta,seed,touches,\
                            misses,elapsed,pgscan,tracehash,err,cpus,min_ttl_ms,thp,free_pages,\
@@ -156,7 +156,7 @@ mod tests {
         assert!(matches!(read(cut.as_bytes()), Err(ReferenceError::Csv(_))));
     }
 
-    /// A reference of today: one row with all columns.
+    /// A reference in the current format: one row with all columns.
     fn today(limits: &str) -> String {
         format!(
             "{COLUMNS}\n6.12.1,1,1,0x0007,67108864,{limits},main,anon-zipf,8192,0,0.99,12346,40000,\
@@ -181,7 +181,7 @@ mod tests {
         let first = one.lines().last().unwrap();
         let other = first.replace("60,3,0,", "60,3,1,").replace("2775", "1225");
         let cells = read((one.clone() + &other + "\n").as_bytes()).unwrap();
-        // The third is taken to have missed 2000 times.
+        // The third member is assumed to have missed 2000 times.
         let all = |cell: &Cell| cell.values(Phase::Main, |m| m.all_misses);
         assert_eq!((all(&cells[0]), all(&cells[1])), (vec![6000], vec![6000]));
         for (limits, column) in [
@@ -209,7 +209,7 @@ mod tests {
             free_pages: Some([3800, 26000, 0, 0]),
         };
         assert_eq!((cells[0].limit_bytes, cells[0].guest), (0, guest));
-        // What is free varies from run to run.
+        // Free pages vary from run to run.
         let row = global.lines().last().unwrap();
         let other = row.replace(",1,1,0x", ",1,2,0x").replace("26000", "26001");
         let killed = other.strip_suffix('0').unwrap().to_owned() + "1\n";

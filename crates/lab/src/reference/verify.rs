@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Simulated against measured counts, cell by cell.
+//! Compares simulated with measured counts, cell by cell.
 //!
 //! A single run of the kernel does not show everything its counts depend on, so each cell is
 //! replayed under several conditions and both sides are ranges:
 //!
 //! - **Classic LRU**: it decides on statistics flushed every 2 s. Each measured run is replayed at
-//!   its own time per miss with [`FLUSH_PHASES`] start phases of that timer, evenly spaced.
-//! - **Multi-gen LRU**: it does not read those statistics. What is unknown is whether the process
-//!   was scheduled between two agings of one reclaim call (never, at even odds, always) and the few
-//!   kernel pages that vary from boot to boot (0 to 3 more). `misses_sim` is the median over these 12
-//!   runs, `misses_sim_min` and `misses_sim_max` their range. None of them is fitted to a cell.
+//!   its own time per miss with [`FLUSH_PHASES`] evenly spaced start phases of that timer.
+//! - **Multi-gen LRU**: it does not read those statistics. It is not known whether the process was
+//!   scheduled between two agings of one reclaim call (never, at even odds, always), nor how many
+//!   of a few kernel pages that vary from boot to boot there were (0 to 3 more). `misses_sim` is
+//!   the median of these 12 runs, `misses_sim_min` and `misses_sim_max` their range. None of these
+//!   conditions is fitted to a cell.
 //!
-//! The result does not depend on the order in which the runs are made.
+//! The result does not depend on the order of the runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,12 +22,12 @@ use serde::Serialize;
 use super::cell::{Cell, Measured, Phase, Run};
 use super::replay::{Conditions, HIT_NS, Outcome, ReplayError, Simulated, replay};
 
-/// Start phases of the statistics timer that are tried for each measured run.
+/// Number of start phases of the statistics timer tried for each measured run.
 pub const FLUSH_PHASES: u64 = 20;
 
 const FLUSH_PERIOD_NS: u64 = 2_000_000_000;
 
-/// One object of the report: a phase of a cell.
+/// One record of the report: a phase of a cell.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Kernel version.
@@ -35,9 +36,9 @@ pub struct Comparison {
     pub lru_gen: u32,
     /// `vm.swappiness`.
     pub swappiness: u32,
-    /// Programs that shared the limit, each in its cgroup.
+    /// Programs that shared the limit, each in its own cgroup.
     pub members: u32,
-    /// Which of them this is, from 0.
+    /// Index of the program, from 0.
     pub member: u32,
     /// `memory.min` of the first.
     pub min_bytes: u64,
@@ -45,25 +46,25 @@ pub struct Comparison {
     pub low_bytes: u64,
     /// Pattern of the trace.
     pub pattern: String,
-    /// Exponent of its distribution.
+    /// Exponent of the pattern's distribution.
     pub theta: f64,
-    /// Its hot pages.
+    /// Hot pages of the pattern.
     pub hot: u32,
-    /// 1: mapped files had no `MADV_RANDOM`.
+    /// 1 if mapped files had no `MADV_RANDOM`.
     pub nomadv: u32,
-    /// 1: what was touched was written (of `mixed` anonymous memory), 0: read.
+    /// 1 if touches were writes (for `mixed` those of anonymous memory), 0 if reads.
     pub writes: u32,
-    /// `memory.max` in bytes; 0: none, so that the memory of the guest was the limit.
+    /// `memory.max` in bytes; 0 if the only limit was the guest's memory.
     pub limit_bytes: u64,
     /// CPUs of the guest.
     pub cpus: u32,
     /// `lru_gen/min_ttl_ms`.
     pub min_ttl_ms: u32,
-    /// 1: huge pages for all anonymous memory.
+    /// 1 if all anonymous memory used huge pages.
     pub thp: u32,
     /// Phase.
     pub phase: &'static str,
-    /// Median of the simulated misses; none if every run was killed before the phase ended.
+    /// Median of the simulated misses; None if every run was killed before the phase ended.
     pub misses_sim: Option<u64>,
     /// Fewest simulated misses.
     pub misses_sim_min: Option<u64>,
@@ -79,7 +80,7 @@ pub struct Comparison {
     pub scanned_sim: Option<u64>,
     /// Median of the measured pages scanned.
     pub scanned_median: u64,
-    /// Pages of the trace, for further use.
+    /// Pages of the trace, for further computation.
     #[serde(skip)]
     pub pages: u32,
     /// Median of the simulated refaults, anon and file.
@@ -90,23 +91,24 @@ pub struct Comparison {
     pub refilled_sim: u64,
 }
 
-/// A cell with everything that was simulated for it.
+/// A cell with all simulated results.
 #[derive(Clone, Debug)]
 pub struct CellReport {
-    /// What was measured.
+    /// The measured cell.
     pub cell: Cell,
-    /// One comparison a phase.
+    /// One comparison per phase.
     pub comparisons: Vec<Comparison>,
-    /// Runs that were killed for lack of memory: simulated, of how many; measured, of how many.
+    /// Runs killed for lack of memory: simulated, number of simulated; measured, number of
+    /// measured.
     pub killed: [usize; 4],
 }
 
-/// How thoroughly to simulate.
+/// How thoroughly a cell is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
     /// Start phases of the statistics timer.
     pub flush_phases: u64,
-    /// All conditions of the multi-gen LRU; else one run.
+    /// Whether to try all conditions of the multi-gen LRU instead of one.
     pub perturb: bool,
 }
 
@@ -119,7 +121,7 @@ impl Default for Effort {
     }
 }
 
-/// Time of a miss in a phase with `misses` of them, of all members together.
+/// Time per miss in a phase with `misses` misses of all members.
 fn miss_ns(measured: &Measured, misses: u64, members: u64) -> Option<u64> {
     let misses = misses.max(1);
     let hits = (measured.touches.saturating_mul(members)).saturating_sub(misses);
@@ -127,12 +129,12 @@ fn miss_ns(measured: &Measured, misses: u64, members: u64) -> Option<u64> {
     (elapsed_ns > 0).then(|| elapsed_ns.saturating_sub(hits.saturating_mul(HIT_NS)) / misses)
 }
 
-/// Time of a miss in each phase of a run.
+/// Time per miss in each phase of a run.
 fn speeds(run: &Run, members: u32) -> [u64; 3] {
     let members = u64::from(members);
     let of = |phase| {
         let measured: &Measured = run.get(&phase)?;
-        // Populating touches each page once and faults each time, whatever it counts as a miss.
+        // Populating faults once per page, however the reference counts misses.
         let misses = match phase {
             Phase::Populate => measured.touches.saturating_mul(members),
             Phase::Warm | Phase::Main => measured.all_misses,
@@ -140,7 +142,7 @@ fn speeds(run: &Run, members: u32) -> [u64; 3] {
         miss_ns(measured, misses, members)
     };
     let warm_ns = of(Phase::Warm).unwrap_or(100_000);
-    // A killed run went on as fast as it had been.
+    // Until it was killed, a run is assumed to have kept its pace.
     let main_ns = of(Phase::Main).unwrap_or(warm_ns);
     [of(Phase::Populate).unwrap_or(50_000), warm_ns, main_ns]
 }
@@ -177,7 +179,7 @@ pub fn conditions(cell: &Cell, effort: Effort) -> Vec<Conditions> {
         .collect()
 }
 
-/// The middle value; of an even number of values the lower of the two in the middle.
+/// The median; for an even number of values, the lower of the two in the middle.
 pub fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     let middle = values.len().checked_sub(1)? / 2;
@@ -227,10 +229,10 @@ fn compare(cell: &Cell, outcomes: &[Outcome], phase: Phase) -> Option<Comparison
     })
 }
 
-/// Replays all cells, in parallel; `done` is called after each of the runs with their number.
+/// Replays all cells in parallel; calls `done` after each run with the total number of runs.
 ///
 /// # Errors
-/// The first cell, in their order, that cannot be replayed.
+/// Returns the error of the first cell, in order, that cannot be replayed.
 pub fn verify(
     cells: &[Cell],
     effort: Effort,
@@ -239,10 +241,10 @@ pub fn verify(
     verify_unless_stopped(cells, effort, &AtomicBool::new(false), done)
 }
 
-/// As [`verify`]; once `stop` is set, no further run begins.
+/// Like [`verify`]; once `stop` is set, no further run starts.
 ///
 /// # Errors
-/// As [`verify`]; [`ReplayError::Stopped`].
+/// Those of [`verify`]; [`ReplayError::Stopped`] if it was stopped.
 pub fn verify_unless_stopped(
     cells: &[Cell],
     effort: Effort,
@@ -296,15 +298,15 @@ pub fn verify_unless_stopped(
 }
 
 impl CellReport {
-    /// Whether the simulated program is killed where the kernel's is: not in every run of one and
-    /// in no run of the other.
+    /// Whether the simulated program is killed where the kernel's is: they disagree if all runs of
+    /// one are killed and none of the other.
     pub fn kills_agree(&self) -> bool {
         let [simulated, of, measured, runs] = self.killed;
         !(simulated == 0 && measured == runs || simulated == of && measured == 0)
     }
 }
 
-/// How far the simulated median is from the measured one, as a share of it.
+/// Relative deviation of the simulated median from the measured one.
 pub fn deviation(simulated: u64, measured: u64) -> f64 {
     if simulated == measured {
         return 0.0;
@@ -313,9 +315,9 @@ pub fn deviation(simulated: u64, measured: u64) -> f64 {
 }
 
 impl Comparison {
-    /// Whether the simulated misses agree: under the multi-gen LRU the median lies within `share` of
-    /// the measured one or inside the measured range; under the classic LRU both ranges, the measured
-    /// one widened by 1 %, overlap.
+    /// Whether the simulated misses agree. Under the multi-gen LRU, the median must be within
+    /// `share` of the measured one or inside the measured range; under the classic LRU, both ranges
+    /// must overlap after widening the measured one by 1 %.
     pub fn agrees(&self, share: f64) -> bool {
         let (Some(sim), Some(low), Some(high)) =
             (self.misses_sim, self.misses_sim_min, self.misses_sim_max)
@@ -330,7 +332,7 @@ impl Comparison {
             || (self.misses_min..=self.misses_max).contains(&sim)
     }
 
-    /// Whether the pages scanned agree within a quarter.
+    /// Whether the pages scanned agree to within a quarter.
     pub fn scans_agree(&self) -> bool {
         self.scanned_sim
             .is_some_and(|sim| deviation(sim, self.scanned_median).abs() <= 0.25)
@@ -366,7 +368,7 @@ mod tests {
         assert_eq!(speeds(&Run::new(), 1), [50_000, 100_000, 100_000]);
     }
 
-    /// As `docs/inside/kernel-reference.md` says of it.
+    /// Checks what `docs/inside/kernel-reference.md` says about these cells.
     #[test]
     fn the_harder_cells_agree_but_for_those_known() {
         let cells = rows::read(rows::EXTENDED.as_bytes()).unwrap();
@@ -402,7 +404,7 @@ mod tests {
             .collect();
         assert!(unknown.is_empty(), "{unknown:?}");
         assert!(off(0.05).len() <= 6, "{:?}", off(0.05));
-        // One start phase of the statistics timer makes no range of it.
+        // A single start phase of the statistics timer gives no range.
         let classic = main.iter().filter(|row| row.lru_gen & 1 == 0);
         let far: Vec<_> = classic.filter(|row| !row.agrees(0.0)).collect();
         assert!(far.len() <= 6, "{far:?}");

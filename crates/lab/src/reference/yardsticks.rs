@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Misses that other simulators counted, and how far ours are from them.
+//! Misses counted by other simulators, and the deviations of ours.
 //!
 //! A reference is a CSV with the columns `trace_name`, `cache_size`, `policy` and `misses`, and
-//! perhaps `note`. LRU, FIFO and OPT leave nothing open and have to agree exactly; the other policies
-//! are described less tightly, and have a tolerance.
+//! optionally `note`. LRU, FIFO and OPT are fully defined and must agree exactly; the other
+//! policies are less precisely described and have a tolerance.
 
 use std::path::Path;
 
@@ -22,11 +22,11 @@ pub struct ReferenceRow {
     pub trace: String,
     /// Size of the pool in pages.
     pub cache_size: usize,
-    /// The policy, as the reference names it.
+    /// The policy, by its name in the reference.
     pub policy: String,
     /// Misses counted.
     pub misses: u64,
-    /// What the reference says about the row.
+    /// Note on the row.
     pub note: String,
 }
 
@@ -35,29 +35,29 @@ pub struct ReferenceRow {
 pub enum Standing {
     /// Deviations beyond the tolerance are failures.
     Judged,
-    /// The reference itself calls the row degenerate: its policy had a part of no pages there.
+    /// The reference itself calls the row degenerate: a part of its policy had no pages.
     Degenerate,
-    /// Another simulator's variant, or a policy without a fixed definition: for information.
+    /// For information: another simulator's variant, or a policy without a fixed definition.
     Informational,
 }
 
-/// A row and what we count.
+/// A row compared with our count.
 #[derive(Debug, Clone)]
 pub struct Verdict {
     /// The row.
     pub row: ReferenceRow,
-    /// Our misses; `None` where we have no such policy.
+    /// Our misses; None if we have no such policy.
     pub misses: Option<u64>,
     /// `(misses - reference) / reference`.
     pub deviation: Option<f64>,
-    /// The deviation allowed; `None` where none is defined.
+    /// Accepted deviation; None if none is defined.
     pub tolerance: Option<f64>,
     /// Whether the row is judged.
     pub standing: Standing,
 }
 
 impl Verdict {
-    /// Whether the deviation is within the tolerance, where both exist.
+    /// Whether the deviation is within the tolerance; None if either is missing.
     #[must_use]
     pub fn within(&self) -> Option<bool> {
         let (misses, tolerance) = (self.misses?, self.tolerance?);
@@ -65,14 +65,14 @@ impl Verdict {
         Some(off <= tolerance * self.row.misses as f64)
     }
 
-    /// Whether the row counts against us.
+    /// Whether the row counts as a failure.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.standing == Standing::Judged && self.within() != Some(true)
     }
 }
 
-/// The deviation allowed, as a share of the reference's misses.
+/// Accepted deviation, relative to the reference's misses.
 fn tolerance(spec: &PolicySpec) -> Option<f64> {
     match spec.name {
         "lru" | "fifo" | "opt" => Some(0.0),
@@ -85,7 +85,8 @@ fn tolerance(spec: &PolicySpec) -> Option<f64> {
     }
 }
 
-/// The policy a reference means: our names, or another simulator's `family.Name (parameters)`.
+/// The policy meant by a reference: one of our names, or another simulator's `family.Name
+/// (parameters)`.
 fn policy_of(name: &str) -> Option<&'static PolicySpec> {
     by_name(name).or_else(|| {
         let (_, rest) = name.split_once(':')?;
@@ -107,7 +108,8 @@ fn standing(row: &ReferenceRow, spec: Option<&PolicySpec>) -> Standing {
 /// Reads a reference.
 ///
 /// # Errors
-/// [`TraceError::Table`] with the line, when it cannot be read, lacks a column, or a number is none.
+/// [`TraceError::Table`] with the line, if it cannot be read, lacks a column or has an invalid
+/// number.
 pub fn read_reference(path: &Path) -> Result<Vec<ReferenceRow>, TraceError> {
     let bad = |error: csv::Error| TraceError::table(path, error.to_string());
     let mut reader = csv::Reader::from_path(path).map_err(bad)?;
@@ -143,11 +145,11 @@ pub fn read_reference(path: &Path) -> Result<Vec<ReferenceRow>, TraceError> {
     Ok(rows)
 }
 
-/// Counts the misses of every row, in parallel, and compares. The order of the rows is kept. `done` is
-/// called with the number of rows each time some are done.
+/// Counts the misses of all rows in parallel, and compares them. The order of the rows is kept.
+/// Calls `done` with the number of rows each time some are finished.
 ///
 /// # Errors
-/// [`TraceError::Table`] for a trace the manifest does not have, and those of reading the traces.
+/// [`TraceError::Table`] for a trace missing in the manifest, and errors of reading the traces.
 pub fn verify(
     rows: &[ReferenceRow],
     manifest: &Manifest,
@@ -182,7 +184,7 @@ pub fn verify(
         .collect())
 }
 
-/// Misses of the rows `wanted`, all of one trace.
+/// Misses of the rows `wanted`, which are all of one trace.
 fn count(
     trace: &DenseTrace,
     rows: &[ReferenceRow],

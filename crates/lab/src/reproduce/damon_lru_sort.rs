@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Proactive LRU sorting by DAMON, as proposed in June 2022: ten program phases under square waves of
-//! memory pressure, with and without the document's "radically tuned" schemes.
+//! Proactive LRU sorting by DAMON, as proposed in June 2022: ten program phases under square waves
+//! of memory pressure, with and without the document's "radically tuned" schemes.
 //!
-//! Memory is a tenth of PARSEC's and SPLASH's, time and timers are not scaled: a phase runs for four
-//! periods of 11 s. An access stands for the work of 5 us on a page.
+//! Memory is a tenth of PARSEC's and SPLASH's; times and timers are not scaled. A phase runs for
+//! four periods of 11 s. An access stands for 5 us of work on a page.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -17,20 +17,20 @@ use crate::experiment::machine_run::{Plan, Run, RunError, Subject};
 use crate::machine::{Policy, Resize, UNLIMITED};
 use crate::workload::spec::Workload;
 
-/// Time an access stands for.
+/// The time an access stands for.
 const ACCESS_NS: u64 = 5_000;
 
-/// Accesses of a phase: four periods of pressure.
+/// Accesses in a phase: four periods of pressure.
 const ACCESSES: u64 = 44_000_000_000 / ACCESS_NS;
 
-/// What zram takes for a page, 6 us, times a hundred: memory is scaled, time is not. A choice.
+/// zram's 6 us per page, times a hundred: memory is scaled, time is not. A choice.
 const SWAP_PAGE_US: u64 = 600;
 
-/// The wave: `memory.max` in percent of the peak RSS, for this long.
+/// The square wave: `memory.max` in percent of the peak RSS, and its duration in ns.
 const WAVE: [(u64, u64); 2] = [(75, 1_000_000_000), (200, 10_000_000_000)];
 
-/// The document's schemes: hot from 20 % of the looks on, cold from 5 s on, 2 % of a CPU each, hot by
-/// rate and age, cold by age.
+/// The document's schemes: hot from 20 % of the samples, cold from 5 s, 2 % of a CPU each; hot
+/// regions ranked by rate and age, cold ones by age.
 const PLRUS: &str = "lru_sort:wmarks_high=1000:wmarks_mid=1001:wmarks_low=0:hot_thres_access_freq=200:\
                      cold_min_age=5000000:quota_ms=40:hot_weights=1,1:cold_weights=0,1";
 
@@ -81,12 +81,12 @@ pub(super) static DOCUMENT: Document = Document {
     causes: &[],
 };
 
-/// What a variant runs: policy, monitor.
+/// Policy and monitor of a variant.
 fn setup(variant: &str) -> (&'static str, String) {
     let with = |key: &str, value: &str| format!("{PLRUS}:{key}={value}");
     let classic = "classic:6.12";
     match variant {
-        // No look sees more accesses than there are looks.
+        // No aggregation has more accesses than samples.
         "cold-only" => (classic, with("hot_thres_access_freq", "2000")),
         "hot-only" => (classic, with("cold_min_age", "18446744073709551615")),
         "kernel-weights" => (classic, with("hot_weights", "1,0:cold_weights=1,0")),
@@ -102,24 +102,24 @@ fn setup(variant: &str) -> (&'static str, String) {
     }
 }
 
-/// A stream of a phase: area, order, weight, first and last part of the area, share that is written.
-/// Parts are of the stretch that the phase is at (`moves`).
+/// A stream of a phase: area, order, weight, first and last part of the area, share of writes.
+/// Parts are relative to the current stretch of the phase.
 type Flow = (&'static str, &'static str, u32, f64, f64, f64);
 
-/// A phase of a program. What it works on lies together, as arrays, arenas and matrices do: DAMON
-/// lives on that.
+/// A phase of a program. The memory it works on is contiguous, like arrays, arenas and matrices:
+/// DAMON depends on that.
 struct Phase {
-    /// What it stands for.
+    /// The program it stands for.
     name: &'static str,
-    /// Areas and their MiB. Those no stream goes over are filled and then left, as parsed input is.
+    /// Areas with their MiB. An area without a stream is filled and then left, like parsed input.
     areas: &'static [(&'static str, f64)],
-    /// What goes on all the time.
+    /// Streams that run all the time.
     steady: &'static [Flow],
-    /// What goes on in one stretch of its areas after another.
+    /// Streams that go through their areas stretch by stretch.
     moving: &'static [Flow],
-    /// Stretches; each overlaps the next by half if `overlaps`.
+    /// Number of stretches; each overlaps the next by half if `overlaps` is set.
     stretches: u32,
-    /// See there.
+    /// Whether stretches overlap.
     overlaps: bool,
 }
 
@@ -233,8 +233,8 @@ const PHASES: [Phase; 10] = [
     },
 ];
 
-/// A phase as a workload without limits, on a machine of four times its memory and two CPUs: one is
-/// kdamond's.
+/// A phase as a workload without limits, on a machine with four times its memory and two CPUs, one
+/// of them for kdamond.
 fn workload(phase: &Phase) -> Result<Workload, Box<dyn Error + Send + Sync>> {
     let name = phase.name;
     let mut text = format!(
@@ -268,7 +268,7 @@ fn workload(phase: &Phase) -> Result<Workload, Box<dyn Error + Send + Sync>> {
     Ok(Workload::parse(name, &text)?)
 }
 
-/// First and last part of its areas that a stretch covers.
+/// First and last part of the areas that a stretch covers.
 fn bounds(phase: &Phase, stretch: u32) -> (f64, f64) {
     let (at, of) = (f64::from(stretch), f64::from(phase.stretches));
     if phase.overlaps {
@@ -293,10 +293,10 @@ fn peak_pages(phase: &Phase) -> u64 {
     (mib * 256.0) as u64
 }
 
-/// What one run measured: runtime in s, major faults, PSI some in us, CPU of kdamond in percent.
+/// Results of one run: runtime in s, major faults, PSI some in us, CPU of kdamond in percent.
 type Outcome = [f64; 4];
 
-/// Writes the limit from the other CPU while the phase runs; returns when that is done.
+/// Writes the limit from the other CPU while the phase runs; returns when the write is done.
 fn resize(run: &mut Run, max_pages: u64, mut at_ns: u64) -> Result<u64, RunError> {
     loop {
         run.machine.set_now_ns(at_ns);
@@ -322,7 +322,7 @@ fn run_phase(
         subject: Subject::Workload(Arc::new(workload(phase)?)),
         memory_pages: None,
         swap: None,
-        // Statistics that lag by seconds kill small cgroups of the classic LRU; PARSEC's are not small.
+        // Statistics that lag by seconds kill small classic-LRU cgroups; PARSEC's are not small.
         settings: case.settings.to_vec(),
         damon: damon.map(str::to_owned),
         policy: Policy::parse(policy)?,
@@ -357,13 +357,13 @@ fn run_phase(
     ])
 }
 
-/// A run: phase, seed, policy, monitor, pressure.
+/// Key of a run: phase, seed, policy, monitor, pressure.
 type Key = (usize, u64, &'static str, Option<String>, bool);
 
-/// Where the result of a run comes once.
+/// Place for the result of a run, which is computed once.
 type Slot = Arc<OnceLock<Result<Outcome, String>>>;
 
-/// Runs that several benchmarks want are made once.
+/// Results of runs that several benchmarks share.
 #[derive(Default)]
 struct Runs {
     made: Mutex<HashMap<Key, Slot>>,
@@ -384,7 +384,7 @@ impl Runs {
         outcome.clone().map_err(Into::into)
     }
 
-    /// Means over some phases.
+    /// Means over several phases.
     fn mean(
         &self,
         phases: std::ops::Range<usize>,
@@ -404,7 +404,7 @@ impl Runs {
         Ok(sum)
     }
 
-    /// With the schemes against without, under pressure.
+    /// Compares runs with and without the schemes, under pressure.
     fn sorted(&self, phases: std::ops::Range<usize>, case: &Case) -> Measured {
         let (policy, damon) = setup(case.variant);
         let before = self.mean(phases.clone(), case, policy, None, true)?;
@@ -412,7 +412,7 @@ impl Runs {
         Ok(pairs(before, after))
     }
 
-    /// Under pressure against without.
+    /// Compares runs with and without pressure.
     fn pressed(&self, case: &Case) -> Measured {
         let (policy, _) = setup(case.variant);
         let before = self.mean(0..PHASES.len(), case, policy, None, false)?;

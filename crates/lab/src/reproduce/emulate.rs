@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A workload run to its end or for a while, measured by name: shared by all documents whose
-//! benchmarks are workloads.
+//! Runs a workload to its end or for some time and measures it by name. Shared by all documents
+//! whose benchmarks are workloads.
 
 use std::error::Error;
 
 use super::Pair;
 use crate::experiment::machine_run::{MEASURES, Measured, Plan, Run};
 
-/// Simulated time that is measured, after a ramp that is not.
+/// Simulated time to measure, after a ramp that is not measured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     pub ramp_ns: u64,
     pub run_ns: u64,
 }
 
-/// What a run measured.
+/// Measures of a run.
 pub(super) struct Values {
     before: Option<Measured>,
     after: Measured,
     time_ns: u64,
-    /// Durations of the laps of phases, in ms, from the shortest.
+    /// Durations of laps through phases, in ms, sorted.
     laps_ms: Vec<f64>,
 }
 
@@ -27,7 +27,7 @@ impl Values {
     /// Runs a plan to its end, or through the window.
     ///
     /// # Errors
-    /// The plan cannot be carried out, or all processes ended too early.
+    /// Fails if the plan cannot be carried out, or all processes ended too early.
     pub fn of(plan: &Plan, window: Option<Window>) -> Result<Values, Box<dyn Error + Send + Sync>> {
         let mut run = Run::new(plan)?;
         let Some(Window { ramp_ns, run_ns }) = window else {
@@ -58,7 +58,7 @@ impl Values {
         }
     }
 
-    /// One of [`MEASURES`]; in a window, what was added to it there. 0 for an unknown name.
+    /// The value of one of [`MEASURES`], in a window its increase; 0 for an unknown name.
     pub fn measure(&self, name: &str) -> f64 {
         let at = MEASURES.iter().position(|(known, _)| *known == name);
         let Some(at) = at else { return 0.0 };
@@ -66,7 +66,7 @@ impl Values {
         self.after[at] - before
     }
 
-    /// The same a second.
+    /// The measure per second.
     pub fn rate(&self, name: &str) -> f64 {
         self.measure(name) * 1e9 / self.time_ns.max(1) as f64
     }
@@ -76,7 +76,7 @@ impl Values {
         self.time_ns as f64 / 1e6
     }
 
-    /// What a share of all laps stayed below, in ms; 0 without any.
+    /// Quantile `share` of the laps, in ms; 0 without laps.
     pub fn lap_ms(&self, share: f64) -> f64 {
         let last = self.laps_ms.len().saturating_sub(1);
         let at = (last as f64 * share) as usize;
@@ -84,7 +84,7 @@ impl Values {
     }
 }
 
-/// Values before and after as pairs.
+/// Pairs of values before and after.
 pub(super) fn pairs(
     before: impl IntoIterator<Item = f64>,
     after: impl IntoIterator<Item = f64>,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pairs of policies that the refault-distance benchmarks compare.
+//! The pairs of policies compared by the refault-distance benchmarks.
 
-/// Before and after, and how rows call it.
+/// The policies before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
     /// The classic LRU, without and with the rule.
     Classic,
-    /// The multi-gen LRU of today, which has mainline's answer already, without and with the rule.
+    /// The current multi-gen LRU, which already has mainline's solution, without and with the rule.
     MultiGen,
     /// The multi-gen LRU of the document's time, without and with the rule.
     MultiGenThen,
-    /// The same, without and with mainline's answer of 6.14 instead: a longer memory for refaults,
-    /// and marks of the working set that survive. The variant makes no difference.
+    /// The same, without and with mainline's solution of 6.14 instead: a longer memory for
+    /// refaults, and working-set marks that persist. The variant makes no difference.
     Mainline,
 }
 
@@ -23,7 +23,7 @@ impl Family {
         Family::Mainline,
     ];
 
-    /// What follows the benchmark's name.
+    /// Suffix of the benchmark's name.
     pub(super) fn name(self) -> &'static str {
         match self {
             Family::Classic => "classic",

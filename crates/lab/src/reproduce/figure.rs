@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is measured, and what a document says about it.
+//! Measured figures, and the document's values for them.
 
 use serde::Serialize;
 
@@ -15,26 +15,26 @@ pub enum Better {
     Lower,
 }
 
-/// Something measured, and what the document says about it.
+/// A measured figure, and the document's statement about it.
 #[derive(Clone, Debug)]
 pub struct Figure {
-    /// What it is. Appended to the benchmark's name where a benchmark has several.
+    /// Name of the measure, appended to the benchmark's name if that has several figures.
     pub metric: &'static str,
-    /// Its unit.
+    /// Unit.
     pub unit: &'static str,
     /// Which way is better.
     pub better: Better,
-    /// The document's value before, in its own unit.
+    /// The document's value before, in the document's unit.
     pub document_before: Option<f64>,
     /// The document's value after.
     pub document_after: Option<f64>,
-    /// What the document leads one to expect.
+    /// The change to expect from the document.
     pub expectation: Expectation,
-    /// The change as the document prints it, where that is not what its figures say.
+    /// The change as printed in the document, if it does not follow from the document's values.
     pub printed: Option<&'static str>,
-    /// Nothing shows that the document's change is more than noise.
+    /// Whether the document's change may be noise.
     pub within_noise: bool,
-    /// Compared by difference, not by ratio.
+    /// Whether changes are differences instead of ratios.
     pub by_difference: bool,
 }
 
@@ -53,45 +53,45 @@ impl Figure {
         }
     }
 
-    /// A figure: more is better.
+    /// A figure for which more is better.
     pub fn higher(metric: &'static str, unit: &'static str, of: Expectation) -> Figure {
         Figure::new(metric, unit, Better::Higher, of)
     }
 
-    /// A figure: less is better.
+    /// A figure for which less is better.
     pub fn lower(metric: &'static str, unit: &'static str, of: Expectation) -> Figure {
         Figure::new(metric, unit, Better::Lower, of)
     }
 
-    /// With the document's values.
+    /// Sets the document's values.
     #[must_use]
     pub fn document(mut self, before: f64, after: f64) -> Figure {
         (self.document_before, self.document_after) = (Some(before), Some(after));
         self
     }
 
-    /// With the change as the document prints it.
+    /// Sets the change as printed in the document.
     #[must_use]
     pub fn printed(mut self, printed: &'static str) -> Figure {
         self.printed = Some(printed);
         self
     }
 
-    /// The document gives no variance, and a change so small that it may be noise.
+    /// Marks a change that may be noise: it is small, and the document gives no variance.
     #[must_use]
     pub fn within_noise(mut self) -> Figure {
         self.within_noise = true;
         self
     }
 
-    /// Compared by difference.
+    /// Compares by difference.
     #[must_use]
     pub fn by_difference(mut self) -> Figure {
         self.by_difference = true;
         self
     }
 
-    /// The document's change, from its values: a ratio less 1, or a difference.
+    /// The document's change: a ratio less 1, or a difference.
     pub fn document_change(&self) -> Option<f64> {
         if let Expectation::Change(change) = self.expectation {
             return Some(change);

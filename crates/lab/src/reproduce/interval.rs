@@ -1,36 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes with their 95 % intervals, from pairs.
+//! Changes with their 95 % confidence intervals, from pairs.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-/// Two values of one seed, in the figure's unit.
+/// The two values of one seed, in the figure's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Pair {
-    /// Without what the document proposes.
+    /// Value without the document's proposal.
     pub before: f64,
-    /// With it.
+    /// Value with it.
     pub after: f64,
 }
 
-/// A change and its interval.
+/// A change and its confidence interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Change {
-    /// Ratio of the means less 1, or difference of the means. None if the mean before is 0, or if
-    /// there are no pairs.
+    /// Ratio of the means less 1, or difference of the means. None if the mean before is 0 or there
+    /// are no pairs.
     pub mean: Option<f64>,
-    /// Its 95 % interval. None for a single pair, or if the values before are as good as 0.
+    /// 95 % confidence interval. None for a single pair, or if the values before cannot be told
+    /// from 0.
     pub interval: Option<(f64, f64)>,
 }
 
-/// Means, and variances and covariance of the means.
+/// Means of both values, with variances and covariance of the means.
 struct Moments {
     before: f64,
     after: f64,
     before_variance: f64,
     after_variance: f64,
     covariance: f64,
-    /// 97.5 % quantile of Student's t, squared.
+    /// Square of the 97.5 % quantile of Student's t.
     t2: f64,
 }
 
@@ -61,14 +62,14 @@ impl Moments {
 }
 
 impl Change {
-    /// The ratio of the means less 1, with Fieller's interval for pairs.
+    /// Ratio of the means less 1, with Fieller's interval for pairs.
     pub fn of_ratios(pairs: &[Pair]) -> Change {
         let Some(moments) = Moments::of(pairs) else {
             return Change::default();
         };
         let Moments { before, after, .. } = moments;
         if before == 0.0 {
-            // Zero before and after is no change; otherwise a zero before has no ratio.
+            // If all values are 0 there is no change; otherwise a mean of 0 before has no ratio.
             let nothing = pairs
                 .iter()
                 .all(|pair| pair.before == 0.0 && pair.after == 0.0);
@@ -87,7 +88,7 @@ impl Change {
         }
     }
 
-    /// The difference of the means, with Student's interval for pairs.
+    /// Difference of the means, with Student's interval for pairs.
     pub fn of_differences(pairs: &[Pair]) -> Change {
         let Some(moments) = Moments::of(pairs) else {
             return Change::default();
@@ -109,7 +110,8 @@ impl Change {
     }
 }
 
-/// The ratios `r` with `(after - r before)^2 <= t^2 var(after - r before)`: a quadratic inequality.
+/// The ratios `r` that satisfy `(after - r before)^2 <= t^2 var(after - r before)`, a quadratic
+/// inequality.
 fn fieller(moments: &Moments) -> Option<(f64, f64)> {
     let Moments {
         before, after, t2, ..
@@ -120,7 +122,7 @@ fn fieller(moments: &Moments) -> Option<(f64, f64)> {
     if a <= 0.0 {
         return None;
     }
-    // Rounding may make it negative where nothing varies.
+    // Rounding may make it negative if nothing varies.
     let root = (b * b - a * c).max(0.0).sqrt();
     Some(((b - root) / a - 1.0, (b + root) / a - 1.0))
 }
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!(Change::of_ratios(&[]), Change::default());
         let one = Change::of_ratios(&pairs(&[(2.0, 1.0)]));
         assert_eq!((one.mean, one.interval), (Some(-0.5), None));
-        // No ratio to nothing, and none to what cannot be distinguished from nothing.
+        // There is no ratio to 0, nor to values that cannot be told from 0.
         assert_eq!(Change::of_ratios(&pairs(&[(0.0, 1.0); 3])).mean, None);
         let unsteady = pairs(&[(100.0, 1.0), (-99.0, 1.0), (1.0, 1.0)]);
         assert_eq!(Change::of_ratios(&unsteady).interval, None);

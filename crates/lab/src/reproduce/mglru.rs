@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! "Multigenerational LRU Framework" (v6, January 2022): eight applications of an independent lab,
-//! fio on persistent memory, and what fleets of telephones and notebooks showed.
+//! fio on persistent memory, and observations from fleets of telephones and notebooks.
 //!
-//! Rows are data: `mglru/rows.toml`. Before is the classic LRU of 6.12, the older of the two
-//! kernels the lab has; after is the patch set. Memory is a few ten MiB and all the machine has, so
+//! Rows are data: `mglru/rows.toml`. Before is the classic LRU of 6.12, the older of the lab's two
+//! kernels; after is the patch set. Memory is a few tens of MiB and all that the machine has, so
 //! that kswapd reclaims, as on the document's machines. Seeds are paired, time is simulated.
 
 mod rows;
@@ -66,7 +66,7 @@ pub(super) static DOCUMENT: Document = Document {
     causes: CAUSES,
 };
 
-/// Causes that were looked for, each by a run of `agewise lab reproduce mglru --set`.
+/// Causes that were investigated, each with a run of `agewise lab reproduce mglru --set`.
 const CAUSES: &[(&str, &str)] = &[
     (
         "redis/never/gaussian",
@@ -105,11 +105,11 @@ const CAUSES: &[(&str, &str)] = &[
     ),
 ];
 
-/// Statistics are exact: what lags by 2 s is nothing to machines that turn their memory over in
-/// minutes, and everything to ours. The document's kernels are 5.14 to 5.16-rc.
+/// Statistics are exact: a lag of 2 s is nothing for machines that turn their memory over in
+/// minutes, and everything for ours. The document's kernels are 5.14 to 5.16-rc.
 const KERNELS: [&str; 2] = ["stat_flush_us=0", "progress_waits=0"];
 
-/// The policy of a variant, and the settings that make it.
+/// The policy of a variant, and its settings.
 fn variant(name: &str) -> (&str, Option<&'static str>) {
     match name {
         "no-walk" => ("mglru:v6", Some("lru_gen_enabled=1")),
@@ -215,7 +215,7 @@ mod tests {
         assert_eq!(streams, expected);
     }
 
-    /// At swappiness 0 the classic LRU swaps all the same, the multi-gen LRU never does.
+    /// At swappiness 0 the classic LRU still swaps, the multi-gen LRU never does.
     #[test]
     fn swappiness_0_is_respected() {
         let choice = Choice {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The benchmarks of the documents agewise is built from, run again in the lab and judged.
+//! The benchmarks of the documents that agewise is based on, run again in the lab and judged.
 //!
-//! A document is one file here and one line in [`DOCUMENTS`]: a `pub(super) static` [`Document`] with
-//! a function that makes its [`Benchmark`]s. A benchmark is a function from a [`Case`] (a seed and a
-//! variant) to a [`Pair`] of raw values, before and after what the document proposes, for each of its
-//! [`Figure`]s; a figure says what the document measured, what it claims and which way is better. One
-//! run may give several figures. The function is all a document has to write: seeds, threads,
-//! intervals, verdicts and printing are done here.
+//! A document is one file here and one line in [`DOCUMENTS`]: a `pub(super) static` [`Document`]
+//! with a function that makes its [`Benchmark`]s. A benchmark is a function from a [`Case`] (a seed
+//! and a variant) to one [`Pair`] of raw values for each of its [`Figure`]s: before and after the
+//! document's proposal. A figure states what the document measured, what it claims and which
+//! direction is better. A document only has to provide this function: seeds, threads, intervals,
+//! verdicts and printing are handled here.
 //!
 //! ```
 //! # use agewise_lab::reproduce::{Benchmark, Choice, Document, Expectation, Figure, Pair, Variant};
@@ -34,10 +34,10 @@
 //!
 //! # Interval
 //! Both values of a seed come from the same workload, so they are compared in pairs. The change is
-//! the ratio of the means less 1; its 95 % interval holds every ratio `r` at which the paired t-test
-//! of `after - r * before` does not reject (Fieller). It holds 0 exactly if the paired t-test of the
-//! differences is not significant. Figures that may be 0 before are compared by difference instead
-//! ([`Figure::by_difference`]).
+//! the ratio of the means less 1; its 95 % interval contains every ratio `r` for which the paired
+//! t-test of `after - r * before` does not reject (Fieller). It contains 0 exactly if the paired
+//! t-test of the differences is not significant. Figures that may be 0 before are compared by
+//! difference instead ([`Figure::by_difference`]).
 //!
 //! # Verdict
 //! See [`Verdict`].
@@ -70,7 +70,7 @@ pub use verdict::{Expectation, Verdict};
 use crate::experiment::settings::{self, SettingError};
 use agewise_trace::suggest::nearest;
 
-/// The documents, one line each.
+/// All documents.
 pub static DOCUMENTS: &[&Document] = &[
     &damon_lru_sort::DOCUMENT,
     &mglru::DOCUMENT,
@@ -82,45 +82,45 @@ pub static DOCUMENTS: &[&Document] = &[
 /// A document and its benchmarks.
 #[derive(Debug)]
 pub struct Document {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it proposes, in one line.
+    /// The proposal, in one line.
     pub summary: &'static str,
-    /// What is to be known about its figures; printed before the table.
+    /// Notes on its figures, printed before the table.
     pub remark: &'static str,
-    /// What "after" can be: the proposal first, then it without one of its parts.
+    /// Variants of "after": the proposal first, then the proposal without one of its parts.
     pub variants: &'static [Variant],
     /// Makes its benchmarks.
     pub benchmarks: fn() -> Vec<Benchmark>,
-    /// Why rows are not reproduced, as an experiment showed: the name of a row, or how names begin
-    /// up to a `/`, and a sentence. The longest that fits holds.
+    /// Causes of rows that are not reproduced, as found by experiments: the name of a row, or the
+    /// start of names up to a `/`, and a sentence. The longest match applies.
     pub causes: &'static [(&'static str, &'static str)],
 }
 
 /// Something to compare with "before".
 #[derive(Debug)]
 pub struct Variant {
-    /// Its name on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// What it is.
+    /// Description.
     pub summary: &'static str,
 }
 
-/// What is to be reproduced of a document.
+/// The part of a document to reproduce.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice<'a> {
-    /// Only this benchmark, or those whose name begins with it and a slash.
+    /// Only this benchmark, or the benchmarks whose names start with it and a slash.
     pub benchmark: Option<&'a str>,
-    /// The variant; the first unless given.
+    /// The variant; by default the first.
     pub variant: Option<&'a str>,
-    /// Seeds 1 to this.
+    /// Number of seeds, from 1.
     pub seeds: u64,
-    /// Settings of every machine, `key=value`, after the document's own.
+    /// Settings of every machine as `key=value`, applied after the document's own.
     pub settings: &'a [String],
 }
 
 impl Choice<'_> {
-    /// All of a document.
+    /// Everything in a document, with this number of seeds.
     pub const fn seeds(seeds: u64) -> Choice<'static> {
         Choice {
             benchmark: None,
@@ -134,26 +134,26 @@ impl Choice<'_> {
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
-    /// Seeds the workload, the same before and after.
+    /// Seed of the workload, the same before and after.
     pub seed: u64,
-    /// Which of the document's variants "after" is.
+    /// The variant of the document used for "after".
     pub variant: &'static str,
-    /// Settings of the machine, to be made after the benchmark's own.
+    /// Settings of the machine, applied after the benchmark's own.
     pub settings: &'a [String],
 }
 
-/// What a measurement gives: a pair for each figure, in their order.
+/// Result of a measurement: a pair for each figure, in order.
 pub type Measured = Result<Vec<Pair>, Box<dyn Error + Send + Sync>>;
 
-/// A benchmark of a document, emulated.
+/// An emulated benchmark of a document.
 pub struct Benchmark {
-    /// Its name; the part after a `/` distinguishes settings of one benchmark.
+    /// Name; the part after a `/` distinguishes settings of one benchmark.
     pub name: String,
-    /// How it is emulated, in a line or two.
+    /// How it is emulated, in one or two lines.
     pub summary: String,
-    /// What is measured.
+    /// The measured figures.
     pub figures: Vec<Figure>,
-    /// Measures one case; deterministic.
+    /// Measures one case; it must be deterministic.
     pub measure: Box<dyn Fn(&Case) -> Measured + Send + Sync>,
 }
 
@@ -167,7 +167,7 @@ impl fmt::Debug for Benchmark {
 }
 
 impl Benchmark {
-    /// Whether a name given chooses it: its own, or the part before a `/`.
+    /// Whether a name selects it: its own name, or a part of it that ends before a `/`.
     fn is_chosen(&self, name: &str) -> bool {
         self.name == name
             || self
@@ -177,49 +177,49 @@ impl Benchmark {
     }
 }
 
-/// Nothing could be reproduced.
+/// An error that prevents reproduction.
 #[derive(Debug, Error)]
 pub enum ReproduceError {
-    /// A name that is not there.
+    /// No such name.
     #[error("unknown {kind} `{name}`; one of {known}{}", .nearest.as_ref().map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default())]
     Unknown {
-        /// Of what.
+        /// Kind of the name.
         kind: &'static str,
         /// The name.
         name: String,
-        /// What there is.
+        /// The existing names.
         known: String,
-        /// The nearest of them.
+        /// The most similar of them.
         nearest: Option<String>,
     },
-    /// No seed.
+    /// The number of seeds is 0.
     #[error("at least one seed is needed")]
     NoSeeds,
-    /// The caller wants no result any more.
+    /// The caller asked to stop.
     #[error("stopped")]
     Stopped,
-    /// A setting is wrong.
+    /// A setting is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
     /// A measurement failed.
     #[error("benchmark {benchmark}, seed {seed}")]
     Failed {
-        /// Which.
+        /// Name of the benchmark.
         benchmark: String,
-        /// With which seed.
+        /// The seed.
         seed: u64,
         /// Why.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// A benchmark did not measure what it says it does.
+    /// A benchmark returned the wrong number of values.
     #[error("benchmark {benchmark} gave {given} values for {expected} figures")]
     Figures {
-        /// Which.
+        /// Name of the benchmark.
         benchmark: String,
-        /// Values.
+        /// Number of values.
         given: usize,
-        /// Figures.
+        /// Number of figures.
         expected: usize,
     },
 }
@@ -237,10 +237,10 @@ fn unknown<'a>(
     }
 }
 
-/// The document of a name.
+/// Finds a document by name.
 ///
 /// # Errors
-/// When there is none, with those there are.
+/// Fails if there is none, and lists those that exist.
 pub fn find(name: &str) -> Result<&'static Document, ReproduceError> {
     let found = DOCUMENTS.iter().find(|document| document.name == name);
     found.copied().ok_or_else(|| {
@@ -249,8 +249,8 @@ pub fn find(name: &str) -> Result<&'static Document, ReproduceError> {
     })
 }
 
-/// Runs a document's benchmarks, or those that are chosen, with their seeds, in parallel; the result does not depend on the order. `done` is called after each measurement with
-/// the number there are.
+/// Runs a document's benchmarks, or the chosen ones, with all seeds, in parallel; the result does
+/// not depend on the order. Calls `done` after each measurement with their total number.
 ///
 /// # Errors
 /// [`ReproduceError`]: unknown names, or the first measurement, in order, that failed.
@@ -262,10 +262,10 @@ pub fn reproduce(
     reproduce_unless_stopped(document, choice, &AtomicBool::new(false), done)
 }
 
-/// As [`reproduce`]; once `stop` is set, no further measurement begins.
+/// Like [`reproduce`]; once `stop` is set, no further measurement starts.
 ///
 /// # Errors
-/// As [`reproduce`]; [`ReproduceError::Stopped`].
+/// Those of [`reproduce`]; [`ReproduceError::Stopped`] if it was stopped.
 pub fn reproduce_unless_stopped(
     document: &Document,
     choice: &Choice,

@@ -3,8 +3,9 @@
 //! of its third version at a thousandth of their size, and the loop over more than memory that the
 //! document describes.
 //!
-//! Sizes are a thousandth in bytes with 4 KiB pages, jobs and threads as many as there. What the
-//! document does not say is chosen here and said in the workload's description.
+//! Sizes in bytes are a thousandth, with 4 KiB pages; the numbers of jobs and threads are
+//! unchanged. What the document leaves open is chosen here and stated in the workload's
+//! description.
 
 use std::sync::Arc;
 
@@ -46,19 +47,20 @@ pub(super) static DOCUMENT: Document = Document {
     causes: &[],
 };
 
-/// The 2 s from flush to flush of the cgroups' statistics, a thousandth as all times here: runs of
-/// minutes last a fraction of a second, in which the classic LRU would otherwise never see its lists.
+/// A thousandth of the 2 s between flushes of the cgroups' statistics, like all times here: runs of
+/// minutes last a fraction of a second, in which the classic LRU would otherwise never see its
+/// lists.
 const STAT_FLUSH_US: u64 = 2000;
 
 /// A benchmark that is a workload.
 struct Emulated {
     name: &'static str,
     summary: &'static str,
-    /// In TOML.
+    /// The workload in TOML.
     workload: &'static str,
-    /// The subject of the document's claim.
+    /// The measure that the document reports.
     metric: Metric,
-    /// The document's values with the classic LRU, or with the multi-gen LRU.
+    /// The document's values with the classic LRU and with the multi-gen LRU.
     classic: Option<(f64, f64)>,
     multi_gen: Option<(f64, f64)>,
     printed: Option<&'static str>,
@@ -66,9 +68,9 @@ struct Emulated {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Metric {
-    /// Accesses in a second of simulated time.
+    /// Accesses per second of simulated time.
     Rate,
-    /// Simulated time until all is done.
+    /// Simulated time until all processes have ended.
     Time,
 }
 
@@ -209,7 +211,7 @@ mod tests {
         }
     }
 
-    /// The document prints ten times what its figures say, but for mysql.
+    /// Except for mysql, the document prints ten times the change that its values show.
     #[test]
     fn changes_are_those_of_the_figures() {
         for (name, percent) in [

@@ -1,85 +1,86 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the figures came to, and what that makes of the document.
+//! Results of the figures, and their summary for a document.
 
 use serde::Serialize;
 
 use super::{Benchmark, Better, Change, Document, Expectation, Figure, Pair, Verdict};
 
-/// What a figure came to. Serializes to the fields of `agewise lab reproduce --format json`.
+/// Result of one figure. Serializes to the fields of `agewise lab reproduce --format json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// Benchmark, with the metric after a `/` where it has several.
+    /// Benchmark, with the metric after a `/` if it has several.
     pub benchmark: String,
-    /// The document's value before, in its unit.
+    /// The document's value before, in the document's unit.
     pub document_before: Option<f64>,
     /// The document's value after.
     pub document_after: Option<f64>,
-    /// Ours before: mean over the seeds.
+    /// Our value before: the mean over the seeds.
     pub ours_before: f64,
-    /// Ours after.
+    /// Our value after.
     pub ours_after: f64,
-    /// Our change: a ratio less 1 (-0.02 is 2 % less) or, by difference, in our unit. None
-    /// without pairs.
+    /// Our change: a ratio less 1 (-0.02 is 2 % less) or, by difference, in our unit. None without
+    /// pairs.
     pub change: Option<f64>,
-    /// Lower end of its 95 % interval; none if it has none.
+    /// Lower end of the 95 % interval; None without an interval.
     pub ci_low: Option<f64>,
-    /// Upper end.
+    /// Upper end of the 95 % interval.
     pub ci_high: Option<f64>,
-    /// What that means.
+    /// The verdict on the document's claim.
     pub verdict: Verdict,
-    /// Why a claim is not reproduced, if an experiment showed it.
+    /// Why a claim is not reproduced, if an experiment has shown it.
     pub cause: Option<&'static str>,
-    /// The document's change, computed from its values; the middle of its interval.
+    /// The document's change, computed from its values, or the middle of its interval.
     pub document_change: Option<f64>,
     /// Lower end of the document's 95 % interval, if it gives one.
     pub document_low: Option<f64>,
-    /// Upper end.
+    /// Upper end of the document's 95 % interval.
     pub document_high: Option<f64>,
-    /// That change as the document prints it, if that is something else.
+    /// The change as printed in the document, if it is different.
     pub document_printed: Option<&'static str>,
-    /// Nothing shows that the document's change is more than noise.
+    /// Whether the document's change may be noise.
     pub document_within_noise: bool,
-    /// What is measured.
+    /// Name of the measure.
     pub metric: &'static str,
     /// Our unit.
     pub unit: &'static str,
     /// Which way is better.
     pub better: Better,
-    /// `change` is a difference in `unit`, not a ratio: chosen so, or because a value before is 0.
+    /// Whether `change` is a difference in `unit` instead of a ratio: chosen so, or because a value
+    /// before is 0.
     pub by_difference: bool,
-    /// What "after" was.
+    /// The variant used for "after".
     pub variant: &'static str,
-    /// Seeds, from 1 on.
+    /// Number of seeds, from 1.
     pub seeds: u64,
-    /// Values of each seed, `[before, after]`.
+    /// Values of each seed as `[before, after]`.
     pub raw: Vec<[f64; 2]>,
 }
 
-/// How many of a document's claims were reproduced: the last line of `--format json`.
+/// Number of a document's claims that were reproduced: the last line of `--format json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// `summary`: distinguishes this line from rows.
+    /// `summary`, which distinguishes this line from rows.
     pub record: &'static str,
     /// The document.
     pub document: &'static str,
-    /// Figures about which the document says something.
+    /// Figures with a statement in the document.
     pub claims: u64,
-    /// Claims by verdict.
+    /// Claims that are reproduced.
     pub reproduced: u64,
-    /// The right way, by another size.
+    /// Right direction, other size.
     pub same_sign: u64,
-    /// The other way.
+    /// Other direction.
     pub opposite: u64,
-    /// Nothing happens.
+    /// No response.
     pub insensitive: u64,
-    /// Too few seeds to say.
+    /// Too few seeds to decide.
     pub underpowered: u64,
-    /// Our own figures, not claims.
+    /// Our own figures, which are not claims.
     pub own: u64,
 }
 
 impl Summary {
-    /// Counts rows of a document.
+    /// Counts the rows of a document.
     pub fn of(document: &Document, rows: &[Row]) -> Summary {
         let count = |verdict| rows.iter().filter(|row| row.verdict == verdict).count() as u64;
         let own = count(Verdict::Own);
@@ -126,7 +127,7 @@ fn row(name: String, figure: &Figure, pairs: &[Pair], variant: &'static str) -> 
         |value: fn(&Pair) -> f64| pairs.iter().map(value).sum::<f64>() / pairs.len().max(1) as f64;
     let (ours_before, ours_after) = (mean(|pair| pair.before), mean(|pair| pair.after));
     let mut figure = figure.clone();
-    // Nothing has a ratio to 0.
+    // There is no ratio to 0.
     let no_ratio = ours_before == 0.0 || figure.document_before == Some(0.0);
     figure.by_difference |= no_ratio;
     let change = if figure.by_difference {
@@ -164,7 +165,7 @@ fn row(name: String, figure: &Figure, pairs: &[Pair], variant: &'static str) -> 
     }
 }
 
-/// The cause that the document's list has for a row.
+/// The cause listed in the document for a row.
 fn cause(document: &Document, name: &str) -> Option<&'static str> {
     let fits = |known: &str| {
         name.strip_prefix(known)

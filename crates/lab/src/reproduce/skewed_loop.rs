@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A loop over more than memory: what the document says a side effect of its throttle does, "hold a
-//! portion of the caches in memory instead of letting them get evicted permutably".
+//! A loop over more than memory, where a side effect of the document's throttle should show: "hold
+//! a portion of the caches in memory instead of letting them get evicted permutably".
 //!
-//! A page used once in a loop over `N` pages that misses is evicted `I` (the inactive list) after
-//! it came and returns `N - I - A` evictions later: at twice the memory `M = I + A` it is `M` deep,
-//! and no rule accepts a depth greater than the length of a list. The two tests are therefore
-//! distinguished by pages that come round sooner:
+//! In a loop over `N` pages that misses, a page used once is evicted `I` evictions (the length of
+//! the inactive list) after it came, and returns `N - I - A` evictions later. At twice the memory
+//! `M = I + A` this distance is `M`, and no rule accepts a distance greater than the length of a
+//! list. The two tests therefore differ only for pages that return sooner:
 //!
-//! * `loop-twice`: a loop over twice the memory in which every sixteenth read goes to one of few pages
-//!   that come round after reads of 0.82 memories, beside an index of half the memory, two reads of it
-//!   for each of the loop. Index and returned pages overflow the active list, so that index pages go
-//!   down and up all the time. The mainline test ages by each of these activations, and so finds every
-//!   page too old; evictions alone say that it would have been kept.
-//! * `loop-longer`: a loop over 1.2 memories of 28 GiB (where the kernel lets the active list grow to
-//!   sixteen times the inactive one), every page of which was read twice in the first round. Mainline
-//!   activates every page that returns, which makes it first in, first out, and nothing returns in
-//!   time. The document's second throttle leaves the established active pages alone.
+//! * `loop-twice`: a loop over twice the memory in which every sixteenth read goes to one of few
+//!   pages that return after reads of 0.82 times the memory, beside an index of half the memory
+//!   with two reads for each one of the loop. Index and returned pages overflow the active list, so
+//!   that index pages are demoted and promoted all the time. The mainline test ages with each of
+//!   these activations and so finds every page too old; evictions alone show that it would have
+//!   stayed.
+//! * `loop-longer`: a loop over 1.2 times a memory of 28 GiB (where the kernel lets the active list
+//!   grow to sixteen times the inactive one), with every page read twice in the first round.
+//!   Mainline activates every page that returns, which makes it first in, first out, and nothing
+//!   returns in time. The document's second throttle leaves the established active pages alone.
 //!
 //! Hits are those of the loop's reads, in the second half of the rounds.
 
@@ -27,17 +28,17 @@ use crate::machine::address_space::Advice;
 use crate::machine::{Access, FileId, Limits, Machine, MachineConfig, Policy, ProcessId};
 use crate::workload::random::XorShift64Star;
 
-/// Memory of the cgroup, pages.
+/// Memory of the cgroup, in pages.
 const MEMORY: u32 = 4096;
 
-/// A read: a page of the file, and whether it is one of the loop's.
+/// A read: a page of the file, and whether the read belongs to the loop.
 type Read = (u32, bool);
 
 /// Reads of one round, in order.
 struct Loop {
     pages: u32,
     rounds: u32,
-    /// Bytes are multiplied by this for the inactive target.
+    /// Factor applied to sizes in bytes for the inactive target.
     size_scale: u64,
     round: fn(&mut XorShift64Star, u32, &mut Vec<Read>),
 }
@@ -57,7 +58,7 @@ const LONGER: Loop = Loop {
 };
 
 fn twice(random: &mut XorShift64Star, round: u32, reads: &mut Vec<Read>) {
-    /// One read of the loop in this many goes to a page that comes round sooner.
+    /// One in this many reads of the loop goes to a page that returns sooner.
     const WARM_EVERY: u32 = 16;
     const WARM_PAGES: u32 = MEMORY * 82 / 100 / WARM_EVERY;
     const INDEX_PAGES: u32 = MEMORY / 2;
@@ -77,7 +78,8 @@ fn twice(random: &mut XorShift64Star, round: u32, reads: &mut Vec<Read>) {
 }
 
 fn longer(_: &mut XorShift64Star, round: u32, reads: &mut Vec<Read>) {
-    /// The second read comes this many pages later: one right after the first counts as the same.
+    /// The second read comes this many pages later: one right after the first counts as the same
+    /// read.
     const BEHIND: u32 = 40;
     for page in 0..LONGER.pages {
         reads.push((page, true));
@@ -88,7 +90,7 @@ fn longer(_: &mut XorShift64Star, round: u32, reads: &mut Vec<Read>) {
 }
 
 impl Loop {
-    /// Share of the loop's reads that hit, under a policy.
+    /// Share of the loop's reads that hit under a policy.
     fn hit_ratio(
         &self,
         policy: &str,
@@ -126,7 +128,7 @@ impl Pool {
         config.policy = policy;
         config.seed = seed;
         config.readahead_pages = 0;
-        // The rule is what is looked at, not the 2 s by which statistics lag.
+        // The rule is under test, not the 2 s by which statistics lag.
         config.stat_flush_ns = 0;
         let mut machine = Machine::new(config);
         machine.lru.classic.size_scale = spec.size_scale;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a measured change says about the document's. Every document is judged here and by nothing
+//! What a measured change says about the document's. All documents are judged here and nowhere
 //! else.
 
 use std::fmt;
@@ -8,60 +8,61 @@ use serde::{Serialize, Serializer};
 
 use super::{Change, Figure, Pair};
 
-/// What a document leads one to expect of a figure.
+/// The change to expect from a document.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Expectation {
-    /// The change its values say.
+    /// The change that follows from its values.
     Figures,
     /// A change stated without values: a ratio less 1, or a difference.
     Change(f64),
     /// A change stated as a 95 % interval, from the lower end: ratios less 1.
     Within(f64, f64),
-    /// None, give or take this much: a ratio less 1, or a difference.
+    /// No change within this margin: a ratio less 1, or a difference.
     Unchanged(f64),
-    /// The document has no figure: the row is ours, and not judged.
+    /// The document has no such figure: the row is our own and not judged.
     Own,
 }
 
 impl Expectation {
-    /// No change that is significant: ours must be shown to be within 3 % of none.
+    /// No significant change: ours must be shown to be within 3 % of none.
     pub const NO_CHANGE: Expectation = Expectation::Unchanged(0.03);
 }
 
-/// Our size may differ from the document's by this factor: other machines, other sizes.
+/// Accepted factor between our change and the document's: other machines, other sizes.
 const FACTOR: f64 = 2.0;
 
-/// A ratio closer to 1 than this is no change, however certain.
+/// A ratio closer to 1 than this is no change, however certain it is.
 const NOTHING: f64 = 1e-4;
 
-/// A ratio nearer to 1 than this is too little to speak of a direction, either way, unless the
-/// document's change is as little.
+/// A ratio closer to 1 than this is too small to have a direction, unless the document's change is
+/// as small.
 const LITTLE: f64 = 1e-3;
 
-/// How our figure relates to the document's.
+/// Relation of our figure to the document's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The interval does not hold 0, the change goes the way the document says, and its size is the
-    /// document's: the intervals overlap, or one is at most twice the other. If the document expects
-    /// no change: the whole interval lies within the margin of that.
+    /// The interval excludes 0, the change has the document's direction, and its size agrees: the
+    /// intervals overlap, or one is at most twice the other. If the document expects no change: the
+    /// whole interval is within that margin.
     Reproduced,
-    /// The interval does not hold 0 and the change goes the way the document says, by another size,
-    /// 0.1 % or more.
+    /// The interval excludes 0 and the change has the document's direction but another size, of 0.1
+    /// % or more.
     SameSign,
-    /// The interval does not hold 0 and the change goes the other way, by 0.1 % or more or by the
-    /// document's size; or there is one beyond the margin where the document expects none.
+    /// The interval excludes 0 and the change has the other direction, by 0.1 % or more or by the
+    /// document's size; or there is a change beyond the margin where the document expects none.
     Opposite,
-    /// What is emulated does not respond: both values are 0, the change is next to nothing, or the
-    /// interval holds 0 although it is narrow enough to have shown half the claim.
+    /// The emulation does not respond: both values are 0, the change is next to nothing, or the
+    /// interval contains 0 although it is narrow enough to have shown half the claim.
     Insensitive,
-    /// The interval holds 0 and is too wide to have shown half the claim, or there is none.
+    /// The interval contains 0 and is too wide to have shown half the claim, or there is no
+    /// interval.
     Underpowered,
-    /// The document has no figure: ours alone, never counted.
+    /// The document has no such figure: only ours, never counted.
     Own,
 }
 
 impl Verdict {
-    /// Judges a change that came of `pairs`.
+    /// Judges the change computed from `pairs`.
     pub fn of(figure: &Figure, pairs: &[Pair], change: &Change) -> Verdict {
         if figure.expectation == Expectation::Own {
             return Verdict::Own;
@@ -118,7 +119,7 @@ fn of_no_change(mean: f64, (low, high): (f64, f64), margin: f64) -> Verdict {
     }
 }
 
-/// Whether a change that goes the claim's way has its size, too.
+/// Whether a change in the claimed direction also has the claimed size.
 fn has_size(figure: &Figure, claim: f64, mean: f64, (low, high): (f64, f64)) -> bool {
     let (claim_low, claim_high) = match figure.expectation {
         Expectation::Within(low, high) => (low, high),
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn size_and_sign_are_judged_once_it_is_certain() {
-        // The document: 10 % fewer.
+        // The document has 10 % less.
         let figure = Figure::lower("time", "s", Expectation::Figures).document(100.0, 90.0);
         for (mean, low, high, expected) in [
             (-0.06, -0.07, -0.05, Verdict::Reproduced),
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn less_than_a_thousandth_has_a_direction_only_beside_a_claim_as_small() {
-        // The document: 0.05 % fewer.
+        // The document has 0.05 % less.
         let figure = Figure::lower("time", "s", Expectation::Figures).document(100.0, 99.95);
         for (mean, low, high, expected) in [
             (-0.0004, -0.0005, -0.0003, Verdict::Reproduced),
@@ -220,7 +221,7 @@ mod tests {
         assert_eq!(verdict(&figure, 0.002, 0.001, 0.003), Verdict::SameSign);
         assert_eq!(verdict(&figure, 0.03, 0.029, 0.031), Verdict::Reproduced);
         assert_eq!(verdict(&figure, 0.04, 0.039, 0.041), Verdict::SameSign);
-        // A claim in percent has no size where only a difference can be had.
+        // A claim in percent has no size if only a difference can be computed.
         let figure = figure.by_difference();
         assert_eq!(verdict(&figure, 0.01, 0.009, 0.011), Verdict::SameSign);
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! "mm: workingset reporting" v4: what a policy on top of the report saves, and what it costs.
+//! "mm: workingset reporting" v4: what a policy that uses the report saves, and what it costs.
 //!
-//! The document's policy moves out what is older than 10 s, every 40 s, by `memory.reclaim` with the
-//! bytes the report names. It is run exactly so: generations opened on demand, no guard. The two
-//! others answer its reviewers: `pressure` is the comparator they named (senpai), `cost` weighs what
-//! a return costs.
+//! The document's policy moves out memory older than 10 s, every 40 s, by writing the reported
+//! number of bytes to `memory.reclaim`. It is run exactly so: generations opened on demand, no
+//! guard. The other two policies answer its reviewers: `pressure` is the alternative they named
+//! (senpai), `cost` weighs the cost of a refault.
 //!
-//! Sizes are scaled, times are not, since ages are times: at 1/1000 a page stands for a thousand, so
-//! its transfer takes a thousand times as long, and its stay has to pay for a thousand returns.
+//! Sizes are scaled, times are not, since ages are times. At 1/1000 a page stands for a thousand,
+//! so its transfer takes a thousand times as long, and its stay must pay for a thousand refaults.
 
 use std::sync::Arc;
 
@@ -41,11 +41,11 @@ pub(super) static DOCUMENT: Document = Document {
 struct Load {
     name: &'static str,
     toml: &'static str,
-    /// Pages of the document's machine that a page stands for.
+    /// Number of pages on the document's machine that one page stands for.
     scale: u64,
     /// The document's peak memory in MiB, before and after.
     peak: [f64; 2],
-    /// Its time in s, or relative.
+    /// The document's time in s, or relative.
     time: [f64; 2],
 }
 
@@ -62,13 +62,13 @@ const REDIS: Load = Load {
     toml: include_str!("workingset_report/redis.toml"),
     scale: 10,
     peak: [509.765, 375.902],
-    // SADD, 98.63 % of the operations a second: the largest change but one, within its noise.
+    // SADD, 98.63 % of the operations per second: the second largest change, within its noise.
     time: [98.63, 100.0],
 };
 
-/// A page of swap: an SSD's 150 us, shared by the 8 pages of a read-ahead cluster.
+/// Time of a page of swap: an SSD's 150 us, shared by the 8 pages of a read-ahead cluster.
 const SWAP_PAGE_US: u64 = 19;
-/// A page of a file that is read from end to end: 500 MB/s.
+/// Time of a page of a file that is read from end to end: 500 MB/s.
 const FILE_PAGE_US: u64 = 8;
 
 fn benchmarks() -> Vec<Benchmark> {
@@ -120,7 +120,7 @@ fn benchmark(load: Load, agent: &'static str) -> Benchmark {
     }
 }
 
-/// The spec of an agent at a scale, and how it sees.
+/// The spec of an agent at a scale, and its access source.
 fn agent_of(load: &Load, agent: &str) -> (String, Sight) {
     match agent {
         "age" => (
@@ -128,9 +128,9 @@ fn agent_of(load: &Load, agent: &str) -> (String, Sight) {
             Sight::Generations,
         ),
         "pressure" => ("pressure".to_owned(), Sight::Generations),
-        // A page that stands for a thousand pays for a thousand returns with its one stay. Page tables
-        // show all of redis; most of a compile is page cache, which only generations show: four of
-        // them, 10 s apart, reach back far enough.
+        // A page that stands for a thousand pays for a thousand refaults with its one stay. Page
+        // tables show all of redis; most of a compile is page cache, which only generations show:
+        // four of them, 10 s apart, reach back far enough.
         _ if load.name == "redis" => (format!("cost:price={}%", load.scale), Sight::PageTables),
         _ => (
             format!("cost:price={}%,period=10s", load.scale),
@@ -148,10 +148,10 @@ fn measure(load: Load, agent: &str, case: &Case) -> Measured {
         damon: None,
         settings: [
             format!("swap_read_us={}", SWAP_PAGE_US * load.scale),
-            // Writing is asynchronous: no process waits for it.
+            // Writes are asynchronous: no process waits for them.
             "swap_write_us=1".to_owned(),
             format!("file_page_us={}", FILE_PAGE_US * load.scale),
-            // Read-ahead is in the times of a page.
+            // The times per page already include read-ahead.
             "readahead_pages=0".to_owned(),
         ]
         .into_iter()
@@ -174,7 +174,7 @@ fn measure(load: Load, agent: &str, case: &Case) -> Measured {
     Ok(pairs(before, after))
 }
 
-/// What is compared, in the order of the figures, as the document's machine would count it.
+/// The compared values in the order of the figures, scaled to the document's machine.
 fn figures_of(measured: &Values, scale: u64) -> [f64; 5] {
     let v = |name| measured.measure(name);
     let scale = scale as f64;
@@ -184,7 +184,7 @@ fn figures_of(measured: &Values, scale: u64) -> [f64; 5] {
         v("resident_mean_kib") * scale / 1024.0,
         v("time_ms") / 1e3,
         moved * scale / (v("time_ms") / 1e3),
-        // Each of its operations on a page stands for this many.
+        // Each operation on a page stands for this many.
         100.0 * v("agent_cpu_ms") * scale / v("time_ms"),
     ]
 }

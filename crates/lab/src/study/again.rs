@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A result run again, from what it says about itself.
+//! Running a result again from its own description.
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +16,14 @@ use super::setup::{Setup, parse_contender, sha256_of};
 use crate::proactive::Sight;
 use crate::yardstick;
 
-/// Cells of one workload or trace under the same conditions, which one request runs.
+/// Groups consecutive cells that one request runs: the same workload or trace and conditions.
 pub fn groups<C>(cells: &[Described<C>], is_same: impl Fn(&C, &C) -> bool) -> Vec<&[Described<C>]> {
     let same =
         |a: &Described<C>, b: &Described<C>| a.origin == b.origin && is_same(&a.cell, &b.cell);
     cells.chunk_by(same).collect()
 }
 
-/// Whether two policies were compared with each other.
+/// Whether two policies belong to the same comparison.
 #[must_use]
 pub fn is_same_run(a: &RunCell, b: &RunCell) -> bool {
     let without_policy = |cell: &RunCell| RunCell {
@@ -35,17 +35,17 @@ pub fn is_same_run(a: &RunCell, b: &RunCell) -> bool {
     without_policy(a) == without_policy(b)
 }
 
-/// Whether two curves were counted together.
+/// Whether two curves were computed together.
 #[must_use]
 pub fn is_same_curve(a: &CurveCell, b: &CurveCell) -> bool {
     (&a.trace, &a.sizes_pages, a.sampling_rate, a.samples)
         == (&b.trace, &b.sizes_pages, b.sampling_rate, b.samples)
 }
 
-/// The request that made these cells.
+/// The request that produced these cells.
 ///
 /// # Errors
-/// What they name does not exist here.
+/// Fails if something they name does not exist here.
 pub fn run_request(cells: &[Described<RunCell>], base: &Base) -> Result<RunRequest, StudyError> {
     let first = cells
         .first()
@@ -83,10 +83,10 @@ pub fn run_request(cells: &[Described<RunCell>], base: &Base) -> Result<RunReque
     })
 }
 
-/// The request that made these curves.
+/// The request that produced these curves.
 ///
 /// # Errors
-/// What they name does not exist here.
+/// Fails if something they name does not exist here.
 pub fn curve_request(
     cells: &[Described<CurveCell>],
     base: &Base,
@@ -118,19 +118,19 @@ pub fn curve_request(
     })
 }
 
-/// Where a result is run again.
+/// Environment for running a result again.
 #[derive(Clone, Debug, Default)]
 pub struct Base {
-    /// Where the files are now, if no longer where the result says.
+    /// Directory of the files, if they are not where the result says.
     pub directory: Option<PathBuf>,
-    /// How large traces may be; the rest of it is ignored.
+    /// Limits on the size of traces; the other fields are ignored.
     pub reading: Reading,
     /// The commit of this build, or `unknown`.
     pub build: String,
 }
 
 impl Base {
-    /// Where a file is now.
+    /// Current path of a file.
     fn find(&self, source: &str) -> String {
         let moved = |directory: &PathBuf| {
             let moved = directory.join(Path::new(source).file_name()?);
@@ -142,10 +142,10 @@ impl Base {
         moved.unwrap_or_else(|| source.to_owned())
     }
 
-    /// Looks whether the file is the one the result is of.
+    /// Checks that a file is the one in the result.
     ///
     /// # Errors
-    /// It is gone, or another.
+    /// Fails if it is missing or different.
     pub fn check_hash(&self, origin: &Origin, found: &str) -> Result<(), StudyError> {
         if found == origin.source_sha256 {
             return Ok(());
@@ -156,10 +156,10 @@ impl Base {
         )))
     }
 
-    /// The same before anything is run, where it is a file that was named by its path.
+    /// The same check before anything runs, for a source that is a file named by its path.
     ///
     /// # Errors
-    /// As [`Base::check_hash`].
+    /// The same as those of [`Base::check_hash`].
     pub fn check_file(&self, origin: &Origin) -> Result<(), StudyError> {
         let path = self.find(&origin.source);
         let of_manifest = origin.options.contains("manifest=");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What got worse from one result to another.
+//! Finds what got worse from one result to another.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -12,7 +12,7 @@ use super::error::StudyError;
 use super::result::{Form, ResultFile};
 use crate::experiment::statistics::Summary;
 
-/// Measures where more is worse. Others say what happened, not what it cost.
+/// Measures for which more is worse. The others say what happened, not what it cost.
 pub const COSTS: [&str; 23] = [
     "major_faults",
     "refaults_anon",
@@ -39,16 +39,16 @@ pub const COSTS: [&str; 23] = [
     "miss_ratio",
 ];
 
-/// When a cell is worse.
+/// Limits above which a cell counts as worse.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
-    /// By which share of the first result a measure may rise.
+    /// Accepted rise of a measure, relative to the first result.
     pub budget: f64,
-    /// The share of false alarms among the cells found worse.
+    /// Accepted share of false alarms among the cells found worse.
     pub significance: f64,
 }
 
-/// One measure of a policy on a workload or trace with an amount of memory, in both results.
+/// One measure of one policy, workload or trace, and memory size, compared between two results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// Workload or trace.
@@ -57,44 +57,45 @@ pub struct Comparison {
     pub policy: String,
     /// Memory.
     pub memory_bytes: u64,
-    /// Swap, settings, DAMON, samples and options, where a result has several of them.
+    /// Swap, settings, DAMON, samples and options, if a result has several of them.
     pub conditions: String,
     /// Measure.
     pub measure: String,
     /// Samples (seeds) of the first result.
     pub n_before: usize,
-    /// Its mean.
+    /// Mean of the first result.
     pub before: f64,
-    /// Samples of the second.
+    /// Samples of the second result.
     pub n_after: usize,
-    /// Its mean.
+    /// Mean of the second result.
     pub after: f64,
-    /// By which share it rose; null where it was 0.
+    /// Relative rise; null if the mean was 0 before.
     pub change: Option<f64>,
-    /// Chance that they do not differ (Welch's test); null without samples.
+    /// p-value of the difference (Welch's test); null without samples.
     pub p: Option<f64>,
-    /// It rose by more than the budget, and not by chance.
+    /// Whether it rose by more than the budget, and significantly.
     pub worse: bool,
 }
 
-/// What the comparison of two results came to.
+/// Result of comparing two results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checked {
-    /// Cells of both, in the order of the first.
+    /// Cells in both results, in the order of the first.
     pub cells: Vec<Comparison>,
-    /// Cells of only one of them.
+    /// Number of cells in only one result.
     pub unmatched: usize,
-    /// Conditions that differ, in words.
+    /// Conditions that differ, as text.
     pub notes: Vec<String>,
 }
 
-/// What a cell is known by: workload, policy, memory, conditions, measure.
+/// Key of a cell: workload, policy, memory, conditions, measure.
 type Key = (String, String, u64, String, String);
 
 /// Compares two results.
 ///
 /// # Errors
-/// Results of different experiments, of different contents under one name, or without common cells.
+/// Fails if the results are from different experiments, use different contents under one name, or
+/// have no common cells.
 pub fn check(
     before: &ResultFile,
     after: &ResultFile,
@@ -144,8 +145,8 @@ fn compare(
     }
 }
 
-/// Marks what is worse. Of many cells some differ by chance: the procedure of Benjamini and
-/// Hochberg (1995) keeps the share of those among all that are found different.
+/// Marks the cells that are worse. Among many cells some differ by chance; the procedure of
+/// Benjamini and Hochberg (1995) limits their share of all cells found different.
 fn judge(cells: &mut [Comparison], limits: Limits) {
     let mut chances: Vec<f64> = cells.iter().filter_map(|cell| cell.p).collect();
     chances.sort_unstable_by(f64::total_cmp);
@@ -159,7 +160,7 @@ fn judge(cells: &mut [Comparison], limits: Limits) {
     }
 }
 
-/// Whether a result has a workload or trace under several conditions, as sweeps do.
+/// Whether a result has a workload or trace under several conditions, as a sweep does.
 fn has_conditions(description: &Description) -> bool {
     match description {
         Description::Run { cells } => are_several(
@@ -178,7 +179,7 @@ fn has_conditions(description: &Description) -> bool {
     }
 }
 
-/// Whether some subject has cells of different conditions.
+/// Whether some subject has cells with different conditions.
 fn are_several<'c, C, V: PartialEq>(
     cells: &'c [Described<C>],
     subject: impl Fn(&'c C) -> &'c str,
@@ -217,7 +218,7 @@ fn conditions(row: &Map<String, Json>) -> String {
     parts.join(" ")
 }
 
-/// What each cell measured, and the cells in their order.
+/// The measured values of each cell, and the cells in order.
 fn summaries(
     result: &ResultFile,
     by_conditions: bool,
@@ -267,7 +268,7 @@ fn summaries(
         let summary = summary(row).ok_or_else(|| {
             StudyError::Argument(format!("a row of {} {} has no mean", key.0, key.1))
         })?;
-        // Curves whose sizes overlap have counted the same point.
+        // Curves with overlapping sizes have counted the same point.
         let known = summaries.insert(key.clone(), summary);
         if known == Some(summary) {
             continue;
@@ -286,7 +287,7 @@ fn summaries(
     Ok((order, summaries))
 }
 
-/// Of a row of means, or of a point of a curve.
+/// Summary of a row of means or of a point of a curve.
 fn summary(row: &Map<String, Json>) -> Option<Summary> {
     let number = |name: &str| row.get(name).and_then(Json::as_f64);
     let count = |name: &str| row.get(name).and_then(Json::as_u64);
@@ -300,7 +301,7 @@ fn summary(row: &Map<String, Json>) -> Option<Summary> {
     Some(Summary::from_interval(n as usize, mean, ci95))
 }
 
-/// What differs between the conditions of two results.
+/// Notes on differences between the conditions of two results.
 fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>, StudyError> {
     if std::mem::discriminant(a) != std::mem::discriminant(b) {
         return Err(StudyError::argument(
@@ -384,7 +385,7 @@ mod tests {
         judge(&mut cells, limits);
         let worse: Vec<bool> = cells.iter().map(|cell| cell.worse).collect();
         assert_eq!(worse, [true, false, true, false, true, false, false]);
-        // Alone among many that do not differ, the third would be chance.
+        // As the only one among many, the third could be chance.
         let mut many = vec![cell(100.0, 110.0, Some(0.04))];
         many.resize(20, cell(100.0, 110.0, Some(0.5)));
         judge(&mut many, limits);

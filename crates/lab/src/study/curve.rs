@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Policies on a trace alone, as `agewise lab curve` compares them.
+//! Policies compared on a trace alone, as in `agewise lab curve`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,33 +18,33 @@ use super::setup::{Setup, hashed_beside};
 use super::table::{Column, Kind, Table, Value};
 use crate::proactive::Sight;
 
-/// A sample of fewer pages says little.
+/// Smallest useful sample, in pages.
 const SAMPLE_PAGES_MIN: usize = 100;
 
-/// Which curves.
+/// The curves to compute.
 #[derive(Clone, Debug)]
 pub struct CurveRequest {
     /// The trace.
     pub trace: String,
-    /// How it is read.
+    /// How to read it.
     pub reading: Reading,
     /// Policies.
     pub policies: Vec<Arc<dyn Yardstick>>,
-    /// These sizes; spread over the footprint if there are none.
+    /// Pool sizes; if empty, they are spread over the footprint.
     pub sizes: Vec<SizeSpec>,
-    /// How many sizes are spread.
+    /// Number of sizes if they are spread.
     pub points: u16,
-    /// Estimates from samples; counts unless given.
+    /// Sampling for estimates; None to count exactly.
     pub sampling: Option<SamplingPlan>,
     /// The commit of this build, or `unknown`.
     pub build: String,
 }
 
-/// A trace that was read for curves: any request that reads and samples it alike can be run on it.
+/// A trace read for curves. Any request with the same reading and sampling can run on it.
 #[derive(Debug)]
 pub struct CurveTrace {
     pages: Pages,
-    /// SHA-256 of its file, in hexadecimal.
+    /// SHA-256 of the file, in hexadecimal.
     pub sha256: String,
     notes: Vec<String>,
     decoded_in: Duration,
@@ -57,7 +57,7 @@ enum Pages {
 }
 
 impl Pages {
-    /// Different pages; estimated from samples.
+    /// Number of different pages; an estimate if sampled.
     fn footprint(&self) -> u64 {
         match self {
             Pages::All(dense) => dense.page_count() as u64,
@@ -66,22 +66,22 @@ impl Pages {
     }
 }
 
-/// What came of it.
+/// Result of a request.
 #[derive(Clone, Debug)]
 pub struct CurveOutcome {
-    /// A curve a policy.
+    /// The curves, one per policy.
     pub curves: Vec<Curve>,
-    /// They described.
+    /// Description of each curve.
     pub cells: Vec<Described<CurveCell>>,
-    /// What is to be said about it.
+    /// Remarks for the user.
     pub notes: Vec<String>,
-    /// How long reading took.
+    /// Time spent reading.
     pub decoded_in: Duration,
-    /// How long counting took.
+    /// Time spent counting.
     pub counted_in: Duration,
 }
 
-/// A policy that is not asked any more once it was stopped.
+/// A policy that is not run any more once `stop` is set.
 #[derive(Clone, Debug)]
 struct Stoppable {
     policy: Arc<dyn Yardstick>,
@@ -118,24 +118,24 @@ impl Yardstick for Stoppable {
 }
 
 impl CurveRequest {
-    /// Sizes that are spread, unless asked otherwise.
+    /// Default number of spread sizes.
     pub const POINTS: u16 = 32;
-    /// Samples of an estimate, unless asked otherwise.
+    /// Default number of samples.
     pub const SAMPLES: usize = 8;
 
-    /// Counts or estimates. Once `stop` is set, sizes under way are counted to their end and no
-    /// other begins.
+    /// Counts or estimates the curves. Once `stop` is set, sizes in progress are completed and no
+    /// others start.
     ///
     /// # Errors
-    /// A trace that cannot be read, or [`StudyError::Stopped`].
+    /// Fails if the trace cannot be read; [`StudyError::Stopped`] if it was stopped.
     pub fn run(&self, stop: &Arc<AtomicBool>) -> Result<CurveOutcome, StudyError> {
         self.run_on(&self.read(&self.trace)?, stop)
     }
 
-    /// Reads its trace from where that is: the path it has, or another of the same file.
+    /// Reads the trace from `place`: its own path, or another path of the same file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if it cannot be read.
     pub fn read(&self, place: &str) -> Result<CurveTrace, StudyError> {
         let source = self.reading.source(place)?;
         let started = Instant::now();
@@ -171,10 +171,10 @@ impl CurveRequest {
         })
     }
 
-    /// The same as [`CurveRequest::run`] on the trace that it read.
+    /// Like [`CurveRequest::run`], on a trace that this request has read.
     ///
     /// # Errors
-    /// [`StudyError::Stopped`].
+    /// [`StudyError::Stopped`] if it was stopped.
     pub fn run_on(
         &self,
         trace: &CurveTrace,
@@ -216,7 +216,7 @@ impl CurveRequest {
         })
     }
 
-    /// What is to be said of policies that cannot have each of `sizes` sizes.
+    /// A note on policies that cannot have all of `sizes` sizes.
     fn left_out(&self, curves: &[Curve], sizes: usize) -> Option<String> {
         let short = curves.iter().zip(&self.policies);
         let short = short.filter(|(curve, _)| curve.points.len() < sizes);
@@ -278,7 +278,7 @@ impl CurveRequest {
 }
 
 impl CurveOutcome {
-    /// A row a point.
+    /// A table with one row per point.
     #[must_use]
     pub fn table(&self) -> Table {
         let mut columns = vec![
@@ -289,7 +289,8 @@ impl CurveOutcome {
             Column::new("accesses", Kind::Count),
             Column::new("misses", Kind::Count),
             Column::new("miss_ratio", Kind::Number),
-            // Half the width of the 95 % confidence interval of the miss ratio; 0 when counted.
+            // Half the width of the 95 % confidence interval of the miss ratio; 0 if counted
+            // exactly.
             Column::new("miss_ratio_error", Kind::Number),
             Column::optional("sampling_rate", Kind::Number),
             Column::optional("samples", Kind::Count),
@@ -329,7 +330,7 @@ mod tests {
     use super::*;
     use crate::yardstick;
 
-    /// A loop over 1000 pages.
+    /// A request for a loop over 1000 pages.
     fn request(policies: &str, sizes: &[usize], sampling: Option<SamplingPlan>) -> CurveRequest {
         let trace = std::env::temp_dir().join(format!("curve-{}.trace", std::process::id()));
         let text: String = (0..20_000).map(|n| format!("{}\n", n % 1000)).collect();

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was run, as every row of a result says it: enough to run it again.
+//! What was run, as recorded in every row of a result: enough to run it again.
 
 use serde::{Deserialize, Serialize};
 
 use super::table::{Column, Kind, Value};
 
-/// Who ran it, and on what.
+/// The program and the input of a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Options that differ from their defaults, `key=value` with blanks between
+    /// Options that differ from their defaults, as `key=value` separated by blanks
     /// ([`super::options`]).
     #[serde(default)]
     pub options: String,
-    /// The workload or trace as it was named: a name, or the path of a file.
+    /// The workload or trace as given: a name, or the path of a file.
     pub source: String,
-    /// SHA-256 of the file, as `sha256sum` prints it; of a workload of the lab, of its text.
+    /// SHA-256 of the file, as printed by `sha256sum`; for a workload of the lab, of its text.
     pub source_sha256: String,
     /// Version of agewise.
     pub version: String,
-    /// The commit it was built of, or `unknown`.
+    /// Commit of the build, or `unknown`.
     pub build: String,
 }
 
@@ -46,11 +46,11 @@ impl Origin {
 /// A policy on the simulated machine: a column of `agewise lab run`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunCell {
-    /// What the workload or trace is called.
+    /// Name of the workload or trace.
     pub workload: String,
     /// The policy; with an agent, `LRU+AGENT`.
     pub policy: String,
-    /// SHA-256 of the file that describes the policy; null unless there is one.
+    /// SHA-256 of the file that describes the policy, if there is one.
     pub policy_sha256: Option<String>,
     /// The agent beside the LRU, with its parameters.
     pub agent: Option<String>,
@@ -58,7 +58,7 @@ pub struct RunCell {
     pub memory_bytes: u64,
     /// The swap device, or `none`.
     pub swap: String,
-    /// Settings of the machine that were set, `key=value` with blanks between.
+    /// Settings of the machine that were given, as `key=value` separated by blanks.
     #[serde(default)]
     pub settings: String,
     /// DAMON beside the policy.
@@ -68,7 +68,7 @@ pub struct RunCell {
 }
 
 impl RunCell {
-    /// The columns behind `workload` and `policy`, which come first in every row.
+    /// The columns after `workload` and `policy`, which come first in every row.
     pub(super) const COLUMNS: [Column; 7] = [
         Column::optional("policy_sha256", Kind::Text),
         Column::optional("agent", Kind::Text),
@@ -91,7 +91,7 @@ impl RunCell {
         ]
     }
 
-    /// The name of the policy without the agent.
+    /// Name of the policy without the agent.
     #[must_use]
     pub fn lru(&self) -> &str {
         let agent = self.agent.as_deref().unwrap_or_default();
@@ -106,32 +106,32 @@ impl RunCell {
 /// A policy on a trace alone: a curve of `agewise lab curve`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CurveCell {
-    /// What the trace is called.
+    /// Name of the trace.
     pub trace: String,
     /// The policy.
     pub policy: String,
-    /// SHA-256 of the file that describes the policy; null unless there is one.
+    /// SHA-256 of the file that describes the policy, if there is one.
     pub policy_sha256: Option<String>,
-    /// Its sizes, in pages. A row has one of them, as `size_pages`.
+    /// Sizes in pages. Each row has one of them, as `size_pages`.
     pub sizes_pages: Vec<u64>,
-    /// Share of the pages in each sample; null when counted.
+    /// Share of the pages in each sample; null if counted exactly.
     pub sampling_rate: Option<f64>,
-    /// Samples; null when counted.
+    /// Number of samples; null if counted exactly.
     pub samples: Option<u64>,
 }
 
-/// A cell with the version that ran it, and its environment.
+/// A cell with the program and input that produced it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Described<C> {
     /// The cell.
     #[serde(flatten)]
     pub cell: C,
-    /// Who ran it.
+    /// The program and the input.
     #[serde(flatten)]
     pub origin: Origin,
 }
 
-/// All that a result was made of.
+/// Everything that determines a result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "experiment", rename_all = "lowercase")]
 pub enum Description {
@@ -148,12 +148,12 @@ pub enum Description {
 }
 
 impl Description {
-    /// It as JSON, for the metadata of a file.
+    /// The description as JSON, for the metadata of a file.
     pub(super) fn json(&self) -> String {
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Who ran it: the same for all cells but for the workload or trace.
+    /// The origin of each cell; they differ at most in the workload or trace.
     #[must_use]
     pub fn origins(&self) -> Vec<&Origin> {
         match self {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong with a study and with the results of one.
+//! Errors of studies and of their results.
 
 use std::path::PathBuf;
 
@@ -10,10 +10,10 @@ use crate::experiment::machine_run::RunError;
 use crate::workload::library::LibraryError;
 use crate::workload::spec::WorkloadError;
 
-/// A study that cannot be made, or a result that cannot be read.
+/// A study that is not possible, or a result that cannot be read.
 #[derive(Debug, Error)]
 pub enum StudyError {
-    /// What was asked for does not exist, or is invalid.
+    /// An argument is invalid, or what it names does not exist.
     #[error("{0}")]
     Argument(String),
     /// A file cannot be read.
@@ -32,7 +32,7 @@ pub enum StudyError {
         /// Why.
         source: std::io::Error,
     },
-    /// A run cannot be made.
+    /// A run is not possible.
     #[error("cannot run {name}: {source}")]
     Run {
         /// The workload or trace.
@@ -40,7 +40,7 @@ pub enum StudyError {
         /// Why.
         source: Box<RunError>,
     },
-    /// It was stopped from outside.
+    /// The study was stopped from outside.
     #[error("stopped before the end")]
     Stopped,
     /// A trace cannot be read.
@@ -49,16 +49,16 @@ pub enum StudyError {
     /// There is no such workload.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// A workload is wrong.
+    /// A workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
     /// A table cannot be written.
     #[error("cannot write the table: {0}")]
     Table(#[from] csv::Error),
-    /// A table cannot be written, or read back, as Parquet.
+    /// A table cannot be written or read as Parquet.
     #[error("Parquet: {0}")]
     Parquet(#[from] parquet::errors::ParquetError),
-    /// A file is not a result, or not one that can be used this way.
+    /// A file is not a result, or cannot be used this way.
     #[error("{}: {what}", path.display())]
     Result {
         /// The file.
@@ -69,7 +69,7 @@ pub enum StudyError {
 }
 
 impl StudyError {
-    /// A [`StudyError::Argument`].
+    /// Makes a [`StudyError::Argument`].
     pub fn argument(what: impl Into<String>) -> Self {
         Self::Argument(what.into())
     }

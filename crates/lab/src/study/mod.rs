@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Studies: policies compared on workloads and traces, with results that say what was run. The
-//! command and the Python package call this, so the same study gives the same rows in both.
+//! Studies: policies compared on workloads and traces, with results that record what was run. The
+//! command and the Python package share this code, so the same study gives the same rows in both.
 
 pub mod again;
 pub mod check;

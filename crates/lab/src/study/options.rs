@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Options other than memory, swap and settings that change what is run, as one text: `key=value`
-//! separated by blanks, and only those that differ from their defaults. Blanks and percent signs
-//! inside a value are written as in URLs.
+//! Options that change what is run, other than memory, swap and settings, as one text: `key=value`
+//! separated by blanks, only those that differ from their defaults. Blanks and percent signs inside
+//! a value are escaped as in URLs.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ pub const WAYS: [(&str, Through); 3] = [
     ("anon", Through::Anonymous),
 ];
 
-/// Orders of accesses inside an interval, by name.
+/// Orders of accesses within an interval, by name.
 pub const ORDERS: [(&str, Arrangement); 4] = [
     ("each", Arrangement::Each),
     ("forward", Arrangement::Forward),
@@ -29,14 +29,14 @@ pub const ORDERS: [(&str, Arrangement); 4] = [
     ("shuffle", Arrangement::Shuffle),
 ];
 
-/// How agents see ages, by name.
+/// Access sources of agents, by name.
 pub const SIGHTS: [(&str, Sight); 3] = [
     ("page-cache", Sight::PageCache),
     ("page-tables", Sight::PageTables),
     ("generations", Sight::Generations),
 ];
 
-/// Options that hold a number or a path.
+/// Options that take a number or a path.
 const OTHERS: [&str; 5] = [
     "trace_format",
     "page_shift",
@@ -48,7 +48,7 @@ const OTHERS: [&str; 5] = [
 /// The entry of this name.
 ///
 /// # Errors
-/// The nearest name, or all there are.
+/// Names the most similar entry, or all of them.
 pub fn choose<T: Copy>(what: &str, name: &str, of: &[(&str, T)]) -> Result<T, StudyError> {
     if let Some((_, value)) = of.iter().find(|(known, _)| *known == name) {
         return Ok(*value);
@@ -74,7 +74,7 @@ fn unescape(text: &str) -> String {
     text.replace("%20", " ").replace("%25", "%")
 }
 
-/// The options that differ from their defaults.
+/// The options that differ from their defaults, as text.
 pub(super) fn to_text(setup: &Setup, sight: Sight) -> String {
     let mut parts = Vec::new();
     let mut put = |key: &str, value: &str| parts.push(format!("{key}={}", escape(value)));
@@ -109,10 +109,10 @@ pub(super) fn to_text(setup: &Setup, sight: Sight) -> String {
     parts.join(" ")
 }
 
-/// Sets the options of a text.
+/// Sets the options given in a text.
 ///
 /// # Errors
-/// Options that do not exist, or cannot have the value.
+/// Fails for unknown options and invalid values.
 pub fn from_text(text: &str, setup: &mut Setup, sight: &mut Sight) -> Result<(), StudyError> {
     for part in text.split(' ').filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').unwrap_or((part, ""));

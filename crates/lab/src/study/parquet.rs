@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tables as Apache Parquet, with the description of what was run in the metadata of the file.
+//! Tables as Apache Parquet, with the description of the study in the file's metadata.
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use parquet::schema::parser::parse_message_type;
 use super::description::Description;
 use super::table::{Column, Kind, Table, Value};
 
-/// The key of the description in the metadata.
+/// Key of the description in the metadata.
 pub const DESCRIPTION_KEY: &str = "agewise";
 
-/// A table as the bytes of a file with one row group: results have as many rows as people look at.
+/// Encodes a table as a Parquet file with a single row group, since results have few rows.
 ///
 /// # Errors
-/// What Parquet cannot hold.
+/// Fails if Parquet cannot represent the table.
 pub fn bytes(table: &Table, description: &Description) -> Result<Vec<u8>, ParquetError> {
     let mut out = Vec::new();
     let schema = Arc::new(parse_message_type(&schema(&table.columns))?);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results as files: the rows that `lab run` and `lab curve` print, read back.
+//! Reading results: files of the rows that `lab run` and `lab curve` print.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,13 +14,13 @@ use super::error::StudyError;
 use super::parquet::DESCRIPTION_KEY;
 use super::sweep::dataset;
 
-/// The largest result that is read.
+/// Size limit of a result, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// The form of a result.
+/// Format of a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
     /// Comma-separated values.
     Csv,
@@ -28,25 +28,24 @@ pub enum Form {
     Parquet,
 }
 
-/// A result that was read.
+/// A result read from a file.
 #[derive(Clone, Debug)]
 pub struct ResultFile {
     /// What was run.
     pub description: Description,
-    /// Its form.
+    /// Format of the file.
     pub form: Form,
-    /// The bytes of the file.
+    /// Contents of the file.
     pub bytes: Vec<u8>,
-    /// Its rows by column, as JSON has them.
+    /// Rows by column, as JSON values.
     pub rows: Vec<Map<String, Json>>,
 }
 
 impl ResultFile {
-    /// Reads a file that `lab run` or `lab curve` wrote, in any format, or the directory of a
-    /// sweep.
+    /// Reads a file written by `lab run` or `lab curve` in any format, or the directory of a sweep.
     ///
     /// # Errors
-    /// A file that cannot be read or is not such a result.
+    /// Fails if it cannot be read or is not such a result.
     pub fn read(path: &Path) -> Result<ResultFile, StudyError> {
         let unreadable = |source| StudyError::Read {
             path: path.to_owned(),
@@ -66,7 +65,7 @@ impl ResultFile {
         ResultFile::parse(path, fs::read(path).map_err(unreadable)?)
     }
 
-    /// All results of a sweep as one.
+    /// Reads all results of a sweep as one.
     fn read_all(directory: &Path) -> Result<ResultFile, StudyError> {
         let (mut rows, mut runs, mut curves) = (Vec::new(), Vec::new(), Vec::new());
         for path in dataset::results(directory)? {
@@ -96,10 +95,10 @@ impl ResultFile {
         })
     }
 
-    /// The same of bytes; `path` is for messages.
+    /// Reads a result from bytes; `path` appears in messages.
     ///
     /// # Errors
-    /// As [`ResultFile::read`].
+    /// The same as those of [`ResultFile::read`].
     pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<ResultFile, StudyError> {
         let described = |form, rows: Vec<_>| Ok((form, describe(path, &rows)?, rows));
         let (form, description, rows) = match bytes.first() {
@@ -212,7 +211,7 @@ fn description_of_parquet(path: &Path, reader: &Parquet) -> Result<Description, 
     serde_json::from_str(text).map_err(|error| no_result(path, &error.to_string()))
 }
 
-/// What rows say about what was run.
+/// Description of what was run, from the rows.
 fn describe(path: &Path, rows: &[Map<String, Json>]) -> Result<Description, StudyError> {
     let first = rows
         .first()
@@ -237,14 +236,14 @@ fn describe(path: &Path, rows: &[Map<String, Json>]) -> Result<Description, Stud
     }
 }
 
-/// The cells of rows, each once, in the order of the rows. `add` takes from each row what
-/// of a cell is spread over its rows.
+/// The cells of the rows, without duplicates, in the order of the rows. `add` collects from each
+/// row what a cell spreads over its rows.
 fn distinct<C: serde::de::DeserializeOwned>(
     path: &Path,
     rows: &[Map<String, Json>],
     add: impl Fn(&Map<String, Json>, &mut C),
 ) -> Result<Vec<Described<C>>, StudyError> {
-    /// What may differ between rows of one cell.
+    /// Columns that may differ between rows of one cell.
     const MEASURED: [&str; 12] = [
         "measure",
         "n",
@@ -288,7 +287,7 @@ fn distinct<C: serde::de::DeserializeOwned>(
     Ok(cells)
 }
 
-/// The cell of a row. Texts that are empty are null in CSV.
+/// The cell of a row. CSV has null for an empty text.
 fn read_cell<C: serde::de::DeserializeOwned>(
     row: &Map<String, Json>,
 ) -> Result<Described<C>, serde_json::Error> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Policies on the simulated machine, as `agewise lab run` compares them.
+//! Policies compared on the simulated machine, as in `agewise lab run`.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,49 +20,49 @@ use crate::machine::tracing::EventTrace;
 use crate::proactive::{ProactivePlan, Sight};
 use crate::yardstick;
 
-/// Seeds of a workload unless given.
+/// Default number of seeds for a workload.
 const WORKLOAD_SEEDS: u64 = 10;
-/// Seeds of a trace unless given: rising, falling and shuffled, where its order is not known.
+/// Default number of seeds for a trace: rising, falling and shuffled, if its order is unknown.
 const TRACE_SEEDS: u64 = 3;
 
 /// What to run.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
-    /// What to simulate on.
+    /// Machine and reading.
     pub setup: Setup,
     /// The workload or trace.
     pub subject: String,
-    /// Policies, each without an agent or with one; the first is compared with.
+    /// Policies, each with an agent or without; all are compared with the first.
     pub columns: Vec<(Contender, Option<Spec>)>,
-    /// How agents see ages.
+    /// Access source of the agents.
     pub sight: Sight,
-    /// Seeds 1 to N; 10 for a workload and 3 for a trace unless given.
+    /// Number of seeds, from 1; None for 10 with a workload and 3 with a trace.
     pub seeds: Option<u64>,
     /// The commit of this build, or `unknown`.
     pub build: String,
 }
 
-/// What came of it.
+/// Result of a request.
 #[derive(Clone, Debug)]
 pub struct RunOutcome {
     /// What ran.
     pub subject: Subject,
-    /// `memory.max`.
+    /// `memory.max`, in pages.
     pub memory_pages: u64,
-    /// How many seeds.
+    /// Number of seeds.
     pub seeds: u64,
     /// All runs, by column.
     pub results: Vec<PolicyResult>,
-    /// The columns described.
+    /// Description of each column.
     pub cells: Vec<Described<RunCell>>,
-    /// What is to be said about it.
+    /// A remark for the user.
     pub note: Option<String>,
 }
 
-/// Every policy without an agent, and then, unless it is a yardstick, with each agent.
+/// Every policy without an agent and, unless it is a yardstick, with each agent.
 ///
 /// # Errors
-/// Unknown policies.
+/// Fails for unknown policies.
 pub fn columns(
     policies: &[impl AsRef<str>],
     agents: &[Spec],
@@ -85,11 +85,11 @@ pub fn columns(
 }
 
 impl RunRequest {
-    /// Runs all columns with all seeds, in parallel. `done` is called after each run with the
-    /// number of them all; once `stop` is set the runs under way end soon and no other begins.
+    /// Runs all columns with all seeds, in parallel. Calls `done` after each run with the total
+    /// number of runs. Once `stop` is set, runs in progress end soon and no others start.
     ///
     /// # Errors
-    /// What cannot be run, or [`StudyError::Stopped`].
+    /// Fails if something cannot be run; [`StudyError::Stopped`] if it was stopped.
     pub fn run(
         &self,
         stop: &Arc<AtomicBool>,
@@ -98,10 +98,10 @@ impl RunRequest {
         self.run_on(&self.setup.subject(&self.subject)?, stop, done)
     }
 
-    /// The same on a subject that was read before.
+    /// Like [`RunRequest::run`], on a subject that was read before.
     ///
     /// # Errors
-    /// As [`RunRequest::run`].
+    /// The same as those of [`RunRequest::run`].
     pub fn run_on(
         &self,
         named: &Named,
@@ -141,11 +141,11 @@ impl RunRequest {
         })
     }
 
-    /// What reclaim does, event by event, in the run of the first policy with seed 1; that run is
-    /// made again for it.
+    /// What reclaim does, event by event, in the run of the first policy with seed 1, which is
+    /// repeated for this.
     ///
     /// # Errors
-    /// What cannot be run, or [`StudyError::Stopped`].
+    /// Fails if something cannot be run; [`StudyError::Stopped`] if it was stopped.
     pub fn event_trace(
         &self,
         subject: &Subject,
@@ -185,7 +185,7 @@ impl RunRequest {
         }
     }
 
-    /// An agent that reads page tables needs something in them.
+    /// Checks that an agent that reads page tables has mapped memory to find there.
     fn require_sight(&self, subject: &Subject) -> Result<(), StudyError> {
         let has_agent = self.columns.iter().any(|(_, agent)| agent.is_some());
         match subject {
@@ -245,13 +245,13 @@ impl RunRequest {
 }
 
 impl RunOutcome {
-    /// Every measure of every policy, compared with the first policy.
+    /// All measures of all policies, compared with the first policy.
     #[must_use]
     pub fn summaries(&self) -> Vec<MeasureSummary> {
         matrix::summarize(self.subject.name(), &self.results)
     }
 
-    /// A row a policy and measure.
+    /// A table with one row per policy and measure.
     #[must_use]
     pub fn summary_table(&self) -> Table {
         let mut columns = vec![
@@ -293,7 +293,7 @@ impl RunOutcome {
         }
     }
 
-    /// A row a run, with a column a measure.
+    /// A table with one row per run and one column per measure.
     #[must_use]
     pub fn run_table(&self) -> Table {
         let mut columns = vec![
@@ -327,7 +327,7 @@ impl RunOutcome {
         Table { columns, rows }
     }
 
-    /// What describes each policy, at the end of its rows.
+    /// The description of each policy, which ends its rows.
     fn tails(&self) -> Vec<Vec<Value>> {
         let tail = |of: &Described<RunCell>| {
             let cell = of.cell.values().into_iter();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What to simulate on: workloads and traces by name, memory, swap, settings.
+//! What to run on: workloads and traces by name, memory, swap, settings.
 
 use std::fs::File;
 use std::io::Read;
@@ -23,39 +23,39 @@ use crate::workload::library;
 use crate::workload::spec::Workload;
 use crate::yardstick;
 
-/// What to simulate on, as people write it.
+/// What to run on, as given by the user.
 #[derive(Clone, Debug, Default)]
 pub struct Setup {
-    /// `memory.max` of the cgroup: a size, pages (`5000p`), or a share of a trace's footprint
-    /// (`25%`). The subject's own unless given.
+    /// `memory.max` of the cgroup: a size, pages (`5000p`), or a percentage of a trace's footprint
+    /// (`25%`). By default the subject's own.
     pub memory: Option<String>,
-    /// The swap device, or `none`; the subject's own unless given.
+    /// The swap device, or `none`; by default the subject's own.
     pub swap: Option<String>,
-    /// Settings of the machine, `key=value`.
+    /// Settings of the machine, as `key=value`.
     pub settings: Vec<String>,
-    /// DAMON beside the policy, `USE[:KEY=VALUE…]`.
+    /// DAMON beside the policy, as `USE[:KEY=VALUE…]`.
     pub damon: Option<String>,
-    /// How pages of a trace are accessed; as it was made unless given.
+    /// How the pages of a trace are accessed; by default as recorded.
     pub through: Option<Through>,
-    /// The order inside an interval of a trace.
+    /// Order of accesses within an interval of a trace.
     pub arrangement: Arrangement,
     /// How traces are read.
     pub reading: Reading,
 }
 
-/// A workload or trace that was found.
+/// A workload or trace that was read.
 #[derive(Clone, Debug)]
 pub struct Named {
-    /// What runs.
+    /// The workload or trace.
     pub subject: Subject,
-    /// SHA-256 of its file or text, in hexadecimal.
+    /// SHA-256 of the file or text, in hexadecimal.
     pub sha256: String,
 }
 
-/// A policy by name.
+/// Finds a policy of the machine by name.
 ///
 /// # Errors
-/// There is none; the nearest name that exists.
+/// Fails if there is none, and names the most similar one.
 pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
     Policy::parse(text).map_err(|error| {
         let mut names = Policy::names();
@@ -71,10 +71,10 @@ pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
     })
 }
 
-/// A policy of the machine or a yardstick, by name.
+/// Finds a policy of the machine or a yardstick by name.
 ///
 /// # Errors
-/// There is none; the nearest name that exists.
+/// Fails if there is none, and names the most similar one.
 pub fn parse_contender(text: &str) -> Result<Contender, StudyError> {
     let name = text.split(':').next().unwrap_or(text);
     if yardstick::beside_kernels().any(|spec| spec.is_called(name)) {
@@ -84,10 +84,10 @@ pub fn parse_contender(text: &str) -> Result<Contender, StudyError> {
     parse_policy(text).map(Contender::Kernel)
 }
 
-/// A swap device by name; `none` is none.
+/// Finds a swap device by name; `none` means no swap.
 ///
 /// # Errors
-/// There is none; the nearest name that exists.
+/// Fails if there is none, and names the most similar one.
 pub fn parse_swap(text: &str) -> Result<Option<DeviceKind>, StudyError> {
     if text == "none" {
         return Ok(None);
@@ -101,7 +101,7 @@ pub fn parse_swap(text: &str) -> Result<Option<DeviceKind>, StudyError> {
     })
 }
 
-/// Memory in pages, and what is to be said about it.
+/// Parses a memory size; returns it in pages, with a remark for the user.
 fn parse_memory_pages(text: &str, subject: &Subject) -> Result<(u64, Option<String>), StudyError> {
     let text = text.trim();
     let wrong = |why: String| StudyError::Argument(format!("--memory `{text}` {why}"));
@@ -137,7 +137,7 @@ fn parse_memory_pages(text: &str, subject: &Subject) -> Result<(u64, Option<Stri
     Ok((bytes / 4096, None))
 }
 
-/// SHA-256 of what is read, in hexadecimal.
+/// SHA-256 of the data, in hexadecimal.
 pub(super) fn sha256(mut from: impl Read) -> std::io::Result<String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 18];
@@ -166,10 +166,10 @@ pub(super) fn sha256_of(path: &Path) -> Result<String, StudyError> {
 }
 
 impl Setup {
-    /// The plan for a subject, a policy and a seed, and what is to be said about it.
+    /// The plan for a subject, a policy and a seed, with a remark for the user.
     ///
     /// # Errors
-    /// Invalid memory or swap.
+    /// Fails for invalid memory or swap.
     pub fn plan(
         &self,
         subject: &Subject,
@@ -196,10 +196,10 @@ impl Setup {
         Ok((plan, note))
     }
 
-    /// What a name stands for: a workload of the library, a TOML file, a trace.
+    /// Finds a subject by name: a workload of the library, a TOML file, or a trace.
     ///
     /// # Errors
-    /// Nothing of that name, or it cannot be read.
+    /// Fails if there is none or it cannot be read.
     pub fn subject(&self, name: &str) -> Result<Named, StudyError> {
         match self.place(name)? {
             Place::Workload { name, text } => Ok(Named {
@@ -210,10 +210,10 @@ impl Setup {
         }
     }
 
-    /// The hash that [`Setup::subject`] would give.
+    /// The hash that [`Setup::subject`] would return.
     ///
     /// # Errors
-    /// As there, as far as that shows before it is read.
+    /// The same as those of [`Setup::subject`], except errors found only by reading the subject.
     pub fn subject_sha256(&self, name: &str) -> Result<String, StudyError> {
         match self.place(name)? {
             Place::Workload { text, .. } => Ok(hex(Sha256::new_with_prefix(text))),
@@ -221,7 +221,7 @@ impl Setup {
         }
     }
 
-    /// The file of a workload or trace that is named by its path.
+    /// The file of a workload or trace named by its path.
     #[must_use]
     pub fn file(&self, name: &str) -> Option<PathBuf> {
         let path = Path::new(name);
@@ -276,18 +276,18 @@ impl Setup {
     }
 }
 
-/// Where a workload or trace is.
+/// Location of a workload or trace.
 enum Place {
-    /// A workload, by its name and its text.
+    /// A workload with its name and text.
     Workload { name: String, text: String },
     /// A trace.
     Trace(TraceSource),
 }
 
-/// All that the names stand for: patterns (`traces/*.pages`) are expanded, in order of name.
+/// Expands patterns in names (`traces/*.pages`), sorted by name.
 ///
 /// # Errors
-/// An invalid pattern, or one that matches nothing.
+/// Fails if a pattern is invalid or matches nothing.
 pub fn expand(names: &[String]) -> Result<Vec<String>, StudyError> {
     let mut found = Vec::new();
     for name in names {
@@ -320,7 +320,7 @@ pub(super) fn read_text(path: &Path) -> Result<String, StudyError> {
     })
 }
 
-/// What `read` gives, and the hash of the file, which is computed at the same time.
+/// Runs `read` and computes the hash of the file in parallel; returns both results.
 pub(super) fn hashed_beside<T>(
     path: &Path,
     read: impl FnOnce() -> T,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results as a table. All forms of output are made of it, so they have the same columns.
+//! Results as a table. All output formats are made from it, so they have the same columns.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-/// What a column holds.
+/// Type of the values in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Text.
@@ -21,11 +21,11 @@ pub enum Kind {
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What it holds.
+    /// Type of its values.
     pub kind: Kind,
-    /// Whether a row may have nothing there.
+    /// Whether a row may have no value.
     pub optional: bool,
 }
 
@@ -40,7 +40,7 @@ impl Column {
         }
     }
 
-    /// A column in which a row may have nothing.
+    /// A column in which a row may have no value.
     #[must_use]
     pub const fn optional(name: &'static str, kind: Kind) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Column {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Value {
-    /// Nothing.
+    /// No value.
     Null,
     /// Text.
     Text(#[serde(serialize_with = "text")] Arc<str>),
@@ -105,13 +105,13 @@ impl<T: Into<Value>> From<Option<T>> for Value {
 /// A table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// Its columns.
+    /// Columns.
     pub columns: Vec<Column>,
-    /// Its rows: a value a column.
+    /// Rows, each with one value per column.
     pub rows: Vec<Vec<Value>>,
 }
 
-/// A row with the names of its columns, which serializes as a map in their order.
+/// A row with its column names; it serializes as a map in their order.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     columns: &'a [Column],
@@ -137,7 +137,7 @@ impl Serialize for Row<'_> {
 }
 
 impl Table {
-    /// Its rows with the names of the columns.
+    /// Rows with their column names.
     pub fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         self.rows.iter().map(|values| Row {
             columns: &self.columns,
@@ -145,7 +145,8 @@ impl Table {
         })
     }
 
-    /// Adds the rows of another. Columns that one of them lacks are empty in its rows.
+    /// Appends the rows of another table. A column missing in one of the tables is empty in its
+    /// rows.
     pub fn append(&mut self, mut other: Table) {
         if self.columns != other.columns && self.rows.is_empty() {
             self.columns.clone_from(&other.columns);
@@ -177,10 +178,10 @@ impl Table {
         }
     }
 
-    /// Writes it as CSV, under a header if that is wanted.
+    /// Writes the table as CSV, with a header if wanted.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Fails if writing to `out` fails.
     pub fn write_csv(&self, out: &mut impl Write, header: bool) -> csv::Result<()> {
         let mut builder = csv::WriterBuilder::new();
         let mut writer = builder.has_headers(false).from_writer(out);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The traces of the kernel reference, to the bit: what its generator touches in each phase, and the
-//! hash that proves it.
+//! The traces of the kernel reference, bit for bit: the touches of its generator in each phase, and
+//! the hash that proves them equal.
 
 use thiserror::Error;
 
@@ -14,7 +14,7 @@ pub const FILE_BIT: u32 = 1 << 31;
 pub enum Medium {
     /// Anonymous memory.
     Anon,
-    /// A file, by read().
+    /// A file through read().
     File,
     /// A mapped file.
     Mmap,
@@ -22,7 +22,7 @@ pub enum Medium {
     Mixed,
 }
 
-/// The order in which it touches it.
+/// The order of touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Order {
     /// By a Zipf distribution.
@@ -31,53 +31,54 @@ pub enum Order {
     Uniform,
     /// From first to last, again and again.
     Scan,
-    /// Zipf over a hot part; every fourth touch scans the rest.
+    /// Zipf over the hot part; every fourth touch scans the rest.
     ZipfWithScan,
-    /// Zipf whose popular pages move by a quarter four times in a phase.
+    /// Zipf whose popular pages move on by a quarter, four times in a phase.
     ZipfShifting,
 }
 
-/// A pattern name that is none.
+/// Invalid parameters of a trace.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum TraceError {
-    /// Not a name the generator knows.
+    /// The generator does not know the name.
     #[error(
         "unknown pattern `{0}`: anon-, file- or mmap- with zipf or uniform, anon-scan, anon-zscan, \
          anon-zipfshift, or mixed"
     )]
     Pattern(String),
-    /// A size that leaves nothing to touch.
+    /// The size leaves nothing to touch.
     #[error("pattern `{pattern}` over {pages} pages, {hot} of them hot: {reason}")]
     Size {
         /// The pattern.
         pattern: String,
-        /// Its pages.
+        /// Number of pages.
         pages: u32,
-        /// Its hot pages.
+        /// Number of hot pages.
         hot: u32,
-        /// What is wrong.
+        /// The error, in words.
         reason: &'static str,
     },
-    /// The distribution is impossible.
+    /// The distribution is invalid.
     #[error(transparent)]
     Zipf(#[from] ZipfError),
 }
 
-/// A pattern as the reference names it.
+/// A pattern of the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pattern {
     /// What is touched.
     pub medium: Medium,
-    /// In which order.
+    /// The order of touches.
     pub order: Order,
 }
 
 impl Pattern {
-    /// The pattern of a name, by the rules of the reference's generator: the start names the medium,
-    /// `zipf` anywhere in it the distribution; what is left is uniform.
+    /// Parses the name of a pattern by the rules of the reference's generator: the start of the
+    /// name is the medium, `zipf` anywhere in it selects that distribution, and the rest is
+    /// uniform.
     ///
     /// # Errors
-    /// When the start names no medium.
+    /// Fails if the start of the name is not a medium.
     pub fn parse(name: &str) -> Result<Pattern, TraceError> {
         let medium = if name == "mixed" {
             Medium::Mixed
@@ -104,17 +105,17 @@ impl Pattern {
 /// A trace: the pattern and its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceSpec {
-    /// The name of the pattern.
+    /// Name of the pattern.
     pub pattern: String,
-    /// Pages (`mixed`: of the file).
+    /// Number of pages (`mixed`: of the file).
     pub pages: u32,
-    /// Hot pages (`anon-zscan`), anonymous pages (`mixed`); else 0.
+    /// Hot pages (`anon-zscan`) or anonymous pages (`mixed`); otherwise 0.
     pub hot: u32,
     /// Exponent of the Zipf distribution.
     pub theta: f64,
     /// Seed.
     pub seed: u64,
-    /// Touches of the main phase; the warm phase has a quarter.
+    /// Touches in the main phase; the warm phase has a quarter as many.
     pub touches: u64,
 }
 
@@ -131,10 +132,10 @@ pub struct TraceGenerator {
 }
 
 impl TraceGenerator {
-    /// The generator at the start of the warm phase.
+    /// A generator at the start of the warm phase.
     ///
     /// # Errors
-    /// [`TraceError`] when the parameters make no trace.
+    /// [`TraceError`] if the parameters are invalid.
     pub fn new(spec: &TraceSpec) -> Result<TraceGenerator, TraceError> {
         let pattern = Pattern::parse(&spec.pattern)?;
         let size = |reason| TraceError::Size {
@@ -179,8 +180,8 @@ impl TraceGenerator {
         self.pattern
     }
 
-    /// Touch `t` of a phase of `touches`: a page, with [`FILE_BIT`] where a mixed trace reads its
-    /// file.
+    /// Returns the page of touch `t` in a phase of `touches`, with [`FILE_BIT`] if a mixed trace
+    /// reads its file.
     #[inline]
     pub fn next(&mut self, t: u64, touches: u64) -> u32 {
         let code = self.draw(t, touches);
@@ -215,7 +216,7 @@ impl TraceGenerator {
         at
     }
 
-    /// Hash of everything touched so far.
+    /// Hash of all touches so far.
     pub fn hash(&self) -> u64 {
         self.hash
     }
@@ -224,7 +225,7 @@ impl TraceGenerator {
 /// Hash of a whole trace, warm and main phase.
 ///
 /// # Errors
-/// [`TraceError`] when the parameters make no trace.
+/// [`TraceError`] if the parameters are invalid.
 pub fn trace_hash(spec: &TraceSpec) -> Result<u64, TraceError> {
     let mut generator = TraceGenerator::new(spec)?;
     for touches in [spec.touches / 4, spec.touches] {
@@ -250,7 +251,7 @@ mod tests {
         }
     }
 
-    /// Hashes the kernel reference recorded in its guests.
+    /// Hashes that the kernel reference recorded in its guests.
     #[test]
     fn traces_are_those_of_the_reference() {
         let cases = [

@@ -62,29 +62,29 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// A workload that is not available.
 #[derive(Debug, Error)]
 pub enum LibraryError {
-    /// None of that name.
+    /// No workload has that name.
     #[error("unknown workload `{name}`{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     Unknown {
         /// The name.
         name: String,
-        /// The nearest that exists.
+        /// The most similar name.
         nearest: Option<&'static str>,
     },
-    /// It is broken.
+    /// The workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
 }
 
-/// The text of the workload of a name.
+/// Text of a workload.
 pub fn text(name: &str) -> Option<&'static str> {
     let found = WORKLOADS.iter().find(|(known, _)| *known == name);
     found.map(|(_, text)| *text)
 }
 
-/// The workload of a name.
+/// Finds a workload by name.
 ///
 /// # Errors
-/// [`LibraryError`] when there is none.
+/// [`LibraryError`] if there is none.
 pub fn find(name: &str) -> Result<Workload, LibraryError> {
     let Some(text) = text(name) else {
         return Err(LibraryError::Unknown {

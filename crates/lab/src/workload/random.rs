@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random draws of the workloads: a small generator and a Zipf distribution, both to the bit those
-//! of the kernel reference's trace generator; and distributions over pages in their order.
+//! Random draws of the workloads: a small generator and a Zipf distribution, both identical bit for
+//! bit to those of the kernel reference's trace generator; and distributions over pages in order.
 
 use thiserror::Error;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 pub struct XorShift64Star(u64);
 
 impl XorShift64Star {
-    /// A generator whose state is `seed`. A state of 0 would stay 0, as it does in the reference.
+    /// A generator with `seed` as its state. A state of 0 stays 0, as in the reference.
     pub fn new(seed: u64) -> XorShift64Star {
         XorShift64Star(seed)
     }
@@ -23,29 +23,29 @@ impl XorShift64Star {
         self.0.wrapping_mul(2_685_821_657_736_338_717)
     }
 
-    /// A draw below `n`, by remainder. `n` must not be 0.
+    /// A draw below `n`, taken as a remainder. `n` must not be 0.
     #[inline]
     pub fn below(&mut self, n: u32) -> u32 {
         (self.draw() % u64::from(n)) as u32
     }
 
-    /// A draw in 0..1 of 53 bits.
+    /// A draw in 0..1 with 53 bits.
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 
-/// Zipf parameters that cannot be drawn from.
+/// Invalid parameters of a distribution.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum ZipfError {
-    /// No item.
+    /// There is no item.
     #[error("a zipf distribution needs at least one item")]
     Empty,
-    /// The exponent is no number, or so large that weights vanish.
+    /// The exponent is not a number, or so large that weights vanish.
     #[error("zipf exponent {0} is not between -10 and 10")]
     Exponent(f64),
-    /// The deviation is no share of the items.
+    /// The deviation is out of range.
     #[error("deviation {0} is not between 0.001 and 10")]
     Deviation(f64),
 }
@@ -53,10 +53,11 @@ pub enum ZipfError {
 /// Bits of a uniform draw.
 const DRAW_BITS: u32 = 53;
 
-/// Pages by weights: of Zipf's law shuffled by a permutation of its own, of others in their order.
+/// Weighted pages: Zipf's law over pages shuffled by a permutation of its own, other distributions
+/// over pages in order.
 ///
-/// A draw is inverted by a guide table: the first candidate of each of `2^k` equal parts of the
-/// unit interval, `2^k >= n`, from where the right rank is on average less than two steps away.
+/// A draw is inverted with a guide table. It has the first candidate for each of `2^k` equal parts
+/// of the unit interval, `2^k >= n`; the right rank is on average less than two steps away.
 #[derive(Clone, Debug)]
 pub struct Zipf {
     cdf: Vec<u64>,
@@ -66,10 +67,10 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// The distribution over `n` pages; `seed` decides which pages are the popular ones.
+    /// Zipf's distribution over `n` pages; `seed` decides which pages are popular.
     ///
     /// # Errors
-    /// [`ZipfError`] when there is nothing to draw from.
+    /// [`ZipfError`] if the parameters are invalid.
     pub fn new(n: u32, theta: f64, seed: u64) -> Result<Zipf, ZipfError> {
         if n == 0 {
             return Err(ZipfError::Empty);
@@ -82,11 +83,11 @@ impl Zipf {
         Ok(Zipf::weighted(n, weight, pages))
     }
 
-    /// Gauss's distribution around the middle of `n` pages, cut off at the ends. `deviation`
-    /// is a share of `n`.
+    /// The Gaussian distribution around the middle of `n` pages, cut off at the ends. `deviation`
+    /// is relative to `n`.
     ///
     /// # Errors
-    /// [`ZipfError`] when there is nothing to draw from.
+    /// [`ZipfError`] if the parameters are invalid.
     pub fn gaussian(n: u32, deviation: f64) -> Result<Zipf, ZipfError> {
         if n == 0 {
             return Err(ZipfError::Empty);
@@ -99,10 +100,11 @@ impl Zipf {
         Ok(Zipf::weighted(n, weight, (0..n).collect()))
     }
 
-    /// The exponential distribution of YCSB: 95 % of all draws among the first 6/7 of `n` pages.
+    /// The exponential distribution of YCSB: 95 % of all draws are among the first 6/7 of `n`
+    /// pages.
     ///
     /// # Errors
-    /// [`ZipfError`] when there is nothing to draw from.
+    /// [`ZipfError`] if `n` is 0.
     pub fn exponential(n: u32) -> Result<Zipf, ZipfError> {
         if n == 0 {
             return Err(ZipfError::Empty);
@@ -112,10 +114,10 @@ impl Zipf {
         Ok(Zipf::weighted(n, weight, (0..n).collect()))
     }
 
-    /// `pages[rank]` with the weight of `rank`, for `n` ranks.
+    /// Gives `pages[rank]` the weight of `rank`, for `n` ranks.
     fn weighted(n: u32, weight: impl Fn(u32) -> f64, pages: Vec<u32>) -> Zipf {
         let one = 1u64 << DRAW_BITS;
-        // Sums run from rank 0 up, so that rounding is the same everywhere.
+        // Adds from rank 0 up, so that rounding is the same everywhere.
         let total: f64 = (0..n).map(&weight).sum();
         let mut cdf = Vec::with_capacity(n as usize);
         let mut sum = 0.0;
@@ -178,7 +180,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// The guide table finds what a binary search of the distribution finds.
+        /// The guide table finds the same rank as a binary search of the distribution.
         #[test]
         fn the_guide_table_finds_the_rank(
             n in 1u32..3000,
@@ -201,7 +203,7 @@ mod tests {
         assert_eq!(pages, (0..1000).collect::<Vec<_>>());
     }
 
-    /// Shares of a million draws in parts of the range, against the distributions' own tables.
+    /// Compares shares of a million draws with the distributions' own tables.
     #[test]
     fn gauss_and_exponential_have_their_shape() {
         let share = |of: &Zipf, pages: std::ops::Range<u32>| {
@@ -213,7 +215,7 @@ mod tests {
         assert!((share(&gauss, 400..600) - 0.6827).abs() < 0.002);
         assert!((share(&gauss, 0..500) - 0.5).abs() < 0.002);
         let exponential = Zipf::exponential(7000).unwrap();
-        // Draws beyond the last page are made anew: 3 % of all.
+        // Draws beyond the last page are repeated: 3 % of all.
         assert!((share(&exponential, 0..6000) - 0.95 / 0.9697).abs() < 0.002);
         assert!(Zipf::gaussian(10, 0.0).is_err() && Zipf::exponential(0).is_err());
     }

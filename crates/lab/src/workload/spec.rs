@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Workloads as TOML files describe them.
+//! Workloads as described in TOML files.
 //!
-//! A workload is a set of processes in memory cgroups. A process has areas (anonymous memory, a file
-//! read through a descriptor, a mapped file) and phases; a phase populates areas, and touches them
-//! along weighted streams. Or it is one trace of the kernel reference. `docs/use/workloads.md` describes
-//! every key.
+//! A workload is a set of processes in memory cgroups. A process has areas (anonymous memory, a
+//! file read through a descriptor, a mapped file) and phases; a phase populates areas and then
+//! touches them by weighted streams. A workload can also be one trace of the kernel reference.
+//! `docs/use/workloads.md` describes every key.
 
 use agewise_policy::units::size_bytes;
 use serde::Deserialize;
@@ -14,26 +14,26 @@ pub use super::stream::{StreamOrder, StreamSpec};
 
 use super::kernel_trace::{TraceError, TraceGenerator, TraceSpec};
 
-/// A workload that cannot be used.
+/// An invalid workload.
 #[derive(Debug, Error)]
 pub enum WorkloadError {
-    /// Not TOML, a key is unknown or missing, a value has the wrong type.
+    /// It is not TOML, a key is unknown or missing, or a value has the wrong type.
     #[error("workload {name}: {source}")]
     Toml {
         /// The workload.
         name: String,
-        /// What the parser says, with line and column.
+        /// The parser's error, with line and column.
         source: Box<toml::de::Error>,
     },
-    /// The values make no workload.
+    /// A value is invalid.
     #[error("workload {name}: {reason}")]
     Invalid {
         /// The workload.
         name: String,
-        /// What is wrong.
+        /// The error, in words.
         reason: String,
     },
-    /// Its trace is impossible.
+    /// The trace is invalid.
     #[error("workload {name}: {source}")]
     Trace {
         /// The workload.
@@ -47,28 +47,28 @@ pub enum WorkloadError {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
-    /// Its name; the file's unless given.
+    /// Name; the file's name by default.
     #[serde(default)]
     pub name: String,
-    /// What it stands for, in a sentence.
+    /// What the workload represents, in one sentence.
     pub description: String,
-    /// `memory.max` of the cgroup all of it runs in, unless the experiment sets another.
+    /// `memory.max` of the cgroup of the whole workload, unless the experiment sets another.
     pub memory: String,
-    /// Swap device unless the experiment sets another: zram, pmem, nvme, ssd, hdd or none.
+    /// Swap device, unless the experiment sets another: zram, pmem, nvme, ssd, hdd or none.
     #[serde(default = "default_swap")]
     pub swap: String,
-    /// Memory of the machine; four times `memory` unless given. Less than the workload needs makes
-    /// reclaim global.
+    /// Memory of the machine, by default four times `memory`. If it is less than the workload
+    /// needs, reclaim is global.
     pub machine_memory: Option<String>,
-    /// Zones of the machine; by the size of its memory unless given.
+    /// Zones of the machine; by default they follow from its memory size.
     pub zones: Option<ZonesSpec>,
-    /// Settings of the machine, as `--set key=value` gives them; those given there come after.
+    /// Settings of the machine as in `--set key=value`; those on the command line come later.
     #[serde(default)]
     pub settings: Vec<String>,
     /// CPUs of the machine.
     #[serde(default = "one")]
     pub cpus: u32,
-    /// Cgroups below the one of the workload.
+    /// Cgroups below the cgroup of the workload.
     #[serde(default)]
     pub cgroup: Vec<CgroupSpec>,
     /// Files.
@@ -77,7 +77,7 @@ pub struct Workload {
     /// Processes.
     #[serde(default)]
     pub process: Vec<ProcessSpec>,
-    /// A trace of the kernel reference, in place of processes.
+    /// A trace of the kernel reference, instead of processes.
     pub trace: Option<TraceTable>,
 }
 
@@ -89,25 +89,25 @@ fn one() -> u32 {
     1
 }
 
-/// Sizes of the zones of the machine, as in `memory`; those left out are empty.
+/// Sizes of the machine's zones, as in `memory`; a zone left out is empty.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZonesSpec {
-    /// Memory that the oldest devices reach.
+    /// Memory the oldest devices can address.
     pub dma: Option<String>,
-    /// Memory that devices with 32 address bits reach.
+    /// Memory that devices with 32 address bits can address.
     pub dma32: Option<String>,
     /// Ordinary memory.
     pub normal: Option<String>,
-    /// Memory for what can be moved: all of processes and files.
+    /// Memory for movable pages: those of processes and files.
     pub movable: Option<String>,
 }
 
 impl ZonesSpec {
-    /// Their pages.
+    /// Sizes of the zones, in pages.
     ///
     /// # Errors
-    /// When a size is none.
+    /// Fails if a size is invalid.
     pub fn pages(&self, workload: &Workload) -> Result<[u32; 4], WorkloadError> {
         let mut zones = [0; 4];
         let sizes = [&self.dma, &self.dma32, &self.normal, &self.movable];
@@ -120,18 +120,18 @@ impl ZonesSpec {
     }
 }
 
-/// The index of a zone of a name.
+/// The index of a zone by name.
 pub(crate) fn zone_index(name: &str) -> Option<usize> {
     ["dma", "dma32", "normal", "movable"]
         .iter()
         .position(|known| *known == name)
 }
 
-/// A cgroup below the one of the workload; sizes as in `memory`.
+/// A cgroup below the cgroup of the workload; sizes as in `memory`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CgroupSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
     /// `memory.min`.
     pub min: Option<String>,
@@ -149,11 +149,11 @@ pub struct CgroupSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its size.
+    /// Size.
     pub size: String,
-    /// Read-ahead is used.
+    /// Whether read-ahead is used.
     #[serde(default)]
     pub readahead: bool,
 }
@@ -162,26 +162,26 @@ pub struct FileSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// How many of them run at the same time.
+    /// How many of them run in parallel.
     #[serde(default = "one")]
     pub count: u32,
-    /// Threads of each: all run through its phases in its memory. The first to end ends it.
+    /// Threads of each: all go through its phases in its memory. The first to end ends the process.
     #[serde(default = "one")]
     pub threads: u32,
-    /// How often each runs through its phases; it exits after each time.
+    /// How often each goes through its phases; it exits after each time.
     #[serde(default = "one")]
     pub repeat: u32,
-    /// Children it forks after its first phase; they run the phases that follow, too.
+    /// Children it forks after its first phase; they also run the phases that follow.
     #[serde(default)]
     pub forks: u32,
     /// When it starts.
     #[serde(default)]
     pub start_ms: u64,
-    /// Cgroup it runs in; that of the workload unless given.
+    /// Cgroup it runs in; by default the workload's.
     pub cgroup: Option<String>,
-    /// Highest zone its memory comes from: dma, dma32, normal or movable; any unless given.
+    /// Highest zone of its memory: dma, dma32, normal or movable; by default any.
     pub highest_zone: Option<String>,
     /// What it touches.
     pub area: Vec<AreaSpec>,
@@ -193,22 +193,22 @@ pub struct ProcessSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AreaSpec {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Size of anonymous memory; of a file, all of it unless given.
+    /// Size of anonymous memory; for a file, by default the whole file.
     pub size: Option<String>,
-    /// The file; anonymous memory without one.
+    /// The file; anonymous memory if left out.
     pub file: Option<String>,
-    /// Each process has a copy of the file for itself.
+    /// Whether each process has a copy of the file.
     #[serde(default)]
     pub own: bool,
-    /// The file is mapped, not read.
+    /// Whether the file is mapped instead of read.
     #[serde(default)]
     pub mmap: bool,
-    /// 2 MiB pages are used where they fit.
+    /// Whether 2 MiB pages are used where they fit.
     #[serde(default)]
     pub huge: bool,
-    /// The memory is locked.
+    /// Whether the memory is locked.
     #[serde(default)]
     pub locked: bool,
     /// Advice about a mapping: normal, random or sequential.
@@ -220,7 +220,7 @@ pub struct AreaSpec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdviceSpec {
-    /// None.
+    /// No advice.
     #[default]
     Normal,
     /// `MADV_RANDOM`.
@@ -233,31 +233,31 @@ pub enum AdviceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PhaseSpec {
-    /// Areas touched once from first to last page, anonymous ones written.
+    /// Areas touched once from first to last page; anonymous areas are written.
     #[serde(default)]
     pub populate: Vec<String>,
-    /// Touches along the streams after that.
+    /// Touches by the streams after that.
     #[serde(default)]
     pub touches: u64,
-    /// Time the process thinks between two touches, in ns.
+    /// Think time between two touches, in ns.
     #[serde(default)]
     pub think_ns: u64,
-    /// Where touches go.
+    /// Streams of touches.
     #[serde(default)]
     pub stream: Vec<StreamSpec>,
-    /// Begins when all processes of this kind have ended the phase before.
+    /// Whether it begins only when all processes of this kind have ended the phase before.
     #[serde(default)]
     pub together: bool,
-    /// Waits at the end until no file page is dirty any more (`sync`).
+    /// Whether it waits at the end until no file page is dirty (`sync`).
     #[serde(default)]
     pub sync: bool,
-    /// Areas whose pages are given back at the end, anonymous memory lost (`MADV_DONTNEED`).
+    /// Areas whose pages are freed at the end; anonymous contents are lost (`MADV_DONTNEED`).
     #[serde(default)]
     pub release: Vec<String>,
-    /// How often the phase is gone through.
+    /// How often the phase runs.
     #[serde(default = "one")]
     pub repeat: u32,
-    /// When each repetition starts, counted from the start of the one before; at once if it is late.
+    /// Start of each repetition, counted from the start of the one before; at once if it is late.
     #[serde(default)]
     pub every_ms: u64,
 }
@@ -266,11 +266,11 @@ pub struct PhaseSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceTable {
-    /// Its pattern.
+    /// Name of the pattern.
     pub pattern: String,
-    /// Its pages.
+    /// Number of pages.
     pub pages: u32,
-    /// Its hot pages.
+    /// Number of hot pages.
     #[serde(default)]
     pub hot: u32,
     /// Exponent of its distribution.
@@ -278,12 +278,12 @@ pub struct TraceTable {
     pub theta: f64,
     /// Touches of the main phase.
     pub touches: u64,
-    /// Hash of the trace with the reference's seed 12345, as its guests computed it.
+    /// Hash of the trace with the reference's seed 12345, as computed in its guests.
     pub hash: Option<String>,
 }
 
 impl TraceTable {
-    /// The trace with a seed.
+    /// The parameters of the trace with a seed.
     pub fn spec(&self, seed: u64) -> TraceSpec {
         TraceSpec {
             pattern: self.pattern.clone(),
@@ -300,7 +300,7 @@ impl TraceTable {
 const MAX_PAGES: u64 = 1 << 24;
 
 impl Workload {
-    /// Reads a workload from TOML.
+    /// Parses a workload from TOML.
     ///
     /// # Errors
     /// [`WorkloadError`] says what is wrong and where.
@@ -324,10 +324,10 @@ impl Workload {
         }
     }
 
-    /// Pages of a size.
+    /// Converts a size to pages.
     ///
     /// # Errors
-    /// When the text is no size or more than 64 GiB.
+    /// Fails if the text is not a size between 4 KiB and 64 GiB.
     pub fn pages(&self, what: &str, size: &str) -> Result<u64, WorkloadError> {
         let bytes =
             size_bytes(size).map_err(|error| self.invalid(format!("{what} `{size}`: {error}")))?;
@@ -433,7 +433,7 @@ impl Workload {
     /// The index of an area of a process.
     ///
     /// # Errors
-    /// When it has none of that name.
+    /// Fails if the process has no area of that name.
     pub fn area_index(&self, process: &ProcessSpec, area: &str) -> Result<usize, WorkloadError> {
         process
             .area
@@ -442,10 +442,10 @@ impl Workload {
             .ok_or_else(|| self.invalid(format!("process {}: no area `{area}`", process.name)))
     }
 
-    /// Pages of an area.
+    /// Number of pages of an area.
     ///
     /// # Errors
-    /// When its size is missing or impossible, or its file unknown.
+    /// Fails if the size is missing or invalid, or the file is unknown.
     pub fn area_pages(&self, area: &AreaSpec) -> Result<u64, WorkloadError> {
         let size = match (&area.size, &area.file) {
             (Some(size), _) => size,
@@ -464,10 +464,10 @@ impl Workload {
         Ok(pages)
     }
 
-    /// A file and its index.
+    /// Finds a file and its index by name.
     ///
     /// # Errors
-    /// When there is none of that name.
+    /// Fails if there is no file of that name.
     pub fn find_file(&self, name: &str) -> Result<(usize, &FileSpec), WorkloadError> {
         self.file
             .iter()

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Streams of touches as workloads describe them.
+//! Streams of touches as described by workloads.
 
 use serde::Deserialize;
 
-/// The order of touches along a stream.
+/// The order of touches in a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum StreamOrder {
@@ -13,9 +13,9 @@ pub enum StreamOrder {
     Uniform,
     /// From first to last, again and again.
     Scan,
-    /// By Gauss's distribution around the middle.
+    /// By a Gaussian distribution around the middle.
     Gaussian,
-    /// By YCSB's exponential distribution, the first page the likeliest.
+    /// By YCSB's exponential distribution; the first page is the most likely.
     Exponential,
 }
 
@@ -30,22 +30,22 @@ pub struct StreamSpec {
     /// Exponent of the Zipf distribution.
     #[serde(default = "default_theta")]
     pub theta: f64,
-    /// Standard deviation of Gauss's distribution, as a share of the pages.
+    /// Standard deviation of the Gaussian distribution, relative to the number of pages.
     #[serde(default = "default_deviation")]
     pub deviation: f64,
-    /// Share of the touches of the phase, relative to the other streams.
+    /// Share of the phase's touches, relative to the other streams.
     #[serde(default = "one_f64")]
     pub weight: f64,
-    /// Share of these touches that write.
+    /// Share of these touches that are writes.
     #[serde(default)]
     pub write: f64,
-    /// Start of the part of the area it covers, 0 to 1.
+    /// Start of the covered part of the area, 0 to 1.
     #[serde(default)]
     pub from: f64,
-    /// End of that part, 0 to 1.
+    /// End of the covered part, 0 to 1.
     #[serde(default = "one_f64")]
     pub to: f64,
-    /// How often in the phase the popular pages move on by a quarter of the part.
+    /// How often in the phase the popular pages move on by a quarter of the covered part.
     #[serde(default)]
     pub shifts: u32,
 }

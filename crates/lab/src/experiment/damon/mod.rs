@@ -18,15 +18,15 @@ use crate::machine::kernel::Kernel;
 use crate::machine::{Machine, ProcessId};
 use agewise_trace::suggest::nearest;
 
-/// A monitor that cannot be made.
+/// An invalid description of a monitor.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum DamonError {
-    /// No use of that name.
+    /// No use has that name.
     #[error("--damon `{name}`: not one of lru_sort, reclaim, scheme{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     Unknown {
         /// The name.
         name: String,
-        /// The nearest that exists.
+        /// The most similar name.
         nearest: Option<&'static str>,
     },
     /// A part that is not `key=value`.
@@ -37,7 +37,7 @@ pub enum DamonError {
         /// The part.
         part: String,
     },
-    /// A parameter the kernel refuses.
+    /// The kernel refuses a parameter.
     #[error("--damon {of} of Linux {kernel}: {refusal}{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     Params {
         /// The use.
@@ -46,12 +46,12 @@ pub enum DamonError {
         kernel: &'static str,
         /// Why.
         refusal: ParamsError,
-        /// The nearest parameter, if none has that name.
+        /// The most similar parameter, if there is none of that name.
         nearest: Option<&'static str>,
     },
 }
 
-/// One of the uses and its parameters.
+/// A use of DAMON with its parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Use {
     LruSort(lru_sort::Params),
@@ -59,7 +59,7 @@ enum Use {
     Scheme(scheme::Params),
 }
 
-/// A monitor that was asked for.
+/// The monitor that was asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damon {
     what: Use,
@@ -69,7 +69,7 @@ pub struct Damon {
 /// A parameter as `lab list` prints it: name, default, meaning.
 pub type ParamLine = (&'static str, String, &'static str);
 
-/// The uses there are with their parameters, those of the newest kernel.
+/// All uses with the parameters they have in the newest kernel.
 pub fn uses() -> [(&'static str, &'static str, Vec<ParamLine>); 3] {
     let newest = Kernel::NEWEST.damon;
     [
@@ -102,7 +102,7 @@ fn read<M: Module + Default>(profile: Profile, rest: &str) -> Result<M, DamonErr
             .set(profile, key, value)
             .map_err(|source| refused::<M>(profile, source))?;
     }
-    // What only shows when it is started.
+    // Errors that appear only when the monitor starts.
     params
         .monitor(profile, TargetId(0), 0)
         .map_err(|source| refused::<M>(profile, source))?;
@@ -126,10 +126,10 @@ fn refused<M: Module + Default>(profile: Profile, source: ParamsError) -> DamonE
 }
 
 impl Damon {
-    /// Reads `USE[:KEY=VALUE…]` for the kernel of a profile.
+    /// Parses `USE[:KEY=VALUE…]` by the rules of a kernel's profile.
     ///
     /// # Errors
-    /// [`DamonError`], with the kernel's error for each parameter it would refuse.
+    /// [`DamonError`], with the kernel's error for a parameter that it would refuse.
     pub fn parse(text: &str, profile: Profile) -> Result<Damon, DamonError> {
         const NAMES: [&str; 3] = [
             lru_sort::Params::NAME,
@@ -151,10 +151,10 @@ impl Damon {
         Ok(Damon { what, profile })
     }
 
-    /// Starts it on a machine with these processes.
+    /// Starts the monitor on a machine with these processes.
     ///
     /// # Errors
-    /// As [`Damon::parse`].
+    /// The same as those of [`Damon::parse`].
     pub fn start(
         &self,
         machine: &mut Machine,
@@ -200,8 +200,8 @@ impl Damon {
         }
     }
 
-    /// Names and meanings of what [`Damon::measured`] reports, in order: kdamond, then each
-    /// scheme's statistics under the names of the kernel's files.
+    /// Names and meanings of the values of [`Damon::measured`], in order: kdamond, then the
+    /// statistics of each scheme under the names of the kernel's files.
     pub fn measures(&self) -> Vec<(&'static str, &'static str)> {
         let files = match &self.what {
             Use::LruSort(_) => lru_sort::Params::READ_ONLY,
@@ -228,7 +228,7 @@ impl Damon {
         kdamond.into_iter().chain(schemes).collect()
     }
 
-    /// Values of [`Damon::measures`].
+    /// The values that [`Damon::measures`] names.
     pub fn measured(&self, kdamond: Option<&Kdamond>, elapsed_ns: u64) -> Vec<f64> {
         let mut values = vec![0.0; 4];
         if let Some(kdamond) = kdamond {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One scheme of the user's own (`--damon scheme:action=…`): what `DAMON_SYSFS` would be set up for.
+//! A single user-defined scheme (`--damon scheme:action=…`), as it could be set up in
+//! `DAMON_SYSFS`.
 
 use agewise_damon::action::Action;
 use agewise_damon::filter::{Filter, FilterKind};
@@ -12,14 +13,14 @@ use agewise_damon::scheme::{AccessPattern, Scheme};
 use agewise_damon::score::Weights;
 use agewise_damon::target::TargetId;
 
-/// Which pages a filter of one kind lets the scheme have.
+/// Which pages a filter of one kind lets through to the scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// All.
+    /// All pages.
     Any,
-    /// Those of the kind.
+    /// Only pages of this kind.
     Only,
-    /// Those that are not.
+    /// Only pages that are not of this kind.
     Skip,
 }
 
@@ -28,9 +29,9 @@ pub enum Wish {
 pub struct Params {
     /// Monitoring, quota and watermarks.
     pub common: Common,
-    /// What it does.
+    /// The action.
     pub action: Action,
-    /// It watches the processes, not physical memory.
+    /// Whether it watches the processes instead of physical memory.
     pub is_virtual: bool,
     freq_permille: (u64, u64),
     age_us: (u64, u64),
@@ -44,7 +45,7 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        // Free memory is never above 1000: it always runs.
+        // Free memory is never above 1000 permille, so the scheme always runs.
         let mut common = Common::new(1000, 1001, 0);
         common.quota_ms = 0;
         Params {
@@ -220,10 +221,10 @@ impl Module for Params {
 }
 
 impl Params {
-    /// The monitor over this many targets.
+    /// The monitor over this number of targets.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// Fails where the kernel would refuse the parameters.
     pub fn watch(&self, profile: Profile, targets: u32, seed: u64) -> Result<Monitor, ParamsError> {
         let physical = matches!(self.action, Action::LruPrio | Action::LruDeprio);
         let of_processes = matches!(self.action, Action::Cold | Action::Willneed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a run measures.
+//! The measures of a run.
 
 use agewise_kernel::ids::MemcgId;
 
@@ -61,7 +61,7 @@ pub const MEASURES: &[(&str, &str)] = &[
     ),
 ];
 
-/// What is measured of one zone, over all nodes, in the order in which it is reported.
+/// Names and meanings of the measures of one zone over all nodes, in the order they are reported.
 macro_rules! of_zone {
     ($zone:literal) => {
         [
@@ -113,8 +113,8 @@ macro_rules! of_zone {
     };
 }
 
-/// Names and meanings of the measures of each zone, as in [`ZONE_NAMES`], where a machine has
-/// several.
+/// Names and meanings of the measures of each zone, in the order of [`ZONE_NAMES`]; reported if a
+/// machine has several zones.
 pub const ZONE_MEASURES: [[(&str, &str); 11]; 4] = [
     of_zone!("dma"),
     of_zone!("dma32"),
@@ -122,15 +122,15 @@ pub const ZONE_MEASURES: [[(&str, &str); 11]; 4] = [
     of_zone!("movable"),
 ];
 
-/// Values of the measures, in the order of [`MEASURES`], then those of zones if there are several,
-/// then those of DAMON.
+/// Values of the measures in the order of [`MEASURES`], followed by those of zones if there are
+/// several, and by those of DAMON.
 pub type Measured = Vec<f64>;
 
 impl Plan {
-    /// Names and meanings of what a run measures.
+    /// Names and meanings of the measures of a run.
     ///
     /// # Errors
-    /// What makes the run itself impossible.
+    /// The same as those of the run itself.
     pub fn measures(&self) -> Result<Vec<(&'static str, &'static str)>, RunError> {
         let of_damon = self.damon()?.map(|damon| damon.measures());
         let zones = told_apart(&self.machine_config()?.zone_pages());
@@ -144,7 +144,7 @@ impl Plan {
     }
 }
 
-/// Indices of the zones with memory; none if there is only one.
+/// Indices of the zones with memory; empty if there is only one.
 fn told_apart(nodes: &[[u32; 4]]) -> Vec<usize> {
     let has_pages = |zone: &usize| nodes.iter().any(|node| node[*zone] > 0);
     let zones: Vec<usize> = (0..ZONE_NAMES.len()).filter(has_pages).collect();
@@ -173,7 +173,7 @@ impl Usage {
 }
 
 impl Run {
-    /// The measures so far.
+    /// The values of the measures so far.
     pub fn measures(&self) -> Measured {
         let events = self.machine.memcg_events(MemcgId::ROOT);
         let counters = self.machine.counters();
@@ -186,7 +186,7 @@ impl Run {
             major += stats.major_faults;
             minor += stats.minor_faults;
         }
-        // Reads that had to wait for a device are the major faults of a file descriptor.
+        // A read through a file descriptor that waits for a device counts as a major fault.
         let major = major.max(counters.pgpgin + counters.pswpin);
         let count = |value: u64| value as f64;
         let ms = |ns: u64| ns as f64 / 1e6;
@@ -235,7 +235,7 @@ impl Run {
         values
     }
 
-    /// Values of the zone's [`ZONE_MEASURES`].
+    /// The values of one zone's [`ZONE_MEASURES`].
     fn of_zone(&self, zone: usize) -> [f64; 11] {
         let mut values = [0.0; 11];
         let mut residency_ns = [0.0; 2];
@@ -248,7 +248,7 @@ impl Run {
             }
             values[5] += of_node.allocated as f64;
             values[6] += of_node.skipped as f64;
-            // Kept by zone, not by node: the same of each.
+            // Recorded by zone, not by node, so all nodes have the same values.
             evicted = of_node.evicted.map(|pages| pages as f64);
             residency_ns = of_node.residency_mean_ns;
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What to run, and the machine that takes.
+//! What to run, and the machine it needs.
 
 use std::sync::Arc;
 
@@ -19,10 +19,10 @@ use crate::workload::spec::{Workload, WorkloadError};
 /// Smallest `memory.max`: one charge batch for the process itself and one to work with.
 pub const MIN_MEMORY_PAGES: u64 = 128;
 
-/// A run that cannot be made.
+/// A run that is not possible.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The limit leaves no room to work.
+    /// The memory limit is too small.
     #[error(
         "memory of {pages} pages is less than {MIN_MEMORY_PAGES} (512 KiB): a process cannot run"
     )]
@@ -33,34 +33,34 @@ pub enum RunError {
     /// A process needs more address space than there is.
     #[error("process {0} does not fit into an address space")]
     AddressSpace(String),
-    /// The machine cannot have the zones given.
+    /// The machine cannot have these zones.
     #[error(transparent)]
     Zones(#[from] ZoneError),
-    /// A setting is wrong.
+    /// A setting is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// The monitor is wrong.
+    /// The monitor is invalid.
     #[error(transparent)]
     Damon(#[from] DamonError),
-    /// The workload is wrong.
+    /// The workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The trace is wrong.
+    /// The trace is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A distribution is wrong.
+    /// A distribution is invalid.
     #[error(transparent)]
     Zipf(#[from] ZipfError),
-    /// Something acts on the machine that a yardstick has no part in.
+    /// An agent or DAMON was asked for beside a yardstick.
     #[error("{0} is a yardstick: no agent and no DAMON can act beside it")]
     Yardstick(String),
-    /// A run of a yardstick accesses too much.
+    /// A run under a yardstick has too many accesses.
     #[error("more than {max} accesses: a yardstick keeps them all; make the workload shorter")]
     TooLong {
-        /// How many can be.
+        /// The limit on accesses.
         max: usize,
     },
-    /// It was stopped from outside.
+    /// The run was stopped from outside.
     #[error("stopped before the end")]
     Stopped,
 }
@@ -70,12 +70,12 @@ pub enum RunError {
 pub enum Subject {
     /// A workload.
     Workload(Arc<Workload>),
-    /// A trace, and the order given to accesses whose real order is not known.
+    /// A trace, and the order of accesses whose real order is unknown.
     Trace(Arc<Replay>, Arrangement),
 }
 
 impl Subject {
-    /// Its name.
+    /// Name of the subject.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -84,7 +84,7 @@ impl Subject {
         }
     }
 
-    /// What it stands for, in a sentence.
+    /// Description in one sentence.
     #[must_use]
     pub fn description(&self) -> String {
         match self {
@@ -93,7 +93,7 @@ impl Subject {
         }
     }
 
-    /// Its swap unless the plan has another: the workload's own; of a trace, zram.
+    /// Default swap device: the workload's own; zram for a trace.
     #[must_use]
     pub fn swap(&self) -> Option<DeviceKind> {
         match self {
@@ -102,10 +102,10 @@ impl Subject {
         }
     }
 
-    /// `memory.max` unless the plan has another: the workload's own; of a trace, half its pages.
+    /// Default of `memory.max`, in pages: the workload's own; half the pages of a trace.
     ///
     /// # Errors
-    /// The workload's is not a size.
+    /// Fails if the workload's value is not a size.
     pub fn memory_pages(&self) -> Result<u64, WorkloadError> {
         match self {
             Subject::Workload(workload) => workload.pages("memory", &workload.memory),
@@ -113,14 +113,14 @@ impl Subject {
         }
     }
 
-    /// No less than the different pages that it accesses.
+    /// An upper bound of the number of different pages it accesses.
     ///
     /// # Errors
-    /// A size of the workload is none.
+    /// Fails if a size in the workload is invalid.
     pub(in crate::experiment) fn footprint_pages_max(&self) -> Result<u64, WorkloadError> {
         let workload = match self {
             Subject::Workload(workload) => workload,
-            // Of places in chunks, some are never accessed.
+            // Counts pages, not places in chunks, some of which are never accessed.
             Subject::Trace(replay, _) => return Ok(replay.footprint_pages()),
         };
         let mut pages = anon_pages(workload).saturating_add(
@@ -130,7 +130,7 @@ impl Subject {
                 .map_or(0, |trace| u64::from(trace.pages)),
         );
         for file in &workload.file {
-            // A process may have a copy for itself each time it starts.
+            // Each start of a process may have a copy of the file of its own.
             let copies = workload.process.iter().map(|process| {
                 let own = process.area.iter().any(|area| area.own);
                 u64::from(own) * u64::from(process.count) * u64::from(process.repeat)
@@ -142,42 +142,42 @@ impl Subject {
     }
 }
 
-/// What to run.
+/// One run: subject, machine, policy and seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What runs.
+    /// The workload or trace.
     pub subject: Subject,
-    /// `memory.max`; [`Subject::memory_pages`] unless given.
+    /// `memory.max`; None for [`Subject::memory_pages`].
     pub memory_pages: Option<u64>,
-    /// Swap: a device or none; the workload's, or zram for a trace, unless given.
+    /// Swap device, or `Some(None)` for no swap; None for the workload's own, or zram for a trace.
     pub swap: Option<Option<DeviceKind>>,
-    /// Settings, `key=value`.
+    /// Settings as `key=value`.
     pub settings: Vec<String>,
-    /// DAMON beside the policy, `USE[:KEY=VALUE…]`.
+    /// DAMON beside the policy, as `USE[:KEY=VALUE…]`.
     pub damon: Option<String>,
     /// Policy.
     pub policy: Policy,
     /// Seed.
     pub seed: u64,
-    /// An agent that reclaims beside the LRU.
+    /// An agent that reclaims beside the kernel, if any.
     pub proactive: Option<ProactivePlan>,
 }
 
 impl Plan {
-    /// The monitor asked for, by the rules of the policy's kernel.
+    /// The monitor that was asked for, by the rules of the policy's kernel.
     ///
     /// # Errors
-    /// What that kernel refuses.
+    /// Fails where that kernel would refuse it.
     pub fn damon(&self) -> Result<Option<Damon>, DamonError> {
         let profile = self.policy.kernel.damon;
         let parse = |text: &String| Damon::parse(text, profile);
         self.damon.as_ref().map(parse).transpose()
     }
 
-    /// `memory.max`: the plan's, or the subject's own.
+    /// `memory.max` of the plan or of the subject, in pages.
     ///
     /// # Errors
-    /// Less than a process needs, or no size.
+    /// Fails if it is invalid or less than a process needs.
     pub(in crate::experiment) fn limit_pages(&self) -> Result<u64, RunError> {
         let pages = match self.memory_pages {
             Some(pages) => pages,
@@ -189,10 +189,10 @@ impl Plan {
         }
     }
 
-    /// The machine it runs on.
+    /// The configuration of the machine.
     ///
     /// # Errors
-    /// Settings, sizes or zones that are wrong.
+    /// Fails if settings, sizes or zones are invalid.
     pub(super) fn machine_config(&self) -> Result<MachineConfig, RunError> {
         let memory_pages = self.limit_pages()?;
         let machine_pages = match &self.subject {
@@ -233,7 +233,7 @@ impl Plan {
         }
         let phase_is_set = all().any(|text| text.starts_with("stat_flush_phase_us="));
         if config.stat_flush_ns > 0 && !phase_is_set {
-            // Nobody knows when the timer fires first: that is part of what a seed draws.
+            // When the timer first fires is unknown in practice, so the seed decides.
             let mut random = XorShift64Star::new(self.seed ^ 0x5DEE_CE66_D1CE_4E5B);
             config.stat_flush_phase_ns = random.draw() % config.stat_flush_ns;
         }
@@ -242,7 +242,7 @@ impl Plan {
     }
 }
 
-/// Room for all that a workload can swap at the same time.
+/// Most anonymous pages that a workload can have at the same time, all of which may be swapped out.
 fn anon_pages(workload: &Workload) -> u64 {
     let of_processes: u64 = workload
         .process

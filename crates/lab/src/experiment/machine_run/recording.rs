@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages a run accesses, in order, for policies that decide over them alone.
+//! Records the page accesses of a run in order, for policies that decide over accesses alone.
 
 use agewise_trace::DenseTrace;
 
@@ -7,31 +7,31 @@ use super::super::task::Operation;
 use super::{Run, RunError};
 use crate::machine::{Machine, ProcessId};
 
-/// The most accesses that are kept: 2.25 GiB.
+/// Limit on recorded accesses: 2.25 GiB.
 const ACCESSES_MAX: usize = 1 << 28;
 
 /// Marks anonymous pages.
 const ANON: u64 = 1 << 63;
 
-/// Accesses so far.
+/// Accesses recorded so far.
 #[derive(Debug, Default)]
 pub(super) struct Recording {
     pages: Vec<u64>,
-    /// Which of them read if the page is not in memory.
+    /// Whether each access reads if the page is not in memory.
     reads: Vec<bool>,
     is_full: bool,
 }
 
 impl Recording {
-    /// An access that has just happened. Pages of a file are the same however they are accessed;
-    /// anonymous pages belong to one process, so a forked child has its own.
+    /// Records an access that has just happened. A page of a file is the same page however it is
+    /// accessed; anonymous pages belong to one process, so a forked child has its own.
     pub fn note(&mut self, machine: &Machine, process: ProcessId, operation: Operation) {
         let (page, reads) = match operation {
             Operation::Touch { vpn, .. } => match machine.file_page(process, vpn) {
                 Some((file, page)) => (u64::from(file) << 32 | u64::from(page), true),
                 None => (ANON | (process.index() as u64) << 36 | vpn, true),
             },
-            // A page is written as a whole.
+            // A page is written as a whole, so writing it reads nothing.
             Operation::Io { file, index, write } => {
                 (u64::from(file.number()) << 32 | u64::from(index), !write)
             }
@@ -47,16 +47,16 @@ impl Recording {
 }
 
 impl Run {
-    /// From now on keeps what is accessed.
+    /// Starts recording accesses.
     pub fn record_accesses(&mut self) {
         self.recording = Some(Box::default());
     }
 
-    /// What was accessed since [`Run::record_accesses`], and which accesses read from a device if
-    /// the page is not in memory: not the first of an anonymous page, nor writes to a file.
+    /// The accesses since [`Run::record_accesses`], and which of them read from a device if the
+    /// page is not in memory: not the first access to an anonymous page, nor writes to a file.
     ///
     /// # Errors
-    /// More than can be kept.
+    /// Fails if there were more accesses than can be recorded.
     pub fn take_accesses(&mut self) -> Result<(DenseTrace, Vec<bool>), RunError> {
         let mut recording = self.recording.take().unwrap_or_default();
         if recording.is_full {

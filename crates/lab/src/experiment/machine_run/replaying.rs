@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A trace on the machine: its processes, and its accesses one after another.
+//! Replaying a trace on the machine: its processes, and its accesses one after another.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Run, RunError};
 use crate::machine::address_space::{Advice, MapOptions};
 use crate::machine::{FileId, ProcessId};
 
-/// A trace under way.
+/// A replay in progress.
 pub(super) struct Replaying {
     replay: Arc<Replay>,
     cursor: Cursor,
@@ -18,7 +18,7 @@ pub(super) struct Replaying {
     last_process: usize,
 }
 
-/// Where a process of a trace has its memory.
+/// Where the memory of a process lies in the replay.
 #[derive(Clone, Copy)]
 struct ReplaySpace {
     process: ProcessId,
@@ -27,7 +27,7 @@ struct ReplaySpace {
 }
 
 impl Run {
-    /// Starts the processes of a trace, each with its anonymous memory and, where it is mapped, the
+    /// Starts the processes of a trace, each with its anonymous memory and, if it is mapped, the
     /// file.
     pub(super) fn start_replay(
         &mut self,
@@ -35,7 +35,7 @@ impl Run {
         arrangement: Arrangement,
     ) -> Result<(), RunError> {
         let no_room = || RunError::AddressSpace(replay.name.clone());
-        // Read-ahead is left out, so that a miss is a page asked for.
+        // Without read-ahead, every page that is read was asked for.
         let file = self
             .machine
             .add_file(replay.file_places, self.memcg, Advice::Random);
@@ -63,7 +63,7 @@ impl Run {
         Ok(())
     }
 
-    /// The accesses of a trace, each at its time or as soon as the one before is done.
+    /// Replays accesses, each at its time or as soon as the one before is done.
     pub(super) fn replay_until(&mut self, replaying: &mut Replaying, stop_ns: u64) {
         while self.machine.now_ns() < stop_ns && !self.is_stopped() {
             let Some(step) = replaying.cursor.next(&replaying.replay) else {
@@ -109,9 +109,9 @@ impl Run {
         self.end_ns = self.end_ns.max(self.machine.now_ns());
     }
 
-    /// The agent's turns that are due before an access at `until_ns`. A trace has one CPU: the access
-    /// waits until the agent is done with it, but no longer: an agent that is never done would leave
-    /// nothing to the program.
+    /// Runs the agent's turns that are due by `until_ns`, before an access. A trace has one CPU, so
+    /// the access waits for these turns. It does not wait for turns that become due meanwhile: an
+    /// agent that is never done would leave no time to the program.
     fn run_agent_until(&mut self, until_ns: u64) {
         let Some(agent) = &mut self.agent else { return };
         let mut free_ns = self.machine.now_ns();

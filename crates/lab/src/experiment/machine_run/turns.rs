@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Turns: which task runs next on which CPU, and what an operation does.
+//! Turns: which task runs next on which CPU, and the effects of an operation.
 
 use std::cmp::Reverse;
 
@@ -8,10 +8,10 @@ use super::{Lap, Run, RunError};
 use crate::machine::{Access, ProcessId};
 use crate::proactive::Space;
 
-/// How long a process runs before another one that is ready on its CPU gets its turn.
+/// Time a process runs before another process that is ready on its CPU gets its turn.
 const QUANTUM_NS: u64 = 100_000;
 
-/// How often a process that waits for its writes or for others looks, in ns.
+/// Polling period of a process that waits for its writes or for other processes.
 const SYNC_POLL_NS: u64 = 2_000_000;
 
 impl Run {
@@ -19,7 +19,7 @@ impl Run {
     /// later.
     ///
     /// # Errors
-    /// [`RunError`] if a process that restarts cannot.
+    /// [`RunError`] if a process cannot be restarted.
     pub fn run_until(&mut self, stop_ns: u64) -> Result<(), RunError> {
         if let Some(mut replaying) = self.replay.take() {
             self.replay_until(&mut replaying, stop_ns);
@@ -39,7 +39,7 @@ impl Run {
             {
                 let due_ns = agent.due_ns();
                 let busy_ns = agent.run(&mut self.machine, self.truth.as_ref());
-                // It takes the CPU that is free first, and tasks that want that one wait.
+                // The agent takes the CPU that is free first; tasks that need this CPU wait.
                 let free_first = self.cpu_free_ns.iter_mut().min_by_key(|at| **at);
                 if let Some(free_ns) = free_first {
                     *free_ns = due_ns.max(*free_ns) + busy_ns;
@@ -126,7 +126,8 @@ impl Run {
         Ok(())
     }
 
-    /// Whether all processes of the task's kind have ended the phase before `phase`, or themselves.
+    /// Whether all processes of the task's kind have ended the phase before `phase`, or have
+    /// exited.
     fn others_are_done(&self, index: usize, phase: usize) -> bool {
         let kind = self.tasks[index].kind;
         self.tasks.iter().enumerate().all(|(other, task)| {
@@ -136,7 +137,8 @@ impl Run {
         })
     }
 
-    /// A phase of a task ended, to be repeated `period_ns` after its start if that is later.
+    /// Ends a phase of a task. It is repeated `period_ns` after its start, or at once if that has
+    /// passed.
     fn end_phase(&mut self, index: usize, phase: usize, period_ns: u64) {
         let (begun, start_ns) = self.phase_start_ns[index];
         let end_ns = self.machine.now_ns();
@@ -154,7 +156,7 @@ impl Run {
         self.machine.wait_ns(next_ns.saturating_sub(end_ns));
     }
 
-    /// One access; false when it ended the process.
+    /// Performs one access; false if it ended the process.
     #[inline]
     pub(super) fn access(&mut self, process: ProcessId, operation: Operation) -> bool {
         let before_ns = self.machine.now_ns();
@@ -217,7 +219,7 @@ impl Run {
         }
     }
 
-    /// A process that ended, or was killed, restarts if its workload says so.
+    /// Restarts a process that exited or was killed, if its workload says so.
     fn start_anew(&mut self, index: usize, at_ns: u64) -> Result<(), RunError> {
         let (kind, left) = (self.tasks[index].kind, self.tasks[index].repeats_left);
         if let (Some(kind), Some(left), Some(workload)) =

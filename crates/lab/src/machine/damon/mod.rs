@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! kdamond: DAMON on the simulated machine. The engine decides what to look at and what to do; this
-//! looks at accessed bits and page flags, and moves pages, at the prices of the cost model.
+//! kdamond: DAMON on the simulated machine. The engine decides what to sample and what to do; this
+//! module reads accessed bits and page flags, and moves pages, at the prices of the cost model.
 //!
-//! It wakes, looks, acts, chooses the next pages and sleeps for a sampling interval, so the work it
-//! does makes its period longer, as in the kernel.
+//! kdamond wakes, samples, acts, chooses the next pages and sleeps for a sampling interval. As in
+//! the kernel, its own work makes its period longer.
 
 mod space;
 
@@ -23,23 +23,24 @@ use space::MachineSpace;
 /// What a monitor watches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Watched {
-    /// Physical memory, from one byte to another; all of it without a range. One target.
+    /// Physical memory between two byte addresses, or all of it if None. One target.
     Physical(Option<(u64, u64)>),
-    /// The virtual memory of processes; the target of a number is the process in that place. Those
-    /// that exit are not looked at any more, those forked later are not added, as in the kernel.
+    /// The virtual memory of processes; the number of a target is the position of its process. As
+    /// in the kernel, processes that exit are no longer sampled, and processes forked later are not
+    /// added.
     Virtual(Vec<ProcessId>),
 }
 
 /// What a monitor knew at the end of an aggregation.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// When.
+    /// End of the aggregation, on the machine's clock.
     pub at_ns: u64,
-    /// Looks an aggregation has.
+    /// Samples in one aggregation.
     pub looks: u32,
-    /// Time between two looks.
+    /// Time between two samples, in us.
     pub sample_us: u64,
-    /// The regions of all targets; `last_nr_accesses` is what the aggregation counted.
+    /// Regions of all targets with the target's id; `last_nr_accesses` is the aggregation's count.
     pub regions: Vec<(u32, Region)>,
 }
 
@@ -49,30 +50,30 @@ pub struct Kdamond {
     monitor: Monitor,
     profile: Profile,
     watched: Watched,
-    /// It has chosen pages that are to be looked at when it wakes.
+    /// Whether pages were chosen that are to be checked at the next wake-up.
     looks_next: bool,
     started: bool,
-    /// CPU time, in ns.
+    /// CPU time so far, in ns.
     cpu_ns: u64,
-    /// Samples it took.
+    /// Samples taken.
     samples: u64,
-    /// Aggregations it finished, and the sum of their regions.
+    /// Aggregations finished, and the sum of their regions.
     aggregations: u64,
     regions_sum: u64,
-    /// Folio each action met last: one that spans two regions is handled once (7.2).
+    /// Last folio each action met: a folio that spans two regions is handled once (7.2).
     last_folio: Vec<(Action, Pfn)>,
-    /// The latest aggregation, kept if it is needed.
+    /// The latest aggregation, if snapshots are kept.
     snapshot: Option<Snapshot>,
     keeps_snapshots: bool,
 }
 
 impl Kdamond {
-    /// Its monitor: regions, schemes and what they did.
+    /// The monitor: regions, schemes and their statistics.
     pub fn monitor(&self) -> &Monitor {
         &self.monitor
     }
 
-    /// What it watches.
+    /// The memory it watches.
     pub fn watched(&self) -> &Watched {
         &self.watched
     }
@@ -82,7 +83,7 @@ impl Kdamond {
         self.cpu_ns
     }
 
-    /// Samples taken; 0 where the watermarks never let it run.
+    /// Samples taken; 0 if the watermarks never let it run.
     pub fn samples(&self) -> u64 {
         self.samples
     }
@@ -92,17 +93,18 @@ impl Kdamond {
         self.aggregations
     }
 
-    /// Regions at the end of an aggregation, on average.
+    /// Mean number of regions at the end of an aggregation.
     pub fn mean_regions(&self) -> f64 {
         self.regions_sum as f64 / self.aggregations.max(1) as f64
     }
 
-    /// The latest aggregation, if [`Machine::keep_damon_snapshots`] was asked for.
+    /// The latest aggregation, if [`Machine::keep_damon_snapshots`] was called.
     pub fn snapshot(&self) -> Option<&Snapshot> {
         self.snapshot.as_ref()
     }
 
-    /// Wakes: looks at what it chose, acts, and chooses again. Returns the time it sleeps then.
+    /// Wakes up: checks the chosen pages, acts, and chooses again. Returns how long to sleep, in
+    /// ns.
     fn step(&mut self, machine: &mut Machine) -> u64 {
         machine.sys.now_ns += machine.config.cost.damon_wakeup_ns;
         let mut space =
@@ -155,7 +157,7 @@ impl Kdamond {
 }
 
 impl Machine {
-    /// Starts kdamond, now. There is one at a time; a former one ends.
+    /// Starts kdamond now. It replaces a kdamond that already runs.
     pub fn start_damon(&mut self, monitor: Monitor, watched: Watched) {
         let profile = self.config.policy.kernel.damon;
         self.kdamond = Some(Box::new(Kdamond {
@@ -176,7 +178,7 @@ impl Machine {
         self.sys.events.push(self.sys.now_ns, Event::Kdamond);
     }
 
-    /// Has kdamond keep what it knows at the end of each aggregation.
+    /// Makes kdamond keep a snapshot at the end of each aggregation.
     pub fn keep_damon_snapshots(&mut self) {
         if let Some(kdamond) = &mut self.kdamond {
             kdamond.keeps_snapshots = true;
@@ -188,7 +190,7 @@ impl Machine {
         self.kdamond.as_deref()
     }
 
-    /// The frame that a process's page lies in.
+    /// The frame that holds a page of a process.
     pub fn frame_of(&self, process: ProcessId, vpn: u64) -> Option<u32> {
         let mm: MmId = process.mm();
         if let Some(leaf) = self.sys.tables.huge_leaf(mm, vpn) {
@@ -198,7 +200,7 @@ impl Machine {
         (leaf.present() && !leaf.is_special()).then(|| leaf.pfn().0)
     }
 
-    /// The frame that a page of a file lies in.
+    /// The frame that holds a page of a file.
     pub fn frame_of_file(&self, file: FileId, index: u32) -> Option<u32> {
         match self.sys.files[file.number() as usize].cache.get(index) {
             Entry::Present(pfn) => Some(pfn.0),
@@ -222,8 +224,8 @@ impl Machine {
         }
     }
 
-    /// kdamond's turn. It runs when it is due, not when the running operation ends: nothing was
-    /// accessed in between.
+    /// Runs a step of kdamond. It runs at the time it is due, not when the running operation ends:
+    /// nothing was accessed in between.
     pub(super) fn damon_step(&mut self, at_ns: u64) {
         if at_ns != self.kdamond_due_ns {
             return;

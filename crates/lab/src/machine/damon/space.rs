@@ -26,9 +26,9 @@ pub(super) struct MachineSpace<'a> {
     profile: Profile,
     watched: &'a Watched,
     last_folio: &'a mut Vec<(Action, Pfn)>,
-    /// Folios looked up since the last payment.
+    /// Folios looked up since the last charge.
     lookups: u64,
-    /// The work since then is not paid for yet.
+    /// Start of the work that is not charged yet.
     begun: Begun,
 }
 
@@ -50,7 +50,7 @@ impl<'a> MachineSpace<'a> {
         }
     }
 
-    /// Sets the clock forward by what was done since the last payment.
+    /// Advances the clock by the work done since the last charge.
     pub fn pay(&mut self) {
         let lookup_ns = self.machine.config.cost.damon_lookup_ns;
         self.machine.sys.now_ns += std::mem::take(&mut self.lookups) * lookup_ns;
@@ -74,15 +74,15 @@ impl<'a> MachineSpace<'a> {
         (listed && folio.lruvec != LruvecId::NONE).then_some(head)
     }
 
-    /// Whether the folio lock, which is only tried, is needed and held by another task: always for
-    /// file pages, in some kernels for all mapped ones.
+    /// Whether the folio lock is needed and held by another task; DAMON only tries it. File pages
+    /// always need it, in some kernels all mapped pages.
     fn is_contended(&self, pfn: Pfn) -> bool {
         let folio = &self.machine.lru.folios[pfn];
         let needs = self.profile.locks_anon_folios || folio.folio_type() == FolioType::File;
         needs && folio.has(Flag::Locked)
     }
 
-    /// Clears the accessed bits of a folio's mappings, remembering them for reclaim, and calls it
+    /// Clears the accessed bits of a folio's mappings, keeps them for reclaim, and marks the folio
     /// idle (`damon_folio_mkold`).
     fn make_folio_old(&mut self, pfn: Pfn) {
         let machine = &mut *self.machine;
@@ -128,7 +128,7 @@ impl<'a> MachineSpace<'a> {
         false
     }
 
-    /// Whether a folio is of a kind (`damos_folio_filter_match`).
+    /// Whether a folio matches a filter (`damos_folio_filter_match`).
     fn is_of_kind(&mut self, pfn: Pfn, kind: FilterKind) -> bool {
         let folio = &self.machine.lru.folios[pfn];
         match kind {
@@ -146,12 +146,12 @@ impl<'a> MachineSpace<'a> {
                 }
                 young
             }
-            // The monitor decides these.
+            // The monitor applies these filters.
             FilterKind::Address(..) | FilterKind::Target(_) => false,
         }
     }
 
-    /// Whether the action met this folio just before, at the end of the region to the left.
+    /// Whether the action has just handled this folio, at the end of the region to the left.
     fn met_before(&mut self, action: Action, pfn: Pfn) -> bool {
         if !self.profile.remembers_last_folio {
             return false;
@@ -174,7 +174,7 @@ impl<'a> MachineSpace<'a> {
     ) -> Applied {
         let mut applied = Applied::default();
         let supported = match action {
-            // Counting needs no look at the pages unless filters ask for it.
+            // Counting has to look at the pages only if filters apply to it.
             Action::Stat => !filters.list.is_empty() && self.profile.stat_applies_filters,
             Action::Pageout | Action::LruPrio | Action::LruDeprio => true,
             Action::Cold | Action::Willneed => false,
@@ -234,8 +234,8 @@ impl<'a> MachineSpace<'a> {
         }
     }
 
-    /// The folio a process has mapped at a page and whether its accessed bit is set, which `clear`
-    /// clears.
+    /// The folio a process has mapped at a page, and whether its accessed bit is set; `clear`
+    /// clears the bit.
     fn leaf(&mut self, process: ProcessId, vpn: u64, clear: bool) -> Option<(Pfn, bool)> {
         let (mm, index) = (process.mm(), (vpn % PAGES_PER_PMD) as usize);
         let leaf = match self.machine.sys.tables.pmd(mm, vpn) {
@@ -247,7 +247,7 @@ impl<'a> MachineSpace<'a> {
             return None;
         }
         let (pfn, young) = (leaf.pfn(), leaf.young());
-        // Pages that are on no list are not looked at, and keep their bit.
+        // Pages that are on no list are not sampled, and keep their bit.
         let head = self.folio(pfn.0.into())?;
         if clear {
             match self.machine.sys.tables.pmd(mm, vpn) {
@@ -259,7 +259,7 @@ impl<'a> MachineSpace<'a> {
         Some((head, young))
     }
 
-    /// Advice on a range of a process's memory (`do_madvise`). Page filters are not asked.
+    /// Applies advice to a range of a process's memory (`do_madvise`). Page filters do not apply.
     fn advise(&mut self, process: ProcessId, start: u64, end: u64, action: Action) -> Applied {
         let bytes = match action {
             Action::Pageout | Action::Cold | Action::Willneed => end - start,
@@ -285,7 +285,8 @@ impl<'a> MachineSpace<'a> {
             let folio = &self.machine.lru.folios[pfn];
             let pages = folio.nr_pages();
             let whole = at.is_multiple_of(pages) && at + pages <= end_vpn;
-            // What others map, too, is theirs; parts of a large page would have to be split off.
+            // Pages that others map too are left alone; a part of a large page would have to be
+            // split off.
             if !whole || self.machine.sys.frames.mapcount(pfn) != 1 || folio.has(Flag::Unevictable)
             {
                 continue;
@@ -314,7 +315,7 @@ impl<'a> MachineSpace<'a> {
         }
     }
 
-    /// Reads a page that is in swap or in a mapped file, and leaves it unmapped (`madvise_willneed`).
+    /// Reads a page from swap or from a mapped file, and leaves it unmapped (`madvise_willneed`).
     fn fetch(&mut self, process: ProcessId, vpn: u64) {
         let mm = process.mm();
         let Some(range) = self.machine.sys.spaces.find(mm, vpn) else {
@@ -323,7 +324,7 @@ impl<'a> MachineSpace<'a> {
         let leaf = self.machine.sys.tables.leaf(mm, vpn);
         if let Some(slot) = leaf.and_then(swap_slot) {
             if !self.machine.sys.swap[slot].cached().is_some() {
-                // Over its limit, or killed: advice may be left undone.
+                // The process is over its limit or was killed: advice may be ignored.
                 let _ = self.machine.swap_in(process, slot, &range.vma);
             }
         } else if let Backing::File { file, first_page } = range.backing {
@@ -432,8 +433,9 @@ impl Space for MachineSpace<'_> {
     }
 }
 
-/// Mapped ranges as at most three, cut at the two largest gaps (`__damon_va_three_regions`). The
-/// kernel refuses an address space with fewer gaps; a process of the lab may have none.
+/// Groups mapped ranges into at most three, cut at the two largest gaps
+/// (`__damon_va_three_regions`). The kernel refuses an address space with fewer gaps; a process of
+/// the lab may have none.
 fn three_ranges(mapped: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut gaps: Vec<(u64, usize)> = mapped
         .windows(2)

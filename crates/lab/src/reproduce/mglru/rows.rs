@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of the document: settings of its benchmarks and what it claims of each.
+//! The rows of the document: settings of its benchmarks, and the claims about each.
 
 use std::sync::Arc;
 
@@ -22,41 +22,41 @@ struct Table {
 struct Group {
     name: String,
     summary: String,
-    /// A workload of the library.
+    /// Name of a workload in the library.
     workload: String,
     #[serde(default)]
     settings: Vec<String>,
-    /// Simulated time before what is measured.
+    /// Simulated time before measuring starts.
     #[serde(default)]
     ramp_ms: u64,
-    /// Simulated time that is measured; 0: all until the processes end.
+    /// Simulated time to measure; 0 to measure until all processes end.
     #[serde(default)]
     run_ms: u64,
     row: Vec<RowSpec>,
 }
 
-/// A benchmark. What is left out is as the workload has it.
+/// A benchmark. What is left out stays as in the workload.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RowSpec {
     name: String,
-    /// The order in which the areas called `data`, and the pool that caches one, are touched, but
-    /// for scans.
+    /// The order of touches in the areas called `data`, and in the pool that caches one, except
+    /// scans.
     order: Option<StreamOrder>,
     theta: Option<f64>,
     deviation: Option<f64>,
-    /// Anonymous memory in huge pages.
+    /// Whether anonymous memory uses huge pages.
     #[serde(default)]
     huge: bool,
-    /// Processes of the first kind.
+    /// Number of processes of the first kind.
     count: Option<u32>,
-    /// Threads of the first kind.
+    /// Number of threads of the first kind.
     threads: Option<u32>,
     /// Size of the keys that each task sorts.
     keys: Option<String>,
     /// Size of the pool.
     pool: Option<String>,
-    /// Share of the touches that are not those in `order`: what the pool lacks.
+    /// Share of the touches that do not follow `order`: misses of the pool.
     misses: Option<f64>,
     /// Size of the first file.
     file: Option<String>,
@@ -68,7 +68,7 @@ struct RowSpec {
     claims: Vec<Claim>,
 }
 
-/// What is measured, and what the document says of it.
+/// A measure, and the document's statement about it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Claim {
@@ -76,11 +76,11 @@ pub(super) struct Claim {
     /// The document's values.
     before: Option<f64>,
     after: Option<f64>,
-    /// Its interval of the change, in percent.
+    /// The document's interval of the change, in percent.
     percent: Option<[f64; 2]>,
-    /// Its change without an interval, in percent.
+    /// The document's change without an interval, in percent.
     about_percent: Option<f64>,
-    /// It finds no significant change.
+    /// Whether the document finds no significant change.
     #[serde(default)]
     unchanged: bool,
 }
@@ -116,7 +116,7 @@ impl Metric {
 }
 
 impl Claim {
-    /// The figure of the claim.
+    /// The figure for the claim.
     pub fn figure(&self) -> Figure {
         let (metric, unit, better, _) = self.metric.parts();
         let expectation = match (self.percent, self.about_percent) {
@@ -136,7 +136,7 @@ impl Claim {
         }
     }
 
-    /// Its value in a run.
+    /// Value of the claim's measure in a run.
     pub fn value(&self, values: &Values) -> f64 {
         self.metric.parts().3(values)
     }
@@ -157,7 +157,7 @@ impl RowSpec {
     }
 }
 
-/// A row of the table with its group.
+/// A row of the table, with its group.
 pub(super) struct Row {
     group: Arc<Group>,
     spec: RowSpec,
@@ -166,7 +166,7 @@ pub(super) struct Row {
 /// All rows, in the order of the document.
 ///
 /// # Errors
-/// The table is wrong.
+/// Fails if the table is invalid.
 pub(super) fn all() -> Result<Vec<Row>, toml::de::Error> {
     let mut table: Table = toml::from_str(include_str!("rows.toml"))?;
     let mut rows = Vec::new();
@@ -182,7 +182,7 @@ pub(super) fn all() -> Result<Vec<Row>, toml::de::Error> {
 }
 
 impl Row {
-    /// Group and name.
+    /// Name of the group and of the row.
     pub fn name(&self) -> String {
         format!("{}/{}", self.group.name, self.spec.name)
     }
@@ -192,12 +192,12 @@ impl Row {
         &self.group.summary
     }
 
-    /// What is measured.
+    /// The claims to measure.
     pub fn claims(&self) -> &[Claim] {
         &self.spec.claims
     }
 
-    /// The part of the time that is measured; none: all.
+    /// The period to measure; None for the whole run.
     pub fn window(&self) -> Option<Window> {
         let Group {
             ramp_ms, run_ms, ..
@@ -208,10 +208,10 @@ impl Row {
         })
     }
 
-    /// The workload of the group, changed as the row says.
+    /// The workload of the group with the changes of the row.
     ///
     /// # Errors
-    /// There is none of that name.
+    /// Fails if there is no workload of that name.
     pub fn workload(&self) -> Result<Workload, LibraryError> {
         let spec = &self.spec;
         let mut workload = library::find(&self.group.workload)?;
@@ -233,7 +233,7 @@ impl Row {
             process.threads = threads;
         }
         for process in &mut workload.process {
-            // What is measured for a while must not end before.
+            // Processes must not end before the measured time does.
             if let (true, Some(last)) = (self.group.run_ms > 0, process.phase.last_mut()) {
                 last.repeat = u32::MAX;
             }

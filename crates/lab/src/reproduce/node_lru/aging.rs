@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a page stays equally long whatever zone it came from: not measured in the document, but
-//! the stated purpose of the fair policy, which lists per node make unnecessary.
+//! Whether a page stays equally long whatever zone it came from. The document does not measure
+//! this, but it is the stated purpose of the fair policy, which lists per node make unnecessary.
 
 use super::outcome::compare;
 use crate::reproduce::{Benchmark, Expectation, Figure};

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! bonnie++ on twice the memory. v7 says "no interesting performance difference" and gives no
-//! figures; v5 gives large ones, which may be luck as its author says. Creating and deleting
-//! files is left out: the lab has no directories.
+//! figures; v5 gives large ones, which its author says may be luck. Creating and deleting files is
+//! left out: the lab has no directories.
 
 use super::outcome::compare;
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 
-/// Phases of the workload, and the figures of v5 in K/s (seeks: a second).
+/// Phases of the workload, with the figures of v5 in K/s (seeks: per second).
 const PHASES: [(&str, f64, f64); 6] = [
     ("SeqOut Char", 53_306.32, 79_027.86),
     ("SeqOut Block", 87_796.15, 87_881.69),

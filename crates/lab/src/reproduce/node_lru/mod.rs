@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! "Move LRU page reclaim from zones to nodes" (v7, June 2016, with figures of v5 where v7 has none).
+//! "Move LRU page reclaim from zones to nodes" (v7, June 2016, with figures of v5 if v7 has none).
 //!
 //! Before: lists per zone with the fair allocation policy (`classic+zone+fair`). After: lists per
-//! node. Both with the rest of the reclaim of 6.12, the older of the two kernels the lab has, in
-//! which kswapd still writes dirty file pages; and with exact list sizes, since the kernels of the
-//! document did not read them through cgroup statistics. The results are in
-//! `docs/inside/node-lru.md`.
+//! node. Both use the other reclaim code of 6.12, the older of the lab's two kernels, in which
+//! kswapd still writes dirty file pages. List sizes are exact, since the kernels of the document
+//! did not read them through cgroup statistics. The results are in `docs/inside/node-lru.md`.
 
 mod aging;
 mod bonnie;
@@ -18,8 +17,7 @@ mod tiobench;
 
 use super::{Benchmark, Document, Variant};
 
-/// The document.
-/// Shown by `--benchmark bonnie --set size_scale=1 --seeds 3`, where these rows hardly change.
+/// `--benchmark bonnie --set size_scale=1 --seeds 3` shows this: these rows then hardly change.
 const ACTIVE_OUTLIVES: &str = "much of the active list outlives the reads, on a node more than \
      on its zones, as the inactive ratio is that of 16 GiB: with that of the simulated size \
      (size_scale=1) all are within 3 % of no change";
@@ -68,7 +66,7 @@ mod tests {
     use super::super::{Choice, Verdict, reproduce};
     use super::*;
 
-    /// Each benchmark gives what it says it does, and the claims that stand out come out.
+    /// Each benchmark returns the figures it declares, and the prominent claims are reproduced.
     #[test]
     fn every_benchmark_runs_and_the_headlines_hold() {
         let rows = reproduce(&DOCUMENT, &Choice::seeds(2), |_| ()).unwrap();

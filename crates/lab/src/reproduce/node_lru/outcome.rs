@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one run came to, in the terms of the document's tables.
+//! Results of one run, in the terms of the document's tables.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::reproduce::{Case, Measured, Pair};
 use crate::workload::random::XorShift64Star;
 use crate::workload::spec::{AdviceSpec, AreaSpec, PhaseSpec, ProcessSpec, Workload};
 
-/// Runs a workload before and after, and measures the same of both.
+/// Runs a workload before and after, with the same measures.
 pub fn compare(
     case: &Case,
     workload: Workload,
@@ -32,8 +32,8 @@ pub fn compare(
         .collect())
 }
 
-/// No two runs on a real machine begin alike: processes start up to a tenth of a second later, and
-/// another of some other size holds up to 1 % of the memory.
+/// Varies the start, as no two runs on a real machine start alike: processes start up to a tenth of
+/// a second later, and another process of random size takes up to 1 % of the memory.
 fn vary(mut workload: Workload, seed: u64) -> Workload {
     let mut random = XorShift64Star::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     for process in &mut workload.process {
@@ -75,7 +75,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Runs a workload under a policy to its end.
+    /// Runs a workload to its end under a policy.
     pub fn of(
         workload: &Arc<Workload>,
         policy: &str,
@@ -96,13 +96,13 @@ impl Outcome {
         Ok(Outcome { run, elapsed_s })
     }
 
-    /// Times through a phase of a kind of process.
+    /// Laps of a kind of process through a phase.
     fn laps(&self, process: usize, phase: usize) -> impl Iterator<Item = &Lap> {
         let laps = self.run.laps().iter();
         laps.filter(move |lap| (lap.process, lap.phase) == (process, phase))
     }
 
-    /// How long each time through a phase took, in ms, sorted.
+    /// Durations of the laps through a phase, in ms, sorted.
     pub fn durations_ms(&self, process: usize, phase: usize) -> Vec<f64> {
         let mut durations: Vec<f64> = self
             .laps(process, phase)
@@ -112,22 +112,23 @@ impl Outcome {
         durations
     }
 
-    /// From the first process that began a phase to the last that ended it, in s.
+    /// Time from the first start of a phase to its last end in any process, in s.
     pub fn phase_s(&self, process: usize, phase: usize) -> f64 {
         let start_ns = self.laps(process, phase).map(|lap| lap.start_ns).min();
         let end_ns = self.laps(process, phase).map(|lap| lap.end_ns).max();
         (end_ns.unwrap_or(0) - start_ns.unwrap_or(0)) as f64 / 1e9
     }
 
-    /// The processes of a kind together, in `amount` a second: the sum of what each did in a phase
-    /// over its own time.
+    /// Rate of all processes of a kind together, in `amount` per second: the sum of their rates in
+    /// a phase, each over its own time.
     pub fn rate(&self, process: usize, phase: usize, amount: f64) -> f64 {
         self.laps(process, phase)
             .map(|lap| amount * 1e9 / (lap.end_ns - lap.start_ns).max(1) as f64)
             .sum()
     }
 
-    /// CPU time in the kernel, in s: faults, copies, choice of zones, reclaim in front and behind.
+    /// CPU time in the kernel, in s: faults, copies, choice of zones, direct and background
+    /// reclaim.
     pub fn system_s(&self) -> f64 {
         let machine = &self.run.machine;
         let cost = machine.config().cost;
@@ -167,8 +168,8 @@ impl Outcome {
         }
     }
 
-    /// Standard deviation of the mean residency of file pages over zones, in percent of their mean;
-    /// and the share of evictions out of order, in percent.
+    /// Standard deviation over zones of the mean residency of file pages, in percent of their mean;
+    /// and the percentage of evictions out of order.
     pub fn aging(&self) -> [f64; 2] {
         let machine = &self.run.machine;
         let spread = machine.residency_spread(FolioType::File);
@@ -179,67 +180,67 @@ impl Outcome {
     }
 }
 
-/// Counters of `/proc/vmstat` and what is made of them.
+/// Counters of `/proc/vmstat`, and values derived from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct VmStats {
     /// Pages read from swap.
     pub swap_ins: f64,
     /// Pages written to swap.
     pub swap_outs: f64,
-    /// Pages given by DMA.
+    /// Pages allocated from DMA.
     pub dma_allocs: f64,
-    /// Pages given by DMA32.
+    /// Pages allocated from DMA32.
     pub dma32_allocs: f64,
-    /// Pages given by NORMAL.
+    /// Pages allocated from NORMAL.
     pub normal_allocs: f64,
-    /// Allocations that reclaimed themselves.
+    /// Allocations that entered direct reclaim.
     pub stalls: f64,
-    /// Pages they scanned.
+    /// Pages scanned by direct reclaim.
     pub direct_scanned: f64,
-    /// Pages kswapd scanned.
+    /// Pages scanned by kswapd.
     pub kswapd_scanned: f64,
-    /// Pages they reclaimed.
+    /// Pages reclaimed by direct reclaim.
     pub direct_reclaimed: f64,
-    /// Pages kswapd reclaimed.
+    /// Pages reclaimed by kswapd.
     pub kswapd_reclaimed: f64,
-    /// Pages reclaim wrote itself.
+    /// Pages written by reclaim itself.
     pub reclaim_writes: f64,
     /// Pages rotated for immediate reclaim.
     pub immediate: f64,
     /// Calls of the shrinkers.
     pub slab_calls: f64,
-    /// Time, in s.
+    /// Duration, in s.
     pub elapsed_s: f64,
 }
 
 impl VmStats {
-    /// Pages kswapd scanned a second.
+    /// Pages scanned by kswapd per second.
     pub fn kswapd_velocity(&self) -> f64 {
         self.kswapd_scanned / self.elapsed_s
     }
 
-    /// Pages allocations scanned a second.
+    /// Pages scanned by direct reclaim per second.
     pub fn direct_velocity(&self) -> f64 {
         self.direct_scanned / self.elapsed_s
     }
 
-    /// Percent of the pages kswapd scanned that it reclaimed, rounded down.
+    /// Percentage of the pages scanned by kswapd that were reclaimed, rounded down.
     pub fn kswapd_efficiency(&self) -> f64 {
         efficiency(self.kswapd_reclaimed, self.kswapd_scanned)
     }
 
-    /// The same of allocations.
+    /// Percentage of the pages scanned by direct reclaim that were reclaimed, rounded down.
     pub fn direct_efficiency(&self) -> f64 {
         efficiency(self.direct_reclaimed, self.direct_scanned)
     }
 
-    /// Percent of all scanning done by allocations.
+    /// Percentage of all pages scanned that direct reclaim scanned.
     pub fn percentage_direct(&self) -> f64 {
         100.0 * self.direct_scanned / (self.direct_scanned + self.kswapd_scanned).max(1.0)
     }
 }
 
-/// Percent reclaimed of what was scanned, rounded down; 100 if nothing was.
+/// Percentage of scanned pages that were reclaimed, rounded down; 100 if none were scanned.
 fn efficiency(reclaimed: f64, scanned: f64) -> f64 {
     if scanned == 0.0 {
         100.0
@@ -248,8 +249,8 @@ fn efficiency(reclaimed: f64, scanned: f64) -> f64 {
     }
 }
 
-/// The `percent`-th percentile of sorted values: the smallest value that is not less than that
-/// share of them.
+/// The `percent`-th percentile of sorted values: the smallest value such that this share of them is
+/// not greater.
 pub fn percentile(sorted: &[f64], percent: f64) -> f64 {
     let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
     sorted
@@ -271,7 +272,8 @@ mod tests {
 
     #[test]
     fn metrics_are_those_of_the_document() {
-        // tiobench before: 93331163 pages at 13729.855 a second, 17463 of them at 2.569.
+        // tiobench before: kswapd scanned 93331163 pages at 13729.855 per second, direct reclaim
+        // 17463 at 2.569.
         let vm = VmStats {
             kswapd_scanned: 93_331_163.0,
             kswapd_reclaimed: 93_328_173.0,

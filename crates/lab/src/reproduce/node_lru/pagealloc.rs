@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! pagealloc: batches of pages allocated and freed, and nothing else.
+//! pagealloc: only allocates and frees batches of pages.
 //!
-//! The work of selecting a zone is counted and priced by the cost model. The cost of the rest of
-//! the allocator is not modelled: its level is taken from the document's column before, where a
-//! page allocated and freed takes 208 ns, each batch 271 ns more, and pages beyond the per-CPU list
-//! of 186 another 110; a block of two, which has no such list, 350 and 373. Only differences
-//! between before and after are determined.
+//! The work of choosing a zone is counted and costed by the cost model. The rest of the allocator
+//! is not modelled; its cost is taken from the document's column before: 208 ns to allocate and
+//! free a page, 271 ns more per batch, and 110 ns for each page beyond the per-CPU list of 186; a
+//! block of two pages, which has no such list, takes 350 ns, and 373 ns more per batch. Only
+//! differences between before and after are meaningful.
 
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
@@ -17,13 +17,13 @@ use crate::machine::{MachineConfig, Policy};
 use crate::reproduce::{Benchmark, Case, Expectation, Figure, Measured, Pair};
 use crate::workload::random::XorShift64Star;
 
-/// Pages a per-CPU list holds.
+/// Size of a per-CPU list, in pages.
 const PER_CPU_PAGES: f64 = 186.0;
 
-/// Blocks allocated and freed for one value, at least.
+/// Minimum number of blocks allocated and freed for one value.
 const BLOCKS: u32 = 40_000;
 
-/// ns a page (order 0) of batches of 1, 2, 4 ... 16384, before and after.
+/// ns per page (order 0) in batches of 1, 2, 4 ... 16384, before and after.
 const ORDER_0: [(f64, f64); 15] = [
     (485.0, 462.0),
     (354.0, 341.0),
@@ -42,7 +42,7 @@ const ORDER_0: [(f64, f64); 15] = [
     (324.0, 309.0),
 ];
 
-/// ns a block of two pages (order 1) of batches of 1, 2, 4 ... 8192, before and after.
+/// ns per block of two pages (order 1) in batches of 1, 2, 4 ... 8192, before and after.
 const ORDER_1: [(f64, f64); 14] = [
     (729.0, 686.0),
     (533.0, 520.0),
@@ -99,7 +99,7 @@ fn measure(case: &Case, order: u32, batch: u32) -> Measured {
     })
 }
 
-/// The cost of a block besides selecting a zone, in ns.
+/// Cost of a block without choosing a zone, in ns.
 fn rest_ns(order: u32, batch: f64) -> f64 {
     if order > 0 {
         return 350.0 + 373.0 / batch;
@@ -128,7 +128,7 @@ fn both(case: &Case, measure: impl Fn(&mut Frames, &Case) -> f64) -> Measured {
 const NODE: NodeId = NodeId(0);
 const HIGHEST: usize = 3;
 
-/// A machine that has been up for a while: rounds of the fair policy are under way.
+/// Brings a machine into a state after some uptime: rounds of the fair policy are in progress.
 fn warm(frames: &mut Frames, seed: u64) {
     let mut random = XorShift64Star::new(seed | 1);
     let mut held = Vec::new();

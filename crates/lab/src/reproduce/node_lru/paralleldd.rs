@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! paralleldd: several dd read large files.
+//! paralleldd: several dd processes read large files.
 
 use super::outcome::compare;
 use super::tiobench::dma32_percent;
@@ -7,7 +7,7 @@ use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 use crate::workload::spec::Workload;
 
-/// Readers, and seconds before and after.
+/// Number of readers, and seconds before and after.
 const READERS: [(u32, f64, f64); 6] = [
     (1, 181.57, 179.63),
     (3, 188.29, 183.68),
@@ -20,7 +20,7 @@ const READERS: [(u32, f64, f64); 6] = [
 /// Pages of all files together: three times the memory.
 const FILE_PAGES: u64 = 393_216;
 
-/// The kind of process that is a dd.
+/// Index of the kind of process of a dd.
 const DD: usize = 1;
 
 fn workload(readers: u32) -> Result<Workload, library::LibraryError> {

@@ -5,7 +5,7 @@ use super::outcome::compare;
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 
-/// Clients, and transactions a second before and after.
+/// Clients, and transactions per second before and after.
 const CLIENTS: [(u32, f64, f64); 6] = [
     (1, 191.00, 193.67),
     (5, 338.59, 336.99),
@@ -15,10 +15,10 @@ const CLIENTS: [(u32, f64, f64); 6] = [
     (32, 431.01, 438.47),
 ];
 
-/// Pages that all clients touch together; a transaction touches four.
+/// Touches of all clients together; a transaction has four.
 const TOUCHES: u64 = 60_000;
 
-/// The kind of process that is a client.
+/// Index of the client's kind of process.
 const CLIENT: usize = 1;
 
 pub(super) fn benchmarks() -> Vec<Benchmark> {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! stutter: one process holds much anonymous memory, a second measures the latency of mapping a
-//! little, a third copies a large file.
+//! stutter: one process holds much anonymous memory, a second one measures the latency of small
+//! mappings, and a third one copies a large file.
 
 use super::outcome::{best_mean, compare, percentile};
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 
-/// The kind of process that measures.
+/// Index of the measuring kind of process.
 const PROBE: usize = 1;
 
-/// Percentiles of the latency in ms, before and after.
+/// Percentiles of the latency, in ms, before and after.
 const PERCENTILES: [(&str, f64, f64, f64); 9] = [
     ("min", 0.0, 16.8422, 15.9821),
     ("1st quartile", 25.0, 57.8709, 58.0794),
@@ -22,8 +22,9 @@ const PERCENTILES: [(&str, f64, f64, f64); 9] = [
     ("max", 100.0, 285.6454, 135.6006),
 ];
 
-/// With the usual dirty limits reclaim meets no dirty page: it goes through the pages in the order in
-/// which the flusher writes them. With these the flusher starts so late that it may.
+/// With the usual dirty limits reclaim meets no dirty page: it scans pages in the order in which
+/// the flusher writes them. With these limits the flusher starts so late that reclaim may meet
+/// some.
 const LATE_FLUSHER: [&str; 2] = ["dirty_background_ratio=60", "dirty_ratio=80"];
 
 pub(super) fn benchmarks() -> Vec<Benchmark> {

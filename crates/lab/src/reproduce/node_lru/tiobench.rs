@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! tiobench: threads that write and read files together larger than memory. It gains if old pages
-//! stay while new ones go, so that it must not change.
+//! tiobench: threads that write and read files which together exceed the memory. It would gain from
+//! keeping old pages while new ones leave, so it must not change.
 
 use super::outcome::{VmStats, compare};
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 use crate::workload::spec::Workload;
 
-/// Phases of the workload. Random writes come last: the lab's read-ahead ends at the first page that
-/// is in memory, so that what they leave behind would slow the reads down.
+/// Phases of the workload. Random writes come last: the lab's read-ahead ends at the first page
+/// that is in memory, so the pages they leave behind would slow down the reads.
 const PHASES: [&str; 4] = ["SeqWrite", "SeqRead", "RandRead", "RandWrite"];
 
-/// Threads, and MB/s before and after of each phase.
+/// Threads, with MB/s before and after for each phase.
 const THREADS: [(u32, [(f64, f64); 4]); 5] = [
     (
         1,
@@ -41,7 +41,7 @@ const RANDOM_TOUCHES: u64 = 4000;
 /// Pages of all files together: twice the memory.
 const FILE_PAGES: u64 = 262_144;
 
-/// Pages of all files together where they are only just more than memory: 1.25 times as much.
+/// Pages of all files together if they barely exceed the memory: 1.25 times as much.
 const FEWER_PAGES: u64 = 163_840;
 
 /// Threads of the runs with fewer pages.
@@ -103,7 +103,7 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
     all
 }
 
-/// A second reading of files that nearly fit: what still is in memory decides.
+/// A second read of files that nearly fit, which depends on what is still in memory.
 fn just_above(threads: u32) -> Benchmark {
     Benchmark {
         name: format!("tiobench/just-above-{threads}"),
@@ -164,7 +164,7 @@ fn counters() -> Benchmark {
     }
 }
 
-/// Share of all pages that DMA32 gave, in percent.
+/// Percentage of all pages that came from DMA32.
 pub(super) fn dma32_percent(vm: &VmStats) -> f64 {
     100.0 * vm.dma32_allocs / (vm.dma_allocs + vm.dma32_allocs + vm.normal_allocs).max(1.0)
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory of results: Parquet files, one per cell, in directories by subject and policy with
-//! Hive's naming, so that DuckDB and polars can read it in place.
+//! A directory of results: Parquet files, one per cell, in directories by subject and policy named
+//! in Hive's style, so that DuckDB and polars can read them in place.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use super::Done;
 use crate::study::error::StudyError;
 
-/// Digits of a cell's name: half a SHA-256.
+/// Digits in the id of a cell: half a SHA-256.
 pub(super) const ID_DIGITS: usize = 32;
 
-/// Held while a sweep writes.
+/// Lock file of the sweep that writes to the directory.
 const LOCK: &str = ".lock";
 
 /// A directory that a sweep writes to.
@@ -21,16 +21,16 @@ const LOCK: &str = ".lock";
 pub struct Dataset {
     directory: PathBuf,
     known: HashSet<String>,
-    /// Gives the lock back when it is dropped.
+    /// Released when dropped.
     _lock: File,
 }
 
 impl Dataset {
-    /// Creates the directory if missing, locks it, and lists its content.
+    /// Creates the directory if it is missing, locks it, and lists its contents.
     ///
     /// # Errors
-    /// Another sweep writes to it, it holds other cells and `prune` is not set, or it cannot be
-    /// read or written.
+    /// Fails if another sweep writes to it, if it contains other cells and `prune` is not set, or
+    /// if it cannot be read or written.
     pub(super) fn open(
         directory: &Path,
         cells: &HashSet<&str>,
@@ -45,7 +45,7 @@ impl Dataset {
         let (mut known, mut others) = (HashSet::new(), Vec::new());
         for path in files(directory)? {
             if id_of(&path, ".part").is_some() {
-                // What a sweep that was killed was about to write.
+                // An unfinished file of a killed sweep.
                 fs::remove_file(&path).map_err(failed)?;
             } else if let Some(id) = id_of(&path, ".parquet") {
                 match cells.contains(id) {
@@ -77,7 +77,7 @@ impl Dataset {
         })
     }
 
-    /// How many cells were there when it was opened.
+    /// Number of cells that existed when it was opened.
     #[must_use]
     pub fn found(&self) -> usize {
         self.known.len()
@@ -88,10 +88,10 @@ impl Dataset {
         self.known.contains(id)
     }
 
-    /// Puts the file of a cell in its place, whole or not at all.
+    /// Stores the file of a cell, completely or not at all.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Fails if it cannot be written.
     pub fn put(&self, id: &str, done: &Done) -> Result<(), StudyError> {
         let directory = self.directory.join(&done.partition);
         let part = directory.join(format!("{id}.part"));
@@ -106,11 +106,11 @@ impl Dataset {
     }
 }
 
-/// Directories of the first level: of runs by workload, of curves by trace.
+/// First-level directories: by workload for runs, by trace for curves.
 pub(super) const WORKLOAD: &str = "workload";
 pub(super) const TRACE: &str = "trace";
 
-/// Where the file of a cell goes: `kind` is [`WORKLOAD`] or [`TRACE`].
+/// Directory of a cell's file; `kind` is [`WORKLOAD`] or [`TRACE`].
 pub(super) fn partition(kind: &str, name: &str, policy: &str) -> PathBuf {
     [
         format!("{kind}={}", escaped(name)),
@@ -120,10 +120,10 @@ pub(super) fn partition(kind: &str, name: &str, policy: &str) -> PathBuf {
     .collect()
 }
 
-/// The cells in a directory; none if there is no directory.
+/// The ids of the cells in a directory; empty if it does not exist.
 ///
 /// # Errors
-/// It cannot be read.
+/// Fails if it cannot be read.
 pub(super) fn ids(directory: &Path) -> Result<HashSet<String>, StudyError> {
     if !directory.exists() {
         return Ok(HashSet::new());
@@ -133,25 +133,25 @@ pub(super) fn ids(directory: &Path) -> Result<HashSet<String>, StudyError> {
     Ok(ids.map(str::to_owned).collect())
 }
 
-/// The results in a directory.
+/// The result files in a directory.
 ///
 /// # Errors
-/// It cannot be read.
+/// Fails if it cannot be read.
 pub(in crate::study) fn results(directory: &Path) -> Result<Vec<PathBuf>, StudyError> {
     let mut files = files(directory)?;
     files.retain(|path| id_of(path, ".parquet").is_some());
     Ok(files)
 }
 
-/// The cell of a file, if it is one of such an ending.
+/// The id of a cell, if the file is named by one and has this ending.
 fn id_of<'a>(path: &'a Path, ending: &str) -> Option<&'a str> {
     let id = path.file_name()?.to_str()?.strip_suffix(ending)?;
     let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_id.then_some(id)
 }
 
-/// The files of a data set, in order of their names. What a sweep would not have made is not looked
-/// at.
+/// The files of a data set in order of their names. Directories that no sweep would create are
+/// ignored.
 fn files(directory: &Path) -> Result<Vec<PathBuf>, StudyError> {
     let entries = |directory: &Path| -> Result<Vec<PathBuf>, StudyError> {
         let paths = fs::read_dir(directory).and_then(|entries| {
@@ -184,7 +184,7 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, StudyError> {
     Ok(files)
 }
 
-/// A value as the name of a directory, as Hive writes it.
+/// A value as a directory name, escaped as in Hive.
 fn escaped(value: &str) -> String {
     let mut name = String::new();
     for byte in value.bytes() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sweeps: many studies from one description, on all cores, into a directory of Parquet files. A
-//! cell is one policy of one [`RunRequest`](super::run::RunRequest), or of one
-//! [`CurveRequest`](super::curve::CurveRequest); its file is named by a hash of all that decides
-//! what is in it, so a sweep that was killed goes on where it was.
+//! cell is one policy of one [`RunRequest`](super::run::RunRequest) or
+//! [`CurveRequest`](super::curve::CurveRequest). Its file is named by a hash of everything that
+//! determines the contents, so a killed sweep continues where it stopped.
 
 pub mod dataset;
 mod spec;
@@ -33,53 +33,53 @@ pub struct Sweep {
 
 #[derive(Debug)]
 struct Cell {
-    /// Names the file.
+    /// Name of the file.
     id: String,
-    /// What it was given.
+    /// The values given in the description.
     values: Values,
     task: Task,
-    /// Which of the subjects it runs, and the hash of that.
+    /// Index of its subject, and the subject's hash.
     subject: (usize, String),
 }
 
-/// A cell to be run elsewhere: everything it needs, and its file.
+/// A cell that runs elsewhere: everything it needs, and its file.
 #[derive(Clone, Debug)]
 pub struct Errand {
-    /// Names the cell.
+    /// Id of the cell.
     pub id: String,
-    /// What it was given, by key.
+    /// The values given for it, by key.
     pub values: Values,
     /// SHA-256 of the workload or trace.
     pub sha256: String,
-    /// The file of that, if it has one of its own.
+    /// The file of the workload or trace, if it has one.
     pub file: Option<PathBuf>,
 }
 
-/// What came of a cell.
+/// Result of a cell.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// Where its file goes below the directory of the sweep.
+    /// Directory of its file, relative to that of the sweep.
     pub partition: PathBuf,
-    /// What is in it.
+    /// Contents of the file.
     pub bytes: Vec<u8>,
 }
 
-/// What a sweep came to.
+/// Result of a sweep.
 #[derive(Debug, Default)]
 pub struct SweepOutcome {
     /// Cells run.
     pub ran: usize,
-    /// Cells that were there already.
+    /// Cells that already had results.
     pub found: usize,
     /// Cells that cannot be run, and why.
     pub failed: Vec<(String, StudyError)>,
 }
 
 impl Sweep {
-    /// Reads a description, and hashes the files that it names.
+    /// Reads a description, and hashes the files it names.
     ///
     /// # Errors
-    /// What is wrong with it, or a file that cannot be read.
+    /// Fails if it is invalid or a file cannot be read.
     pub fn read(path: &Path, limits: ReadLimits, build: &str) -> Result<Sweep, StudyError> {
         let told = |error| match error {
             StudyError::Argument(what) => StudyError::Result {
@@ -91,10 +91,10 @@ impl Sweep {
         Sweep::parse(&read_text(path)?, limits, build).map_err(told)
     }
 
-    /// The same of a text.
+    /// Parses a description.
     ///
     /// # Errors
-    /// As [`Sweep::read`].
+    /// The same as those of [`Sweep::read`].
     pub fn parse(text: &str, limits: ReadLimits, build: &str) -> Result<Sweep, StudyError> {
         let mut subjects: HashMap<String, (usize, String)> = HashMap::new();
         let mut cells = Vec::new();
@@ -133,32 +133,33 @@ impl Sweep {
         Ok(Sweep { cells })
     }
 
-    /// How many cells it has.
+    /// Number of cells.
     #[must_use]
     pub fn len(&self) -> usize {
         self.cells.len()
     }
 
-    /// Whether it has none; no sweep that was read is so.
+    /// Whether there are no cells, which never holds for a sweep that was read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cells.is_empty()
     }
 
-    /// How many of its cells are in a directory.
+    /// Number of its cells that are in a directory.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if the directory cannot be read.
     pub fn found(&self, directory: &Path) -> Result<usize, StudyError> {
         let there = dataset::ids(directory)?;
         let cells = self.cells.iter();
         Ok(cells.filter(|cell| there.contains(&cell.id)).count())
     }
 
-    /// Opens a directory for cells that are run elsewhere, and gives those that are missing in it.
+    /// Opens a directory for cells that run elsewhere, and returns the cells that are missing in
+    /// it.
     ///
     /// # Errors
-    /// As [`Sweep::run`].
+    /// The same as those of [`Sweep::run`].
     pub fn open(
         &self,
         directory: &Path,
@@ -177,12 +178,12 @@ impl Sweep {
         Ok((dataset, errands))
     }
 
-    /// Runs the cells that are not in the directory yet, as many at a time as there are threads.
-    /// With `prune`, deletes cells in it that are not of this sweep.
+    /// Runs the cells that are not in the directory yet, as many in parallel as there are threads.
+    /// With `prune`, deletes cells in it that do not belong to this sweep.
     ///
     /// # Errors
-    /// A directory that cannot be used, or [`StudyError::Stopped`]; cells that fail are in the
-    /// outcome.
+    /// Fails if the directory cannot be used; [`StudyError::Stopped`] if it was stopped. Failed
+    /// cells are part of the outcome.
     pub fn run(
         &self,
         directory: &Path,
@@ -211,7 +212,7 @@ impl Sweep {
             }
             Ok(())
         };
-        // Each thread takes cells; one that finds none left helps with the seeds of the others.
+        // Each thread takes cells; a thread that finds none left helps with the seeds of others.
         let ended = rayon::broadcast(|_| work());
         ended.into_iter().collect::<Result<(), StudyError>>()?;
         let failed = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -224,11 +225,11 @@ impl Sweep {
 }
 
 impl Errand {
-    /// Runs the cell; its workload or trace is read from `file` if that is given, which has the
-    /// name of the file but may lie anywhere.
+    /// Runs the cell. If `file` is given, its workload or trace is read from there; the file must
+    /// have the same name but may be in any directory.
     ///
     /// # Errors
-    /// It cannot be run, or here it would be another cell.
+    /// Fails if it cannot be run, or would be a different cell here.
     pub fn run(
         &self,
         file: Option<&Path>,
@@ -253,14 +254,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a cell was given, in a line.
+/// The values given for a cell, in one line.
 fn line(values: &Values) -> String {
     let parts: Vec<String> = values.iter().map(|(k, v)| format!("{k}={v}")).collect();
     parts.join(" ")
 }
 
-/// Workloads and traces in progress: each is read when its first cell runs, and released with its
-/// last.
+/// Workloads and traces in use: each is read when its first cell runs, and dropped after its last.
 struct Subjects(Vec<Mutex<Slot>>);
 
 #[derive(Default)]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which cells a sweep has, as its TOML file describes them: grids, lists of them, random draws of
-//! them, and conditions that leave cells out.
+//! The cells of a sweep, as described by its TOML file: grids, lists of grids, random draws from
+//! them, and conditions that exclude cells.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +12,10 @@ use crate::study::error::StudyError;
 use crate::study::setup::expand;
 use crate::workload::random::XorShift64Star;
 
-/// The most cells of a sweep.
+/// Limit on the cells of a sweep.
 const CELLS_MAX: usize = 1_000_000;
 
-/// What a cell can be given. `set` and `options` have keys of their own: `set.swappiness`.
+/// Keys that a cell can have. `set` and `options` have keys of their own: `set.swappiness`.
 const KEYS: [&str; 14] = [
     "workload",
     "trace",
@@ -36,24 +36,24 @@ const KEYS: [&str; 14] = [
 /// Keys that apply only to curves, besides a `trace`.
 pub(super) const OF_CURVES: [&str; 4] = ["points", "sizes", "rate", "samples"];
 
-/// What a cell was given, by key. What is not there is as in `agewise lab run`; with a `trace` in
-/// place of a `workload`, as in `agewise lab curve`.
+/// The values given for a cell, by key. Missing keys have the defaults of `agewise lab run`, or of
+/// `agewise lab curve` if there is a `trace` instead of a `workload`.
 pub type Values = BTreeMap<String, String>;
 
-/// The values that a key of a grid goes through.
+/// The values of one key in a grid.
 enum Axis {
-    /// Each of them.
+    /// All values of a list.
     List(Vec<String>),
-    /// Any between two, drawn.
+    /// A value drawn from a range.
     Range(Range),
 }
 
-/// Numbers between two, both of them included.
+/// A range of numbers, including both ends.
 struct Range {
     from: f64,
     to: f64,
     kind: RangeKind,
-    /// Each order of magnitude is as likely as any other.
+    /// Whether each order of magnitude is equally likely.
     is_log: bool,
 }
 
@@ -65,10 +65,10 @@ enum RangeKind {
     Size,
 }
 
-/// The cells that a text describes, each once, in its order.
+/// The cells described by a text, without duplicates, in the order of the text.
 ///
 /// # Errors
-/// What the text has wrong.
+/// Says what is wrong with the text.
 pub fn cells(text: &str) -> Result<Vec<Values>, StudyError> {
     let spec: Table =
         toml::from_str(text).map_err(|error| StudyError::argument(error.to_string()))?;
@@ -113,7 +113,7 @@ fn tables(name: &str, value: Value) -> Result<Vec<Table>, StudyError> {
     }
 }
 
-/// The cells of one grid, with what all grids have in common.
+/// The cells of one grid, with the values common to all grids.
 fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>, StudyError> {
     let draw = count(&mut grid, "draw")?;
     let draw_seed = count(&mut grid, "draw_seed")?.unwrap_or(1);
@@ -141,8 +141,8 @@ fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>,
     }
 }
 
-/// Workloads and traces change slowest, so that each is read once; then the keys in the listed
-/// order.
+/// Sort position of a key. Workloads and traces change slowest, so that each is read once; the
+/// other keys follow in the listed order.
 fn place(key: &str) -> usize {
     let key = key.split('.').next().unwrap_or(key);
     KEYS.iter()
@@ -162,7 +162,7 @@ fn count(grid: &mut Table, key: &str) -> Result<Option<u64>, StudyError> {
     }
 }
 
-/// The axes of a table; those under `set` and `options` by `set.KEY` and `options.KEY`.
+/// The axes of a table; those under `set` and `options` are named `set.KEY` and `options.KEY`.
 fn axes(table: Table) -> Result<BTreeMap<String, Axis>, StudyError> {
     let mut axes = BTreeMap::new();
     for (key, value) in table {
@@ -211,7 +211,7 @@ fn axis(key: &str, value: Value) -> Result<Axis, StudyError> {
     }
 }
 
-/// A single value, as `agewise lab run` would be given it.
+/// A single value, in the form that `agewise lab run` takes.
 fn single(key: &str, value: Value) -> Result<String, StudyError> {
     match value {
         Value::String(text) => Ok(text),
@@ -262,9 +262,9 @@ fn range(key: &str, table: &Table) -> Result<Range, StudyError> {
 }
 
 impl Range {
-    /// The value at a place from 0 to 1.
+    /// The value at a position from 0 to 1.
     fn at(&self, place: f64) -> String {
-        // Whole numbers are equally likely, the ends too.
+        // All whole numbers are equally likely, including both ends.
         let (from, to) = match self.kind {
             RangeKind::Number => (self.from, self.to),
             RangeKind::Whole | RangeKind::Size => (self.from, self.to + 1.0),
@@ -281,7 +281,8 @@ impl Range {
     }
 }
 
-/// All combinations; the last axis changes fastest. An empty text stands for nothing given.
+/// All combinations of values; the last axis changes fastest. An empty text means that no value is
+/// given.
 fn product(axes: &[(&String, &Axis)]) -> Result<Vec<Values>, StudyError> {
     let mut cells = vec![Values::new()];
     for (key, axis) in axes {
@@ -310,7 +311,7 @@ fn product(axes: &[(&String, &Axis)]) -> Result<Vec<Values>, StudyError> {
     Ok(cells)
 }
 
-/// This many different cells at random; fewer if there are no more.
+/// Draws this many different cells, or fewer if there are not enough.
 fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Result<Vec<Values>, StudyError> {
     let mut random = XorShift64Star::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut drawn = BTreeSet::new();
@@ -336,7 +337,7 @@ fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Result<Vec<Values>
     Ok(cells)
 }
 
-/// A condition: values by key, one of which the cell has to have.
+/// A condition: for each key the values that match; a cell must have one of them.
 fn condition(table: Table) -> Result<BTreeMap<String, Vec<String>>, StudyError> {
     let list = |(key, axis)| match axis {
         Axis::List(values) => Ok((key, values)),

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a cell does: run a policy on the simulated machine, or count its misses on a trace alone.
+//! The work of a cell: running a policy on the simulated machine, or counting its misses on a
+//! trace.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -48,10 +49,10 @@ impl Subject {
 }
 
 impl Task {
-    /// What a cell stands for that was given these values.
+    /// The task for the values of a cell.
     ///
     /// # Errors
-    /// Invalid values.
+    /// Fails if a value is invalid.
     pub(super) fn of(values: &Values, limits: ReadLimits, build: &str) -> Result<Task, StudyError> {
         match values.contains_key(TRACE) {
             true => curve(values, limits, build).map(Task::Curve),
@@ -63,7 +64,7 @@ impl Task {
         matches!(self, Task::Curve(_))
     }
 
-    /// The workload or trace, as it was named.
+    /// Name of the workload or trace.
     pub(super) fn subject(&self) -> &str {
         match self {
             Task::Run(request) => &request.subject,
@@ -71,7 +72,7 @@ impl Task {
         }
     }
 
-    /// The same for cells that can share what was read.
+    /// A key that is equal for cells that can share a subject.
     pub(super) fn shared(&self) -> String {
         match self {
             Task::Run(request) => {
@@ -85,10 +86,10 @@ impl Task {
         }
     }
 
-    /// The hash that its subject will have.
+    /// The hash of the subject, without reading it as a subject.
     ///
     /// # Errors
-    /// There is none of that name, or it cannot be read.
+    /// Fails if there is no subject of that name, or it cannot be read.
     pub(super) fn sha256(&self) -> Result<String, StudyError> {
         match self {
             Task::Run(request) => request.setup.subject_sha256(&request.subject),
@@ -96,7 +97,7 @@ impl Task {
         }
     }
 
-    /// The file of its subject, if it is named by its path.
+    /// The file of the subject, if it is named by its path.
     pub(super) fn file(&self) -> Option<PathBuf> {
         match self {
             Task::Run(request) => request.setup.file(&request.subject),
@@ -104,7 +105,7 @@ impl Task {
         }
     }
 
-    /// A hash of all that decides what its file holds.
+    /// A hash of everything that determines the contents of its file.
     pub(super) fn id(&self, values: &Values, sha256: &str) -> String {
         let mut hash = Sha256::new();
         for (key, value) in values {
@@ -131,10 +132,10 @@ impl Task {
         id
     }
 
-    /// Reads its subject, from another place if one is given.
+    /// Reads the subject, from `place` if given.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Fails if it cannot be read.
     pub(super) fn read(&self, place: Option<&str>) -> Result<Subject, StudyError> {
         let place = place.unwrap_or(self.subject());
         match self {
@@ -143,10 +144,10 @@ impl Task {
         }
     }
 
-    /// Does it on the subject that it read.
+    /// Runs the task on its subject.
     ///
     /// # Errors
-    /// It cannot be done, or was stopped.
+    /// Fails if it cannot be run or was stopped.
     pub(super) fn run(&self, on: &Subject, stop: &Arc<AtomicBool>) -> Result<Done, StudyError> {
         let (table, partition, description) = match (self, on) {
             (Task::Run(request), Subject::Run(named)) => {
@@ -177,7 +178,7 @@ impl Task {
     }
 }
 
-/// How the trace of a curve is read, as a set-up.
+/// A setup that reads the trace of a curve.
 fn reading(request: &CurveRequest) -> Setup {
     Setup {
         reading: request.reading.clone(),
@@ -185,7 +186,7 @@ fn reading(request: &CurveRequest) -> Setup {
     }
 }
 
-/// The values below a prefix, `NAME=VALUE`.
+/// The values below a prefix, as `NAME=VALUE`.
 fn below<'v>(values: &'v Values, prefix: &'static str) -> impl Iterator<Item = String> + 'v {
     let named = values.iter().filter_map(move |(key, value)| {
         let name = key.strip_prefix(prefix)?.strip_prefix('.')?;
@@ -194,7 +195,7 @@ fn below<'v>(values: &'v Values, prefix: &'static str) -> impl Iterator<Item = S
     named.map(|(name, value)| format!("{name}={value}"))
 }
 
-/// A value that is a number from 1 to the most there may be.
+/// A value that is a number from 1 to `most`.
 fn number(values: &Values, key: &str, most: u64) -> Result<Option<u64>, StudyError> {
     let number = values.get(key).map(|text| match text.parse() {
         Ok(number) if (1..=most).contains(&number) => Ok(number),

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far a sweep is, and how long the rest of it takes.
+//! Progress of a sweep, and an estimate of the time left.
 
 use std::sync::Mutex;
 use std::time::Duration;
 
 use super::lock;
 
-/// How far a sweep is.
+/// Progress of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Advance {
-    /// Cells done, those found done included.
+    /// Cells done, including those found done.
     pub done: usize,
-    /// Cells there are.
+    /// Total number of cells.
     pub total: usize,
-    /// How long the rest takes, from what cells of the same workloads and traces took so far; of
-    /// those that have not been run yet, from all.
+    /// Estimated time left, from the times of finished cells of the same workload or trace; for
+    /// subjects without a finished cell, from all finished cells.
     pub left: Duration,
 }
 
-/// How long cells take, of those of each workload or trace and of all.
+/// Times of finished cells, by workload or trace and in total.
 pub(super) struct Times {
     threads: u32,
     total: usize,
@@ -46,7 +46,7 @@ impl OfCells {
 }
 
 impl Times {
-    /// Of missing cells, by their subjects, given how many were found.
+    /// Starts with `found` finished cells and the subjects of the missing ones.
     pub(super) fn new(missing: impl Iterator<Item = usize>, found: usize) -> Times {
         let mut state = Taken {
             done: found,
@@ -66,7 +66,7 @@ impl Times {
         }
     }
 
-    /// A cell of the subject is done.
+    /// Records that a cell of the subject is done.
     pub(super) fn done(&self, subject: usize, took: Duration) -> Advance {
         let mut state = lock(&self.state);
         state.done += 1;
