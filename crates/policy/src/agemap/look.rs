@@ -164,8 +164,7 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Takes in leaves. Does the same as [`table`](Self::table) for each, in a fraction of the
-    /// time.
+    /// Takes in leaves: like [`table`](Self::table) for each, but in a fraction of the time.
     ///
     /// # Errors
     /// [`OutOfOrder`]; nothing is taken in then.

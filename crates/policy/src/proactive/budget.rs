@@ -150,8 +150,7 @@ impl Policy for Budget {
             (grows * step_ms as f64).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
         let aim = ceiling - headroom;
         let moved = self.before.is_some_and(|before| before.moved);
-        // The kernel reclaims in batches at the limit, so being close to the limit means it was
-        // reached.
+        // The kernel reclaims in batches at the limit: near the limit means that it was reached.
         let behind = moved && charged_bytes.saturating_add(headroom / 8) >= ceiling;
         let file_bytes = facts.resident_bytes[1];
         let much_cache = self.kernel_holds(facts) && file_bytes > charged_bytes / CACHE_PART;

@@ -543,8 +543,7 @@ fn a_global_reclaim_tells_the_node_and_a_limit_its_cgroup() {
 
 // ---- against a naive model
 
-/// Computed page by page, with the age in the middle of each page's share of the generation's
-/// interval.
+/// Page by page, with the age in the middle of each page's share of the generation's interval.
 fn naive_bins(slices: &Slices, page_type: usize, now_ms: u64, bounds: &[u64]) -> Vec<f64> {
     let mut bins = vec![0.0; bounds.len() + 1];
     let mut start_ms = now_ms;
@@ -611,8 +610,7 @@ proptest! {
             for (index, bin) in histogram.bins().iter().enumerate() {
                 is += (bin.amounts[page_type] / 4096) as f64;
                 wanted += naive[index];
-                // One page per generation and bound passed, because rounding moves pages to the
-                // older side.
+                // One page per generation and bound passed: rounding moves pages to the older side.
                 let slack = (lruvecs.len() * 4 * (index + 1)) as f64;
                 prop_assert!((is - wanted).abs() <= slack, "bin {index}: {is} {wanted}");
             }
