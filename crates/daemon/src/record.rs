@@ -116,7 +116,7 @@ pub(super) struct Privileges<'a> {
     pub(super) kept: &'a [String],
 }
 
-/// Something for people.
+/// A message for people.
 #[derive(Serialize)]
 pub(super) struct Message {
     pub(super) message: String,

@@ -46,7 +46,7 @@ use scale::Scale;
 
 /// Classes of hotness: powers of two, some below one touch and some above.
 const CLASSES: usize = 10;
-/// The class of a page touched once: the lower classes hold no page, and represent all pages.
+/// The class of a page touched once. Lower classes hold no page: their hazards are those of all.
 const CLASS_OF_ONE: usize = 4;
 /// The ages in looks that a history distinguishes; a page untouched for longer counts as this old.
 const LOOKS_KEPT: u8 = 250;
