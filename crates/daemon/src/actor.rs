@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One target that a policy acts on: gathers its facts, asks its controller, counts what became of it.
+//! One target that a policy acts on: gathers its facts, asks its controller, and counts the
+//! results.
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::SubjectAges;
@@ -16,7 +17,7 @@ use super::hand::Done;
 use super::state::{self, Machine, Reclaimed};
 use super::world;
 
-/// Counters as they were when last asked.
+/// Counters at the previous decision.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     refaulted_bytes: ByType<u64>,
@@ -24,17 +25,17 @@ struct Counters {
     full_us: u64,
 }
 
-/// Time between two lines about one target that say why nothing is done.
+/// Minimum time between two journal lines that say why nothing is done about a target.
 const HOLD_EVERY_MS: u64 = 60_000;
 
-/// The machine as an actor sees it.
+/// The machine around an actor.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
     /// The machine.
     pub machine: Machine,
     /// Where anonymous memory goes.
     pub backend: Backend,
-    /// What a refault costs from swap and from the device of a file, ns, where that was measured.
+    /// The measured cost of a refault from swap, and from the device of a file, ns.
     pub refault_ns: ByType<Option<u64>>,
 }
 
@@ -43,31 +44,31 @@ pub struct Around {
 pub struct Actor {
     /// The rule it follows.
     pub rule: usize,
-    /// The name of its policy.
+    /// The policy, as a reason for reclaim.
     pub reason: state::Reason,
-    /// Nothing is moved.
+    /// Whether nothing is moved.
     pub dry_run: bool,
-    /// File memory charged to the cgroup is acted upon, including what no process maps.
+    /// Whether file memory charged to the cgroup is included, even if no process maps it.
     pub files: bool,
-    /// What left by our doing.
+    /// What this actor moved out.
     pub reclaimed: Reclaimed,
-    /// What would have left.
+    /// What would have been moved out.
     pub rehearsed_bytes: u64,
-    /// What the budget is worth, as far as that was found out.
+    /// The measured worth of the budget, if known.
     pub budget_gain: Option<Gain>,
     controller: Controller,
     counters: Option<Counters>,
     outcome: Option<Outcome>,
-    /// When it wants to be asked again, ms.
+    /// When to ask it again, ms.
     pub next_ms: u64,
-    /// The reason to do nothing that was said last, and when, ms.
+    /// The last reason to do nothing that was written, and when, ms.
     said: Option<(&'static str, u64)>,
-    /// What rehearsals found that is still there: in earnest it would be gone.
+    /// Memory found by rehearsals that is still there; without a rehearsal it would be gone.
     standing_bytes: u64,
 }
 
 impl Actor {
-    /// A controller that has seen nothing yet.
+    /// An actor without observations.
     pub fn new(rule: usize, spec: &Spec, dry_run: bool) -> Self {
         Actor {
             rule,
@@ -86,23 +87,23 @@ impl Actor {
         }
     }
 
-    /// How often it wants memory looked at, ms.
+    /// How often it needs a look at memory, ms.
     pub fn look_ms(&self) -> Option<u64> {
         let pace = self.controller.pace();
         pace.look_ms.filter(|_| pace.hold.is_none())
     }
 
-    /// Whether it is held page by page, in steps of its own, beside the ticks.
+    /// Whether it is held page by page, in steps of its own, in parallel with the ticks.
     pub fn is_held_ahead(&self) -> bool {
         self.controller.pace().hold.is_some()
     }
 
-    /// How small it is held by a limit, if that is what its policy does.
+    /// How small it is held by a limit, if its policy uses one.
     pub fn shrinks(&self) -> Option<Wanted> {
         self.controller.shrinks()
     }
 
-    /// Asks its controller after a look.
+    /// Asks its controller, after a look.
     pub fn decide(
         &mut self,
         now_ms: u64,
@@ -113,7 +114,7 @@ impl Actor {
         let psi = cgroup.and_then(world::psi_of).or(around.machine.psi);
         let mut refaulted_bytes = ages.refaulted_bytes;
         if let Some(stat) = cgroup.filter(|_| self.files).and_then(|of| of.stat().ok()) {
-            // What the kernel let go came back as well.
+            // Include pages that the kernel had dropped and that came back.
             let pages = stat.refaults_file_pages;
             refaulted_bytes[1] =
                 refaulted_bytes[1].saturating_add(pages.saturating_mul(PAGE_BYTES));
@@ -123,7 +124,7 @@ impl Actor {
             some_us: psi.map_or(0, |psi| psi.some.total_us),
             full_us: psi.map_or(0, |psi| psi.full.total_us),
         };
-        // Earlier counts belong to nobody.
+        // The counts before the first decision are not attributed to the actor.
         let before = self.counters.replace(now).unwrap_or(now);
         let limits = cgroup.and_then(|cgroup| cgroup.limits().ok());
         let facts = Facts {
@@ -169,8 +170,8 @@ impl Actor {
         decision
     }
 
-    /// Whether a decision to do nothing is worth a line: it has another reason than the one said
-    /// last, and that was not just now. Reasons may take turns at every look.
+    /// Whether a decision to do nothing is worth a line: its reason differs from the last one
+    /// written, and that was not just now. Reasons may alternate at every look.
     pub fn is_news(&mut self, now_ms: u64, decision: &Decision) -> bool {
         let why = decision.reason.name();
         let is_news = self.said.is_none_or(|(said, at_ms)| {
@@ -182,9 +183,9 @@ impl Actor {
         is_news
     }
 
-    /// Counts what a rehearsal found, each byte once while it stays resident. `is_all`: the
-    /// rehearsal found everything, otherwise as much as it might take at a time. `most_bytes`: an
-    /// upper bound on what can be found.
+    /// Counts what a rehearsal found, each byte once while it stays resident. `is_all` means that
+    /// the rehearsal found everything, not just as much as it may take at a time. `most_bytes` is
+    /// an upper bound of what can be found.
     pub fn rehearsed(&mut self, found_bytes: u64, is_all: bool, most_bytes: u64) {
         let standing_bytes = match is_all {
             true => found_bytes,
@@ -198,12 +199,12 @@ impl Actor {
         self.standing_bytes = standing_bytes;
     }
 
-    /// What became of a decision.
+    /// Records the result of a decision.
     pub fn done(&mut self, action: &Action, done: &Done) {
         self.reclaimed.add(self.reason, done.left_bytes());
         self.reclaimed.add_files(done.left_file_bytes);
         if self.dry_run {
-            // As if it had worked, or the rehearsal would stop where reality would not.
+            // Assume that it worked, or the rehearsal would stop where the real policy would not.
             self.outcome = None;
             return;
         }
@@ -229,11 +230,11 @@ mod tests {
         let mut actor = actor();
         for (found, is_all, most, counted) in [
             (100, true, 900, 100),
-            // The same again, then less, since some was used, and more when that is cold again.
+            // The same again; then less, since some was used; then more, when that is cold again.
             (100, true, 900, 100),
             (60, true, 900, 100),
             (110, true, 900, 150),
-            // So much at a time only, until all there is was found.
+            // Only so much at a time, until everything was found.
             (500, false, 900, 650),
             (500, false, 900, 940),
             (500, false, 900, 940),

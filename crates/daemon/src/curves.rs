@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What less memory would cost, for every subject, all the time: from the looks that are made
+//! What less memory would cost: continuously estimated for every subject, from looks that are made
 //! anyway.
 
 use std::collections::{HashMap, HashSet};
@@ -21,23 +21,24 @@ use crate::journal::unix_ms;
 use crate::observer::{Key, Seen};
 use crate::state::LessMemory;
 
-/// Subjects that are simulated, at most: the first ones. Some 100 KiB each, with their history.
+/// Maximum number of subjects that are simulated, in their order. Each takes about 100 KiB, with
+/// its history.
 const SUBJECTS_MAX: usize = 256;
-/// Looks that only learn which pages are where.
+/// The first looks only find out where pages are.
 const LEARN_LOOKS: u32 = 10;
-/// Counts are collected for this long, then kept as a part of the hour, and restarted.
+/// Counts are collected for this long, then added to the hour, and restarted.
 const COUNT_MS: u64 = 15 * 60 * 1000;
-/// The displayed curve is recomputed after this time, and sooner while it is new: a curve takes
-/// longer to draw than a look takes to be simulated, and hardly changes from look to look.
+/// The displayed curve is recomputed after this time, and sooner while it is new: computing a curve
+/// takes longer than simulating a look, and it hardly changes from look to look.
 const SHOW_MS: u64 = 60 * 1000;
 /// Histories of subjects that have not been seen for this long are removed.
 const KEPT: Duration = Duration::from_secs(DAYS as u64 * 86_400);
 
-/// Sizes that are shown, percent of the most that was resident.
+/// The sizes shown, percent of the peak resident size.
 const SHOWN_PERCENT: [u16; 5] = [50, 60, 75, 90, 100];
 
-/// What a subject would do with less memory, at the sizes that are shown, under the LRU of this
-/// kernel. Bounds that are not known are left out.
+/// The cost of less memory at the sizes shown, for the LRU of this kernel. Unknown bounds are left
+/// out.
 fn shown(curves: &Curves, prices: Prices) -> Vec<LessMemory> {
     let known = |value: f64| value.is_finite().then_some(value);
     let at = |percent: u16| {
@@ -62,20 +63,20 @@ struct Followed {
     history: History,
     cgroup: Option<Cgroup>,
     has_files: bool,
-    /// Its files are those charged to it, as the page cache is followed.
+    /// Whether its files are those charged to it, because the page cache is followed.
     is_cached: bool,
     is_counting: bool,
-    /// Unix time since when it is counted.
+    /// Unix time when counting began.
     began_ms: u64,
-    /// The time counted at which `latest` is worked out again.
+    /// The observed time at which `latest` must be recomputed.
     show_at_ms: u64,
     latest: Vec<LessMemory>,
-    /// What the last whole quarter of an hour said.
+    /// The curves of the last full quarter of an hour.
     counted: Option<Box<Curves>>,
 }
 
 impl Followed {
-    /// What was counted.
+    /// The curves counted so far.
     fn curves(&self) -> Curves {
         Curves {
             beyond_bytes: self.cgroup.as_ref().map_or(0, beyond_bytes),
@@ -83,13 +84,13 @@ impl Followed {
         }
     }
 
-    /// What was simulated with other pages is worth nothing.
+    /// Starts again: simulations with other pages are useless.
     fn begin_anew(&mut self, params: Params) {
         self.what_if = WhatIf::new(params);
         self.is_counting = false;
     }
 
-    /// Works out what is shown.
+    /// Recomputes what is shown.
     fn show(&mut self, curves: &Curves, prices: Prices) {
         self.latest = shown(curves, prices);
         self.show_at_ms = curves.observed_ms + curves.observed_ms.min(SHOW_MS);
@@ -103,17 +104,17 @@ pub struct AllCurves {
     prices: Prices,
     by_key: HashMap<Key, Followed>,
     blind_ms: f64,
-    /// What was used of the page cache until the last tick.
+    /// Uses of the page cache up to the last tick.
     uses: Uses,
-    /// The look at the page cache that was shown last.
+    /// The last look at the page cache that was processed.
     cached_ms: Option<u64>,
-    /// Where histories are kept; none: nowhere.
+    /// Where histories are stored; `None` if nowhere.
     dir: Option<PathBuf>,
     is_trouble_told: bool,
 }
 
 impl AllCurves {
-    /// Nothing seen yet. Histories are kept in a directory of the state directory.
+    /// Starts without observations. Histories are stored in a directory of the state directory.
     pub fn new(state: Option<PathBuf>) -> Self {
         let dir = state.as_deref().map(directory);
         if let Some(dir) = &dir {
@@ -132,10 +133,10 @@ impl AllCurves {
         }
     }
 
-    /// Looks once, and listens.
+    /// Makes one look, and records what it shows.
     ///
     /// # Errors
-    /// As [`Agent::tick`].
+    /// As for [`Agent::tick`].
     pub fn tick(&mut self, agent: &mut Agent) -> Result<TickReport, CgroupError> {
         self.sights.clear();
         let began = Instant::now();
@@ -145,7 +146,7 @@ impl AllCurves {
         report
     }
 
-    /// Takes in what the last tick showed of these subjects, and drops those that are gone.
+    /// Takes in what the last tick showed of these subjects, and drops subjects that are gone.
     pub fn take(&mut self, agent: &Agent, seen: &[Seen], report: &TickReport) {
         let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
         let gone = self.by_key.keys().filter(|key| !there.contains(key));
@@ -197,19 +198,19 @@ impl AllCurves {
         }
     }
 
-    /// What a subject would do with less memory, by what was seen since the last quarter of an hour
-    /// began; nothing until there is something to say.
+    /// The cost of less memory for a subject, based on what was seen since the last quarter of an
+    /// hour began; empty while nothing is known.
     pub fn of(&self, key: &Key) -> Vec<LessMemory> {
         let followed = self.by_key.get(key);
         followed.map_or_else(Vec::new, |followed| followed.latest.clone())
     }
 
-    /// Curves that are reliable enough to act on: of the last whole quarter of an hour.
+    /// Curves that are reliable enough to act on: those of the last full quarter of an hour.
     pub fn counted(&self, key: &Key) -> Option<&Curves> {
         self.by_key.get(key)?.counted.as_deref()
     }
 
-    /// Lets everyone have these, as if a quarter of an hour had been counted.
+    /// Sets the curves of all subjects, as if a quarter of an hour had been counted.
     #[cfg(test)]
     pub fn plant(&mut self, curves: impl Fn() -> Curves) {
         for followed in self.by_key.values_mut() {
@@ -217,12 +218,12 @@ impl AllCurves {
         }
     }
 
-    /// What bringing pages back costs.
+    /// The cost of bringing pages back.
     pub fn prices(&self) -> Prices {
         self.prices
     }
 
-    /// Writes down what is known.
+    /// Stores everything that is known.
     pub fn finish(&mut self) {
         let keys: Vec<Key> = self.by_key.keys().cloned().collect();
         for key in keys {
@@ -252,8 +253,8 @@ impl AllCurves {
         }
     }
 
-    /// Whose the files are that a subject maps may have changed: what was simulated with them, or
-    /// without, is worth nothing then.
+    /// Checks whether the files that a subject maps are still charged to it: if that changed, what
+    /// was simulated with or without them is useless.
     fn judge_files(&mut self, agent: &Agent, seen: &Seen) {
         let has_files = is_charged_for_files(seen.cgroup.as_ref(), agent, &seen.pids);
         let Some(followed) = self.by_key.get_mut(&seen.key) else {
@@ -264,7 +265,7 @@ impl AllCurves {
         }
     }
 
-    /// Saves what was counted for a subject, and restarts the counts.
+    /// Stores the counts of a subject, and restarts them.
     fn close(&mut self, key: &Key) {
         let path = self.path(key);
         let Some(followed) = self.by_key.get_mut(key) else {
@@ -288,7 +289,8 @@ impl AllCurves {
         }
     }
 
-    /// The file of a name: one that is made again under its name goes on with its history.
+    /// The file of a subject. A subject that is created again with the same name continues its
+    /// history.
     fn path(&self, key: &Key) -> Option<PathBuf> {
         Some(self.dir.as_ref()?.join(file_name(&key.0)))
     }
@@ -300,7 +302,7 @@ impl AllCurves {
     }
 }
 
-/// What is charged to a cgroup besides memory of programs and page cache: kernel memory.
+/// What is charged to a cgroup in addition to anonymous memory and page cache: kernel memory.
 pub fn beyond_bytes(cgroup: &Cgroup) -> u64 {
     let (Ok(stat), Ok(Some(usage))) = (cgroup.stat(), cgroup.usage_bytes()) else {
         return 0;
@@ -328,7 +330,8 @@ pub enum ReadError {
     History(#[from] HistoryError),
 }
 
-/// The history of a name in its file; `None` if there is none, or that of another.
+/// Reads the history of a subject from its file; `None` if there is none, or it is that of another
+/// subject.
 fn read(path: &Path, name: &str) -> Result<Option<History>, ReadError> {
     match fs::read(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -340,18 +343,18 @@ fn read(path: &Path, name: &str) -> Result<Option<History>, ReadError> {
     }
 }
 
-/// The history that a daemon keeps of a cgroup in its state directory; `None` if there is none.
+/// The stored history of a cgroup; `None` if there is none.
 ///
 /// # Errors
-/// It cannot be read, or is damaged.
+/// If it cannot be read, or is damaged.
 pub fn history(state: &Path, name: &str) -> Result<Option<History>, ReadError> {
     read(&directory(state).join(file_name(name)), name)
 }
 
-/// Keeps a history, as a daemon does.
+/// Stores a history, as a daemon does.
 ///
 /// # Errors
-/// It cannot be written; the previous content is kept.
+/// If it cannot be written; the previous content is kept.
 pub fn keep(state: &Path, name: &str, history: &History) -> io::Result<()> {
     replace(
         &directory(state).join(file_name(name)),
@@ -359,10 +362,11 @@ pub fn keep(state: &Path, name: &str, history: &History) -> io::Result<()> {
     )
 }
 
-/// All histories in a state directory, by name, and the files that are none with the reason.
+/// All histories in a state directory by name, and the files that are not histories, with the
+/// reason.
 ///
 /// # Errors
-/// The directory cannot be read; a missing one is not an error.
+/// If the directory cannot be read; a missing one is not an error.
 #[expect(clippy::type_complexity, reason = "two lists of pairs")]
 pub fn histories(state: &Path) -> io::Result<(Vec<(String, History)>, Vec<(PathBuf, ReadError)>)> {
     let (mut all, mut damaged) = (Vec::new(), Vec::new());
@@ -373,7 +377,7 @@ pub fn histories(state: &Path) -> io::Result<(Vec<(String, History)>, Vec<(PathB
     for entry in entries {
         let path = entry?.path();
         if path.extension().is_some() {
-            // What a killed daemon was about to write.
+            // A file that a killed daemon was about to write.
             continue;
         }
         let bytes = fs::read(&path).map_err(ReadError::from);
@@ -386,19 +390,19 @@ pub fn histories(state: &Path) -> io::Result<(Vec<(String, History)>, Vec<(PathB
     Ok((all, damaged))
 }
 
-/// Histories that have not been seen for a long time.
+/// Removes histories that have not been seen for a long time.
 fn remove_old(dir: &Path) {
     for file in fs::read_dir(dir).into_iter().flatten().flatten() {
         let modified = file.metadata().and_then(|meta| meta.modified());
         let age = modified.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
         if age.is_ok_and(|age| age > KEPT) {
-            // One that stays is removed by the next start.
+            // If this fails, the next start tries again.
             let _ = fs::remove_file(file.path());
         }
     }
 }
 
-/// Whatever happens, either the old file or the new one exists.
+/// Replaces a file atomically: whatever happens, either the old or the new content exists.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;

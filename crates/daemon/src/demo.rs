@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A made-up machine, so that what shows a snapshot can be built and tested without root: two
-//! nodes, nested cgroups, a process, memory that grows old and is touched again.
+//! A made-up machine, to build and test what displays snapshots without root: two nodes, nested
+//! cgroups, a process, memory that grows old and is touched again.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::state::{
 const MIB: u64 = 1 << 20;
 const NODES: [u32; 2] = [0, 1];
 
-/// What is made up of a subject.
+/// The made-up properties of a subject.
 struct Part {
     name: &'static str,
     is_cgroup: bool,
@@ -24,7 +24,7 @@ struct Part {
     size_mib: u64,
     policy: Option<&'static str>,
     is_rehearsal: bool,
-    /// How long its memory takes to be touched again, ms.
+    /// The period with which its memory is touched again, ms.
     period_ms: u64,
 }
 
@@ -59,12 +59,12 @@ const PARTS: [Part; 6] = [
     },
 ];
 
-/// Bounds the machine reports by.
+/// The age bounds of the reports.
 pub fn intervals() -> Intervals {
     "1s,5s,30s,2m,10m".parse().expect("a list of ages")
 }
 
-/// Settings with reports on both nodes and on one cgroup.
+/// Settings with reports on both nodes and for one cgroup.
 pub fn settings() -> Settings {
     let node = |node| Scope { cgroup: None, node };
     let web = Scope {
@@ -81,11 +81,11 @@ pub fn settings() -> Settings {
     }
 }
 
-/// Containers of a machine of a fleet.
+/// Number of containers on each machine of a fleet.
 pub const CONTAINERS: u16 = 50;
 const NAMESPACES: [&str; 5] = ["cart", "mail", "pay", "search", "shop"];
 
-/// One machine of a fleet, with containers of Kubernetes in addition.
+/// One machine of a fleet, which also has containers of Kubernetes.
 pub fn snapshot_of_host(host: u16, sequence: u64, time_ms: u64) -> Snapshot {
     let mut snapshot = snapshot(sequence, time_ms);
     let containers = (0..CONTAINERS).map(|number| {
@@ -113,7 +113,7 @@ pub fn snapshot_of_host(host: u16, sequence: u64, time_ms: u64) -> Snapshot {
     snapshot
 }
 
-/// The machine `time_ms` after its start. The same arguments give the same snapshot.
+/// The state of the machine `time_ms` after its start. The same arguments give the same snapshot.
 pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
     let intervals = intervals();
     let subjects = PARTS
@@ -220,7 +220,8 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
     }
 }
 
-/// A fifth less costs nothing, of what is seldom touched nearly half; more costs more and more.
+/// A fifth less memory costs nothing, nor does almost half of rarely touched memory; less than that
+/// costs more and more.
 fn less(full_bytes: u64, period_ms: u64) -> Vec<LessMemory> {
     let enough_percent: u16 = if period_ms < 500_000 { 80 } else { 55 };
     let at = |percent: u16| {
@@ -238,8 +239,8 @@ fn less(full_bytes: u64, period_ms: u64) -> Vec<LessMemory> {
     [50, 60, 75, 90, 100].map(at).to_vec()
 }
 
-/// Memory touched piece by piece, over and over: as much of each age as of any other, up to the
-/// period. A fifth of it is never touched again.
+/// Memory touched piece by piece, over and over: all ages up to the period are equally frequent. A
+/// fifth of it is never touched again.
 fn ages(size_bytes: u64, period_ms: u64, time_ms: u64, intervals: &Intervals) -> Histogram {
     const PIECES: u64 = 50;
     let mut ages = Histogram::new(intervals);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What reads bytes that others wrote, for fuzzing.
+//! Code that reads bytes from outside, for fuzzing.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use crate::metrics::shown::Limits;
 use crate::page::Pages;
 use crate::state::Hub;
 
-/// A configuration: what is taken is usable, and means the same when written and read.
+/// A configuration: any that is accepted can be used, and means the same when written and read
+/// again.
 pub fn config(bytes: &[u8]) {
     let Ok(config) = Config::parse(&String::from_utf8_lossy(bytes)) else {
         return;
@@ -41,12 +42,12 @@ thread_local! {
     ));
 }
 
-/// The head of a request, as it arrives and in halves, and what is answered.
+/// The head of a request, whole and in halves, and the response.
 pub fn http(bytes: &[u8]) {
     PAGES.with_borrow_mut(|pages| fuzzed_request(bytes, pages));
 }
 
-/// What is written to a report file; the first byte says to which.
+/// What is written to a report file; the first byte selects the file.
 pub fn files(bytes: &[u8]) {
     let Some((&which, text)) = bytes.split_first() else {
         return;
@@ -63,12 +64,12 @@ pub fn files(bytes: &[u8]) {
     assert!(!is_taken || read.is_ok(), "{read:?}");
 }
 
-/// Messages to the process that serves.
+/// Messages to the serving process.
 pub fn snapshots(bytes: &[u8]) {
     crate::serve::fuzzed_line(bytes);
 }
 
-/// Wishes of the process that serves the report files: settings stay within what there is.
+/// Wishes of the process that serves the report files: settings only concern what exists.
 #[cfg(feature = "fuse")]
 pub fn wishes(bytes: &[u8]) {
     let hub = Hub::new(demo::settings());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon moves memory with: pageout page by page, the oldest first; marking as the first
-//! to go; and the kernel's own reclaim where it can be asked.
+//! How the daemon moves memory: pageout page by page, oldest first; marking pages to go first; and
+//! the kernel's own reclaim if it is available.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -18,37 +18,37 @@ use agewise_host::root::ProcRoot;
 use agewise_policy::generations::{ByType, LABEL_UNSEEN, PageType};
 use serde::Serialize;
 
-/// This much is moved between two looks at accessed bits: the look is milliseconds old at most.
+/// This much is moved between two checks of accessed bits, so a check is only milliseconds old.
 const CALL_BYTES: u64 = 4 << 20;
-/// Files tried at a time: a tick is late by what that takes (0.1 s).
+/// Files tried at a time: this delays a tick by at most 0.1 s.
 const FILES_MAX: usize = 1 << 12;
-/// Troubles reported for one action.
+/// Maximum number of problems reported per action.
 const TROUBLES_MAX: usize = 3;
-/// Ages between the youngest asked for and the oldest known grow by this factor: how closely "oldest
-/// first" is kept.
+/// The factor between the ages that are tried, from the youngest requested to the oldest known: how
+/// closely "oldest first" is followed.
 const AGE_STEP: f64 = 1.25;
 
 /// What an action did, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Done {
-    /// Were old enough, and looked at again.
+    /// Memory that was old enough, and was checked again.
     pub tried_bytes: u64,
-    /// Were touched since.
+    /// Memory touched since then.
     pub young_again_bytes: u64,
-    /// Left, anonymous.
+    /// Anonymous memory that left.
     pub left_anon_bytes: u64,
-    /// Left, of files.
+    /// File memory that left.
     pub left_file_bytes: u64,
-    /// Would have been tried, in a rehearsal.
+    /// Memory that would have been tried, in a rehearsal.
     pub rehearsed_bytes: u64,
-    /// Marked as the first to go.
+    /// Memory marked to go first.
     pub sorted_bytes: u64,
     /// CPU time, ns.
     pub cpu_ns: u64,
-    /// What became of cold pages of files, where those were asked for by name.
+    /// The result for cold pages of files, if these were selected by file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped: Option<DropReport>,
-    /// What stood in the way; a few.
+    /// A few of the problems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
 }
@@ -80,7 +80,7 @@ impl Done {
         self.dropped = Some(*report);
     }
 
-    /// Adds what was done after it.
+    /// Adds what was done later.
     fn add(&mut self, later: Done) {
         self.tried_bytes += later.tried_bytes;
         self.young_again_bytes += later.young_again_bytes;
@@ -102,19 +102,19 @@ impl Done {
     }
 }
 
-/// Moves what is old out of processes that an agent observes.
+/// Moves old memory out of processes that an agent observes.
 pub struct PageOut<'a> {
-    /// Knows the ages.
+    /// The agent that knows the ages.
     pub agent: &'a mut Agent,
-    /// Becomes true when it is to end.
+    /// Becomes true when the move must end.
     pub cancel: &'a AtomicBool,
-    /// Look, but do not touch.
+    /// Whether to check everything but move nothing.
     pub rehearse: bool,
 }
 
 impl PageOut<'_> {
-    /// The same with all file memory of a cgroup: what no process maps is dropped, what processes
-    /// map is paged out. `bytes_max`: of anonymous memory and of files.
+    /// Like [`run`](Self::run), with all file memory of a cgroup: pages that no process maps are
+    /// dropped, and mapped ones are paged out. `bytes_max` limits anonymous memory and file memory.
     pub fn run_with_files(
         &mut self,
         pids: &[u32],
@@ -129,11 +129,11 @@ impl PageOut<'_> {
         };
         let Some(age_ms) = file_ms else { return done };
         let mut dropped = self.drop_files(files, age_ms, bytes_max[1]);
-        // In a rehearsal nothing distinguishes them.
+        // A rehearsal does not distinguish mapped pages.
         let mapped_bytes = dropped.dropped.map_or(0, |report| report.stayed_bytes);
         let more_bytes = bytes_max[1].saturating_sub(dropped.left_file_bytes);
         if mapped_bytes > 0 && more_bytes > 0 {
-            // They have been tried once.
+            // They have already been counted as tried.
             dropped.tried_bytes -= mapped_bytes.min(dropped.tried_bytes);
             dropped.add(self.run(pids, [None, file_ms], more_bytes.min(mapped_bytes)));
         }
@@ -146,7 +146,7 @@ impl PageOut<'_> {
         let mut done = Done::default();
         let limits = DropLimits {
             bytes_max,
-            // The guard of policies keeps the rate.
+            // The guard of the policies limits the rate.
             rate_bytes_per_s: u64::MAX,
             rehearse: self.rehearse,
             far: false,
@@ -161,7 +161,7 @@ impl PageOut<'_> {
         done
     }
 
-    /// Moves at most `bytes_max` of what is older out of `pids`, the oldest first.
+    /// Moves at most `bytes_max` of memory older than this out of `pids`, oldest first.
     pub fn run(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();
         let mut done = Done::default();
@@ -176,7 +176,7 @@ impl PageOut<'_> {
                     done.trouble(format!("process {pid}: {error}"));
                 }
             }
-            // In a rehearsal nothing leaves, and the same would be found twice.
+            // In a rehearsal nothing leaves, so the same memory would be found twice.
             if done.tried_bytes >= bytes_max || self.rehearse || surely == Some(older_than_ms) {
                 break;
             }
@@ -185,7 +185,7 @@ impl PageOut<'_> {
         done
     }
 
-    /// The youngest ages at which all that is older fits; `None` if only a part of the oldest does.
+    /// The youngest ages such that all older memory fits; `None` if only part of the oldest does.
     fn oldest_that_fit(&self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Option<Ages> {
         let youngest_ms = older_than_ms.iter().flatten().min()?;
         let now_ms = Agent::now_ms();
@@ -237,7 +237,7 @@ impl PageOut<'_> {
         }
     }
 
-    /// The process, if it is still the one observed and has something of these ages.
+    /// The process, if it is still the one observed and has memory of these ages.
     fn open(&self, pid: u32, ages: Ages) -> Option<Process> {
         let space = self.agent.space(pid)?;
         if older_bytes(space, Agent::now_ms(), ages) == 0 {
@@ -271,7 +271,7 @@ impl PageOut<'_> {
         moved.error.map_or(Ok(()), Err)
     }
 
-    /// Marks what is older as the first to go (`MADV_COLD`).
+    /// Marks older memory to go first (`MADV_COLD`).
     pub fn sort(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();
         let mut done = Done::default();
@@ -311,7 +311,7 @@ impl PageOut<'_> {
     }
 }
 
-/// Bytes of a process that are older, by the sizes of its generations.
+/// Bytes of a process that are older, according to the sizes of its generations.
 fn older_bytes(space: &Space, now_ms: u64, ages: Ages) -> u64 {
     let window = space.map().generations();
     let of = |page_type: PageType| {

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A part of the daemon that can be in trouble.
+/// A part of the daemon that can have problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
-    /// Actions cannot be written down, so none are taken.
+    /// Actions cannot be recorded, so none are taken.
     Journal,
-    /// Something that was done is still not undone.
+    /// Something that was done has not been undone yet.
     Ledger,
 }
 
@@ -22,42 +22,42 @@ impl Part {
     }
 }
 
-/// What is wrong, if anything. Cloned handles are the same.
+/// The current problems. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Health(Arc<Mutex<Troubles>>);
 
 #[derive(Debug, Default)]
 struct Troubles {
     of: BTreeMap<Part, String>,
-    /// As another process reported them.
+    /// Problems as reported by another process.
     reported: Vec<String>,
 }
 
 impl Health {
     fn lock(&self) -> MutexGuard<'_, Troubles> {
-        // Every change is one assignment.
+        // Every change is a single assignment, so a poisoned lock is harmless.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says what is wrong with a part.
+    /// Records a problem of a part.
     pub fn fails(&self, part: Part, why: String) {
         self.lock().of.insert(part, why);
     }
 
-    /// Says that nothing is wrong with it any more.
+    /// Records that a part has no problem any more.
     pub fn recovers(&self, part: Part) {
         self.lock().of.remove(&part);
     }
 
-    /// Problems reported by the process that knows, one per line.
+    /// Replaces the problems reported by the process that knows them, one per line.
     pub fn replace(&self, reported: Vec<String>) {
         self.lock().reported = reported;
     }
 
-    /// What is wrong, a line for each part; none when all is well.
+    /// The problems, one line for each; empty if there are none.
     pub fn reasons(&self) -> Vec<String> {
         let reported = |(part, why): (&Part, &String)| {
-            // One line each, whatever a message contains.
+            // One line for each, whatever the message contains.
             let why: String = why.split_whitespace().collect::<Vec<_>>().join(" ");
             format!("{}: {why}", part.name())
         };

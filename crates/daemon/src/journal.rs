@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The journal: one line of JSON for everything the daemon does, before it and after it.
+//! The journal: one line of JSON before and after everything the daemon does.
 //!
-//! Its size is bounded: a file that has grown too large is renamed, and of renamed ones a few are
-//! kept. A line that cannot be written is counted and reported with the next one that can; until
+//! Its size is bounded: a file that has grown too large is renamed, and a few renamed files are
+//! kept. Lines that cannot be written are counted and reported with the next line that can; until
 //! then nothing is acted upon.
 
 use std::fs::{File, OpenOptions};
@@ -25,7 +25,7 @@ pub fn unix_ms() -> u64 {
         .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
 }
 
-/// The journal. Cloned handles write to the same one.
+/// The journal. Clones write to the same one.
 #[derive(Clone, Debug)]
 pub struct Journal(Arc<Mutex<Lines>>);
 
@@ -35,12 +35,12 @@ struct Lines {
     target: Target,
     size_max: u64,
     keep: u64,
-    /// Not reported in the journal itself yet.
+    /// Lost lines that the journal has not reported yet.
     lost: u64,
     lost_in_all: u64,
-    /// The last line could not be written, and that was said.
+    /// The last line could not be written, and this was reported.
     is_broken: bool,
-    /// The last line was written in part: the next one has to end it first.
+    /// The last line was only partly written: the next one must end it first.
     is_torn: bool,
     health: Health,
 }
@@ -55,7 +55,7 @@ enum Target {
     },
 }
 
-/// What every line has.
+/// The fields of every line.
 #[derive(Serialize)]
 struct Line<'a, T> {
     record: &'a str,
@@ -70,11 +70,11 @@ struct Lost {
 }
 
 impl Journal {
-    /// Opens it; lines are appended to an existing file. `health` is told when a line cannot be
+    /// Opens the journal; appends to an existing file. Reports to `health` when a line cannot be
     /// written, and when one can be again.
     ///
     /// # Errors
-    /// The file cannot be opened or made.
+    /// If the file cannot be opened or created.
     pub fn open(config: &config::Journal, health: &Health) -> io::Result<Self> {
         let target = if config.file == Path::new("-") {
             Target::Stdout(io::stdout().as_fd().try_clone_to_owned()?.into())
@@ -85,7 +85,7 @@ impl Journal {
         Ok(Journal(Arc::new(Mutex::new(lines))))
     }
 
-    /// Goes on where another one writes, for all handles of this one.
+    /// Continues in the file of another journal, for all clones of this one.
     pub fn replace_by(&self, other: Journal) {
         let (mut lines, mut fresh) = (self.lock(), other.lock());
         fresh.lost += lines.lost;
@@ -94,19 +94,19 @@ impl Journal {
         std::mem::swap(&mut *lines, &mut *fresh);
     }
 
-    /// Writes one line: the kind of record, the time, and the fields.
+    /// Writes one line with the kind of record, the time, and the fields.
     pub fn write(&self, record: &str, fields: &impl Serialize) {
         self.lock().write(record, fields);
     }
 
-    /// Writes the line before an action, which may be taken only if that succeeded: what is done to
-    /// others without a trace cannot be accounted for.
+    /// Writes the line before an action, which may only be taken if this returns `true`: nobody
+    /// could account for actions that left no trace.
     #[must_use]
     pub fn permits(&self, record: &str, fields: &impl Serialize) -> bool {
         self.lock().write(record, fields)
     }
 
-    /// Tries again if the last line could not be written.
+    /// Tries again to report lost lines if the last line could not be written.
     pub fn retry(&self) {
         let mut lines = self.lock();
         if lines.is_broken {
@@ -114,13 +114,13 @@ impl Journal {
         }
     }
 
-    /// Lines that could not be written since it was opened first.
+    /// Number of lines that could not be written since the journal was first opened.
     pub fn lost_lines(&self) -> u64 {
         self.lock().lost_in_all
     }
 
     fn lock(&self) -> MutexGuard<'_, Lines> {
-        // A panic of another holder left at worst half a line.
+        // The panic of another holder left half a line at worst.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,7 +208,7 @@ impl Lines {
         self.append(&line)
     }
 
-    /// Adds to the file, and remembers where a line was cut off.
+    /// Appends to the file, and records whether a line was cut off.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let (file, mut counted) = match &mut self.target {
             Target::Stdout(file) => (file, None),
@@ -257,7 +257,7 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
     name.into()
 }
 
-/// `FILE.1` becomes `FILE.2` and so on, `FILE` becomes `FILE.1`, and what is beyond `keep` goes.
+/// Renames `FILE.1` to `FILE.2` and so on, and `FILE` to `FILE.1`; files beyond `keep` are lost.
 fn rotate(path: &Path, keep: u64) -> io::Result<()> {
     for number in (1..keep).rev() {
         match std::fs::rename(numbered(path, number), numbered(path, number + 1)) {
@@ -291,7 +291,7 @@ mod tests {
             journal.write("count", &Count { n });
         }
         drop(journal);
-        // Opened again it goes on where it was.
+        // When opened again, it continues where it was.
         let mut journal = open();
         journal.write("count", &Count { n: 50 });
         let mut names: Vec<_> = std::fs::read_dir(dir.path())
@@ -341,7 +341,7 @@ mod tests {
             reasons[0].starts_with("journal: /dev/full cannot be written"),
             "{reasons:?}"
         );
-        // The next file takes over what is still to be reported.
+        // The next file takes over what has not been reported yet.
         let fresh = Lines::new(Target::file(&path).unwrap(), 1000, 1, health.clone());
         journal.replace_by(Journal(Arc::new(Mutex::new(fresh))));
         assert!(

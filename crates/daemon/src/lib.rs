@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The daemon: observes at a fixed pace, publishes what it finds as files, metrics and a page, and
-//! pages out memory by the policies in its configuration.
+//! pages out memory according to the policies in its configuration.
 //!
 //! Features, both on by default: `fuse` (the files are a FUSE file system) and `web` (metrics and
 //! the page over HTTP).

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In place of `outlet.rs` in a build without the feature `web`: a configuration that asks for the
+//! Replaces `outlet.rs` in a build without the feature `web`: a configuration that requests the
 //! page and metrics is refused.
 
 use agewise_host::throttle::Ledger;
@@ -7,11 +7,11 @@ use agewise_host::throttle::Ledger;
 use super::config::Metrics;
 use super::state::Hub;
 
-/// No server, in this build.
+/// No server in this build.
 #[derive(Debug, Default)]
 pub struct Outlet(());
 
-/// The configuration asks for what this build lacks.
+/// The configuration requests what this build lacks.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "this agewise was built without the feature `web`: set `enabled = false` and no `textfile` in [metrics], or build \
@@ -20,7 +20,7 @@ pub struct Outlet(());
 pub struct NotBuilt;
 
 impl Outlet {
-    /// Nothing to open, so nothing to note.
+    /// Opens nothing, so records nothing.
     pub fn apart(_ledger: Option<Ledger>) -> Self {
         Outlet(())
     }
@@ -36,12 +36,12 @@ impl Outlet {
         }
     }
 
-    /// Nobody to tell.
+    /// Does nothing.
     pub fn publish(&mut self, _hub: &Hub) -> Option<String> {
         None
     }
 
-    /// Nobody to look after.
+    /// Does nothing.
     pub fn tend(&mut self, _hub: &Hub) -> Option<String> {
         None
     }

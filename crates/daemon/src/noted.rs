@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Mounts and sockets, recorded in the ledger for as long as they exist.
+//! Mounts and sockets, recorded in the ledger as long as they exist.
 
 use std::path::PathBuf;
 
 use agewise_host::throttle::{Kind, Ledger, Undo};
 
-/// A note of something in the file system. Dropped, after what it is about was removed, it goes as
-/// well; and should that still be there, so does that.
+/// The record of something in the file system. Drop it after that was removed: the record is
+/// removed as well, and also the thing itself if it still exists.
 #[derive(Debug)]
 pub struct Noted {
     ledger: Ledger,
@@ -15,8 +15,8 @@ pub struct Noted {
 }
 
 impl Noted {
-    /// Records it. `None` if that is not possible, which is reported: unlike a frozen cgroup, a
-    /// mount or a socket does no harm, and the next daemon that serves there removes it.
+    /// Records it. Returns `None` if that fails, which is reported: unlike a frozen cgroup, a mount
+    /// or a socket does no harm, and the next daemon that serves there removes it.
     pub fn new(ledger: &Ledger, undo: Undo) -> Option<Self> {
         let (path, kind) = (undo.dir.clone(), undo.kind);
         match ledger.add(undo) {
@@ -69,7 +69,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         let (ledger, _) = Ledger::open(&state).unwrap();
-        // No directory can be made where a file is.
+        // No directory can be created where a file is.
         std::fs::write(&state, "").unwrap();
         assert!(Noted::new(&ledger, Undo::socket(&dir.path().join("socket"))).is_none());
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what the agent knows after a tick to what a snapshot shows.
+//! Converts what the agent knows after a tick to what a snapshot shows.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -14,17 +14,17 @@ use super::actor::Actor;
 use super::state::{NodeView, Settings, SubjectView};
 use super::world;
 
-/// Troubles shown of a subject.
+/// Maximum number of problems shown for a subject.
 const TROUBLES_MAX: usize = 3;
 
 /// Identifies a subject for its lifetime: its name, and the inode or start time that distinguishes
-/// it from the next of the same name.
+/// it from a later one with the same name.
 pub type Key = (Arc<str>, u64);
 
 /// A subject after a tick.
 #[derive(Debug)]
 pub struct Seen {
-    /// Its place in the agent's list.
+    /// Its index in the agent's list.
     pub at: usize,
     /// Its name and id.
     pub key: Key,
@@ -51,7 +51,7 @@ pub fn subjects(agent: &Agent, containers: &mut Containers) -> Vec<Seen> {
                 at,
                 key: (
                     match &subject.cgroup {
-                        // Different for every path, also where that is not UTF-8.
+                        // Unique for every path, even if it is not UTF-8.
                         Some(cgroup) => Arc::from(cgroup.name()),
                         None => Arc::from(String::from_utf8_lossy(subject.name.as_bytes())),
                     },
@@ -80,7 +80,7 @@ pub fn subjects(agent: &Agent, containers: &mut Containers) -> Vec<Seen> {
 pub struct LimitHits(HashMap<Key, u64>);
 
 impl LimitHits {
-    /// Whether a cgroup ran into its limit since the last time it was asked about.
+    /// Whether a cgroup reached its limit since the last call.
     fn changed(&mut self, key: &Key, cgroup: &Cgroup) -> bool {
         let Ok(Some(hits)) = cgroup.limit_hits() else {
             return false;
@@ -90,13 +90,13 @@ impl LimitHits {
             .is_some_and(|before| hits > before)
     }
 
-    /// Forgets those that are gone.
+    /// Forgets cgroups that are gone.
     pub fn retain(&mut self, is_there: impl Fn(&Key) -> bool) {
         self.0.retain(|key, _| is_there(key));
     }
 }
 
-/// What a snapshot shows of the subjects.
+/// What a snapshot shows about the subjects.
 pub fn views(
     agent: &Agent,
     seen: &[Seen],

@@ -8,23 +8,23 @@ use agewise_host::throttle::state_directory;
 
 use super::config::Config;
 
-/// How long a configuration may take to be read while other work waits.
+/// How long reading a configuration may take while other work waits.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the daemon was started.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The configuration; none: the defaults.
+    /// The configuration; `None` for the defaults.
     pub config: Option<PathBuf>,
-    /// Nothing is moved, whatever the configuration says.
+    /// Move nothing, whatever the configuration says.
     pub dry_run: bool,
     /// End after this many ticks.
     pub ticks: Option<u64>,
-    /// Show a machine that is made up.
+    /// Show a made-up machine.
     pub demo: bool,
-    /// Show this many simulated machines, each at a port of its own; 0 means 1.
+    /// Show this many simulated machines, each on its own port; 0 means 1.
     pub hosts: u16,
-    /// Where the ledger is; none: [`state_directory`].
+    /// The directory of the ledger; `None` for [`state_directory`].
     pub state: Option<PathBuf>,
 }
 
@@ -32,17 +32,17 @@ impl Options {
     /// Reads the configuration.
     ///
     /// # Errors
-    /// It cannot be read, or is invalid.
+    /// If it cannot be read, or is invalid.
     pub fn read(&self) -> anyhow::Result<Config> {
         Ok(match &self.config {
             Some(path) => Config::read(path)?,
             None => Config::default(),
         })
     }
-    /// Reads the configuration again, without waiting for a file system that does not answer.
+    /// Reads the configuration again, without waiting for a file system that does not respond.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As for [`read`](Self::read).
     pub fn read_again(&self) -> anyhow::Result<Config> {
         Ok(match &self.config {
             Some(path) => Config::read_within(path, PATIENCE)?,
@@ -50,7 +50,7 @@ impl Options {
         })
     }
 
-    /// The directory of the ledger; none if the environment names no home.
+    /// The directory of the ledger; `None` if the environment names no home.
     pub fn state_dir(&self) -> Option<PathBuf> {
         self.state.clone().or_else(state_directory)
     }

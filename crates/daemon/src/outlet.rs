@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the daemon is read over HTTP, as its configuration says: opened, moved, closed, and served
-//! by a process of its own.
+//! Serves the daemon's results over HTTP, as configured: opened, moved, closed, and served by a
+//! separate process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,7 +16,7 @@ use super::serve::{Apart, Stall, Task};
 use super::state::Hub;
 use super::textfile::Textfile;
 
-/// The server, if there is to be one.
+/// The server, if one is configured.
 #[derive(Debug, Default)]
 pub struct Outlet {
     config: Option<Metrics>,
@@ -26,14 +26,14 @@ pub struct Outlet {
     is_apart: bool,
 }
 
-/// A server, and the note of its socket, which goes after it.
+/// A server, and the record of its socket, which must be dropped after it.
 #[derive(Debug)]
 struct Open {
     door: Door,
     _noted: Option<Noted>,
 }
 
-/// Who answers.
+/// Who answers requests.
 #[derive(Debug)]
 enum Door {
     /// A thread of this process.
@@ -67,7 +67,7 @@ impl Stall for Web {
 }
 
 impl Outlet {
-    /// Closed as yet. A process of its own will serve. Sockets in the file system are noted in the
+    /// Starts closed. A separate process will serve. Sockets in the file system are recorded in the
     /// ledger.
     pub fn apart(ledger: Option<Ledger>) -> Self {
         Outlet {
@@ -91,7 +91,7 @@ impl Outlet {
         }
     }
 
-    /// Goes by this configuration from now on. A file of the same name is replaced by the next one.
+    /// Keeps to this configuration from now on. The next write replaces a file with the same name.
     fn keep(&mut self, config: &Metrics) {
         let path = config.textfile.as_deref();
         let new = path.map(|path| Textfile::new(path, limits(config)));
@@ -113,7 +113,7 @@ impl Outlet {
     /// Applies the configuration. A server that is already open as configured stays.
     ///
     /// # Errors
-    /// [`ServeError`]; then what was open before still is.
+    /// [`ServeError`]; what was open before stays open then.
     pub fn follow(&mut self, config: &Metrics, hub: &Hub) -> Result<(), ServeError> {
         if self.config.as_ref() == Some(config) {
             return Ok(());
@@ -130,7 +130,7 @@ impl Outlet {
         let before = if is_moved {
             None
         } else {
-            // The same address can only be bound once it was released.
+            // The same address can only be bound after it was released.
             drop(self.server.take());
             self.config.take()
         };
@@ -150,7 +150,7 @@ impl Outlet {
         }
     }
 
-    /// One line for people: where it can be read.
+    /// One line for people: where the results can be read.
     pub fn describe(&self) -> Option<String> {
         let config = self.config.as_ref().filter(|_| self.server.is_some())?;
         let address = match &self.server.as_ref()?.door {

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When to look next: at the tick asked for, or as often as the CPU budget allows.
+//! When to look next: at the requested tick, or as often as the CPU budget allows.
 //!
-//! The budget is an account: it fills by its share of the time that passes, a look is paid from it
-//! together with what readers have cost since the previous one, and nothing is looked at while it
-//! is overdrawn. So the share holds over any long time, whatever single looks cost.
+//! The budget is an account. Its share of the time that passes is credited; each look is debited,
+//! together with what readers have cost since the previous one; and there is no look while it is
+//! overdrawn. So the share holds over any long time, whatever single looks cost.
 
 use super::state::Budget;
 
-/// The account holds at most what comes in within this time: a machine that was quiet may be looked
-/// at a little more closely for a while, not for long.
+/// The account is capped at the credit of this time: after a quiet period, looks may be a little
+/// more frequent for a while, but not for long.
 const SAVINGS_MS: f64 = 60_000.0;
-/// However short of budget: once in this time.
+/// However short the budget, there is a look after this time.
 const LONGEST_MS: u64 = 600_000;
-/// Weight of the newest look in what one is expected to cost.
+/// Weight of the newest look in the expected cost of a look.
 const LEARN: f64 = 0.3;
 
-/// Keeps to a budget. Times are in ms of any clock that does not go back.
+/// Keeps to a budget. Times are in ms, of any clock that does not go back.
 #[derive(Clone, Debug)]
 pub struct Pace {
     percent: f64,
@@ -30,7 +30,7 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A pace of one look each `tick_ms` within `percent` of one core.
+    /// A pace of one look per `tick_ms`, within `percent` of one core.
     pub fn new(percent: f64, tick_ms: u64) -> Self {
         let mut pace = Pace {
             percent,
@@ -50,14 +50,14 @@ impl Pace {
         SAVINGS_MS * self.percent / 100.0
     }
 
-    /// Other settings; what was spent stays spent.
+    /// Changes the settings; what was spent stays spent.
     pub fn set(&mut self, percent: f64, tick_ms: u64) {
         self.percent = percent;
         self.tick_ms = tick_ms;
         self.account_ms = self.account_ms.min(self.savings_ms());
     }
 
-    /// A look begins; returns how much later than planned.
+    /// Starts a look; returns how much later than planned it is, ms.
     pub fn begin(&mut self, now_ms: u64) -> u64 {
         let planned_ms = self.planned_ms.take().unwrap_or(now_ms);
         self.late_ms = now_ms.saturating_sub(planned_ms);
@@ -65,8 +65,8 @@ impl Pace {
         self.late_ms
     }
 
-    /// A look that began at `began_ms` took `cpu_ms` of CPU time, with what else is to be paid.
-    /// Returns when the next is due.
+    /// Debits `cpu_ms` of CPU time for a look that began at `began_ms` and for other work. Returns
+    /// when the next look is due.
     pub fn spent(&mut self, began_ms: u64, now_ms: u64, cpu_ms: f64) -> u64 {
         let filled_ms = self.filled_ms.replace(now_ms).unwrap_or(began_ms);
         let passed_ms = now_ms.saturating_sub(filled_ms) as f64;
@@ -95,12 +95,12 @@ impl Pace {
         (ms.ceil() as u64).min(LONGEST_MS)
     }
 
-    /// How much later than planned the last look began, and the most so far, in ms.
+    /// How much later than planned the last look began, and the maximum so far, in ms.
     pub fn lateness_ms(&self) -> (u64, u64) {
         (self.late_ms, self.late_max_ms)
     }
 
-    /// What the budget does to the pace.
+    /// The effect of the budget on the pace.
     pub fn budget(&self) -> Budget {
         let affordable_ms = self.look_cpu_ms.unwrap_or(0.0) * 100.0 / self.percent;
         Budget {
@@ -117,7 +117,8 @@ mod tests {
 
     use super::*;
 
-    /// Looks that cost what `cost` says until `end_ms`; returns CPU ms spent and looks.
+    /// Makes looks with costs according to `cost` until `end_ms`; returns CPU ms spent and the
+    /// number of looks.
     fn run(pace: &mut Pace, end_ms: u64, mut cost: impl FnMut(u64) -> f64) -> (f64, u64) {
         let (mut now_ms, mut cpu_ms, mut looks) = (0, 0.0, 0);
         while now_ms < end_ms {

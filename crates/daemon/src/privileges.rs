@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Letting go of every privilege that the daemon does not need.
+//! Drops every privilege that the daemon does not need.
 
 use caps::{CapSet, Capability, CapsHashSet};
 
-/// What it needs, and what for.
+/// The needed capabilities, and what for.
 pub const NEEDED: [(Capability, &str); 6] = [
     (Capability::CAP_BPF, "load the page-table walker"),
     (Capability::CAP_PERFMON, "let it read the kernel's tables"),
@@ -19,28 +19,28 @@ pub const NEEDED: [(Capability, &str); 6] = [
     ),
 ];
 
-/// Additional capabilities if its configuration lets it kill, with cgroup v1.
+/// Additional capabilities needed if the configuration allows killing, with cgroup v1.
 pub const TO_KILL: &[Capability] = &[Capability::CAP_KILL];
-/// With which the processes that serve get a user of their own, where the daemon has them (root).
+/// With these, which a daemon run by root has, serving processes get a user of their own.
 pub const TO_SERVE: &[Capability] = &[Capability::CAP_SETUID, Capability::CAP_SETGID];
 
-/// Whether it may kill processes of others.
+/// Whether the daemon may kill processes of others.
 pub fn can_kill() -> bool {
     caps::has_cap(None, CapSet::Effective, TO_KILL[0]).unwrap_or(false)
 }
 
-/// Whether it may mount file systems.
+/// Whether the daemon may mount file systems.
 #[cfg(feature = "fuse")]
 pub fn can_mount() -> bool {
     caps::has_cap(None, CapSet::Effective, Capability::CAP_SYS_ADMIN).unwrap_or(false)
 }
 
-/// Keeps of the capabilities this process has only those it needs and `extra`, for good: they are
-/// gone from the bounding set as well, and no program it might start could get them back. Call it
+/// Drops all capabilities of this process except those it needs and `extra`, for good: they are
+/// also removed from the bounding set, so no program it might start can get them back. Call it
 /// before there are other threads. Returns what is kept.
 ///
 /// # Errors
-/// The kernel's. Then some may have been dropped, none gained.
+/// The kernel's error. Some capabilities may have been dropped then, none gained.
 pub fn drop_others(extra: &[Capability]) -> Result<Vec<String>, caps::errors::CapsError> {
     let have = caps::read(None, CapSet::Permitted)?;
     let keep: CapsHashSet = NEEDED
@@ -49,7 +49,7 @@ pub fn drop_others(extra: &[Capability]) -> Result<Vec<String>, caps::errors::Ca
         .chain(extra.iter().copied())
         .filter(|capability| have.contains(capability))
         .collect();
-    // The bounding set first, while the right to change it is still there.
+    // The bounding set first, while there is still the right to change it.
     if have.contains(&Capability::CAP_SETPCAP) {
         for capability in caps::read(None, CapSet::Bounding)? {
             if !keep.contains(&capability) {
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn what_is_not_needed_is_gone() {
-        // Capabilities belong to a thread: this one is only for the test.
+        // Capabilities belong to threads: this one only exists for the test.
         std::thread::spawn(|| {
             let before = caps::read(None, CapSet::Permitted).unwrap();
             let kept = drop_others(TO_KILL).unwrap();
@@ -112,7 +112,7 @@ mod tests {
         needed.sort();
         for key in ["AmbientCapabilities=", "CapabilityBoundingSet="] {
             assert_eq!(asked(key, &[UNIT, FUSE]), needed, "{key}");
-            // Only the report files as a file system take it.
+            // Only report files served as a file system need it.
             let without: Vec<&String> = needed.iter().filter(|c| *c != "CAP_SYS_ADMIN").collect();
             assert_eq!(asked(key, &[UNIT]), without, "{key}");
         }

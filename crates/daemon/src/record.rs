@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The content of a line of the journal, besides its time and name.
+//! The content of journal lines, in addition to time and name.
 
 use agewise_host::container::Container;
 use agewise_policy::proactive::Decision;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::hand::Done;
 
-/// The daemon runs.
+/// The daemon has started.
 #[derive(Serialize)]
 pub(super) struct Started<'a> {
     pub(super) version: &'a str,
@@ -37,7 +37,7 @@ pub(super) struct Acted<'a> {
     pub(super) done: Option<&'a Done>,
 }
 
-/// What will be done, and what was done, ahead of a budget from one tick to the next: in steps of
+/// What will be done, and what was done, to hold a budget between two ticks: in steps of
 /// milliseconds, which are too many to log one by one.
 #[derive(Serialize)]
 pub(super) struct AheadLine<'a, T> {
@@ -49,7 +49,7 @@ pub(super) struct AheadLine<'a, T> {
     pub(super) fields: &'a T,
 }
 
-/// Before and after memory of a cgroup that makes a protected one thrash is moved out.
+/// Before and after memory of a culprit that makes a protected cgroup thrash is moved out.
 #[derive(Serialize)]
 pub(super) struct Squeezed<'a> {
     pub(super) phase: &'a str,
@@ -64,7 +64,7 @@ pub(super) struct Squeezed<'a> {
     pub(super) done: Option<&'a Done>,
 }
 
-/// Before and after the limit of a cgroup changes that is held as small as it does not hurt.
+/// Before and after the limit of a cgroup changes that is held as small as possible without harm.
 #[derive(Serialize)]
 pub(super) struct Shrunk<'a> {
     pub(super) phase: &'a str,
@@ -84,7 +84,7 @@ pub(super) struct Shrunk<'a> {
 }
 
 impl<'a> Shrunk<'a> {
-    /// Before; `limit_bytes`: none to take it away.
+    /// The line before; `limit_bytes` is `None` to remove the limit.
     pub(super) fn new(
         subject: &'a str,
         dry_run: bool,
@@ -110,13 +110,13 @@ impl<'a> Shrunk<'a> {
     }
 }
 
-/// What is left of our privileges.
+/// The remaining privileges of the daemon.
 #[derive(Serialize)]
 pub(super) struct Privileges<'a> {
     pub(super) kept: &'a [String],
 }
 
-/// Something for people.
+/// A message for people.
 #[derive(Serialize)]
 pub(super) struct Message {
     pub(super) message: String,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon on a made-up machine: what it serves can be seen without root.
+//! The daemon on a made-up machine: shows what it serves, without root.
 
 use std::time::{Duration, Instant};
 
@@ -12,13 +12,14 @@ use super::state::{Hub, Snapshot};
 use agewise_cli::observe;
 use agewise_cli::signal::Stop;
 
-/// Looks that are over when it begins, so that the time line is not empty.
+/// Looks that are already over at the start, so that the time line is not empty.
 const PAST_TICKS: u64 = 240;
 
-/// How much longer each machine of a fleet has been observed than the one before.
+/// How much longer each machine of a fleet has been observed than the previous one.
 const APART_MS: u64 = 4000;
 
-/// The state of the machine at the look with this number; `first_unix_ms` is when it was started.
+/// The state of the machine at the look with this number; the machine was started at
+/// `first_unix_ms`.
 fn look(sequence: u64, tick_ms: u64, first_unix_ms: u64) -> Snapshot {
     let time_ms = sequence.saturating_mul(tick_ms);
     Snapshot {
@@ -27,10 +28,10 @@ fn look(sequence: u64, tick_ms: u64, first_unix_ms: u64) -> Snapshot {
     }
 }
 
-/// Runs until a signal says to end, or for as many ticks as asked for.
+/// Runs until a signal ends it, or for the requested number of ticks.
 ///
 /// # Errors
-/// The configuration is invalid, or its address is not available.
+/// If the configuration is invalid, or its address is not available.
 pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let config = options.read()?;
     let stop = Stop::install()?;
@@ -67,7 +68,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     Ok(stop.requested())
 }
 
-/// Many machines, each at a port of its own.
+/// Shows many machines, each on its own port.
 fn fleet(
     options: &Options,
     metrics: &Metrics,
@@ -102,7 +103,7 @@ fn fleet(
     let mut next = Instant::now();
     for sequence in 1.. {
         for (host, hub, _) in &hosts {
-            // As if each had been started a while after the one before.
+            // As if each had been started a while after the previous one.
             let started_ms = u64::from(*host) * APART_MS;
             let time_ms = (PAST_TICKS + sequence) * tick_ms + started_ms;
             hub.publish(Snapshot {

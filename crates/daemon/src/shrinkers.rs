@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Cgroups that are held as small as it does not hurt: rules with the policy `shrink`.
+//! Cgroups that are held as small as possible without harm: rules with the policy `shrink`.
 //!
-//! What is decided is [`Keeper`]'s to say. Here its limits are set, each written down before, and
-//! noted in the ledger so that a killed daemon leaves none behind.
+//! [`Keeper`] decides. This module sets the limits; each is written to the journal before, and
+//! recorded in the ledger so that a killed daemon leaves none behind.
 
 use std::collections::BTreeMap;
 
@@ -18,22 +18,22 @@ use super::journal::Journal;
 use super::observer::Key;
 use super::record::Shrunk;
 
-/// Between two looks at the counters of what is held.
+/// Time between two reads of the counters of held cgroups.
 const POLL_MS: u64 = 500;
 
-/// So long after accessed bits were cleared, those of pages in use are set again.
+/// This long after accessed bits were cleared, those of pages in use are set again.
 const MARKED_MS: u64 = 2000;
 
-/// One that is to be held.
+/// A cgroup to hold small.
 #[derive(Debug)]
 pub struct Small {
-    /// Which one.
+    /// Identifies it.
     pub key: Key,
-    /// Itself.
+    /// The cgroup.
     pub cgroup: Cgroup,
-    /// How small.
+    /// How small it should be held.
     pub wanted: Wanted,
-    /// Nothing is limited, only written down.
+    /// Whether to limit nothing and only record.
     pub dry_run: bool,
 }
 
@@ -43,26 +43,26 @@ struct Held {
     keeper: Keeper,
 }
 
-/// What is known besides the cgroups themselves.
+/// Facts in addition to those from the cgroups.
 pub struct Known<'a> {
     /// The time, ms.
     pub now_ms: u64,
-    /// When accessed bits were cleared last, ms.
+    /// When accessed bits were last cleared, ms.
     pub looked_ms: u64,
-    /// When they will be again.
+    /// When they will be cleared again, ms.
     pub next_look_ms: u64,
-    /// Time for which some task of the machine waited for memory; `None`: the kernel does not
-    /// report it.
+    /// Time for which some task of the machine has waited for memory, us; `None` if the kernel does
+    /// not report it.
     pub machine_waited_us: Option<u64>,
-    /// Free in swap.
+    /// Free swap.
     pub swap_free_bytes: u64,
-    /// What bringing pages back costs.
+    /// The cost of bringing pages back.
     pub prices: Prices,
     /// The newest curves of a cgroup.
     pub curves: &'a dyn Fn(&Key) -> Option<&'a Curves>,
 }
 
-/// Holds them.
+/// Holds cgroups small.
 #[derive(Debug, Default)]
 pub struct Shrinkers {
     throttle: Option<Throttle>,
@@ -71,12 +71,12 @@ pub struct Shrinkers {
 }
 
 impl Shrinkers {
-    /// Sets limits by this from now on; what is limited stays so.
+    /// Sets limits through `throttle` from now on; existing limits stay.
     pub fn equip(&mut self, throttle: Throttle) {
         self.throttle.get_or_insert(throttle);
     }
 
-    /// Sets which cgroups are to be held from now on; others get their memory back.
+    /// Sets which cgroups are held from now on; others get their memory back.
     pub fn follow(&mut self, all: Vec<Small>, journal: &Journal) {
         let mut before = std::mem::take(&mut self.held);
         for small in all {
@@ -100,14 +100,14 @@ impl Shrinkers {
         before.values().for_each(|held| self.let_go(held, journal));
     }
 
-    /// When it wants to look again; `None`: not before the next tick.
+    /// When to poll next; `None` if not before the next tick.
     pub fn next_ms(&self) -> Option<u64> {
         let mut held = self.held.values();
         let is_busy = held.any(|held| held.keeper.is_busy());
         is_busy.then_some(self.polled_ms + POLL_MS)
     }
 
-    /// How many it follows.
+    /// How many cgroups it follows.
     #[cfg(test)]
     pub fn count(&self) -> usize {
         self.held.len()
@@ -118,7 +118,7 @@ impl Shrinkers {
         self.held.get(key)?.keeper.limit_bytes()
     }
 
-    /// Looks at what is counted, and changes what has to be.
+    /// Reads the counters, and changes limits if necessary.
     pub fn poll(&mut self, known: &Known<'_>, journal: &Journal) {
         if self.polled_ms > 0 && known.now_ms < self.polled_ms + POLL_MS {
             return;
@@ -134,7 +134,7 @@ impl Shrinkers {
         }
     }
 
-    /// Takes all limits back.
+    /// Removes all limits.
     pub fn undo_all(&mut self, journal: &Journal) {
         for held in std::mem::take(&mut self.held).values() {
             self.let_go(held, journal);
@@ -155,7 +155,7 @@ impl Shrinkers {
     }
 }
 
-/// What its keeper wants changed.
+/// The change that the keeper of a cgroup wants.
 fn change(held: &mut Held, room: Option<Room>, known: &Known<'_>) -> Option<Change> {
     let (small, keeper) = (&held.small, &mut held.keeper);
     let curves = (known.curves)(&small.key);
@@ -163,7 +163,7 @@ fn change(held: &mut Held, room: Option<Room>, known: &Known<'_>) -> Option<Chan
         return keeper.rehearse(known.now_ms, &room?, curves?);
     }
     let facts = facts(&small.cgroup, known.now_ms, known.machine_waited_us).ok();
-    // Where looks follow one another faster, right before the next is the best there is.
+    // If looks follow each other faster than that, the best time is right before the next one.
     let is_soon = known.now_ms + POLL_MS >= known.next_look_ms;
     let is_blind = known.now_ms < known.looked_ms + MARKED_MS && !is_soon;
     match room.zip(facts) {
@@ -183,7 +183,7 @@ fn room(cgroup: &Cgroup, known: &Known<'_>) -> Option<Room> {
     })
 }
 
-/// Sets a limit or takes it back; a line before and one after.
+/// Sets or removes a limit, with one line before and one after.
 fn carry_out(
     held: &mut Held,
     throttle: Option<&mut Throttle>,
@@ -197,7 +197,7 @@ fn carry_out(
     let mut line = Shrunk::new(&name, small.dry_run, change.limit_bytes, change.why.name());
     line.usage_bytes = usage_bytes;
     line.told_wait_ratio = change.told_wait_ratio.map(|wait| wait.likely);
-    // Giving back needs no leave.
+    // Giving memory back needs no permission.
     if small.dry_run {
         return journal.write("action", &line);
     }
@@ -220,9 +220,10 @@ fn carry_out(
     }
 }
 
-/// A limit that cannot be changed must not stay: nobody would raise it when it does harm.
+/// Gives up a limit that cannot be changed: it must not stay, because nobody would raise it if it
+/// does harm.
 fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64) {
-    // One that cannot be taken back stays in the ledger, which tries again.
+    // If it cannot be removed it stays in the ledger, which tries again.
     let _ = throttle.unlimit(&held.small.cgroup);
     held.keeper.fail(now_ms);
 }
@@ -245,7 +246,7 @@ mod tests {
 
     const FULL: u64 = 64 << 20;
 
-    /// A cgroup of plain files that does without memory beyond 60 %.
+    /// A cgroup of plain files that needs no more than 60 % of its memory.
     struct World {
         top: tempfile::TempDir,
         journal: Journal,
@@ -289,7 +290,7 @@ mod tests {
             world
         }
 
-        /// What it has is what it is limited to.
+        /// Makes its usage equal to its limit.
         fn count(&self, faults: u64) {
             let limit: u64 = self.high().parse().unwrap_or(FULL);
             let counted = Some((faults, limit));
@@ -324,7 +325,7 @@ mod tests {
             }
         }
 
-        /// With the rule of [`small`](Self::small), for real.
+        /// With the rule of [`small`](Self::small), not as a rehearsal.
         fn shrinkers(&self) -> Shrinkers {
             let mut shrinkers = Shrinkers::default();
             shrinkers.equip(self.throttle());
@@ -381,7 +382,7 @@ mod tests {
         let held = shrinkers.limit_bytes(&key).map(|bytes| bytes / 4096 * 4096);
         assert_eq!(held, Some(limit), "in whole pages");
         assert_eq!(shrinkers.next_ms(), Some(world.now_ms + POLL_MS));
-        // It needs it back: more at first, then all.
+        // It needs its memory back: first the limit is raised, then removed.
         world.run(&mut shrinkers, 30, 5000);
         assert_eq!(world.high(), "max");
         let lines = world.lines();
@@ -394,7 +395,7 @@ mod tests {
             "{lines:?}"
         );
         assert_eq!(has("unlimit", "waiting"), 2, "before and after: {lines:?}");
-        // Once more, and the rule goes.
+        // It is limited once more, and the rule disappears.
         world.run(&mut shrinkers, 1300, 0);
         assert_ne!(world.high(), "max");
         shrinkers.follow(Vec::new(), &world.journal);
@@ -416,7 +417,7 @@ mod tests {
         assert_eq!(world.high(), "max");
     }
 
-    /// The kernel would take pages that are in use.
+    /// Otherwise the kernel would take pages that are in use.
     #[test]
     fn no_limit_is_lowered_right_after_accessed_bits_were_cleared() {
         let mut world = World::new();
@@ -460,7 +461,7 @@ mod tests {
         let mut shrinkers = world.shrinkers();
         world.run(&mut shrinkers, 60, 0);
         assert_ne!(world.high(), "max");
-        // Killed: nothing is undone by the one that is gone.
+        // Killed: the daemon itself undoes nothing.
         let copied = world.top.path().join("copied");
         fs::create_dir(&copied).unwrap();
         fs::copy(world.top.path().join("state/ledger"), copied.join("ledger")).unwrap();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics as a file for the textfile collector of node_exporter: where that runs already, nothing
-//! else has to be scraped.
+//! Metrics as a file for the textfile collector of node_exporter: if that is already running,
+//! nothing else has to be scraped.
 
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,14 +11,14 @@ use super::metrics::shown::{Chooser, Limits};
 use super::metrics::text::{Syntax, render};
 use super::state::{Hub, Snapshot};
 
-/// The file, rewritten at each look. It is removed when dropped: figures of a daemon that has ended
-/// would stay for ever.
+/// The file, rewritten at each look. Dropping this removes it: otherwise the figures of a daemon
+/// that has ended would stay for ever.
 #[derive(Debug)]
 pub struct Textfile {
     path: PathBuf,
     chooser: Chooser,
     written: u64,
-    /// The last attempt failed, and that was said.
+    /// Whether the last attempt failed, which has been reported.
     is_broken: bool,
 }
 
@@ -41,8 +41,8 @@ impl Textfile {
         new
     }
 
-    /// Writes the current figures, unless they are already written. Returns a message: that the
-    /// file cannot be written, or can be again.
+    /// Writes the current figures, unless they have been written. Returns a message if the file
+    /// cannot be written, or can be again.
     pub fn publish(&mut self, hub: &Hub) -> Option<String> {
         let snapshot = hub.snapshot();
         if snapshot.sequence == self.written {
@@ -64,7 +64,7 @@ impl Textfile {
         let shown = self.chooser.choose(snapshot);
         let text = render(families(snapshot, &shown), Syntax::Prometheus);
         let dir = self.path.parent().unwrap_or(Path::new("/"));
-        // In one step, under a name that the collector does not read before.
+        // In one step; before, it has a name that the collector ignores.
         let mut file = tempfile::Builder::new()
             .prefix(".agewise-")
             .tempfile_in(dir)?;
@@ -80,7 +80,7 @@ impl Textfile {
 impl Drop for Textfile {
     fn drop(&mut self) {
         if self.written > 0 {
-            // Whoever took it away already did the same.
+            // If somebody else removed it, the result is the same.
             let _ = std::fs::remove_file(&self.path);
         }
     }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happened lately, bounded: ages of the largest subjects, tick by tick, for a heat map.
+//! Recent history, bounded: ages of the largest subjects, tick by tick, for a heat map.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::state::Snapshot;
 
-/// Moments kept.
+/// Maximum number of moments kept.
 pub const MOMENTS_MAX: usize = 720;
-/// Subjects of a moment: the largest.
+/// Maximum number of subjects per moment; the largest are kept.
 pub const ROWS_MAX: usize = 32;
 
 /// One tick.
@@ -16,11 +16,11 @@ pub const ROWS_MAX: usize = 32;
 pub struct Moment {
     /// The number of its snapshot.
     pub sequence: u64,
-    /// Since 1970, ms.
+    /// Time since 1970, ms.
     pub unix_ms: u64,
-    /// Bounds of [`Row::ages_bytes`], ms; the last bin has none.
+    /// Bounds of [`Row::ages_bytes`], ms; the last bin has no bound.
     pub bounds_ms: Vec<u64>,
-    /// Sorted by resident memory, the largest first.
+    /// Sorted by resident memory, largest first.
     pub rows: Vec<Row>,
 }
 
@@ -29,20 +29,20 @@ pub struct Moment {
 pub struct Row {
     /// Its name.
     pub name: Arc<str>,
-    /// Bytes of each bin of age, all nodes and types.
+    /// Bytes in each bin of age, of all nodes and types.
     pub ages_bytes: Vec<u64>,
-    /// What came back from swap since the moment before.
+    /// Memory that came back from swap since the previous moment.
     pub refaulted_bytes: u64,
-    /// What left by our doing since the moment before.
+    /// Memory that the daemon moved out since the previous moment.
     pub reclaimed_bytes: u64,
 }
 
 impl Moment {
-    /// What to keep of a snapshot, and what happened since the one before it.
+    /// What to keep of a snapshot, and what happened since the previous one.
     pub fn of(snapshot: &Snapshot, before: &Snapshot) -> Self {
         let mut rows: Vec<Row> = Vec::with_capacity(snapshot.subjects.len());
         for subject in &snapshot.subjects {
-            // A different one with the same name starts over.
+            // Another subject with the same name starts over.
             let old = before
                 .subject(&subject.name)
                 .filter(|old| old.id == subject.id);
@@ -79,7 +79,7 @@ impl Moment {
 pub struct Timeline(VecDeque<Arc<Moment>>);
 
 impl Timeline {
-    /// Adds one, and drops the oldest if there are too many.
+    /// Adds a moment, and drops the oldest if there are too many.
     pub fn push(&mut self, moment: Moment) {
         if self.0.len() == MOMENTS_MAX {
             self.0.pop_front();
@@ -87,7 +87,7 @@ impl Timeline {
         self.0.push_back(Arc::new(moment));
     }
 
-    /// All, oldest first.
+    /// All moments, oldest first.
     pub fn moments(&self) -> Vec<Arc<Moment>> {
         self.0.iter().cloned().collect()
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the machine reports besides ages: pressure, swap, reclaim by the kernel, the cost of a
-//! refault.
+//! What the machine reports in addition to ages: pressure, swap, reclaim by the kernel, the cost of
+//! a refault.
 
 use std::path::Path;
 
@@ -19,14 +19,14 @@ use super::state::Machine;
 /// How often the cost of a refault is measured again.
 const PROBE_EVERY_MS: u64 = 60_000;
 
-/// Keeps what has to be compared with the time before.
+/// Stores values that must be compared with later ones.
 #[derive(Debug, Default)]
 pub struct World {
     roots: Roots,
     scanned_pages: Option<u64>,
     probed_ms: Option<u64>,
     refault_ns: ByType<Option<u64>>,
-    /// A file of agewise's own, once it was asked for.
+    /// A file of agewise's own for measurements, once one was needed.
     file: Option<PriceOfFile>,
 }
 
@@ -36,7 +36,7 @@ pub fn psi_of(cgroup: &Cgroup) -> Option<Psi> {
 }
 
 impl World {
-    /// A machine before anything is known of it.
+    /// A machine about which nothing is known yet.
     pub fn new(roots: Roots) -> Self {
         World {
             roots,
@@ -64,7 +64,7 @@ impl World {
         }
     }
 
-    /// Where anonymous memory goes: the area of the highest priority with room.
+    /// Where anonymous memory goes: the swap area with the highest priority that has room.
     pub fn backend(&self) -> proactive::Backend {
         let areas = SwapArea::all(&self.roots.proc).unwrap_or_default();
         let first = areas
@@ -79,13 +79,14 @@ impl World {
         }
     }
 
-    /// A file is taken for what most files lie on: no disk that turns.
+    /// Whether a swap area is on a rotating disk. A swap file is assumed not to be, like most
+    /// files.
     fn is_rotational(&self, area: &SwapArea) -> bool {
         let name = area.path.file_name().and_then(|name| name.to_str());
         let Some(name) = name.filter(|_| area.path.starts_with("/dev")) else {
             return false;
         };
-        // A partition has the type of the disk it is on.
+        // A partition has the type of its disk.
         let block = self.roots.sys.join("class/block").join(name);
         ["queue/rotational", "../queue/rotational"]
             .iter()
@@ -94,7 +95,7 @@ impl World {
     }
 
     /// The cost of a page that comes back from swap and, `with_files`, from the device of a file,
-    /// ns: measured now and then, if there is swap, and a disk below `/var/tmp`.
+    /// ns. Measured now and then, if there is swap, and a disk below `/var/tmp`.
     pub fn refault_ns(&mut self, now_ms: u64, with_files: bool) -> ByType<Option<u64>> {
         let is_due = self
             .probed_ms
@@ -117,8 +118,8 @@ impl World {
     }
 }
 
-/// Pages that the kernel has scanned on its own: kswapd and direct reclaim, not what was asked for
-/// by `memory.reclaim` or MADV_PAGEOUT.
+/// Pages that the kernel scanned on its own, in kswapd and direct reclaim, not because of
+/// `memory.reclaim` or MADV_PAGEOUT.
 fn scanned_pages(root: &ProcRoot) -> Option<u64> {
     let text = std::fs::read_to_string(root.join("vmstat")).ok()?;
     parse_scanned(&text)

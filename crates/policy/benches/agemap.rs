@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a look costs per page: 1 GiB of 4 KiB pages (512 tables), a look and an advance each time.
+//! The cost of a look per page: 1 GiB of 4 KiB pages (512 tables), one look and one advance each
+//! time.
 
 use agewise_policy::agemap::{AgeMap, Facts};
 use agewise_policy::table::{PageSet, TableBits};
@@ -13,7 +14,7 @@ fn main() {
     divan::main();
 }
 
-/// A generator of one's own: the bench must not depend on a crate's choice of numbers.
+/// Our own generator: the benchmark must not depend on a crate's choice of numbers.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -28,9 +29,9 @@ enum Load {
     Idle,
     /// All of it: 2 MiB leaves, or a sweep.
     AllYoung,
-    /// Half of the tables whole, the other half idle.
+    /// Half of the tables entirely, the other half idle.
     HotCold,
-    /// Each page with probability one half: every word is mixed, ages are all over.
+    /// Each page with probability one half: every word is mixed, and ages are scattered.
     Random,
     /// Each page of half of the memory with probability 1/16.
     Sparse,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What ordering a budget's pages costs per page: 1 GiB of 4 KiB pages (512 tables), of which a
-//! quarter is touched from look to look, most of it hot.
+//! The cost per page of ordering a budget's pages: 1 GiB of 4 KiB pages (512 tables); a quarter of
+//! them, most of it hot, is touched between two looks.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ fn main() {
     divan::main();
 }
 
-/// A generator of one's own: the bench must not depend on a crate's choice of numbers.
+/// Our own generator: the benchmark must not depend on a crate's choice of numbers.
 fn random(state: &mut u64) -> u64 {
     *state ^= *state << 13;
     *state ^= *state >> 7;
@@ -30,7 +30,7 @@ fn look(state: &mut u64) -> BTreeMap<u32, Vec<Seen>> {
         bits: TableBits {
             present: PageSet::ALL,
             young: PageSet::from_words(|word| {
-                // Some words are touched every time, others seldom.
+                // Some words are touched every time, others rarely.
                 let sparse = random(state) & random(state) & random(state);
                 match word % 4 {
                     0 => random(state) | random(state),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What simulating costs a daemon: a look at 8 GiB (half of it used), a curve, and finding the
+//! The cost of simulation for a daemon: a look at 8 GiB (half of it used), a curve, and finding the
 //! pages of the sample by trying each.
 
 use agewise_policy::PageType;
@@ -43,14 +43,14 @@ fn look(what_if: &mut WhatIf, level: u8, second: u64) {
     look.finish(PAGES, true);
 }
 
-/// One that has looked often enough to know its sample.
+/// A simulation with enough looks to have settled on its sample.
 fn settled(level: u8) -> WhatIf {
     let mut what_if = WhatIf::new(Params::small(Kernel::Classic));
     (0..20).for_each(|second| look(&mut what_if, level, second));
     what_if
 }
 
-/// Level 0: every page is followed; 5: as the agent samples so much.
+/// Level 0: every page is followed; 5: as the agent samples this much memory.
 #[divan::bench(args = [0, 5])]
 fn a_look(bencher: divan::Bencher<'_, '_>, level: u8) {
     let (mut what_if, mut second) = (settled(level), 20);

@@ -2,14 +2,15 @@
 //! The cost of clearing accessed bits, learned on the fly: it accounts for nearly all of the cost
 //! of observing memory.
 //!
-//! The model is linear. `MADV_COLD` costs per address range given (find the mapping, flush TLBs),
-//! per present page inside (look up its `struct page`: a cache miss, whether young or not), a
-//! little per young page. The flush dominates ranges of few pages: an interrupt to every CPU that
-//! runs the target, 0.3 us while it sleeps, 18 us while it runs in a virtual machine. The model
-//! learns from what calls really took; so two young pages with hundreds of idle ones between are
-//! cleared as one range where interrupts are expensive, and as two where they are cheap.
+//! The model is linear. `MADV_COLD` costs something per address range passed to it (finding the
+//! mapping, flushing TLBs), per present page inside (looking up its `struct page`: a cache miss,
+//! whether young or not), and a little per young page. The flush dominates ranges of few pages: it
+//! interrupts every CPU that runs the target, and takes 0.3 us while the target sleeps, 18 us while
+//! it runs in a virtual machine. The model learns from the measured time of each call; so two young
+//! pages with hundreds of idle ones between them are cleared as one range where interrupts are
+//! expensive, and as two where they are cheap.
 
-/// Nanoseconds of CPU time, learnt.
+/// The learned costs, in nanoseconds of CPU time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CostModel {
     /// `MADV_COLD`, per range: finding the mapping, flushing TLBs.
@@ -22,7 +23,7 @@ pub struct CostModel {
     sums: Sums,
 }
 
-/// Normal equations, older observations fading.
+/// Sums of the normal equations; older observations fade.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sums {
     ranges2: f64,
@@ -32,16 +33,17 @@ struct Sums {
     pages_time: f64,
 }
 
-/// Measured where nothing is known yet (docs/inside/measurements.md).
+/// Defaults, as measured (docs/inside/measurements.md).
 const RANGE_NS: f64 = 2000.0;
 const PAGE_NS: f64 = 40.0;
 const REFS_PAGE_NS: f64 = 28.0;
 
-/// What is left of an observation's weight after the next one.
+/// The factor by which the weight of an observation shrinks with each later one.
 const FADE: f64 = 0.8;
-/// Pull towards the defaults, as a share of the evidence: for what the evidence cannot separate.
+/// Pull towards the defaults, as a share of the evidence: it decides what the evidence cannot
+/// separate.
 const PULL: f64 = 0.02;
-/// How far one observation moves `refs_page_ns`.
+/// The share of its error by which one observation corrects `refs_page_ns`.
 const LEARN: f64 = 0.25;
 /// Maximum number of idle pages to include, however expensive ranges seem.
 const BRIDGE_MAX: f64 = 1024.0;
@@ -81,7 +83,7 @@ impl CostModel {
             return;
         }
         let (ranges, pages) = (ranges as f64 * RANGE_NS, pages as f64 * PAGE_NS);
-        // Relative errors count, not absolute ones: else long calls would drown short ones.
+        // Weigh by relative errors: with absolute ones, long calls would drown out short ones.
         let weight = 1.0 / (ranges + pages);
         let (ranges, pages, time) = (ranges * weight, pages * weight, cpu_ns as f64 * weight);
         let sums = &mut self.sums;
@@ -104,7 +106,7 @@ impl CostModel {
 
     /// `clear_refs` over `pages` present pages took `cpu_ns`.
     pub fn learn_refs(&mut self, pages: u64, cpu_ns: u64) {
-        // Below that, opening and writing the file is what is measured.
+        // With fewer pages, most of the time goes to opening and writing the file.
         if pages < 1024 {
             return;
         }

@@ -34,39 +34,39 @@ pub type ByType<T> = [T; 2];
 /// from the oldest to the youngest.
 pub type Label = u8;
 
-/// No page here.
+/// The page is neither present nor in swap.
 pub const LABEL_NONE: Label = 0;
 /// Present since the first look and never seen accessed: older than every generation.
 pub const LABEL_UNSEEN: Label = 1;
 /// The oldest generation of the window.
 pub const LABEL_OLDEST: Label = 2;
-/// Labels that fit seven bits.
+/// How many labels fit in seven bits.
 pub const LABELS: usize = 128;
-/// Most generations a window can hold.
+/// The most generations a window can have.
 pub const GENERATIONS_MAX: usize = LABELS - LABEL_OLDEST as usize;
-/// Fewest: the kernel's `MIN_NR_GENS`.
+/// The fewest: the kernel's `MIN_NR_GENS`.
 pub const GENERATIONS_MIN: usize = 2;
 
-/// How fine a coalesced window may be, the finest first: an interval that ends at age `a` is at
-/// most `a` divided by this.
+/// How fine a coalesced window may be, finest first: an interval that ends at age `a` is at most
+/// `a` divided by this wide.
 const RESOLUTIONS: [u64; 11] = [64, 48, 32, 24, 16, 12, 8, 6, 4, 2, 1];
 
 /// Pages by label and type.
 pub type Sizes = [ByType<u64>; LABELS];
 
-/// From the current label of a page to its new one.
+/// The new label of each current label.
 pub type Relabel = [Label; LABELS];
 
 /// One generation of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Generation {
-    /// Its sequence number; the oldest one of those it was coalesced from.
+    /// Its sequence number; if it was coalesced, that of the oldest generation in it.
     pub seq: u64,
     /// When its interval starts.
     pub birth_ms: u64,
 }
 
-/// The window, its clock passed in by the caller (milliseconds that never go back).
+/// The window. The caller passes in the time, in milliseconds that never go back.
 #[derive(Clone, Debug)]
 pub struct Generations {
     capacity: usize,
@@ -128,12 +128,12 @@ impl Generations {
             .map(|(i, g)| (LABEL_OLDEST + i as Label, *g))
     }
 
-    /// How many generations the window holds now.
+    /// How many generations are in the window now.
     pub fn len(&self) -> usize {
         self.window.len()
     }
 
-    /// Never: a window has its youngest generation.
+    /// Always `false`: a window has at least its youngest generation.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -144,17 +144,17 @@ impl Generations {
         self.unseen_since_ms
     }
 
-    /// Pages by label and type.
+    /// Present pages by label and type.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
     }
 
-    /// Pages by label and type, for the store that keeps them.
+    /// The same, for the store to update.
     pub(crate) fn sizes_mut(&mut self) -> &mut Sizes {
         &mut self.sizes
     }
 
-    /// Pages of all labels.
+    /// Present pages of all labels.
     pub fn pages(&self) -> ByType<u64> {
         let mut total = [0; 2];
         for by_type in self.sizes.iter() {
@@ -198,8 +198,8 @@ impl Generations {
         }
     }
 
-    /// Between which ages (milliseconds, youngest first) a page with this label was last accessed.
-    /// `None` for the upper one: no bound is known.
+    /// The ages (milliseconds, youngest first) between which a page with this label was last
+    /// accessed. The upper one is `None` if no bound is known.
     pub fn age_bounds_ms(&self, label: Label, now_ms: u64) -> Option<(u64, Option<u64>)> {
         if label == LABEL_UNSEEN {
             return Some((now_ms.saturating_sub(self.unseen_since_ms?), None));
@@ -224,13 +224,14 @@ impl Generations {
                 break;
             }
         }
-        // One part keeps two boundaries at most, so this cuts only the smallest windows.
+        // With `parts` = 1 at most two boundaries are left, so this only affects the smallest
+        // windows.
         let surplus = kept.len().saturating_sub(room_for);
         kept.drain(1..1 + surplus.min(kept.len() - 1));
         self.keep(&kept)
     }
 
-    /// Indices of the generations whose birth stays a boundary, ascending, when an interval that
+    /// Indices, ascending, of the generations whose birth remains a boundary if an interval that
     /// ends at age `a` may be `a / parts` wide.
     fn boundaries_kept(&self, now_ms: u64, parts: u64) -> Vec<usize> {
         let age_ms = |index: usize| now_ms.saturating_sub(self.window[index].birth_ms);
@@ -354,7 +355,8 @@ mod tests {
     }
 
     proptest! {
-        /// Coalescing loses no page, keeps every label's age within its new bounds, keeps order.
+        /// Coalescing loses no page, keeps the age of every label within its new bounds, and keeps
+        /// the order.
         #[test]
         fn coalescing_keeps_bounds(
             capacity in 2usize..=GENERATIONS_MAX,

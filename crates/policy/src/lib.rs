@@ -3,7 +3,8 @@
 //!
 //! # Where to begin
 //!
-//! [`AgeMap`] keeps ages, [`Histogram`] sums them up, [`proactive::Controller`] decides from both.
+//! [`AgeMap`] records ages, [`Histogram`] sums them up, and [`proactive::Controller`] decides from
+//! both.
 
 pub mod agemap;
 pub mod budget;

@@ -11,7 +11,7 @@ pub fn mix(z: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// A hash of a number: neighbours fall apart.
+/// Hashes a number: neighbouring numbers get unrelated hashes.
 #[inline]
 #[must_use]
 pub fn hash(value: u64) -> u64 {

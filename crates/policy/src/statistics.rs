@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Differences of samples, with their intervals.
+//! Differences between samples, with confidence intervals.
 
 use serde::{Deserialize, Serialize};
 
-/// A difference of means, absolute or relative, with its 95 % interval.
+/// A difference of means, absolute or relative, with its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Change {
-    /// The best guess.
+    /// The best estimate.
     pub mean: f64,
-    /// Half of the interval.
+    /// Half the width of the interval.
     pub half: f64,
 }
 
-/// A change by more than this factor only shows that there was next to nothing before.
+/// A change by more than this factor only shows that there was almost nothing before.
 const FACTOR_MAX: f64 = 1e6;
 
 impl Change {
-    /// From the mean of `before` to that of `after`, by the interval of Welch and Satterthwaite.
-    /// Each needs two values at least.
+    /// The change from the mean of `before` to that of `after`, with the interval of Welch and
+    /// Satterthwaite. Each needs at least two values.
     pub fn between(
         before: impl Iterator<Item = f64> + Clone,
         after: impl Iterator<Item = f64> + Clone,
@@ -36,19 +36,20 @@ impl Change {
         }
     }
 
-    /// As a share of `before`, so that -0.2 is a fifth less; `None` where that is next to nothing.
+    /// The change as a share of `before`, so that -0.2 is a fifth less; `None` if `before` is
+    /// almost zero.
     pub fn relative_to(self, before: f64) -> Option<Change> {
         let (mean, half) = (self.mean / before, self.half / before);
         let is_known = mean.abs() < FACTOR_MAX && half.abs() < FACTOR_MAX;
         is_known.then_some(Change { mean, half })
     }
 
-    /// It is less than nothing, all of the interval.
+    /// Whether the whole interval is below zero.
     pub fn is_less(&self) -> bool {
         self.mean + self.half < 0.0
     }
 
-    /// It is more than nothing, all of the interval.
+    /// Whether the whole interval is above zero.
     pub fn is_more(&self) -> bool {
         self.mean - self.half > 0.0
     }
@@ -74,11 +75,11 @@ impl Moments {
     }
 }
 
-/// The 97.5 % quantile of Student's t, by the expansion of Cornish and Fisher: within 1 % from 2
-/// degrees of freedom on, 0.2 % from 3 on.
+/// The 97.5 % quantile of Student's t, from the expansion of Cornish and Fisher: accurate to 1 %
+/// from 2 degrees of freedom on, and to 0.2 % from 3 on.
 pub fn student(freedom: f64) -> f64 {
     const NORMAL: f64 = 1.959_964;
-    /// Of the powers of 1 / freedom.
+    /// Coefficients of the powers of 1 / freedom.
     const TERMS: [f64; 5] = [NORMAL, 2.372_271, 2.822_499, 2.555_850, 1.589_534];
     let (mut sum, mut power) = (0.0, 1.0);
     for term in TERMS {
@@ -103,7 +104,7 @@ mod tests {
         assert!((student(1e9) - 1.96).abs() < 0.001);
     }
 
-    /// Student's own comparison of two drugs, as Welch treats it: t = 1.861, 17.8 degrees of
+    /// Student's own comparison of two drugs, in Welch's version: t = 1.861, 17.8 degrees of
     /// freedom.
     #[test]
     fn a_difference_is_that_of_welch() {

@@ -34,7 +34,7 @@ impl PageSet {
         PageSet(std::array::from_fn(word))
     }
 
-    /// The pages of a range; those beyond the table are left out.
+    /// The pages of a range; pages beyond the table are left out.
     pub fn range(pages: Range<usize>) -> Self {
         PageSet::from_words(|word| {
             let from = pages.start.saturating_sub(64 * word).min(64);
@@ -52,14 +52,14 @@ impl PageSet {
         &self.0
     }
 
-    /// The same, to change them.
+    /// The words, to change them.
     #[inline]
     pub fn words_mut(&mut self) -> &mut [u64; WORDS_PER_TABLE] {
         &mut self.0
     }
 
-    /// Whether it contains no page. Folded word by word: comparing arrays calls a function for
-    /// each, which costs more than all the work for a table without accessed pages.
+    /// Whether it contains no page. It folds word by word: comparing arrays would call a function
+    /// each time, which costs more than all other work for a table without accessed pages.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.iter().fold(0, |all, word| all | word) == 0
@@ -71,13 +71,13 @@ impl PageSet {
         self.0.iter().fold(u64::MAX, |all, word| all & word) == u64::MAX
     }
 
-    /// How many pages are in it.
+    /// How many pages it contains.
     #[inline]
     pub fn len(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 
-    /// Whether it contains a page; `false` beyond the table.
+    /// Whether it contains a page; `false` for one beyond the table.
     #[inline]
     pub fn contains(&self, page: usize) -> bool {
         self.0
@@ -85,10 +85,10 @@ impl PageSet {
             .is_some_and(|word| word >> (page % 64) & 1 == 1)
     }
 
-    /// Puts a page in.
+    /// Adds a page.
     ///
     /// # Panics
-    /// Beyond the table.
+    /// If the page is beyond the table.
     #[inline]
     pub fn insert(&mut self, page: usize) {
         self.0[page / 64] |= 1 << (page % 64);
@@ -100,7 +100,7 @@ impl PageSet {
         PageSet::from_words(|word| self.0[word] & !other.0[word])
     }
 
-    /// The pages, upwards.
+    /// The pages, in ascending order.
     pub fn pages(&self) -> impl Iterator<Item = usize> + '_ {
         let words = self.0.iter().enumerate();
         words.flat_map(|(word, bits)| {
@@ -113,7 +113,7 @@ impl PageSet {
         })
     }
 
-    /// The runs of neighbouring pages, upwards.
+    /// The runs of neighbouring pages, in ascending order.
     pub fn runs(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         let mut at = 0;
         std::iter::from_fn(move || {
@@ -123,7 +123,7 @@ impl PageSet {
         })
     }
 
-    /// The first page from `at` on that is set in the words after `of`.
+    /// The first page from `at` on that is set after `of` is applied to each word.
     fn next(&self, at: usize, of: impl Fn(u64) -> u64) -> Option<usize> {
         let mut from = at % 64;
         (at / 64..WORDS_PER_TABLE).find_map(|word| {
@@ -199,7 +199,8 @@ impl Not for PageSet {
     }
 }
 
-/// One look at a 2 MiB-aligned range of an address space. A 2 MiB leaf shows as 512 equal bits.
+/// What one look saw of a 2 MiB-aligned range of an address space. A 2 MiB leaf shows as 512 equal
+/// bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableBits {
     /// The page is mapped.
@@ -213,7 +214,7 @@ pub struct TableBits {
 }
 
 impl TableBits {
-    /// What was seen of these pages alone.
+    /// What was seen of only these pages.
     pub fn within(&self, pages: &PageSet) -> Self {
         TableBits {
             present: self.present & *pages,

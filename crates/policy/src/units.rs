@@ -2,18 +2,18 @@
 //! Parsing and formatting sizes in bytes. Units are powers of two (1 MiB = 2^20), in either case:
 //! `512M`, `1.5GiB`, `64k`.
 
-/// A text that is not a size.
+/// Why a text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SizeError {
     /// Not a number with a unit.
     #[error("is not a size; write bytes, or a number with K, M, G or T (KiB, MiB, ...)")]
     Form,
-    /// More than 64 bits can count.
+    /// It does not fit in 64 bits.
     #[error("is too large")]
     TooLarge,
 }
 
-/// Bytes of a size: a number, with a decimal point or without, and a unit.
+/// Parses a size: a number, with or without a decimal point, and a unit. Returns bytes.
 ///
 /// ```
 /// use agewise_policy::units::size_bytes;
@@ -22,7 +22,7 @@ pub enum SizeError {
 /// ```
 ///
 /// # Errors
-/// [`SizeError`] when it is something else.
+/// [`SizeError`] if it is anything else.
 pub fn size_bytes(text: &str) -> Result<u64, SizeError> {
     let (number, unit) = split_number(text);
     let unit = unit.to_ascii_uppercase();
@@ -49,8 +49,8 @@ pub fn size_bytes(text: &str) -> Result<u64, SizeError> {
     }
 }
 
-/// Splits `1.5GiB` into `1.5` and `GiB`: digits and points, and what follows. No signs, exponents or
-/// infinities are numbers here.
+/// Splits `1.5GiB` into `1.5` and `GiB`: leading digits and points, and the rest. Signs, exponents
+/// and infinities are not part of a number here.
 pub fn split_number(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text
@@ -59,7 +59,7 @@ pub fn split_number(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim())
 }
 
-/// Bytes for people: `0 B`, `4.0 KiB`, `1.5 GiB`.
+/// Formats bytes for people: `0 B`, `4.0 KiB`, `1.5 GiB`.
 pub fn bytes_text(bytes: u64) -> String {
     const NAMES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let mut value = bytes as f64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The age map against the obvious model: a hash map from page to generation.
+//! The age map compared with the obvious model: a hash map from page to generation.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -9,10 +9,10 @@ use agewise_policy::generations::{LABEL_UNSEEN, LABELS, PageType, Sizes};
 use agewise_policy::table::{PageSet, TableBits};
 use proptest::prelude::*;
 
-/// What the model knows of a page.
+/// What the model knows about a page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Page {
-    /// The look that saw it accessed; `None`: unseen.
+    /// The look that saw it accessed; `None` if it is unseen.
     seq: Option<u64>,
     swapped: bool,
     page_type: PageType,
@@ -109,7 +109,7 @@ impl Model {
     }
 }
 
-/// What the next look has to find accessed, by the label and type of before.
+/// What the next look must find accessed, by the previous label and type.
 fn came_back(map: &AgeMap, looked: &Looked, counts: bool) -> Box<Sizes> {
     let mut sizes = Box::new([[0u64; 2]; LABELS]);
     for (page, (seen, _)) in looked {
@@ -120,7 +120,7 @@ fn came_back(map: &AgeMap, looked: &Looked, counts: bool) -> Box<Sizes> {
     sizes
 }
 
-/// Pages of three tables, in stretches, so that words and tables are uniform often enough.
+/// Pages of three tables, in runs, so that words and tables are often uniform.
 fn looked() -> impl Strategy<Value = Looked> {
     let seen = prop_oneof![
         4 => Just(Some(Seen::Old)),
@@ -139,7 +139,7 @@ fn looked() -> impl Strategy<Value = Looked> {
         for (seen, length, is_file) in stretches {
             for _ in 0..length {
                 if let Some(seen) = seen.filter(|_| page < 1536) {
-                    // Tables far apart, like an address space.
+                    // Tables far apart, as in an address space.
                     let at = page + page / 512 * 1_000_000 * 512;
                     looked.insert(at, (seen, PageType::ALL[usize::from(is_file)]));
                 }
@@ -272,8 +272,8 @@ fn anon(index: u64, bits: &TableBits) -> Facts<'_> {
     }
 }
 
-/// What a look finds at a table: nothing, a leaf (accessed or not, of a file or not), or base pages of
-/// which some are accessed.
+/// What a look finds at a table: nothing, a leaf (accessed or not, of a file or not), or base
+/// pages, some of them accessed.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     Hole,
@@ -289,7 +289,7 @@ fn place() -> impl Strategy<Value = Place> {
     ]
 }
 
-/// Shows `places`, leaves one by one or by runs of them.
+/// Shows `places`, with leaves one by one or in runs.
 fn show_places(map: &mut AgeMap, places: &[Place], by_runs: bool) -> (LookCounts, Sizes) {
     let mut look = map.look();
     let mut at = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A budget's pacer and queue: what holds whatever the world does.
+//! A budget's pacer and queue: what must hold whatever the world does.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ const PLENTY: SwapRoom = SwapRoom {
     total_bytes: 1 << 50,
 };
 
-/// A target of pages without names: some of them idle, growing, on a clock of its own.
+/// A growing target of anonymous pages without identity, some of them idle, with its own clock.
 #[derive(Debug)]
 struct Model {
     now_us: u64,
@@ -37,7 +37,7 @@ struct Model {
     young_share: f64,
     scan_ns: u64,
     room: SwapRoom,
-    /// Of the decision under way.
+    /// Pages of the decision under way.
     asked_pages: u64,
     went_pages: u64,
     decisions: Vec<(u64, Decision)>,
@@ -72,7 +72,7 @@ impl Model {
         }
     }
 
-    /// Lets time pass; a turn comes `late_us` after it was due.
+    /// Lets time pass; turns come `late_us` later than due.
     fn run(&mut self, pacer: &mut Pacer, ms: u64, late_us: u64) {
         let end_us = self.now_us + ms * 1000;
         while self.now_us < end_us {
@@ -158,8 +158,9 @@ impl World for Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever is resident, idle, in use, growing and late: not below the floor (nor further below
-    /// the budget than the headroom), never more than was decided, queues and paces within bounds.
+    /// However much is resident, idle, in use, growing or late: memory never goes below the floor
+    /// (or further below the budget than the headroom), never more leaves than was decided, and
+    /// queues and paces are within bounds.
     #[test]
     fn bounds_hold_in_any_world(
         resident in 1_000u64..200_000,
@@ -190,27 +191,28 @@ proptest! {
         prop_assert!(lowest + 1 >= least, "{lowest} pages, {least} have to stay");
         let bounds = QUEUE_MIN_PAGES..=QUEUE_MAX_PAGES;
         prop_assert!(world.queues.iter().all(|pages| bounds.contains(pages)));
-        // They cost the target as well, and may take a quarter of what moving takes.
+        // Scans cost the target as well, and may take a quarter of the time that moves take.
         let scans = world.scans_us.len() as f64;
         let young_ns = world.resident_pages.max(resident) as f64 * young * YOUNG_AGAIN_NS as f64;
         let cost_ns = world.scan_ns as f64 + young_ns;
         let seconds = world.now_us as f64 / 1e6;
         let most_ns = seconds * 1e9 * SCAN_PERCENT / 100.0
             + world.move_ns as f64 * SCAN_OF_MOVES_PERCENT / 100.0;
-        // The first two come before anything is known.
+        // The first two scans come before anything is known.
         prop_assert!((scans - 2.0) * world.scan_ns as f64 <= most_ns, "{scans} scans");
         let pace_ms = (cost_ns / 1e6 * 100.0 / SCAN_PERCENT) as u64;
         prop_assert!(pacer.scan_interval_ms() <= SCAN_MAX_MS.max(pace_ms) + 1);
         let share = world.refill_ns as f64 / (world.now_us as f64 * 1e3);
-        // One may have begun just now; newcomers are looked for besides.
+        // One refill may have begun just now; looking for newcomers comes in addition.
         let newcomers_ns = world.move_ns as f64 * NEWCOMERS_OF_MOVES_PERCENT / 100.0;
         let one_ns = 2.0 * world.scan_ns as f64 + newcomers_ns;
         let most = REFILL_PERCENT / 100.0 + one_ns / (world.now_us as f64 * 1e3);
         prop_assert!(share <= most, "refills take {share} of a core");
     }
 
-    /// Against a float a page: those queued are present, idle and movable, as many as asked for, and
-    /// none is warmer than one that was left (a quarter of an octave counts as the same).
+    /// Compared with a float per page: queued pages are present, idle and movable, as many as
+    /// requested, and none is warmer than one that was left (a quarter of an octave counts as
+    /// equal).
     #[test]
     fn the_queue_is_the_naive_models(
         scans in prop::collection::vec(prop::collection::vec(any::<bool>(), 600), 1..15),
@@ -238,10 +240,10 @@ proptest! {
         let heat_of = |page: &u64| heat[*page as usize];
         let warmest = queued.iter().map(heat_of).fold(0.0, f64::max);
         for page in (0..600).filter(|page| may_go(page) && !queued.contains(page)) {
-            // Levels are 4 % apart and rounded by chance, once a scan.
+            // Levels are 4 % apart and randomly rounded once per scan.
             prop_assert!(heat_of(&page) * 1.35 + 0.05 >= warmest, "{page} stays, {warmest} goes");
         }
-        // And in tiers: none is much warmer than one of a later tier.
+        // And in tiers: no page is much warmer than one of a later tier.
         let tier = pages.div_ceil(QUEUE_TIERS) as usize;
         for (first, later) in [(0..tier, tier..3 * tier), (tier..3 * tier, 3 * tier..700)] {
             let of = |range: Range<usize>| in_order.iter().skip(range.start).take(range.len());
@@ -251,8 +253,8 @@ proptest! {
         }
     }
 
-    /// Of what was queued, pages go until enough were tried. By heat those that were touched since
-    /// stay; by reuse they go if they are worth no more than what is left.
+    /// Queued pages go until enough were tried. By heat, those touched since stay; by reuse, they
+    /// go if they are worth no more than what is left.
     #[test]
     fn what_was_touched_since_is_replaced_by_the_next(
         warm in prop::collection::vec(any::<bool>(), 600),
@@ -314,7 +316,8 @@ fn tables(young: &[bool], fixed: &[bool]) -> Vec<Seen> {
     tables.into_values().collect()
 }
 
-/// A page takes two bytes and a little, whether it is resident or in swap; what is gone takes none.
+/// A page takes little more than two bytes, whether resident or in swap; a page that is gone takes
+/// none.
 #[test]
 fn a_page_takes_two_bytes() {
     let mut queue = PageQueue::new(Order::Reuse);
@@ -336,7 +339,7 @@ fn a_page_takes_two_bytes() {
 
 #[test]
 fn scans_come_as_often_as_a_quarter_of_memory_is_accessed() {
-    // A quarter is as wanted; of all, what a core may spend on it decides: 41 ms in 4.1 s.
+    // A quarter is as wanted; if all is accessed, the share of a core decides: 41 ms in 4.1 s.
     for (young, interval_ms) in [(0.25, 110), (1.0, 409), (0.02, SCAN_MAX_MS)] {
         let mut world = Model::new(10_000, 10_000);
         world.young_share = young;
@@ -344,7 +347,7 @@ fn scans_come_as_often_as_a_quarter_of_memory_is_accessed() {
         world.run(&mut pacer, 60_000, 0);
         assert_eq!(pacer.scan_interval_ms(), interval_ms, "{young} accessed");
     }
-    // A terabyte costs 14 s to scan: the share of a core is kept there as well.
+    // A terabyte takes 14 s to scan: the share of a core is kept there as well.
     let mut world = Model::new(1 << 28, 0);
     world.scan_ns = 14_000_000_000;
     world.young_share = 0.0;
@@ -376,7 +379,7 @@ fn a_scan_comes_early_once_most_of_the_memory_was_accessed() {
     assert_eq!(pacer.scan_interval_ms(), 1_000);
 }
 
-/// The queue follows what went: twice as much, the least when nothing does.
+/// The queue follows what leaves: twice as much, the minimum if nothing does.
 #[test]
 fn the_queue_follows_what_goes() {
     let mut world = Model::new(100_000, 100_000);
@@ -393,12 +396,12 @@ fn the_queue_follows_what_goes() {
     assert_eq!(world.queues.last().copied(), Some(QUEUE_MIN_PAGES));
 }
 
-/// Pages of a slice of so many us.
+/// Pages in a slice of this many us.
 fn slice_pages(slice_us: u64) -> u64 {
     SLICE_PAGES * slice_us / SLICE_MIN_US
 }
 
-/// A move is divided into slices of half a ms of work; larger ones where it would take too long.
+/// A move is divided into slices of half a ms of work; larger ones if it would take too long.
 #[test]
 fn a_move_goes_in_slices_and_late_ones_take_more() {
     let mut world = Model::new(26_000, 26_000);
@@ -411,7 +414,7 @@ fn a_move_goes_in_slices_and_late_ones_take_more() {
         .map(|(_, d)| moved(d))
         .find(|pages| *pages > 0)
         .unwrap();
-    // Long before the policy is asked again.
+    // Done long before the policy is asked again.
     let slice = (first / (MOVE_MAX_US / SLICE_MAX_US)).max(slice_pages(SLICE_MAX_US));
     assert_eq!(world.slices[0], slice);
     assert!(world.slices.len() as u64 >= first / slice);
@@ -423,7 +426,7 @@ fn a_move_goes_in_slices_and_late_ones_take_more() {
     assert_eq!(*most, LATE_SLICES_MAX * slice);
 }
 
-/// Behind, it takes more at once; caught up, it steps back to small slices.
+/// When behind, it takes larger slices; when it has caught up, it returns to small ones.
 #[test]
 fn it_catches_up_in_larger_slices_and_steps_back() {
     let mut world = Model::new(25_000, 25_000);
@@ -460,7 +463,7 @@ fn it_catches_up_in_larger_slices_and_steps_back() {
     );
 }
 
-/// Nothing idle: it neither spins nor scans without end.
+/// If nothing is idle, it neither spins nor scans without end.
 #[test]
 fn without_idle_memory_it_waits_for_its_step() {
     let mut world = Model::new(50_000, 0);

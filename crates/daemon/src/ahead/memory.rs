@@ -15,7 +15,7 @@ use agewise_policy::budget::{Counted, Gone, PAGE_BYTES, Seen};
 
 /// One address space: a process, or a fake of one.
 pub(super) trait Memory: Sized {
-    /// Takes up the process of a pid that started then: a pid given to another is not meant.
+    /// Opens the process with this pid that started then, not another with the same pid.
     fn open(pid: u32, start_ticks: u64) -> Result<Self, PageoutError>;
 
     /// When the process started, clock ticks since boot.
@@ -24,21 +24,21 @@ pub(super) trait Memory: Sized {
     /// Whether the process is still there.
     fn is_alive(&self) -> bool;
 
-    /// Resident memory; `None` when the process is gone.
+    /// Resident memory; `None` if the process is gone.
     fn resident_bytes(&self) -> Option<u64>;
 
-    /// CPU time so far, and major faults or, `with_reads`, pages that it had read from a device;
-    /// `None` when the process is gone.
+    /// CPU time so far, and major faults or, `with_reads`, pages read from a device. `None` if the
+    /// process is gone.
     fn counted(&self, with_reads: bool) -> Option<Counted>;
 
-    /// As [`Budgeted::look`].
+    /// Like [`Budgeted::look`].
     fn look(
         &mut self,
         source: &mut dyn AccessSource,
         clears: bool,
     ) -> Result<Vec<Seen>, PageoutError>;
 
-    /// As [`Budgeted::move_out`].
+    /// Like [`Budgeted::move_out`].
     fn move_out(
         &mut self,
         source: &mut dyn AccessSource,
@@ -104,18 +104,18 @@ impl Memory for Budgeted {
     }
 }
 
-/// The page cache of a cgroup, or a fake of one. Files go by a name that stays.
+/// The page cache of a cgroup, or a fake of one. Files have permanent numbers.
 pub(super) trait Files {
-    /// Leaves cgroups below it alone that are held by others.
+    /// Leaves out cgroups below it that others hold.
     fn spare(&mut self, without: &[PathBuf]);
 
-    /// As [`BudgetedFiles::take_walked_ns`].
+    /// Like [`BudgetedFiles::take_walked_ns`].
     fn take_walked_ns(&mut self) -> u64;
 
-    /// As [`BudgetedFiles::look`].
+    /// Like [`BudgetedFiles::look`].
     fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError>;
 
-    /// As [`BudgetedFiles::move_out`].
+    /// Like [`BudgetedFiles::move_out`].
     fn move_out(
         &mut self,
         file: u64,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holding targets under a budget, in steps of milliseconds: a thread beside the ticks, with an
-//! access source of its own. [`agewise_policy::budget`] decides what it does and when.
+//! Holds targets under a budget, in steps of milliseconds: a thread in parallel with the ticks,
+//! with its own access source. [`agewise_policy::budget`] decides what it does and when.
 //!
-//! Only this thread clears accessed bits of the anonymous memory that it holds, so it passes what
-//! it saw to the agent ([`Seen`]), whose ages stay correct.
+//! Only this thread clears accessed bits of the anonymous memory that it holds, so it passes on
+//! what it saw to the agent ([`Seen`]), whose ages stay correct.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,8 +36,8 @@ type Young = HashMap<u64, PageSet>;
 struct Shared {
     held: Mutex<Option<Vec<Held>>>,
     reports: Mutex<HashMap<Key, Report>>,
-    /// By pid, with the start time of the process. Of processes whose accessed bits the agent has
-    /// to clear there is none.
+    /// By pid, with the start time of the process. Has no entry for processes whose accessed bits
+    /// the agent must clear.
     young: Mutex<HashMap<u32, (u64, Young)>>,
     end: AtomicBool,
     /// CPU time of the thread, ns.
@@ -45,7 +45,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Takes in what a scan that cleared saw of a process.
+    /// Adds what a scan that cleared accessed bits saw of a process.
     fn note(&self, pid: u32, start_ticks: u64, tables: &[budget::Seen]) {
         let mut young = lock(&self.young);
         let (of, sum) = young.entry(pid).or_default();
@@ -66,13 +66,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread. Dropping it ends it.
+/// The thread. Dropping this ends it.
 pub struct Ahead {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Hands what the thread saw accessed to the agent.
+/// Passes the pages that the thread saw accessed to the agent.
 pub struct Seen(Arc<Shared>);
 
 impl AlsoYoung for Seen {
@@ -84,11 +84,11 @@ impl AlsoYoung for Seen {
 }
 
 impl Ahead {
-    /// Starts the thread with a source of its own. What it is about to do is told to `announce`, once
-    /// for all steps until the reports are taken: they are hundreds a second.
+    /// Starts the thread with its own access source. It calls `announce` before it acts, once for
+    /// all steps until the reports are taken, because there are hundreds of steps per second.
     ///
     /// # Errors
-    /// No thread to be had.
+    /// If no thread can be started.
     pub fn start(
         source: Box<dyn AccessSource + Send>,
         announce: Announce,
@@ -104,7 +104,7 @@ impl Ahead {
         })
     }
 
-    /// What it saw, for the agent.
+    /// What the thread saw, for the agent.
     pub fn seen(&self) -> Box<dyn AlsoYoung> {
         Box::new(Seen(Arc::clone(&self.shared)))
     }
@@ -114,7 +114,7 @@ impl Ahead {
         Duration::from_nanos(self.shared.cpu_ns.load(Ordering::Relaxed))
     }
 
-    /// Holds these from now on; those that are no longer among them are let go.
+    /// Holds these targets from now on, and lets go of all others.
     pub fn hold(&self, held: Vec<Held>) {
         *lock(&self.shared.held) = Some(held);
         if let Some(thread) = &self.thread {
@@ -122,8 +122,8 @@ impl Ahead {
         }
     }
 
-    /// What was done since the last call. Scans after which nothing had to go yet wait for the steps
-    /// that they are for, so that what was announced and what is told come in pairs.
+    /// Returns what was done since the last call. Scans are not reported before the steps they are
+    /// for, so that announcements and reports come in pairs.
     pub fn take_reports(&self) -> Vec<(Key, Report)> {
         let mut reports = lock(&self.shared.reports);
         let done = |_: &Key, report: &mut Report| {
@@ -223,7 +223,7 @@ impl Runner {
             .flat_map(|subject| subject.held.processes.iter().map(|(pid, _)| *pid))
             .collect();
         lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
-        // Reports of a target that is gone were taken, or nobody asks for them any more.
+        // Reports of targets that are gone were taken, or nobody needs them any more.
         let subjects = &self.subjects;
         lock(&self.shared.reports).retain(|key, _| subjects.contains_key(key));
     }

@@ -13,77 +13,77 @@ use crate::observer::Key;
 /// A target to hold.
 #[derive(Clone, Debug)]
 pub struct Held {
-    /// Names it.
+    /// Identifies it.
     pub key: Key,
-    /// The cgroup; none for a process by pid.
+    /// The cgroup; `None` for a process by pid.
     pub cgroup: Option<Cgroup>,
-    /// Its processes: pid and start time, so that one that is given a pid later is not meant.
+    /// Its processes: pid and start time, so that a later process with the same pid is not meant.
     pub processes: Vec<(u32, u64)>,
     /// The policy.
     pub spec: Spec,
-    /// Nothing is moved.
+    /// Whether nothing is moved.
     pub dry_run: bool,
     /// Where anonymous memory goes.
     pub backend: Backend,
-    /// Clean pages of files that are charged to the cgroup go as well,
+    /// Whether clean pages of files charged to the cgroup go as well,
     pub files: bool,
-    /// but not of these cgroups below it.
+    /// but not those of these cgroups below it.
     pub without: Vec<PathBuf>,
 }
 
-/// Called before the first step for a target since its reports were taken; `false`: it could not be
-/// written down, so nothing must be moved.
+/// Called before the first step for a target since its reports were taken. Returns `false` if it
+/// could not be written to the journal; then nothing may be moved.
 pub type Announce = Box<dyn Fn(&Held, &Begun) -> bool + Send>;
 
-/// What is about to be done for a target.
+/// The state of a target right before it is acted on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Begun {
-    /// Charged to it.
+    /// Memory charged to it.
     pub charged_bytes: u64,
-    /// In swap.
+    /// Its memory in swap.
     pub swapped_bytes: u64,
-    /// Asked for by the first step.
+    /// Memory that the first step asks for.
     pub asked_bytes: u64,
-    /// Memory grew faster than it was moved.
+    /// Whether memory grew faster than it was moved.
     pub behind: bool,
 }
 
-/// What was done for a target since it was last asked about.
+/// What was done for a target since its last report.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
-    /// Slices moved: each is looked at once more, and goes in 0.1 ms or so.
+    /// Slices moved. Each is checked once more, and takes about 0.1 ms.
     pub steps: u64,
     /// Scans of all its memory.
     pub scans: u64,
-    /// Asked for by the policy.
+    /// Memory that the policy asked for.
     pub asked_bytes: u64,
-    /// Still there and untouched when its turn came.
+    /// Memory that was still there and untouched when its turn came.
     pub tried_bytes: u64,
-    /// Touched since it was queued.
+    /// Memory touched since it was queued.
     pub young_again_bytes: u64,
-    /// Left.
+    /// Memory that left.
     pub left_bytes: u64,
-    /// Of these, pages of files, which were dropped.
+    /// The part of it that was pages of files, which were dropped.
     pub dropped_bytes: u64,
-    /// Would have left at once, at most: pages that a rehearsal leaves are tried again by each of
-    /// its steps.
+    /// An upper bound of the memory that would have left at any one time: pages that a rehearsal
+    /// leaves in place are tried again by each of its steps.
     pub rehearsed_bytes: u64,
     /// CPU time of scans, ns.
     pub scan_cpu_ns: u64,
     /// CPU time of moving, ns.
     pub move_cpu_ns: u64,
-    /// Memory grew faster than it was moved: the kernel's own reclaim had to help.
+    /// Whether memory grew faster than it was moved, so that the kernel's own reclaim had to help.
     pub behind: bool,
-    /// What it is worth, as far as that was found out.
+    /// The measured worth of the budget, if known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Gain>,
-    /// What stood in the way, the last of it.
+    /// The last problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
 }
 
 impl Report {
-    /// Adds what was done after it.
+    /// Adds what was done later.
     pub fn add(&mut self, later: Report) {
         self.steps += later.steps;
         self.scans += later.scans;

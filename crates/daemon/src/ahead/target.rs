@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One target under a budget: its address spaces, and what a [`Pacer`] decides for them carried
-//! out.
+//! One target under a budget: its address spaces, and the execution of what a [`Pacer`] decides for
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -22,21 +22,21 @@ use agewise_policy::proactive::{
 use super::memory::{Files, Memory, OpenFiles};
 use super::report::{Announce, Begun, Held, Report};
 
-/// What changes slowly is read again after this time, us.
+/// Values that change slowly are read again after this time, us.
 const SLOW_US: u64 = 1_000_000;
 
-/// What a turn works with.
+/// What a turn needs from outside.
 pub(super) struct Tools<'a> {
     pub source: &'a mut dyn AccessSource,
     /// The clock, us.
     pub now_us: &'a dyn Fn() -> u64,
     /// Room in swap now.
     pub swap_room: &'a dyn Fn() -> Option<SwapRoom>,
-    /// Opens the page cache, where a target is held by its files as well.
+    /// Opens the page cache, if the files of a target are held as well.
     pub open_files: &'a OpenFiles<'a>,
-    /// Called before the first move, if anybody wants to know.
+    /// Called before the first move, if it has to be announced.
     pub announce: Option<&'a Announce>,
-    /// Is shown what a scan that cleared saw of a process: pid, start time, tables.
+    /// Receives what a scan that cleared accessed bits saw of a process: pid, start time, tables.
     pub tap: &'a dyn Fn(u32, u64, &[Seen]),
 }
 
@@ -49,12 +49,12 @@ pub(super) fn swap_room() -> Option<SwapRoom> {
     })
 }
 
-/// What has page numbers of its own.
+/// Something with page numbers of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Space {
     /// A process, by pid.
     Process(u32),
-    /// A file, by its name.
+    /// A file, by its number.
     File(u64),
 }
 
@@ -71,24 +71,24 @@ pub(super) struct Target<M> {
     pacer: Pacer,
     spaces: Spaces<M>,
     queue: PageQueue<Space>,
-    /// What was concluded when it was last reported.
+    /// The verdict at the last report.
     told: Verdict,
 }
 
-/// Address spaces of a target, and what was read of its cgroup.
+/// The address spaces of a target, and what was read about its cgroup.
 struct Spaces<M> {
     by_pid: BTreeMap<u32, M>,
-    /// Where files are held as well; or why they cannot be.
+    /// The page cache, if files are held as well; or why it cannot be.
     files: Option<Result<Box<dyn Files>, String>>,
-    /// Of its cgroup, once it was asked for.
+    /// Usage of its cgroup, once it has been read.
     usage: Option<Usage>,
     slow: Slow,
     slow_due_us: u64,
-    /// CPU time of holding it so far.
+    /// CPU time spent on holding it so far.
     cpu_ns: u64,
 }
 
-/// What is read once a second.
+/// Values read once a second.
 #[derive(Clone, Copy, Debug, Default)]
 struct Slow {
     limit_bytes: Option<u64>,
@@ -120,8 +120,8 @@ impl<M: Memory> Target<M> {
         }
     }
 
-    /// The same target, with what was learnt of it, held differently: other processes, or
-    /// rehearsed.
+    /// Changes how the target is held (other processes, or rehearsed) and keeps what was learned
+    /// about it.
     pub fn hold(&mut self, held: Held) {
         self.pacer.set_rehearsal(held.dry_run);
         self.held = held;
@@ -156,7 +156,7 @@ impl<M: Memory> Target<M> {
         self.spaces.cpu_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
     }
 
-    /// What it found out of its worth, if that is news or something was moved.
+    /// Reports the measured worth of the budget, if the verdict is new or something was moved.
     fn measured(&mut self, report: &mut Report) {
         let Some(epochs) = self.pacer.epochs() else {
             return;
@@ -172,18 +172,18 @@ impl<M: Memory> Target<M> {
         self.pacer.due_us()
     }
 
-    /// As if the kernel held it below a limit, until the cgroup is read: a fake has none.
+    /// Sets a limit as if the kernel held it, until the cgroup is read: a fake has none.
     #[cfg(test)]
     pub fn set_limit_bytes(&mut self, bytes: u64) {
         self.spaces.slow.limit_bytes = Some(bytes);
     }
 
-    /// It did not pay: for minutes to come nothing is scanned or moved.
+    /// Whether holding it did not pay: nothing is scanned or moved for some minutes.
     pub fn is_left_to_kernel(&self) -> bool {
         self.told == Verdict::Back
     }
 
-    /// Address spaces that it holds.
+    /// Number of address spaces that it holds.
     #[cfg(test)]
     pub fn spaces(&self) -> usize {
         self.spaces.by_pid.len()
@@ -206,7 +206,7 @@ impl Slow {
 }
 
 impl<M: Memory> Spaces<M> {
-    /// Takes up processes that are new and drops those that are gone; whether any are new.
+    /// Opens new processes and drops those that are gone; returns whether any are new.
     fn follow(&mut self, processes: &[(u32, u64)]) -> bool {
         self.by_pid.retain(|pid, space| {
             processes.contains(&(*pid, space.start_ticks())) && space.is_alive()
@@ -223,7 +223,8 @@ impl<M: Memory> Spaces<M> {
         has_new
     }
 
-    /// Opens the page cache if it is to be held as well, once; whether it was.
+    /// Opens the page cache once if it must be held as well; returns whether that happened just
+    /// now.
     fn follow_files(&mut self, held: &Held, open: &OpenFiles<'_>) -> bool {
         let Some(cgroup) = held.cgroup.as_ref().filter(|_| held.files) else {
             self.files = None;
@@ -237,7 +238,7 @@ impl<M: Memory> Spaces<M> {
         is_new
     }
 
-    /// The files that are held.
+    /// The files that are held, if any.
     fn held_files(&mut self) -> Option<&mut dyn Files> {
         match &mut self.files {
             Some(Ok(files)) => Some(&mut **files),
@@ -267,7 +268,7 @@ struct Turn<'t, 'a, M> {
 }
 
 /// Time in which a task waited for a resource: a task of the cgroup, or of the machine if the
-/// kernel does not distinguish them (v1).
+/// kernel does not count it by cgroup (v1).
 fn waited_us(resource: Resource, cgroup: Option<&Cgroup>) -> Option<u64> {
     let of_cgroup = cgroup.and_then(|cgroup| Psi::of_cgroup(cgroup, resource).ok().flatten());
     let of_machine = || {
@@ -278,7 +279,7 @@ fn waited_us(resource: Resource, cgroup: Option<&Cgroup>) -> Option<u64> {
     Some(of_cgroup.or_else(of_machine)?.some.total_us)
 }
 
-/// Notes what stands in the way; that a process ended is none of it.
+/// Records a problem. That a process ended is none.
 fn trouble<T>(report: &mut Report, result: Result<T, PageoutError>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -403,7 +404,7 @@ impl<M: Memory> World for Turn<'_, '_, M> {
             _ => Resource::Memory,
         };
         sum.waited_us = waited_us(waits_for, self.held.cgroup.as_ref()).unwrap_or(0);
-        // If this is not reported, assume that all CPUs are wanted all the time.
+        // If this is not known, assume that all CPUs are always wanted.
         sum.cpu_waited_us = waited_us(Resource::Cpu, None).unwrap_or_else(self.tools.now_us);
         Some((limit_bytes, sum))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A target under a budget, with a mover that only pretends.
+//! A target under a budget, with a fake mover.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,13 +22,13 @@ use super::memory::{Files, Memory};
 use super::report::{Announce, Held, Report};
 use super::target::{Target, Tools};
 
-/// What a fake process has, shared with the test that runs it.
+/// The state of a fake process, shared with the test that runs it.
 #[derive(Default)]
 struct State {
     present: BTreeSet<u64>,
     young: BTreeSet<u64>,
     out: BTreeSet<u64>,
-    /// Nothing that is asked for leaves.
+    /// Nothing leaves.
     is_stuck: bool,
     counted: Counted,
 }
@@ -141,7 +141,7 @@ impl Memory for Fake {
     }
 }
 
-/// A page cache of one file.
+/// A page cache with one file.
 struct FakeFiles(Rc<RefCell<State>>);
 
 const FILE: u64 = 77;
@@ -173,19 +173,19 @@ const PID: u32 = 1;
 const START_TICKS: u64 = 7;
 const MIB: u64 = 1 << 20;
 
-/// A target of 64 MiB that is to be held under a budget, at a time of its own.
+/// A target of 64 MiB to be held under a budget, with its own clock.
 struct Scene {
     target: Target<Fake>,
     state: Rc<RefCell<State>>,
     files: Rc<RefCell<State>>,
-    /// The cgroup that both are charged to, where there is one.
+    /// The cgroup that both are charged to, if there is one.
     dir: Option<tempfile::TempDir>,
     now_us: Cell<u64>,
     report: Report,
     announced: Arc<Mutex<Vec<u64>>>,
-    /// Whether the journal takes what is announced.
+    /// Whether announcements can be written to the journal.
     is_journal_written: bool,
-    /// Most that one turn moved.
+    /// The most that one turn moved.
     turn_max_bytes: u64,
 }
 
@@ -218,7 +218,7 @@ impl Scene {
         }
     }
 
-    /// The same in a cgroup, to which 64 MiB of a file are charged as well.
+    /// The same in a cgroup that is also charged for 64 MiB of a file.
     fn with_files(spec: &str, backend: Backend) -> Self {
         let mut scene = Scene::new(spec, false, backend);
         for page in 0..64 * MIB / PAGE_BYTES {
@@ -237,7 +237,7 @@ impl Scene {
         scene
     }
 
-    /// Writes down what is charged to the cgroup.
+    /// Writes the charges to the files of the cgroup.
     fn charge(&self) {
         let Some(dir) = &self.dir else { return };
         let bytes = |state: &RefCell<State>| state.borrow().present.len() as u64 * PAGE_BYTES;
@@ -253,7 +253,7 @@ impl Scene {
         self.state.borrow().present.len() as u64 * PAGE_BYTES
     }
 
-    /// Lets time pass; `touch` is called once a ms.
+    /// Lets time pass; calls `touch` every ms.
     fn run(&mut self, ms: u64, room: SwapRoom, mut touch: impl FnMut(&mut State, u64)) {
         let end_us = self.now_us.get() + ms * 1000;
         let mut next_ms = self.now_us.get() / 1000;
@@ -293,7 +293,7 @@ const ROOM: SwapRoom = SwapRoom {
     total_bytes: 1 << 30,
 };
 
-/// The first quarter is touched all the time.
+/// Touches the first quarter all the time.
 fn touch_hot(state: &mut State, ms: u64) {
     (0..64).for_each(|n| state.touch((ms * 64 + n) % (16 * MIB / PAGE_BYTES)));
 }
@@ -301,7 +301,7 @@ fn touch_hot(state: &mut State, ms: u64) {
 #[test]
 fn a_target_comes_under_its_budget_by_its_coldest_memory() {
     let mut scene = Scene::new("budget:48M", false, Backend::Zram);
-    // One scan later everything but the hot quarter is idle.
+    // After one more scan, everything except the hot quarter is idle.
     scene.run(2_000, ROOM, touch_hot);
     let resident = scene.resident_bytes();
     assert!(resident <= 48 * MIB && resident > 46 * MIB, "{resident}");
@@ -315,8 +315,8 @@ fn a_target_comes_under_its_budget_by_its_coldest_memory() {
     assert_eq!(scene.announced.lock().unwrap().len(), 1, "told once");
 }
 
-/// What is read once leaves before memory that is in use, with swap and without; and a file that
-/// is in use stays before memory that is not.
+/// Pages that are read once leave before memory in use, with and without swap; and a file in use
+/// stays while unused memory leaves.
 #[test]
 fn files_go_by_what_they_are_worth() {
     for backend in [Backend::Zram, Backend::None] {
@@ -330,7 +330,7 @@ fn files_go_by_what_they_are_worth() {
         assert_eq!(scene.report.dropped_bytes, scene.report.left_bytes);
         assert_eq!(scene.report.trouble, None);
     }
-    // A file in use, memory that is not, and from the third second on pages that are read once.
+    // A file in use, unused memory, and from the third second on pages that are read once.
     let mut scene = Scene::with_files("budget:129M", Backend::Zram);
     let (files, hot) = (Rc::clone(&scene.files), 64 * MIB / PAGE_BYTES);
     scene.run(6_000, ROOM, |_, ms| {
@@ -352,7 +352,7 @@ fn it_goes_in_slices() {
     let mut scene = Scene::new("budget:62M", false, Backend::Zram);
     scene.run(1_000, ROOM, touch_hot);
     assert!(scene.resident_bytes() <= 62 * MIB);
-    // 2 MiB and the headroom in the slices of a step, which never go at once.
+    // 2 MiB and the headroom are divided into the slices of a step, which never go at once.
     let slice = 3 * MIB / SLICES_A_STEP;
     assert!(scene.turn_max_bytes <= slice, "{}", scene.turn_max_bytes);
     assert!(
@@ -390,20 +390,20 @@ fn a_rehearsal_moves_nothing_and_decides_once_a_second() {
     let report = &scene.report;
     assert!((1..=6).contains(&report.steps), "{}", report.steps);
     assert_eq!(report.left_bytes, 0);
-    // The same 16 MiB and some headroom each time.
+    // Each time the same 16 MiB and some headroom.
     let (rehearsed, tried) = (report.rehearsed_bytes, report.tried_bytes);
     assert!((1..=18 * MIB).contains(&rehearsed), "{rehearsed}");
     assert!(rehearsed * report.steps >= tried, "{rehearsed} {tried}");
 }
 
-/// Memory that the kernel keeps (locked, say) is not asked for all the time.
+/// Memory that the kernel keeps (because it is locked, say) is not asked for all the time.
 #[test]
 fn what_does_not_leave_makes_it_pause() {
     let mut scene = Scene::new("budget:48M", false, Backend::Zram);
     scene.state.borrow_mut().is_stuck = true;
     scene.run(10_000, ROOM, touch_hot);
     assert_eq!(scene.report.left_bytes, 0);
-    // Three moves of 32 slices or so, then one pause after another.
+    // About three moves of 32 slices, then one pause after another.
     assert!(scene.report.steps < 2_000, "{}", scene.report.steps);
 }
 
@@ -428,7 +428,7 @@ fn nothing_moves_that_could_not_be_written_down() {
     scene.is_journal_written = false;
     scene.run(5_500, ROOM, touch_hot);
     assert_eq!((scene.report.steps, scene.report.left_bytes), (0, 0));
-    // Tried again about once a second, not at every turn.
+    // It tries again about once a second, not at every turn.
     let tries = scene.announced.lock().unwrap().len();
     assert!((3..=7).contains(&tries), "{tries}");
     scene.is_journal_written = true;
@@ -436,8 +436,8 @@ fn nothing_moves_that_could_not_be_written_down() {
     assert!(scene.report.left_bytes > 0);
 }
 
-/// A hot quarter, and the rest in turns. Whatever is above the limit then, the kernel takes, and
-/// never of the hot quarter.
+/// Touches a hot quarter all the time, and the rest in turn. The kernel takes whatever is above the
+/// limit, but never from the hot quarter.
 fn touch_under_limit(state: &mut State, ms: u64) {
     let (pages, hot) = (64 * MIB / PAGE_BYTES, 16 * MIB / PAGE_BYTES);
     let touched = (ms * 16..ms * 16 + 16).map(|n| n % hot);
@@ -469,7 +469,7 @@ fn harm_is_stepped_back_from_within_a_minute() {
     assert_eq!(scene.report.steps, steps, "nothing is moved any more");
 }
 
-/// Without a limit that the kernel could hold there is nothing to compare with.
+/// Without a limit that the kernel could hold, there is nothing to compare with.
 #[test]
 fn without_a_limit_nothing_is_measured() {
     let mut scene = Scene::new("budget:48M,by=worst", false, Backend::Zram);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who is meant by the patterns of a configuration.
+//! Which cgroups and processes the patterns of a configuration match.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,10 +19,10 @@ pub struct Matcher {
 }
 
 impl Matcher {
-    /// Of a configuration that was checked.
+    /// Compiles the patterns of a checked configuration.
     ///
     /// # Errors
-    /// Patterns that are too large together.
+    /// If the patterns are too large together.
     pub fn new(config: &Config) -> Result<Self, globset::Error> {
         let set = |globs: &[PathGlob]| {
             let mut builder = GlobSetBuilder::new();
@@ -47,30 +47,30 @@ impl Matcher {
         })
     }
 
-    /// Whether a cgroup is looked at: as asked for, or because a rule is for it.
+    /// Whether a cgroup is observed: because of `observe`, or because a rule applies to it.
     pub fn is_observed(&self, path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
         self.observe.is_match(path) || self.is_protected(path) || self.rule(path).is_some()
     }
 
-    /// Whether the working set of a cgroup is to be kept.
+    /// Whether the working set of a cgroup is protected.
     pub fn is_protected(&self, path: impl AsRef<Path>) -> bool {
         self.protect.is_match(path)
     }
 
-    /// Whether a cgroup is never acted upon for the sake of a protected one.
+    /// Whether a cgroup is never acted upon on behalf of a protected one.
     pub fn is_spared(&self, path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
         self.is_protected(path) || self.spare.is_match(path)
     }
 
-    /// The rule for a cgroup.
+    /// The number of the rule that applies to a cgroup.
     pub fn rule(&self, path: impl AsRef<Path>) -> Option<usize> {
         let path = path.as_ref();
         self.rules.iter().position(|(set, _)| set.is_match(path))
     }
 
-    /// The rule for a process that was given by pid.
+    /// The number of the rule that applies to a process given by pid.
     pub fn rule_of_pid(&self, pid: u32) -> Option<usize> {
         self.rules.iter().position(|(_, pids)| pids.contains(&pid))
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The configuration: one TOML file. Every value is checked where it is read, so that an error
-//! names its line and key; an unknown key is an error too.
+//! The configuration: one TOML file. Every value is checked as it is parsed, so that an error
+//! states its line and key; an unknown key is also an error.
 //!
 //! Nothing in it names a program to run, and nothing ever will: a daemon with these privileges must
 //! not be a way to run commands.
@@ -260,12 +260,12 @@ impl Default for Metrics {
 }
 
 impl Act {
-    /// Whether it is carried out beside the ticks, with looks of its own.
+    /// Whether it is executed in parallel with the ticks, with its own looks.
     fn is_held_ahead(&self) -> bool {
         Controller::new(&self.policy.0).pace().hold.is_some()
     }
 
-    /// What is wrong with a rule, if something is.
+    /// Checks the rule; the error says what is wrong with it.
     fn check(&self) -> Result<(), &'static str> {
         let controller = Controller::new(&self.policy.0);
         let is_held = controller.shrinks().is_some();
@@ -292,7 +292,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// It is a directory, a FIFO or a device.
@@ -301,7 +301,7 @@ pub enum ConfigError {
         /// The path.
         path: PathBuf,
     },
-    /// Its file system does not answer.
+    /// Its file system does not respond.
     #[error(
         "{} could not be read within {} s: its file system does not answer; try again when it does",
         path.display(), patience.as_secs_f64()
@@ -309,21 +309,21 @@ pub enum ConfigError {
     Slow {
         /// The file.
         path: PathBuf,
-        /// How long was waited.
+        /// How long the daemon waited.
         patience: Duration,
     },
-    /// It is larger than any configuration.
+    /// It is too large for a configuration.
     #[error("{} is larger than 1 MiB, too large for a configuration", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
     },
-    /// Its content is invalid; the message has line and key.
+    /// Its content is invalid; the message states line and key.
     #[error("{}: {message}", path.display())]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// What is wrong, where.
+        /// What is wrong, and where.
         message: String,
     },
 }
@@ -332,7 +332,7 @@ impl Config {
     /// Reads and checks the text of a configuration.
     ///
     /// # Errors
-    /// What is wrong, with line and key where it is a matter of one key.
+    /// What is wrong, with line and key if it concerns one key.
     pub fn parse(text: &str) -> Result<Self, String> {
         let config: Config =
             toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
@@ -380,7 +380,7 @@ impl Config {
                  metrics.allow_remote = true if that is intended"
             ));
         }
-        // What no single pattern shows: whether all of them together can be compiled.
+        // No single pattern shows whether all of them together can be compiled.
         Matcher::new(self)
             .map(drop)
             .map_err(|error| format!("cgroups: the patterns are too large together: {error}"))
@@ -414,7 +414,7 @@ impl Config {
         Ok(())
     }
 
-    /// Whether the page cache is followed at ticks: asked for, or a rule acts upon it then.
+    /// Whether ticks follow the page cache: because it is requested, or because a rule needs it.
     pub fn follows_files(&self) -> bool {
         self.observe.files || self.act.iter().any(|act| act.files && !act.is_held_ahead())
     }

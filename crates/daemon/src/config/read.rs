@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading the file of a configuration without being held up by it.
+//! Reads the file of a configuration without being blocked by it.
 
 use std::fs::OpenOptions;
 use std::io::Read;
@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use super::{Config, ConfigError};
 
-/// Larger than any configuration.
+/// Too large for a configuration.
 const SIZE_MAX: u64 = 1 << 20;
 
-/// A file system did not answer, and a thread still waits for it. There is one at most.
+/// A file system did not respond, and a thread still waits for it. There is at most one such
+/// thread.
 static IS_WAITING: AtomicBool = AtomicBool::new(false);
 
-/// The text of a file. Neither a FIFO nor a device is opened for longer than it takes to see that it
-/// is one.
+/// The text of a file. FIFOs and devices are only opened to see what they are.
 fn text(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |source| ConfigError::Read {
         path: path.to_owned(),
@@ -56,8 +56,8 @@ impl Config {
         Self::of_file(path, &text(path)?)
     }
 
-    /// As [`read`](Self::read), within this time: a file system that hangs (its server is gone)
-    /// does not hold up the caller.
+    /// Like [`read`](Self::read), but within this time: a file system that hangs because its server
+    /// is gone does not block the caller.
     ///
     /// # Errors
     /// [`ConfigError`].
@@ -74,7 +74,7 @@ impl Config {
     }
 }
 
-/// Reads on a thread of its own, which is left behind if it takes too long.
+/// Reads on a separate thread, which is left behind if it takes too long.
 fn within(
     path: &Path,
     patience: Duration,
@@ -94,7 +94,7 @@ fn within(
         .spawn(move || {
             let result = read(&of_thread);
             IS_WAITING.store(false, Ordering::SeqCst);
-            // Nobody may be there any more to take it.
+            // The receiver may be gone.
             let _ = sender.send(result);
         });
     if let Err(source) = started {
@@ -142,7 +142,7 @@ mod tests {
         let began = Instant::now();
         let error = within(path, SOON, hangs).unwrap_err();
         assert!(matches!(error, ConfigError::Slow { .. }), "{error}");
-        // No second thread waits with the first.
+        // No second thread is started.
         let error = within(path, Duration::from_secs(60), hangs).unwrap_err();
         assert!(matches!(error, ConfigError::Slow { .. }), "{error}");
         assert!(began.elapsed() < Duration::from_secs(10));

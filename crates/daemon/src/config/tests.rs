@@ -13,7 +13,7 @@ fn error(text: &str) -> String {
 fn the_commented_defaults_are_the_defaults() {
     assert_eq!(Config::parse(DEFAULT_TEXT).unwrap(), Config::default());
     assert_eq!(Config::parse("").unwrap(), Config::default());
-    // The example of a rule works once its comment signs are gone.
+    // The example of a rule is valid once its comment signs are removed.
     let rule: String = DEFAULT_TEXT
         .lines()
         .skip_while(|line| *line != "# [[act]]")
@@ -140,7 +140,7 @@ fn errors_carry_line_and_key() {
             vec!["protect.up_to", "protect.cgroups"],
         ),
         ("[protect]\nledger = 'here'\n", vec!["protect.ledger"]),
-        // What would run a command is no key.
+        // There are no keys that would run a command.
         (
             "[[act]]\npolicy='cost'\npids=[2]\nexec='x'\n",
             vec!["line 4", "unknown field `exec`"],
@@ -179,7 +179,7 @@ fn a_file_that_is_missing_or_endless_says_so() {
     assert!(large.to_string().contains("larger than"), "{large}");
 }
 
-/// The committed schema is the one of the code. To renew it:
+/// The committed schema is that of the code. To update it:
 /// `agewise config schema > packaging/agewise.schema.json`.
 #[test]
 fn the_committed_schema_is_that_of_the_code() {
@@ -237,7 +237,7 @@ fn rules_match_paths_by_whole_names() {
     assert_eq!(matcher.pids(), [4, 5]);
 }
 
-/// What `config check` passes the daemon can start with: both read a file by [`Config::read`].
+/// The daemon can start with any file that passes `config check`: both use [`Config::read`].
 #[test]
 fn patterns_that_cannot_be_compiled_are_refused() {
     let huge = format!("/{}", "?".repeat(900_000));
@@ -256,7 +256,7 @@ fn patterns_that_cannot_be_compiled_are_refused() {
 }
 
 proptest! {
-    /// Whatever stands in the file: a configuration, or an error that says something.
+    /// Any content is either a configuration, or an error with a message.
     #[test]
     fn anything_is_read_or_refused(text in "[ -~\n]{0,200}") {
         if let Err(error) = Config::parse(&text) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values of the configuration: each is checked where it is read, and says in the schema what it may be.
+//! Values of the configuration: each is checked as it is parsed, and its schema says what is
+//! allowed.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,8 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use agewise_cli::units;
 
-/// Text in the file that stands for a value: `TryFrom<String>` both ways, and a string in the
-/// schema.
+/// A value that is text in the file: converts from and to `String`, and is a string in the schema.
 macro_rules! textual {
     ($name:ident, $description:literal, $pattern:expr) => {
         impl TryFrom<String> for $name {
@@ -63,7 +63,7 @@ impl Span {
         if span < Duration::from_millis(100) || span > Duration::from_secs(86_400) {
             return Err(format!("'{text}' is not within 100ms and 1d"));
         }
-        // Milliseconds are what is written back, and what the daemon counts in.
+        // The file and the daemon only use milliseconds.
         Ok(Span(
             span - Duration::from_nanos(u64::from(span.subsec_nanos() % 1_000_000)),
         ))
@@ -82,7 +82,7 @@ textual!(
     "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$"
 );
 
-/// How long a cgroup may stand still.
+/// How long a cgroup may be frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Pause(pub Duration);
@@ -208,7 +208,7 @@ impl PathGlob {
                  hierarchy that accounts memory)"
             ));
         }
-        // A name may contain anything but a slash, so that `[` and `{` need a backslash.
+        // A name may contain anything except a slash, so `[` and `{` need a backslash.
         GlobBuilder::new(text)
             .literal_separator(true)
             .backslash_escape(true)
@@ -273,7 +273,7 @@ textual!(
     "^(unix:/.*|.*:[0-9]+)$"
 );
 
-/// Who may use a socket.
+/// The mode of a socket: who may use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct SocketMode(pub u32);
@@ -335,7 +335,7 @@ impl<const MAX: u64> TryFrom<u64> for Count<MAX> {
     }
 }
 
-/// Levels below the root; 0 is the root alone.
+/// Levels below the root; 0 means only the root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "u64")]
 pub struct Depth(pub u64);
@@ -352,7 +352,7 @@ impl TryFrom<u64> for Depth {
     }
 }
 
-/// A schema that stands where it is used.
+/// A schema that is written where it is used.
 macro_rules! inline_schema {
     ([$($generics:tt)*] $name:ty, $schema:tt) => {
         impl<$($generics)*> JsonSchema for $name {

@@ -10,13 +10,13 @@ pub struct Access {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Mode of files that can be written, like 0o600 or 0o644; histograms are never writable.
-    /// Directories can be entered by everyone who may read.
+    /// Mode of files that can be written, such as 0o600 or 0o644; histograms are never writable.
+    /// Everyone who may read can enter directories.
     pub mode: u16,
 }
 
 impl Default for Access {
-    /// The daemon's user alone (and root).
+    /// Only the daemon's user (and root).
     fn default() -> Self {
         Access {
             uid: rustix::process::geteuid().as_raw(),
@@ -27,7 +27,7 @@ impl Default for Access {
 }
 
 impl Access {
-    /// Of a directory.
+    /// The mode of directories.
     pub(super) fn directory_mode(self) -> u16 {
         (self.mode & 0o444) | ((self.mode & 0o444) >> 2)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file system is mounted by the daemon, and answered for by a process of its own.
+//! A file system that the daemon mounts and a separate process serves.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ use crate::serve::wish::{self, FilesNews};
 use crate::serve::{Stall, Task};
 use crate::state::{Event, Hub, Scope};
 
-/// What the process has to read before pressure is told only by what is set.
+/// Maximum number of scopes under pressure kept for the process; further ones are dropped.
 const PRESSED_MAX: usize = 4096;
 
 /// The mount, unmounted when dropped.
@@ -27,15 +27,15 @@ pub struct Place {
     events: Receiver<Event>,
     /// Where the kernel has reclaimed since the process was last notified.
     pressed: BTreeSet<Scope>,
-    /// Wishes taken of the process that runs now.
+    /// Number of wishes accepted from the current process.
     taken: Arc<AtomicU64>,
 }
 
 impl Place {
-    /// A directory that was prepared.
+    /// Uses a directory that was prepared.
     ///
     /// # Errors
-    /// The hub has too many subscribers.
+    /// If the hub has too many subscribers.
     pub fn new(dir: PathBuf, access: Access, hub: &Hub) -> io::Result<Self> {
         let events = hub.subscribe();
         Ok(Place {
@@ -59,7 +59,7 @@ impl Place {
             return;
         }
         match mount::detach(&self.dir) {
-            // It was unmounted manually.
+            // The user has already unmounted it.
             Err(error) if error.raw_os_error() != Some(libc::EINVAL) => {
                 agewise_cli::note!("cannot unmount {}: {error}", self.dir.display());
             }
@@ -81,7 +81,7 @@ impl Stall for Place {
         }
     }
 
-    /// A device answers for one mount, from its first request on: another process gets another.
+    /// A device serves one mount from its first request on, so a new process needs a new one.
     fn open(&mut self) -> io::Result<OwnedFd> {
         self.unmount();
         let device = session::mount_device(&self.dir)?;
@@ -106,12 +106,12 @@ impl Stall for Place {
                 Event::Pressure(scope) if self.pressed.len() < PRESSED_MAX => {
                     self.pressed.insert(scope);
                 }
-                // Which ones is not known: all that were asked for.
+                // Which ones were lost is unknown: take all with settings.
                 Event::Lost(_) => self.pressed.extend(hub.settings().reports.into_keys()),
                 Event::Pressure(_) | Event::Tick { .. } => {}
             }
         }
-        // Counted first: what is set afterwards travels with the next news.
+        // Count first: settings made after this are sent with the next news.
         let taken = self.taken.load(Ordering::SeqCst);
         Some(FilesNews {
             taken,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tree as a FUSE file system: `read(2)`, `write(2)` and `poll(2)` as on `sysfs`.
+//! The tree as a FUSE file system: `read(2)`, `write(2)` and `poll(2)` behave as on `sysfs`.
 
 use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,13 @@ use super::inodes::Inodes;
 use super::source::{ReportFile, Source};
 use super::tree::Entry;
 
-/// Cgroups come and go: the kernel asks every time.
+/// The kernel must ask every time, because cgroups come and go.
 const TTL: Duration = Duration::ZERO;
-/// Size that files claim, as on `sysfs`.
+/// The size that files claim to have, as on `sysfs`.
 const FILE_BYTES: u64 = 4096;
-/// Most that a write can bring, as on `sysfs`.
+/// The most that one write can pass, as on `sysfs`.
 const WRITE_BYTES_MAX: usize = 4096;
-/// Number of an entry that was never looked up (`FUSE_UNKNOWN_INO`).
+/// The number of an entry that was never looked up (`FUSE_UNKNOWN_INO`).
 const UNKNOWN_INODE: u64 = 0xffff_ffff;
 
 /// Open files, shared with the notifier.
@@ -50,16 +50,16 @@ fn errno(error: &ReportError) -> Errno {
 
 /// Wakes the pollers of a file.
 pub fn notify(handles: &Polled, notifier: &Notifier, file: &ReportFile) {
-    // Woken without the lock: what they do next takes it.
+    // Wake without holding the lock: the pollers need it next.
     let waiters = lock(handles).notify(file);
     for waiter in waiters {
-        // It fails when the file was closed meanwhile.
+        // This fails if the file was closed meanwhile.
         let _ = notifier.poll(waiter);
     }
 }
 
 impl Tree {
-    /// A file system over a source, readable as `access` says.
+    /// A file system for a source, with permissions according to `access`.
     pub fn new(source: Arc<Source>, access: Access) -> (Self, Polled) {
         let handles = Polled::default();
         let tree = Tree {
@@ -72,7 +72,7 @@ impl Tree {
         (tree, handles)
     }
 
-    /// The entry behind a number; `None` if it is not known or not there any more.
+    /// The entry with this number; `None` if it is unknown or no longer exists.
     fn entry(&self, inode: INodeNo) -> Option<Entry> {
         let entry = lock(&self.inodes).get(inode.0)?;
         entry.exists(&self.source).then_some(entry)
@@ -130,7 +130,7 @@ impl Filesystem for Tree {
         }
     }
 
-    /// Truncation, which opening for writing asks for, is nothing; all else is refused.
+    /// Truncation, which opening for writing requests, has no effect; all else is refused.
     fn setattr(
         &self,
         _req: &Request,
@@ -209,7 +209,7 @@ impl Filesystem for Tree {
         reply.ok();
     }
 
-    /// At the beginning the text is generated; further on the previous text is used.
+    /// A read from the beginning generates the text; further reads use the same text.
     fn read(
         &self,
         _req: &Request,
@@ -229,7 +229,7 @@ impl Filesystem for Tree {
             Some(open) => open.text.clone().ok_or_else(|| open.file.clone()),
             None => return reply.error(Errno::EBADF),
         };
-        // A histogram may have to wait for a look: without the lock.
+        // Read without the lock: a histogram may have to wait for a look.
         let text = match known {
             Ok(text) => text,
             Err(file) => match self.source.read(&file) {
@@ -247,7 +247,7 @@ impl Filesystem for Tree {
         }
     }
 
-    /// Each write is one setting, wherever in the file it goes.
+    /// Each write is one setting, at whatever offset.
     fn write(
         &self,
         _req: &Request,
@@ -302,8 +302,8 @@ impl Filesystem for Tree {
         reply.ok();
     }
 
-    /// Always readable and writable, as `sysfs` files are; `POLLPRI` and `POLLERR` when a histogram
-    /// was notified since it was read from the beginning.
+    /// Always readable and writable, like `sysfs` files. Also `POLLPRI` and `POLLERR` if the
+    /// histogram was notified since it was last read from the beginning.
     fn poll(
         &self,
         _req: &Request,
@@ -334,8 +334,8 @@ impl Filesystem for Tree {
 }
 
 impl Access {
-    /// The mode of an entry: histograms cannot be written, directories can be entered by everyone
-    /// who may read.
+    /// The mode of an entry: histograms cannot be written, and everyone who may read can enter
+    /// directories.
     fn mode_of(&self, entry: &Entry) -> u16 {
         match entry {
             Entry::File(file) if matches!(file, File::Node(..) | File::Group(..)) => {

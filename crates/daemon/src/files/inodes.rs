@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Inode numbers: given at the first look-up, forgotten when the kernel forgets them.
+//! Inode numbers: assigned at the first look-up, and dropped when the kernel forgets them.
 
 use std::collections::HashMap;
 
@@ -8,10 +8,10 @@ use super::tree::Entry;
 /// The number of the root.
 pub const ROOT: u64 = 1;
 
-/// What the kernel knows by number.
+/// The entries that the kernel knows by number.
 #[derive(Debug)]
 pub struct Inodes {
-    /// Entry and number of look-ups.
+    /// Entries, with the number of look-ups of each.
     entries: HashMap<u64, (Entry, u64)>,
     numbers: HashMap<Entry, u64>,
     last: u64,
@@ -28,7 +28,7 @@ impl Default for Inodes {
 }
 
 impl Inodes {
-    /// What a number stands for.
+    /// The entry with this number.
     pub fn get(&self, number: u64) -> Option<Entry> {
         self.entries.get(&number).map(|(entry, _)| entry.clone())
     }
@@ -38,7 +38,7 @@ impl Inodes {
         self.numbers.get(entry).copied()
     }
 
-    /// The number of an entry that was looked up once more.
+    /// Counts another look-up of an entry; returns its number.
     pub fn look_up(&mut self, entry: &Entry) -> u64 {
         let number = match self.numbers.get(entry) {
             Some(number) => *number,
@@ -55,7 +55,7 @@ impl Inodes {
         number
     }
 
-    /// The kernel forgot `count` look-ups of a number.
+    /// Forgets `count` look-ups of a number, as the kernel does.
     pub fn forget(&mut self, number: u64, count: u64) {
         let Some((_, left)) = self.entries.get_mut(&number) else {
             return;

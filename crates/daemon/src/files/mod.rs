@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Working-set reports as files, so that programs written for the kernel's proposed interface work
 //! unchanged: `DIR/nodeX/workingset_report/…` and `DIR/cgroup/PATH/memory.workingset.…`, with the
-//! formats, ranges and errors of the document; readable, writable, and pollable.
+//! formats, ranges and errors of the document. They can be read, written and polled.
 //!
-//! The directory is a FUSE file system, served by a process without privileges if this one may
-//! mount; without FUSE, plain files that are rewritten, and a socket for writing and waiting.
-//! Nothing in it can cause memory to be moved.
+//! The directory is a FUSE file system. If this process may mount, a separate process without
+//! privileges serves it. Without FUSE, it contains plain files that are rewritten, and a socket for
+//! writing and waiting. No access to it can cause memory to be moved.
 
 pub(crate) mod access;
 #[cfg(feature = "fuse")]
@@ -45,18 +45,18 @@ use super::state::{Event, Hub};
 pub use access::Access;
 pub use source::{Group, ReportFile, Source};
 
-/// Where the files are unless said otherwise.
+/// The default directory.
 pub const DEFAULT_DIR: &str = "/run/agewise";
 
-/// How long a read waits for the daemon to look again.
+/// How long a read waits for a new look by the daemon.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long the aging thread sleeps at most: events wake it.
+/// The longest sleep of the aging thread; events wake it.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// How the files are served.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Means {
-    /// FUSE where it works, else plain files.
+    /// FUSE if it works, otherwise plain files.
     #[default]
     Any,
     /// FUSE or nothing.
@@ -65,14 +65,14 @@ pub enum Means {
     Plain,
 }
 
-/// What is to be served.
+/// What to serve, and how.
 #[derive(Clone, Debug)]
 pub struct FilesConfig {
-    /// The directory; made if it is not there, and must be empty.
+    /// The directory. It is created if it does not exist, and must be empty.
     pub dir: PathBuf,
     /// Who may use it.
     pub access: Access,
-    /// By which means.
+    /// How to serve it.
     pub means: Means,
 }
 
@@ -90,19 +90,19 @@ impl Default for FilesConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    /// Another daemon answers there.
+    /// Another daemon serves that directory.
     #[error("another agewise daemon serves {}: stop it, or give this one another directory", dir.display())]
     Served {
         /// The directory.
         dir: PathBuf,
     },
-    /// It is not ours.
+    /// It does not belong to this daemon.
     #[error("{} is not empty, not a directory, or mounted by another program: give another one", dir.display())]
     Occupied {
         /// The directory.
         dir: PathBuf,
     },
-    /// A directory there is a cgroup.
+    /// A directory created there would be a cgroup.
     #[error("{} would be a cgroup: give another directory", dir.display())]
     Cgroup {
         /// The directory.
@@ -115,7 +115,7 @@ pub enum FilesError {
         what: &'static str,
         /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// FUSE does not work, and nothing else was allowed.
@@ -124,7 +124,7 @@ pub enum FilesError {
     NoFuse {
         /// The directory.
         dir: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// No thread or subscription was available.
@@ -132,17 +132,17 @@ pub enum FilesError {
     Start(io::Error),
 }
 
-/// The files of a daemon: served by a process of their own, or by threads of this one.
+/// The files of a daemon: served by a separate process, or by threads of this one.
 pub enum Shop {
-    /// A file system that this process mounted.
+    /// A file system that this process mounted and another one serves.
     #[cfg(feature = "fuse")]
     Apart(crate::serve::Apart<apart::Place>),
-    /// A file system that another program mounts for it, or plain files.
+    /// A file system that another program mounts for this process, or plain files.
     Here(Files),
 }
 
 impl Shop {
-    /// Serves what the hub knows, by a process of its own where this one may mount.
+    /// Serves the contents of the hub, with a separate process if this one may mount.
     ///
     /// # Errors
     /// [`FilesError`]; nothing is left behind then.
@@ -168,7 +168,7 @@ impl Shop {
         }
     }
 
-    /// Restarts the serving process if it has ended. Returns messages about that.
+    /// Restarts the serving process if it has ended. Returns messages about it.
     #[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
     pub fn tend(&mut self, hub: &Hub) -> Option<String> {
         match self {
@@ -178,7 +178,7 @@ impl Shop {
         }
     }
 
-    /// One line for people: where the files are and by which means.
+    /// One line for people: where the files are, and how they are served.
     pub fn describe(&self) -> String {
         match self {
             #[cfg(feature = "fuse")]
@@ -191,11 +191,11 @@ impl Shop {
     }
 }
 
-/// Serves a file system that was mounted by another process, from threads that have all been
-/// started when this returns, until the process ends.
+/// Serves a file system that another process mounted, from threads that have all started when this
+/// returns, until the process ends.
 ///
 /// # Errors
-/// The device is none, or no longer mounted.
+/// If the device is not such a device, or is no longer mounted.
 #[cfg(feature = "fuse")]
 pub(crate) fn serve_mounted(
     hub: &Hub,
@@ -224,7 +224,7 @@ enum Server {
     Plain(Plain),
 }
 
-/// The files, as long as it lives. Dropping it unmounts, or removes them.
+/// The served files. Dropping this unmounts or removes them.
 pub struct Files {
     dir: PathBuf,
     hub: Hub,
@@ -235,7 +235,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Serves what the hub knows. Its ages are times of `clock`, ms.
+    /// Serves the contents of the hub. `clock` returns the time that its ages refer to, ms.
     ///
     /// # Errors
     /// [`FilesError`]; nothing is left behind then.
@@ -293,17 +293,17 @@ impl Files {
         })
     }
 
-    /// Where they are.
+    /// The directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// It is a FUSE file system; else plain files.
+    /// Whether it is a FUSE file system; otherwise plain files.
     pub fn is_fuse(&self) -> bool {
         self.is_fuse
     }
 
-    /// One line for people: where the files are and by which means, and why not by FUSE.
+    /// One line for people: where the files are, how they are served, and why not by FUSE.
     pub fn describe(&self) -> String {
         let dir = self.dir.display();
         match (self.is_fuse, &self.fuse_trouble) {
@@ -325,7 +325,7 @@ impl Files {
 impl Drop for Files {
     fn drop(&mut self) {
         self.is_stopped.store(true, Ordering::SeqCst);
-        // Wakes the thread; to others it says nothing.
+        // Wakes the thread; it means nothing to others.
         self.hub.tell(Event::Lost(0));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -350,7 +350,7 @@ impl Keeper {
             match self.events.recv_timeout(sleep) {
                 Ok(Event::Pressure(scope)) => self.tell_pressure(&scope),
                 Ok(Event::Lost(lost)) if lost > 0 => {
-                    // Which ones is not known: ask for all that wait.
+                    // Which ones were lost is unknown: check all with settings.
                     for scope in self.source.hub().settings().reports.keys() {
                         self.tell_pressure(scope);
                     }
@@ -376,7 +376,7 @@ impl Keeper {
         }
     }
 
-    /// Brings plain files up to date; reports once when that fails.
+    /// Updates plain files; reports once if that fails.
     fn rewrite(&mut self, was_written: bool) -> bool {
         let Server::Plain(plain) = &mut self.server else {
             return true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The directory: made, taken over from a daemon that was killed, and cleaned up.
+//! The directory: created, taken over from a daemon that was killed, and cleaned up.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,11 +13,11 @@ use rustix::fs::{FsWord, statfs};
 
 use super::FilesError;
 
-/// Makes the directory ready to be mounted on or filled: creates it, and removes what a daemon that
-/// was killed left there. Returns its canonical path.
+/// Prepares the directory for mounting or filling: creates it, and removes what a killed daemon
+/// left in it. Returns its canonical path.
 ///
 /// # Errors
-/// Another daemon serves it, it holds what is not ours, or it cannot be made.
+/// If another daemon serves it, it contains foreign files, or it cannot be created.
 pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
     let failed = |what: &'static str| {
         let dir = dir.to_owned();
@@ -35,7 +35,7 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
     if let Some(mounted) = mounted_at(&path) {
         let is_ours = mounted.is_ours();
         match is_ours && is_abandoned(&path) {
-            // Nobody answers any more: the daemon was killed.
+            // Nothing responds any more: the daemon was killed.
             true => {
                 detach(&path).map_err(failed("unmount what a killed daemon left at"))?;
                 return prepare(&path);
@@ -61,12 +61,12 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
     Ok(path)
 }
 
-/// Whether creating it would create a cgroup, which nobody would remove.
+/// Whether creating the directory would create a cgroup, which nobody would remove.
 fn is_below_cgroups(dir: &Path) -> bool {
     const CGROUP: FsWord = 0x0027_e0eb;
     const CGROUP2: FsWord = 0x6367_7270;
     let path = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-    // The directory itself may be a mount that does not answer.
+    // The directory itself may be a mount that does not respond.
     let known = path.ancestors().skip(1).find_map(|path| statfs(path).ok());
     known.is_some_and(|found| [CGROUP, CGROUP2].contains(&found.f_type))
 }
@@ -130,7 +130,7 @@ mod tests {
         fs::write(place.join("mine"), "x").unwrap();
         assert!(matches!(prepare(&place), Err(FilesError::Occupied { .. })));
         assert!(place.join("mine").exists());
-        // With the marker of a killed daemon it is ours.
+        // With the marker of a killed daemon, it belongs to this one.
         fs::write(place.join(MARKER), "").unwrap();
         prepare(&place).unwrap();
         assert_eq!(fs::read_dir(&place).unwrap().count(), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! In place of `session.rs` in a build without the feature `fuse`: mounting always fails, and the
-//! files become plain ones.
+//! Replaces `session.rs` in a build without the feature `fuse`: mounting always fails, and plain
+//! files are served.
 
 use std::convert::Infallible;
 use std::io;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::Access;
 use super::source::{ReportFile, Source};
 
-/// A mounted file system: never, in this build.
+/// A mounted file system; does not exist in this build.
 pub struct Mounted(Infallible);
 
 impl Mounted {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where FUSE is missing: the same tree as plain files, rewritten whole after each tick, and a
+//! If there is no FUSE: the same tree as plain files, which are replaced after each tick, and a
 //! socket for what plain files cannot do.
 //!
 //! A client of `control` sends one line and gets one answer:
@@ -34,7 +34,7 @@ const LINE_BYTES_MAX: u64 = 4096;
 const CLIENTS_MAX: usize = 16;
 /// A client that is silent for this long is disconnected.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
-/// How often a client that waits is looked after.
+/// How often the daemon checks on a waiting client.
 const WAIT_STEP: Duration = Duration::from_millis(500);
 
 /// The directory of plain files and its socket. Dropping it removes both.
@@ -49,17 +49,17 @@ pub struct Plain {
 
 struct Server {
     source: Arc<Source>,
-    /// Who waits for what.
+    /// The clients that wait for each file.
     waiting: Mutex<Handles<Sender<()>>>,
     clients: AtomicUsize,
     is_stopped: AtomicBool,
 }
 
 impl Plain {
-    /// Fills a directory that [`mount::prepare`] made ready.
+    /// Fills a directory that [`mount::prepare`] prepared.
     ///
     /// # Errors
-    /// The operating system's.
+    /// The error of the operating system.
     pub fn new(dir: &Path, source: Arc<Source>, access: Access) -> io::Result<Self> {
         fs::set_permissions(
             dir,
@@ -93,10 +93,10 @@ impl Plain {
         Ok(plain)
     }
 
-    /// Brings the files up to date: what changed is replaced whole, what is gone is removed.
+    /// Updates the files: changed ones are replaced, and those that no longer exist are removed.
     ///
     /// # Errors
-    /// The operating system's; the next call tries again.
+    /// The error of the operating system; the next call tries again.
     pub fn rewrite(&mut self) -> io::Result<()> {
         let mut there = HashMap::new();
         let mut pending = vec![Entry::Root];
@@ -149,7 +149,7 @@ impl Plain {
         fs::rename(&fresh, &target)
     }
 
-    /// Removes a file, and the directories that are empty then.
+    /// Removes a file, and directories that are empty afterwards.
     fn remove(&self, path: &str) -> io::Result<()> {
         match fs::remove_file(self.dir.join(path)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -173,7 +173,7 @@ impl Plain {
             .unwrap_or_else(PoisonError::into_inner)
             .notify(file)
         {
-            // It may have hung up.
+            // The client may have hung up.
             let _ = waiter.send(());
         }
     }
@@ -182,7 +182,7 @@ impl Plain {
 impl Drop for Plain {
     fn drop(&mut self) {
         self.server.is_stopped.store(true, Ordering::SeqCst);
-        // Ends the accept that is waiting.
+        // Ends the waiting accept.
         let _ = UnixStream::connect(self.dir.join(CONTROL));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -210,7 +210,7 @@ fn accept(server: &Arc<Server>, listener: &UnixListener) {
         let spawned = std::thread::Builder::new()
             .name("files-client".to_owned())
             .spawn(move || {
-                // Whatever goes wrong with a client ends with it.
+                // If anything goes wrong, only this client is affected.
                 let _ = serve(&served, &client);
                 served.clients.fetch_sub(1, Ordering::SeqCst);
             });
@@ -246,7 +246,7 @@ fn serve(server: &Server, mut client: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Waits until the file is notified, the client hangs up or the daemon ends.
+/// Waits until the file is notified, the client hangs up, or the daemon ends.
 fn wait(server: &Server, file: ReportFile, mut client: &UnixStream) -> io::Result<()> {
     let (sender, receiver) = channel();
     let lock = || {

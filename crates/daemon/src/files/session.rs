@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The FUSE session: mounted, notified, unmounted.
+//! The FUSE session: mounts, notifies, unmounts.
 
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -17,9 +17,9 @@ use super::fuse::{Polled, Tree, notify};
 use super::source::{ReportFile, Source};
 use super::{Access, mount};
 
-/// Threads that answer: one that waits for a scan does not hold up the others.
+/// Threads that answer requests: one that waits for a scan does not block the others.
 const THREADS: usize = 4;
-/// How long they may take to start.
+/// How long the threads may take to start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A mounted file system.
@@ -30,10 +30,10 @@ pub struct Mounted {
 }
 
 impl Mounted {
-    /// Mounts the tree of a source at a directory.
+    /// Mounts the tree of a source on a directory.
     ///
     /// # Errors
-    /// FUSE is not available, or may not be used.
+    /// If FUSE is not available, or may not be used.
     pub fn new(dir: &Path, source: &Arc<Source>, access: Access) -> io::Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
@@ -51,11 +51,10 @@ impl Mounted {
         Self::spawn(Session::new(tree, dir, &config)?, polled)
     }
 
-    /// Answers for a tree that was mounted by [`mount_device`]. All its threads have been started
-    /// when this returns.
+    /// Serves a tree that [`mount_device`] mounted. All threads have started when this returns.
     ///
     /// # Errors
-    /// It is not such a device, or is no longer mounted.
+    /// If it is not such a device, or is no longer mounted.
     pub fn given(device: OwnedFd, source: &Arc<Source>, access: Access) -> io::Result<Self> {
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
@@ -66,7 +65,7 @@ impl Mounted {
         let before = threads()?;
         let mounted = Self::spawn(session, polled)?;
         let deadline = Instant::now() + PATIENCE;
-        // One that starts the others, and waits for them.
+        // One thread that starts the others and waits for them.
         while threads()? < before + 1 + THREADS {
             if Instant::now() > deadline {
                 return Err(io::ErrorKind::TimedOut.into());
@@ -90,31 +89,31 @@ impl Mounted {
         notify(&self.polled, &self.notifier, file);
     }
 
-    /// Unmounts. Files that are still open keep the session alive, but no new clients can enter; it
-    /// ends with the process. Unmounting without detaching would fail while a file is being read.
+    /// Unmounts. Files that are still open keep the session alive until the process ends, but no
+    /// new clients can enter. Unmounting without detaching would fail while a file is being read.
     pub fn unmount(&mut self, dir: &Path) {
         match mount::detach(dir) {
             Ok(()) => drop(self.session.take()),
-            // It was unmounted manually.
+            // The user has already unmounted it.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => drop(self.session.take()),
             Err(error) => agewise_cli::note!("cannot unmount {}: {error}", dir.display()),
         }
     }
 }
 
-/// Mounts a file system that is served by the holder of the device. Once the device has no holder,
-/// the file system is gone for its clients, but still mounted.
+/// Mounts a file system that the holder of the device serves. When nobody holds the device any
+/// more, clients get errors, but the file system stays mounted.
 ///
 /// # Errors
-/// FUSE is not available, or may not be used.
+/// If FUSE is not available, or may not be used.
 pub fn mount_device(dir: &Path) -> io::Result<OwnedFd> {
     let device = OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/fuse")?;
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
-    // With default_permissions others get as far as the modes of files let them; without
-    // allow_other not even root would.
+    // With default_permissions, the modes of files decide about other users; without allow_other,
+    // not even root would have access.
     let options = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions,allow_other",
         device.as_raw_fd(),
@@ -137,7 +136,7 @@ fn threads() -> io::Result<usize> {
     Ok(std::fs::read_dir("/proc/self/task")?.count())
 }
 
-/// FUSE admits only the user who mounted, unless others may read or write the files.
+/// FUSE only admits the user who mounted, unless others may read or write the files.
 fn acl(access: Access) -> SessionACL {
     match access.mode & 0o066 {
         0 => SessionACL::RootAndOwner,

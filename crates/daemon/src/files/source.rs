@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the files say: the engine's working-set reports over what the daemon knows.
+//! The contents of the files: the engine's working-set reports, based on what the daemon observed.
 //!
 //! The hub's settings are authoritative: whether a file or the configuration changes them, the
 //! reports follow before the next read or write.
@@ -12,15 +12,15 @@ use agewise_policy::workingset::{Histogram, OldestPages};
 
 use crate::state::{Hub, ReportSetting, Scope, Snapshot, SubjectView};
 
-/// Names a cgroup: its path below the hierarchy.
+/// Identifies a cgroup: its path below the hierarchy.
 pub type Group = Arc<str>;
-/// A file of the report by place and kind.
+/// A file of the reports, by place and kind.
 pub type ReportFile = File<Group>;
 
 /// The root of the hierarchy, which stands for the machine.
 const ROOT: &str = "/";
 
-/// Reads and writes files of the report, from any thread.
+/// Reads and writes report files, from any thread.
 pub struct Source {
     hub: Hub,
     reports: Mutex<Reports<Group>>,
@@ -29,8 +29,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// Files over a hub, with ages by `clock` (ms). A histogram that needs a new look waits
-    /// for the daemon no longer than `look_timeout`, and is that of the last look then.
+    /// Files for a hub, with ages by `clock` (ms). If a histogram needs a new look, a read waits
+    /// for the daemon at most `look_timeout`, and then returns the histogram of the last look.
     pub fn new(hub: Hub, clock: fn() -> u64, look_timeout: Duration) -> Self {
         let nodes = hub.snapshot().nodes.clone();
         let reports = Reports::new(
@@ -47,7 +47,7 @@ impl Source {
         }
     }
 
-    /// The hub behind it.
+    /// The hub with the contents.
     pub fn hub(&self) -> &Hub {
         &self.hub
     }
@@ -57,7 +57,7 @@ impl Source {
         self.hub.snapshot().nodes.clone()
     }
 
-    /// The cgroups that are observed, in the order of their paths. The root has no files.
+    /// The observed cgroups, in the order of their paths. The root has no files.
     pub fn groups(&self) -> Vec<Group> {
         let snapshot = self.hub.snapshot();
         let cgroups = snapshot.subjects.iter().filter(|subject| subject.is_cgroup);
@@ -70,13 +70,13 @@ impl Source {
     /// Reads a file.
     ///
     /// # Errors
-    /// Its node or cgroup is gone.
+    /// If its node or cgroup is gone.
     pub fn read(&self, file: &ReportFile) -> Result<String, ReportError> {
         let (text, wants_look) = self.read_known(file)?;
         if !wants_look {
             return Ok(text);
         }
-        // Not under the lock: others read on meanwhile, and share the look.
+        // Without the lock: others can read meanwhile, and share the look.
         self.hub.refreshed(self.look_timeout);
         self.read_known(file).map(|(text, _)| text)
     }
@@ -87,10 +87,10 @@ impl Source {
         Ok((text, world.wants_look))
     }
 
-    /// Writes a file. What is set counts at once, for this and for every other reader.
+    /// Writes a file. A setting takes effect at once, for every reader.
     ///
     /// # Errors
-    /// As the kernel's files: see [`ReportError::errno`].
+    /// As for the kernel's files: see [`ReportError::errno`].
     pub fn write(&self, file: &ReportFile, text: &[u8]) -> Result<(), ReportError> {
         let world = self.world();
         let mut reports = self.reports(&world);
@@ -117,16 +117,16 @@ impl Source {
         Ok(())
     }
 
-    /// The kernel reclaims from this scope: which pollers to wake.
+    /// The kernel reclaims from this scope: returns the pollers to wake.
     pub fn pressure(&self, scope: &Scope) -> Vec<Notice<Group>> {
         let mut world = self.world();
         let mut reports = self.reports(&world);
-        // The daemon only reports what is past the first pass.
+        // The daemon only reports reclaim beyond the first pass.
         reports.pressure(scope.cgroup.as_ref(), scope.node, 0, &mut world)
     }
 
-    /// One round of the aging thread: recounts what has expired, and asks for a look if ages are
-    /// not recent enough. Returns how long it may sleep; `None`: until something is switched on.
+    /// One round of the aging thread: refreshes what has expired, and requests a look if ages are
+    /// not recent enough. Returns how long it may sleep; `None` until something is switched on.
     pub fn age(&self) -> Option<Duration> {
         let mut world = self.world();
         let mut reports = self.reports(&world);
@@ -151,7 +151,7 @@ impl Source {
         }
     }
 
-    /// The reports, brought in line with the current nodes, cgroups and settings.
+    /// The reports, after adapting them to the current nodes, cgroups and settings.
     fn reports(&self, world: &World) -> MutexGuard<'_, Reports<Group>> {
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = self.hub.settings();
@@ -166,7 +166,7 @@ impl Source {
             reports.set_online(node, true);
             let intervals = settings.intervals_of(node);
             if reports.intervals(node) != Some(&intervals) {
-                // It is online: the line above made it so.
+                // Cannot fail: the node was set online above.
                 let _ = reports.set_intervals(node, intervals);
             }
         }
@@ -192,7 +192,7 @@ impl Source {
             if setting_of(&reports, group, scope.node) != wanted {
                 let (refresh_ms, threshold_ms) =
                     (wanted.refresh_interval_ms, wanted.report_threshold_ms);
-                // A setting of a node that went offline waits for it.
+                // The setting of a node that is offline takes effect when it comes back.
                 let _ = reports.set(
                     group,
                     scope.node,
@@ -206,7 +206,7 @@ impl Source {
     }
 }
 
-/// What is set of a report, in the hub's terms.
+/// The settings of a report in the format of the hub.
 fn setting_of(reports: &Reports<Group>, group: Option<&Group>, node: u32) -> ReportSetting {
     let (refresh_ms, threshold_ms) = reports.settings(group, node);
     let in_32_bits = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
@@ -220,7 +220,7 @@ fn setting_of(reports: &Reports<Group>, group: Option<&Group>, node: u32) -> Rep
 struct World {
     snapshot: Arc<Snapshot>,
     now_ms: u64,
-    /// Something was too old to report.
+    /// Whether something was too old to report.
     wants_look: bool,
 }
 
@@ -273,7 +273,7 @@ impl Lruvecs for World {
 
     fn subtree(&self, root: Option<&Group>) -> Vec<Group> {
         match root {
-            // A subject counts what is below it already.
+            // A subject already includes everything below it.
             Some(group) => self
                 .subject(group)
                 .map(|s| Arc::clone(&s.name))
@@ -297,7 +297,7 @@ impl Lruvecs for World {
             .any_subject(group)
             .and_then(|subject| subject.node(node))
         {
-            // Of the bounds of this report, unless these were set since the last tick.
+            // It has the bounds of this report, unless these were set since the last tick.
             into.add_spread(&view.report);
         }
     }

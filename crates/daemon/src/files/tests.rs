@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files through real system calls: mounted in a directory of their own, over a made-up machine.
+//! The files through real system calls: mounted in their own directory, for a made-up machine.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
@@ -16,7 +16,7 @@ use super::*;
 use crate::demo;
 use crate::state::{ReportSetting, Scope, Settings};
 
-/// When the made-up machine was looked at.
+/// When the made-up machine was last observed.
 const LOOKED_MS: u64 = 100_000;
 const ENTRY: [&str; 3] = ["cgroup", "web", "memory.workingset.page_age"];
 
@@ -38,7 +38,7 @@ fn config(dir: &Path, means: Means) -> FilesConfig {
     }
 }
 
-/// Mounts, or says why not.
+/// Mounts, or prints why it cannot.
 fn mounted(test: &str, hub: &Hub, dir: &Path, clock: fn() -> u64) -> Option<Files> {
     match Files::start(hub, &config(dir, Means::Fuse), clock) {
         Ok(files) => Some(files),
@@ -109,7 +109,7 @@ fn a_node_reports_by_the_bounds_it_was_given() {
         machine.resident_bytes,
         "the root counts all below it"
     );
-    // What was set is the daemon's from now on, and what the daemon sets is the file's.
+    // The daemon uses what was set in the file, and the file shows what the daemon sets.
     assert_eq!(
         hub.settings().intervals_of(0).bounds_ms(),
         [6000, 10_000, 15_000]
@@ -275,7 +275,7 @@ fn a_file_behaves_like_those_of_sysfs() {
     ) else {
         return;
     };
-    // As a shell writes: truncated first; and as a program does that keeps it open.
+    // First as a shell writes, with truncation; then as a program that keeps the file open.
     let interval = files.dir().join("node0/workingset_report/refresh_interval");
     fs::write(&interval, "3000\n").unwrap();
     let mut file = OpenOptions::new()
@@ -292,7 +292,7 @@ fn a_file_behaves_like_those_of_sysfs() {
     file.read_to_string(&mut text).unwrap();
     assert_eq!(text, "4000\n");
 
-    // Byte by byte: the text is that of the first read, whatever happens meanwhile.
+    // Byte by byte: the text remains that of the first read, whatever happens meanwhile.
     let page_age = ENTRY
         .iter()
         .fold(files.dir().to_owned(), |path, name| path.join(name));
@@ -342,7 +342,7 @@ fn who_polls_is_told_of_pressure() {
         node: 0,
     });
     for scope in &scopes {
-        // Long enough that no new look is wanted.
+        // Long enough that no new look is needed.
         hub.set_report(scope.clone(), |set| set.refresh_interval_ms = 600_000);
     }
     let Some(files) = mounted(
@@ -382,7 +382,7 @@ fn who_polls_is_told_of_pressure() {
         file.rewind().unwrap();
         file.read_to_end(&mut Vec::new()).unwrap();
         assert_eq!(events(file, Duration::ZERO), PollFlags::empty(), "read");
-        // Again, within the threshold: not told.
+        // Again, within the threshold: no notification.
         hub.tell(Event::Pressure(scope.clone()));
         assert_eq!(events(file, Duration::from_millis(200)), PollFlags::empty());
     }
@@ -410,7 +410,7 @@ fn an_expired_report_makes_the_daemon_look() {
     let Some(files) = mounted(test, &hub, dir.path(), a_minute_later) else {
         return;
     };
-    // The write itself wakes the aging thread: nobody has to read.
+    // The write itself wakes the aging thread: no read is necessary.
     let is_done = Arc::new(AtomicBool::new(false));
     hub.take_wake();
     write(
@@ -424,7 +424,7 @@ fn an_expired_report_makes_the_daemon_look() {
     is_done.store(true, Ordering::SeqCst);
     daemon.join().unwrap();
 
-    // Without a daemon that answers, a read still ends, with what is known.
+    // Without a daemon that responds, a read still ends, with what is known.
     hub.publish(demo::snapshot(newer.sequence + 1, LOOKED_MS));
     let began = Instant::now();
     write(
@@ -552,7 +552,7 @@ fn a_mode_lets_others_in() {
 
 const CHILD_DIR: &str = "AGEWISE_TEST_FILES_DIR";
 
-/// Not a test: what `a_killed_daemon_is_cleaned_up_after` starts and kills.
+/// Not a test: the process that `a_killed_daemon_is_cleaned_up_after` starts and kills.
 #[test]
 #[ignore = "started by another test"]
 fn serve_until_killed() {
@@ -676,7 +676,7 @@ fn plain_files_are_rewritten_and_take_writes_through_a_socket() {
     assert!(becomes(&page_age, |text| text
         .is_some_and(|text| text.starts_with("N0\n"))));
     assert_eq!(read(&files.dir().join(interval)), "N0=5000 N1=0 \n");
-    // What vanishes is removed, with its directory.
+    // A cgroup that vanishes is removed, with its directory.
     let mut snapshot = demo::snapshot(3, LOOKED_MS);
     snapshot
         .subjects

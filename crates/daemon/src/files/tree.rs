@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tree of files: `node0/workingset_report/…` as below `/sys/devices/system/node`, and
-//! `cgroup/PATH/memory.workingset.…` as below the mount point of the hierarchy. The cgroups have a
-//! directory of their own, so that one called `node0` is not a node.
+//! `cgroup/PATH/memory.workingset.…` as below the mount point of the hierarchy. Cgroups have a
+//! directory of their own, so that one called `node0` is not taken for a node.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ const CGROUP: &str = "cgroup";
 /// A place in the tree.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Entry {
-    /// The directory all is in.
+    /// The top directory.
     Root,
     /// `nodeX`.
     Node(u32),
@@ -54,7 +54,7 @@ impl Entry {
         }
     }
 
-    /// What a name in this directory stands for.
+    /// The entry with this name in this directory.
     pub fn child(&self, name: &str, source: &Source) -> Option<Entry> {
         let entry = match self {
             Entry::Root if name == CGROUP => Entry::Cgroup(Arc::from("/")),
@@ -76,7 +76,7 @@ impl Entry {
         entry.exists(source).then_some(entry)
     }
 
-    /// The names in this directory and what they stand for.
+    /// The names in this directory, with their entries.
     pub fn children(&self, source: &Source) -> Vec<(String, Entry)> {
         match self {
             Entry::Root => {
@@ -113,7 +113,7 @@ impl Entry {
         }
     }
 
-    /// What a path below the root of the tree stands for.
+    /// The entry with this path below the root of the tree.
     pub fn find(path: &str, source: &Source) -> Option<Entry> {
         let names = path.split('/').filter(|name| !name.is_empty());
         names
@@ -152,7 +152,7 @@ fn is_at_or_below(group: &str, path: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// `node12`: digits only, no leading zero, so that each node has one name.
+/// Parses `node12`: digits only, no leading zero, so that each node has one name.
 fn node_number(name: &str) -> Option<u32> {
     let digits = name.strip_prefix(NODE)?;
     let number: u32 = digits.parse().ok()?;
@@ -171,7 +171,7 @@ mod tests {
         Source::new(hub, || 100_000, Duration::ZERO)
     }
 
-    /// Every entry is found again by its path and as its parent's child.
+    /// Every entry can be found by its path and as a child of its parent.
     #[test]
     fn paths_lead_back() {
         let source = source();

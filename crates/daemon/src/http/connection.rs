@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One connection: a request is read, its answer written, and what the client still sends is
-//! swallowed for a moment, since closing a socket with unread data would take the answer back.
+//! One connection: reads a request, writes its answer, and discards for a moment what the client
+//! still sends, because closing a socket with unread data would also discard the answer.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use super::{Answer, Response};
 
 /// A request that has not arrived after this time is refused.
 const READ_MAX: Duration = Duration::from_secs(5);
-/// An answer is taken after this long, or never.
+/// A client that has not accepted the answer after this time is disconnected.
 const WRITE_MAX: Duration = Duration::from_secs(10);
 /// Data after the answer is discarded for this long, and up to this many bytes.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 const DRAIN_MAX_BYTES: usize = 1 << 20;
 
-/// What a connection wants.
+/// How a connection continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// To be asked again when its socket is ready.
+    /// Try again when its socket is ready.
     Wait,
-    /// To be closed.
+    /// Close it.
     Close,
 }
 
@@ -66,7 +66,7 @@ impl Connection {
         }
     }
 
-    /// When its time is over.
+    /// When its time ends.
     pub(super) fn deadline(&self) -> Instant {
         self.deadline
     }
@@ -78,7 +78,7 @@ impl Connection {
         }
     }
 
-    /// Whether it may stay. Half a request is answered.
+    /// Whether it may stay. Half a request gets an answer.
     pub(super) fn keeps_time(&mut self, now: Instant) -> bool {
         if now < self.deadline {
             return true;
@@ -96,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Does what can be done without waiting.
+    /// Does whatever is possible without waiting.
     pub(super) fn go_on(
         &mut self,
         now: Instant,
@@ -212,8 +212,8 @@ fn phrase(status: u16) -> &'static str {
     }
 }
 
-/// The head of an answer. The browser is to run and load nothing but ours, to show it in no other
-/// page, and to reveal nothing to other sites.
+/// The head of an answer. It tells the browser to run and load nothing from elsewhere, to show the
+/// answer in no other page, and to reveal nothing to other sites.
 pub(super) fn head(response: &Response) -> String {
     let status = response.status;
     let allow = if status == 405 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where connections come from: a TCP port, or a socket in the file system that only some may use.
+//! Where connections come from: a TCP port, or a socket in the file system with restricted access.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,10 +15,10 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept
 use super::ServeError;
 use crate::config::Listen;
 
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 
-/// Listens; a socket in the file system is removed when it is dropped.
+/// A listening socket. One in the file system is removed when this is dropped.
 #[derive(Debug)]
 pub struct Listener(Kind);
 
@@ -34,7 +34,7 @@ enum Kind {
 }
 
 impl Listener {
-    /// Listens there. A socket in the file system gets this mode (and the umask).
+    /// Listens on an address. A socket in the file system gets this mode, minus the umask.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -71,17 +71,17 @@ impl Listener {
         Ok(Listener(kind))
     }
 
-    /// Listens at a socket that was opened by another process, which also removes it.
+    /// Listens on a socket that another process opened, and will remove.
     pub fn given(socket: OwnedFd) -> Self {
         Listener(Kind::Unix {
-            // It may be a port as well: either is waited for and accepted from alike.
+            // It may also be a TCP port: waiting and accepting are the same for both.
             listener: UnixListener::from(socket),
             path: PathBuf::new(),
             id: None,
         })
     }
 
-    /// The address of a port.
+    /// The address of a TCP port.
     pub fn address(&self) -> Option<SocketAddr> {
         match &self.0 {
             Kind::Tcp(_, address) => Some(*address),
@@ -89,13 +89,13 @@ impl Listener {
         }
     }
 
-    /// The next connection, if one waits.
+    /// The next connection, if one is waiting.
     pub(super) fn accept(&self) -> io::Result<Option<OwnedFd>> {
-        // Not by the types of the standard library: one that was given is of either family, and
-        // they take connections of their own only.
+        // Not with the types of the standard library: a socket that was passed may belong to either
+        // family, and these types only accept connections of their own.
         match accept_with(self, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(socket)),
-            // Who knocked may have gone again.
+            // The client may have gone again.
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -127,7 +127,8 @@ fn id_of(path: &Path) -> Option<(u64, u64)> {
     Some((meta.dev(), meta.ino()))
 }
 
-/// Removes a socket that nobody listens to any more: left by a killed daemon, it is in the way.
+/// Removes a socket that nobody listens on any more: a killed daemon left it, and it blocks the
+/// address.
 fn remove_stale(path: &Path, listen: &Listen) -> Result<(), ServeError> {
     let Ok(meta) = std::fs::symlink_metadata(path) else {
         return Ok(());
@@ -150,7 +151,7 @@ fn remove_stale(path: &Path, listen: &Listen) -> Result<(), ServeError> {
     }
 }
 
-/// The mode is set before the socket has a name: there is no moment at which others could connect.
+/// The mode is set before the socket has a name, so others can never connect.
 fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,

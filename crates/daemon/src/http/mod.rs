@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small read-only HTTP server: GET and HEAD, a port or a UNIX socket.
+//! A small read-only HTTP server: GET and HEAD, on a TCP port or a UNIX socket.
 //!
 //! One thread, sockets that never block, and a deadline for everything: a slow client costs a few
-//! KiB and delays nobody. Requests are parsed by `httparse`; one is answered per connection.
-//! Nothing that arrives here reaches anything but an [`Answer`].
+//! KiB and delays nobody. `httparse` parses requests; each connection gets one answer. Nothing that
+//! arrives here reaches anything except an [`Answer`].
 
 mod connection;
 mod listener;
@@ -27,18 +27,19 @@ pub use request::{Hosts, Request};
 
 use super::config::Listen;
 
-/// Connections at a time. When there are more, the one that has been silent for longest goes.
+/// Maximum number of connections. If there are more, the one that has been silent longest is
+/// closed.
 const CONNECTIONS_MAX: usize = 64;
-/// Connections accepted before the existing ones are served again.
+/// Maximum number of connections accepted before the existing ones are served again.
 const ACCEPTS_MAX: usize = 16;
-/// A listener that cannot accept (no file descriptor left) is left alone for this long.
+/// After a failure to accept (no file descriptor left), the listener is ignored for this long.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why nothing is served.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Somebody else has the port or the socket.
+    /// Another program uses the port or the socket.
     #[error(
         "metrics.listen: {listen} is in use by another program (or another agewise daemon): stop it, \
          or choose another address"
@@ -47,7 +48,7 @@ pub enum ServeError {
         /// The address.
         listen: Listen,
     },
-    /// Others than this machine could connect.
+    /// Other machines could connect.
     #[error(
         "metrics.listen: {address} can be reached from other machines; set metrics.allow_remote = \
          true if that is intended"
@@ -67,12 +68,12 @@ pub enum ServeError {
     Listen {
         /// The address.
         listen: Listen,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// What is sent back.
+/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
     /// The status code.
@@ -84,7 +85,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// A body of this type.
+    /// A successful answer with a body of this type.
     pub fn ok(media_type: &'static str, body: impl Into<Arc<[u8]>>) -> Self {
         Response {
             status: 200,
@@ -93,7 +94,7 @@ impl Response {
         }
     }
 
-    /// A status with a line for people.
+    /// An answer with this status and a line for people.
     pub fn plain(status: u16, text: &str) -> Self {
         Response {
             status,
@@ -103,13 +104,13 @@ impl Response {
     }
 }
 
-/// Answers requests that are well-formed, for a host that is ours, and read only.
+/// Answers requests that are well-formed, for one of our hosts, and read-only.
 pub trait Answer: Send + 'static {
-    /// The answer.
+    /// The answer to a request.
     fn answer(&mut self, request: &Request) -> Response;
 }
 
-/// Serves until it is dropped.
+/// A server that runs until it is dropped.
 #[derive(Debug)]
 pub struct Server {
     address: Option<SocketAddr>,
@@ -119,10 +120,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves what comes to this listener.
+    /// Serves the connections of this listener.
     ///
     /// # Errors
-    /// No file descriptor or thread left.
+    /// If no file descriptor or thread is left.
     pub fn start(listener: Listener, hosts: Hosts, answer: impl Answer) -> io::Result<Self> {
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let is_stopped = Arc::new(AtomicBool::new(false));
@@ -147,7 +148,7 @@ impl Server {
         })
     }
 
-    /// The address, with the port that was really taken; none for a socket in the file system.
+    /// The address, with the actual port; `None` for a socket in the file system.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
@@ -196,7 +197,7 @@ impl<A: Answer> Serving<A> {
         }
     }
 
-    /// Waits until something can be done; returns which connections can.
+    /// Waits until something can be done; returns which connections are ready.
     fn wait(&self) -> Vec<bool> {
         let now = Instant::now();
         let deadlines = self.connections.iter().map(Connection::deadline);
@@ -221,7 +222,7 @@ impl<A: Answer> Serving<A> {
                 connection.waits_for(),
             ));
         }
-        // An error is EINTR: the next turn waits again.
+        // An error means EINTR: the next turn waits again.
         if poll(&mut fds, timeout.as_ref()).is_err() {
             return Vec::new();
         }
@@ -255,7 +256,7 @@ impl<A: Answer> Serving<A> {
     }
 }
 
-/// Reads a head whole and in halves, and answers it.
+/// Parses a head, whole and in halves, and answers it.
 #[cfg(feature = "testing")]
 pub(crate) fn fuzzed_request(bytes: &[u8], answer: &mut impl Answer) {
     let bytes = &bytes[..bytes.len().min(request::HEAD_MAX_BYTES)];
@@ -267,8 +268,8 @@ pub(crate) fn fuzzed_request(bytes: &[u8], answer: &mut impl Answer) {
     }
 }
 
-/// A process that talks to others needs no privilege. Capabilities belong to each thread
-/// separately; those that cannot be dropped here the daemon has dropped before, as far as possible.
+/// A thread that talks to others needs no privileges. Each thread has its own capabilities; before,
+/// the daemon dropped as many as it could of those that cannot be dropped here.
 fn drop_privileges() {
     for set in [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable] {
         let _ = caps::clear(None, set);

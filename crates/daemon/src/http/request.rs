@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests: what is taken from them, and which are refused before anybody answers them.
+//! Requests: what is read of them, and which are refused without asking for an answer.
 
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::Response;
 
-/// A longer head is refused: no legitimate client has one.
+/// A longer head is refused: no legitimate client sends one.
 pub(super) const HEAD_MAX_BYTES: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 const TARGET_MAX_BYTES: usize = 4 << 10;
 
-/// What is left of a request once it was checked.
+/// The parts of a checked request that matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Only the head of the answer is wanted.
+    /// Whether only the head of the answer is requested.
     pub is_head: bool,
-    /// The path, as it was written.
+    /// The path, as received.
     pub path: String,
-    /// What follows the question mark.
+    /// The part after the question mark.
     pub query: String,
-    /// What the client accepts, as it was written.
+    /// What the client accepts, as received.
     pub accept: String,
 }
 
 impl Request {
-    /// The value of a parameter of the query, decoded; the first of that name.
+    /// The decoded value of a query parameter; the first one with that name.
     pub fn parameter(&self, name: &str) -> Option<String> {
         form_urlencoded::parse(self.query.as_bytes())
             .find(|(key, _)| key == name)
@@ -32,15 +32,16 @@ impl Request {
     }
 }
 
-/// The names under which we may be asked for.
+/// The host names that requests may be for.
 ///
-/// A page of another site cannot read our answers, unless its name is made to lead to our address
-/// (DNS rebinding); then the browser still sends that name, by which such requests are known.
+/// A page of another site cannot read our answers, unless its name is made to resolve to our
+/// address (DNS rebinding). The browser still sends that name then, so such requests can be
+/// detected.
 #[derive(Clone, Debug, Default)]
 pub struct Hosts {
-    /// Any name: browsers do not get at a socket in the file system.
+    /// Accept any name: browsers cannot reach a socket in the file system.
     pub any: bool,
-    /// Names besides `localhost` and bare addresses.
+    /// Names in addition to `localhost` and bare addresses.
     pub names: Vec<String>,
 }
 
@@ -72,14 +73,14 @@ fn is_port(text: &str) -> bool {
             .is_some_and(|port| port.parse::<u16>().is_ok() && !port.starts_with('+'))
 }
 
-/// What the bytes that arrived so far are.
+/// What the bytes received so far are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parsed {
-    /// It is incomplete.
+    /// An incomplete request.
     Incomplete,
-    /// To be answered.
+    /// A request to answer.
     Complete(Request),
-    /// To be refused; whether only the head is wanted is not known.
+    /// A request to refuse; it is unknown whether only the head is requested.
     Refused(Response),
 }
 
@@ -87,7 +88,7 @@ fn refuse(status: u16, text: &str) -> Parsed {
     Parsed::Refused(Response::plain(status, text))
 }
 
-/// Reads a head; `bytes` are at most [`HEAD_MAX_BYTES`].
+/// Parses a head; `bytes` are at most [`HEAD_MAX_BYTES`].
 pub(super) fn parse(bytes: &[u8], hosts: &Hosts) -> Parsed {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut head = httparse::Request::new(&mut headers);

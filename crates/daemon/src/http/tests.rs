@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::request::{HEAD_MAX_BYTES, Parsed, parse};
 use super::*;
 
-/// Tells what it was asked for; `/large` is larger than any socket's buffer.
+/// Answers with the request; `/large` is larger than any socket's buffer.
 struct Echo;
 
 impl Answer for Echo {
@@ -42,7 +42,7 @@ fn ask(address: SocketAddr, bytes: &[u8]) -> String {
     stream
         .set_read_timeout(Some(Duration::from_secs(30)))
         .unwrap();
-    // The server may have answered and closed before all of it was sent.
+    // The server may have answered and closed before everything was sent.
     let _ = stream.write_all(bytes);
     let mut text = Vec::new();
     let _ = stream.read_to_end(&mut text);
@@ -66,7 +66,7 @@ fn good_requests_are_answered() {
     let head = ask(address, b"HEAD /a HTTP/1.1\r\nHost: [::1]:80\r\n\r\n");
     assert!(status(&head) == 200 && head.ends_with("\r\n\r\n"), "{head}");
     assert!(head.contains("Content-Length: 4\r\n"));
-    // A body nobody asked for does not cost the client its answer.
+    // An unrequested body does not cost the client its answer.
     let mut long = b"GET /a HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 300000\r\n\r\n".to_vec();
     long.resize(300_000, b'x');
     assert_eq!(status(&ask(address, &long)), 200);
@@ -155,7 +155,7 @@ fn slow_clients_cost_nobody_else_anything() {
             );
         }
     }
-    // Half a request is answered in the end, too.
+    // Half a request also gets an answer in the end.
     drop(slow);
     let answer = ask(address, b"GET /a HTTP/1.1\r\n");
     assert_eq!(status(&answer), 408, "{answer}");
@@ -197,7 +197,7 @@ fn a_socket_is_ours_alone_replaced_when_stale_and_removed() {
     let path = dir.path().join("metrics.sock");
     let listen = Listen::Unix(path.clone());
     let bind = || Listener::bind(&listen, false, 0o600);
-    // One that a killed daemon left behind.
+    // A socket that a killed daemon left.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let hosts = Hosts {
         any: true,
@@ -236,7 +236,8 @@ proptest! {
         }
     }
 
-    /// Heads that look like one: whatever passes is for a host of ours, and begins with a slash.
+    /// Heads that look plausible: any that is accepted is for one of our hosts, and its path begins
+    /// with a slash.
     #[test]
     fn what_passes_is_for_us(
         method in "GET|HEAD|POST|get|[A-Z]{0,9}",
@@ -262,7 +263,7 @@ proptest! {
             Parsed::Incomplete => prop_assert!(false, "a whole head is not incomplete"),
             Parsed::Refused(_) => {}
         }
-        // Cut anywhere, it is never taken for a whole one.
+        // Cut at the end, it is never taken for a complete one.
         let cut = &head.as_bytes()[..head.len() - 1];
         prop_assert!(!matches!(parse(cut, &Hosts::default()), Parsed::Complete(_)));
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The metrics of how old memory is.
+//! Metrics of the age of memory.
 
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Bin, Histogram};
@@ -8,7 +8,7 @@ use super::family::{Family, Labels, Unit, buckets, gauge};
 use super::rows::Row;
 use crate::state::Snapshot;
 
-/// Resident memory, by bins of age, and as a histogram that queries for quantiles understand.
+/// Resident memory by bins of age, and as a histogram for queries of quantiles.
 pub(super) fn families(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut ages = gauge(
         "age",
@@ -82,7 +82,7 @@ fn type_label(page_type: PageType) -> (&'static str, String) {
     ("type", name.to_owned())
 }
 
-/// As OpenMetrics writes bounds: a decimal point always.
+/// The bound as OpenMetrics writes it: always with a decimal point.
 fn upper_seconds(bin: &Bin) -> String {
     bin.bound_ms()
         .map_or_else(|| bin.bound_text(), |ms| format!("{:?}", ms as f64 / 1e3))

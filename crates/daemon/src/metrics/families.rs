@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The metrics of a snapshot: names, help and values, before they are text.
+//! The metrics of a snapshot: names, help and values, before they become text.
 //!
-//! Names are those of the JSON fields with `agewise_` before them, in base units as Prometheus wants
-//! them: `_ms` is `_seconds` and `_percent` is `_ratio` here. Counters end in `_total`.
+//! Names are those of the JSON fields, prefixed with `agewise_` and in base units as Prometheus
+//! requires: `_ms` becomes `_seconds` and `_percent` becomes `_ratio`. Counters end in `_total`.
 
 use super::ages;
 use super::family::{Family, Labels, Unit, counter, gauge};
@@ -30,7 +30,7 @@ pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     all
 }
 
-/// Where memory is, and how old.
+/// Where memory is, and how old it is.
 fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut all = ages::families(snapshot, rows);
     let mut swapped = gauge("swapped", Unit::Bytes, "Memory of its processes in swap");
@@ -57,7 +57,7 @@ fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     all
 }
 
-/// What moved.
+/// Memory that moved.
 fn flows(rows: &[Row]) -> Vec<Family> {
     let mut refaulted = counter(
         "refaulted",
@@ -93,7 +93,7 @@ fn flows(rows: &[Row]) -> Vec<Family> {
     vec![refaulted, reclaimed, of_files, rehearsed]
 }
 
-/// What else is known of those shown by name.
+/// Other facts about subjects shown by name.
 fn state(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut processes = gauge("processes", Unit::None, "Processes in it");
     let mut observed = gauge(
@@ -214,7 +214,7 @@ fn machine(snapshot: &Snapshot) -> Vec<Family> {
     all
 }
 
-/// What the daemon takes, and whether it keeps its pace.
+/// What the daemon itself costs, and whether it keeps its pace.
 fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     let own = &snapshot.own;
     let budget = &snapshot.budget;

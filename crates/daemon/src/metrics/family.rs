@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics of one name, before they are text.
+//! The metrics with one name, before they become text.
 
-/// What a family counts in: its name ends with it.
+/// The unit of a family, with which its name ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
     Bytes,
     /// Seconds.
     Seconds,
-    /// A share: 1 is all.
+    /// A share; 1 means all.
     Ratio,
-    /// A number of things, or yes and no as 1 and 0.
+    /// A number of things, or 1 for yes and 0 for no.
     None,
 }
 
-/// How values of a name behave.
+/// How the values of a family behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// They only grow, from 0 when what they are about began.
+    /// They only grow, from 0 when their subject began.
     Counter,
-    /// They come and go.
+    /// They go up and down.
     Gauge,
     /// Gauges, cumulative by the label `le`. Prometheus has no type for these (its histograms are
-    /// counters), and `promtool` expects `le` of histograms and of what has no type.
+    /// counters), and `promtool` only expects `le` in histograms and in metrics without a type.
     Buckets,
 }
 
@@ -31,7 +31,7 @@ pub enum Kind {
 pub enum Value {
     /// A whole number.
     Whole(u64),
-    /// Any other.
+    /// Any other number.
     Real(f64),
 }
 
@@ -56,16 +56,16 @@ impl From<bool> for Value {
 /// Names and values of labels.
 pub type Labels = Vec<(&'static str, String)>;
 
-/// All values of one name.
+/// All values with one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Family {
-    /// Without prefix, unit and `_total`.
+    /// The name without prefix, unit and `_total`.
     pub name: &'static str,
-    /// What it is.
+    /// What it means.
     pub help: &'static str,
-    /// What it counts in.
+    /// The unit.
     pub unit: Unit,
-    /// How they behave.
+    /// How the values behave.
     pub kind: Kind,
     /// Values by labels.
     pub samples: Vec<(Labels, Value)>,

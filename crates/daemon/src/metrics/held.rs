@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the budgets that are held are worth, as metrics.
+//! The worth of held budgets as metrics.
 
 use agewise_policy::budget::Verdict;
 
@@ -8,7 +8,7 @@ use super::rows::labels_of;
 use super::shown::Shown;
 use crate::state::Snapshot;
 
-/// Of the subjects shown that are held under a budget, once something was compared.
+/// For the shown subjects held under a budget, once something has been compared.
 pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     let mut back = gauge(
         "budget_stepped_back",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Metrics in the OpenMetrics text format, or the older one of Prometheus for clients that do not
-//! ask for OpenMetrics.
+//! Metrics in the OpenMetrics text format, or in the older Prometheus format for clients that do
+//! not request OpenMetrics.
 
 mod ages;
 pub mod families;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whom metrics are about.
+//! The subjects of the metrics.
 
 use agewise_host::cgroup::name;
 use agewise_host::container::Container;
@@ -9,7 +9,7 @@ use super::family::{Family, Labels, Unit, gauge};
 use super::shown::{Counts, OTHER, Shown};
 use crate::state::{Snapshot, SubjectView};
 
-/// A row: a subject, or all that are not shown.
+/// A row: one subject, or all that are not shown.
 pub(super) struct Row<'a> {
     pub(super) labels: Labels,
     pub(super) subjects: Vec<&'a SubjectView>,
@@ -17,13 +17,14 @@ pub(super) struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// All that are not shown.
+    /// Whether this row is all that are not shown.
     pub(super) fn is_rest(&self) -> bool {
         self.labels.first().is_some_and(|(_, value)| value == OTHER)
     }
 }
 
-/// What identifies a subject, and the names of its container or pod, which survive a restart.
+/// The labels that identify a subject, and those names of its container or pod that survive a
+/// restart.
 pub(super) fn labels_of(subject: &SubjectView) -> Labels {
     let (kind, name) = if subject.is_cgroup {
         ("cgroup", name::shown(&subject.name))
@@ -35,10 +36,10 @@ pub(super) fn labels_of(subject: &SubjectView) -> Labels {
     labels
 }
 
-/// Of the names of a container those that stay when it is restarted: the first of them.
+/// How many names of a container survive a restart: the first ones.
 const STABLE: usize = 3;
 
-/// What is known of the first `count` fields of its container or pod.
+/// The known ones among the first `count` fields of its container or pod.
 fn names(subject: &SubjectView, count: usize) -> impl Iterator<Item = (&'static str, String)> {
     let fields = subject.container.iter().flat_map(move |container| {
         let fields = Container::NAMES.into_iter().zip(container.fields());
@@ -47,7 +48,7 @@ fn names(subject: &SubjectView, count: usize) -> impl Iterator<Item = (&'static 
     fields.filter_map(|(name, value)| Some((name, value?.terminal().to_string())))
 }
 
-/// Which containers there are, with what changes when one is restarted.
+/// The existing containers, with the labels that change when one is restarted.
 pub(super) fn containers(snapshot: &Snapshot, shown: &Shown) -> Family {
     let mut info = gauge(
         "container_info",
@@ -64,7 +65,7 @@ pub(super) fn containers(snapshot: &Snapshot, shown: &Shown) -> Family {
     info
 }
 
-/// Those shown by name, then the rest.
+/// Subjects shown by name, then the rest.
 pub(super) fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
     let mut rows: Vec<Row> = shown
         .subjects
@@ -82,7 +83,7 @@ pub(super) fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
             }
         })
         .collect();
-    // Once there was one, its counters have to stay.
+    // Once there was a rest, its counters must stay.
     if !shown.others.is_empty() || shown.other_counts != Counts::default() {
         rows.push(Row {
             labels: vec![("cgroup", OTHER.to_owned())],

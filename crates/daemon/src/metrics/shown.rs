@@ -1,38 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which subjects are shown: the largest within a number of levels. The rest is summed, each byte
-//! once.
+//! Selects the subjects to show: the largest within a number of levels. The rest is summed, and no
+//! byte counts twice.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use crate::state::{Reason, Reclaimed, Snapshot, SubjectView};
 
-/// The name under which the rest goes. No cgroup has it: paths begin with `/`.
+/// The name of the rest. No cgroup has this name: paths begin with `/`.
 pub const OTHER: &str = "other";
 
-/// Who is shown stays until another is larger by this share, so that two of about the same size do
-/// not take turns: each turn ends one time series and begins another.
+/// A subject remains shown until another is larger by this factor, so that two of about the same
+/// size do not alternate: each change ends one time series and begins another.
 const STAY: f64 = 1.1;
 
 /// Limits of what is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Subjects that are not containers: the largest.
+    /// Maximum number of subjects shown that are not containers; the largest are selected.
     pub subjects_max: usize,
-    /// Containers, however deep: the largest.
+    /// Maximum number of containers shown, at any depth; the largest are selected.
     pub containers_max: usize,
-    /// Levels below the root; what is deeper and no container counts for those above it.
+    /// Levels below the root. Deeper subjects that are no containers only count as part of those
+    /// above.
     pub depth_max: usize,
 }
 
 /// Counters of a subject, or of all that are not shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// What came back from swap.
+    /// Memory that came back from swap.
     pub refaulted_bytes: u64,
-    /// What left by our doing.
+    /// Memory that the daemon moved out.
     pub reclaimed: Reclaimed,
-    /// What would have left.
+    /// Memory that would have been moved out.
     pub rehearsed_bytes: u64,
 }
 
@@ -45,7 +46,7 @@ impl Counts {
         }
     }
 
-    /// Adds what has been counted since `before`. A count that decreased has restarted.
+    /// Adds what was counted since `before`. A counter that decreased has restarted.
     fn add_since(&mut self, now: &Self, before: &Self) {
         let since = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
@@ -66,24 +67,24 @@ impl Counts {
     }
 }
 
-/// Who is shown of one snapshot: places in [`Snapshot::subjects`].
+/// The selection from one snapshot, as indices into [`Snapshot::subjects`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
-    /// Shown by name, in the order of the snapshot.
+    /// Subjects shown by name, in the order of the snapshot.
     pub subjects: Vec<usize>,
-    /// Summed as [`OTHER`]. None of them is below another, nor below one in `subjects` for being
-    /// too deep.
+    /// Subjects summed as [`OTHER`]. None of them is below another, or below one in `subjects` just
+    /// because it is too deep.
     pub others: Vec<usize>,
-    /// All that are not shown by name, however deep.
+    /// Number of subjects not shown by name, at any depth.
     pub cut: usize,
-    /// Counters of the others. They never go back: what a subject counted before it came to be
-    /// among them is not in it, and what one counted that left them stays.
+    /// Counters of the others. They never decrease: they exclude what a subject counted before it
+    /// joined, and keep what a subject counted that left.
     pub other_counts: Counts,
 }
 
 type Key = (Arc<str>, u64);
 
-/// Chooses, snapshot by snapshot.
+/// Selects subjects, snapshot by snapshot.
 #[derive(Debug)]
 pub struct Chooser {
     limits: Limits,
@@ -111,7 +112,7 @@ fn key(subject: &SubjectView) -> Key {
 }
 
 impl Chooser {
-    /// Nobody is shown yet.
+    /// Starts with nothing shown.
     pub fn new(limits: Limits) -> Self {
         Chooser {
             limits,
@@ -123,7 +124,7 @@ impl Chooser {
         }
     }
 
-    /// Who is shown of this snapshot: the same for the same snapshot.
+    /// The selection from this snapshot; the same for the same snapshot.
     pub fn choose(&mut self, snapshot: &Snapshot) -> Arc<Shown> {
         if self.sequence == Some(snapshot.sequence) {
             return Arc::clone(&self.last);
@@ -147,7 +148,7 @@ impl Chooser {
         Arc::clone(&self.last)
     }
 
-    /// The largest of a kind.
+    /// The largest subjects of a kind.
     fn largest(
         &self,
         subjects: &[SubjectView],
@@ -176,7 +177,7 @@ impl Chooser {
         }));
         by_name.sort_unstable();
         let mut others = Vec::new();
-        // Those above the one looked at, each with whether it is among the others.
+        // The ancestors of the current subject, each with whether it is among the others.
         let mut above: Vec<(&str, bool)> = Vec::new();
         for (at, subject) in subjects.iter().enumerate() {
             while above
@@ -223,7 +224,7 @@ mod tests {
         }
     }
 
-    /// A container of this size, so many levels down.
+    /// A container of this size, at this depth.
     fn container(snapshot: &Snapshot, name: &str, depth: usize) -> SubjectView {
         let container = Container {
             container_id: Some(name.into()),
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!((all.subjects.len(), all.others.len(), all.cut), (6, 0, 0));
         let few = Chooser::new(limits(2, 3)).choose(&snapshot);
         assert_eq!(names(&snapshot, &few.subjects), ["/", "/web"]);
-        // Its jobs are in /batch already.
+        // Its jobs are already included in /batch.
         assert_eq!(
             names(&snapshot, &few.others),
             ["/batch", "4711 (redis-server)"]
@@ -326,8 +327,8 @@ mod tests {
     }
 
     proptest! {
-        /// Counters of the rest never go back, whoever joins, leaves or begins anew; with everybody
-        /// in the rest they are the sum of what was counted.
+        /// Counters of the rest never decrease, whoever joins, leaves or restarts; if everything is
+        /// in the rest, they are the sum of what was counted.
         #[test]
         fn counters_of_the_rest_never_go_back(
             steps in prop::collection::vec(

@@ -12,21 +12,20 @@ use prometheus_client::registry::{self, Registry};
 
 use super::family::{Family, Kind, Unit, Value};
 
-/// Before every name.
+/// The prefix of every name.
 const PREFIX: &str = "agewise";
 
-/// Which of the two formats.
+/// One of the two formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// What Prometheus had before, and what a browser shows.
+    /// The older format of Prometheus, which browsers display.
     Prometheus,
 }
 
 impl Syntax {
-    /// What to send to a client that accepts this (`Accept` of a request): OpenMetrics if it is
-    /// named.
+    /// The format for a client with this `Accept` header: OpenMetrics if the header names it.
     #[must_use]
     pub fn accepted(accept: &str) -> Self {
         let is_named = accept.split(',').any(|kind| {
@@ -121,8 +120,8 @@ fn full_name(family: &Family) -> String {
     format!("{PREFIX}_{}{unit}", family.name)
 }
 
-/// The older format: no units and no end, a counter has its suffix in its description too, and what
-/// has no type is `untyped`.
+/// Converts to the older format: no units and no end mark; the name of a counter has its suffix in
+/// the description too; metrics without a type are `untyped`.
 fn older(text: &str, counters: &[String]) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {

@@ -27,7 +27,7 @@ fn text_of(snapshot: &Snapshot, limits: Limits, syntax: Syntax) -> String {
 
 type Series = BTreeMap<(String, BTreeMap<String, String>), f64>;
 
-/// Labels between braces: `name="value"` with `\\`, `\"` and `\n` in values.
+/// Parses labels between braces: `name="value"` with `\\`, `\"` and `\n` in values.
 fn labels(mut text: &str) -> BTreeMap<String, String> {
     let mut labels = BTreeMap::new();
     while !text.is_empty() {
@@ -57,7 +57,7 @@ fn labels(mut text: &str) -> BTreeMap<String, String> {
     labels
 }
 
-/// Reads the format by its rules and panics where they are broken.
+/// Parses the format strictly, and panics if a rule is broken.
 fn parse(text: &str, syntax: Syntax) -> Series {
     let mut series = Series::new();
     let mut families = BTreeSet::new();
@@ -89,7 +89,7 @@ fn parse(text: &str, syntax: Syntax) -> Series {
             assert_eq!(name, family.0);
             assert!(name.ends_with(&format!("_{unit}")));
         } else {
-            // A label may contain anything, a brace and a space too; a number contains neither.
+            // A label may contain anything, even braces and spaces; a number contains neither.
             let (head, value) = line.rsplit_once(' ').expect("a sample");
             let (name, inside) = match head.split_once('{') {
                 Some((name, rest)) => (name, rest.strip_suffix('}').expect("a brace")),
@@ -244,7 +244,7 @@ fn the_rest_is_summed_once() {
     assert_eq!(sum(&series, "agewise_subjects_cut", &[]), 4.0);
 }
 
-/// What a budget is worth has series once it is known, and none for what is not.
+/// The worth of a budget has series once it is known, and no series for what is not known.
 #[test]
 fn the_gain_of_a_budget_is_shown() {
     let mut snapshot = demo::snapshot(9, 100_000);
@@ -304,7 +304,8 @@ fn who_names_openmetrics_gets_it() {
     }
 }
 
-/// `report`, the metrics and the page call a cgroup alike: what is not UTF-8 is escaped once.
+/// `report`, the metrics and the page use the same name for a cgroup: what is not UTF-8 is escaped
+/// once.
 #[test]
 fn a_name_that_is_not_utf8_is_escaped_once() {
     let mut snapshot = demo::snapshot(3, 50_000);
@@ -316,7 +317,7 @@ fn a_name_that_is_not_utf8_is_escaped_once() {
 }
 
 proptest! {
-    /// Cgroups may have any name: each comes back as terminals show it, without anything hidden.
+    /// Cgroups may have any name: each is shown as on a terminal, with nothing hidden.
     #[test]
     fn any_name_survives(name in "(?s).{0,40}", tail in "[\\\\\"\n{}, =#\r]{0,12}") {
         let mut snapshot = demo::snapshot(3, 50_000);

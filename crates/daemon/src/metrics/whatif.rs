@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What less memory would cost, as metrics: five sizes a subject.
+//! The cost of less memory as metrics: five sizes per subject.
 
 use super::family::{Family, Labels, Unit, gauge};
 use super::rows::labels_of;
 use super::shown::Shown;
 use crate::state::Snapshot;
 
-/// What the sizes are shares of, and what no limit can take.
+/// The size that shares refer to, and the memory that no limit can take.
 fn sizes() -> [Family; 2] {
     [
         gauge(
@@ -22,7 +22,7 @@ fn sizes() -> [Family; 2] {
     ]
 }
 
-/// What a size would cost, and that at most.
+/// The likely cost of a size, and its upper bound.
 fn costs() -> [Family; 4] {
     [
         gauge(
@@ -49,8 +49,8 @@ fn costs() -> [Family; 4] {
     ]
 }
 
-/// Faults and waiting of the subjects shown. Where nothing sets an upper bound it is infinite: the
-/// largest of a day is then as well, which that of what is left out would not be.
+/// Faults and waiting of the subjects shown. An unknown upper bound is infinite, so that the
+/// maximum over a day is infinite as well; it would not be if the bound were left out.
 pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     let (mut sizes, mut all) = (sizes(), costs());
     let mut limit = gauge(

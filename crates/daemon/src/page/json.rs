@@ -60,13 +60,13 @@ struct Node {
 
 #[derive(Serialize)]
 struct Bin {
-    /// None of the last one.
+    /// `None` in the last bin.
     upper_ms: Option<u64>,
     anon_bytes: u64,
     file_bytes: u64,
 }
 
-/// A size of memory, under the names of `agewise whatif`.
+/// A size of memory, with the names of `agewise whatif`.
 #[derive(Serialize)]
 struct WhatIfPoint {
     memory_ratio: f64,
@@ -152,7 +152,7 @@ fn target<'a>(subject: &'a SubjectView) -> Target<'a> {
     }
 }
 
-/// All that are not shown by name, as one.
+/// All subjects not shown by name, as one.
 fn other<'a>(snapshot: &Snapshot, shown: &Shown) -> Option<Target<'a>> {
     let mut rest = shown
         .others
@@ -200,7 +200,7 @@ fn other<'a>(snapshot: &Snapshot, shown: &Shown) -> Option<Target<'a>> {
     })
 }
 
-/// A snapshot; those that are not shown by name come last, as one.
+/// A snapshot; subjects not shown by name come last, as one.
 pub(super) fn snapshot(snapshot: &Snapshot, shown: &Shown) -> Vec<u8> {
     let named = shown
         .subjects
@@ -221,7 +221,7 @@ pub(super) fn snapshot(snapshot: &Snapshot, shown: &Shown) -> Vec<u8> {
     })
 }
 
-/// The moments after `since` of one target; of the largest of the last moment unless one is named.
+/// The moments after `since` of one target, or of the largest in the last moment if none is named.
 pub(super) fn timeline(moments: &[Arc<Moment>], target: Option<&str>, since: u64) -> Vec<u8> {
     let largest = || moments.last()?.rows.first().map(|row| &*row.name);
     let target = target.or_else(largest);
@@ -244,7 +244,7 @@ pub(super) fn timeline(moments: &[Arc<Moment>], target: Option<&str>, since: u64
     })
 }
 
-/// Structures of numbers and text do not fail to become JSON.
+/// Structures of numbers and text can always be converted to JSON.
 fn bytes(record: &impl Serialize) -> Vec<u8> {
     let mut out = Vec::new();
     match output::json(&mut out, record) {

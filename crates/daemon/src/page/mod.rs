@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is answered at the port: metrics, the page, and the JSON that the page draws.
+//! The answers at the port: metrics, the page, and the JSON that the page displays.
 //!
-//! The page is three files that are part of the program; it loads nothing else, from nowhere else.
+//! The page consists of three files that are part of the program, and loads nothing else.
 
 mod json;
 
@@ -20,15 +20,15 @@ const ICON: &str = include_str!("icon.svg");
 
 const JSON: &str = "application/json";
 
-/// Answers from the latest snapshot. What was rendered from a snapshot is kept until the next, so
-/// that frequent requests cost little.
+/// Answers from the latest snapshot. What was rendered is kept until the next snapshot, so that
+/// frequent requests cost little.
 pub struct Pages {
     hub: Hub,
     chooser: Chooser,
     made: Made,
 }
 
-/// What was made of one snapshot so far.
+/// What has been rendered from one snapshot so far.
 #[derive(Default)]
 struct Made {
     sequence: Option<u64>,
@@ -38,7 +38,7 @@ struct Made {
 }
 
 impl Pages {
-    /// Answers from this hub, within these limits.
+    /// Answers for this hub, within these limits.
     pub fn new(hub: Hub, limits: Limits) -> Self {
         Pages {
             hub,
@@ -80,7 +80,7 @@ impl Pages {
         Response::ok(JSON, Arc::clone(body))
     }
 
-    /// 200 when the daemon is able to do its job, otherwise 503 with a line for each reason.
+    /// 200 if the daemon is able to do its job, otherwise 503 with one line per reason.
     fn health(&self) -> Response {
         let reasons = self.hub.health().reasons();
         match reasons.is_empty() {
@@ -109,7 +109,7 @@ impl Answer for Pages {
             "/page.js" => fixed("text/javascript; charset=utf-8", SCRIPT),
             "/page.css" => fixed("text/css; charset=utf-8", STYLE),
             "/icon.svg" => fixed("image/svg+xml", ICON),
-            // Before the first look, an empty answer would be taken for an empty machine.
+            // Before the first look, an empty answer would look like an empty machine.
             "/metrics" | "/api/snapshot" | "/readyz" if self.hub.snapshot().sequence == 0 => {
                 Response::plain(503, "the first look is not complete yet")
             }

@@ -61,7 +61,7 @@ fn the_page_fetches_nothing_from_elsewhere_and_needs_nothing_the_policy_forbids(
     assert_eq!(ask(&mut pages, "/../etc/passwd", "").status, 404);
 }
 
-/// A width of the window is that of its scroll bar as well: the page could be moved sideways.
+/// A width in units of the window includes the scroll bar, so the page could be scrolled sideways.
 #[test]
 fn nothing_is_as_wide_as_the_window() {
     assert!(!super::STYLE.contains("vw"));
@@ -94,7 +94,7 @@ fn a_snapshot_has_the_field_names_of_reports() {
         .map(|bin| bin["anon_bytes"].as_u64().unwrap() + bin["file_bytes"].as_u64().unwrap())
         .sum();
     assert_eq!(web["resident_bytes"], sum);
-    // With few rows the last is the rest.
+    // With few rows, the last one is the rest.
     let few = Limits {
         subjects_max: 2,
         ..LIMITS

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which cgroups are compared with each other, and which of those below the guilty it comes down to.
+//! Which cgroups are compared with each other, and which cgroup below the culprit is acted upon.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::config::Matcher;
 use crate::observer::Seen;
 use crate::state::SubjectView;
 
-/// A cgroup below the guilty that asks for this share of what the guilty asks for is meant.
+/// A cgroup below the culprit with this share of the culprit's demand is taken for the culprit.
 const NARROW_SHARE: f64 = 0.8;
 
 /// A cgroup that is compared with the others.
@@ -20,17 +20,17 @@ const NARROW_SHARE: f64 = 0.8;
 pub struct Watched {
     /// Its path.
     pub name: Arc<str>,
-    /// Itself; none only where there is no file system of cgroups (tests).
+    /// The cgroup; `None` only in tests without a cgroup file system.
     pub cgroup: Option<Cgroup>,
-    /// Its working set is to be kept.
+    /// Whether its working set is protected.
     pub is_protected: bool,
-    /// It is only named, never acted upon.
+    /// Whether it is only reported, never acted upon.
     pub is_untouchable: bool,
-    /// What this daemon saw come back to it so far, pages.
+    /// Pages that this daemon has seen come back to it so far.
     pub refaulted_pages: u64,
 }
 
-/// Whether a path is `above` or below it.
+/// Whether the path `below` is equal to `above` or below it.
 pub fn is_within(below: &str, above: &str) -> bool {
     above == "/"
         || below == above
@@ -39,14 +39,14 @@ pub fn is_within(below: &str, above: &str) -> bool {
             .is_some_and(|rest| rest.starts_with('/'))
 }
 
-/// The path itself and all those above it, without the root.
+/// The path itself and all its ancestors, without the root.
 pub fn self_and_above(path: &Path) -> impl Iterator<Item = &Path> {
     path.ancestors().filter(|above| above.parent().is_some())
 }
 
-/// Cgroups, none below another: the protected ones, and of the others the topmost that are neither
-/// above nor below those. One that holds a process that must not be touched represents itself only
-/// if none below it is observed: otherwise all services of a machine would be one.
+/// Selects cgroups, none below another: the protected ones, and of the others the topmost that are
+/// neither above nor below those. One with a process that must not be touched is only selected if
+/// none below it is observed: otherwise all services of a machine would be one.
 pub fn choose(
     seen: &[Seen],
     views: &[SubjectView],
@@ -62,7 +62,7 @@ pub fn choose(
         let mut pids = seen.pids.iter();
         pids.any(|pid| *pid == 1 || own_line.contains(pid))
     };
-    // Sorted by path: what is below a cgroup comes right after it.
+    // Sorted by path: what is below a cgroup follows it immediately.
     let has_below = |at: usize| {
         let next = cgroups.get(at + 1);
         next.is_some_and(|(_, next)| is_within(&next.name, &cgroups[at].1.name))
@@ -74,7 +74,8 @@ pub fn choose(
             let is_apart =
                 |other: &Watched| !is_within(name, &other.name) && !is_within(&other.name, name);
             let is_split = !wants_protected && holds_ours(seen) && has_below(at);
-            // The name only stands for it where it is not UTF-8.
+            // The name is only used if there is no cgroup: it differs from the path if that is not
+            // UTF-8.
             let path = match &seen.cgroup {
                 Some(cgroup) => cgroup.path(),
                 None => Path::new(&**name),
@@ -98,10 +99,10 @@ pub fn choose(
     taken
 }
 
-/// What every observed cgroup asked for between the last two ticks.
+/// The demand for memory of every observed cgroup between the last two ticks.
 #[derive(Debug, Default)]
 pub struct Demands {
-    /// What it had in memory and swap, and what came back, bytes.
+    /// Its memory including swap, and its refaults so far, bytes.
     last: HashMap<Arc<str>, (u64, u64)>,
     asked: HashMap<Arc<str>, u64>,
     mapped: HashMap<Arc<str>, u64>,
@@ -109,7 +110,7 @@ pub struct Demands {
 }
 
 impl Demands {
-    /// Takes in a tick.
+    /// Takes in the results of a tick.
     pub fn update(&mut self, seen: &[Seen], views: &[SubjectView]) {
         let before = std::mem::take(&mut self.last);
         self.asked.clear();
@@ -121,7 +122,7 @@ impl Demands {
             self.mapped.insert(Arc::clone(&view.name), mapped_bytes);
             let held_bytes = mapped_bytes.saturating_add(view.swapped_bytes);
             let now = (held_bytes, view.refaulted_bytes);
-            // One that is new took all it has.
+            // A new cgroup demanded all it has.
             let then = before.get(&view.name).copied().unwrap_or_default();
             let asked = now.0.saturating_sub(then.0) + now.1.saturating_sub(then.1);
             self.last.insert(Arc::clone(&view.name), now);
@@ -132,13 +133,13 @@ impl Demands {
         }
     }
 
-    /// What its processes had mapped at the last tick.
+    /// Memory mapped by its processes at the last tick.
     pub fn mapped_bytes(&self, name: &str) -> u64 {
         self.mapped.get(name).copied().unwrap_or(0)
     }
 
-    /// The lowest cgroup at or below the guilty that asked for nearly all of what it asked for: a
-    /// slice is not held back for one of its services.
+    /// The lowest cgroup at or below the culprit with almost all of the culprit's demand: a slice
+    /// is not held back because of one of its services.
     pub fn narrow(&self, guilty: &Arc<str>) -> Option<Cgroup> {
         let all = self.asked.get(guilty).copied().unwrap_or(0);
         let name = self

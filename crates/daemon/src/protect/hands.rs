@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is done to the guilty, noted in a ledger before it is done.
+//! Acts on culprits, and records each act in a ledger beforehand.
 
 use agewise_host::cgroup::{Cgroup, TreeLimits, name};
 use agewise_host::root::ProcRoot;
@@ -9,22 +9,22 @@ use crate::config::{Matcher, Protect, UpTo};
 
 use super::groups::self_and_above;
 
-/// Whether a configuration lets the daemon act.
+/// Whether the configuration lets the daemon act.
 pub fn acts(config: &Protect, dry_run: bool) -> bool {
     !config.cgroups.is_empty() && config.up_to != UpTo::Report && !config.dry_run && !dry_run
 }
 
-/// Hands that can throttle a cgroup. Dropped, they undo all of it.
+/// Can throttle cgroups. Dropping it undoes everything.
 #[derive(Debug)]
 pub struct Hands {
     throttle: Throttle,
 }
 
 impl Hands {
-    /// Hands that note what they do in this ledger, which is theirs from now on.
+    /// Records its acts in this ledger, and claims the ledger.
     ///
     /// # Errors
-    /// Another daemon acts, or nothing can be noted.
+    /// If another daemon acts, or nothing can be recorded.
     pub fn new(root: &ProcRoot, ledger: &Ledger) -> Result<Self, LedgerError> {
         ledger.claim()?;
         Ok(Hands {
@@ -32,16 +32,16 @@ impl Hands {
         })
     }
 
-    /// What throttles, to act on.
+    /// The throttle to act with.
     pub fn throttle(&mut self) -> &mut Throttle {
         &mut self.throttle
     }
 }
 
-/// Why a cgroup is left alone, if it must be.
+/// Why a cgroup must be left alone, if it must be.
 ///
 /// # Errors
-/// What it holds is unknown, so it must not be touched either.
+/// If its contents are unknown: then it must not be touched either.
 pub fn refusal(
     root: &ProcRoot,
     cgroup: &Cgroup,

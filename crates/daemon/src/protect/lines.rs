@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lines of the journal about thrashing and about cgroups that were held back.
+//! Journal lines about thrashing, and about cgroups that are held back.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ pub struct Thrashing<'a> {
 }
 
 impl<'a> Thrashing<'a> {
-    /// Of a decision.
+    /// The line for a decision.
     pub fn new(decision: &'a Decision<Arc<str>>) -> Self {
         let blame = decision.blame.as_ref();
         Thrashing {
@@ -53,7 +53,7 @@ impl<'a> Thrashing<'a> {
     }
 }
 
-/// Before and after a cgroup is held back, or released.
+/// A line before and after a cgroup is held back or released.
 #[derive(Debug, Serialize)]
 pub struct ActLine<'a> {
     /// `before` or `after`.
@@ -63,15 +63,15 @@ pub struct ActLine<'a> {
     act: &'static str,
     protected: &'a str,
     dry_run: bool,
-    /// What its memory is held to.
+    /// The limit of its memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     for_ms: Option<u64>,
-    /// The file that holds the limit.
+    /// The file of the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// How many were killed.
+    /// How many processes were killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub killed_processes: Option<usize>,
     /// Why it is left alone.
@@ -83,7 +83,7 @@ pub struct ActLine<'a> {
 }
 
 impl<'a> ActLine<'a> {
-    /// Before it is done.
+    /// The line before the act.
     pub fn before(act: &Act, subject: &'a str, protected: &'a str, dry_run: bool) -> Self {
         ActLine {
             phase: "before",
@@ -105,7 +105,7 @@ impl<'a> ActLine<'a> {
     }
 }
 
-/// Something is still held back.
+/// A cgroup could not be released.
 pub fn left(error: &FileError) -> Message {
     Message {
         message: format!("a cgroup is still throttled: {error}; the ledger keeps it for later"),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Thrashing prevention: protected cgroups whose working set cannot be kept, and the culprits.
+//! Thrashing prevention for protected cgroups whose working set cannot be kept, and its culprits.
 //!
-//! The engine decides ([`Guard`]) from the cgroups' own counters, between the ticks as well: when
-//! memory is short there is no time to wait for a look at all of it. Here cgroups become samples,
-//! and decisions become actions: a lower limit, a pause, an end, as far as the configuration
-//! allows. What can be undone is undone: when things are calm, at the end, and by the next daemon
-//! if this one is killed.
+//! The engine ([`Guard`]) decides based on the cgroups' own counters, also between ticks: if memory
+//! is short, there is no time to wait for a look at all of it. This module turns cgroups into
+//! samples, and decisions into actions: a lower limit, a pause, a kill, as far as the configuration
+//! allows. Whatever can be undone is undone: when the situation is calm, at the end, and by the
+//! next daemon if this one is killed.
 
 mod groups;
 mod hands;
@@ -32,27 +32,27 @@ use super::observer::Seen;
 use super::state::SubjectView;
 use super::world;
 
-/// Shortest time between two looks at the counters.
+/// Minimum time between two reads of the counters.
 const POLL_MIN_MS: u64 = 1000;
-/// Each watched cgroup takes at most a tenth of a millisecond to read: with this much time for each,
-/// reading them takes 0.2 % of a core.
+/// Reading the counters of a cgroup takes at most a tenth of a millisecond: with this much time for
+/// each, reading them takes 0.2 % of a core.
 const POLL_PER_GROUP_MS: u64 = 50;
 
-/// What a cgroup counts.
+/// The counters of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Counters {
     /// Memory charged to it.
     pub used_bytes: u64,
-    /// What it has in swap.
+    /// Its memory in swap.
     pub swapped_bytes: u64,
-    /// What came back, pages.
+    /// Pages that came back.
     pub refaulted_pages: u64,
-    /// Time in which all its tasks waited, us; where the kernel tells it.
+    /// Time in which all its tasks waited, us; `None` if the kernel does not report it.
     pub full_stall_us: Option<u64>,
 }
 
 impl Counters {
-    /// Of a cgroup that exists.
+    /// Reads the counters; `None` if the cgroup does not exist.
     pub fn read(cgroup: &Cgroup) -> Option<Self> {
         let stat = cgroup.stat().ok()?;
         let mapped_bytes = stat.anon_bytes.saturating_add(stat.file_bytes);
@@ -67,25 +67,25 @@ impl Counters {
     }
 }
 
-/// Where a squeeze has got to.
+/// The current state of a squeeze.
 #[derive(Clone, Copy, Debug)]
 struct Squeeze {
-    /// What the kernel holds the cgroup to.
+    /// The limit that the kernel enforces.
     limit_bytes: u64,
-    /// The same part of what its processes map: that is what can be moved out page by page.
+    /// The same share of what its processes map, which is what can be moved out page by page.
     mapped_limit_bytes: u64,
 }
 
-/// One that is held back.
+/// A cgroup that is held back.
 #[derive(Debug)]
 struct Held {
-    /// The cgroup it came down to.
+    /// The cgroup that is acted upon.
     cgroup: Option<Cgroup>,
     protected: Arc<str>,
     squeeze: Option<Squeeze>,
 }
 
-/// Watches protected cgroups, and holds back who takes their memory.
+/// Watches protected cgroups, and holds back those that take their memory.
 #[derive(Debug)]
 pub struct Protector {
     guard: Guard<Arc<str>>,
@@ -115,8 +115,8 @@ fn rules(config: &config::Protect) -> Rules {
 }
 
 impl Protector {
-    /// By a configuration that was checked; `None` if nothing is protected. Without `hands` what
-    /// would be done is only written down.
+    /// A protector for a checked configuration; `None` if nothing is protected. Without `hands` it
+    /// only records what it would do.
     pub fn new(config: &config::Protect, proc: ProcRoot, hands: Option<Hands>) -> Option<Self> {
         if config.cgroups.is_empty() {
             return None;
@@ -135,7 +135,7 @@ impl Protector {
         })
     }
 
-    /// Takes in what a tick found: which cgroups there are.
+    /// Takes in the cgroups that a tick found.
     pub fn follow(
         &mut self,
         seen: &[Seen],
@@ -152,7 +152,7 @@ impl Protector {
         self.held.retain(|name, held| {
             let is_there = names.contains(&&**name);
             if let (false, Some(hands), Some(cgroup)) = (is_there, &mut self.hands, &held.cgroup) {
-                // Of a cgroup that is gone nothing has to be taken back: only the notes go.
+                // If the cgroup is gone there is nothing to undo: this only removes the records.
                 let _ = hands.throttle().thaw(cgroup);
                 let _ = hands.throttle().release(cgroup);
             }
@@ -160,13 +160,13 @@ impl Protector {
         });
     }
 
-    /// When it wants to look at counters again, or to let one that is frozen go on.
+    /// When to read the counters again, or thaw a frozen cgroup.
     pub fn next_ms(&self, now_ms: u64) -> u64 {
         let poll_ms = self.polled_ms.map_or(now_ms, |at_ms| at_ms + self.poll_ms);
         self.guard.next_thaw_ms().unwrap_or(u64::MAX).min(poll_ms)
     }
 
-    /// Looks at counters if it is time to, and does what follows.
+    /// Reads the counters if it is time, and acts on the result.
     pub fn poll(
         &mut self,
         now_ms: u64,
@@ -208,9 +208,9 @@ impl Protector {
                     is_untouchable: watched.is_untouchable,
                     resident_bytes: counters.used_bytes,
                     swapped_bytes: counters.swapped_bytes,
-                    // Kernels before 5.9 count only what comes back from files.
+                    // Kernels before 5.9 only count refaults of file pages.
                     refaulted_pages: counters.refaulted_pages.max(watched.refaulted_pages),
-                    // No kernel tells how long ago they were used: all that comes back counts.
+                    // No kernel reports how long ago the pages were used, so all refaults count.
                     young_refaulted_pages: None,
                     full_stall_us: counters.full_stall_us,
                 })
@@ -219,7 +219,7 @@ impl Protector {
         self.guard.look(Sample { now_ms, groups })
     }
 
-    /// Does what was decided; a line before and one after.
+    /// Carries out a decision, with one line before and one after.
     fn carry_out(&mut self, decision: &Decision<Arc<str>>, matcher: &Matcher, journal: &Journal) {
         let Some(blame) = decision.blame.as_ref() else {
             return;
@@ -248,13 +248,14 @@ impl Protector {
         let used_bytes = held.cgroup.as_ref().and_then(Counters::read);
         let used_bytes = used_bytes.map_or(blame.resident_bytes, |now| now.used_bytes);
         if let Act::Squeeze { limit_bytes } = decision.act {
-            // The limit is a share of what the blamed one has; of the one below it the same share.
+            // The limit is a share of the culprit's memory; the cgroup below it gets the same share
+            // of its own.
             let share = limit_bytes as f64 / blame.resident_bytes.max(1) as f64;
             let floor_bytes = self.guard.config().squeeze_floor_bytes;
             let limit_bytes = (used_bytes as f64 * share.min(1.0)) as u64;
             line.limit_bytes = Some(limit_bytes.max(floor_bytes));
         }
-        // What was done is undone whether or not that can be written down.
+        // Undoing does not depend on whether it can be recorded.
         if !journal.permits("action", &line) && !takes_back(decision) {
             return;
         }
@@ -288,21 +289,22 @@ impl Protector {
         }
     }
 
-    /// Forgets those of whom all was taken back.
+    /// Forgets cgroups that have been released completely.
     fn forget_free(&mut self) {
         let guard = &self.guard;
         self.held
             .retain(|name, _| guard.throttled().any(|throttled| throttled == name));
     }
 
-    /// What is held low, and how much of what its processes map has to go; none in a rehearsal.
+    /// The squeezed cgroups, how much of the memory mapped by their processes must go, and their
+    /// limits; empty in a rehearsal.
     pub fn excess(&self) -> Vec<(Arc<str>, u64, u64)> {
         self.held
             .values()
             .filter(|_| !self.dry_run)
             .filter_map(|held| {
                 let (cgroup, squeeze) = (held.cgroup.as_ref()?, held.squeeze?);
-                // Where the limit is kept already there is nothing to add.
+                // If the limit is already met, there is nothing more to do.
                 let used_bytes = cgroup.usage_bytes().ok().flatten()?;
                 let name: Arc<str> = Arc::from(cgroup.name());
                 let mapped_bytes = self.demands.mapped_bytes(&name);
@@ -314,7 +316,7 @@ impl Protector {
             .collect()
     }
 
-    /// Undoes all that is held, for an orderly end.
+    /// Undoes everything, for an orderly end.
     pub fn undo_all(&mut self, matcher: &Matcher, journal: &Journal) {
         for decision in self.guard.let_go() {
             self.carry_out(&decision, matcher, journal);
@@ -332,7 +334,7 @@ fn takes_back(decision: &Decision<Arc<str>>) -> bool {
     matches!(decision.act, Act::Thaw | Act::Release)
 }
 
-/// Acts on a cgroup, unless that is refused or it is a rehearsal.
+/// Acts on a cgroup, unless it must be left alone or this is a rehearsal.
 fn do_it(
     line: &mut ActLine<'_>,
     decision: &Decision<Arc<str>>,

@@ -16,7 +16,7 @@ fn config(text: &str) -> (Config, Matcher) {
     (config, matcher)
 }
 
-/// Views of these paths, sorted as the agent sorts them, each with one process.
+/// Views of these paths, sorted like the agent's, each with one process.
 fn machine(paths: &[&str]) -> (Vec<Seen>, Vec<SubjectView>) {
     let like = demo::snapshot(1, 1000).subjects[0].clone();
     let views: Vec<SubjectView> = (100..)
@@ -90,8 +90,7 @@ fn groups_are_apart_and_what_holds_the_daemon_is_told_by_its_parts() {
     );
 }
 
-/// A machine whose `/web` is protected and whose `/batch` grows while it is bad; the lines of the
-/// journal.
+/// The journal lines of a machine on which `/web` is protected and `/batch` grows while it is bad.
 fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> {
     let (config, matcher) = config(&format!(
         "[protect]\ncgroups = ['/web']\nup_to = '{up_to}'\nfreeze = '3s'\n"
@@ -117,7 +116,7 @@ fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> 
         count("/batch", (64 << 20) * bad, 0, 0);
         let read = |watched: &Watched| counters.get(&*watched.name).copied();
         protector.poll(second * 1000, read, &matcher, &journal);
-        // Asked again at once it does nothing.
+        // Does nothing when called again at once.
         protector.poll(second * 1000 + 1, read, &matcher, &journal);
         assert!(protector.next_ms(second * 1000 + 1) > second * 1000 + 1);
     }
@@ -174,7 +173,7 @@ fn each_step_is_told_before_and_after_and_taken_back_when_all_is_calm() {
     );
     assert!(squeezed[1]["limit_bytes"].as_u64().unwrap() >= 64 << 20);
     let frozen = lines("freeze", 60, |second| second < 10);
-    // Thawed after its time, although it was bad until then.
+    // Thawed in time, although the situation was bad until then.
     assert_eq!(
         acts_of(&frozen),
         pairs(&["squeeze", "freeze", "thaw", "release"]),
@@ -186,7 +185,7 @@ fn each_step_is_told_before_and_after_and_taken_back_when_all_is_calm() {
         frozen[line.unwrap()].clone()
     };
     assert_eq!(at("freeze")["for_ms"], 3000);
-    // Ended in the midst of it, all is let go; nothing kills unless it is asked for.
+    // If it ends in between, everything is released; nothing is killed unless requested.
     let ended = lines("freeze", 10, |_| true);
     let acts = acts_of(&ended);
     assert_eq!(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A process that serves: lines come in at standard input, clients at standard output, which is
-//! what the daemon opened.
+//! A serving process: it reads lines from standard input, and clients come to its standard output,
+//! which the daemon opened.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd;
@@ -11,7 +11,7 @@ use crate::state::{Hub, Settings};
 /// Serves until standard input ends.
 ///
 /// # Errors
-/// It was not started by the daemon, or cannot give up its rights.
+/// If the daemon did not start it, or it cannot give up its rights.
 pub fn run() -> io::Result<()> {
     let mut lines = BufReader::new(
         io::stdin()
@@ -51,7 +51,7 @@ pub fn run() -> io::Result<()> {
             crate::files::serve_mounted(&hub, clients, access)?;
             let daemon = std::fs::File::from(io::stdin().as_fd().try_clone_to_owned()?);
             let asks = asking.clone();
-            // It ends with the daemon, as all of this process does.
+            // The thread ends with the daemon, like the whole process.
             std::thread::spawn(move || asks.ask(daemon));
             Served::Files(asking)
         }
@@ -68,7 +68,7 @@ pub fn run() -> io::Result<()> {
     Ok(())
 }
 
-/// Who answers.
+/// What answers requests.
 enum Served {
     #[cfg(feature = "web")]
     Web(#[expect(dead_code, reason = "it serves as long as it is there")] crate::http::Server),

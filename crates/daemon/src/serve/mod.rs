@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The page and metrics, and the report files, are each served by a process of their own, which
-//! holds no privileges.
+//! The page and metrics, and the report files, are each served by a separate process without
+//! privileges.
 //!
 //! The daemon opens the port or socket, or mounts the file system, starts this program again, and
-//! writes a line of JSON at each tick. To the server of the page it writes through a one-way pipe:
-//! nothing that a client sends, and nothing that the process does, reaches the daemon, which reads
-//! no byte of either. The server of the files can send back requests (`wish`), which can express no
-//! more than a writer of the files could. A process that ends is restarted.
+//! writes a line of JSON at each tick. It writes to the server of the page through a one-way pipe:
+//! nothing that a client sends or that the process does reaches the daemon, which reads no byte of
+//! either. The server of the files can send requests back (`wish`), but these can express no more
+//! than what a writer of the files can do. A process that ends is restarted.
 
 mod child;
 mod sandbox;
@@ -31,18 +31,18 @@ pub use child::run as run_child;
 
 use super::state::{Hub, Snapshot};
 
-/// Longest line: a snapshot of all the cgroups and processes that the daemon may follow.
+/// Longest line: a snapshot of as many cgroups and processes as the daemon may follow.
 const LINE_MAX_BYTES: usize = 64 << 20;
-/// The pipe holds a line of a few hundred cgroups.
+/// The pipe has room for a line about a few hundred cgroups.
 const PIPE_BYTES: usize = 1 << 20;
-/// So long a tick waits for a process that is slow to read. What is left waits for the next one.
+/// How long a tick waits for a process that reads slowly. The remainder waits for the next tick.
 const PATIENCE: Duration = Duration::from_millis(50);
-/// After a failure it is restarted after this time, then after twice as long, and so on.
+/// After a failure the process is restarted after this time, then after twice as long, and so on.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// A process that lived for this long resets the pauses.
 const LIVED: Duration = Duration::from_secs(60);
-/// How long it may take to end.
+/// How long the process may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// `nobody` and `nogroup`.
 const NOBODY: u32 = 65_534;
@@ -60,18 +60,18 @@ pub enum Task {
     /// Page and metrics, to connections that come to its standard output.
     #[cfg(feature = "web")]
     Web {
-        /// Requests for any host are answered.
+        /// Whether requests for any host are answered,
         any_host: bool,
-        /// Else for these, `localhost` and bare addresses.
+        /// or only those for these hosts, `localhost` and bare addresses.
         hosts: Vec<String>,
-        /// Subjects shown.
+        /// Maximum number of subjects shown.
         subjects_max: usize,
-        /// Containers shown.
+        /// Maximum number of containers shown.
         containers_max: usize,
-        /// Levels shown.
+        /// Maximum number of levels shown.
         depth_max: usize,
     },
-    /// Report files, to requests that come to its standard output, a FUSE device.
+    /// Report files, for requests that come to its standard output, a FUSE device.
     #[cfg(feature = "fuse")]
     Files {
         /// Who may use them.
@@ -89,7 +89,7 @@ struct News<'a> {
     files: Option<wish::FilesNews>,
 }
 
-/// The same as read back.
+/// The same message, as the process reads it.
 #[derive(Debug, Deserialize)]
 struct Heard {
     snapshot: Snapshot,
@@ -99,24 +99,24 @@ struct Heard {
     files: Option<wish::FilesNews>,
 }
 
-/// What the daemon opens for a process, and keeps while the process is replaced.
+/// What the daemon opens for a process, and keeps when the process is replaced.
 pub trait Stall {
     /// What the process serves.
     fn task(&self) -> Task;
 
-    /// What clients come to, which becomes its standard output.
+    /// Opens what clients come to, which becomes the standard output of the process.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     fn open(&mut self) -> io::Result<OwnedFd>;
 
-    /// Both ends of what the process hears through: ours, and its standard input.
+    /// Both ends of the channel to the process: the daemon's end, and its standard input.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     fn channel(&mut self) -> io::Result<(OwnedFd, OwnedFd)> {
         let (reads, pipe) = io::pipe()?;
-        // A smaller pipe takes more ticks.
+        // If this fails, the pipe is smaller, and a line takes more ticks.
         // SAFETY: no pointers; the descriptor is open.
         unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) };
         Ok((pipe.into(), reads.into()))
@@ -129,11 +129,11 @@ pub trait Stall {
     }
 }
 
-/// A process that serves, started again whenever it ends. Dropped, it ends.
+/// A serving process, restarted whenever it ends. Dropping this ends it.
 #[derive(Debug)]
 pub struct Apart<S: Stall> {
     program: Vec<String>,
-    // Ends before what it serves goes.
+    // Must be dropped before what it serves.
     running: Option<Running>,
     stall: S,
     failures: u32,
@@ -145,15 +145,15 @@ struct Running {
     child: Child,
     pipe: OwnedFd,
     since: Instant,
-    /// What the pipe did not take yet.
+    /// Bytes that the pipe has not accepted yet.
     waiting: VecDeque<u8>,
 }
 
 impl<S: Stall> Apart<S> {
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// If it cannot be started.
     pub fn start(stall: S) -> io::Result<Self> {
         let program = ["/proc/self/exe", "daemon", "--server"].map(str::to_owned);
         Self::start_program(program.to_vec(), stall)
@@ -171,7 +171,7 @@ impl<S: Stall> Apart<S> {
         Ok(apart)
     }
 
-    /// What it serves.
+    /// What the process serves.
     pub fn stall(&self) -> &S {
         &self.stall
     }
@@ -207,7 +207,7 @@ impl<S: Stall> Apart<S> {
         Some(self.failed(&error.to_string()))
     }
 
-    /// Finds out whether it has ended.
+    /// Checks whether the process has ended.
     fn reap(&mut self) -> Option<String> {
         let running = self.running.as_mut()?;
         let status = running.child.try_wait().ok()??;
@@ -248,7 +248,7 @@ impl<S: Stall> Apart<S> {
             command.spawn()
         };
         let child = match can_change_user() {
-            // The program may be one that only its owner can execute.
+            // The program may be executable only by its owner.
             true => spawn(Some(NOBODY)).or_else(|_| spawn(None)),
             false => spawn(None),
         };
@@ -275,11 +275,11 @@ impl<S: Stall> Drop for Apart<S> {
 }
 
 impl Running {
-    /// Ends it by ending its input: it has another user, whom the daemon may not signal. If it
-    /// continues anyway, the kernel kills it when the daemon ends.
+    /// Ends the process by ending its input: it has another user, whose processes the daemon may
+    /// not signal. If it continues anyway, the kernel kills it when the daemon ends.
     fn end(mut self) {
         let _ = self.child.kill();
-        // Of a socket, whoever else holds it; a pipe is none.
+        // Ends a socket even if others hold it; it has no effect on a pipe.
         let _ = rustix::net::shutdown(&self.pipe, rustix::net::Shutdown::Both);
         drop(self.pipe);
         let deadline = Instant::now() + LAST_WORDS;
@@ -291,7 +291,7 @@ impl Running {
     #[cfg_attr(not(feature = "fuse"), expect(unused_variables))]
     fn tell(&mut self, hub: &Hub, stall: &mut impl Stall) -> io::Result<()> {
         self.flush()?;
-        // It is behind: what comes next is newer anyway.
+        // The process is behind: the next message will be newer anyway.
         if !self.waiting.is_empty() {
             return Ok(());
         }
@@ -314,7 +314,7 @@ impl Running {
         self.flush()
     }
 
-    /// Writes what the pipe takes within [`PATIENCE`].
+    /// Writes what the pipe accepts within [`PATIENCE`].
     fn flush(&mut self) -> io::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         while !self.waiting.is_empty() {
@@ -329,7 +329,7 @@ impl Running {
                         return Ok(());
                     }
                 }
-                // It has ended, which is noticed elsewhere.
+                // The process has ended; `reap` notices that.
                 Err(Errno::PIPE) => self.waiting.clear(),
                 Err(error) => return Err(error.into()),
             }
@@ -338,7 +338,7 @@ impl Running {
     }
 }
 
-/// Reads lines as the process does that serves, and shows what they say.
+/// Reads a line as the serving process does, and displays its contents.
 #[cfg(feature = "testing")]
 pub(crate) fn fuzzed_line(bytes: &[u8]) {
     use super::http::{Answer, Request};
@@ -364,7 +364,8 @@ pub(crate) fn fuzzed_line(bytes: &[u8]) {
     }
 }
 
-/// Whether it can run as a user of its own; else it keeps the user, and loses all rights the same.
+/// Whether the process can run as another user; otherwise it keeps the user, but loses all rights
+/// as well.
 fn can_change_user() -> bool {
     let may = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     may(Capability::CAP_SETUID) && may(Capability::CAP_SETGID)

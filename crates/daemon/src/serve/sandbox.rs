@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Giving up everything but answering.
+//! Gives up everything except answering requests.
 
 use std::io;
 
@@ -11,11 +11,11 @@ use rustix::process::{
 
 /// Connections at a time, plus other descriptors.
 const FILES_MAX: u64 = 128;
-/// Snapshots are bounded, and so is what is made of them.
+/// Snapshots are bounded, and so is everything made from them.
 const MEMORY_MAX_BYTES: u64 = 1 << 30;
 
-/// The system calls of threads that read, answer and wait. Everything else fails with EPERM: no
-/// file is opened, no program executed, no connection made, no process signalled.
+/// The system calls of threads that read, answer and wait. All others fail with EPERM: no file can
+/// be opened, no program executed, no connection made, no process signalled.
 const ALLOWED: &[libc::c_long] = &[
     libc::SYS_accept4,
     libc::SYS_brk,
@@ -41,7 +41,7 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_read,
     libc::SYS_recvfrom,
     libc::SYS_restart_syscall,
-    // The first steps of a thread, which may still be ahead of those that were just started.
+    // The first steps of a thread: those just started may not have made them yet.
     libc::SYS_rseq,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
@@ -61,12 +61,13 @@ const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
 
-/// Gives up capabilities, and what could be gained by executing programs. Ends with the daemon.
+/// Gives up capabilities, and whatever executing programs could gain. Makes the process end with
+/// the daemon.
 ///
 /// # Errors
-/// The kernel's; and one if the daemon has ended already.
+/// The kernel's error, or one that says that the daemon has already ended.
 pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
-    // Signals to the daemon's group mean the daemon; this ends when the daemon does.
+    // Signals to the process group are meant for the daemon; this process ends with it.
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
         // SAFETY: no handler runs.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -102,10 +103,10 @@ pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Leaves all threads only [`ALLOWED`] system calls, for good.
+/// Restricts all threads to the [`ALLOWED`] system calls, for good.
 ///
 /// # Errors
-/// The kernel has no seccomp filters.
+/// If the kernel has no seccomp filters.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn lock_in() -> io::Result<()> {
     let filter = filter(ALLOWED);
@@ -131,13 +132,13 @@ pub(super) fn lock_in() -> io::Result<()> {
     }
 }
 
-/// On other architectures there is no list of system call numbers to check against.
+/// For other architectures there is no list of system call numbers.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub(super) fn lock_in() -> io::Result<()> {
     Ok(())
 }
 
-/// One comparison for each call, then EPERM; another architecture is killed.
+/// One comparison per system call, then EPERM. Calls of another architecture kill the process.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
     let one = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
@@ -149,7 +150,7 @@ fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
-    // struct seccomp_data: the number at 0, the architecture at 4.
+    // struct seccomp_data has the number at 0 and the architecture at 4.
     let mut filter = vec![
         one(load, 4, 0, 0),
         one(equal, ARCH, 1, 0),

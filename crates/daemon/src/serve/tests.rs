@@ -5,7 +5,7 @@ use super::*;
 use crate::demo;
 use crate::http::Listener;
 
-/// A socket.
+/// A listening socket to serve.
 struct Door(Listener);
 
 impl Stall for Door {
@@ -76,7 +76,7 @@ fn a_process_that_ends_is_said_and_replaced_after_a_pause() {
     assert!(began.elapsed() >= PAUSE);
 }
 
-/// One that never reads costs the daemon one line, and no time to speak of.
+/// A process that never reads costs the daemon one line, and almost no time.
 #[test]
 fn a_process_that_does_not_listen_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -99,8 +99,8 @@ fn a_process_that_does_not_listen_is_not_waited_for() {
     assert!(most < 1 << 20);
 }
 
-/// Whatever it says, there is nobody who reads it: standard output is a socket that listens, and
-/// the pipe cannot be written to from its end.
+/// Whatever the process writes, nobody reads it: standard output is a listening socket, and its end
+/// of the pipe cannot be written to.
 #[test]
 fn a_process_that_lies_is_not_heard() {
     let dir = tempfile::tempdir().unwrap();
@@ -115,7 +115,7 @@ fn a_process_that_lies_is_not_heard() {
     assert!(rustix::io::read(pipe.as_fd(), &mut [0u8; 8]).is_err());
 }
 
-/// What a process can still do that has given up its rights: each bit of the answer is something.
+/// What a process that gave up its rights can still do: one bit of the result per action.
 fn locked_in(dir: &std::path::Path, parent: u32) -> i32 {
     let ledger = dir.join("ledger");
     if sandbox::give_up_rights(parent).is_err() || sandbox::lock_in().is_err() {
@@ -141,7 +141,7 @@ fn who_is_locked_in_opens_nothing_and_signals_nobody() {
     std::fs::write(dir.path().join("ledger"), "x").unwrap();
     let parent = std::process::id();
     // SAFETY: the child has one thread, a copy of this one, and leaves by _exit; of the locks that
-    // other threads may hold it needs only those of malloc, which fork takes and releases.
+    // other threads may hold, it only needs those of malloc, which fork takes and releases.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let answer = locked_in(dir.path(), parent);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests of the process that serves the report files to the daemon: a look, and other bounds and
-//! intervals of reports. There is no message that would move memory or reach a file.
+//! Requests of the process that serves the report files to the daemon: for a look, and for other
+//! bounds and intervals of reports. No message can move memory or access a file.
 //!
-//! Both sides hold the settings. A reader's writing counts in the process at once and travels to
-//! the daemon as wishes; the daemon counts those it took, and the process takes the daemon's
-//! settings for its own only when none is under way.
+//! Both sides keep the settings. What a reader writes takes effect in the process at once, and is
+//! sent to the daemon as wishes. The daemon counts the wishes it took; the process only adopts the
+//! daemon's settings if none is under way.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -20,18 +20,19 @@ use crate::state::{Hub, ReportSetting, Scope, Settings};
 
 /// Longest wish: a write of 4 KiB as JSON.
 const WISH_MAX_BYTES: usize = 16 << 10;
-/// A process that floods the daemon is heard no more often than this.
+/// Minimum time between two wishes, in case a process floods the daemon.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Wish {
-    /// A look as soon as the budget allows.
+    /// Look as soon as the budget allows.
     Look,
-    /// Upper bounds of the bins of a node, ms.
+    /// Set the upper bounds of the bins of a node, ms.
     Intervals { node: u32, bounds_ms: Vec<u64> },
-    /// When the report of a cgroup or of the machine is regenerated, and waiters are woken.
+    /// Set when the report of a cgroup or of the machine is regenerated, and when waiters are
+    /// woken.
     Report {
         cgroup: Option<String>,
         node: u32,
@@ -40,19 +41,19 @@ pub enum Wish {
     },
 }
 
-/// A scope as it travels.
+/// A scope in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     cgroup: Option<String>,
     node: u32,
 }
 
-/// What the daemon sends to the process at each tick, besides the snapshot.
+/// What the daemon sends to the process at each tick, in addition to the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilesNews {
-    /// Wishes taken since the process was started.
+    /// Number of wishes taken since the process was started.
     pub taken: u64,
-    /// What is set, as the wishes that would set it.
+    /// The settings, as the wishes that would make them.
     pub settings: Vec<Wish>,
     /// Where the kernel reclaims.
     pub pressed: Vec<Place>,
@@ -76,7 +77,7 @@ impl From<Place> for Scope {
     }
 }
 
-/// Wishes that lead from one state of settings to another.
+/// The wishes that turn one state of the settings into another.
 fn differences(old: &Settings, new: &Settings) -> Vec<Wish> {
     let changed = new
         .intervals
@@ -107,12 +108,12 @@ fn differences(old: &Settings, new: &Settings) -> Vec<Wish> {
     intervals.chain(reports).collect()
 }
 
-/// Settings as the wishes that would set them.
+/// Settings, as the wishes that would make them.
 pub fn written(settings: &Settings) -> Vec<Wish> {
     differences(&Settings::default(), settings)
 }
 
-/// Settings from such requests; invalid ones are ignored.
+/// Settings from such wishes; invalid ones are ignored.
 fn read(wishes: Vec<Wish>) -> Settings {
     let mut settings = Settings::default();
     for wish in wishes {
@@ -140,8 +141,8 @@ fn read(wishes: Vec<Wish>) -> Settings {
     settings
 }
 
-/// Grants a wish if there is what it is about: settings take no more room than there are nodes and
-/// cgroups.
+/// Grants a wish if it is about something that exists, so settings take no more room than nodes and
+/// cgroups do.
 pub(crate) fn grant(wish: Wish, hub: &Hub) {
     let snapshot = hub.snapshot();
     match wish {
@@ -174,8 +175,8 @@ pub(crate) fn grant(wish: Wish, hub: &Hub) {
     }
 }
 
-/// The daemon's side: takes wishes until the process ends, or says what is none. `taken` counts
-/// them.
+/// The daemon's side: takes wishes until the process ends or sends something that is no wish.
+/// Counts them in `taken`.
 pub fn listen(stream: &UnixStream, hub: &Hub, taken: &AtomicU64) {
     let mut lines = BufReader::new(Patient(stream));
     loop {
@@ -190,7 +191,7 @@ pub fn listen(stream: &UnixStream, hub: &Hub, taken: &AtomicU64) {
                     "the process that serves the report files asks for what there is not \
                      ({error}); it is replaced"
                 );
-                // It ends at the end of its input.
+                // The process ends at the end of its input.
                 let _ = stream.shutdown(std::net::Shutdown::Both);
                 return;
             }
@@ -199,7 +200,8 @@ pub fn listen(stream: &UnixStream, hub: &Hub, taken: &AtomicU64) {
     }
 }
 
-/// The other direction of the socket is written to without waiting, and both share that.
+/// Reads by waiting. Writing in the other direction must not wait, and the socket has one flag for
+/// both.
 struct Patient<'a>(&'a UnixStream);
 
 impl Read for Patient<'_> {
@@ -224,7 +226,7 @@ fn wish(lines: &mut impl BufRead) -> io::Result<Option<Wish>> {
     Ok(Some(serde_json::from_slice(&line)?))
 }
 
-/// The process's side: sends what readers set and ask for.
+/// The process's side: sends what readers set and request.
 #[derive(Clone)]
 pub struct Asking {
     hub: Hub,
@@ -233,13 +235,13 @@ pub struct Asking {
 
 #[derive(Default)]
 struct Known {
-    /// As the daemon has them, once it took all wishes that were sent.
+    /// The daemon's settings, once it has taken all wishes that were sent.
     settings: Settings,
     sent: u64,
 }
 
 impl Asking {
-    /// Over the hub that the files are made from.
+    /// For the hub that the files are made from.
     pub fn new(hub: Hub) -> Self {
         Asking {
             hub,
@@ -254,7 +256,7 @@ impl Asking {
     /// Sends wishes whenever the hub is woken, until the daemon is gone.
     ///
     /// # Errors
-    /// The system's.
+    /// The error of the system.
     pub fn ask(&self, mut to: impl Write) -> io::Result<()> {
         loop {
             poll(&mut [PollFd::new(&self.hub.wake_fd(), PollFlags::IN)], None)?;
@@ -267,7 +269,7 @@ impl Asking {
         }
     }
 
-    /// What to send now.
+    /// The wishes to send now.
     fn wishes(&self) -> Vec<Wish> {
         let mut known = self.known();
         let settings = self.hub.settings();
@@ -278,7 +280,7 @@ impl Asking {
         wishes
     }
 
-    /// Takes the daemon's settings, unless a wish is under way.
+    /// Adopts the daemon's settings, unless a wish is under way.
     pub fn hear(&self, taken: u64, settings: Vec<Wish>) {
         let mut known = self.known();
         let settings = read(settings);
@@ -322,7 +324,7 @@ mod tests {
         let both = hub.settings();
         assert_eq!(both.intervals_of(0).bounds_ms(), [1000, 5000]);
         assert_eq!(both.reports.len(), 1);
-        // What is no longer set is a wish, too.
+        // Removing a setting is also a wish.
         assert_eq!(
             differences(&both, &Settings::default()),
             [set(Some("/web"), 0)]
@@ -372,7 +374,8 @@ mod tests {
         assert!(flood.join().unwrap().is_err());
     }
 
-    /// Both sides end with the same settings, whatever is under way when the daemon speaks.
+    /// Both sides end up with the same settings, whatever is under way when the daemon sends its
+    /// own.
     #[test]
     fn what_a_reader_wrote_is_not_lost_to_older_news() {
         let (daemon, process) = (daemon(), daemon());
@@ -392,7 +395,7 @@ mod tests {
                 .map(|set| set.refresh_interval_ms)
         };
         process.set_report(scope.clone(), |set| set.refresh_interval_ms = 9);
-        // Before it was sent, and while it is under way.
+        // Before it is sent, and while it is under way.
         asking.hear(0, old.clone());
         assert_eq!(refresh(&process), Some(9));
         let wishes = asking.wishes();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asking the policies, and doing what they say.
+//! Asks the policies, and does what they say.
 
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::journal::Journal;
 use crate::observer::Seen;
 use crate::record::{Acted, AheadLine};
 
-/// At most this much is moved in one go: a tick is late by the time this takes (0.3 s).
+/// The most that is moved at once: it delays a tick by 0.3 s.
 pub(super) const MOVE_MAX_BYTES: u64 = 64 << 20;
 
 impl Daemon {
@@ -40,7 +40,7 @@ impl Daemon {
                 .refault_ns(now_ms, self.actors.values().any(|a| a.files)),
         };
         let mut held = Vec::new();
-        // Of targets below one another the lowest has its processes for itself.
+        // Of nested targets, the lowest keeps its processes for itself.
         let mut order: Vec<&Seen> = seen
             .iter()
             .filter(|seen| self.actors.contains_key(&seen.key))
@@ -87,17 +87,17 @@ impl Daemon {
         self.hold(held);
     }
 
-    /// The processes the agent knows by these pids, each with its start time.
+    /// The processes with these pids that the agent knows, each with its start time.
     fn with_start(&self, pids: &[u32]) -> Vec<(u32, u64)> {
         pids.iter()
             .filter_map(|pid| Some((*pid, self.agent.space(*pid)?.process().start_ticks())))
             .collect()
     }
 
-    /// Gives targets under a budget to the thread that holds them, and writes down what it did.
+    /// Passes targets under a budget to the thread that holds them, and records what it did.
     fn hold(&mut self, held: Vec<Held>) {
         if held.is_empty() {
-            // Nobody to hold any more: the thread ends, and its source closes.
+            // Nothing to hold any more: the thread ends, and its source closes.
             if self.ahead.take().is_some() {
                 self.agent.set_also_young(None);
             }
@@ -130,7 +130,7 @@ impl Daemon {
             actor.reclaimed.add(actor.reason, report.left_bytes);
             actor.reclaimed.add_files(report.dropped_bytes);
             actor.rehearsed(report.rehearsed_bytes, true, u64::MAX);
-            // Moved without a comparison: what was known is of a trial before this one.
+            // If memory was moved without a comparison, the known gain is that of an earlier trial.
             if report.steps > 0 || report.measured.is_some() {
                 actor.budget_gain = report.measured;
             }
@@ -205,13 +205,13 @@ impl Daemon {
     }
 }
 
-/// Whose memory is acted upon.
+/// The subject and the memory to act upon.
 #[derive(Clone, Copy)]
 struct Whose<'a> {
     seen: &'a Seen,
-    /// Its processes, without those of cgroups below it that have rules of their own,
+    /// Its processes, without those of cgroups below it that have their own rules,
     pids: &'a [u32],
-    /// and these.
+    /// and those cgroups.
     without: &'a [PathBuf],
 }
 
@@ -226,7 +226,7 @@ impl<'a> Whose<'a> {
     }
 }
 
-/// Moves or marks what a policy chose, page by page.
+/// Moves or marks what a policy selected, page by page.
 fn carry_out(
     hand: &mut PageOut<'_>,
     whose: Whose<'_>,
@@ -262,7 +262,7 @@ fn carry_out(
     }
 }
 
-/// Shares what may go out by what is cold of each type, in pages.
+/// Divides what may go in proportion to the cold memory of each type, in whole pages.
 fn share_out(bytes_max: u64, cold: ByType<u64>) -> ByType<u64> {
     let total = u128::from(cold[0]) + u128::from(cold[1]);
     let file = u128::from(bytes_max) * u128::from(cold[1]);
@@ -271,7 +271,8 @@ fn share_out(bytes_max: u64, cold: ByType<u64>) -> ByType<u64> {
     [bytes_max - file_bytes, file_bytes]
 }
 
-/// What an action can find at most: memory of a type it takes, in bins that reach beyond its age.
+/// An upper bound of what an action can find: memory of the types it takes, in bins that extend
+/// beyond its age.
 fn older_bytes(resident: &Histogram, action: &Action) -> ByType<u64> {
     let older_than_ms = match action {
         Action::PageOut { older_than_ms, .. } => *older_than_ms,
@@ -289,7 +290,7 @@ fn older_bytes(resident: &Histogram, action: &Action) -> ByType<u64> {
         })
 }
 
-/// Writes down what the thread that holds budgets is about to do.
+/// Records what the thread that holds budgets is about to do.
 fn announce(journal: &Journal) -> Announce {
     let journal = journal.clone();
     Box::new(move |held: &Held, begun: &Begun| {
@@ -304,7 +305,7 @@ fn announce(journal: &Journal) -> Announce {
     })
 }
 
-/// Lets the kernel reclaim from a cgroup.
+/// Makes the kernel reclaim from a cgroup.
 fn reclaim(seen: &Seen, bytes: u64, anon: bool, rehearse: bool) -> Done {
     let began_ns = agewise_host::clock::thread_cpu_ns();
     let mut done = Done {

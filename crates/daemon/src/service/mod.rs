@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a program: starts, ticks until it is to end, reads its configuration again.
+//! The daemon as a program: starts, ticks until it must end, and reloads its configuration.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ pub use undo::undo;
 use surroundings::Surroundings;
 use undo::Found;
 
-/// Settings with which the report files begin: the bins of the configuration on every node.
+/// Initial settings of the report files: the bins of the configuration on every node.
 pub fn first_settings(config: &Config) -> Settings {
     let nodes = agewise_host::memory::online_nodes(&Roots::default().sys).unwrap_or_default();
     let nodes = if nodes.is_empty() { vec![0] } else { nodes };
@@ -49,8 +49,8 @@ pub fn first_settings(config: &Config) -> Settings {
     }
 }
 
-/// Whether starting again cannot help: the configuration makes no sense, or asks for what this
-/// machine has not.
+/// Whether starting again cannot help: the configuration is invalid, or requests what this machine
+/// does not have.
 pub fn is_final(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let config = cause.downcast_ref::<ConfigError>();
@@ -60,10 +60,10 @@ pub fn is_final(error: &anyhow::Error) -> bool {
     })
 }
 
-/// Runs until a signal says to end.
+/// Runs until a signal ends it.
 ///
 /// # Errors
-/// What keeps it from starting. Later troubles go to the journal, and it goes on.
+/// If it cannot start. Later problems go to the journal, and the daemon continues.
 pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     if options.demo {
         return showcase::run(options);
@@ -71,14 +71,14 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let mut found = Found::at_start(options);
     let config = options.read()?;
     found.undo_named(&config);
-    // Before there is any other thread: capabilities belong to each by itself.
+    // Before there is any other thread: capabilities belong to each thread separately.
     let kept =
         privileges::drop_others(&needed_besides(&config)).context("cannot drop privileges")?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
     found.tell(hub.health());
     let ledger = found.ledger().ok().cloned();
-    // Dropped after the files: then there is nothing left to undo.
+    // Dropped after the files: then nothing is left to undo.
     let _noted = note_files(&config, ledger.as_ref())?;
     let files = match config.files.enabled {
         true => Some(Shop::open(&hub, &files_config(&config), Agent::now_ms)?),
@@ -102,7 +102,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         files,
     };
     if let Err(error) = shown.outlet.follow(&daemon.config.metrics, &hub) {
-        // The journal may be that of a daemon that runs: it says that this one has ended.
+        // The journal may be that of a running daemon: record that this one has ended.
         daemon.finish("it could not start");
         return Err(error.into());
     }
@@ -135,14 +135,14 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     Ok(signal)
 }
 
-/// Where what the daemon knows is shown.
+/// The places where results are shown.
 struct Shown {
     outlet: Outlet,
     files: Option<Shop>,
 }
 
 impl Shown {
-    /// Hands on what there is after a tick.
+    /// Passes on the results of a tick.
     fn publish(&mut self, daemon: &mut Daemon) {
         let hub = daemon.hub.clone();
         let files = self.files.as_mut();
@@ -155,7 +155,7 @@ impl Shown {
         }
     }
 
-    /// Starts again who serves and has ended.
+    /// Restarts serving processes that have ended.
     fn tend(&mut self, daemon: &mut Daemon) {
         let hub = daemon.hub.clone();
         let files = self.files.as_mut();
@@ -169,7 +169,7 @@ impl Shown {
     }
 }
 
-/// A tick. Returns when the next one is due; a trouble is said once.
+/// Makes a tick. Returns when the next one is due; reports a problem only once.
 fn look(daemon: &mut Daemon, stop: &Stop, said: &mut Option<String>) -> u64 {
     match daemon.tick(stop.flag()) {
         Ok(next_ms) => {
@@ -200,7 +200,7 @@ fn needed_besides(config: &Config) -> Vec<caps::Capability> {
     needed.flat_map(|(_, set)| set).copied().collect()
 }
 
-/// Notes the mount before it is made.
+/// Records the mount before it is made.
 fn note_files(config: &Config, ledger: Option<&Ledger>) -> anyhow::Result<Option<Noted>> {
     let Some(ledger) = ledger.filter(|_| config.files.enabled) else {
         return Ok(None);
@@ -216,9 +216,9 @@ fn files_config(config: &Config) -> FilesConfig {
     }
 }
 
-/// Waits for the next tick. A reader may bring it forward, but not beyond the budget.
+/// Waits for the next tick. A reader may bring it forward, as far as the budget allows.
 fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
-    /// A sleeping daemon answers its watchdog.
+    /// How often a waiting daemon answers its watchdog.
     const ALIVE_EVERY: Duration = Duration::from_secs(5);
     let mut next_ms = next_ms;
     loop {
@@ -255,7 +255,7 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         sd_notify::NotifyState::monotonic_usec_now().unwrap_or(sd_notify::NotifyState::Reloading),
     ]);
     let reloaded = options.read_again().and_then(|config| {
-        // An address that cannot be had changes nothing else either.
+        // If the new address is not available, nothing else changes either.
         outlet.follow(&config.metrics, &daemon.hub)?;
         daemon.reload(config).inspect_err(|_| {
             let _ = outlet.follow(&daemon.config.metrics, &daemon.hub);
@@ -278,8 +278,8 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
     notify(&[sd_notify::NotifyState::Ready]);
 }
 
-/// Tells systemd, if it started us.
+/// Notifies systemd, if it started the daemon.
 fn notify(states: &[sd_notify::NotifyState<'_>]) {
-    // Nobody listening is no failure, and a listener that fails changes nothing of our work.
+    // It is no failure if nobody listens, and an error does not affect the daemon's work.
     let _ = sd_notify::notify(states);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeping the working sets of protected cgroups: between the ticks by the cgroups' counters, at
-//! the ticks by moving memory of the culprit.
+//! Protects the working sets of cgroups: between ticks based on the cgroups' counters, and at ticks
+//! by moving memory of the culprit.
 
 use std::sync::atomic::AtomicBool;
 
@@ -19,7 +19,7 @@ use crate::protect::{Counters, Hands, Protector, acts};
 use crate::record::Squeezed;
 use crate::state::Reason;
 
-/// The hands of a configuration that acts; none for one that does not.
+/// The hands for a configuration that acts; `None` for one that does not.
 pub(super) fn open_hands(
     root: &ProcRoot,
     config: &Protect,
@@ -33,13 +33,13 @@ pub(super) fn open_hands(
     Ok(Some(Hands::new(root, ledger.ledger()?)?))
 }
 
-/// Whether a configuration may make the daemon kill.
+/// Whether the configuration may make the daemon kill.
 pub(super) fn acts_by_kill(config: &Protect) -> bool {
     acts(config, false) && config.up_to == UpTo::Kill
 }
 
-/// Killing one by one, as it has to be done in cgroup v1, takes a capability that is dropped unless
-/// the configuration asks for it.
+/// With cgroup v1, tasks must be killed one by one. This needs a capability that is dropped unless
+/// the configuration requires it.
 fn check_kill(root: &ProcRoot, config: &Protect) -> anyhow::Result<()> {
     let is_v1 = Hierarchy::discover(root).is_ok_and(|hierarchy| hierarchy.version == Version::V1);
     anyhow::ensure!(
@@ -51,10 +51,10 @@ fn check_kill(root: &ProcRoot, config: &Protect) -> anyhow::Result<()> {
 }
 
 impl Daemon {
-    /// Follows another `[protect]`: what was throttled by the one before is undone first.
+    /// Adopts another `[protect]`: first undoes what was throttled under the old one.
     ///
     /// # Errors
-    /// The ledger cannot be used; nothing has changed then.
+    /// If the ledger cannot be used; nothing has changed then.
     pub(super) fn renew_protection(&mut self, config: &Protect) -> anyhow::Result<()> {
         if *config == self.config.protect {
             return Ok(());
@@ -67,13 +67,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// When what is watched between ticks wants to be looked at again.
+    /// When the next check between ticks is due.
     pub(super) fn watch_due_ms(&self) -> Option<u64> {
         let protector = self.protector.as_ref().map(|of| of.next_ms(self.now_ms()));
         protector.into_iter().chain(self.shrinkers.next_ms()).min()
     }
 
-    /// Tries again to undo what could not be undone, by this daemon or the one before.
+    /// Tries again to undo what this daemon or the one before could not.
     pub(super) fn settle(&mut self) {
         let Ok(ledger) = self.found.ledger() else {
             return;
@@ -83,7 +83,7 @@ impl Daemon {
         }
     }
 
-    /// Looks at the cgroups' counters, and holds back the culprit, or releases it.
+    /// Reads the cgroups' counters, and holds back the culprit or releases it.
     pub(super) fn watch_over(&mut self) {
         let now_ms = self.now_ms();
         if let Some(protector) = &mut self.protector {
@@ -97,7 +97,7 @@ impl Daemon {
         self.keep_small();
     }
 
-    /// After a tick: takes in which cgroups there are, and moves out what the guilty have too much.
+    /// After a tick: takes in the existing cgroups, and moves out the excess of culprits.
     pub(super) fn protect(&mut self, seen: &[Seen], cancel: &AtomicBool) {
         let Some(protector) = &mut self.protector else {
             return self.watch_over();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From what a tick found to the snapshot that readers see.
+//! Converts the results of a tick to the snapshot that readers see.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,7 +84,7 @@ impl Daemon {
 }
 
 impl Daemon {
-    /// What the daemon knows about subjects besides what its agent knows.
+    /// Adds what the daemon knows about subjects and its agent does not.
     fn complete(&mut self, subjects: &mut [SubjectView], seen: &[Seen]) {
         for (view, seen) in subjects.iter_mut().zip(seen) {
             let count = self.refaulted.entry(seen.key.clone()).or_default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules with the policy `shrink`: which cgroups they are for, and looking at those between ticks.
+//! Rules with the policy `shrink`: the cgroups they apply to, and checks of those between ticks.
 
 use agewise_cli::whatif::machine_waited_us;
 use agewise_host::root::ProcRoot;
@@ -12,10 +12,10 @@ use crate::config::{Act, Config};
 use crate::observer::Seen;
 use crate::shrinkers::{Known, Small};
 
-/// What sets limits, if a rule of the configuration asks for it.
+/// Opens what sets limits, if a rule of the configuration needs it.
 ///
 /// # Errors
-/// Nothing can be noted, or another daemon acts: then no limit may be set.
+/// If nothing can be recorded, or another daemon acts: then no limit may be set.
 pub(super) fn open_throttle(
     proc: &ProcRoot,
     config: &Config,
@@ -32,7 +32,7 @@ pub(super) fn open_throttle(
 }
 
 impl Daemon {
-    /// Takes in, after a tick, which cgroups are to be held small.
+    /// After a tick: takes in which cgroups are to be held small.
     pub(super) fn follow_small(&mut self, seen: &[Seen]) {
         let small = |seen: &Seen| {
             let actor = self.actors.get(&seen.key)?;
@@ -48,7 +48,7 @@ impl Daemon {
         self.shrinkers.follow(all, &self.journal);
     }
 
-    /// Looks at what is held small.
+    /// Checks the cgroups that are held small.
     pub(super) fn keep_small(&mut self) {
         let curves = &self.curves;
         let known = Known {

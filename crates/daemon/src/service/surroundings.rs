@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon runs on: this machine, or one that a test makes up.
+//! The machine on which the daemon runs, or one that a test makes up.
 
 use agewise_cli::observe;
 use agewise_host::agent::{Agent, AgentConfig, Targets};
@@ -8,11 +8,11 @@ use agewise_host::root::Roots;
 /// Opens an agent for targets; also returns messages about its source.
 type OpenAgent = fn(&Roots, Targets, AgentConfig) -> anyhow::Result<(Agent, Option<String>)>;
 
-/// Where the daemon finds processes and cgroups, and its clock.
+/// The roots of processes and cgroups, and the clock.
 #[derive(Clone, Debug)]
 pub(super) struct Surroundings {
     pub(super) roots: Roots,
-    /// Milliseconds, by the clock of [`Agent::now_ms`].
+    /// Milliseconds, on the clock of [`Agent::now_ms`].
     pub(super) now_ms: fn() -> u64,
     pub(super) open_agent: OpenAgent,
 }

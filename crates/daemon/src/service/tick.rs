@@ -37,7 +37,7 @@ use crate::state::{Hub, OwnUse, Reclaimed};
 use crate::world::World;
 use agewise_cli::{observe, output};
 
-/// Age bounds distinguished for policies: as many as a histogram has.
+/// Maximum number of age bounds distinguished for policies, as for a histogram.
 const BOUNDS_MAX: usize = agewise_policy::workingset::INTERVALS_MAX;
 
 /// The running daemon.
@@ -54,23 +54,23 @@ pub struct Daemon {
     pub(super) pace: Pace,
     pub(super) world: World,
     pub(super) actors: HashMap<Key, Actor>,
-    /// Holds targets under a budget, where a rule asks for that.
+    /// Holds targets under a budget, if a rule requires it.
     pub(super) ahead: Option<Ahead>,
     pub(super) protector: Option<Protector>,
-    /// Holds cgroups as small as it does not hurt.
+    /// Holds cgroups as small as possible without harm.
     pub(super) shrinkers: Shrinkers,
-    /// The ledger, and why there is none.
+    /// The ledger, or why there is none.
     pub(super) found: Found,
-    /// What the guilty of thrashing had to give.
+    /// What was moved out of those that caused thrashing.
     pub(super) squeezed: HashMap<Key, Reclaimed>,
     pub(super) refaulted: HashMap<Key, Refaulted>,
     pub(super) hits: LimitHits,
     pub(super) curves: AllCurves,
     pub(super) own: OwnUse,
-    /// Processes never acted upon: ourselves and those we came from.
+    /// Processes that are never acted upon: this one and its ancestors.
     pub(super) own_line: &'static [u32],
     pub(super) sequence: u64,
-    /// When the last look was over.
+    /// When the last look ended.
     pub(super) looked_ms: u64,
     pub(super) began: Instant,
     pub(super) began_cpu: Duration,
@@ -80,15 +80,15 @@ pub struct Daemon {
     pub(super) paid_ahead_cpu: Duration,
 }
 
-/// What came back to a subject. Processes take their counts with them when they end.
+/// What came back to a subject. When a process ends, its count disappears.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Refaulted {
     pub(super) raw_bytes: u64,
     pub(super) sum_bytes: u64,
 }
 
-/// The processes that rules apply to: those bound before stay so, even if another process has the
-/// number now.
+/// The processes that rules apply to. Those bound earlier stay bound, even if another process has
+/// the pid now.
 type BoundPids = BTreeMap<u32, Arc<Bound>>;
 
 fn bind(root: &ProcRoot, matcher: &Matcher, before: &BoundPids) -> BoundPids {
@@ -108,7 +108,7 @@ fn targets(
 ) -> anyhow::Result<Targets> {
     let hierarchy = match Hierarchy::discover(root) {
         Ok(hierarchy) => Some(hierarchy),
-        // Without cgroups processes can be observed all the same.
+        // Processes can be observed even without cgroups.
         Err(CgroupError::NoMemoryController { .. }) if !pids.is_empty() => None,
         Err(error) => return Err(error.into()),
     };
@@ -124,8 +124,7 @@ fn targets(
     })
 }
 
-/// The bounds that policies ask for, together; those of the most demanding one if they are too
-/// many.
+/// The bounds of all policies together; if they are too many, those of the most demanding policy.
 fn policy_bounds(config: &Config) -> Option<Intervals> {
     let controllers = config.act.iter().map(|act| Controller::new(&act.policy.0));
     let mut wanted: Vec<Intervals> = controllers
@@ -149,21 +148,21 @@ fn agent_config(config: &Config) -> AgentConfig {
     let returned = policy_bounds(config);
     let mut agent = AgentConfig::new(config.observe.intervals.0.clone());
     agent.scan_interval_ms = Some(observe::millis(config.observe.tick.0));
-    // Half of the budget for clearing, the rest for looking.
+    // Half of the budget is for clearing, the rest for looking.
     agent.clear_percent = Some(config.observe.cpu_percent.0 / 2.0);
     agent.returned = returned;
     if !moves_pages(config) {
         agent.sample = Some(Bounds::default());
         agent.clear = ClearPolicy::exact();
         if !config.act.is_empty() {
-            // The kernel is to find its lists as they were: it reclaims by them.
+            // The kernel reclaims by its lists, so they must stay as they are.
             agent.clear.means = Means::Refs;
         }
     }
     agent
 }
 
-/// The first lines of a journal: the start, and what was undone before it.
+/// Writes the first lines of a journal: the start, and what was undone before it.
 fn write_start(journal: &Journal, started: &Started, found: &Found) {
     journal.write("start", started);
     for message in found.said() {
@@ -172,8 +171,8 @@ fn write_start(journal: &Journal, started: &Started, found: &Found) {
     }
 }
 
-/// An agent for targets, and messages about it. If the page cache cannot be followed, the rest is
-/// still worth having.
+/// Opens an agent for targets; also returns messages about it. If the page cache cannot be
+/// followed, the rest is still useful.
 fn open_agent(
     around: &Surroundings,
     targets: Targets,
@@ -190,17 +189,18 @@ fn open_agent(
     Ok((agent, note))
 }
 
-/// Whether a rule does something to single pages.
+/// Whether a rule acts on single pages.
 fn moves_pages(config: &Config) -> bool {
     let mut rules = config.act.iter();
     rules.any(|act| Controller::new(&act.policy.0).shrinks().is_none())
 }
 
 impl Daemon {
-    /// Opens what it needs. Nothing is looked at yet.
+    /// Opens everything it needs, without looking at memory yet.
     ///
     /// # Errors
-    /// No source that distinguishes pages, no cgroups, a journal that cannot be written.
+    /// If there is no source that distinguishes pages, there are no cgroups, or the journal cannot
+    /// be written.
     pub(super) fn open(
         config: Config,
         hub: Hub,
@@ -275,15 +275,15 @@ impl Daemon {
         (self.around.now_ms)()
     }
 
-    /// Where what it knows can be read.
+    /// The hub, from which results can be read.
     pub fn hub(&self) -> &Hub {
         &self.hub
     }
 
-    /// Follows another configuration from the next tick on. What it knows of memory is kept.
+    /// Adopts another configuration from the next tick on. What is known about memory is kept.
     ///
     /// # Errors
-    /// What cannot be opened; then nothing has changed.
+    /// If something cannot be opened; nothing has changed then.
     pub fn reload(&mut self, config: Config) -> anyhow::Result<()> {
         let matcher = Arc::new(Matcher::new(&config)?);
         let proc = &self.around.roots.proc;
@@ -301,7 +301,7 @@ impl Daemon {
         let is_kept = renewed.intervals == self.agent.config().intervals
             && renewed.returned == self.agent.config().returned
             && config.follows_files() == self.config.follows_files();
-        // Bounds decide how ages are kept: the old ages do not fit the new ones.
+        // Bounds determine how ages are kept: the old ages do not fit new bounds.
         let (mut agent, note, wanted) = if is_kept {
             (None, None, Some(wanted))
         } else {
@@ -342,16 +342,16 @@ impl Daemon {
         Ok(())
     }
 
-    /// Says something in the journal.
+    /// Writes a message to the journal.
     pub fn say(&mut self, record: &str, message: String) {
         self.journal.write(record, &Message { message });
     }
 
-    /// Looks once, publishes, acts. Returns when it wants to do so again, on the clock of
+    /// Looks once, publishes, acts. Returns when to call it again, on the clock of
     /// [`Agent::now_ms`].
     ///
     /// # Errors
-    /// The hierarchy of cgroups as a whole cannot be read.
+    /// If the cgroup hierarchy as a whole cannot be read.
     pub fn tick(&mut self, cancel: &AtomicBool) -> anyhow::Result<u64> {
         let began_ms = self.now_ms();
         self.pace.begin(began_ms);
@@ -379,8 +379,8 @@ impl Daemon {
         Ok(self.next_look_ms(began_ms, next_ms))
     }
 
-    /// What the budget pays for since the last tick: looks, and what readers and watches cost
-    /// between them. Moving is asked for by name, and bounded by rates of its own.
+    /// The CPU time to be paid by the budget since the last tick: that of looks, and of readers and
+    /// watching in between. Moving memory is requested explicitly and has its own rate limits.
     fn unpaid_cpu(&self) -> Duration {
         let ahead = self.ahead_cpu().saturating_sub(self.paid_ahead_cpu);
         let all = clock::process_cpu().saturating_sub(self.paid_cpu);
@@ -391,7 +391,7 @@ impl Daemon {
         self.ahead.as_ref().map(Ahead::cpu).unwrap_or_default()
     }
 
-    /// Policies may want a look sooner than the tick; the budget has the last word.
+    /// When to look next: policies may want a look before the tick, as far as the budget allows.
     fn next_look_ms(&mut self, began_ms: u64, next_ms: u64) -> u64 {
         let wanted = self.actors.values().filter_map(Actor::look_ms).min();
         let tick_ms = observe::millis(self.config.observe.tick.0);
@@ -406,7 +406,7 @@ impl Daemon {
         next_ms.min((began_ms + pace_ms).max(earliest_ms))
     }
 
-    /// Picks up what is new and drops what is gone.
+    /// Adds actors for new subjects and drops those that are gone.
     fn follow(&mut self, seen: &[Seen]) {
         let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
         let gone: Vec<Key> = self
@@ -455,7 +455,7 @@ impl Daemon {
 
     fn say_if_short(&mut self) {
         let budget = self.pace.budget();
-        // Not for every tick around the border.
+        // Hysteresis: no message at every tick around the threshold.
         let is_short = if self.was_short {
             budget.actual_ms as f64 > budget.tick_ms as f64 * 0.9
         } else {
@@ -468,7 +468,7 @@ impl Daemon {
         }
     }
 
-    /// Undoes what is throttled, and says that it ends.
+    /// Undoes what is throttled, and records the end.
     pub fn finish(&mut self, why: &str) {
         self.curves.finish();
         self.shrinkers.undo_all(&self.journal);

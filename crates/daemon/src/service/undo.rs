@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Undoing what a killed daemon left: before its configuration is read, and regardless of it.
+//! Undoes what a killed daemon left: before its configuration is read, and regardless of it.
 
 use std::path::{Path, PathBuf};
 
@@ -10,23 +10,23 @@ use crate::config::Config;
 use crate::health::{Health, Part};
 use crate::options::Options;
 
-/// Where versions before this one noted what they did unless their configuration had another path.
+/// The ledger of earlier versions, unless their configuration had another path.
 const FORMER: &str = "/run/agewise-undo/ledger";
 
-/// The ledger as it was found, and what became of what it said.
+/// The ledger as found at the start, and the result of undoing what it contained.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     ledger: Option<Ledger>,
-    /// Where it is.
+    /// The state directory.
     state: Option<PathBuf>,
-    /// Why there is none.
+    /// Why there is no ledger.
     missing: String,
     said: Vec<String>,
     troubles: Vec<String>,
 }
 
 impl Found {
-    /// Reads the ledger and undoes what it says. Nothing else has been read or opened by then.
+    /// Reads the ledger and undoes what it contains, before anything else is read or opened.
     pub fn at_start(options: &Options) -> Self {
         let mut found = Found {
             state: options.state_dir(),
@@ -48,7 +48,8 @@ impl Found {
         found
     }
 
-    /// Undoes what a ledger says that the configuration names, as those of earlier versions did.
+    /// Undoes what is in the ledger that the configuration names, as that of an earlier version
+    /// did.
     pub fn undo_named(&mut self, config: &Config) {
         let Some(path) = &config.protect.ledger else {
             return;
@@ -71,7 +72,7 @@ impl Found {
     fn fail(&mut self, error: &LedgerError) {
         self.missing = error.to_string();
         match error {
-            // What it holds is its own business as long as it runs.
+            // A running daemon is responsible for its own ledger.
             LedgerError::Taken { .. } => {}
             _ => self.trouble(error.to_string()),
         }
@@ -104,10 +105,10 @@ impl Found {
         self.troubles.push(trouble);
     }
 
-    /// The ledger, to note things in.
+    /// The ledger, for recording.
     ///
     /// # Errors
-    /// Why there is none.
+    /// If there is none; says why.
     pub fn ledger(&self) -> anyhow::Result<&Ledger> {
         self.ledger.as_ref().ok_or_else(|| {
             anyhow::anyhow!("protect, shrink: nothing may be done: {}", self.missing)
@@ -119,12 +120,12 @@ impl Found {
         self.state.clone()
     }
 
-    /// What there was to say, for the journal.
+    /// Messages for the journal.
     pub fn said(&self) -> &[String] {
         &self.said
     }
 
-    /// Anything that is still not undone is a problem until somebody fixes it.
+    /// Whatever could not be undone is reported as a problem until somebody fixes it.
     pub fn tell(&self, health: &Health) {
         if !self.troubles.is_empty() {
             health.fails(Part::Ledger, self.troubles.join("; "));
@@ -132,10 +133,11 @@ impl Found {
     }
 }
 
-/// Undoes what a killed daemon left, and nothing else. Returns whether nothing is left.
+/// Undoes what a killed daemon left, and nothing else. Returns whether nothing is left to undo.
 pub fn undo(options: &Options) -> bool {
     let mut found = Found::at_start(options);
-    // It helps to find the ledger of an earlier version, and is not needed for anything else.
+    // The configuration helps to find the ledger of an earlier version, and is not needed
+    // otherwise.
     match options.read() {
         Ok(config) => found.undo_named(&config),
         Err(error) => {

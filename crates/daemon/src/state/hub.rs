@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the daemon and the parts that show its knowledge meet.
+//! The hub connects the daemon with the parts that show its results.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
@@ -13,13 +13,13 @@ use super::{ReportSetting, Scope, Settings, Snapshot};
 use crate::health::Health;
 use crate::timeline::{Moment, Timeline};
 
-/// Events a subscriber may fall behind before it loses some (and learns so from
-/// [`Event::Lost`] with the next one it takes).
+/// Maximum number of events by which a subscriber may fall behind before it loses some; the next
+/// event it receives, [`Event::Lost`], says so.
 const EVENTS_MAX: usize = 64;
-/// Subscribers at a time: each pollable file, each client that waits.
+/// Maximum number of subscribers: pollable files and waiting clients.
 const SUBSCRIBERS_MAX: usize = 4096;
 
-/// What happens.
+/// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// There is a new snapshot.
@@ -27,9 +27,9 @@ pub enum Event {
         /// Its number.
         sequence: u64,
     },
-    /// The kernel reclaims from this scope, or has to soon: the moment of notifications.
+    /// The kernel reclaims from this scope, or will have to soon: pollers are notified now.
     Pressure(Scope),
-    /// This many events did not fit before this one.
+    /// This many events before this one were lost.
     Lost(u64),
 }
 
@@ -38,7 +38,7 @@ struct Subscriber {
     lost: u64,
 }
 
-/// Where the daemon and the parts that show its knowledge meet. Cloned handles are the same hub.
+/// The hub. Clones share their contents.
 #[derive(Clone)]
 pub struct Hub(Arc<Shared>);
 
@@ -52,16 +52,16 @@ struct Shared {
     wake: OwnedFd,
 }
 
-/// A panic of another holder left nothing half done: every change is one assignment.
+/// A panic of another holder leaves nothing half done: every change is a single assignment.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Hub {
-    /// A hub with these settings and nothing known yet.
+    /// A hub with these settings and no results yet.
     ///
     /// # Panics
-    /// When no file descriptor is left.
+    /// If no file descriptor is left.
     pub fn new(settings: Settings) -> Self {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .expect("a file descriptor for an eventfd");
@@ -101,8 +101,9 @@ impl Hub {
         Some(Arc::clone(&latest))
     }
 
-    /// A snapshot that was begun after this call: wakes the daemon and waits. When the daemon takes
-    /// longer than `timeout` (its budget is spent, the machine is busy) the latest there is.
+    /// Returns a snapshot that was begun after this call: wakes the daemon and waits. If the daemon
+    /// takes longer than `timeout` (its budget is spent, the machine is busy), returns the latest
+    /// one.
     pub fn refreshed(&self, timeout: Duration) -> Arc<Snapshot> {
         let before = self.snapshot().sequence;
         self.wake();
@@ -121,7 +122,7 @@ impl Hub {
         self.tell(Event::Tick { sequence });
     }
 
-    /// Tells subscribers. For the daemon.
+    /// Sends an event to subscribers. For the daemon.
     pub fn tell(&self, event: Event) {
         lock(&self.0.subscribers).retain_mut(|subscriber| {
             if subscriber.lost > 0 {
@@ -145,8 +146,8 @@ impl Hub {
         });
     }
 
-    /// Events from now on; dropping the receiver ends it. `None` when there are too many
-    /// subscribers.
+    /// Events from now on; dropping the receiver ends the subscription. `None` if there are too
+    /// many subscribers.
     pub fn subscribe(&self) -> Option<Receiver<Event>> {
         let mut subscribers = lock(&self.0.subscribers);
         if subscribers.len() >= SUBSCRIBERS_MAX {
@@ -157,23 +158,22 @@ impl Hub {
         Some(receiver)
     }
 
-    /// What happened, oldest first.
+    /// Past moments, oldest first.
     pub fn timeline(&self) -> Vec<Arc<Moment>> {
         lock(&self.0.timeline).moments()
     }
 
-    /// What is wrong with the daemon, if anything.
+    /// The current problems of the daemon.
     pub fn health(&self) -> &Health {
         &self.0.health
     }
 
-    /// What readers have set.
+    /// The settings made by readers.
     pub fn settings(&self) -> Settings {
         lock(&self.0.settings).clone()
     }
 
-    /// Replaces what readers have set, unless it is no longer `old`: then it returns false. Wakes
-    /// nobody.
+    /// Replaces the settings if they are still `old`; otherwise returns false. Wakes nobody.
     #[cfg(feature = "fuse")]
     pub(crate) fn replace_settings(&self, old: &Settings, new: &Settings) -> bool {
         let mut settings = lock(&self.0.settings);
@@ -184,14 +184,14 @@ impl Hub {
         is_old
     }
 
-    /// Sets the bounds of a node's reports, from the next tick on, which comes at once.
+    /// Sets the bounds of a node's reports. A tick follows at once.
     pub fn set_intervals(&self, node: u32, intervals: Intervals) {
         lock(&self.0.settings).intervals.insert(node, intervals);
         self.wake();
     }
 
-    /// Changes what is set of a report; a tick comes at once, since the interval may have become
-    /// shorter.
+    /// Changes the settings of a report. A tick follows at once, because the interval may have
+    /// become shorter.
     pub fn set_report(&self, scope: Scope, change: impl FnOnce(&mut ReportSetting)) {
         {
             let mut settings = lock(&self.0.settings);
@@ -204,25 +204,25 @@ impl Hub {
         self.wake();
     }
 
-    /// Forgets settings of cgroups that `is_there` no longer knows. For the daemon.
+    /// Forgets the settings of cgroups for which `is_there` is false. For the daemon.
     pub fn forget_reports(&self, is_there: impl Fn(&str) -> bool) {
         lock(&self.0.settings)
             .reports
             .retain(|scope, _| scope.cgroup.as_deref().is_none_or(&is_there));
     }
 
-    /// Asks for a tick as soon as the daemon's budget allows.
+    /// Requests a tick as soon as the daemon's budget allows.
     pub fn wake(&self) {
-        // It only fails when the counter is full: then the daemon is being woken already.
+        // It only fails if the counter is full: then the daemon is already being woken.
         let _ = rustix::io::write(&self.0.wake, &1u64.to_ne_bytes());
     }
 
-    /// Readable when a tick was asked for. For the daemon.
+    /// Readable if a tick was requested. For the daemon.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.0.wake.as_fd()
     }
 
-    /// Whether a tick was asked for since the last call. For the daemon.
+    /// Whether a tick was requested since the last call. For the daemon.
     pub fn take_wake(&self) -> bool {
         rustix::io::read(&self.0.wake, &mut [0u8; 8]).is_ok()
     }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon knows, as seen by the parts that show it: files, metrics, the page.
+//! What the daemon knows, for the parts that show it: files, metrics, the page.
 //!
-//! After every tick the daemon publishes a [`Snapshot`], which never changes afterwards: a reader
-//! holds an `Arc` of it for as long as it likes and never waits for a tick, nor a tick for a reader.
-//! What readers may change are [`Settings`] of reports; nothing here leads to memory being moved.
+//! After every tick the daemon publishes a [`Snapshot`], which never changes: a reader holds an
+//! `Arc` of it as long as it likes and never waits for a tick, nor does a tick wait for a reader.
+//! Readers may change [`Settings`] of reports; nothing here can cause memory to be moved.
 //!
 //! ```
 //! use agewise_daemon::{demo, state::Hub};
@@ -33,28 +33,28 @@ use wire::{as_text, bounds, shared};
 
 pub use settings::{ReportSetting, Scope, Settings};
 
-/// Why bytes were moved out: a policy of the registry ([`POLICIES`]), or thrashing.
+/// Why bytes were moved out: because of a policy of the registry ([`POLICIES`]), or of thrashing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reason(usize);
 
-/// How many reasons there are.
+/// The number of reasons.
 const REASONS: usize = POLICIES.len() + 1;
 
 impl Reason {
-    /// Guilty of thrashing that a protected cgroup suffers from.
+    /// The target made a protected cgroup thrash.
     pub const THRASH: Self = Self(POLICIES.len());
 
-    /// All: the policies in the order of the registry, then thrashing.
+    /// All reasons: the policies in the order of the registry, then thrashing.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..REASONS).map(Self)
     }
 
-    /// The policy asked for.
+    /// The policy of this spec.
     pub fn of(spec: &Spec) -> Self {
         Self(spec.index())
     }
 
-    /// The reason of a name; `None` if there is none of that name.
+    /// The reason with this name, if there is one.
     pub fn by_name(name: &str) -> Option<Self> {
         Self::all().find(|reason| reason.name() == name)
     }
@@ -78,32 +78,32 @@ impl Serialize for Reason {
     }
 }
 
-/// Bytes that left memory since the daemon began, by reason.
+/// Bytes that left memory since the daemon started, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reclaimed {
     by_reason: [u64; REASONS],
-    /// The part of all of them that was of files.
+    /// The part of their sum that was file memory.
     pub file_bytes: u64,
 }
 
 impl Reclaimed {
-    /// Those of one reason.
+    /// Bytes that left for one reason.
     pub fn bytes(&self, reason: Reason) -> u64 {
         self.by_reason[reason.0]
     }
 
-    /// Counts more of them.
+    /// Adds bytes that left for this reason.
     pub fn add(&mut self, reason: Reason, bytes: u64) {
         let sum = &mut self.by_reason[reason.0];
         *sum = sum.saturating_add(bytes);
     }
 
-    /// Records that this many of those counted were file memory.
+    /// Records that this many of the counted bytes were file memory.
     pub fn add_files(&mut self, bytes: u64) {
         self.file_bytes = self.file_bytes.saturating_add(bytes);
     }
 
-    /// Of all reasons.
+    /// Bytes that left for all reasons.
     pub fn total_bytes(&self) -> u64 {
         self.by_reason
             .iter()
@@ -116,89 +116,89 @@ impl Reclaimed {
 pub struct NodeView {
     /// The node.
     pub node: u32,
-    /// Ages in bytes, by the bounds of the snapshot ([`Snapshot::intervals`]).
+    /// Ages in bytes, with the bounds of the snapshot ([`Snapshot::intervals`]).
     #[serde(with = "as_text")]
     pub ages: Histogram,
-    /// Ages in bytes, by the bounds that were set for this node ([`Settings::intervals`]).
+    /// Ages in bytes, with the bounds set for this node ([`Settings::intervals`]).
     #[serde(with = "as_text")]
     pub report: Histogram,
     /// Resident memory: the sum of either histogram.
     pub resident_bytes: ByType<u64>,
 }
 
-/// What a share of the most that was resident would cost.
+/// The cost of having only a share of the peak resident memory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LessMemory {
     /// The share.
     pub percent: u16,
-    /// The same in bytes.
+    /// The share in bytes.
     pub memory_bytes: u64,
-    /// Charged in addition: kernel memory.
+    /// Memory charged in addition: kernel memory.
     pub beyond_bytes: u64,
-    /// Pages that would be brought back a second.
+    /// Pages that would be brought back per second.
     pub faults_per_second: f64,
-    /// Upper bound, with 95 % probability; `None` where nothing seen sets a bound.
+    /// Upper bound, with 95 % probability; `None` if the observations set none.
     pub faults_high: Option<f64>,
-    /// Share of the time that a task would wait for them.
+    /// Share of the time that tasks would wait for them.
     pub wait_ratio: f64,
-    /// Upper bound, with 95 % probability.
+    /// Upper bound, with 95 % probability; `None` if the observations set none.
     pub wait_high: Option<f64>,
 }
 
-/// A cgroup with all below it, or a process given by its pid.
+/// A cgroup with everything below it, or a process given by its pid.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SubjectView {
     /// The path below the hierarchy, `/` for its root; `PID (name)` for a process.
     #[serde(with = "shared")]
     pub name: Arc<str>,
-    /// It is a cgroup.
+    /// Whether it is a cgroup.
     pub is_cgroup: bool,
     /// The container or pod that the cgroup is.
     pub container: Option<Container>,
     /// Levels below the root: 0 for the root and for processes.
     pub depth: usize,
-    /// The inode of the cgroup's directory, which distinguishes one from the next of the same name;
-    /// the start time for a process.
+    /// The inode of the cgroup's directory, which distinguishes it from a later one with the same
+    /// name; for a process, its start time.
     pub id: u64,
-    /// The policy that acts on it; `None` when it is only observed.
+    /// The policy that acts on it; `None` if it is only observed.
     pub policy: Option<Reason>,
-    /// What it does is only written down (dry run).
+    /// Whether actions are only recorded (dry run).
     pub is_rehearsal: bool,
     /// Processes in it.
     pub processes: usize,
     /// Its memory by node, in the order of [`Snapshot::nodes`].
     pub nodes: Vec<NodeView>,
-    /// When the process was last looked at for which that is longest ago, by the clock of
+    /// When the process with the oldest last look was looked at, on the clock of
     /// [`Snapshot::time_ms`].
     pub looked_ms: u64,
-    /// For how long it has been observed.
+    /// How long it has been observed, ms.
     pub observed_ms: u64,
     /// Pages of its processes in swap.
     pub swapped_bytes: u64,
-    /// Page cache charged to it that no process maps; unknown for processes.
+    /// Page cache charged to it that no process maps; `None` for processes.
     pub unmapped_cache_bytes: Option<u64>,
-    /// What came back from swap since the daemon began.
+    /// Memory that came back from swap since the daemon started.
     pub refaulted_bytes: u64,
-    /// What left by our doing since the daemon began.
+    /// Memory that the daemon moved out since it started.
     pub reclaimed: Reclaimed,
-    /// What would have left, had it not been a rehearsal.
+    /// Memory that would have left without the rehearsal.
     pub rehearsed_bytes: u64,
-    /// What the budget it is held under is worth; `None` until that is known.
+    /// The worth of the budget it is held under; `None` until that is known.
     pub budget_gain: Option<Gain>,
     /// Pressure, if the kernel reports it for a cgroup (v2).
     pub psi: Option<Psi>,
-    /// What less memory would cost it, by size; empty until that is known.
+    /// The cost of less memory, by size; empty until that is known.
     pub less: Vec<LessMemory>,
-    /// The limit that the policy `shrink` holds it to.
+    /// The limit that the policy `shrink` has set on it.
     pub shrink_limit_bytes: Option<u64>,
-    /// The kernel itself reclaimed from it since the previous snapshot.
+    /// Whether the kernel itself reclaimed from it since the previous snapshot.
     pub is_under_reclaim: bool,
-    /// What stood in the way of looking at it; a few of them.
+    /// A few of the problems with looking at it.
     pub troubles: Vec<String>,
 }
 
 impl SubjectView {
-    /// Resident memory of all nodes.
+    /// Resident memory on all nodes.
     pub fn resident_bytes(&self) -> ByType<u64> {
         self.nodes.iter().fold([0; 2], |sum, node| {
             [
@@ -208,7 +208,7 @@ impl SubjectView {
         })
     }
 
-    /// It is a container, rather than a pod or any other cgroup.
+    /// Whether it is a container, rather than a pod or any other cgroup.
     pub fn is_container(&self) -> bool {
         let container = self.container.as_ref();
         container.is_some_and(|container| container.container_id.is_some())
@@ -219,7 +219,7 @@ impl SubjectView {
         self.nodes.iter().find(|view| view.node == node)
     }
 
-    /// Ages on all nodes, by the bounds of the snapshot.
+    /// Ages on all nodes, with the bounds of the snapshot.
     pub fn ages(&self, intervals: &Intervals) -> Histogram {
         let mut sum = Histogram::new(intervals);
         for node in &self.nodes {
@@ -229,48 +229,48 @@ impl SubjectView {
     }
 }
 
-/// What the daemon itself takes, and whether it keeps its pace.
+/// The resources that the daemon itself uses, and whether it keeps its pace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OwnUse {
-    /// CPU time since it began, all threads, ms.
+    /// CPU time of all threads since the daemon started, ms.
     pub cpu_ms: f64,
-    /// Share of one core over the last minute or so, percent.
+    /// Share of one core over about the last minute, percent.
     pub cpu_percent: f64,
     /// Resident memory.
     pub resident_bytes: u64,
-    /// Memory that ages take; the rest is the program.
+    /// Memory used for ages; the rest is the program.
     pub ages_bytes: u64,
     /// Ticks so far.
     pub ticks: u64,
-    /// How much later than planned the last tick began, ms.
+    /// How much later than planned the last tick started, ms.
     pub late_ms: u64,
-    /// The most so far.
+    /// The maximum so far, ms.
     pub late_max_ms: u64,
     /// CPU time of the last tick's look, ms.
     pub scan_cpu_ms: f64,
-    /// How long that took, ms.
+    /// Duration of that look, ms.
     pub scan_ms: f64,
     /// CPU time of all looks so far, ms.
     pub scan_cpu_total_ms: f64,
     /// CPU time of moving memory out so far, ms.
     pub move_cpu_total_ms: f64,
-    /// Lines of the journal that could not be written so far.
+    /// Journal lines that could not be written so far.
     pub journal_lost_lines: u64,
 }
 
-/// The CPU budget and what it does to the pace.
+/// The CPU budget and its effect on the pace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Budget {
     /// Share of one core that was granted, percent.
     pub percent: f64,
-    /// Time between ticks that was asked for, ms.
+    /// The requested time between ticks, ms.
     pub tick_ms: u64,
-    /// Time between ticks that the budget allows now, ms.
+    /// The time between ticks that the budget currently allows, ms.
     pub actual_ms: u64,
 }
 
 impl Budget {
-    /// It scans less often than it was asked to.
+    /// Whether it scans less often than requested.
     pub fn is_short(&self) -> bool {
         self.actual_ms > self.tick_ms
     }
@@ -279,9 +279,9 @@ impl Budget {
 /// The machine as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Memory.
+    /// Total memory.
     pub total_bytes: u64,
-    /// What is available without swapping.
+    /// Memory available without swapping.
     pub available_bytes: u64,
     /// Swap space.
     pub swap_total_bytes: u64,
@@ -289,7 +289,7 @@ pub struct Machine {
     pub swap_free_bytes: u64,
     /// Memory pressure, if the kernel reports it.
     pub psi: Option<Psi>,
-    /// The kernel itself reclaimed since the previous snapshot.
+    /// Whether the kernel itself reclaimed since the previous snapshot.
     pub is_under_reclaim: bool,
 }
 
@@ -300,14 +300,14 @@ pub struct Snapshot {
     pub sequence: u64,
     /// `CLOCK_MONOTONIC`, ms: the clock of ages.
     pub time_ms: u64,
-    /// Since 1970, ms.
+    /// Time since 1970, ms.
     pub unix_ms: u64,
     /// NUMA nodes with memory, ascending.
     pub nodes: Vec<u32>,
     /// Bounds of [`NodeView::ages`].
     #[serde(with = "bounds")]
     pub intervals: Intervals,
-    /// Sorted by path, component by component: a cgroup comes right before those below it.
+    /// Sorted by path, component by component: a cgroup comes directly before those below it.
     /// Processes come last.
     pub subjects: Vec<SubjectView>,
     /// The machine.
@@ -316,16 +316,16 @@ pub struct Snapshot {
     pub own: OwnUse,
     /// Its budget.
     pub budget: Budget,
-    /// There are more cgroups or processes than the limits allow.
+    /// Whether there are more cgroups or processes than the limits allow.
     pub is_truncated: bool,
-    /// Processes that run and could not be looked at.
+    /// Running processes that could not be looked at.
     pub unseen_processes: usize,
     /// Cgroups with an unreadable list of processes.
     pub unseen_cgroups: usize,
 }
 
 impl Snapshot {
-    /// Before the first tick.
+    /// The state before the first tick.
     pub fn empty() -> Self {
         Snapshot {
             sequence: 0,
@@ -364,8 +364,7 @@ mod tests {
         assert_eq!(reclaimed.total_bytes(), (1 << REASONS) - 1);
     }
 
-    /// A policy is registered with its documentation: a row in the table of the guide, and one in the
-    /// daemon's.
+    /// Every policy must be documented: in the table of the guide, and in that of the daemon.
     #[test]
     fn every_policy_is_documented() {
         for page in ["docs/use/proactive.md", "docs/use/daemon.md"] {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What readers may set of reports.
+//! The settings of reports that readers can change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agewise_policy::workingset::Intervals;
 
-/// Whose report a setting is for: a node of a cgroup, or (no cgroup) of the machine.
+/// The report that a setting is for: that of a cgroup on a node, or of the machine on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
-    /// The cgroup's path; `None` is the machine.
+    /// The cgroup's path; `None` for the machine.
     pub cgroup: Option<Arc<str>>,
     /// The node.
     pub node: u32,
@@ -20,21 +20,21 @@ pub struct Scope {
 pub struct ReportSetting {
     /// A report older than this is regenerated when read.
     pub refresh_interval_ms: u32,
-    /// Under pressure, readers that wait are woken when the last notification is older than this.
+    /// Under pressure, waiting readers are woken if the last notification is older than this.
     pub report_threshold_ms: u32,
 }
 
-/// What readers have set.
+/// The settings made by readers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Bounds of reports, by node. None: a single bin.
+    /// Bounds of reports, by node; a node without an entry has a single bin.
     pub intervals: BTreeMap<u32, Intervals>,
-    /// What was set of reports; those of cgroups that are gone are forgotten.
+    /// Settings of reports; those of cgroups that are gone are forgotten.
     pub reports: BTreeMap<Scope, ReportSetting>,
 }
 
 impl Settings {
-    /// Bounds of one node.
+    /// The bounds of one node.
     pub fn intervals_of(&self, node: u32) -> Intervals {
         self.intervals.get(&node).cloned().unwrap_or_default()
     }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How parts of a snapshot that are not plain numbers travel to the process that serves it.
+//! The encoding of those parts of a snapshot that are not plain numbers, for the process that
+//! serves it.
 
-/// What is written and read as text.
+/// Values that are encoded as text.
 pub(super) mod as_text {
     use std::fmt::Display;
     use std::str::FromStr;
@@ -37,7 +38,7 @@ pub(super) mod bounds {
     }
 }
 
-/// Text that many hold.
+/// Text in a shared `Arc`.
 pub(super) mod shared {
     use std::sync::Arc;
 

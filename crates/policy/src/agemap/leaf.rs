@@ -23,15 +23,15 @@ pub(super) type Lanes = [u64; 8];
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = 0x8080_8080_8080_8080;
 
-/// With at most this many pages, a table is counted page by page: a pass over it costs as much as
-/// some ten of them.
+/// A table with fewer pages than this to count is counted page by page: one pass over the table
+/// costs as much as about ten of them.
 const FEW_IN_TABLE: u64 = 16;
-/// A pass that found fewer was not worthwhile.
+/// A pass that found fewer pages than this was not worthwhile.
 const POOR_PASS: u64 = 8;
 /// Maximum number of such passes.
 const POOR_PASSES_MAX: u32 = 2;
 
-/// 0xff in lane `i` where bit `i` of the index is set.
+/// 0xff in each byte `i` where bit `i` of the index is set.
 const SPREAD: [u64; 256] = {
     let mut table = [0; 256];
     let mut bits = 0;
@@ -48,27 +48,27 @@ const SPREAD: [u64; 256] = {
     table
 };
 
-/// One bit a lane from the top bit of each lane.
+/// Collects the top bit of each lane in one byte, one bit per lane.
 #[inline]
 fn gather(high_bits: u64) -> u64 {
     ((high_bits & HIGH) >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
 }
 
-/// What to change in the bytes of 64 pages, one bit per page. Pages without a bit keep their byte.
+/// What to change in the bytes of 64 pages, one bit per page. Bytes of pages without a bit stay.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Changes {
-    /// Gets the label alone.
+    /// Pages whose byte becomes the label alone.
     pub marked: u64,
-    /// Gets nothing: the page is gone.
+    /// Pages that are gone: their byte becomes zero.
     pub gone: u64,
-    /// Gets the swapped bit in addition to its label.
+    /// Pages whose byte keeps its label and gains the swapped bit.
     pub swapped_out: u64,
-    /// Loses the swapped bit.
+    /// Pages whose byte loses the swapped bit.
     pub returned: u64,
 }
 
 impl Leaf {
-    /// Every byte the same.
+    /// A leaf in which all bytes are the same.
     pub fn filled(byte: u8) -> Self {
         Leaf([LOW * u64::from(byte); LANE_WORDS])
     }
@@ -78,7 +78,7 @@ impl Leaf {
         (self.0[page / 8] >> (8 * (page % 8))) as u8
     }
 
-    /// The bytes of word `word` of the bits.
+    /// The bytes of the 64 pages of word `word`.
     #[inline]
     pub fn lanes(&self, word: usize) -> &Lanes {
         self.0[8 * word..8 * word + 8]
@@ -86,9 +86,9 @@ impl Leaf {
             .expect("eight words of lanes")
     }
 
-    /// Calls `count` with labels of the pages and how many pages have them; the same label may be
-    /// passed again. One pass over the table for each label while passes find many pages, the rest
-    /// page by page.
+    /// Calls `count` with each label of the pages and how many pages have it, possibly several
+    /// times for one label. Makes one pass over the table for each label while passes find many
+    /// pages, then goes page by page.
     #[inline]
     pub fn by_label(&self, pages: &PageSet, mut count: impl FnMut(Label, u64)) {
         let mut left = *pages;
@@ -116,7 +116,7 @@ impl Leaf {
         }
     }
 
-    /// Sets the label of pages: what [`apply`] does when nothing else changes.
+    /// Sets the label of pages; equals [`apply`] if nothing else changes.
     #[inline]
     pub fn mark(&mut self, marked: &PageSet, label: Label) {
         for (word, marked) in marked.words().iter().enumerate() {
@@ -124,7 +124,7 @@ impl Leaf {
         }
     }
 
-    /// The bytes of word `word` of the bits.
+    /// The bytes of the 64 pages of word `word`, to change them.
     #[inline]
     pub fn lanes_mut(&mut self, word: usize) -> &mut Lanes {
         (&mut self.0[8 * word..8 * word + 8])
@@ -135,7 +135,7 @@ impl Leaf {
 
 const _: () = assert!(cfg!(target_endian = "little"), "lane 0 is byte 0");
 
-/// A bit for each of 64 pages whose lane is all ones.
+/// One bit for each of 64 pages: the top bit of what `question` returns for its byte.
 #[inline]
 fn ask(lanes: &Lanes, question: impl Fn(u8x16) -> u8x16) -> u64 {
     let bytes: &[u8; 64] = bytemuck::cast_ref(lanes);
@@ -146,11 +146,11 @@ fn ask(lanes: &Lanes, question: impl Fn(u8x16) -> u8x16) -> u64 {
     })
 }
 
-/// A bit for each page whose byte is not zero, and one for each that is swapped.
+/// A bit for each page whose byte is not zero, and one for each page in swap.
 #[inline]
 pub(super) fn occupied_and_swapped(lanes: &Lanes) -> (u64, u64) {
     let empty = ask(lanes, |bytes| bytes.simd_eq(u8x16::ZERO));
-    // The answer is in the top bits, where the swapped bit is.
+    // The top bit of each byte is the answer: it is the swapped bit.
     let swapped = ask(lanes, |bytes| bytes);
     (!empty, swapped)
 }
@@ -162,10 +162,10 @@ pub(super) fn labelled(lanes: &Lanes, label: Label) -> u64 {
     ask(lanes, |bytes| (bytes & mask).simd_eq(label))
 }
 
-/// A bit for each page that is present with a label from `first` to `last` (1 ..= 127).
+/// A bit for each present page with a label from `first` to `last` (1 ..= 127).
 #[inline]
 pub(super) fn labelled_within(lanes: &Lanes, first: Label, last: Label) -> u64 {
-    // A lane below 0x80 carries into its top bit when it plus 0x80 - n is 0x80 or more: lane >= n.
+    // For a lane below 0x80, adding 0x80 - n sets the top bit exactly if lane >= n.
     let at_least = LOW * u64::from(0x80 - first);
     let above = LOW * u64::from(0x7f - last);
     let mut within = 0;
@@ -177,8 +177,8 @@ pub(super) fn labelled_within(lanes: &Lanes, first: Label, last: Label) -> u64 {
     within
 }
 
-/// Calls `count` with labels and how many of the pages have them. Pages of one age are adjacent, so
-/// whole words are compared with the first label while many pages are left.
+/// Calls `count` with labels and how many of the pages have each. Pages of one age are usually
+/// adjacent, so whole words are compared with the first label while many pages are left.
 #[inline]
 pub(super) fn by_label(lanes: &Lanes, pages: u64, mut count: impl FnMut(Label, u64)) {
     let mut left = pages;
@@ -194,7 +194,7 @@ pub(super) fn by_label(lanes: &Lanes, pages: u64, mut count: impl FnMut(Label, u
     }
 }
 
-/// Sets the label of pages among 64: what [`apply`] does when nothing else changes.
+/// Sets the label of some of 64 pages; equals [`apply`] if nothing else changes.
 #[inline]
 pub(super) fn mark(lanes: &mut Lanes, marked: u64, label: Label) {
     let label = LOW * u64::from(label);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One look at an address space: it takes facts about tables and updates labels and sizes.
+//! One look at an address space: takes facts about tables and updates labels and sizes.
 
 use super::AgeMap;
 use super::leaf::{self, Leaf};
@@ -9,30 +9,30 @@ use super::word::Word;
 use crate::generations::{LABEL_NONE, LABEL_UNSEEN, LABELS, Label, PageType, Sizes};
 use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
-/// What was seen of one table.
+/// What a look saw of one table.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     /// Page number of the table's first page / 512.
     pub index: u64,
     /// The bits. Those outside the table's own range must be zero.
     pub bits: &'a TableBits,
-    /// Which of the pages are file pages; the others are anon. Bits of absent pages mean nothing.
+    /// Which of the pages are file pages; the others are anon. Bits of absent pages are ignored.
     pub files: PageSet,
-    /// Pages to count apart.
+    /// Pages to count separately.
     pub parts: &'a [(Part, PageSet)],
 }
 
-/// Neighbouring 2 MiB leaves of one type: all 512 pages of a table are present, and accessed or not
-/// together.
+/// Neighbouring 2 MiB leaves of one type: in each, all 512 pages are present, and all or none of
+/// them were accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leaves {
     /// Page number of the first page / 512.
     pub first: u64,
-    /// How many.
+    /// How many tables.
     pub tables: u64,
-    /// They were accessed.
+    /// Whether they were accessed.
     pub young: bool,
-    /// What they are.
+    /// What backs them.
     pub page_type: PageType,
 }
 
@@ -43,12 +43,12 @@ pub struct LookCounts {
     pub tables: u64,
     /// Present pages.
     pub present: u64,
-    /// Pages seen accessed since the accessed bits were last cleared; 0 in the first look, where
-    /// that time is not known.
+    /// Pages seen accessed since accessed bits were last cleared; 0 in the first look, because
+    /// nobody knows when that was.
     pub young: u64,
     /// Pages that were absent in the previous look.
     pub appeared: u64,
-    /// Pages that are no longer present nor in swap.
+    /// Pages that are no longer present or in swap.
     pub gone: u64,
     /// Pages that went from present to swap.
     pub swapped_out: u64,
@@ -56,13 +56,13 @@ pub struct LookCounts {
     pub refaulted: u64,
 }
 
-/// A table was reported after one with a greater index.
+/// A table was reported after another with a greater index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("table {index} reported after table {last}: a look goes through addresses upwards")]
 pub struct OutOfOrder {
     /// The table reported now.
     pub index: u64,
-    /// The last one before.
+    /// The one before it.
     pub last: u64,
 }
 
@@ -73,7 +73,7 @@ pub struct Look<'a> {
     cursor: usize,
     fresh: Vec<Table>,
     pending: Option<Pending>,
-    /// The table taken in last.
+    /// The index of the last table reported.
     last: Option<u64>,
     counts: LookCounts,
     returned: Sizes,
@@ -81,7 +81,7 @@ pub struct Look<'a> {
     first: bool,
 }
 
-/// All that was seen of one table.
+/// Everything that was seen of one table.
 #[derive(Clone, Copy)]
 struct Seen<'a> {
     index: u64,
@@ -90,7 +90,7 @@ struct Seen<'a> {
     parts: &'a [(Part, PageSet)],
 }
 
-/// A table that is still incomplete.
+/// A table of which more may still be reported.
 #[derive(Debug)]
 struct Pending {
     index: u64,
@@ -122,11 +122,11 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Takes in the observations of one table. Ranges that share a table come as several facts,
-    /// which add up; where all 512 pages are present, they all belong to one range.
+    /// Takes in what was seen of one table. Ranges that share a table may report it several times;
+    /// the facts add up. If all 512 pages are present, they must all be in one report.
     ///
     /// # Errors
-    /// [`OutOfOrder`], and nothing was taken in.
+    /// [`OutOfOrder`]; nothing is taken in then.
     pub fn table(&mut self, facts: Facts<'_>) -> Result<(), OutOfOrder> {
         let files = facts.files & (facts.bits.present | facts.bits.swapped);
         if let Some(last) = self.last.filter(|last| facts.index < *last) {
@@ -141,12 +141,12 @@ impl<'a> Look<'a> {
                 pending.add(facts.bits, &files, facts.parts);
                 return Ok(());
             }
-            // It was complete.
+            // The table was complete.
             None if again => return Ok(()),
             _ => self.flush(),
         }
         if facts.bits.present.is_full() {
-            // One range covers all of it: no more can come, and nothing need be kept.
+            // One range covers the whole table: nothing more can come, so nothing has to be stored.
             self.take_in(Seen {
                 index: facts.index,
                 bits: facts.bits,
@@ -164,10 +164,10 @@ impl<'a> Look<'a> {
         Ok(())
     }
 
-    /// Takes in leaves: as [`table`](Self::table) for each of them, in a fraction of the time.
+    /// Takes in leaves: like [`table`](Self::table) for each, but in a fraction of the time.
     ///
     /// # Errors
-    /// [`OutOfOrder`], and nothing was taken in.
+    /// [`OutOfOrder`]; nothing is taken in then.
     pub fn leaves(&mut self, leaves: Leaves) -> Result<(), OutOfOrder> {
         if let Some(last) = self.last.filter(|last| leaves.first <= *last) {
             let index = leaves.first;
@@ -234,8 +234,8 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Declares that the tables of `indices` were deliberately left out of this look: they stay
-    /// unchanged. Whole tables only, in the same ascending order.
+    /// Declares that the tables in `indices` were deliberately left out of this look: they stay
+    /// unchanged. They must be whole tables, in the same ascending order.
     pub fn keep(&mut self, indices: std::ops::Range<u64>) {
         let store = &mut self.map.store;
         for at in store.position(indices.start)..store.tables.len() {
@@ -247,15 +247,15 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Ends the look: anything not reported is gone. A look that is dropped instead (the process
-    /// vanished half-way) leaves what it did not reach unchanged.
+    /// Ends the look: anything not reported is gone. If a look is dropped instead (the process
+    /// vanished half-way), whatever it did not reach stays unchanged.
     pub fn finish(self) -> LookCounts {
         self.finish_with_returned().0
     }
 
-    /// The same, and the pages that the look found accessed, previously present or in swap, by
-    /// their previous label: how long accessed memory had been idle. To be read before
-    /// [`AgeMap::advance`].
+    /// Does the same, and also returns the pages that the look found accessed and that were present
+    /// or in swap before, by their previous label: how long accessed memory had been idle.
+    /// Interpret these labels before [`AgeMap::advance`].
     pub fn finish_with_returned(mut self) -> (LookCounts, Sizes) {
         self.flush();
         self.forget_unseen();
@@ -356,7 +356,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// All 512 pages were and are present and have kept their types: only accesses matter.
+    /// All 512 pages were and still are present, with the same types: only accesses matter.
     fn update_steady(&mut self, table: &Table, young: &PageSet, files: &PageSet) {
         let leaf = &mut self.map.store.leaves[table.leaf];
         let sizes = self.map.generations.sizes_mut();
@@ -409,7 +409,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// All 512 pages had one label, or were absent, and all have one label now.
+    /// All 512 pages had one label or were absent, and now all have one label.
     fn update_uniform(&mut self, table: &mut Table, seen: Seen<'_>, appeared: bool, young: bool) {
         let sizes = self.map.generations.sizes_mut();
         let pages = PAGES_PER_TABLE as u64;
@@ -493,7 +493,7 @@ fn count_out(lanes: &leaf::Lanes, pages: u64, page_type: PageType, sizes: &mut S
     });
 }
 
-/// Takes a table's pages out of the sizes; returns how many pages that was.
+/// Removes a table's pages from the sizes; returns how many there were.
 fn forget(map: &mut AgeMap, table: &Table) -> u64 {
     let files = map.store.file_mask(table.files);
     let mut gone = 0;

@@ -5,10 +5,10 @@
 //! It is laid out like the page tables it mirrors: 512 bytes for a last-level table, nothing for a
 //! range that is not mapped, and only a header for a table whose pages all have the same age (a 2
 //! MiB leaf, a buffer written in one go). A byte is the page's generation as a seven-bit
-//! [`Label`](crate::generations::Label), and a bit for a page that went to swap; its label is then
+//! [`Label`](crate::generations::Label), and one bit that marks a page in swap; the label is then
 //! its age when it left.
 //!
-//! Facts arrive one table at a time as words of bits ([`TableBits`](crate::table::TableBits));
+//! Facts arrive one table at a time as words of bits ([`TableBits`](crate::table::TableBits)). The
 //! sizes of generations are updated as they change, so a histogram costs nothing per page. A second
 //! byte per page (decayed access frequency) would be a second `Slab` of leaves next to the first.
 
@@ -40,14 +40,14 @@ pub struct AgeMap {
 }
 
 impl AgeMap {
-    /// A map of an address space that existed before observation began. What its first look finds
-    /// is *unseen*: at least as old as the observation, until it is seen accessed. Ages are
-    /// distinguished up to `horizon_ms` (the last bound of the histograms requested).
+    /// A map of an address space that existed before observation began. Pages found by its first
+    /// look are *unseen*: at least as old as the observation, until they are seen accessed. Ages
+    /// are distinguished up to `horizon_ms` (the last bound of the histograms requested).
     pub fn new(now_ms: u64, horizon_ms: u64) -> Self {
         Self::with_capacity(now_ms, horizon_ms, GENERATIONS_MAX)
     }
 
-    /// The same with fewer generations than a byte can distinguish.
+    /// The same, with fewer generations than a byte can distinguish.
     pub fn with_capacity(now_ms: u64, horizon_ms: u64, generations: usize) -> Self {
         AgeMap {
             generations: Generations::new(now_ms, generations, horizon_ms),
@@ -59,8 +59,8 @@ impl AgeMap {
         }
     }
 
-    /// A map of a process that started at `birth_ms`, while its target was being observed: none of
-    /// its pages can be older.
+    /// A map of a process that started at `birth_ms`, while its target was already being observed:
+    /// none of its pages can be older.
     pub fn newborn(birth_ms: u64, horizon_ms: u64) -> Self {
         AgeMap {
             newborn: true,
@@ -78,7 +78,7 @@ impl AgeMap {
         self.swapped
     }
 
-    /// Present pages of one part of the last look ([`Facts::parts`]), by label and type.
+    /// Present pages of one part in the last look ([`Facts::parts`]), by label and type.
     pub fn part_sizes(&self, part: Part) -> Option<&PartSizes> {
         self.parts.get(usize::from(part))
     }
@@ -95,7 +95,7 @@ impl AgeMap {
         }
     }
 
-    /// Page slots of the tables the map holds.
+    /// Page slots of the tables in the map.
     pub fn page_slots(&self) -> u64 {
         (self.store.tables.len() * PAGES_PER_TABLE) as u64
     }
@@ -106,7 +106,7 @@ impl AgeMap {
         self.store.memory_bytes() + self.generations.memory_bytes() + parts + size_of::<Self>()
     }
 
-    /// Whether pages found by a look have an age at all.
+    /// Whether the ages of the pages found by this look are unknown.
     fn is_first_look(&self) -> bool {
         !self.newborn && self.generations.unseen_since_ms().is_none()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pages counted separately: on another NUMA node, or counted in another process.
+//! Pages counted separately: those on another NUMA node, or already counted in another process.
 
 use crate::generations::{ByType, LABELS, Label, Relabel, Sizes};
 
@@ -21,7 +21,7 @@ impl PartSizes {
         self.counted.iter().copied()
     }
 
-    /// The same for all labels.
+    /// The same as one number per label.
     pub fn to_sizes(&self) -> Sizes {
         let mut sizes: Sizes = [[0; 2]; LABELS];
         for (label, pages) in self.iter() {

@@ -23,7 +23,7 @@ pub struct Run {
 pub struct PageState {
     /// Its generation, or the one it had when it went to swap.
     pub label: Label,
-    /// It is in swap.
+    /// Whether it is in swap.
     pub swapped: bool,
     /// What backs it.
     pub page_type: PageType,
@@ -108,7 +108,7 @@ impl AgeMap {
         }
     }
 
-    /// Present and swapped pages of a range: a mapping's histogram.
+    /// Present and swapped pages of a range, for example for the histogram of a mapping.
     pub fn sizes_within(&self, pages: Range<u64>) -> RangeSizes {
         let mut found = RangeSizes {
             sizes: Box::new([[0; 2]; LABELS]),
@@ -135,8 +135,8 @@ impl AgeMap {
         found
     }
 
-    /// Present pages of a range by label and type: `count` is called with parts of them, possibly
-    /// several times with the same label and type.
+    /// Counts the present pages of a range by label and type: calls `count` with parts of them,
+    /// possibly several times with the same label and type.
     pub fn count_within(&self, pages: Range<u64>, mut count: impl FnMut(Label, PageType, u64)) {
         let _ = self.words(pages, |_, word, within| {
             for page_type in PageType::ALL {
@@ -157,7 +157,7 @@ impl AgeMap {
         });
     }
 
-    /// Iterates over the words of 64 pages of a range that may hold something: the first page's
+    /// Visits the words of 64 pages of a range that may contain pages. Passes the first page's
     /// number, the word, and which of its pages are in the range.
     fn words(
         &self,
@@ -200,7 +200,7 @@ impl AgeMap {
     }
 }
 
-/// 64 pages: their bytes, or the label of all; and which are file pages.
+/// 64 pages: their bytes, or the one label of all of them; and which of them are file pages.
 struct WordOf<'a> {
     lanes: Result<&'a leaf::Lanes, Label>,
     files: u64,

@@ -5,12 +5,12 @@
 use super::leaf::Leaf;
 use crate::table::PageSet;
 
-/// Leaves a chunk (32 KiB).
+/// Leaves per chunk (32 KiB).
 const LEAVES_PER_CHUNK: usize = 64;
 /// How many of them are allocated at a time.
 const PLACES_PER_STEP: usize = 8;
 
-/// No leaf: all pages of the table carry the header's label.
+/// No leaf: all pages of the table have the header's label.
 pub(super) const NO_LEAF: u32 = u32::MAX;
 
 /// Which pages of a table belong to files.
@@ -18,9 +18,9 @@ pub(super) const NO_LEAF: u32 = u32::MAX;
 pub(super) enum Files {
     /// None.
     None,
-    /// All existing tables.
+    /// Every page that exists.
     All,
-    /// Those with a bit in this mask of the store.
+    /// The pages with a bit in this mask of the store.
     Some(u32),
 }
 
@@ -29,15 +29,15 @@ pub(super) enum Files {
 pub(super) struct Table {
     /// Page number / 512.
     pub index: u64,
-    /// Where its bytes lie, or [`NO_LEAF`].
+    /// The place of its bytes, or [`NO_LEAF`].
     pub leaf: u32,
     /// Which of its pages are file pages.
     pub files: Files,
-    /// The look that saw it last, modulo 2^32.
+    /// The last look that saw it, modulo 2^32.
     pub look: u32,
-    /// Label of all its 512 pages when there is no leaf.
+    /// The label of all its 512 pages if there is no leaf.
     pub uniform: u8,
-    /// All its 512 pages are present: their bytes need not be read to know that.
+    /// All its 512 pages are present; known without reading their bytes.
     pub full: bool,
 }
 
@@ -79,7 +79,7 @@ impl<T> Slab<T> {
         u32::try_from(before + chunk.len() - 1).expect("fewer leaves than an address space holds")
     }
 
-    /// Gives a place back.
+    /// Frees a place.
     pub fn remove(&mut self, at: u32) {
         self.free.push(at);
     }
@@ -99,13 +99,13 @@ impl<T> Slab<T> {
             + self.chunks.capacity() * size_of::<Vec<T>>()
     }
 
-    /// Whether more than half of the memory is free places, and enough to be worth freeing.
+    /// Whether more than half of the places are free, and enough of them to be worth freeing.
     pub fn is_sparse(&self) -> bool {
         self.free.len() > 2 * LEAVES_PER_CHUNK && self.free.len() > self.live()
     }
 
-    /// Moves everything to the front and frees the rest. `places` are all the numbers in use; they
-    /// are updated.
+    /// Moves all items to the front and frees the rest. `places` are all numbers in use; they are
+    /// updated.
     pub fn compact<'a>(&mut self, places: impl Iterator<Item = &'a mut u32>) {
         let live = self.live() as u32;
         let mut holes: Vec<u32> = self.free.drain(..).filter(|at| *at < live).collect();
@@ -216,7 +216,7 @@ impl Store {
         }
     }
 
-    /// Frees what a table that is gone held besides its header.
+    /// Frees what a table that is gone used in addition to its header.
     pub fn release(&mut self, table: Table) {
         if table.leaf != NO_LEAF {
             self.leaves.remove(table.leaf);
@@ -224,10 +224,10 @@ impl Store {
         self.drop_mask(table.files);
     }
 
-    /// Merges new headers, ascending; none of them exists yet.
+    /// Merges in new headers, ascending, none of which exists yet.
     pub fn merge(&mut self, fresh: &[Table]) {
         let Some(first) = fresh.first() else { return };
-        // Headers must not double: that would cost a tenth of a byte a page.
+        // The list must not double: that would cost a tenth of a byte per page.
         if self.tables.capacity() - self.tables.len() < fresh.len() {
             let room = fresh.len() + self.tables.len() / 16;
             self.tables.reserve_exact(room);

@@ -12,7 +12,7 @@ pub(super) struct Word {
     pub swapped: u64,
     pub files: u64,
     pub old_files: u64,
-    /// All 64 were present in the look before.
+    /// All 64 were present in the previous look.
     pub was_full: bool,
 }
 
@@ -54,7 +54,7 @@ impl Word {
         let mut each_type = |page_type: PageType, files: u64, old_files: u64| {
             let t = page_type as usize;
             if leaving == back {
-                // The usual case: what leaves its age does so because it was accessed.
+                // The usual case: pages leave their age only because they were accessed.
                 leaf::by_label(lanes, leaving & old_files, |old, n| {
                     sizes[usize::from(old)][t] -= n;
                     returned[usize::from(old)][t] += n;
@@ -70,7 +70,7 @@ impl Word {
             if marked & files != 0 {
                 sizes[usize::from(label)][t] += pages(marked & files);
             }
-            // Pages that are here with the label they had.
+            // Pages that join the sizes under the label they had.
             let arriving = self.present & !marked & (changes.returned | retyped) & files;
             if arriving != 0 {
                 leaf::by_label(lanes, arriving, |old, n| sizes[usize::from(old)][t] += n);
@@ -110,8 +110,8 @@ impl Word {
     }
 }
 
-/// The number of set bits. Most words are full or empty, and counting takes a dozen instructions if
-/// only the oldest x86-64 may be assumed.
+/// The number of set bits. Most words are full or empty, and a count takes a dozen instructions if
+/// the code may assume only the oldest x86-64.
 #[inline]
 fn pages(bits: u64) -> u64 {
     match bits {

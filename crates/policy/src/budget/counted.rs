@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a program and the holder of its budget consumed.
 //!
-//! Time is that of the program: its own work, plus its CPU time in the kernel or its waiting for
-//! memory, whichever is more. (If a fault is served from compressed memory it is CPU time, which
-//! the kernel also counts as waiting; if a device serves it, it is waiting.) CPU time spent on
-//! holding the budget is weighted by the share of time in which any task on the machine waited for
-//! a CPU: on CPUs that are otherwise idle it costs the program nothing, on contended CPUs it costs
-//! the full amount.
+//! Time is the program's: its own work, plus the greater of its CPU time in the kernel and its time
+//! waiting for memory. (A fault served from compressed memory is CPU time, which the kernel also
+//! counts as waiting; a fault served by a device is waiting.) CPU time spent on holding the budget
+//! is weighted by the share of time in which any task on the machine waited for a CPU: on CPUs that
+//! are otherwise idle it costs the program nothing, on contended CPUs it costs the full amount.
 
-/// Monotonic counters, of the program under the budget and of its holder.
+/// Monotonic counters of the program under the budget and of whoever holds the budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// CPU time that the program spent in its own code, us: what it gets done.
+    /// CPU time that the program spent in its own code, us: the work it gets done.
     pub work_us: u64,
     /// CPU time that it spent in the kernel, us.
     pub kernel_us: u64,
@@ -38,7 +37,8 @@ impl Counted {
     }
 }
 
-/// What a second of work took.
+/// What the program's work cost: faults per microsecond of it; CPU time and time as multiples of
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub faults: f64,

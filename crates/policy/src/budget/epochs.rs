@@ -2,17 +2,17 @@
 //! Whether holding a budget pays: measured by leaving the limit to the kernel now and then.
 //!
 //! Time is divided into epochs. After some in which the budget is held, they come in pairs: in one
-//! of each, selected at random, the kernel alone holds the limit. The cost of a second of the
-//! program's own work is compared between the two kinds, using Welch's interval: major faults, and
-//! time. Only the second half of each epoch counts, because the first one still uses what the
-//! previous epoch left resident. For that to have gone, as many pages have to come in as are
-//! resident: epochs last as long as it takes twice. (Redis at 55 % of its memory takes 20 s to
-//! replace what is resident: epochs of 3 s show next to nothing of a fifth fewer faults.) Before
-//! that, a few short pairs detect what is clearly bad.
+//! of each pair, selected at random, only the kernel holds the limit. The cost of the program's own
+//! work (major faults, and time) is compared between the two kinds with Welch's interval. Only the
+//! second half of each epoch counts, because the first half still uses what the previous epoch left
+//! resident. To replace that, as many pages have to come in as are resident; epochs last twice as
+//! long as this takes. (Redis at 55 % of its memory takes 20 s to replace what is resident: epochs
+//! of 3 s show almost nothing of a fifth fewer faults.) Before that, a few short pairs detect what
+//! is clearly bad.
 //!
 //! The budget pays if work takes less time, or has fewer faults in no more time. It does harm if
-//! work takes more time, or has more faults in no less time. Then, or if it shows no gain in
-//! [`PAIRS_MAX`] pairs, it is left to the kernel, and tried again rarely.
+//! work takes more time, or has more faults in no less time. If it does harm, or shows no gain in
+//! [`PAIRS_MAX`] pairs, the limit is left to the kernel, and the budget is tried again rarely.
 
 use std::collections::VecDeque;
 
@@ -22,23 +22,24 @@ use super::counted::{Counted, Taken};
 use crate::mix;
 use crate::statistics::Change;
 
-/// Length of the first epochs, and the least of later ones, ms.
+/// Length of the first epochs, and the minimum for later ones, ms.
 pub const EPOCH_MS: u64 = 3_000;
-/// The most of later ones, ms.
+/// The maximum for later ones, ms.
 pub const EPOCH_MAX_MS: u64 = 60_000;
-/// Epochs held before the first comparison: something has to be learned first.
+/// Epochs held before the first comparison: something must be learned first.
 pub const EPOCHS_BEFORE: u32 = 4;
 /// Pairs before anything is concluded.
 pub const PAIRS_MIN: usize = 4;
-/// Pairs of whole length after which a gain has to be shown.
+/// Full-length pairs within which a gain must show.
 pub const PAIRS_MAX: usize = 16;
-/// Epochs held before each such pair until it is.
+/// Epochs held before each such pair until a gain shows.
 pub const EPOCHS_A_PAIR_OPEN: u32 = 2;
 /// Once the budget is shown to pay, there is one pair per this many epochs.
 pub const EPOCHS_A_PAIR: u32 = 16;
-/// A budget that was left to the kernel is retried after this time, doubled each time, ms.
+/// A budget that was left to the kernel is tried again after this time, which doubles each time,
+/// ms.
 pub const BACK_MS: u64 = 10 * 60_000;
-/// But not longer than this, ms.
+/// The longest such time, ms.
 pub const BACK_MAX_MS: u64 = 4 * 3_600_000;
 /// Epochs in which the program worked for less than this share of time are ignored.
 const WORK_SHARE_MIN: f64 = 0.01;
@@ -46,7 +47,7 @@ const WORK_SHARE_MIN: f64 = 0.01;
 /// Who holds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// The budget, ahead of the limit.
+    /// The budget: memory is moved before the limit is reached.
     Budget,
     /// The kernel alone.
     Kernel,
@@ -91,24 +92,24 @@ pub struct Epochs {
     again_ms: u64,
     /// When the current epoch started; `None`: none has started yet.
     began_ms: Option<u64>,
-    /// Short epochs, which only show what is clearly good or bad.
+    /// The current epoch is short, and only shows what is clearly good or bad.
     quick: bool,
-    /// How long it is to last.
+    /// Length of the current epoch.
     epoch_ms: u64,
-    /// Counters in the middle of it.
+    /// When the middle of the current epoch was, and the counters then.
     middle: Option<(u64, Counted)>,
     holder: Holder,
-    /// The second of the current pair.
+    /// Who holds the second epoch of the current pair.
     second: Option<Holder>,
     /// Epochs to hold before the next pair.
     before: u32,
-    /// The cost of a second of work, the newest last: held, and left to the kernel.
+    /// The cost of work in each epoch, newest last: while held, and while left to the kernel.
     held: VecDeque<Taken>,
     alone: VecDeque<Taken>,
 }
 
 impl Epochs {
-    /// Nothing is known; `seed` decides which epochs are the kernel's.
+    /// Starts without knowledge; `seed` decides which epochs are the kernel's.
     pub fn new(seed: u64) -> Self {
         Epochs {
             random: seed,
@@ -149,14 +150,14 @@ impl Epochs {
         }
     }
 
-    /// Takes the counters of a program that has this much memory when it is due, and says who holds
-    /// the limit from now on.
+    /// Takes the counters of a program that has this much memory, if they are due, and returns who
+    /// holds the limit from now on.
     pub fn turn(&mut self, now_ms: u64, counted: &Counted, memory_pages: u64) -> Holder {
         if now_ms < self.due_ms() {
             return self.holder;
         }
         if self.verdict == Verdict::Back {
-            // Tried again, and judged by what it does now.
+            // The budget is tried again, and judged by what it does from now on.
             self.forget();
             self.quick = true;
             self.epoch_ms = EPOCH_MS;
@@ -180,14 +181,14 @@ impl Epochs {
         self.holder
     }
 
-    /// Nothing can be compared now: the budget is held, and a new epoch starts later.
+    /// Nothing can be compared now: the budget is held, and a new epoch starts.
     pub fn put_off(&mut self, now_ms: u64) {
         self.verdict = Verdict::Open;
         self.second = None;
         self.begin(now_ms, Holder::Budget);
     }
 
-    /// The effect of holding the budget, as far as it is known.
+    /// The effect of holding the budget; `None` if too little is known.
     pub fn gain(&self) -> Option<Gain> {
         let relative = |of: fn(&Taken) -> f64| {
             let alone = self.alone.iter().map(of).sum::<f64>() / self.alone.len() as f64;
@@ -245,7 +246,7 @@ impl Epochs {
 
     fn note(&mut self, passed_ms: u64, counted: &Counted) {
         let passed_us = passed_ms as f64 * 1e3;
-        // Epochs before the first pair are not compared: nothing was learnt yet.
+        // Epochs before the first pair are not compared: nothing was learned yet.
         let is_first = self.quick && self.before > 0;
         if is_first || (counted.work_us as f64) < passed_us * WORK_SHARE_MIN {
             return;
@@ -292,7 +293,7 @@ impl Epochs {
     }
 }
 
-/// How long it takes until twice as many pages came in as there are, at the pace of `faults` in
+/// Twice the time in which as many pages come in as there are, at the rate of `faults` in
 /// `passed_ms`.
 fn epoch_ms(passed_ms: u64, faults: u64, memory_pages: u64) -> u64 {
     let turnover_ms = passed_ms.saturating_mul(memory_pages) / faults.max(1);
@@ -303,17 +304,18 @@ fn epoch_ms(passed_ms: u64, faults: u64, memory_pages: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// A program, and what holding its budget takes.
+    /// A program, and the cost of holding its budget.
     struct Case {
-        /// What faults are to it by who holds the limit: waiting, and CPU time in the kernel.
+        /// What faults cost it, depending on who holds the limit: waiting, and CPU time in the
+        /// kernel.
         cost: fn(Holder) -> f64,
-        /// CPU time of holding, us for each 5 ms of work.
+        /// CPU time of the holder, us per 5 ms of work.
         holder_us: u64,
         is_contended: bool,
     }
 
     impl Case {
-        /// Of a holder that takes next to nothing.
+        /// A holder that takes almost no CPU time.
         fn of(cost: fn(Holder) -> f64) -> Case {
             Case {
                 cost,
@@ -322,8 +324,8 @@ mod tests {
             }
         }
 
-        /// With noise. Returns when it was left to the kernel first, and the share of time for
-        /// which it was held.
+        /// Runs with noise. Returns when the limit was first left to the kernel, and the share of
+        /// time for which the budget was held.
         fn run(&self, seed: u64, ms: u64) -> (Epochs, Option<u64>, f64) {
             let mut epochs = Epochs::new(seed);
             let (mut counted, mut random) = (Counted::default(), seed ^ 7);
@@ -380,8 +382,8 @@ mod tests {
         }
     }
 
-    /// A gain of 200 us for 800 us of holding: worth it where those CPUs would have been idle, and
-    /// harm where others wait for them. What is told of CPU time is the same in both.
+    /// A gain of 200 us for 800 us of holding: worth it if those CPUs would have been idle, and
+    /// harm if others wait for them. The reported CPU time is the same in both cases.
     #[test]
     fn holding_costs_what_others_would_have_done_with_the_cpu() {
         for (is_contended, verdict) in [(false, Verdict::Pays), (true, Verdict::Back)] {
@@ -400,8 +402,8 @@ mod tests {
         }
     }
 
-    /// What is resident was chosen by who held the limit when it came in: after a change of holder
-    /// faults change as slowly as memory is replaced, in 20 s here.
+    /// The holder of the limit chooses what is resident as it comes in: after a change of holder,
+    /// faults change only as fast as memory is replaced, here within 20 s.
     #[test]
     fn a_gain_that_comes_slowly_is_found() {
         const PAGES: f64 = 170_000.0;
@@ -429,7 +431,7 @@ mod tests {
         }
     }
 
-    /// No difference: in the long run the kernel has it.
+    /// Without a difference, the kernel holds the limit in the long run.
     #[test]
     fn without_a_gain_the_kernel_has_it() {
         let held = |seed| Case::of(|_| 1.0).run(seed, 7_200_000).2;
@@ -437,7 +439,7 @@ mod tests {
         assert!(mean < 0.35, "{mean}");
     }
 
-    /// Where the kernel alone takes no fault there is no share to tell, but harm all the same.
+    /// If the kernel alone causes no faults, no relative change exists, but the harm is detected.
     #[test]
     fn faults_where_there_were_none_are_harm() {
         let cost = |holder| f64::from(u8::from(holder == Holder::Budget));
@@ -447,7 +449,7 @@ mod tests {
         assert_eq!((gain.verdict, gain.faults_change), (Verdict::Back, None));
     }
 
-    /// A program that sleeps tells nothing, and nothing is concluded.
+    /// A program that sleeps provides no evidence, so nothing is concluded.
     #[test]
     fn an_idle_program_decides_nothing() {
         let mut epochs = Epochs::new(3);

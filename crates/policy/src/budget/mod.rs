@@ -3,8 +3,8 @@
 //!
 //! The policy `budget` ([`crate::proactive`]) says how many bytes have to go. Everything after that
 //! is decided here, for real processes and in the lab alike: a [`Pacer`] takes facts (the time,
-//! what a scan found, what a move did) and answers with the next [`Step`]; a [`World`] carries it
-//! out ([`Pacer::turn`]). A [`PageQueue`] remembers the pages of the target, and which go next.
+//! what a scan found, what a move did) and returns the next [`Step`]; a [`World`] carries it out
+//! ([`Pacer::turn`]). A [`PageQueue`] remembers the pages of the target, and which of them go next.
 //!
 //! ```
 //! use agewise_policy::budget::{Pacer, Step};
@@ -31,86 +31,87 @@ pub use world::World;
 /// Bytes of a page, the unit of queues and slices.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Scans may take this share of a core, percent, regardless of the size of the target and of the
-/// scans' benefit.
+/// Scans may always take this share of a core, percent, whatever the size of the target and the
+/// benefit of the scans.
 pub const SCAN_PERCENT: f64 = 1.0;
 
-/// And this share of what moving takes, percent, if that is more: a scan is worth what it saves in
-/// moves, and in the faults that follow them, which take about as long.
+/// Or this share of the cost of moving, percent, if that is more: a scan is worth what it saves in
+/// moves, and in the faults that follow them, which cost about as much.
 pub const SCAN_OF_MOVES_PERCENT: f64 = 25.0;
 
 /// The cost to the target of setting an accessed bit again that a scan cleared, ns.
 pub const YOUNG_AGAIN_NS: u64 = 400;
 
-/// A scan is most informative when about this share of the memory was accessed since the previous
+/// A scan is most informative if about this share of the memory was accessed since the previous
 /// one: with much less nothing is learned, with much more all pages look alike.
 pub const YOUNG_SHARE: f64 = 0.25;
 
 /// If more than this share was accessed since then, the next scan comes as soon as it may.
 pub const YOUNG_SHARE_MAX: f64 = 0.5;
 
-/// Longest time between scans, ms, unless [`SCAN_PERCENT`] asks for more.
+/// Longest time between scans, ms, unless [`SCAN_PERCENT`] requires a longer one.
 pub const SCAN_MAX_MS: u64 = 10_000;
 
 /// Time to the second scan if the policy does not specify it, ms.
 pub const SCAN_DEFAULT_MS: u64 = 250;
 
-/// This many times what went between two scans is queued for the next interval: the first of them
-/// will have been touched again by then.
+/// A scan queues this many times what left in the previous interval: some of it will have been
+/// touched again by the time it is its turn.
 pub const QUEUE_FACTOR: u64 = 2;
 
-/// At least this much is queued, pages: a quiet target may grow at once.
+/// The minimum to queue, pages: a quiet target may suddenly grow.
 pub const QUEUE_MIN_PAGES: u64 = 2048;
 
-/// At most this much is queued, pages (4 GiB): lone pages take 16 bytes each in the queue.
+/// The maximum to queue, pages (4 GiB): lone pages take 16 bytes each in the queue.
 pub const QUEUE_MAX_PAGES: u64 = 1 << 20;
 
 /// The coldest of these parts of a queue goes first, then twice as much of the next, and so on: if
-/// everything went by address, a small target would lose merely cool memory as soon as cold memory.
-/// Tiers this coarse keep neighbours together, which are cheaper to move than lone pages.
+/// all of it went in order of address, a small target would lose merely cool memory as soon as cold
+/// memory. Tiers this coarse keep neighbours together, which are cheaper to move than lone pages.
 pub const QUEUE_TIERS: u64 = 8;
 
-/// A queue that ran dry between two scans is refilled with this many times what was asked for.
+/// If the queue runs dry between two scans, it is refilled with this many times what was asked for.
 pub const REFILL_FACTOR: u64 = 4;
 
 /// Such scans take at most this share of a core, percent. They clear nothing, so they cost the
-/// target nothing; with less, the queue of a target that refaults fast is dry for longer.
+/// target nothing; with a smaller share, the queue of a target that refaults fast would be empty
+/// for longer.
 pub const REFILL_PERCENT: f64 = 25.0;
 
-/// If pages that arrived since the last scan may go before older ones, they are found by scans that
-/// clear nothing, for this share of what moving takes, percent.
+/// Pages that arrived since the last scan may go before older ones in some orders. Scans that clear
+/// nothing find them, for this share of the cost of moving, percent.
 pub const NEWCOMERS_OF_MOVES_PERCENT: f64 = 10.0;
 
-/// A move is divided into slices, this long apart, us: a program that shares the CPU waits for one
-/// at most. Waking up, looking again and reading clocks costs as much as some pages, so they are
-/// this far apart where memory grows slowly,
+/// A move is divided into slices, at most this far apart, us: a program that shares the CPU waits
+/// for at most one. Waking up, looking again and reading clocks costs as much as a few pages, so
+/// slices are this far apart where memory grows slowly,
 pub const SLICE_MAX_US: u64 = 2_000;
 
-/// and this far where it grows fast.
+/// and this far apart where it grows fast.
 pub const SLICE_MIN_US: u64 = 500;
 
 /// Slices from one decision to the next, within those bounds: where memory grows fast, decisions
-/// come sooner.
+/// come more often.
 pub const SLICES_A_STEP: u64 = 4;
 
-/// A slice has this many pages for each [`SLICE_MIN_US`] of it (0.1 to 0.2 ms of work), unless a
-/// move would take too long in all.
+/// A slice has this many pages per [`SLICE_MIN_US`] of its length (0.1 to 0.2 ms of work), unless
+/// the whole move would take too long.
 pub const SLICE_PAGES: u64 = 8;
 
 /// Maximum duration of a move, us.
 pub const MOVE_MAX_US: u64 = 16_000;
 
-/// The same while memory grows faster than it is moved: the kernel's own reclaim would be more
-/// expensive.
+/// Maximum duration while memory grows faster than it is moved: the kernel's own reclaim would be
+/// more expensive.
 pub const MOVE_BEHIND_US: u64 = 4_000;
 
-/// A late slice also takes what it would have taken in the meantime, up to this many slices.
+/// A late slice also takes what was due in the meantime, up to this many slices.
 pub const LATE_SLICES_MAX: u64 = 4;
 
-/// A rehearsal moves nothing, so the excess remains: it decides again after this time, us.
+/// A rehearsal moves nothing, so the excess remains: the next decision comes after this time, us.
 pub const REHEARSAL_US: u64 = 1_000_000;
 
-/// A decision that could not be recorded is not carried out: the next one comes after this time,
+/// A decision that could not be recorded is not carried out; the next one comes after this time,
 /// us.
 pub const RETRY_US: u64 = 1_000_000;
 
@@ -119,10 +120,10 @@ pub const RETRY_US: u64 = 1_000_000;
 pub struct Scanned {
     /// Present pages looked at.
     pub present_pages: u64,
-    /// Those accessed since the scan before.
+    /// Those accessed since the previous scan.
     pub young_pages: u64,
-    /// Those of them whose accessed bits were in page tables, which the target sets again one by
-    /// one.
+    /// Those of the accessed pages whose accessed bits were in page tables: the target sets these
+    /// bits again one by one.
     pub cleared_pages: u64,
     /// CPU time, ns.
     pub cpu_ns: u64,
@@ -152,9 +153,9 @@ impl Scanned {
 /// What moving some of the coldest pages did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// Taken from the queue, still present and not accessed since.
+    /// Pages taken from the queue, still present and not accessed since they were queued.
     pub tried_bytes: u64,
-    /// Accessed since they were queued, or gone: left alone.
+    /// Pages left alone because they were gone, or accessed since they were queued.
     pub young_again_bytes: u64,
     /// Bytes that left.
     pub left_bytes: u64,

@@ -5,7 +5,7 @@ use crate::reuse::{PageHistory, ReuseModel, ReuseParams, VALUE_UNKNOWN};
 
 /// Ranks are below this.
 pub(super) const RANKS: usize = 512;
-/// The rank of what is certain to be used.
+/// The rank of a page that is certain to be used.
 const RANK_TOP: i16 = 400;
 
 /// What decides which page goes first.
@@ -16,7 +16,7 @@ pub enum Order {
     Reuse,
     /// Decayed frequency of access; what was accessed since the last scan stays.
     Heat,
-    /// The most valuable goes first. For tests of the detection of harmful policies.
+    /// The most valuable goes first. Only for tests of the detection of harmful policies.
     Worst,
 }
 
@@ -28,13 +28,13 @@ impl Order {
         ("worst", Order::Worst),
     ];
 
-    /// The model it uses.
+    /// The model that this order uses.
     pub(super) fn model(self) -> ReuseModel {
         let params = ReuseParams::default();
         ReuseModel::new(match self {
             Order::Reuse | Order::Worst => params,
-            // Between 0.95 and 0.98 all values did well; with less a page read twice looks like one
-            // read all the time.
+            // All values between 0.95 and 0.98 did well; with a lower one, a page read twice looks
+            // like a page read all the time.
             Order::Heat => ReuseParams {
                 decay: 0.97,
                 ..params
@@ -47,8 +47,8 @@ impl Order {
         self != Order::Heat
     }
 
-    /// The place of a page: low ranks go first, `None` does not go. `is_touched`: since the last
-    /// scan that cleared accessed bits.
+    /// The place of a page: low ranks go first; `None` if it must not go. `is_touched` refers to
+    /// the time since the last scan that cleared accessed bits.
     #[inline]
     pub(super) fn rank(
         self,

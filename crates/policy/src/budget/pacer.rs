@@ -34,7 +34,7 @@ pub enum Step {
     },
     /// Nothing is due.
     Wait {
-        /// Before this time, us.
+        /// Until this time, us.
         until_us: u64,
     },
 }
@@ -46,32 +46,32 @@ pub struct Pacer {
     rehearsal: bool,
     scan_due_us: u64,
     scan_interval_ms: u64,
-    /// What the last one cost, ns.
+    /// CPU time of the last scan, including the accessed bits that the target must set again, ns.
     scan_cost_ns: u64,
-    /// When the last counting scan started, and CPU time of moves since, ns.
+    /// When the last scan that cleared accessed bits started, and CPU time of moves since then, ns.
     scanned_us: u64,
     move_cpu_ns: u64,
-    /// How much looking for new pages may take by now, and how much it took last, ns.
+    /// CPU time that looking for newcomers may take by now, and the time it took last, ns.
     newcomers_ns: f64,
     newcomers_cost_ns: f64,
     /// A queue that ran dry is not refilled before this time.
     refill_due_us: u64,
-    /// When the next decision or slice is due; `None`: nothing was decided yet.
+    /// When the next decision or slice is due; `None` before the first decision.
     due_us: Option<u64>,
-    /// Decided but not moved yet, and its slices.
+    /// Pages decided on but not moved yet, and the slices they are moved in.
     backlog_pages: u64,
     slice_pages: u64,
     slice_us: u64,
     slice: Option<Slice>,
-    /// When to ask the policy again, once its whole decision was carried out.
+    /// When to ask the policy again after its decision was carried out.
     decide_us: u64,
     /// The outcome of the decision so far.
     done: Moved,
     outcome: Option<Outcome>,
-    /// Pages that went since the last scan, and in the period before it.
+    /// Pages that left since the last scan, and between the two scans before it.
     went_pages: u64,
     went_before_pages: u64,
-    /// Finds out what it is worth.
+    /// Measures what holding the budget is worth.
     epochs: Option<Epochs>,
 }
 
@@ -92,7 +92,7 @@ enum Refill {
 }
 
 impl Pacer {
-    /// Holds a target by `spec`. A rehearsal never assumes that what it asks for is gone.
+    /// Holds a target under `spec`. In a rehearsal, memory that should leave is never assumed gone.
     pub fn new(spec: &Spec, rehearsal: bool) -> Self {
         Pacer {
             controller: Controller::new(spec),
@@ -119,8 +119,8 @@ impl Pacer {
         }
     }
 
-    /// Measures the value of the budget, if the policy asks for it: now and then the limit is left
-    /// to the kernel; `seed` decides when.
+    /// Measures the value of the budget, if the policy asks for it: the limit is left to the kernel
+    /// from time to time, at times that depend on `seed`.
     #[must_use]
     pub fn measuring(mut self, seed: u64) -> Self {
         let measures = |hold: Hold| hold.measures;
@@ -130,12 +130,12 @@ impl Pacer {
         self
     }
 
-    /// What was found out of that.
+    /// The result of these measurements; `None` if there are none.
     pub fn epochs(&self) -> Option<&Epochs> {
         self.epochs.as_ref()
     }
 
-    /// Who holds the limit: the counters are read when they are due. Without them, or without a
+    /// Who holds the limit. Reads the counters when they are due. Without counters, or without a
     /// limit that the kernel could hold instead, the budget is held.
     pub(super) fn holder(&mut self, world: &mut impl World) -> Holder {
         let now_ms = world.now_us() / 1000;
@@ -164,7 +164,7 @@ impl Pacer {
         }
     }
 
-    /// What was decided and not moved yet stays.
+    /// Drops what was decided but not moved yet: it stays where it is.
     pub(super) fn leave_to_kernel(&mut self) {
         self.backlog_pages = 0;
     }
@@ -179,7 +179,7 @@ impl Pacer {
         self.rehearsal = rehearsal;
     }
 
-    /// Memory came up that no scan has seen: the next step is a scan.
+    /// New memory appeared that no scan has seen: the next step is a scan.
     pub fn scan_soon(&mut self) {
         self.scan_due_us = 0;
     }
@@ -201,13 +201,13 @@ impl Pacer {
         }
     }
 
-    /// Time between scans now, ms; 0 before the first.
+    /// Current time between scans, ms; 0 before the first scan.
     pub fn scan_interval_ms(&self) -> u64 {
         self.scan_interval_ms
     }
 
-    /// What to do at `now_us`. If called again without a report on its answer, it repeats the
-    /// answer.
+    /// What to do at `now_us`. Repeats its answer if called again before the step is reported as
+    /// done.
     pub fn next(&mut self, now_us: u64) -> Step {
         if let Some(slice) = &self.slice {
             return match slice.refill {
@@ -254,7 +254,7 @@ impl Pacer {
         Step::Move { pages }
     }
 
-    /// How many pages a scan queues: what went recently, and room for what is touched again.
+    /// How many pages a scan queues: what left recently, and spare ones for those touched again.
     fn queue_pages(&self) -> u64 {
         let went = self.went_pages.max(self.went_before_pages / 2);
         QUEUE_FACTOR
@@ -266,12 +266,12 @@ impl Pacer {
     pub fn scanned(&mut self, began_us: u64, scanned: &Scanned) {
         self.went_before_pages = std::mem::take(&mut self.went_pages);
         let cost_ns = scanned.cost_ns();
-        // One that was expensive by accident, beside a build for example, says little about the
-        // next: of two use the cheaper.
+        // A scan may be expensive by accident, for example next to a build, which says little about
+        // the next one: use the cheaper of the last two.
         let cost_ns = cost_ns.min(std::mem::replace(&mut self.scan_cost_ns, cost_ns));
         let least_ms = self.affordable_ms(began_us, cost_ns).max(1);
         (self.scanned_us, self.move_cpu_ns) = (began_us, 0);
-        // Half of the way at a time to where the share of accessed memory would be as wanted.
+        // Go half of the way to the interval at which the share of accessed memory is as wanted.
         let factor = match scanned.present_pages {
             // A program that is only just starting: how fast it touches its memory is unknown.
             0 => 1.0,
@@ -290,7 +290,7 @@ impl Pacer {
         if hold.is_some_and(|hold| hold.order.takes_newcomers())
             && self.newcomers_cost_ns.is_infinite()
         {
-            // Not known yet: at most what a scan that clears takes.
+            // Not known yet: at most the cost of a scan that clears.
             self.newcomers_cost_ns = scanned.cpu_ns as f64;
         }
     }
@@ -346,8 +346,8 @@ impl Pacer {
             Action::PageOut { older_than_ms, .. } if older_than_ms[0].is_some() => {
                 asked_bytes / PAGE_BYTES
             }
-            // The queue holds anonymous memory, unless the page cache is seen; else file pages are
-            // the kernel's to drop.
+            // The queue contains anonymous memory, and the page cache if that is observed;
+            // otherwise file pages are left to the kernel to drop.
             _ => 0,
         };
         if self.backlog_pages == 0 {
@@ -358,7 +358,7 @@ impl Pacer {
             return decision;
         }
         let behind = matches!(decision.reason, Reason::OverBudget { behind: true, .. });
-        // All of it is to have gone when the policy is asked again.
+        // Everything must have left when the policy is asked again.
         let until_us = self.decide_us.saturating_sub(facts.time_ms * 1000);
         let move_us = match behind {
             true => MOVE_BEHIND_US,
@@ -372,14 +372,14 @@ impl Pacer {
         decision
     }
 
-    /// The decision must not be carried out: it is dropped, and another is made after [`RETRY_US`].
+    /// Drops a decision that must not be carried out; the next one is made after [`RETRY_US`].
     pub fn withdraw(&mut self, now_us: u64) {
         self.slice = None;
         self.backlog_pages = 0;
         self.due_us = Some(now_us.saturating_add(RETRY_US).max(self.decide_us));
     }
 
-    /// Part of a slice was moved; if the queue ran dry, it is refilled once.
+    /// Part of a slice was moved. If the queue ran dry, it is refilled once.
     pub fn moved(&mut self, moved: &Moved) {
         let Some(slice) = &mut self.slice else { return };
         let tried = (moved.tried_bytes / PAGE_BYTES).min(slice.left_pages);
@@ -408,8 +408,8 @@ impl Pacer {
         }
         let next_us = began_us.saturating_add(self.slice_us);
         if is_short {
-            // The rest is dropped. Where even a refill found nothing idle, the policy is asked
-            // again in its own time; else as soon as the queue may be filled.
+            // Drop the rest. If even a refill found too little idle memory, ask the policy again at
+            // the time it chose; otherwise as soon as the queue may be refilled.
             let retry_us = match refill {
                 Refill::Done => self.decide_us,
                 _ => self.refill_due_us.min(self.decide_us),
@@ -425,7 +425,7 @@ impl Pacer {
         }
     }
 
-    /// The outcome of the decision, for the next one.
+    /// Stores the outcome of the decision for the next one.
     fn settle(&mut self) {
         self.outcome = Some(Outcome {
             asked_bytes: self.done.tried_bytes,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is remembered about the pages of a target, and the queue of those that go next.
+//! What is known about the pages of a target, and the queue of those that go next.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -20,32 +20,33 @@ const RUNS_MAX: usize = 256;
 pub struct Seen {
     /// Page number of the table's first page / 512.
     pub index: u64,
-    /// What its entries said.
+    /// Bits of its entries.
     pub bits: TableBits,
     /// Pages that may be moved at all.
     pub movable: PageSet,
 }
 
-/// What the mover did with the pages that were chosen.
+/// What the mover did with the chosen pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gone {
     /// Pages that left.
     pub left_pages: u64,
-    /// Calls it took.
+    /// Calls that were made.
     pub calls: u64,
 }
 
-/// What is known about a target, in one or more address spaces that `S` names, and which of its
-/// pages go next. Pages are named by number: address / page size.
+/// What is known about the pages of a target, in one or more address spaces that `S` identifies,
+/// and which of them go next. Pages are named by number: address / page size.
 ///
-/// A page takes two bytes, also while it is in swap, and 16 more while it is queued alone.
+/// A page takes two bytes, also while it is in swap, and 16 more while it is queued on its own.
 #[derive(Clone, Debug)]
 pub struct PageQueue<S> {
     order: Order,
     type_of: fn(S) -> PageType,
-    /// Pages of these types may go.
+    /// The types of pages that may go.
     goes: ByType<bool>,
-    /// Pages read from a file once and pages touched by a program once have little in common.
+    /// Separate models: a page read once from a file and a page touched once by a program have
+    /// little in common.
     models: ByType<ReuseModel>,
     spaces: BTreeMap<S, Space>,
     tiers: VecDeque<Tier<S>>,
@@ -55,7 +56,8 @@ pub struct PageQueue<S> {
 struct Space {
     /// Ascending.
     tables: Vec<Table>,
-    /// Pages that went although they had been touched since the last counting scan.
+    /// Pages that left although they had been touched since the last scan that cleared accessed
+    /// bits.
     touched_out: Vec<u64>,
 }
 
@@ -80,7 +82,7 @@ struct Run<S> {
 }
 
 impl<S: Copy + Ord> PageQueue<S> {
-    /// Nothing is known and nothing queued. All of it is anonymous memory.
+    /// An empty queue that knows nothing. All address spaces are anonymous memory.
     pub fn new(order: Order) -> Self {
         PageQueue {
             order,
@@ -92,15 +94,14 @@ impl<S: Copy + Ord> PageQueue<S> {
         }
     }
 
-    /// Sets which address spaces are files: what is learned about their pages is kept separate.
+    /// Sets which address spaces are files; their pages are learned about separately.
     #[must_use]
     pub fn with_types(mut self, type_of: fn(S) -> PageType) -> Self {
         self.type_of = type_of;
         self
     }
 
-    /// Sets the types of pages that go from now on; for the others, observations are only learned
-    /// from.
+    /// Sets the types of pages that may go from now on; the others are only observed.
     pub fn let_go(&mut self, types: ByType<bool>) {
         self.goes = types;
     }
@@ -113,10 +114,10 @@ impl<S: Copy + Ord> PageQueue<S> {
         }
     }
 
-    /// Takes in observations of whole address spaces (tables ascending) and queues the `pages` that
-    /// go first, replacing the previous queue. A scan `counts` if accessed bits were cleared with
-    /// it, and is then learned from; otherwise only the queue is rebuilt. For address spaces that
-    /// are not included, what is known is kept and nothing is queued.
+    /// Takes in what was seen of whole address spaces (tables ascending) and replaces the queue
+    /// with the `pages` that go first. A scan `counts` if it also cleared accessed bits; only then
+    /// does the model learn from it, otherwise only the queue is rebuilt. What is known about
+    /// address spaces that are not included is kept, but none of their pages are queued.
     pub fn scan(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) -> Scanned {
         let mut scanned = Scanned::default();
         for (space, tables) in seen {
@@ -125,7 +126,7 @@ impl<S: Copy + Ord> PageQueue<S> {
             scanned.young_pages += young_pages;
             let present = tables.iter().map(|table| table.bits.present.len());
             scanned.present_pages += present.sum::<u64>();
-            // Accesses to files are noted at each read, cleared or not.
+            // Accesses to files are recorded at each read, whether bits are cleared or not.
             if (self.type_of)(*space) == PageType::Anon {
                 scanned.cleared_pages += young_pages;
             }
@@ -142,18 +143,17 @@ impl<S: Copy + Ord> PageQueue<S> {
         self.runs().map(|run| u64::from(run.pages)).sum()
     }
 
-    /// The queue: pages that go first come first, up to the order of tiers.
+    /// The queued pages in the order of tiers: those that go first come first.
     pub fn queued(&self) -> impl Iterator<Item = (S, Range<u64>)> {
         self.runs()
             .map(|run| (run.space, run.first..run.first + u64::from(run.pages)))
     }
 
-    /// Moves up to `pages` of the queue through `mover`, which receives ascending runs of one
-    /// address space and a function: it calls that with its observations right before the move, and
-    /// the function says which of them go. A page that was touched since it was queued goes if it
-    /// is still worth no more than its neighbours in the queue, and otherwise waits for its turn or
-    /// stays; the next pages of the queue take its place, until enough were tried or the queue is
-    /// empty.
+    /// Moves up to `pages` pages of the queue with `mover`. It receives ascending runs of one
+    /// address space, and a function that it calls with what it observes right before the move, and
+    /// that returns which of them go. A page that was touched since it was queued still goes if it
+    /// is worth no more than its neighbours in the queue; otherwise it is queued again or stays.
+    /// The next pages of the queue take its place, until enough were tried or the queue is empty.
     pub fn move_out(
         &mut self,
         pages: u64,
@@ -175,7 +175,7 @@ impl<S: Copy + Ord> PageQueue<S> {
                 runs
             });
             let chosen = chosen.min(asked);
-            // The rest of large folios goes with what was chosen of them.
+            // When a page of a large folio was chosen, the rest of the folio leaves with it.
             let tried = chosen.max(gone.left_pages);
             moved.tried_bytes += tried * PAGE_BYTES;
             moved.young_again_bytes += (asked - chosen) * PAGE_BYTES;
@@ -186,7 +186,7 @@ impl<S: Copy + Ord> PageQueue<S> {
         moved
     }
 
-    /// Bytes of memory that it uses in total.
+    /// Bytes of memory that it uses.
     pub fn memory_bytes(&self) -> usize {
         let space = |space: &Space| {
             let histories = space.tables.len() * PAGES_PER_TABLE * size_of::<PageHistory>();
@@ -238,7 +238,7 @@ impl<S: Copy + Ord> PageQueue<S> {
                         touched.insert((page % PAGES_PER_TABLE as u64) as usize);
                     }
                 }
-                // What is neither mapped nor in swap is gone for good.
+                // A page that is neither mapped nor in swap is gone for good.
                 (!there)
                     .pages()
                     .for_each(|page| table.pages[page] = PageHistory::default());
@@ -256,8 +256,8 @@ impl<S: Copy + Ord> PageQueue<S> {
     fn fill(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) {
         let mut counted = [0u64; RANKS];
         let ranks = self.ranks(seen, counts, &mut counted);
-        // How many pages go before one of a rank; among equals the one at the highest address
-        // first.
+        // How many pages go up to and including each rank; among equals, those at the highest
+        // address go first.
         let mut before = [0u64; RANKS];
         let (mut lower, mut ranks_queued) = (0, 0);
         for (rank, (before, count)) in (0..STAYS).zip(before.iter_mut().zip(counted)) {
@@ -287,8 +287,8 @@ impl<S: Copy + Ord> PageQueue<S> {
         self.tiers = tiers;
     }
 
-    /// The ranks of all pages, table by table, and how many there are of each: two bytes per page,
-    /// while the queue is built. Pages that must not go have [`STAYS`].
+    /// The ranks of all pages, table by table (two bytes per page while the queue is built); also
+    /// counts the pages of each rank. Pages that must not go have [`STAYS`].
     fn ranks(
         &self,
         seen: &BTreeMap<S, Vec<Seen>>,
@@ -305,7 +305,7 @@ impl<S: Copy + Ord> PageQueue<S> {
                 .map_or(&[][..], |space| &space.tables);
             for seen in seen {
                 let known = known(tables, seen.index);
-                // Their bits were cleared, and their histories know.
+                // Their bits were cleared, and the histories include these accesses.
                 let touched = if counts {
                     PageSet::NONE
                 } else {
@@ -326,8 +326,8 @@ impl<S: Copy + Ord> PageQueue<S> {
         ranks
     }
 
-    /// Takes runs of one address space and tier from the queue, at most `pages` in all, ascending;
-    /// with the highest rank of their tier.
+    /// Takes runs of one address space and one tier from the queue, ascending, at most `pages` in
+    /// all. Also returns the highest rank of the tier.
     fn take(&mut self, mut pages: u64) -> Option<(S, u16, Vec<Range<u64>>)> {
         while self.tiers.front().is_some_and(|tier| tier.runs.is_empty()) {
             self.tiers.pop_front();
@@ -348,12 +348,12 @@ impl<S: Copy + Ord> PageQueue<S> {
                 tier.runs.pop_front();
             }
         }
-        // What was touched since is at the end of its tier.
+        // Pages that were touched and queued again are at the end of their tier.
         runs.sort_unstable_by_key(|run| run.start);
         Some((space, tier.rank_max, runs))
     }
 
-    /// Which pages of `runs` go, given what is observed right now.
+    /// Which pages of `runs` go, given what was observed just now.
     fn choose(
         &mut self,
         space: S,
@@ -382,7 +382,7 @@ impl<S: Copy + Ord> PageQueue<S> {
         chosen
     }
 
-    /// A page of the queue was touched: whether it goes anyway. If not, it may be queued again.
+    /// A queued page was touched: returns whether it goes anyway. If not, it may be queued again.
     fn goes_though_touched(&mut self, space: S, page: u64, rank_max: u16) -> bool {
         let Some(known) = self.spaces.get_mut(&space) else {
             return false;
@@ -408,7 +408,7 @@ impl<S: Copy + Ord> PageQueue<S> {
     }
 }
 
-/// Adds a page to a tier; pages arrive in order of address.
+/// Adds a page to a tier; callers pass pages in order of address.
 fn put<S: PartialEq>(tiers: &mut VecDeque<Tier<S>>, at: usize, rank: u16, space: S, page: u64) {
     while tiers.len() <= at {
         tiers.push_back(Tier {
@@ -430,7 +430,7 @@ fn put<S: PartialEq>(tiers: &mut VecDeque<Tier<S>>, at: usize, rank: u16, space:
     }
 }
 
-/// The table of a page, and its place there.
+/// The index of a page's table, and the page's place in it.
 fn place(page: u64) -> (u64, usize) {
     let pages = PAGES_PER_TABLE as u64;
     (page / pages, (page % pages) as usize)

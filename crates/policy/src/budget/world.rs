@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Carrying out what a pacer decides.
+//! Carries out what a pacer decides.
 
 use super::{Counted, Holder, Moved, Pacer, Scanned, Step};
 use crate::proactive::{Decision, Facts};
@@ -13,8 +13,8 @@ pub trait World {
     /// decision.
     fn facts(&mut self) -> Facts<'static>;
 
-    /// Called with every decision, before any of it is moved. `false`: it could not be recorded, so
-    /// nothing may move; the policy is asked again later.
+    /// Called with every decision, before any of it is moved. Returns `false` if it could not be
+    /// recorded: then nothing may move, and the policy is asked again later.
     fn decided(&mut self, decision: &Decision) -> bool;
 
     /// Looks at all memory and queues the `queue_pages` that go first
@@ -22,14 +22,15 @@ pub trait World {
     /// cleared.
     fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned;
 
-    /// The limit that the kernel holds, bytes, and what the target and holding it have consumed so
-    /// far; `None`: there is no limit, or it cannot be counted.
+    /// The limit that the kernel holds, bytes, and what the target and the holder of the budget
+    /// have consumed so far; `None` if there is no limit, or consumption cannot be counted.
     fn counted(&mut self) -> Option<(u64, Counted)> {
         None
     }
 
-    /// Moves up to `pages` of what is queued ([`PageQueue::move_out`](super::PageQueue::move_out)).
-    /// A rehearsal does everything but the move.
+    /// Moves up to `pages` pages of the queue
+    /// ([`PageQueue::move_out`](super::PageQueue::move_out)). A rehearsal does everything except
+    /// the move.
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved;
 }
 

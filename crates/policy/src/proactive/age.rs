@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `age`: everything older than T goes, every P.
 //!
-//! Source: the policy of the working-set report's benchmarks (cover letter of v4: what is older
-//! than 10 s, every 40 s). It knows no cost; with `backoff=off` it is exactly that policy.
+//! Source: the policy of the working-set report's benchmarks (cover letter of v4: everything older
+//! than 10 s, every 40 s). It considers no cost; with `backoff=off` it is exactly that policy.
 
 use super::arguments::Arguments;
 use super::{
@@ -25,7 +25,7 @@ struct Age {
     older_than_ms: u64,
     every_ms: u64,
     due_ms: Option<u64>,
-    /// By the newest look, anon and file.
+    /// Bytes that were old enough at the newest look, anon and file.
     cold_bytes: Option<[u64; 2]>,
 }
 
@@ -41,10 +41,10 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
     Ok((Box::new(policy), GuardParams::default()))
 }
 
-/// Bytes of bins that lie wholly above an age.
+/// Bytes in the bins that lie wholly above an age.
 pub(super) fn older_than(bins: &[Bin], age_ms: u64) -> [u64; 2] {
     let from = bins.partition_point(|bin| bin.upper_ms <= age_ms);
-    // The bin that holds the bound begins below it unless a bound lies exactly there.
+    // The bin that contains the age begins below it, unless a bound lies exactly there.
     let exact = age_ms == 0 || (from > 0 && bins[from - 1].upper_ms == age_ms);
     let wholly = bins.iter().skip(if exact { from } else { from + 1 });
     wholly.fold([0; 2], |sum: [u64; 2], bin| {
@@ -63,11 +63,12 @@ impl Policy for Age {
             return Wish::nothing(Reason::NotDue, due_ms);
         }
         let Some(cold) = self.cold_bytes else {
-            // Late by a look is better than blind.
+            // Better late by one look than blind.
             let soon_ms = now_ms + self.pace().look_ms.unwrap_or(self.every_ms);
             return Wish::nothing(Reason::NoAges, soon_ms);
         };
-        // From the time it was due, so that late calls do not stretch the period; none is made up.
+        // Count from the time it was due, so that late calls do not stretch the period; missed
+        // periods are not made up for.
         let missed = (now_ms - due_ms) / self.every_ms;
         let next_ms = due_ms + (missed + 1) * self.every_ms;
         self.due_ms = Some(next_ms);

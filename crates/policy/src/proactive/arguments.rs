@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use crate::units;
 
-/// What is wrong with a policy as written.
+/// What is wrong with the text of a policy.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum SpecError {
     /// No policy has this name.
@@ -15,7 +15,7 @@ pub enum SpecError {
     UnknownPolicy {
         /// What was written.
         name: String,
-        /// Those that exist.
+        /// The policies that exist.
         known: String,
     },
     /// The policy does not know this key.
@@ -28,7 +28,7 @@ pub enum SpecError {
         /// Its keys.
         known: String,
     },
-    /// A key stands twice.
+    /// A key occurs twice.
     #[error("{policy}: {key} is given twice")]
     Twice {
         /// The policy.
@@ -36,7 +36,7 @@ pub enum SpecError {
         /// The key.
         key: String,
     },
-    /// Something that has to follow the name is missing, or there is too much of it.
+    /// Something that must follow the name is missing, or there is too much of it.
     #[error("{policy} is written {usage}")]
     Usage {
         /// The policy.
@@ -56,7 +56,7 @@ pub enum SpecError {
         /// What it should be.
         kind: &'static str,
     },
-    /// Out of range.
+    /// The value is out of range.
     #[error("{policy}: {key} is {value}, which is not within {min} and {max}")]
     Range {
         /// The policy.
@@ -65,9 +65,9 @@ pub enum SpecError {
         key: String,
         /// What was written.
         value: String,
-        /// Least.
+        /// Minimum.
         min: String,
-        /// Most.
+        /// Maximum.
         max: String,
     },
 }
@@ -77,7 +77,7 @@ const SIZE: &str = "a size, like 512M or 1.5G (powers of two)";
 const SHARE: &str = "a share, like 0.1% or 0.001";
 const SWITCH: &str = "on or off";
 
-/// Arguments of one policy, taken one by one; any that remain are an error.
+/// The arguments of one policy, taken one by one; any that remain are an error.
 #[derive(Debug)]
 pub struct Arguments<'a> {
     policy: &'static str,
@@ -88,7 +88,7 @@ pub struct Arguments<'a> {
 }
 
 impl<'a> Arguments<'a> {
-    /// Splits at commas; what has no `=` is positional and can only come first.
+    /// Splits at commas. A part without `=` is positional and may only come first.
     pub fn parse(
         policy: &'static str,
         usage: &'static str,
@@ -120,7 +120,7 @@ impl<'a> Arguments<'a> {
         Ok(arguments)
     }
 
-    /// What stands first without a key.
+    /// The first part, if it has no key.
     pub fn positional(&mut self) -> Option<&'a str> {
         self.positional.take()
     }
@@ -133,7 +133,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// That everything was taken.
+    /// Checks that everything was taken.
     pub fn finish(self) -> Result<(), SpecError> {
         if self.positional.is_some() {
             return Err(self.usage());
@@ -182,7 +182,7 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    /// Reads a duration in ms.
+    /// Parses a duration; returns ms.
     pub fn duration_of(
         &self,
         key: &'static str,
@@ -193,7 +193,7 @@ impl<'a> Arguments<'a> {
         self.within(key, ms, &range_ms, |ms| format!("{ms}ms"))
     }
 
-    /// A duration in ms.
+    /// Takes a duration in ms.
     pub fn duration(
         &mut self,
         key: &'static str,
@@ -204,7 +204,7 @@ impl<'a> Arguments<'a> {
             .map_or(Ok(default_ms), |text| self.duration_of(key, text, range_ms))
     }
 
-    /// Reads a size in bytes.
+    /// Parses a size; returns bytes.
     pub fn size_of(
         &self,
         key: &'static str,
@@ -215,7 +215,7 @@ impl<'a> Arguments<'a> {
         self.within(key, bytes, &range, |bytes| bytes.to_string())
     }
 
-    /// A size in bytes.
+    /// Takes a size in bytes.
     pub fn size(
         &mut self,
         key: &'static str,
@@ -226,7 +226,7 @@ impl<'a> Arguments<'a> {
             .map_or(Ok(default), |text| self.size_of(key, text, range))
     }
 
-    /// A share: `0.1%` or `0.001`.
+    /// Takes a share: `0.1%` or `0.001`.
     pub fn share(
         &mut self,
         key: &'static str,
@@ -244,7 +244,7 @@ impl<'a> Arguments<'a> {
         self.within(key, share, &range, |share| format!("{share}"))
     }
 
-    /// A plain number.
+    /// Takes a plain number.
     pub fn number(
         &mut self,
         key: &'static str,
@@ -258,7 +258,7 @@ impl<'a> Arguments<'a> {
         self.within(key, number, &range, |number| format!("{number}"))
     }
 
-    /// One of several by name; the default is the default of its type.
+    /// Takes one of several values by name; the default is that of the type.
     pub fn one_of<T: Copy + Default>(
         &mut self,
         key: &'static str,
@@ -274,7 +274,7 @@ impl<'a> Arguments<'a> {
             .ok_or_else(|| self.not_a(key, text, kind))
     }
 
-    /// On or off.
+    /// Takes `on` or `off`.
     pub fn switch(&mut self, key: &'static str, default: bool) -> Result<bool, SpecError> {
         match self.take(key) {
             None => Ok(default),
@@ -285,7 +285,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Digits and a point, nothing else: no signs, infinities or exponents.
+/// Parses digits and a point, nothing else: no signs, infinities or exponents.
 fn plain_number(text: &str) -> Option<f64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     plain.then(|| text.parse().ok()).flatten()
@@ -296,7 +296,7 @@ fn whole(number: f64, unit: f64) -> Option<u64> {
     (product < u64::MAX as f64).then_some(product as u64)
 }
 
-/// A duration needs its unit.
+/// Parses a duration, which needs a unit; returns ms.
 fn duration_ms(text: &str) -> Option<u64> {
     let (number, unit) = units::split_number(text);
     let number = plain_number(number)?;
@@ -311,7 +311,7 @@ fn duration_ms(text: &str) -> Option<u64> {
     whole(number, unit_ms)
 }
 
-/// `/s` may follow.
+/// Parses a size, which `/s` may follow; returns bytes.
 fn size_bytes(text: &str) -> Option<u64> {
     units::size_bytes(text.strip_suffix("/s").unwrap_or(text)).ok()
 }

@@ -2,10 +2,11 @@
 //! `budget`: holds resident memory below B, a little ahead of the kernel's limit, in steps of
 //! milliseconds, so that programs rarely enter direct reclaim.
 //!
-//! The headroom below B follows the growth of memory: enough for a step and a half of the fastest
-//! recent growth, at least `headroom` of B and 1 MiB (1.5 % where B is small), at most an eighth.
-//! The order (`by`) decides what goes first (by age if pages are not remembered), in runs. If
-//! growth outruns it and the limit is reached anyway, its reason says `behind`.
+//! The headroom below B follows the growth of memory: enough for one and a half steps at the
+//! fastest recent growth; at least `headroom` of B and 1 MiB (1.5 % if B is small), at most an
+//! eighth. The order (`by`) decides what goes first (without a record of single pages, their age),
+//! in runs. If memory grows faster than it is moved and reaches the limit anyway, the reason says
+//! `behind`.
 
 use super::arguments::Arguments;
 use super::{
@@ -14,15 +15,15 @@ use super::{
 use crate::budget::Order;
 use crate::workingset::Intervals;
 
-/// Minimum headroom: kernels charge ahead, up to 64 pages for each CPU.
+/// Minimum headroom: kernels charge memory in advance, up to 64 pages per CPU.
 const HEADROOM_MIN_BYTES: f64 = 1024.0 * 1024.0;
 /// Unless that is more than this share of the budget.
 const HEADROOM_MIN_SHARE: f64 = 0.015;
 /// The headroom is at most this part of the budget.
 const HEADROOM_MAX_PART: f64 = 8.0;
-/// Growth is forgotten by half in this time, in ms.
+/// Recent growth is forgotten by half in this time, in ms.
 const HALF_LIFE_MS: f64 = 500.0;
-/// With room to spare it sleeps longer than a step, at most this long, in ms.
+/// If there is room to spare, the policy sleeps longer than a step, at most this long, in ms.
 const SLEEP_MAX_MS: u64 = 250;
 /// Reclaim by the kernel hides growth of memory: each time the kernel had to reclaim, growth is
 /// multiplied by this factor. While both evict, the kernel's order is worse than when it is left
@@ -32,19 +33,20 @@ const BEHIND_FACTOR: f64 = 1.25;
 const BEHIND_PART: f64 = 16.0;
 /// Steps of growth that fit into the headroom: one until the next move, a half for being late.
 const HEADROOM_STEPS: f64 = 1.5;
-/// A limit of the kernel is held in place of the budget if it is above it by at most this part.
+/// The limit of a cgroup counts as holding the budget if it is above the budget by at most this
+/// part.
 pub(crate) const KERNEL_SLACK_PART: u64 = 16;
-/// Steps are not shorter than this, in ms.
+/// Steps are at least this long, in ms.
 const STEP_MIN_MS: u64 = 2;
-/// With more page cache than this part of the charged memory, only cache goes while the kernel
+/// If more than this part of the charged memory is page cache, only cache goes while the kernel
 /// holds the limit as well: the kernel drops cache first, so room made for cache by moving
-/// anonymous memory would not last. If cache cannot be seen page by page, the choice is left to the
-/// kernel.
+/// anonymous memory would not last. If cache cannot be observed page by page, the choice is left to
+/// the kernel.
 const CACHE_PART: u64 = 8;
-/// A move is worth a call from this size on: below it, the step waits for more.
+/// A move of at least this size is worth a call; below it, the step waits for more.
 const MOVE_MIN_BYTES: u64 = 64 * 1024;
 
-/// Orders that are offered; another is for tests.
+/// The orders that are offered; there is another one for tests.
 const BY: &str = "reuse or heat";
 
 pub(super) const ENTRY: Entry = Entry {
@@ -63,7 +65,7 @@ struct Budget {
     order: Order,
     measures: bool,
     before: Option<Before>,
-    /// Fastest growth lately, in bytes a ms.
+    /// Fastest recent growth, in bytes per ms.
     growth: f64,
 }
 
@@ -101,14 +103,14 @@ impl Budget {
             .map_or(self.budget_bytes, |limit| limit.min(self.budget_bytes))
     }
 
-    /// Whether the kernel holds a limit in place of the budget.
+    /// Whether the kernel could hold the limit instead of the budget.
     fn kernel_holds(&self, facts: &Facts<'_>) -> bool {
         let slack = self.budget_bytes / KERNEL_SLACK_PART;
         let most = self.budget_bytes.saturating_add(slack);
         facts.limit_bytes.is_some_and(|limit| limit <= most)
     }
 
-    /// The kernel had to reclaim.
+    /// Assumes more growth, because the kernel had to reclaim.
     fn suspect_more_growth(&mut self, ceiling: u64, step_ms: u64) {
         let growth_max = ceiling as f64 / BEHIND_PART / (HEADROOM_STEPS * step_ms as f64);
         let hidden = (self.growth * BEHIND_FACTOR).min(growth_max);
@@ -148,7 +150,7 @@ impl Policy for Budget {
             (grows * step_ms as f64).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
         let aim = ceiling - headroom;
         let moved = self.before.is_some_and(|before| before.moved);
-        // The kernel reclaims in batches once the limit is reached: close to it is at it.
+        // The kernel reclaims in batches at the limit: near the limit means that it was reached.
         let behind = moved && charged_bytes.saturating_add(headroom / 8) >= ceiling;
         let file_bytes = facts.resident_bytes[1];
         let much_cache = self.kernel_holds(facts) && file_bytes > charged_bytes / CACHE_PART;

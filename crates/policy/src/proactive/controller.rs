@@ -5,7 +5,7 @@ use crate::whatif::keep::Wanted;
 
 use super::{Action, Decision, Facts, Guard, Pace, Policy, Spec, Wish};
 
-/// Decides for one target. Its answers depend only on the facts it was given, in their order.
+/// Decides for one target. Its answers depend only on the facts it receives, in their order.
 #[derive(Debug)]
 pub struct Controller {
     policy: Box<dyn Policy>,
@@ -43,18 +43,18 @@ impl Controller {
         decision
     }
 
-    /// What the policy currently needs from its world: it may ask for fewer looks once it knows
+    /// What the policy currently needs from its world: it may require fewer looks once it knows
     /// more.
     pub fn pace(&self) -> Pace {
         self.policy.pace()
     }
 
-    /// How small a cgroup is to be held ([`Policy::shrinks`]).
+    /// How small a cgroup should be held ([`Policy::shrinks`]).
     pub fn shrinks(&self) -> Option<Wanted> {
         self.policy.shrinks()
     }
 
-    /// What holds for every policy, for reports.
+    /// The state of the rules that apply to every policy, for reports.
     pub fn guard(&self) -> &Guard {
         &self.guard
     }

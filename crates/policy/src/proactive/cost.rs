@@ -8,17 +8,17 @@
 //! - what a refault costs (moving average of measurements) and what eviction costs.
 //!
 //! Memory of an age may go if
-//! - its mean stay is worth it: way out and back, divided by the stay, costs at most `price`, a
-//!   share of one CPU for each GiB away; so the age follows from the backend: seconds for zram,
-//!   minutes for an SSD, an hour for a disk;
-//! - few enough of its pages come back at this age that waiting for the rest to grow older would
-//!   save more than it costs (the hazard times the worth of a stay is below 1);
-//! - no stay is trusted beyond `trust` times the age at which it was watched;
-//! - the stall expected from it, with that of what is already out, stays below `stall`, a share of
+//! - its mean stay is worth it: the cost of the way out and back, divided by the stay, is at most
+//!   `price`, a share of one CPU per GiB away; so the age follows from the backend: seconds for
+//!   zram, minutes for an SSD, an hour for a disk;
+//! - so few of its pages come back at this age that waiting until the rest is older would cost more
+//!   than it saves (the hazard times the length of a worthwhile stay is at most 1);
+//! - no stay is assumed to be longer than `trust` times the age at which it was observed;
+//! - the expected stall, including that of what is already out, stays below `stall`, a share of
 //!   time.
 //!
-//! Looking has a price as well, and the program pays most of it: it sets the cleared bits again. So
-//! looks become less frequent once little becomes cold from one to the next ([`Looks`]).
+//! Looking has a price as well, and the program pays most of it, because it sets the cleared bits
+//! again. So looks become less frequent once little memory becomes cold between them ([`Looks`]).
 
 use super::age::older_than;
 use super::arguments::Arguments;
@@ -29,30 +29,30 @@ use super::{
 use crate::generations::ByType;
 use crate::workingset::Intervals;
 
-/// Bounds of age, s.
+/// Bounds of ages, s.
 const BOUNDS_S: [u64; 27] = [
     1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 420, 600, 900, 1200, 1800, 2700,
     3600, 5400, 7200, 10_800, 21_600, 43_200,
 ];
 const PAGE_BYTES: f64 = 4096.0;
 const PAGES_PER_GIB: f64 = 262_144.0;
-/// Assumed cost of moving a page out until it was measured, in ns (measured: 7 us to zram with
-/// lz4).
+/// Assumed cost of moving a page out until it has been measured, in ns (7 us to zram with lz4).
 const EVICT_NS: f64 = 7_000.0;
 /// Weight of new measurements of cost.
 const LEARN: f64 = 0.2;
-/// The cost of a look for each page found accessed, in ns: the program sets the bit again, with a
-/// page walk (measured: 400 ns), after it was cleared (56 ns).
+/// The cost of a look per page found accessed, in ns: clearing the bit (measured: 56 ns), and the
+/// program's page walk that sets it again (measured: 400 ns).
 const ACCESSED_NS: f64 = 450.0;
-/// The cost of a look for each present page, in ns.
+/// The cost of a look per present page, in ns.
 const PRESENT_NS: f64 = 3.0;
-/// Looks are as frequent as ages require for this time, until it is known what becomes cold, in ms.
+/// For this time, looks are as frequent as ages require: how fast memory becomes cold is not known
+/// yet. In ms.
 const LEARN_MS: u64 = 60_000;
 /// The rate at which memory becomes cold is forgotten by half in this time, in s.
 const COOLING_HALF_LIFE_S: f64 = 30.0;
 /// Longest time between looks, in ms.
 const LOOK_MAX_MS: u64 = 10_000;
-/// Sorting again before this makes no difference, in ms.
+/// Sorting again sooner makes no difference, in ms.
 const SORT_EVERY_MS: u64 = 60_000;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -86,18 +86,18 @@ struct Cost {
     looks: Looks,
 }
 
-/// How often to look. A look costs L of CPU time; memory that becomes cold at a rate r stays, with
-/// a time T between looks, T/2 longer than necessary. With `price` p for each GiB and second the
-/// sum of both, L/T + p r T/2, is minimal at T = sqrt(2 L / (p r)).
+/// How often to look. A look costs L of CPU time; with a time T between looks, memory that becomes
+/// cold at a rate r stays T/2 longer than necessary. At `price` p per GiB and second, the sum of
+/// both costs, L/T + p r T/2, is minimal at T = sqrt(2 L / (p r)).
 #[derive(Clone, Debug, Default)]
 struct Looks {
     cost_s: f64,
-    /// Bytes that become cold a second, lately.
+    /// Bytes that became cold per second recently.
     cooling: f64,
-    /// What was cold at the last look and has not left since.
+    /// Bytes that were cold at the last look and have not left since.
     cold_bytes: f64,
     watched_ms: u64,
-    /// The interval before the latest look, if nothing was decided on it yet.
+    /// The interval before the latest look, until a decision is based on that look.
     undecided_s: Option<f64>,
 }
 
@@ -114,7 +114,7 @@ impl Looks {
         self.undecided_s = Some(passed_s).filter(|passed_s| *passed_s > 0.0);
     }
 
-    /// Which part of what the last look found may go.
+    /// Takes in how much of what the last look found may go.
     fn found(&mut self, cold_bytes: f64) {
         let Some(passed_s) = self.undecided_s.take() else {
             return;
@@ -131,7 +131,7 @@ impl Looks {
             return 0;
         }
         let rate_gib = self.cooling / PAGE_BYTES / PAGES_PER_GIB;
-        // Nothing becomes cold: infinity, which is then the longest.
+        // If nothing becomes cold this is infinite, and the longest interval applies.
         let best_s = (2.0 * self.cost_s / (price * rate_gib)).sqrt();
         (best_s * 1e3).min(LOOK_MAX_MS as f64) as u64
     }
@@ -187,7 +187,7 @@ impl Cost {
         }
     }
 
-    /// The oldest went first.
+    /// The oldest pages left first.
     fn note_left(&mut self, t: usize, mut pages: f64) {
         for bin in (0..self.ages.len()).rev() {
             let here = (self.ages[bin][t] / PAGE_BYTES).min(pages);
@@ -202,7 +202,8 @@ impl Cost {
             let mut amounts = vec![[0.0; 2]; curve.len()];
             let mut lower_ms = 0;
             for bin in bins {
-                // A bin of other bounds goes where its youngest pages belong: the careful side.
+                // A bin with other bounds is put where its youngest pages belong, to be on the safe
+                // side.
                 let at = curve.bin((lower_ms + 1) as f64 / 1e3);
                 for (sum, bytes) in amounts[at].iter_mut().zip(bin.amounts) {
                     *sum += bytes as f64;
@@ -246,13 +247,13 @@ impl Cost {
         self.refault_ns[t].unwrap_or(expected.refault_ns() as f64)
     }
 
-    /// Share of time that waiting for what comes back takes now.
+    /// The share of time that tasks currently spend waiting for what comes back.
     fn stall_now(&self, backend: Backend) -> f64 {
         let of = |t: usize| self.curves[t].refaults_per_s() * self.refault_ns(t, backend) / 1e9;
         of(0) + of(1)
     }
 
-    /// For each type the youngest bin that may go, and the stall expected of what would.
+    /// For each type the youngest bin that may go, and the expected stall if it does.
     fn choose(&self, facts: &Facts<'_>) -> (ByType<Option<usize>>, f64) {
         let now = self.stall_now(facts.backend);
         let mut room = self.stall - now;
@@ -267,8 +268,8 @@ impl Cost {
             for bin in (0..self.ages.len()).rev() {
                 let (age_s, stay_s) = (self.curves[t].lower_s(bin), self.curves[t].stay_s(bin));
                 let worth_it = stay_s.min(self.trust * age_s) >= worth_s;
-                // Even if most of it stays away, waiting sorts out what does not, as long as more
-                // comes back meanwhile than its absence would have saved.
+                // Even if most of the memory stays away, it should wait as long as more of it comes
+                // back meanwhile than its absence would save.
                 let settled = self.curves[t].hazard_per_s(bin) * worth_s <= 1.0;
                 if age_s < self.min_age_s || !worth_it || !settled {
                     break;
@@ -356,8 +357,8 @@ impl Policy for Cost {
                 older_than_ms,
                 bytes_max: cold_bytes as u64,
             },
-            // So much would stay away for long enough; `stall`: the share of time its return is
-            // expected to cost, with what is out already.
+            // This much is expected to stay away for long enough. `stall` is the share of time that
+            // its return is expected to cost, including that of what is already out.
             reason: Reason::Own(Grounds::new(
                 "projected",
                 &[
@@ -372,7 +373,7 @@ impl Policy for Cost {
     }
 
     fn pace(&self) -> Pace {
-        // No more looks than the youngest age that may go requires, nor than pay.
+        // Look no more often than the youngest age that may go requires, and than pays.
         let youngest_s = (0..2)
             .filter_map(|t| Some(self.curves[t].lower_s(self.from[t]?)))
             .fold(f64::INFINITY, f64::min);

@@ -12,24 +12,24 @@ use crate::generations::ByType;
 pub enum Action {
     /// Nothing.
     Nothing,
-    /// Page out what is older, oldest first.
+    /// Page out memory older than this, the oldest first.
     PageOut {
-        /// By type: minimum idle time; `None`: nothing of this type.
+        /// Minimum idle time by type; `None` if nothing of this type may go.
         older_than_ms: ByType<Option<u64>>,
         /// Upper limit.
         bytes_max: u64,
     },
-    /// Page out the coldest by decayed heat, the newest first among equals, in runs where
-    /// neighbours are equally cold; without heat, the oldest.
+    /// Page out the coldest by decayed heat, in runs of equally cold neighbours; among equals, the
+    /// newest first. If heat is not known, page out the oldest.
     Coldest {
         /// Anon, file: whether this type may go.
         types: ByType<bool>,
         /// Upper limit.
         bytes_max: u64,
     },
-    /// Mark what is older to be reclaimed first under pressure, without moving it.
+    /// Mark older memory to be reclaimed first under pressure, without moving it.
     Sort {
-        /// By type: minimum idle time; `None`: nothing of this type.
+        /// Minimum idle time by type; `None` for nothing of this type.
         older_than_ms: ByType<Option<u64>>,
         /// Upper limit.
         bytes_max: u64,
@@ -38,7 +38,7 @@ pub enum Action {
     Reclaim {
         /// How much.
         bytes: u64,
-        /// Whether anonymous memory may go (else `swappiness=0`).
+        /// Whether anonymous memory may go (otherwise `swappiness=0`).
         anon: bool,
     },
 }
@@ -53,7 +53,7 @@ impl Action {
         }
     }
 
-    /// The same with at most `bytes`; nothing if that is zero.
+    /// The same, but at most `bytes`; nothing if that is zero.
     pub(super) fn at_most(self, bytes: u64) -> Action {
         if bytes == 0 {
             return match self {
@@ -81,7 +81,7 @@ impl Action {
         }
     }
 
-    /// The same without anonymous memory; nothing if that was all.
+    /// The same without anonymous memory; nothing if nothing else is left.
     pub(super) fn without_anon(self) -> Action {
         match self {
             Action::PageOut {
@@ -119,7 +119,7 @@ impl Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
-    /// Too much of what went has come back.
+    /// Too much of what left has come back.
     Refaults,
     /// What was asked for did not leave.
     NoProgress,
@@ -131,18 +131,18 @@ pub enum Cause {
 pub enum Reason {
     /// It is not time yet.
     NotDue,
-    /// No look at the ages came with the facts.
+    /// The facts contained no look at the ages.
     NoAges,
     /// Ages have not been kept for long enough.
     Watching {
-        /// How long they have to be kept, in ms.
+        /// How long they must be kept, in ms.
         needed_ms: u64,
     },
     /// Nothing is old enough.
     NothingCold,
     /// Neither mover that this policy can use works here.
     NoHand,
-    /// All that is left must stay.
+    /// Everything that is left must stay.
     AtFloor {
         /// What must stay.
         floor_bytes: u64,
@@ -152,31 +152,31 @@ pub enum Reason {
         /// What is free.
         free_bytes: u64,
     },
-    /// Holding still.
+    /// Pausing.
     CoolingDown {
-        /// Until then, in ms.
+        /// Until this time, in ms.
         until_ms: u64,
         /// Why.
         cause: Cause,
     },
     /// The rate allows no more now.
     RateSpent,
-    /// More could come back than `harm` allows: what is out has to prove cold first.
+    /// More could come back than `harm` allows: what is out must prove cold first.
     ComesBack,
-    /// Tasks wait for memory (or I/O) already.
+    /// Tasks already wait for memory (or I/O).
     PressureHigh {
         /// Share of time in which they did.
         share: f64,
         /// The share at which the policy stops.
         share_max: f64,
     },
-    /// `budget`: more is resident than there should be.
+    /// `budget`: more is resident than should be.
     OverBudget {
-        /// How much has to go.
+        /// How much must go.
         over_bytes: u64,
-        /// How far below the budget it is held.
+        /// How far below the budget memory is held.
         headroom_bytes: u64,
-        /// Memory grows faster than it was moved: the kernel's own reclaim has to help.
+        /// Memory grows faster than it is moved: the kernel's own reclaim has to help.
         behind: bool,
     },
     /// `budget`: there is room.
@@ -184,13 +184,13 @@ pub enum Reason {
         /// How much.
         room_bytes: u64,
     },
-    /// A policy's own reason: it needs no entry here.
+    /// A policy's own reason, which needs no variant here.
     #[serde(untagged)]
     Own(Grounds),
 }
 
 impl Reason {
-    /// The name it has in journals.
+    /// Its name in journals.
     pub fn name(&self) -> &'static str {
         match self {
             Reason::NotDue => "not_due",
@@ -211,7 +211,7 @@ impl Reason {
     }
 }
 
-/// A policy's own reason: a name, and figures by name.
+/// A policy's own reason: a name and named figures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grounds {
     name: &'static str,
@@ -231,7 +231,7 @@ pub enum Figure {
 }
 
 impl Grounds {
-    /// Most figures of a reason.
+    /// The most figures a reason can have.
     pub const FIGURES_MAX: usize = 4;
 
     /// A reason with its figures; those beyond [`Self::FIGURES_MAX`] are left out.
@@ -267,7 +267,7 @@ pub enum Limit {
     Swap,
     /// The slow start after backing off.
     SlowStart,
-    /// Refaults that may happen, against accesses.
+    /// Refaults that may happen, compared with accesses.
     Harm,
     /// Pressure on the target.
     Pressure,
@@ -282,7 +282,7 @@ pub struct Decision {
     /// Why.
     #[serde(flatten)]
     pub reason: Reason,
-    /// What cut it, if anything did.
+    /// What made it smaller, if anything did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
     /// When to ask again at the latest, in ms.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Facts about a target, as reported by its world.
+//! Facts about a target, as its world reports them.
 
 use crate::generations::ByType;
 use crate::workingset::Bin;
@@ -12,12 +12,12 @@ pub struct Facts<'a> {
     pub time_ms: u64,
     /// Resident memory, anon and file.
     pub resident_bytes: ByType<u64>,
-    /// What counts against the limit (`memory.current`), if known and more than what is resident:
-    /// page tables, unmapped cache.
+    /// What counts against the limit (`memory.current`), if it is known and more than what is
+    /// resident: it includes page tables and unmapped cache.
     pub charged_bytes: Option<u64>,
-    /// What is in swap (anon), or was dropped and is still mapped (file; 0 where unknown).
+    /// What is in swap (anon), or was dropped but is still mapped (file; 0 if unknown).
     pub out_bytes: ByType<u64>,
-    /// The newest look at the ages, if there was one since the facts before.
+    /// The newest look at the ages, if there was one since the previous facts.
     pub looked: Option<Looked<'a>>,
     /// Faults of the target.
     pub faults: Faults,
@@ -25,17 +25,17 @@ pub struct Facts<'a> {
     pub refaults: Refaults,
     /// Pressure of the target, or of the machine if the target's own is not known.
     pub psi: Option<Psi>,
-    /// Room in swap; `None`: not known. No swap is `total_bytes` 0.
+    /// Room in swap; `None` if unknown. Without swap, `total_bytes` is 0.
     pub swap: Option<SwapRoom>,
     /// Where anonymous memory goes.
     pub backend: Backend,
     /// The limit of the target that the kernel enforces, if any.
     pub limit_bytes: Option<u64>,
-    /// What must stay resident at least, regardless of the policy's own floor.
+    /// The least that must stay resident, even if the policy's own floor is lower.
     pub floor_bytes: u64,
     /// What can be done here.
     pub hands: Hands,
-    /// What became of the decision before.
+    /// The result of the previous decision.
     pub outcome: Option<Outcome>,
 }
 
@@ -46,37 +46,38 @@ impl Facts<'_> {
     }
 }
 
-/// A look at all memory of the target.
+/// One look at all memory of the target.
 #[derive(Clone, Copy, Debug)]
 pub struct Looked<'a> {
     /// When it was taken, in ms.
     pub time_ms: u64,
-    /// How long ages have been kept, in ms: nothing can be known to be older than this.
+    /// How long ages have been kept, in ms: no memory can be known to be older than this.
     pub watched_ms: u64,
     /// Resident bytes by age: bins that are not cumulative, youngest first, the last without bound.
     pub bins: &'a [Bin],
     /// Bytes found accessed (resident, or back from where they went) since the previous look, by
-    /// how long they had been idle until then: same bounds. Empty: not known. An age map counts
-    /// them ([`Look::finish_with_returned`](crate::agemap::Look::finish_with_returned)):
-    /// `Histogram::add_window` with those sizes, before the map advances.
+    /// how long they had been idle until then, in bins with the same bounds. Empty if unknown. An
+    /// age map counts them
+    /// ([`Look::finish_with_returned`](crate::agemap::Look::finish_with_returned)): pass those
+    /// sizes to `Histogram::add_window` before the map advances.
     pub returned: &'a [Bin],
 }
 
 /// Counts of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Without a device.
+    /// Faults served without a device.
     pub minor: u64,
-    /// That read from a device.
+    /// Faults that read from a device.
     pub major: u64,
 }
 
-/// What came back.
+/// Pages that came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refaults {
     /// Bytes by type.
     pub bytes: ByType<u64>,
-    /// Mean time a task waited for a page of each type, in ns; 0: not measured.
+    /// Mean time a task waited for a page of each type, in ns; 0 if not measured.
     pub latency_ns: ByType<u64>,
 }
 
@@ -87,7 +88,7 @@ pub struct Psi {
     pub some_us: u64,
     /// All of them did, in us.
     pub full_us: u64,
-    /// At least one of them waited for I/O, in us; 0 where not known.
+    /// At least one of them waited for I/O, in us; 0 if unknown.
     pub io_some_us: u64,
 }
 
@@ -100,7 +101,7 @@ pub struct SwapRoom {
     pub total_bytes: u64,
 }
 
-/// Where anonymous memory goes. It determines the expected cost of a refault until one was
+/// Where anonymous memory goes. It determines the expected cost of a refault until one has been
 /// measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -117,8 +118,8 @@ pub enum Backend {
 }
 
 impl Backend {
-    /// The cost of a refault before one was measured, fault handling included, in ns: 1 us for the
-    /// fault, and the device's latency for 4 KiB (spec of the benchmarks, emulation rules).
+    /// The cost of a refault before one was measured, in ns: 1 us for handling the fault, and the
+    /// device's latency for 4 KiB (spec of the benchmarks, emulation rules).
     pub fn refault_ns(self) -> u64 {
         match self {
             Backend::Zram => 7_000,
@@ -131,22 +132,21 @@ impl Backend {
 /// What can be done to the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hands {
-    /// Page out what was chosen by age.
+    /// Page out pages chosen by age.
     pub page_out: bool,
     /// Let the kernel's own LRU reclaim a number of bytes (`memory.reclaim`).
     pub reclaim: bool,
     /// Sort: mark pages to be reclaimed first without moving them.
     pub sort: bool,
-    /// Page out by decayed heat ([`Action::Coldest`](super::Action::Coldest)); without it the oldest
-    /// are taken.
+    /// Page out by decayed heat ([`Action::Coldest`](super::Action::Coldest)); otherwise the oldest
+    /// pages go instead.
     pub coldest: bool,
-    /// All file memory is seen page by page, even if no process maps it, and its clean pages can
-    /// go.
+    /// Observe all file memory page by page, even if no process maps it, and drop its clean pages.
     pub cache: bool,
 }
 
 impl Default for Hands {
-    /// Page-granular hands only.
+    /// Only the movers of single pages.
     fn default() -> Self {
         Hands {
             page_out: true,
@@ -158,7 +158,7 @@ impl Default for Hands {
     }
 }
 
-/// What became of a decision.
+/// The result of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Bytes it asked for.

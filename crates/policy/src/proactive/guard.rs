@@ -2,26 +2,26 @@
 //! What applies to every policy: floor, rate, room in swap, no progress, backing off.
 //!
 //! - *Floor*: what must stay resident is not moved.
-//! - *Rate*: a token bucket that holds one second's worth: over any window of w seconds at most
-//!   rate x (w + 1) bytes leave.
-//! - *Swap*: a share of swap stays free; then only file memory goes.
-//! - *No progress*: what was tried and did not leave, three times in a row: a pause.
-//! - *Backing off*: when more of what is out came back within the window than `regret` allows, a
-//!   pause, twice as long each time it happens again; after it, the next move is small (`start`)
-//!   and doubles while nothing is regretted. The first moves of all are small as well.
+//! - *Rate*: a token bucket that holds one second's worth: in any window of w seconds at most rate
+//!   x (w + 1) bytes leave.
+//! - *Swap*: a share of swap stays free; below it only file memory goes.
+//! - *No progress*: a pause if what was tried did not leave, three times in a row.
+//! - *Backing off*: a pause if more of what is out came back within the window than `regret`
+//!   allows, twice as long each time it happens again; after it, the next move is small (`start`)
+//!   and doubles while nothing is regretted. The very first moves are small as well.
 //! - *Harm*: refaults stay below a share of what programs access ([`Harm`]).
-//! - *Pressure*: moves shrink with the time tasks wait for memory, to nothing at `pressure`.
+//! - *Pressure*: moves shrink with the time tasks wait for memory, down to nothing at `pressure`.
 //!
-//! The last three do not apply to what has to go in any case ([`Wish::forced`]).
+//! The last three do not apply to memory that must go in any case ([`Wish::forced`]).
 
 use super::arguments::Arguments;
 use super::harm::Harm;
 use super::{Action, Cause, Decision, Facts, Limit, Reason, SpecError, Wish};
 
 const MIB: u64 = 1 << 20;
-/// Refaults below this are noise: they neither prove nor disprove anything.
+/// Fewer refaults than this are noise: they prove and disprove nothing.
 const NOISE_BYTES: f64 = 64.0 * 1024.0;
-/// Number of fruitless moves in a row that cause a pause.
+/// This many fruitless moves in a row cause a pause.
 const FRUITLESS_MAX: u32 = 3;
 /// A move was fruitless if less than this share of it left.
 const FRUITLESS_SHARE: f64 = 0.05;
@@ -30,12 +30,12 @@ const CALM_PAUSES: u64 = 4;
 /// The longest pause for memory that must go in any case.
 const FORCED_PAUSE_MAX_MS: u64 = 1_000;
 
-/// Parameters of a guard. Each policy has its own defaults; keys are the same everywhere.
+/// Parameters of a guard. Each policy has its own defaults; the keys are the same everywhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GuardParams {
     /// `floor`: bytes that stay resident.
     pub floor_bytes: u64,
-    /// `rate`: bytes a second.
+    /// `rate`: bytes per second.
     pub rate_bytes_per_s: u64,
     /// `swap_free`: share of swap that stays free.
     pub swap_free: f64,
@@ -45,15 +45,16 @@ pub struct GuardParams {
     pub regret: f64,
     /// `window`, in ms.
     pub window_ms: u64,
-    /// `harm`: share of what is found accessed that may refault; 1: no limit.
+    /// `harm`: share of the memory found accessed that may refault; 1 means no limit.
     pub harm: f64,
-    /// `start`: share of resident memory that the first move, and the first after a pause, may take.
+    /// `start`: share of resident memory that the very first move, and the first after a pause, may
+    /// take.
     pub start: f64,
     /// `pause`: the first pause, in ms.
     pub pause_ms: u64,
-    /// `pause_max`: the longest, in ms.
+    /// `pause_max`: the longest pause, in ms.
     pub pause_max_ms: u64,
-    /// `pressure`: share of time in which tasks wait for memory at which nothing is moved.
+    /// `pressure`: if tasks wait for memory for this share of time, nothing is moved.
     pub pressure: f64,
 }
 
@@ -76,7 +77,7 @@ impl Default for GuardParams {
 }
 
 impl GuardParams {
-    /// These, changed by what was written.
+    /// These parameters, except those that the text changes.
     pub(super) fn with(self, from: &mut Arguments<'_>) -> Result<Self, SpecError> {
         const DAY_MS: u64 = 86_400_000;
         let pause_ms = from.duration("pause", self.pause_ms, 100..=DAY_MS)?;
@@ -102,31 +103,31 @@ impl GuardParams {
 pub struct Guard {
     params: GuardParams,
     last_ms: Option<u64>,
-    /// Bytes the rate still allows.
+    /// Bytes that the rate still allows.
     tokens: f64,
-    /// How much of them the last decision took.
+    /// How many of them the last decision took.
     taken: u64,
     /// Refaulted bytes, decayed over the window.
     returned: f64,
     /// File bytes that left and have not come back, as far as known.
     file_out: f64,
-    /// What tasks waited since the facts before, as a share of the time.
+    /// The share of the time since the previous facts in which tasks waited.
     pressure: f64,
-    /// Share of resident memory the next voluntary move may take.
+    /// Share of resident memory that the next voluntary move may take.
     quantum: f64,
     pause: Option<(u64, Cause)>,
     /// Pauses in a row.
     level: u32,
-    /// Since when nothing was regretted.
+    /// Since when nothing has been regretted.
     calm_ms: u64,
     fruitless: u32,
-    /// The last voluntary move, still to be judged.
+    /// When the last voluntary move was, until it has been judged.
     moved_ms: Option<u64>,
     harm: Harm,
 }
 
 impl Guard {
-    /// A guard that has seen nothing.
+    /// A guard without observations.
     pub fn new(params: GuardParams) -> Self {
         Guard {
             params,
@@ -151,7 +152,7 @@ impl Guard {
         &self.params
     }
 
-    /// Until when it holds still, in ms, and why.
+    /// Until when it pauses, in ms, and why.
     pub fn pause(&self) -> Option<(u64, Cause)> {
         self.pause
     }
@@ -161,7 +162,7 @@ impl Guard {
         self.quantum
     }
 
-    /// Takes the facts in; before the policy is asked.
+    /// Takes in the facts, before the policy is asked.
     pub(super) fn observe(&mut self, facts: &Facts<'_>) {
         let before_ms = self.last_ms.replace(facts.time_ms).unwrap_or(facts.time_ms);
         let passed_ms = facts.time_ms - before_ms;
@@ -196,7 +197,8 @@ impl Guard {
         self.judge(facts);
     }
 
-    /// The result of the last decision: returns what it did not use, and records when nothing left.
+    /// Evaluates the last decision: returns the tokens it did not use, and counts moves that
+    /// achieved nothing.
     fn settle(&mut self, facts: &Facts<'_>) {
         let taken = std::mem::take(&mut self.taken);
         let Some(outcome) = facts.outcome else {
@@ -221,13 +223,13 @@ impl Guard {
         }
     }
 
-    /// Whether too much came back; if a move has gone well for long enough, more may go next.
+    /// Pauses if too much came back; if a move went well for long enough, more may go next time.
     fn judge(&mut self, facts: &Facts<'_>) {
         if let Some((until_ms, _)) = self.pause {
             if facts.time_ms < until_ms {
                 return;
             }
-            // What came back during the pause is paid for by the pause.
+            // The pause already paid for what came back during it.
             self.pause = None;
             self.returned = 0.0;
         }
@@ -245,12 +247,12 @@ impl Guard {
         }
     }
 
-    /// What is out, as far as known.
+    /// Bytes that are out, as far as known.
     fn out_bytes(&self, facts: &Facts<'_>) -> f64 {
         facts.out_bytes[0] as f64 + self.file_out.max(facts.out_bytes[1] as f64)
     }
 
-    /// A pause is forgotten once things have gone well for several times its length.
+    /// Forgets a pause once things have gone well for several times its length.
     fn forgive(&mut self, now_ms: u64) {
         if self.level > 0 && now_ms >= self.calm_ms + CALM_PAUSES * self.pause_ms(self.level - 1) {
             self.level -= 1;
@@ -273,7 +275,7 @@ impl Guard {
         self.moved_ms = None;
     }
 
-    /// How much of a wish may be done.
+    /// Reduces a wish to what may be done.
     pub(super) fn check(&mut self, facts: &Facts<'_>, wish: Wish) -> Decision {
         let Wish {
             mut action,
@@ -330,7 +332,7 @@ impl Guard {
             false => until_ms,
         };
         if forced {
-            // Forced moves are asked for every few ms: they shorten the pause itself.
+            // Forced moves are asked for every few ms, so the pause itself must be shortened.
             self.pause = Some((until_ms, cause));
         }
         Cut {
@@ -366,7 +368,7 @@ impl Guard {
         if forced || !self.params.backoff || self.quantum >= 1.0 {
             return Cut::none(action);
         }
-        // One page at least, or a small target would never start.
+        // At least one page, or a small target would never start.
         let bytes = ((facts.resident() as f64 * self.quantum) as u64).max(4096);
         Cut::by(action.at_most(bytes), Limit::SlowStart, Reason::RateSpent)
     }
@@ -398,7 +400,7 @@ impl Guard {
         if cut.action == action {
             return cut;
         }
-        // Soon enough for the rest, late enough for it to be worth a call.
+        // Soon enough for the rest, and late enough for the rest to be worth a call.
         let rate = self.params.rate_bytes_per_s;
         let rest = action.bytes().min(rate / 4);
         let wait_ms = (rest as f64 * 1e3 / rate as f64).ceil() as u64;
@@ -407,14 +409,14 @@ impl Guard {
     }
 }
 
-/// A rule: what of an action may be done, forced or not.
+/// A rule: returns how much of an action may be done. The last parameter is [`Wish::forced`].
 type Rule = fn(&mut Guard, &Facts<'_>, Action, bool) -> Cut;
 
 /// What a rule left of an action.
 struct Cut {
     action: Action,
     limit: Option<Limit>,
-    /// Why nothing is left, if so.
+    /// The reason if nothing is left.
     reason: Reason,
     next_ms: Option<u64>,
 }

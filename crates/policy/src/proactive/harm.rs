@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How much harm moving memory may do: an account of refaults, in bytes.
 //!
-//! Moving memory out makes programs fault that did not fault before, and their previous faults are
-//! no measure of how much harm that is: most had none. Their accesses are: pages found accessed. A
-//! page found accessed is at least one access, so if refaults are at most `harm` of them, there are
-//! at most that many more faults per operation that touches a page (mostly far fewer: a page is
-//! accessed many times between two looks, so this is no rule for policies that know by age what
+//! Moving memory out makes programs fault that did not fault before. Their previous faults do not
+//! show how much harm that is: most had none. Their accesses, the pages found accessed, do. A page
+//! found accessed stands for at least one access, so if refaults are at most `harm` of them, there
+//! are at most that many more faults per operation that touches a page (mostly far fewer: a page is
+//! accessed many times between two looks, so this is no rule for policies that know from ages what
 //! comes back).
 //!
 //! - The account starts with a fee of 1 % of what is resident: nobody knows what will come back
-//!   before something was taken. The fee is credited again over an hour.
-//! - What is found accessed is credited with `harm` of its bytes; refaults are debited.
-//! - What is out may come back: at the recent rate, over twice the window. As much of it may be out
-//!   as the account covers, unless less than 5 % is expected back: that is cold.
+//!   before something has been taken. The fee is credited again over an hour.
+//! - `harm` of the bytes found accessed is credited; refaults are debited.
+//! - Memory that is out may come back, at the recent rate, over twice the window. As much of it may
+//!   be out as the account covers, without limit if less than 5 % is expected back: that is cold.
 
 /// The share of resident memory that may come back before anything is known.
 const FEE_SHARE: f64 = 0.01;
@@ -20,9 +20,11 @@ const FEE_SHARE: f64 = 0.01;
 const FEE_AGAIN_S: f64 = 3600.0;
 /// The account holds at most this many fees: a long calm does not license great harm.
 const FEES_MAX: f64 = 5.0;
-/// As if this much of a fee had already come back: a rate cannot be inferred to be 0 from nothing.
+/// This share of a fee counts as already come back: that nothing came back yet does not prove a
+/// rate of 0.
 const PRIOR_FEES: f64 = 0.01;
-/// If less than this share returns within twice the window, it is cold, and no risk to the account.
+/// If less than this share returns within twice the window, the memory is cold and no risk to the
+/// account.
 const COLD_SHARE: f64 = 0.05;
 
 /// The account of one target.
@@ -31,18 +33,18 @@ pub(super) struct Harm {
     share: f64,
     window_s: f64,
     fee: f64,
-    /// Bytes; below 0 once more came back than was covered.
+    /// Bytes; below 0 if more came back than was covered.
     balance: f64,
-    /// Bytes that came back lately, and byte-seconds out in which they could.
+    /// Bytes that came back recently, and the byte-seconds out during which they could have.
     returned: f64,
     exposed: f64,
-    /// Accesses were seen: otherwise nothing is known, and nothing is limited.
+    /// Whether accesses were ever seen: otherwise nothing is known, and nothing is limited.
     is_known: bool,
 }
 
 impl Harm {
-    /// An empty account. `share`: of what is accessed that may refault; `window_s`: what came back
-    /// before that is forgotten, by half in half of it.
+    /// An empty account. `share` is the part of the accessed memory that may refault. What came
+    /// back is forgotten by half in half of `window_s`.
     pub(super) fn new(share: f64, window_s: f64) -> Self {
         Harm {
             share,
@@ -55,7 +57,7 @@ impl Harm {
         }
     }
 
-    /// Time passed in which this many bytes were out and this many came back; `accessed_bytes`:
+    /// Time passed in which this many bytes were out and this many came back. `accessed_bytes` were
     /// found by a look, if there was one.
     pub(super) fn pass(
         &mut self,
@@ -65,7 +67,8 @@ impl Harm {
         refaulted_bytes: f64,
         accessed_bytes: Option<u64>,
     ) {
-        // By the most that was resident: moving memory out must not make the account smaller.
+        // Based on the most that was ever resident: moving memory out must not make the account
+        // smaller.
         let fee = (resident_bytes as f64 * FEE_SHARE).max(self.fee);
         self.balance += fee - self.fee + fee * passed_s / FEE_AGAIN_S;
         self.fee = fee;
@@ -86,7 +89,7 @@ impl Harm {
         1.0 - (-per_s * 2.0 * self.window_s).exp()
     }
 
-    /// Bytes that may go in addition to those that are out; `None`: no limit.
+    /// Bytes that may go in addition to those already out; `None` means no limit.
     pub(super) fn room_bytes(&self, out_bytes: f64) -> Option<u64> {
         let back = self.expected_back();
         if self.share >= 1.0 || !self.is_known || back < COLD_SHARE {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Proactive reclaim: deciding what to move out before memory gets tight.
 //!
-//! A [`Controller`] watches one target: a process, a memory cgroup, a simulated machine's process.
-//! Its world passes it [`Facts`] (how much is resident, how old it is, what came back, what it
-//! cost) and carries out the resulting [`Decision`]: do nothing, or page out, sort or reclaim a
-//! number of bytes, and when to ask again. Every decision states its reason.
+//! A [`Controller`] watches one target: a process, a memory cgroup, or a process of a simulated
+//! machine. Its world passes it [`Facts`] (how much is resident, how old it is, what came back, at
+//! what cost) and carries out the resulting [`Decision`]: do nothing, or page out, sort or reclaim
+//! a number of bytes; and when to ask again. Every decision states its reason.
 //!
-//! A policy is one file and one line of [`POLICIES`]: its name there is the one in configurations,
-//! metrics and journals, and its reasons are its own ([`Grounds`]). What must hold for all of them
-//! (floor, rate, room in swap, no progress, backing off when memory comes back) is up to the
-//! [`Guard`].
+//! A policy is one file and one line of [`POLICIES`]. Its name there is the one in configurations,
+//! metrics and journals, and its reasons are its own ([`Grounds`]). The [`Guard`] enforces what
+//! must hold for every policy (floor, rate, room in swap, no progress, backing off when memory
+//! comes back).
 //!
 //! ```
 //! use agewise_policy::proactive::{Controller, Facts, Spec};
@@ -57,13 +57,14 @@ pub struct Wish {
     pub reason: Reason,
     /// When to ask again at the latest, on the clock of the facts.
     pub next_ms: u64,
-    /// Memory has to go in any case (a limit that the kernel would enforce itself): the guard
-    /// neither backs off nor starts slowly, since not moving would only leave it to direct reclaim.
+    /// Memory must go in any case (because of a limit that the kernel would enforce itself): the
+    /// guard neither backs off nor starts slowly, since not moving would only leave the work to
+    /// direct reclaim.
     pub forced: bool,
 }
 
 impl Wish {
-    /// To do nothing until `next_ms`.
+    /// Do nothing until `next_ms`.
     pub fn nothing(reason: Reason, next_ms: u64) -> Self {
         Wish {
             action: Action::Nothing,
@@ -79,18 +80,19 @@ impl Wish {
 pub struct Pace {
     /// How often it wants to decide, in ms. Not 0.
     pub decide_ms: u64,
-    /// How often memory should be looked at, in ms; `None`: it decides without ages.
+    /// How often memory should be looked at, in ms; `None` if it decides without ages.
     pub look_ms: Option<u64>,
-    /// The age bounds its facts should have (finer is welcome; coarser makes it more careful).
+    /// The age bounds its facts should have. Finer ones are welcome; coarser ones make it more
+    /// careful.
     pub bounds: Intervals,
-    /// It asks for [`Action::Coldest`]: keep records of single pages besides ages, if possible.
+    /// Set if it asks for [`Action::Coldest`]: also keep records of single pages, if possible.
     pub hold: Option<Hold>,
 }
 
 /// How a policy holds a target page by page ([`crate::budget`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hold {
-    /// What it holds it under.
+    /// The budget under which it holds the target.
     pub budget_bytes: u64,
     /// Which pages go first.
     pub order: Order,
@@ -100,13 +102,13 @@ pub struct Hold {
 
 /// A rule that says what to move out of one target, and when.
 pub trait Policy: std::fmt::Debug + Send {
-    /// What it would do, given the facts. Time never goes backwards between calls.
+    /// What it would do, given the facts. Time never goes back between calls.
     fn wish(&mut self, facts: &Facts<'_>) -> Wish;
 
-    /// What it needs.
+    /// What it needs from its world.
     fn pace(&self) -> Pace;
 
-    /// How small it wants a cgroup held, if that is what it does.
+    /// How small it wants to hold a cgroup; `None` if it does not hold it by a limit.
     fn shrinks(&self) -> Option<Wanted> {
         None
     }
@@ -115,7 +117,7 @@ pub trait Policy: std::fmt::Debug + Send {
 /// A policy with its guard's parameters, or what is wrong with its arguments.
 type Built = Result<(Box<dyn Policy>, GuardParams), SpecError>;
 
-/// A policy that can be requested.
+/// A policy that users can request.
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
@@ -127,7 +129,7 @@ pub struct Entry {
     build: fn(&mut Arguments<'_>) -> Built,
 }
 
-/// Every policy there is.
+/// All policies.
 pub const POLICIES: &[Entry] = &[
     age::ENTRY,
     pressure::ENTRY,

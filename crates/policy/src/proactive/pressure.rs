@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `pressure`: takes a little, watches whether tasks wait, takes less or nothing if they do.
+//! `pressure`: takes a little, watches whether tasks wait, and takes less or nothing if they do.
 //!
 //! Written from the published behaviour of senpai and TMO (Weiner et al., ASPLOS 2022): every
-//! period reclaim `resident x probe x max(0, 1 - share / target)`, where share is the part of the
-//! period in which tasks waited for memory or I/O. It knows no ages: the kernel's own lists select
-//! what goes (`memory.reclaim`); where that is not available, the oldest pages according to agewise
-//! go. Waiting for refaults is counted as well, since a page from zram is too quick for PSI to see
-//! as I/O.
+//! period, reclaim `resident x probe x max(0, 1 - share / target)`, where share is the part of the
+//! period in which tasks waited for memory or I/O. It uses no ages: the kernel's own lists select
+//! what goes (`memory.reclaim`). If that is not available, the pages go that agewise knows to be
+//! oldest. Waiting for refaults counts as well, because a page returns from zram too quickly for
+//! PSI to see it as I/O.
 
 use super::arguments::Arguments;
 use super::{
@@ -27,9 +27,9 @@ struct Pressure {
     probe: f64,
     period_ms: u64,
     since_ms: Option<u64>,
-    /// Waited since then, in us.
+    /// Time that tasks have waited since then, in us.
     waited_us: f64,
-    /// Ages are needed: the kernel's own reclaim cannot be asked here.
+    /// Whether it needs ages: the kernel's own reclaim is not available here.
     looks: bool,
 }
 
@@ -43,9 +43,9 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
         looks: false,
     };
     let guard = GuardParams {
-        // Its probes are the slow start.
+        // Its small probes replace the slow start.
         start: 1.0,
-        // Waiting for rare reads is too short to be seen: this sees them.
+        // PSI cannot see the short waits for rare reads; this rule can.
         harm: 0.005,
         ..GuardParams::default()
     };
@@ -108,7 +108,7 @@ impl Policy for Pressure {
     }
 }
 
-/// Time tasks waited for what came back, in us.
+/// Time that tasks waited for pages that came back, in us.
 fn refault_us(facts: &Facts<'_>) -> f64 {
     let of = |t: usize, default_ns: u64| {
         let ns = match facts.refaults.latency_ns[t] {

@@ -2,16 +2,16 @@
 //! `shrink`: holds a cgroup as small as possible without harm, based on the curve of what less
 //! memory would cost.
 //!
-//! It moves no page: it sets a limit, verifies it by the waiting it causes, and removes it.
-//! [`crate::whatif::keep`] decides how; the component that carries out policies does so where
-//! [`Policy::shrinks`] asks for it, and does nothing where it has no limit to set.
+//! It moves no page: it sets a limit, checks the waiting that the limit causes, and removes it.
+//! [`crate::whatif::keep`] decides how. Whoever carries out policies does so if [`Policy::shrinks`]
+//! asks for it, and does nothing if it has no limit to set.
 
 use super::arguments::Arguments;
 use super::{Built, Entry, Facts, GuardParams, Pace, Policy, Reason, Wish};
 use crate::whatif::keep::Wanted;
 use crate::workingset::Intervals;
 
-/// It is evaluated by the keeper of the curves, not at looks.
+/// The keeper of the curves evaluates it, not each look.
 const DECIDE_MS: u64 = 60_000;
 
 pub(super) const ENTRY: Entry = Entry {

@@ -51,7 +51,7 @@ impl FromStr for Spec {
     }
 }
 
-/// Name and arguments.
+/// Splits the text into name and arguments.
 fn split(text: &str) -> (&str, Option<&str>) {
     match text.split_once(':') {
         Some((name, rest)) => (name, Some(rest)),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is written: an answer, no panic.
+        /// Any text is parsed or refused without a panic.
         #[test]
         fn anything_is_parsed_or_refused(text in ".{0,40}") {
             let _ = text.parse::<Spec>();

@@ -1,27 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long memory that has been idle for some time stays idle: learned from what really came back.
+//! How long memory that has been idle for some time stays idle, learned from what came back.
 //!
-//! For each age the time spent there (page-seconds, of what is resident and of what is out) and the
-//! pages that were accessed at that age give a hazard, and the hazards of all later ages the mean
-//! time until a page of this age is accessed again. That is the estimator of survival analysis for
-//! censored data (Kaplan and Meier, 1958; Nelson, 1972), with exponential forgetting. Pages that went
-//! out go on aging: their return, or its absence, teaches the same curve.
+//! For each age, the time spent at that age (page-seconds, resident or out) and the pages accessed
+//! at that age give a hazard; the hazards of all later ages give the mean time until a page of this
+//! age is accessed again. This is the estimator of survival analysis for censored data (Kaplan and
+//! Meier, 1958; Nelson, 1972), with exponential forgetting. Pages that left continue to age:
+//! whether they return or not teaches the same curve.
 
-/// Weight of the hazard of the next younger age as prior knowledge: this many pages, for the width
-/// of the bin.
+/// The prior of a bin is the hazard of the next younger one. It weighs as much as this many pages
+/// observed over the width of the bin.
 const PRIOR_PAGES: f64 = 16.0;
-/// Evidence is forgotten by half in this time, in s...
+/// Evidence is forgotten by half in this time, in s,
 const HALF_LIFE_S: f64 = 300.0;
-/// ...or in this many times the age in question: what comes back once an hour takes hours to learn.
+/// or in this many times the age, if that is longer: what comes back once an hour takes hours to
+/// learn.
 const HALF_LIFE_AGES: f64 = 6.0;
 /// Stays longer than this are not distinguished, in s.
 const STAY_MAX_S: f64 = 86_400.0;
 
-/// Learns one curve. Ages are bins by upper bound, youngest first, the last without one.
+/// Learns one curve. Bins of age have upper bounds, youngest first; the last has none.
 #[derive(Clone, Debug)]
 pub struct Survival {
     bins: Vec<Cell>,
-    /// Pages that came back from being out a second, decayed.
+    /// Pages that were out and came back per second, decayed.
     refaults_per_s: f64,
 }
 
@@ -70,7 +71,7 @@ impl Survival {
         self.bins.len()
     }
 
-    /// There is always one.
+    /// Always `false`.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -80,7 +81,7 @@ impl Survival {
         self.bins.partition_point(|cell| cell.upper_s < age_s)
     }
 
-    /// Pages that left at an age.
+    /// Records that pages of this age left.
     pub fn left(&mut self, bin: usize, pages: f64) {
         self.bins[bin].out += pages;
     }
@@ -90,7 +91,7 @@ impl Survival {
         self.bins.iter().map(|cell| cell.out).sum()
     }
 
-    /// Sets the number of pages that are out where it is known: pages may be freed there.
+    /// Corrects the number of pages that are out, where it is known: pages may be freed there.
     pub fn set_out_pages(&mut self, pages: f64) {
         let believed = self.out_pages();
         if believed > 0.0 {
@@ -100,8 +101,8 @@ impl Survival {
         }
     }
 
-    /// Time has passed: `resident` pages were in each bin; `returned` of each were accessed again,
-    /// or `None` if only the number `refaulted` is known, of those that were out.
+    /// Time passed in which `resident` pages were in each bin. `returned` of each were accessed
+    /// again; it is `None` if only the number of pages `refaulted` is known, which were out.
     pub fn observe(
         &mut self,
         passed_s: f64,
@@ -136,7 +137,7 @@ impl Survival {
         }
     }
 
-    /// Of `returned`, the oldest are those that had been out.
+    /// The oldest pages in `returned` are those that had been out.
     fn came_back(&mut self, returned: &[f64], refaulted: f64) {
         let mut from_out = refaulted;
         for (cell, pages) in self.bins.iter_mut().zip(returned).rev() {
@@ -149,7 +150,7 @@ impl Survival {
         self.set_out_pages((out - from_out).max(0.0));
     }
 
-    /// Their ages are not known: in proportion to what was expected to come back.
+    /// Their ages are unknown: they are divided in proportion to what was expected to come back.
     fn came_back_from_anywhere(&mut self, refaulted: f64) {
         let weight = |cell: &Cell| cell.out * cell.hazard.clamp(1.0 / STAY_MAX_S, 1.0);
         let all: f64 = self.bins.iter().map(weight).sum();
@@ -163,7 +164,7 @@ impl Survival {
         }
     }
 
-    /// What is out grows older: a share of each bin moves on.
+    /// Pages that are out grow older: a share of each bin moves to the next.
     fn age_out(&mut self, passed_s: f64) {
         for at in (1..self.bins.len()).rev() {
             let share = (passed_s / self.bins[at - 1].width_s()).min(1.0);
@@ -207,7 +208,7 @@ impl Survival {
         self.bins[bin].stay_s
     }
 
-    /// Chance a second that a page of this age is accessed.
+    /// Probability per second that a page of this age is accessed.
     pub fn hazard_per_s(&self, bin: usize) -> f64 {
         self.bins[bin].hazard
     }
@@ -217,7 +218,7 @@ impl Survival {
         self.bins[bin].lower_s
     }
 
-    /// Pages that came back from being out a second, lately.
+    /// Pages that were out and came back per second recently.
     pub fn refaults_per_s(&self) -> f64 {
         self.refaults_per_s
     }
@@ -229,7 +230,7 @@ mod tests {
 
     const BOUNDS_MS: [u64; 6] = [1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
 
-    /// 1000 pages, each accessed with probability 1 - exp(-hazard) a second.
+    /// 1000 pages, each accessed with probability 1 - exp(-hazard) per second.
     fn constant(hazard: f64, seconds: u64) -> Survival {
         let mut curve = Survival::new(&BOUNDS_MS);
         let mut ages = vec![0u64; 1000];
@@ -279,7 +280,7 @@ mod tests {
         assert!(before_s > 3_600.0, "{before_s}");
     }
 
-    /// Everything is read once in 30 s: at 10 s a page is 20 s from its next access.
+    /// Everything is read once in 30 s: at an age of 10 s a page is 20 s away from its next access.
     #[test]
     fn what_comes_back_together_is_foreseen_after_the_first_time() {
         let mut curve = Survival::new(&BOUNDS_MS);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ages in looks, in buckets: 1, 2 and 3 looks, then four buckets per octave.
+//! Ages in looks, divided into buckets: 1, 2 and 3 looks, then four buckets per octave.
 
-/// Buckets: more than histories fill, since a horizon may lie beyond what was seen. The last one
-/// takes everything older.
+/// More buckets than ages in histories, since a horizon may be beyond what has been seen. The last
+/// one takes everything older.
 pub(super) const AGE_BUCKETS: usize = 40;
 
 /// The bucket of an age.
@@ -15,7 +15,7 @@ pub(super) fn age_bucket(looks: u32) -> usize {
     ((4 * (octave - 1) + quarter) as usize).min(AGE_BUCKETS - 1)
 }
 
-/// The youngest age of a bucket, looks.
+/// The youngest age of a bucket, in looks.
 pub(super) fn bucket_start(bucket: usize) -> u32 {
     match bucket as u32 {
         small @ 0..4 => small,
@@ -40,7 +40,7 @@ mod tests {
                 assert_eq!(age_bucket(bucket_start(bucket) - 1), bucket - 1);
             }
         }
-        // Every age that a history can hold has a bucket of its own kind.
+        // Every age that fits in a history is below the last bucket.
         assert!(bucket_start(AGE_BUCKETS - 1) > 250);
         assert_eq!(age_bucket(u32::MAX), AGE_BUCKETS - 1);
     }

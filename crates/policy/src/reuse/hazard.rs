@@ -8,10 +8,10 @@ use super::{CLASSES, Table};
 const PRIOR_PAGES: f64 = 30.0;
 /// Upper limit of the hazard, however certain a touch looks so far.
 const HAZARD_MAX: f64 = 0.98;
-/// The same, for what is only inferred from other ages.
+/// The limit for hazards that are only inferred from other ages.
 const HAZARD_INFERRED_MAX: f64 = 0.95;
 
-/// Pages of the sample seen at looks, and those of them that had been touched.
+/// Pages of the sample seen at looks, and how many of them had been touched.
 #[derive(Clone, Debug)]
 pub(super) struct Exposures {
     seen: Box<Table>,
@@ -34,7 +34,7 @@ impl Exposures {
         self.touched[class][bucket] += f64::from(u8::from(is_touched));
     }
 
-    /// Old observations are less informative about the future.
+    /// Reduces the weight of old observations: they say less about the future.
     pub fn fade(&mut self, factor: f64) {
         for table in [&mut self.seen, &mut self.touched] {
             table
@@ -44,13 +44,14 @@ impl Exposures {
         }
     }
 
-    /// Hazards: of all pages by age, then of each class as far as it is known to differ. Where
-    /// nothing is known the hazard is inversely proportional to age, which is LRU.
+    /// The hazards of each class: those of all pages by age, changed as far as the class is known
+    /// to differ. Without evidence, the hazard is inversely proportional to age, which is LRU.
     pub fn hazards(&self) -> Box<Table> {
         let of_all = self.of_all();
         let mut hazards = Box::new([[0.0; AGE_BUCKETS]; CLASSES]);
         for (class, hazards) in hazards.iter_mut().enumerate() {
-            // Twice: a class is pulled towards all pages, then towards its own ratio to them.
+            // In two steps: the class is pulled towards all pages, then towards its own ratio to
+            // them.
             let first = self.of_class(class, &of_all, 1.0);
             *hazards = self.of_class(class, &first, 3.0);
         }
@@ -77,8 +78,8 @@ impl Exposures {
         of_all
     }
 
-    /// A class for which `expected` holds up to a factor; `evidence` is the weight of the prior
-    /// that this factor is 1.
+    /// The hazards of a class for which `expected` is right up to a factor; `evidence` is the
+    /// weight of the prior that this factor is 1.
     fn of_class(
         &self,
         class: usize,

@@ -6,15 +6,15 @@ use super::hazard::Exposures;
 use super::scale::LEVELS_PER_OCTAVE;
 use super::{CLASS_OF_ONE, CLASSES, Value};
 
-/// A horizon that this few pages reach untouched changes nothing.
+/// Horizons that fewer pages than this share reach untouched do not matter.
 const REACHED_MIN: f64 = 1e-4;
-/// Steps of a value in a factor of two.
+/// Steps per octave of value.
 const STEPS: f64 = 8.0;
-/// Steps of hotness: a quarter of a factor of two.
+/// Steps per octave of hotness.
 const HOTNESS_STEPS: f64 = 4.0;
 
-/// Steps of hotness from the middle of the lowest class to that of the highest, and one beyond
-/// each.
+/// Steps of hotness from one octave below the middle of the lowest class to the middle of the
+/// highest.
 const HOTNESS_VALUES: usize = (CLASSES as f64 * HOTNESS_STEPS) as usize + 1;
 
 /// The value of a page by age and hotness.
@@ -23,7 +23,7 @@ pub(super) struct Index {
     values: Box<[[Value; HOTNESS_VALUES]; AGE_BUCKETS]>,
 }
 
-/// The position of the values of pages of one age.
+/// Where the values of pages of one age are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Place {
     step: f32,
@@ -40,7 +40,7 @@ impl Index {
         }
         for (bucket, values) in values.iter_mut().enumerate() {
             for (step, value) in values.iter_mut().enumerate() {
-                // Between the middles of two classes, in proportion.
+                // Interpolated between the middles of two classes.
                 let at = step as f64 / HOTNESS_STEPS - 1.0;
                 let share = at - at.floor();
                 let class = |class: f64| class.clamp(0.0, (CLASSES - 1) as f64) as usize;
@@ -52,16 +52,16 @@ impl Index {
         Index { values }
     }
 
-    /// The value of a page: `hotness` is log2 of what it had when it was last touched.
+    /// The value of a page; `hotness` is log2 of its hotness when it was last touched.
     #[inline]
     pub fn value(&self, hotness: f32, bucket: usize) -> Value {
         let at = (hotness + CLASS_OF_ONE as f32 + 0.5) * HOTNESS_STEPS as f32;
-        // A cast of what is below 0 gives 0.
+        // Casting a negative number gives 0.
         let step = (at as usize).min(HOTNESS_VALUES - 1);
         self.values[bucket.min(AGE_BUCKETS - 1)][step]
     }
 
-    /// The position of the values of pages of one age; `hotness` is that of the lowest level.
+    /// Where the values of pages of one age are; `hotness` is that of the lowest level.
     pub fn place(hotness: f32, bucket: usize) -> Place {
         Place {
             step: (hotness + CLASS_OF_ONE as f32 + 0.5) * HOTNESS_STEPS as f32,
@@ -69,7 +69,7 @@ impl Index {
         }
     }
 
-    /// The value of a page of a level above the lowest.
+    /// The value of a page whose level is this far above the lowest.
     #[inline]
     pub fn value_at(&self, level: u8, place: Place) -> Value {
         const STEPS_A_LEVEL: f32 = (HOTNESS_STEPS / LEVELS_PER_OCTAVE) as f32;
@@ -83,8 +83,8 @@ impl Index {
     }
 }
 
-/// For each age the greatest ratio, over all horizons, of the chance that a page that has been idle
-/// this long is touched by then to the looks for which it is expected to be kept.
+/// The Gittins index by age: the greatest ratio, over all horizons, of the chance that a page idle
+/// for this long is touched within the horizon to the looks for which it is expected to be kept.
 fn gittins(hazards: &[f64; AGE_BUCKETS]) -> [f64; AGE_BUCKETS] {
     let kept = |hazard: f64, looks: f64| {
         let stays = (1.0 - hazard).powf(looks);
@@ -98,7 +98,7 @@ fn gittins(hazards: &[f64; AGE_BUCKETS]) -> [f64; AGE_BUCKETS] {
     let whole: [(f64, f64); AGE_BUCKETS] =
         std::array::from_fn(|bucket| kept(hazards[bucket], bucket_looks(bucket)));
     std::array::from_fn(|from| {
-        // It is somewhere in its first bucket: on average half of it is left.
+        // The page is somewhere in its first bucket: on average half of the bucket is left.
         let first = from.max(1);
         let half = match from {
             0 => whole[first],
@@ -122,7 +122,7 @@ fn gittins(hazards: &[f64; AGE_BUCKETS]) -> [f64; AGE_BUCKETS] {
 mod tests {
     use super::*;
 
-    /// Of a constant hazard every horizon is as good as another: the index is the hazard.
+    /// With a constant hazard every horizon is equally good: the index is the hazard.
     #[test]
     fn the_index_of_a_constant_hazard_is_the_hazard() {
         for hazard in [0.001, 0.1, 0.9] {
@@ -131,7 +131,7 @@ mod tests {
         }
     }
 
-    /// Of a loop pages return at one age: the nearer it is, the more a page is worth.
+    /// In a loop all pages return at one age: the closer a page is to it, the more it is worth.
     #[test]
     fn a_page_is_worth_more_the_nearer_its_return() {
         let mut hazards = [0.0; AGE_BUCKETS];

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The reuse model: which page is worth keeping, from how often and how recently it was touched.
 //!
-//! A page keeps two bytes, also while it is in swap ([`PageHistory`]): its hotness (touches, each
-//! discounted by `decay` for every look since) and the look that last saw it touched. A cgroup
-//! keeps one [`ReuseModel`], which learns from a sample of bounded size the *hazard*: the chance
+//! A page has two bytes, also while it is in swap ([`PageHistory`]): its hotness (touches, each
+//! discounted by `decay` at every look since) and the look that last saw it touched. A cgroup has
+//! one [`ReuseModel`], which learns the *hazard* from a sample of bounded size: the probability
 //! that a page of this hotness, untouched for this many looks, is touched by the next look. The
 //! value of a page follows from the hazards, as the Gittins index: the best ratio, over all
-//! horizons, of the chance that it is touched by then to the looks for which it has to be kept
-//! until then. What is worth least goes first.
+//! horizons, of the probability that it is touched within the horizon to the looks for which it
+//! must be kept until then. The least valuable page goes first.
 //!
 //! A page that returns at a fixed interval, as in a loop larger than memory, is worth *more* the
-//! longer it has been idle, which neither recency nor frequency can say. A page touched once in a
-//! scan is worth what such pages have been worth before, so that scans pass through. While nothing
-//! is known the hazard falls with age, and the order is that of LRU.
+//! longer it has been idle, which neither recency nor frequency can express. A page touched once in
+//! a scan is worth what such pages were worth before, so scans pass through. Without evidence, the
+//! hazard falls with age, and the order is that of LRU.
 //!
-//! The field: hazard rates as the value of cached objects are those of EVA (Beckmann and Sanchez,
+//! Related work: hazard rates as the value of cached objects come from EVA (Beckmann and Sanchez,
 //! HPCA 2017) and LHD (Beckmann, Chen and Cidon, NSDI 2018); the index is Gittins' (1979).
 //!
 //! ```
@@ -46,15 +46,14 @@ use scale::Scale;
 
 /// Classes of hotness: powers of two, some below one touch and some above.
 const CLASSES: usize = 10;
-/// The class of a page touched once: lower classes hold no page, and represent all pages.
+/// The class of a page touched once. Lower classes hold no page: their hazards are those of all.
 const CLASS_OF_ONE: usize = 4;
-/// Looks that a history distinguishes; a page untouched for longer counts as untouched for this
-/// long.
+/// The ages in looks that a history distinguishes; a page untouched for longer counts as this old.
 const LOOKS_KEPT: u8 = 250;
-/// How far the histories are set back when they near the top.
+/// How far the histories are set back when the clock nears its maximum.
 const LOOKS_SHIFT: u8 = 125;
 
-/// The parameters of the model. Defaults are the measured ones (`docs/inside/reuse.md`).
+/// The parameters of the model. The defaults did best in measurements (`docs/inside/reuse.md`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReuseParams {
     /// The share of a page's hotness that remains after one look, from 0.5 to 0.999.
@@ -75,45 +74,47 @@ impl Default for ReuseParams {
     }
 }
 
-/// What is remembered of a page: two bytes. The default is a page that was never seen touched.
+/// What is remembered about a page, in two bytes. The default is a page that was never seen
+/// touched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PageHistory {
-    /// The level of its hotness on the model's scale; 0: never touched.
+    /// The level of its hotness on the model's scale; 0 if it was never touched.
     level: u8,
     /// The look that last saw it touched, on the model's clock of looks.
     touched: u8,
 }
 
-/// The value of a page: eighths of an octave of the chance of use per look. Greater is kept.
+/// The value of a page, in eighths of an octave of the chance of use per look. Greater values stay.
 pub type Value = i16;
 
 /// Less than any page that was ever touched.
 pub const VALUE_UNKNOWN: Value = Value::MIN;
 
-/// What is known about the reuse of a cgroup's pages. Some 10 KiB.
+/// What is known about the reuse of a cgroup's pages. It takes about 10 KiB.
 #[derive(Clone, Debug)]
 pub struct ReuseModel {
     params: ReuseParams,
     scale: Scale,
     /// The number of the current look on the clock of the histories.
     now: u8,
-    /// The look under way began by setting the clock back.
+    /// Whether the look under way began by setting the clock back.
     is_set_back: bool,
     lowered: u8,
     exposures: Exposures,
     index: Index,
     /// Values of pages touched since the last look, by level.
     touched: Box<[Value; 256]>,
-    /// Of pages that were not, by the looks since: where their values are.
+    /// For pages not touched, by the number of looks since their last touch: where their values
+    /// are.
     untouched: Box<[Place; 256]>,
     /// One page in 2 to the power of this is in the sample.
     thinned: u32,
-    /// Pages of the sample shown by the look under way.
+    /// Pages of the sample that the look under way has seen.
     sampled_pages: u64,
 }
 
 impl ReuseModel {
-    /// A model that knows nothing: LRU.
+    /// A model without evidence, which orders pages as LRU does.
     ///
     /// # Panics
     /// If a parameter is outside the range stated at its field.
@@ -138,7 +139,7 @@ impl ReuseModel {
         model
     }
 
-    /// A look starts: accessed bits are read, faults since the last look are known.
+    /// Starts a look, after accessed bits were read and the faults since the last look are known.
     pub fn look(&mut self) -> Look<'_> {
         self.lowered = self.scale.advance();
         self.is_set_back = self.now >= LOOKS_KEPT;
@@ -160,15 +161,15 @@ impl ReuseModel {
         self.index.value_at(page.level, place)
     }
 
-    /// The value of a page that has been touched since the last look; also of one that has just
-    /// been faulted in, which may well be worth less than older pages.
+    /// The value of a page that has been touched since the last look, or has just been faulted in.
+    /// It may well be less than that of older pages.
     #[inline]
     pub fn value_touched(&self, page: PageHistory) -> Value {
         self.touched[usize::from(page.level)]
     }
 
-    /// How hot a page is now, in steps of a quarter of an octave: touches counted with decay, and
-    /// nothing else. 0: colder than the scale reaches.
+    /// How hot a page is now, in steps of a quarter of an octave: only touches count, with decay. 0
+    /// is the cold end of the scale.
     #[inline]
     pub fn heat_step(&self, page: PageHistory) -> u8 {
         Scale::step(page.level)
@@ -180,7 +181,7 @@ impl ReuseModel {
         page.level > 0 && page.touched == self.now
     }
 
-    /// Bytes of memory the model takes. Histories are the caller's.
+    /// Bytes of memory the model takes. Histories belong to the caller.
     pub fn memory_bytes(&self) -> usize {
         let tables = 256 + size_of_val(&*self.touched) + size_of_val(&*self.untouched);
         size_of::<Self>() + tables + self.exposures.memory_bytes() + self.index.memory_bytes()
@@ -192,7 +193,7 @@ impl ReuseModel {
         self.now - page.touched.min(self.now)
     }
 
-    /// log2 of its hotness when it was touched last.
+    /// log2 of the hotness of a page when it was last touched.
     #[inline]
     fn hotness(&self, page: PageHistory) -> f32 {
         let since = f32::from(self.age(page)) * self.scale.octaves_a_look();
@@ -201,9 +202,9 @@ impl ReuseModel {
 
     fn value_levels(&mut self) {
         for (age, place) in (0..=255u8).zip(self.untouched.iter_mut()) {
-            // What a page of level 0 had when it was touched last, if it had had any.
+            // The hotness, when last touched, of a page whose level would now be 0.
             let since = f32::from(age) * self.scale.octaves_a_look();
-            // The next look will find it idle for one look more than the last one did.
+            // The next look will find the page idle for one more look than the last one did.
             let bucket = age_bucket(u32::from(age) + 1);
             *place = Index::place(self.scale.log2_heat(0) + since, bucket);
         }
@@ -220,26 +221,27 @@ impl ReuseModel {
         if mix::hash(word).trailing_zeros() < skipped {
             return 0;
         }
-        // Each time half of the pages.
+        // Each factor keeps half of the pages.
         (0..self.thinned.min(WORDS_FROM))
             .map(|half| mix::hash(word ^ u64::from(half + 1) << 60))
             .fold(u64::MAX, |mask, half| mask & half)
     }
 }
 
-/// A look under way: every page with a history, resident or in swap, is shown once.
+/// A look under way: every page with a history, resident or in swap, must be shown once.
 #[derive(Debug)]
 pub struct Look<'a> {
     model: &'a mut ReuseModel,
 }
 
 impl Look<'_> {
-    /// Whether the histories have to be set back before this look: once in more than a hundred.
+    /// Whether the histories must be set back before this look. Happens less than once in a hundred
+    /// looks.
     pub fn is_shift_due(&self) -> bool {
         self.model.is_set_back || self.model.lowered > 0
     }
 
-    /// Sets histories back when this is due. All of them have to be passed, before any is shown.
+    /// Sets histories back if this is due. All of them must be passed before any page is shown.
     pub fn shift(&self, pages: &mut [PageHistory]) {
         if !self.is_shift_due() {
             return;
@@ -250,20 +252,21 @@ impl Look<'_> {
             0
         };
         for page in pages.iter_mut().filter(|page| page.level > 0) {
-            // The coldest stays a page that is known.
+            // Even the coldest remains a page that has been touched: level 0 means never.
             page.level = page.level.saturating_sub(self.model.lowered).max(1);
             page.touched = page.touched.saturating_sub(looks);
         }
     }
 
     /// Shows up to 64 pages, and which of them were touched since the last look. The number of the
-    /// word is their permanent name, and decides which belong to the sample.
+    /// word identifies them permanently and decides which of them belong to the sample.
     pub fn word(&mut self, number: u64, pages: &mut [PageHistory], touched: u64) {
         let model = &mut *self.model;
         for at in each_bit(model.sampled(number), pages.len()) {
             let page = pages[at];
             if page.level > 0 {
-                // The age it had reached by this look, of the hotness it had when last touched.
+                // Counts at the age the page reached by this look, with the hotness it had when
+                // last touched.
                 let class = class_of(model.hotness(page));
                 let bucket = age_bucket(u32::from(model.age(page)));
                 model.exposures.add(class, bucket, touched >> at & 1 == 1);
@@ -277,7 +280,7 @@ impl Look<'_> {
         }
     }
 
-    /// Ends the look: values are updated from the observations.
+    /// Ends the look: updates the values from the observations.
     pub fn finish(self) {
         let model = self.model;
         let sampled_pages = std::mem::take(&mut model.sampled_pages);
@@ -291,7 +294,7 @@ impl Look<'_> {
     }
 }
 
-/// The set bits among the first `length`.
+/// The set bits among the first `length` bits.
 fn each_bit(mut bits: u64, length: usize) -> impl Iterator<Item = usize> {
     if length < 64 {
         bits &= (1 << length) - 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The model beside a plain one, and what it promises.
+//! The model compared with a plain one, and its guarantees.
 
 use proptest::prelude::*;
 
@@ -24,7 +24,7 @@ fn every_page() -> ReuseParams {
     }
 }
 
-/// The order of pages of one hotness is that of recency while nothing is known.
+/// Without evidence, pages of the same hotness are in order of recency.
 #[test]
 fn it_is_lru_while_it_knows_nothing() {
     let mut model = ReuseModel::new(ReuseParams::default());
@@ -32,7 +32,7 @@ fn it_is_lru_while_it_knows_nothing() {
     for now in 0..100 {
         let look = model.look();
         look.shift(&mut pages);
-        // Touched, and nothing of it counted.
+        // The page was touched, but the model did not observe it.
         pages[now].level = look.model.scale.after_access(0);
         pages[now].touched = look.model.now;
         look.finish();
@@ -46,7 +46,7 @@ fn it_is_lru_while_it_knows_nothing() {
     assert_eq!(model.value_untouched(PageHistory::default()), VALUE_UNKNOWN);
 }
 
-/// Pages of a loop are worth the more the longer they have been idle; LRU has it the other way.
+/// In a loop, a page is worth more the longer it has been idle; LRU has it the other way round.
 #[test]
 fn in_a_loop_the_oldest_is_worth_most() {
     let mut model = ReuseModel::new(every_page());
@@ -66,7 +66,7 @@ fn in_a_loop_the_oldest_is_worth_most() {
     );
 }
 
-/// Of pages that are never touched again, those that come in are worth less than what is used.
+/// Pages that a scan brings in and that are never touched again are worth less than used pages.
 #[test]
 fn what_a_scan_brings_in_is_worth_less_than_what_is_used() {
     let mut model = ReuseModel::new(every_page());
@@ -85,8 +85,8 @@ fn what_a_scan_brings_in_is_worth_less_than_what_is_used() {
     assert!(used.iter().all(|value| *value > new), "{new} {used:?}");
 }
 
-/// A million looks later a page that is touched at every one is as hot as ever, and nothing has run
-/// over. Rounding by chance moves it by a fraction of an octave, to and fro.
+/// After a million looks, a page that is touched at each of them is as hot as ever, and nothing
+/// overflowed. Random rounding moves it up and down by a fraction of an octave.
 #[test]
 fn nothing_drifts_over_a_million_looks() {
     const LOOKS: u32 = 1_000_000;
@@ -98,7 +98,7 @@ fn nothing_drifts_over_a_million_looks() {
         look.shift(&mut pages);
         let touched = 1 | u64::from(now % 50 == 0) << 1 | u64::from(now == 0) << 2;
         look.word(0, &mut pages, touched);
-        // The index is asked for now and then; to renew it each time would take minutes.
+        // The index is updated only now and then; updating it each time would take minutes.
         if now % 997 == 0 {
             look.finish();
         }
@@ -110,7 +110,7 @@ fn nothing_drifts_over_a_million_looks() {
             assert!(model.value_untouched(pages[1]) > model.value_untouched(pages[2]));
         }
     }
-    // 1 / (1 - 0.99) = 100 touches, log2 6.64; rounding to levels of a logarithm takes a little off.
+    // 1 / (1 - 0.99) = 100 touches, log2 6.64; rounding to levels reduces it a little.
     let means = hotness.map(|seen| {
         assert!(seen.iter().all(|hotness| (hotness - 6.64).abs() < 1.2));
         seen.iter().sum::<f64>() / seen.len() as f64
@@ -119,7 +119,7 @@ fn nothing_drifts_over_a_million_looks() {
     assert!((means[1] - 6.64).abs() < 0.35, "{means:?}");
 }
 
-/// However many pages there are, about so many teach the model, and always the same.
+/// However many pages there are, about the same number teach the model, and always the same ones.
 #[test]
 fn the_sample_is_bounded_and_part_of_the_larger_one() {
     let mut model = ReuseModel::new(ReuseParams {
@@ -153,7 +153,7 @@ fn it_takes_a_few_kib_whatever_it_is_shown() {
     assert_eq!(size_of::<PageHistory>(), 2);
 }
 
-/// What the two bytes stand for, kept exactly.
+/// The exact values that the two bytes represent.
 #[derive(Clone, Copy, Default)]
 struct Plain {
     hotness_at_touch: f64,
@@ -163,7 +163,7 @@ struct Plain {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Ages are exact up to the looks that are kept, hotness within the rounding of its byte.
+    /// Ages are exact up to the looks that are kept, and hotness up to the rounding of its byte.
     #[test]
     fn histories_are_those_of_a_plain_model(
         touches in proptest::collection::vec(proptest::collection::vec(any::<bool>(), 4), 1..600),
@@ -199,7 +199,7 @@ proptest! {
         }
     }
 
-    /// A hazard is a probability, and worth falls with age while the evidence does.
+    /// A hazard is a probability, and every value is that of a page that was touched.
     #[test]
     fn hazards_are_probabilities(
         seen in proptest::collection::vec((0..CLASSES, 1..AGE_BUCKETS, any::<bool>()), 0..2000),

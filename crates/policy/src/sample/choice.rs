@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which blocks are followed.
+//! Selects the blocks to follow.
 
 use std::ops::Range;
 
@@ -11,11 +11,11 @@ use crate::mix::hash;
 pub enum Identity {
     /// Their addresses: memory of one process, or of processes that were forked.
     Address,
-    /// A file that several processes map, at places of their own: its pages.
+    /// Pages of a file that several processes map, each at its own addresses.
     File {
-        /// A number of the file.
+        /// A number that identifies the file.
         seed: u64,
-        /// Page of the file at the first address.
+        /// The page of the file that is mapped at the first address.
         first_page: u64,
     },
 }
@@ -25,26 +25,27 @@ pub enum Identity {
 pub struct Area {
     /// Page numbers: address / page size.
     pub pages: Range<u64>,
-    /// What names its blocks.
+    /// What identifies its blocks.
     pub identity: Identity,
-    /// Neighbours of one kind count as one mapping: changes of protection split mappings, and split
-    /// them again.
+    /// Neighbours of the same kind count as one mapping, because changes of protection split
+    /// mappings.
     pub kind: u8,
 }
 
-/// Something that is followed.
+/// A range of pages that is followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// Page numbers.
     pub pages: Range<u64>,
-    /// Number of the area it lies in.
+    /// Index of the area that contains it.
     pub area: usize,
-    /// Its mapping is followed whole; otherwise it stands for 2^level like it.
+    /// Whether its mapping is followed whole; otherwise it represents 2^level blocks.
     pub is_whole: bool,
 }
 
-/// What is followed of these areas (ascending, disjoint), in ascending order: mappings of up to
-/// `whole_limit` pages whole, of the others one block in 2^`level`. At level 0 everything is.
+/// Selects what to follow of these areas (ascending, disjoint), in ascending order: mappings of up
+/// to `whole_limit` pages whole, and one block in 2^`level` of the others. Level 0 follows
+/// everything.
 pub fn choose(areas: &[Area], level: Level, block_pages: u64, whole_limit: u64) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut from = 0;
@@ -67,7 +68,7 @@ pub fn choose(areas: &[Area], level: Level, block_pages: u64, whole_limit: u64) 
 }
 
 /// The size in pages up to which mappings are followed whole, so that those of all processes
-/// together have no more than `pages_max`: a power of two less one, or 0.
+/// together have at most `pages_max` pages: a power of two less one, or 0.
 pub fn whole_limit<'a>(processes: impl Iterator<Item = &'a [Area]>, pages_max: u64) -> u64 {
     let mut by_size = [0u64; 65];
     for areas in processes {
@@ -87,7 +88,7 @@ pub fn whole_limit<'a>(processes: impl Iterator<Item = &'a [Area]>, pages_max: u
     }
 }
 
-/// Size in pages and number of areas of each mapping: areas of one kind without a hole between.
+/// Size in pages and number of areas of each mapping: adjacent areas of one kind.
 fn mappings(areas: &[Area]) -> impl Iterator<Item = (u64, usize)> + '_ {
     areas
         .chunk_by(|a, b| a.pages.end == b.pages.start && a.kind == b.kind)
@@ -117,14 +118,14 @@ fn blocks(number: usize, area: &Area, level: Level, block_pages: u64, out: &mut 
     }
 }
 
-/// The block followed of stratum number `stratum`: 2^`level` blocks, at a multiple of as many. Of
-/// its two halves the hash takes one, and of that the half that a finer sample would.
+/// The block followed in stratum number `stratum`, which is 2^`level` blocks aligned to as many.
+/// The hash selects one of its halves, and within it the half that a finer sample would select.
 fn chosen(seed: u64, stratum: u64, level: Level) -> u64 {
     let levels = (1..=level).rev();
     levels.fold(stratum, |at, level| at * 2 + upper_half(seed, at, level))
 }
 
-/// Whether the upper half (1) of stratum number `stratum` is taken, or the lower one (0).
+/// Whether the upper half (1) or the lower half (0) of stratum number `stratum` is selected.
 pub(super) fn upper_half(seed: u64, stratum: u64, level: Level) -> u64 {
     hash(seed ^ u64::from(level).rotate_left(56) ^ stratum) >> 63
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Estimates the whole from what the blocks show.
+//! Estimates the whole from the sampled blocks.
 
 use crate::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
 
-/// Pages by label of memory: `whole` was followed page by page, and `sampled` stands for the rest
-/// of `known`, all resident pages by type. The sum is exactly `known`, or what was seen if that is
-/// more (the kernel's counters lag a little).
+/// Pages by label of all memory: `whole` was followed page by page, and `sampled` represents the
+/// rest of `known`, all resident pages by type. The sum is exactly `known`, or what was seen if
+/// that is more (the kernel's counters lag a little).
 pub fn scale(whole: &Sizes, sampled: &Sizes, known: ByType<u64>) -> Sizes {
     let mut scaled: Sizes = [[0; 2]; LABELS];
     for page_type in 0..2 {
@@ -15,7 +15,8 @@ pub fn scale(whole: &Sizes, sampled: &Sizes, known: ByType<u64>) -> Sizes {
         let rest = known[page_type]
             .saturating_sub(whole.iter().sum())
             .max(seen);
-        // Nothing stands for the rest: it is like what was followed whole, or of unknown age.
+        // If no block represents the rest, it has the pattern of what was followed whole, or
+        // unknown age.
         let pattern = if seen > 0 { &sampled } else { &whole };
         let mut shares = share_out(rest, pattern);
         shares[usize::from(LABEL_UNSEEN)] += rest - shares.iter().sum::<u64>();
@@ -26,8 +27,8 @@ pub fn scale(whole: &Sizes, sampled: &Sizes, known: ByType<u64>) -> Sizes {
     scaled
 }
 
-/// `total` in the proportions of `pattern`, in whole numbers of that sum: the largest remainders
-/// are rounded up. All 0 where the pattern is.
+/// Divides `total` in the proportions of `pattern` into whole numbers with that sum: the largest
+/// remainders are rounded up. All 0 if `pattern` is.
 fn share_out(total: u64, pattern: &[u64]) -> Vec<u64> {
     let sum: u128 = pattern.iter().map(|part| u128::from(*part)).sum();
     if sum == 0 {

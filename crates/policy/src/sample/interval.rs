@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How sure an estimate is: 95 % intervals from the spread among the blocks.
+//! How certain an estimate is: 95 % intervals from the spread between blocks.
 
-/// Standard deviations of a normal distribution within which 95 % lie.
+/// 95 % of a normal distribution is within this many standard deviations.
 const Z_95: f64 = 1.96;
 
-/// "Rule of three": what none of n blocks shows is, with 95 % probability, less than 3/n of all.
+/// "Rule of three": if none of n blocks shows something, it is with 95 % probability less than 3/n
+/// of all.
 const UNSEEN_BLOCKS: f64 = 3.0;
 
 /// Continuity correction of a proportion: half a page.
@@ -19,8 +20,8 @@ pub struct Interval {
     pub high: u64,
 }
 
-/// Distances from an estimate to the ends of its 95 % interval. They differ: a bin that holds
-/// little can be much too small, but not much too large.
+/// Distances from an estimate to the ends of its 95 % interval. They differ: the estimate of a
+/// small bin can be much too small, but not much too large.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Margin {
     /// Distance to the lower end.
@@ -30,9 +31,9 @@ pub struct Margin {
 }
 
 impl Margin {
-    /// The margin of the sum of two estimates from independent samples: each side adds up as
-    /// variances do (Zou and Donner, *Construction of confidence limits about effect measures*,
-    /// 2008).
+    /// The margin of the sum of two estimates from independent samples: on each side, distances add
+    /// up as variances do (Zou and Donner, *Construction of confidence limits about effect
+    /// measures*, 2008).
     #[must_use]
     pub fn plus(self, other: Margin) -> Margin {
         Margin {
@@ -67,17 +68,17 @@ impl Margin {
 /// How much the blocks differ in each bin, for pages of one type.
 ///
 /// The variance is that of the ratio estimator (Cochran, *Sampling Techniques*, 6.4) with the
-/// finite-population correction. It becomes an interval by way of the number of independent pages
-/// that would vary as much (Kish's effective sample size), for which Wilson's score interval holds
-/// the truth where few blocks show a bin. The symmetric interval (estimate plus or minus 1.96
-/// standard deviations) does not: in a bin of 1 % it misses the truth in up to 10 of 100 samples,
-/// not 5.
+/// finite-population correction. It is converted to an interval with the number of independent
+/// pages that would vary as much (Kish's effective sample size), for which Wilson's score interval
+/// contains the truth even if few blocks show a bin. The symmetric interval (estimate plus or minus
+/// 1.96 standard deviations) does not: in a bin of 1 % it misses the truth in up to 10 of 100
+/// samples, not 5.
 ///
 /// Blocks without a page of the type are left out: they carry no information about its ages.
 #[derive(Clone, Debug, Default)]
 pub struct Spread {
     blocks: u64,
-    /// Sums over blocks of present pages x, their squares, and for each bin y, y * x and y * y.
+    /// Sums over blocks: of present pages x, of x * x, and for each bin of y, y * x and y * y.
     x: f64,
     xx: f64,
     bins: Vec<[f64; 3]>,
@@ -92,7 +93,7 @@ impl Spread {
         }
     }
 
-    /// Adds one block: its pages of the type in each bin.
+    /// Adds one block, given its pages of the type in each bin.
     pub fn add(&mut self, bins: &[u64]) {
         let x = bins.iter().sum::<u64>() as f64;
         if x == 0.0 {
@@ -109,12 +110,12 @@ impl Spread {
         }
     }
 
-    /// The margin of each bin, in pages, where these blocks stand for `represented` pages.
+    /// The margin of each bin, in pages, if these blocks represent `represented` pages.
     pub fn margins(&self, represented: u64) -> Vec<Margin> {
         let represented = represented as f64;
         let margin = |sums: &[f64; 3]| {
             if represented <= self.x {
-                // Nothing is left to be guessed.
+                // Nothing is left to estimate.
                 Margin::default()
             } else if self.blocks < 2 {
                 Margin {
@@ -134,7 +135,7 @@ impl Spread {
         let unknown = 1.0 - self.x / represented;
         let residual = (yy - 2.0 * ratio * yx + ratio * ratio * self.xx).max(0.0);
         let variance = residual / (self.x * self.x) * n / (n - 1.0) * unknown;
-        // Where blocks do not differ they may be all alike, or all in one bin by chance.
+        // If blocks do not differ, they may all be alike, or all in one bin by chance.
         let alike = if y == 0.0 || y == self.x { n } else { self.x };
         let effective = match ratio * (1.0 - ratio) / variance {
             pages if variance > 0.0 => pages.min(alike / unknown),
@@ -149,13 +150,13 @@ impl Spread {
     }
 }
 
-/// Student's t instead of 1.96, as the variance itself is known from `n` blocks only (first term of
-/// its expansion).
+/// Student's t instead of 1.96, since the variance is itself estimated from `n` blocks (the first
+/// term of the expansion of t).
 fn student(n: f64) -> f64 {
     Z_95 * (1.0 + (Z_95 * Z_95 + 1.0) / (4.0 * (n - 1.0)))
 }
 
-/// Wilson's score interval with continuity correction of a share seen among `n` pages.
+/// Wilson's score interval, with continuity correction, of a share seen among `n` pages.
 fn wilson(share: f64, n: f64, z: f64) -> (f64, f64) {
     let end = |share: f64, sign: f64| {
         let share = share.clamp(0.0, 1.0);

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Intervals against the truth: simulated memory of many layouts, sampled many times.
+//! Intervals compared with the truth: simulated memory of many layouts, sampled many times.
 
 use super::*;
 use crate::mix::hash;
 
 const BLOCK_PAGES: u64 = 16;
 const LEVEL: Level = 4;
-/// Samples of each layout and size of bin.
+/// Samples per layout and size of bin.
 const SAMPLES: u64 = 250;
 
-/// A number between 0 and 1 that belongs to `of`.
+/// A pseudo-random number between 0 and 1 that depends on `of` and `salt`.
 fn drawn(of: u64, salt: u64) -> f64 {
     hash(hash(of) ^ salt << 48) as f64 / u64::MAX as f64
 }
 
-/// How accesses lie in memory.
+/// How accesses are distributed in memory.
 #[derive(Clone, Copy, Debug)]
 enum Layout {
-    /// Stretches of so many blocks, each all young or all old.
+    /// Stretches of this many blocks, each all young or all old.
     Stretches(u64),
-    /// Each page by itself.
+    /// Each page independently.
     Pages,
-    /// Half of the stretches are absent, and of the others some pages are.
+    /// Half of the stretches are absent; of the others only some pages are present.
     Sparse(u64),
-    /// All that is young lies in one part of memory, and takes half of it.
+    /// All young blocks are in one part of memory, and make up half of it.
     Region,
-    /// Half of the young pages lie by themselves, half in whole blocks.
+    /// Half of the young pages are scattered, half in whole blocks.
     Mixed,
 }
 
 impl Layout {
-    /// Young and present pages of block number `at` of so many, where a share `young` of all is
+    /// Young and present pages of block number `at` of `blocks`, if a share `young` of all pages is
     /// young.
     fn block(self, at: u64, blocks: u64, young: f64, run: u64) -> (u64, u64) {
         let base = run << 32;
@@ -61,7 +61,7 @@ impl Layout {
     }
 }
 
-/// What the samples of one layout showed.
+/// Results of the samples of one layout.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     samples: u64,
@@ -101,8 +101,8 @@ fn sample(layout: Layout, blocks: u64, young: f64, run: u64, tally: &mut Tally) 
     tally.errors_squared += ((estimate - is_young as f64) / present as f64).powi(2);
 }
 
-/// Bins of 0.3 to 40 % of memory in seven layouts: 95 of 100 intervals hold the truth, 92 of the
-/// worst layout; and where a bin is not small they are no wider than they need be.
+/// Bins of 0.3 to 40 % of memory in seven layouts: 95 of 100 intervals contain the truth, 92 in the
+/// worst layout; and if a bin is not small, they are no wider than necessary.
 #[test]
 fn intervals_hold_the_truth() {
     let layouts = [
@@ -165,7 +165,7 @@ fn a_bin_that_no_block_shows_may_be_small_but_not_negative() {
         panic!("two bins");
     };
     assert_eq!(empty.below, 0.0);
-    // The rule of three, and not much more.
+    // About the rule of three, not much more.
     assert!((0.003..0.006).contains(&(empty.above / 1.6e6)), "{empty:?}");
     assert_eq!(full.above, 0.0);
     assert!((full.below - empty.above).abs() < 1.0, "{empty:?} {full:?}");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The choice of blocks against obvious models.
+//! The choice of blocks compared with obvious models.
 
 use std::collections::BTreeSet;
 
@@ -24,14 +24,15 @@ fn pages_of(pieces: &[Piece]) -> BTreeSet<u64> {
         .collect()
 }
 
-/// Whether a block is followed, asked of that block alone: of each two halves it lies in the one
-/// taken.
+/// Whether a block is followed, determined for that block alone: at each level it is in the
+/// selected half.
 fn is_followed(block: u64, level: Level) -> bool {
     (1..=level).all(|level| block >> (level - 1) & 1 == upper_half(0, block >> level, level))
 }
 
 proptest! {
-    /// Asked block by block the answer is the same, and pieces rise, disjoint, within their area.
+    /// Checking block by block gives the same answer, and pieces are ascending, disjoint and within
+    /// their area.
     #[test]
     fn blocks_are_those_that_win(start in 0u64..2000, length in 1u64..3000, level in 1u8..8) {
         let area = area(start..start + length);
@@ -123,7 +124,7 @@ fn what_is_followed_is_bounded_whatever_there_is() {
 fn small_mappings_are_followed_whole_as_far_as_they_fit() {
     let areas = [area(0..4), area(100..107), area(200..216), area(1000..9000)];
     let limit = |pages_max| whole_limit([&areas[..]].into_iter(), pages_max);
-    // 4 and 7 pages are of one size class.
+    // 4 and 7 pages are in one size class.
     assert_eq!([3, 4, 11, 27, 9000].map(limit), [3, 3, 15, 4095, u64::MAX]);
     let pieces = choose(&areas, 5, 16, limit(27));
     let whole: u64 = pieces

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which cgroup takes the memory: growth, and what is pulled in again and pushes others out.
+//! Which cgroup takes the memory: by its growth, and by what it reads back in place of others'
+//! pages.
 
 use super::{Config, GroupSample};
 
 const PAGE_BYTES: u64 = 4096;
 
-/// What a cgroup asked of memory in one window.
+/// What a cgroup demanded of memory in one window.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Demand<G> {
-    /// Which.
+    /// The cgroup.
     pub group: G,
-    /// How much more it had in memory and swap together, bytes per second.
+    /// Growth of its memory and swap together, bytes per second.
     pub growth_bytes_per_s: f64,
-    /// What it read back, bytes per second: each page of it took the place of another.
+    /// What it read back, bytes per second: each of these pages took the place of another.
     pub refault_bytes_per_s: f64,
-    /// What it holds now.
+    /// Memory it holds now.
     pub resident_bytes: u64,
-    /// It must not be acted on.
+    /// Whether it must not be acted on.
     pub is_untouchable: bool,
-    /// Its own working set is to be kept.
+    /// Whether its own working set is protected.
     pub is_protected: bool,
 }
 
 impl<G: Clone> Demand<G> {
-    /// From two samples.
+    /// The demand between two samples.
     pub fn between(before: &GroupSample<G>, now: &GroupSample<G>, window_ms: u64) -> Self {
         let per_s = |bytes: u64| bytes as f64 * 1000.0 / window_ms.max(1) as f64;
         let footprint =
@@ -39,37 +40,36 @@ impl<G: Clone> Demand<G> {
         }
     }
 
-    /// All it asked for.
+    /// Growth and refaults together.
     pub fn bytes_per_s(&self) -> f64 {
         self.growth_bytes_per_s + self.refault_bytes_per_s
     }
 }
 
-/// Who is to blame, and why.
+/// The cgroup to blame, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Blame<G> {
-    /// Who.
+    /// The cgroup.
     pub group: G,
-    /// How much more it took, bytes per second.
+    /// Growth of its memory and swap, bytes per second.
     pub growth_bytes_per_s: f64,
     /// What it read back, bytes per second.
     pub refault_bytes_per_s: f64,
-    /// Its part in the demand of all but the one that suffers.
+    /// Its share of the demand of all cgroups except the suffering one.
     pub share: f64,
-    /// What it holds.
+    /// Memory it holds.
     pub resident_bytes: u64,
-    /// It must not be acted on, or is protected itself: it is only named.
+    /// It must not be acted on, or is protected itself: then it is only reported.
     pub is_untouchable: bool,
 }
 
 impl<G: Clone + PartialEq> Blame<G> {
-    /// The one among the others that asked for most, if that is enough to blame it. `None` if the
-    /// suffering cgroup by itself asks for more memory than exists: squeezing others that do not
-    /// move would never end.
+    /// Blames the one of the others with the greatest demand, if that is enough. Returns `None` if
+    /// the suffering cgroup itself grows faster: squeezing others that do not grow would never end.
     pub fn find(suffers: &G, demands: &[Demand<G>], config: &Config) -> Option<Self> {
         let others = demands.iter().filter(|demand| demand.group != *suffers);
         let total: f64 = others.clone().map(Demand::bytes_per_s).sum();
-        // Other protected cgroups are spared as long as there is another culprit.
+        // Spare other protected cgroups as long as there is another culprit.
         let most = others.max_by(|a, b| {
             let rank = |demand: &Demand<G>| (!demand.is_protected, demand.bytes_per_s());
             let ((spared_a, bytes_a), (spared_b, bytes_b)) = (rank(a), rank(b));
@@ -98,7 +98,7 @@ impl<G: Clone + PartialEq> Blame<G> {
         })
     }
 
-    /// Names a cgroup for which something is undone.
+    /// Names a cgroup whose restraints are removed.
     pub(super) fn only(group: &G) -> Self {
         Blame {
             group: group.clone(),

@@ -3,12 +3,12 @@
 
 use super::Suffering;
 
-/// A step of the ladder, the gentlest first.
+/// A step of the ladder, gentlest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// Name the guilty.
+    /// Report the culprit.
     Report,
-    /// Lower the memory it may hold.
+    /// Limit its memory.
     Squeeze,
     /// Stop its tasks for a while.
     Freeze,
@@ -17,7 +17,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// All, the gentlest first.
+    /// All steps, gentlest first.
     pub const ALL: [Step; 4] = [Step::Report, Step::Squeeze, Step::Freeze, Step::Kill];
 
     /// Its name in the configuration.
@@ -30,7 +30,7 @@ impl Step {
         }
     }
 
-    /// The step of a name.
+    /// The step with this name.
     pub fn by_name(name: &str) -> Option<Step> {
         Step::ALL.into_iter().find(|step| step.name() == name)
     }
@@ -39,34 +39,37 @@ impl Step {
 /// How to judge and to act.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Age below which a page belongs to the working set. 1000 removes most of what is felt as lag.
+    /// A page accessed more recently than this belongs to the working set. 1000 removes most
+    /// noticeable lag.
     pub min_ttl_ms: u64,
     /// The hardest step allowed.
     pub up_to: Step,
-    /// Refaults of young pages per second from which a window is bad; half of it is calm.
+    /// Refaults of young pages per second that make a window bad; below half of it, the window is
+    /// calm.
     pub refaults_per_s: f64,
-    /// Share of time all tasks waited, from which a window is bad; half of it is calm.
+    /// Share of time in which all tasks waited that makes a window bad; below half of it, the
+    /// window is calm.
     pub full_share: f64,
     /// Bad windows in a row before anything is reported.
     pub bad_windows: u32,
     /// Calm windows in a row before everything is undone.
     pub calm_windows: u32,
-    /// How long a step has to show its effect before the next, ms.
+    /// How long a step may take to show its effect before the next one, ms.
     pub step_ms: u64,
     /// How long the culprit stays frozen, ms.
     pub freeze_ms: u64,
-    /// The share of memory that a squeeze leaves.
+    /// The share of its memory that a squeeze leaves to a cgroup.
     pub squeeze_to: f64,
-    /// And never less than this.
+    /// A squeeze never leaves less than this.
     pub squeeze_floor_bytes: u64,
-    /// Share of all new demand for memory above which a cgroup is to blame.
+    /// Share of all new demand for memory from which on a cgroup is to blame.
     pub blame_share: f64,
-    /// Shortest time between two samples that can be compared.
+    /// Shortest time between two samples that can be compared, ms.
     pub min_window_ms: u64,
 }
 
 impl Default for Config {
-    /// Names the culprit and does nothing else.
+    /// Only reports the culprit.
     fn default() -> Self {
         Config {
             min_ttl_ms: 1000,
@@ -91,7 +94,7 @@ impl Default for Config {
 pub struct ConfigError {
     /// Its name.
     pub key: &'static str,
-    /// What would be.
+    /// What would be valid.
     pub expected: &'static str,
 }
 
@@ -139,8 +142,8 @@ impl Config {
         }
     }
 
-    /// The steps in their order. Reporting comes with every step and is one of its own only if it is
-    /// the last.
+    /// The steps in their order. Every step includes a report; reporting is a step of its own only
+    /// if nothing else is allowed.
     pub fn ladder(&self) -> &'static [Step] {
         match self.up_to {
             Step::Report => &[Step::Report],
@@ -150,8 +153,8 @@ impl Config {
         }
     }
 
-    /// Young pages come back, and all tasks wait for them. Without PSI, twice the refaults are
-    /// required.
+    /// Whether young pages come back and all tasks wait for them. Without PSI, twice as many
+    /// refaults are required.
     pub(super) fn is_bad(&self, suffering: &Suffering) -> bool {
         let refaults = suffering.young_refaults_per_s;
         match suffering.full_share {
@@ -160,7 +163,7 @@ impl Config {
         }
     }
 
-    /// Well below what is bad, so that a guard does not oscillate.
+    /// Whether the window is well below bad, so that the guard does not oscillate.
     pub(super) fn is_calm(&self, suffering: &Suffering) -> bool {
         let few = suffering.young_refaults_per_s < self.refaults_per_s / 2.0;
         few || suffering
@@ -168,7 +171,7 @@ impl Config {
             .is_some_and(|share| share < self.full_share / 2.0)
     }
 
-    /// What a squeeze leaves of `bytes`.
+    /// How much a squeeze leaves of `bytes`.
     pub(super) fn squeezed(&self, bytes: u64) -> u64 {
         ((bytes as f64 * self.squeeze_to) as u64).max(self.squeeze_floor_bytes)
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Thrashing prevention outside the kernel: when the working set of the last `min_ttl_ms` of a
-//! protected cgroup cannot be kept, determine which cgroup pushes it out, and what to do.
+//! Thrashing prevention outside the kernel: if the working set of the last `min_ttl_ms` of a
+//! protected cgroup cannot be kept, finds which cgroup pushes it out, and decides what to do.
 //!
 //! The kernel's `min_ttl_ms` (multi-gen LRU v6 and later, `age_node` in `agewise-kernel`) kills a
 //! task rather than evict recently used memory; the OOM killer selects the victim by size. Here the
-//! sign is the same (pages younger than `min_ttl_ms` come back while all tasks wait), but the
+//! symptom is the same (pages younger than `min_ttl_ms` come back while all tasks wait), but the
 //! cgroup that takes the memory is identified, and is held back before anything is killed: a ladder
 //! of steps that ends where the configuration says. Pure: samples go in, decisions come out.
 
@@ -22,27 +22,26 @@ pub use config::{Config, ConfigError, Step};
 /// One cgroup at one moment. Counters only grow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSample<G> {
-    /// Which.
+    /// The cgroup.
     pub group: G,
-    /// Its working set is to be kept.
+    /// Whether its working set is protected.
     pub is_protected: bool,
-    /// It must not be acted on: it holds init, the session, or this program.
+    /// Whether it must not be acted on: it contains init, the session, or this program.
     pub is_untouchable: bool,
     /// Memory it holds.
     pub resident_bytes: u64,
-    /// What it has in swap.
+    /// Memory it has in swap.
     pub swapped_bytes: u64,
     /// Pages that came back after eviction.
     pub refaulted_pages: u64,
-    /// Those of them that had been used within `min_ttl_ms`; `None` where that is not known: all
-    /// count then.
+    /// Those of them that had been used within `min_ttl_ms`. `None` if unknown: then all refaults
+    /// count.
     pub young_refaulted_pages: Option<u64>,
     /// Time in which all its tasks waited for memory (PSI `full`), us; `None` without PSI.
     pub full_stall_us: Option<u64>,
 }
 
-/// All cgroups at one moment. Neither of two cgroups given may be below the other: memory would
-/// count twice.
+/// All cgroups at one moment. No cgroup may be inside another, or memory would count twice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample<G> {
     /// The clock, ms.
@@ -56,7 +55,7 @@ pub struct Sample<G> {
 pub struct Suffering {
     /// Refaults of pages younger than `min_ttl_ms`, per second.
     pub young_refaults_per_s: f64,
-    /// The ages of refaults were not known: all were counted.
+    /// The ages of refaults were unknown: all were counted.
     pub counts_all: bool,
     /// Share of time in which all its tasks waited; `None` without PSI.
     pub full_share: Option<f64>,
@@ -65,9 +64,9 @@ pub struct Suffering {
 /// What to do.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
-    /// Say it.
+    /// Report it.
     Report,
-    /// Hold the cgroup's memory below this.
+    /// Limit the cgroup's memory to this.
     Squeeze {
         /// Bytes.
         limit_bytes: u64,
@@ -77,9 +76,9 @@ pub enum Act {
         /// How long, ms.
         for_ms: u64,
     },
-    /// Let its tasks go on.
+    /// Let its tasks continue.
     Thaw,
-    /// Take the limit away again.
+    /// Remove the limit.
     Release,
     /// Kill it.
     Kill,
@@ -88,20 +87,21 @@ pub enum Act {
 /// A decision with its reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision<G> {
-    /// Who suffers, or suffered.
+    /// The cgroup that suffers or suffered.
     pub protected: G,
-    /// How much, in the window that led to this; `None` for taking back.
+    /// How much it suffered in the window that led to this; `None` if a restraint is removed.
     pub suffering: Option<Suffering>,
-    /// On whom to act; `None` when nobody is to blame.
+    /// The cgroup to act on; `None` if none is to blame.
     pub blame: Option<Blame<G>>,
-    /// What.
+    /// What to do.
     pub act: Act,
 }
 
-/// How far a protected cgroup is.
+/// The state of a protected cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Course {
-    /// Windows in a row in which it suffered; kept while it neither suffers nor is calm.
+    /// Windows in a row in which it suffered. Windows that are neither bad nor calm do not change
+    /// it.
     bad_windows: u32,
     /// Windows in a row in which it was calm.
     calm_windows: u32,
@@ -111,7 +111,7 @@ struct Course {
     next_step_ms: u64,
 }
 
-/// What is done to a cgroup.
+/// The restraints on a cgroup.
 #[derive(Clone, Debug, PartialEq)]
 struct Restraint<G> {
     protected: G,
@@ -129,7 +129,7 @@ pub struct Guard<G> {
 }
 
 impl<G: Clone + Ord> Guard<G> {
-    /// A guard that has seen nothing.
+    /// A guard without observations.
     pub fn new(config: Config) -> Self {
         Guard {
             config,
@@ -139,17 +139,17 @@ impl<G: Clone + Ord> Guard<G> {
         }
     }
 
-    /// How it decides.
+    /// Its configuration.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Who is held back now.
+    /// The cgroups that are currently held back.
     pub fn throttled(&self) -> impl Iterator<Item = &G> {
         self.throttle.keys()
     }
 
-    /// Takes back everything, for an orderly end.
+    /// Removes all restraints, for an orderly end.
     pub fn let_go(&mut self) -> Vec<Decision<G>> {
         let groups: Vec<G> = self.throttle.keys().cloned().collect();
         groups
@@ -158,8 +158,8 @@ impl<G: Clone + Ord> Guard<G> {
             .collect()
     }
 
-    /// Looks at the window since the sample before and decides. Samples too close together to
-    /// measure anything are left out, and time that goes back counts as none.
+    /// Evaluates the window since the previous sample and decides. Samples too close together to
+    /// measure anything are left out; a clock that goes back counts as stopped.
     pub fn look(&mut self, sample: Sample<G>) -> Vec<Decision<G>> {
         let mut decisions = self.thaw_due(sample.now_ms);
         let Some(last) = &self.last else {
@@ -199,7 +199,7 @@ impl<G: Clone + Ord> Guard<G> {
         decisions
     }
 
-    /// One protected cgroup, one window.
+    /// Decides for one protected cgroup, given one window.
     fn follow(
         &mut self,
         group: &G,
@@ -229,7 +229,7 @@ impl<G: Clone + Ord> Guard<G> {
         let blame = Blame::find(group, demands, &self.config);
         let step = self.config.ladder()[course.rung];
         let acts_on = blame.as_ref().filter(|blame| !blame.is_untouchable);
-        // Without anybody to act on, saying so is all there is; the ladder waits.
+        // If there is no cgroup to act on, all it can do is report; the ladder waits.
         let step = if acts_on.is_some() {
             step
         } else {
@@ -248,7 +248,7 @@ impl<G: Clone + Ord> Guard<G> {
         }]
     }
 
-    /// Turns a step into an act and notes what has to be taken back.
+    /// Turns a step into an act, and records the restraint so that it can be removed.
     fn act(&mut self, protected: &G, blame: Option<&Blame<G>>, step: Step, now_ms: u64) -> Act {
         let Some(blame) = blame else {
             return Act::Report;
@@ -275,7 +275,7 @@ impl<G: Clone + Ord> Guard<G> {
                 for_ms: config.freeze_ms,
             };
         }
-        // From where it is now, or was held already, whichever is less.
+        // Start from its current memory or its current limit, whichever is less.
         let from_bytes = throttle
             .squeezed_bytes
             .map_or(blame.resident_bytes, |bytes| {
@@ -286,13 +286,13 @@ impl<G: Clone + Ord> Guard<G> {
         Act::Squeeze { limit_bytes }
     }
 
-    /// When the next one that is frozen is to go on; a caller that looks seldom asks
+    /// When the next frozen cgroup must be thawed; a caller that rarely looks should call
     /// [`thaw_due`](Self::thaw_due) then.
     pub fn next_thaw_ms(&self) -> Option<u64> {
         self.throttle.values().filter_map(|r| r.thaw_ms).min()
     }
 
-    /// Those that are over.
+    /// Thaws cgroups whose time is over.
     pub fn thaw_due(&mut self, now_ms: u64) -> Vec<Decision<G>> {
         let mut decisions = Vec::new();
         for (group, throttle) in &mut self.throttle {
@@ -329,9 +329,9 @@ impl<G: Clone + Ord> Guard<G> {
             .collect()
     }
 
-    /// Takes back what was done for cgroups that are not protected (any more), and to those that
-    /// are not in the sample: they may be gone, or only their counters unreadable, and nobody would
-    /// know when to let them go on.
+    /// Removes restraints that were imposed for cgroups no longer protected, and those on cgroups
+    /// not in the sample. These may be gone, or their counters cannot be read; then nobody would
+    /// know when to release them.
     fn take_back_orphans(&mut self, sample: &Sample<G>) -> Vec<Decision<G>> {
         let is_seen = |group: &G| sample.groups.iter().any(|now| now.group == *group);
         let orphans: Vec<G> = self

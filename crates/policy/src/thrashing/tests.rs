@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Decisions over made-up samples.
+//! Decisions on synthetic samples.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn config(up_to: Step) -> Config {
     }
 }
 
-/// A machine whose protected `desk` suffers, or does not, second by second.
+/// A machine whose protected `desk` suffers or not, second by second.
 struct Machine {
     now_ms: u64,
     groups: Vec<GroupSample<&'static str>>,
@@ -49,7 +49,7 @@ impl Machine {
             .unwrap()
     }
 
-    /// A second in which the desk has `refaults` young refaults and waits for `stall_ms`.
+    /// One second in which the desk has `refaults` young refaults and waits for `stall_ms`.
     fn second(
         &mut self,
         guard: &mut Guard<&'static str>,
@@ -71,7 +71,7 @@ impl Machine {
         self.group(name).resident_bytes += mib * MIB;
     }
 
-    /// Seconds in which the hog grows and the desk suffers; the acts of each.
+    /// Seconds in which the hog grows and the desk suffers; returns the acts and their times.
     fn thrash(&mut self, guard: &mut Guard<&'static str>, seconds: u64) -> Vec<(u64, Act)> {
         let mut acts = Vec::new();
         for _ in 0..seconds {
@@ -107,7 +107,7 @@ fn the_guilty_is_named_with_reasons_and_only_after_some_windows() {
     let blame = decision.blame.unwrap();
     assert_eq!((blame.group, blame.share), ("hog", 1.0));
     assert_eq!(blame.growth_bytes_per_s, (50 * MIB) as f64);
-    // Not again before the step's time is over.
+    // No further act before the time of the step is over.
     assert_eq!(machine.thrash(&mut guard, 10).len(), 2);
 }
 
@@ -162,7 +162,7 @@ fn a_squeeze_goes_down_in_steps_to_a_floor_and_is_taken_back() {
         }
     }
     assert_eq!(limits, [400, 320, 300, 300, 300, 300, 300, 300]);
-    // Nine calm windows are not enough; a bad one begins the count anew.
+    // Nine calm windows are not enough; a bad one restarts the count.
     for _ in 0..9 {
         assert!(machine.second(&mut guard, 0, 0).is_empty());
     }
@@ -197,7 +197,7 @@ fn a_frozen_group_is_thawed_in_time_whatever_happens() {
         .find(|(_, act)| *act == Act::Thaw)
         .unwrap();
     assert_eq!(thawed.0 - frozen.0, 3000);
-    // An end in the middle takes everything back.
+    // If it ends in between, all restraints are removed.
     machine.thrash(&mut guard, 1);
     let back: Vec<Act> = guard
         .let_go()
@@ -314,7 +314,7 @@ fn what_was_done_for_one_that_is_gone_is_taken_back() {
     assert_eq!(back[0].act, Act::Release);
 }
 
-/// Gone, or its counters cannot be read: who cannot be watched is not held.
+/// A cgroup that is gone, or whose counters cannot be read, cannot be watched, so it is not held.
 #[test]
 fn what_was_done_to_one_that_is_not_seen_any_more_is_taken_back() {
     let mut machine = Machine::new();
@@ -356,8 +356,8 @@ fn configurations_that_make_no_sense_are_refused_by_name() {
 }
 
 proptest! {
-    /// Whatever happens: nobody untouchable is acted on, no limit is below the floor, what is frozen
-    /// is thawed within its time, and letting go ends all throttle.
+    /// Whatever happens: no untouchable cgroup is acted on, no limit is below the floor, frozen
+    /// cgroups are thawed in time, and letting go removes all restraints.
     #[test]
     fn restraints_are_bounded(
         windows in prop::collection::vec((0u64..3000, 0u64..2000, 0u64..900, 0u64..200, 0u64..200), 1..120),

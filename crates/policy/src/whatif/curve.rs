@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The answer: faults per second by memory size, with error bounds.
+//! The result: faults per second by memory size, with error bounds.
 
 use serde::Serialize;
 
-/// Sizes of memory on every curve, percent of the peak resident size.
+/// Memory sizes on every curve, percent of the peak resident size.
 pub const PERCENTS: [u16; 34] = [
     10, 13, 16, 19, 22, 25, 28, 31, 34, 37, 40, 43, 46, 49, 52, 55, 58, 61, 64, 67, 70, 73, 76, 79,
     82, 85, 88, 91, 94, 97, 100, 125, 150, 200,
 ];
 
-/// How many they are.
+/// The number of sizes.
 pub const SIZES: usize = PERCENTS.len();
 
-/// Who decides what leaves memory.
+/// Who decides which page leaves memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decider {
-    /// The LRU of the kernel that runs.
+    /// The LRU of the running kernel.
     Kernel,
-    /// Exactly the page that was used longest ago.
+    /// Exact LRU: the page that was used longest ago.
     Lru,
 }
 
 impl Decider {
-    /// All of them, in the order in which they are kept.
+    /// All of them, in the order in which they are stored.
     pub const ALL: [Decider; 2] = [Decider::Kernel, Decider::Lru];
 
-    /// As reports call it.
+    /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Decider::Kernel => "kernel",
@@ -35,19 +35,19 @@ impl Decider {
     }
 }
 
-/// As reports call agewise's own order.
+/// The name of agewise's own order in reports.
 const REUSE: &str = "reuse";
-/// What there can be a curve of, as reports call it.
+/// The names in reports of all curves there can be.
 pub const POLICIES: [&str; 3] = [Decider::Kernel.name(), Decider::Lru.name(), REUSE];
 
-/// A figure and its possible error, with 95 % probability.
+/// A figure and its 95 % confidence interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// At least this.
+    /// Lower bound.
     pub low: f64,
-    /// Most likely this.
+    /// Most likely value.
     pub likely: f64,
-    /// At most this; infinite where nothing seen sets a bound.
+    /// Upper bound; infinite if the observations set none.
     pub high: f64,
 }
 
@@ -60,12 +60,12 @@ impl Estimate {
         }
     }
 
-    /// The sum of two.
+    /// The sum of two estimates.
     pub fn plus(self, other: Estimate) -> Estimate {
         self.map2(other, |a, b| a + b)
     }
 
-    /// What is known exactly.
+    /// A value without error.
     pub fn exact(value: f64) -> Estimate {
         Estimate {
             low: value,
@@ -74,7 +74,7 @@ impl Estimate {
         }
     }
 
-    /// So many times as much.
+    /// The estimate multiplied by a factor.
     pub fn times(self, factor: f64) -> Estimate {
         // Infinitely many faults that cost nothing take no time.
         self.map2(self, |a, _| if factor == 0.0 { 0.0 } else { a * factor })
@@ -85,17 +85,17 @@ impl Estimate {
     }
 }
 
-/// What of an interval counts.
+/// Which value of an interval counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// The likely value: for supervised use, where each step is verified.
     Likely,
-    /// The upper bound, which includes everything that was not seen: for unsupervised use.
+    /// The upper bound, which allows for everything that was not seen: for unsupervised use.
     High,
 }
 
 impl Bound {
-    /// That bound.
+    /// This value of an estimate.
     #[must_use]
     pub fn of(self, estimate: &Estimate) -> f64 {
         match self {
@@ -105,7 +105,8 @@ impl Bound {
     }
 }
 
-/// How long a task waits for a page that comes back, ns; at a limit another has to leave for it.
+/// How long a task waits for a page that comes back, ns. At a limit this includes the eviction of
+/// another page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
     /// From swap.
@@ -114,21 +115,22 @@ pub struct Prices {
     pub file_ns: f64,
 }
 
-/// The behaviour of a memory of one size.
+/// The behaviour of memory of one size.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Point {
-    /// Faults per second, of anonymous pages and of pages of files. First uses do not count: no
-    /// amount of memory avoids them.
+    /// Faults per second, of anonymous pages and of file pages. First uses do not count: no amount
+    /// of memory avoids them.
     pub faults: [Estimate; 2],
 }
 
 impl Point {
-    /// Faults a second of both kinds.
+    /// Faults per second of both kinds.
     pub fn faults_per_second(&self) -> Estimate {
         self.faults[0].plus(self.faults[1])
     }
 
-    /// Share of the time that a task waits for them, at these prices; above 1 where several wait.
+    /// Share of time that tasks wait for these faults, at these prices; above 1 if several wait at
+    /// once.
     pub fn wait_ratio(&self, prices: Prices) -> Estimate {
         let anon = self.faults[0].times(prices.anon_ns / 1e9);
         anon.plus(self.faults[1].times(prices.file_ns / 1e9))
@@ -148,35 +150,35 @@ pub struct Curve {
     pub points: [Point; SIZES],
 }
 
-/// What was seen in a time.
+/// The curves of one period of observation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Curves {
-    /// What 100 percent means: the peak resident size, bytes.
+    /// The peak resident size, which 100 percent refers to, bytes.
     pub full_bytes: u64,
-    /// How long it was observed, ms.
+    /// Length of the observation, ms.
     pub observed_ms: u64,
-    /// Faults a second of pages that were there before the observation began and had not been used
-    /// since: whether a memory would have held them is not known, so they are in the intervals.
+    /// Faults per second of pages that existed before the observation began and had not been used
+    /// since. Whether a memory would have kept them is unknown, so the intervals include them.
     pub unknown_per_second: f64,
-    /// Pages that came back from swap or were read again a second, as it was.
+    /// Pages per second that actually came back from swap or were read again.
     pub seen_per_second: f64,
-    /// Pages used a second, each once from look to look.
+    /// Pages used per second, each counted once between two looks.
     pub uses_per_second: f64,
     /// Resident memory that has not been used at all since the observation began, bytes: nobody
     /// knows when it will be used again.
     pub unused_bytes: u64,
-    /// Charged in addition, not visible to looks at processes and not affected by limits: kernel
-    /// memory, bytes. The caller provides it; otherwise 0.
+    /// Memory charged in addition that looks at processes cannot see and limits do not affect:
+    /// kernel memory, bytes. The caller provides it; otherwise 0.
     pub beyond_bytes: u64,
     /// By [`Decider::ALL`].
     pub curves: [Curve; Decider::ALL.len()],
-    /// What agewise's own order ([`crate::reuse`]) would do, where that was simulated.
+    /// The curve of agewise's own order ([`crate::reuse`]), if that was simulated.
     pub reuse: Option<Box<Curve>>,
 }
 
 impl Curve {
-    /// The point at a size, percent of the peak resident size. Below the first size it is only
-    /// known to be worse than there: the same values, without an upper bound.
+    /// The point at a size, percent of the peak resident size. Below the first size nothing is
+    /// known except that it is worse: same values as there, without an upper bound.
     pub fn at(&self, percent: f64) -> Point {
         let Some(next) = PERCENTS.iter().position(|of| f64::from(*of) >= percent) else {
             return self.points[SIZES - 1];
@@ -198,8 +200,8 @@ impl Curve {
 }
 
 impl Curves {
-    /// Of anonymous memory, with the same `faults` a second at a percentage for every decider;
-    /// nothing else was seen.
+    /// Curves of anonymous memory only, with the same `faults` per second at a percentage for every
+    /// decider.
     pub fn of_anon(full_bytes: u64, observed_ms: u64, faults: impl Fn(u16) -> Estimate) -> Curves {
         let point = |percent| Point {
             faults: [faults(percent), Estimate::default()],
@@ -244,8 +246,8 @@ impl Curves {
         memory_bytes as f64 * 100.0 / self.full_bytes.max(1) as f64
     }
 
-    /// The least memory whose waiting stays within `wait_max` by that bound, bytes, down to the
-    /// first of [`PERCENTS`]; `None` if not even all of it is enough.
+    /// The least memory with which waiting stays within `wait_max` by that bound, bytes, down to
+    /// the first of [`PERCENTS`]; `None` if not even all of it is enough.
     pub fn least_bytes(
         &self,
         decider: Decider,
@@ -260,13 +262,13 @@ impl Curves {
             .map(|(_, percent)| self.bytes_at(percent))
     }
 
-    /// A size in bytes. Not less than it: a byte less may wait longer.
+    /// A size in bytes, rounded up: a byte less may wait longer.
     pub fn bytes_at(&self, percent: u16) -> u64 {
         let bytes = (u128::from(self.full_bytes) * u128::from(percent)).div_ceil(100);
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Both as one: what happened in both times, weighted by how long each was.
+    /// Merges both, weighted by the length of their observations.
     #[must_use]
     pub fn merged(&self, other: &Curves) -> Curves {
         let (a, b) = (self.observed_ms as f64, other.observed_ms as f64);
@@ -298,7 +300,7 @@ impl Curves {
     }
 }
 
-/// From `a` to `b` by a share. If either end is unbounded, so is everything between.
+/// Interpolates from `a` to `b`. If one end is unbounded, so is everything in between.
 fn mean(a: f64, b: f64, share: f64) -> f64 {
     match share {
         0.0 => a,

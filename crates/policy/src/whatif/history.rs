@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Curves by hour and by day, in bounded memory, and as bytes that survive a restart.
+//! Curves by hour and by day, in bounded memory, with an encoding that survives a restart.
 //!
 //! ```text
 //! offset  bytes
@@ -33,22 +33,22 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 const MAGIC: &[u8; 8] = b"agewhtif";
 const VERSION: u16 = 1;
 const HEAD_BYTES: usize = 14;
-/// Rates of one time: of each decider, size and kind three.
+/// Rates of one period: three per decider, size and kind.
 const RATES: usize = Decider::ALL.len() * SIZES * 2 * 3;
-/// Numbers of one time before its rates.
+/// Numbers of one period in front of its rates.
 const NUMBERS: usize = 5;
 const KEPT_BYTES: usize = NUMBERS * 8 + RATES * 2;
 
 /// Why bytes are not a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HistoryError {
-    /// It does not begin as one.
+    /// They do not start like a history.
     #[error("it is not a history of curves")]
     Foreign,
-    /// A later program wrote it.
+    /// A newer program wrote them.
     #[error("it has version {0}, this program knows {VERSION}")]
     Version(u16),
-    /// It ends too early, is too long, or was changed.
+    /// They end too early, are too long, or were changed.
     #[error("it is cut short or damaged")]
     Damaged,
 }
@@ -65,7 +65,7 @@ struct Kept {
     rates: Box<[u16; RATES]>,
 }
 
-/// Curves by hour and by day. Some 32 KiB when it is full.
+/// Curves by hour and by day. Takes about 32 KiB when full.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     hours: VecDeque<Kept>,
@@ -73,8 +73,8 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in what was seen until now, from `begin_ms` (Unix time). A clock that went backwards
-    /// since the last time is treated as stopped.
+    /// Adds the curves of the period from `begin_ms` (Unix time) until now. A clock that went back
+    /// since the last call is treated as stopped.
     pub fn add(&mut self, begin_ms: u64, curves: &Curves) {
         if curves.observed_ms == 0 {
             return;
@@ -83,7 +83,7 @@ impl History {
         add(&mut self.days, DAYS, DAY_MS, begin_ms, curves);
     }
 
-    /// The hours kept, the oldest first: when each began (Unix ms), and its curves.
+    /// The hours kept, oldest first: the begin of each (Unix ms), and its curves.
     pub fn hours(&self) -> impl ExactSizeIterator<Item = (u64, Curves)> {
         self.hours.iter().map(|kept| (kept.begin_ms, kept.curves()))
     }
@@ -93,8 +93,8 @@ impl History {
         self.days.iter().map(|kept| (kept.begin_ms, kept.curves()))
     }
 
-    /// As bytes, at most 64 KiB with any name the kernel allows. `name`: whose history it is;
-    /// longer names are cut at 65535 bytes.
+    /// Encodes the history with the `name` of its subject, in at most 64 KiB for any name the
+    /// kernel allows. Longer names are cut at 65535 bytes.
     pub fn encode(&self, name: &str) -> Vec<u8> {
         let name = &name.as_bytes()[..name.len().min(usize::from(u16::MAX))];
         let mut bytes = MAGIC.to_vec();
@@ -112,10 +112,10 @@ impl History {
         bytes
     }
 
-    /// From bytes: the name, and what is known about it.
+    /// Decodes the name and the history.
     ///
     /// # Errors
-    /// [`HistoryError`]: nothing is taken from the bytes then.
+    /// [`HistoryError`] if the bytes are not a history.
     pub fn decode(bytes: &[u8]) -> Result<(String, Self), HistoryError> {
         if !bytes.starts_with(MAGIC) {
             return Err(HistoryError::Foreign);
@@ -216,7 +216,7 @@ impl Kept {
         ]
     }
 
-    /// Of exactly [`KEPT_BYTES`].
+    /// Decodes exactly [`KEPT_BYTES`] bytes.
     fn decode(bytes: &[u8]) -> Self {
         let (numbers, rates) = bytes.split_at(NUMBERS * 8);
         let number = |at: usize| {
@@ -247,8 +247,7 @@ fn to_rate(per_second: f64) -> u16 {
         return UNBOUNDED;
     }
     let step = (per_second.log2() + LOWEST) * STEPS;
-    // Less than one fault a year is none; a cast of what is too large or no number stops at the
-    // ends.
+    // Less than one fault per year is none. The cast saturates, and maps NaN to 0.
     step.round().min(f64::from(UNBOUNDED - 1)) as u16
 }
 

@@ -1,70 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Continuous shrinking: down as [`shrink`](super::shrink) goes, up again as soon as it does harm,
-//! and not down again before a rest that doubles each time it did harm.
+//! Continuous shrinking: lowers a limit as [`shrink`](super::shrink) does, raises it as soon as it
+//! does harm, and lowers it again only after a rest, which doubles each time it did harm.
 //!
-//! [`Keeper`] takes the time, the counters of a cgroup and its newest curves, and answers with the
-//! limit to set. Like [`Shrink`] it neither waits nor touches anything.
+//! [`Keeper`] takes the time, the counters of a cgroup and its newest curves, and returns the limit
+//! to set. Like [`Shrink`] it neither waits nor touches anything.
 
 use super::shrink::{Act, Facts, Goal, Shrink, Steps, Terms, Verdict, plan, waited_ratio};
 use super::{Bound, Curves, Estimate, Prices};
 
-/// Between two attempts to go down.
+/// The rest between two attempts to lower the limit.
 const REST_MS: u64 = 10 * 60 * 1000;
 /// The maximum rest, however often lowering did harm.
 const REST_MAX_MS: u64 = 24 * 3600 * 1000;
 /// A change of less than this part of a cgroup's memory is not worthwhile.
 const GAIN_PART: u64 = 16;
-/// When it does harm the limit is raised by this part; when it does harm again within this time,
-/// the limit is removed.
+/// If a limit does harm, it is raised by this part; if it does harm again within this time, it is
+/// removed.
 const RAISE_PART: u64 = 8;
 const RAISED_MS: u64 = 30 * 1000;
 /// Waiting is judged over this period.
 const WINDOW_MS: u64 = 2000;
-/// Swap has room for this part of a cgroup's memory, or nothing is held: memory that then grew
-/// beyond a limit could only be killed.
+/// If swap has less room than this part of the cgroup's memory, there is no limit: the only way to
+/// keep growing memory below it would be to kill.
 const SWAP_PART: u64 = 8;
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wanted {
     /// Share of the time that waiting may take.
     pub wait_max: f64,
-    /// No limit is lower.
+    /// The lowest allowed limit.
     pub floor_bytes: u64,
 }
 
 /// The current state of the cgroup.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Room {
-    /// Charged to it.
+    /// Memory charged to it.
     pub usage_bytes: u64,
-    /// Charged in addition to what the curve covers.
+    /// Memory charged in addition to what the curve covers.
     pub beyond_bytes: u64,
-    /// Free in swap.
+    /// Free swap.
     pub swap_free_bytes: u64,
-    /// It is not to be held lower than this, according to its own settings.
+    /// The lowest limit that its own settings allow.
     pub floor_bytes: u64,
-    /// What bringing pages back costs.
+    /// The cost of bringing pages back.
     pub prices: Prices,
 }
 
 /// Why a limit changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// According to the curve it can do without.
+    /// According to the curve, it can do with less.
     Curve,
     /// It waited more than is allowed.
     Waiting,
-    /// There were repeatedly more faults than the curve says.
+    /// There were repeatedly more faults than the curve predicts.
     Unpredicted,
-    /// What leaves has nowhere to go.
+    /// Pages that leave have nowhere to go.
     SwapFull,
-    /// What it counts cannot be read.
+    /// Its counters cannot be read.
     Unseen,
 }
 
 impl Why {
-    /// As journals call it.
+    /// Its name in journals.
     pub fn name(self) -> &'static str {
         match self {
             Why::Curve => "curve",
@@ -79,19 +79,19 @@ impl Why {
 /// A change of the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
-    /// The limit; `None`: none any more.
+    /// The new limit; `None` removes it.
     pub limit_bytes: Option<u64>,
     /// Why.
     pub why: Why,
-    /// Waiting that the curve says, where that is why.
+    /// The waiting that the curve predicts, if that is the reason.
     pub told_wait_ratio: Option<Estimate>,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    /// As it is: counters of the last seconds, the oldest first.
+    /// The limit stays: counters of the last seconds, oldest first.
     Holding(Vec<Facts>),
-    /// On the way down.
+    /// The limit is being lowered.
     Shrinking(Box<Shrink>),
 }
 
@@ -101,9 +101,9 @@ pub struct Keeper {
     wanted: Wanted,
     state: State,
     limit_bytes: Option<u64>,
-    /// What it had when it was first limited: from there on no limit is needed.
+    /// Its memory when it was first limited: a limit this large is not needed.
     free_bytes: u64,
-    /// The limit before the way down that is gone, or was last.
+    /// The limit before the current or last attempt to lower it.
     before_bytes: Option<u64>,
     raised_ms: Option<u64>,
     rest_ms: u64,
@@ -111,7 +111,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Nothing done yet.
+    /// A keeper that has done nothing yet.
     pub fn new(wanted: Wanted) -> Self {
         Keeper {
             wanted,
@@ -130,12 +130,12 @@ impl Keeper {
         self.limit_bytes
     }
 
-    /// It wants to be called every half second: something is limited.
+    /// Whether something is limited, so that it must be called every half second.
     pub fn is_busy(&self) -> bool {
         self.limit_bytes.is_some() || matches!(self.state, State::Shrinking(_))
     }
 
-    /// What to change. `curves`: the newest, covering a long enough time.
+    /// What to change. `curves` are the newest ones, which must cover a long enough time.
     pub fn next(&mut self, facts: Facts, room: &Room, curves: Option<&Curves>) -> Option<Change> {
         if self.limit_bytes.is_some() && room.swap_free_bytes < room.usage_bytes / SWAP_PART {
             self.rest(facts.now_ms);
@@ -158,22 +158,22 @@ impl Keeper {
         }
     }
 
-    /// In place of [`next`](Self::next) where its counters cannot be read: harm done by a limit
-    /// would go unnoticed.
+    /// To be called instead of [`next`](Self::next) if the counters cannot be read: harm done by a
+    /// limit would go unnoticed.
     pub fn lose_sight(&mut self, now_ms: u64) -> Option<Change> {
         self.limit_bytes?;
         self.rest(now_ms);
         Some(self.set(None, Why::Unseen))
     }
 
-    /// The last action failed, and nothing is limited: nothing is tried before a rest.
+    /// Records that the last action failed and nothing is limited: nothing is tried before a rest.
     pub fn fail(&mut self, now_ms: u64) {
         self.rest(now_ms);
         self.limit_bytes = None;
         self.state = State::Holding(Vec::new());
     }
 
-    /// What a rehearsal would do; it is asked again after a rest.
+    /// What a rehearsal would do; the next answer comes after a rest.
     pub fn rehearse(&mut self, now_ms: u64, room: &Room, curves: &Curves) -> Option<Change> {
         let (steps, _) = self.steps(now_ms, room, curves)?;
         self.lower_at_ms = Some(now_ms + self.rest_ms);
@@ -213,7 +213,7 @@ impl Keeper {
                 told_wait_ratio: told.filter(|_| why == Why::Curve),
                 ..self.set(Some(bytes), why)
             }),
-            // Not even the first step was well.
+            // Even the first step did harm.
             Act::Unlimit => Some(self.set(self.before_bytes, why)),
             Act::Wait | Act::Done => None,
         }
@@ -240,7 +240,7 @@ impl Keeper {
         self.carry_on(act, Verdict::Underway, told, facts)
     }
 
-    /// The way down, if it is time to go and worthwhile.
+    /// The steps to lower the limit, if it is time and worthwhile.
     fn steps(&mut self, now_ms: u64, room: &Room, curves: &Curves) -> Option<(Steps, Terms)> {
         if self.lower_at_ms.is_some_and(|at_ms| now_ms < at_ms) {
             return None;
@@ -269,7 +269,7 @@ impl Keeper {
         Some((steps, terms))
     }
 
-    /// It did harm: the next attempt comes later than the previous one.
+    /// Records harm: the next attempt comes later than the one before.
     fn rest(&mut self, now_ms: u64) {
         self.lower_at_ms = Some(now_ms + self.rest_ms);
         self.rest_ms = (self.rest_ms * 2).min(REST_MAX_MS);

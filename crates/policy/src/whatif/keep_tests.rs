@@ -10,19 +10,20 @@ const PRICES: Prices = Prices {
     file_ns: 0.0,
 };
 
-/// No faults from `knee` percent of the full size on, `steep` a second more for each percent below.
+/// No faults from `knee` percent of the full size on; below, `steep` more per second for each
+/// percent.
 fn curves(knee: f64, steep: f64) -> Curves {
     Curves::of_anon(FULL, 900_000, |percent| {
         Estimate::exact((knee - f64::from(percent)).max(0.0) * steep)
     })
 }
 
-/// A cgroup that does what a curve says, whatever is believed of it.
+/// A cgroup that behaves as one curve says, whatever the keeper believes.
 struct World {
     now_ms: u64,
     faults: f64,
     swap_free_bytes: u64,
-    /// The longest time for which more was waited than is allowed.
+    /// How long waiting has exceeded the allowance, and the longest time it did so far.
     over_ms: u64,
     over_most_ms: u64,
     changes: Vec<(u64, Change)>,
@@ -57,14 +58,14 @@ impl World {
                 faults: [self.faults as u64, 0],
                 waited_us: None,
                 machine_waited_us: None,
-                // Looks every ten seconds.
+                // A look every ten seconds.
                 is_blind: self.now_ms % 10_000 < 2000,
             };
             let before_bytes = keeper.limit_bytes().unwrap_or(u64::MAX);
             if let Some(change) = keeper.next(facts, &self.room(keeper), Some(told)) {
                 assert_eq!(change.limit_bytes, keeper.limit_bytes());
                 let is_lower = change.limit_bytes.is_some_and(|bytes| bytes < before_bytes);
-                // Where it hurt it may go back to a limit at any time.
+                // If it hurts, the keeper may return to an earlier limit at any time.
                 assert!(!(facts.is_blind && is_lower && change.why == Why::Curve));
                 self.changes.push((self.now_ms, change));
             }
@@ -72,7 +73,7 @@ impl World {
             let memory = keeper.limit_bytes().unwrap_or(2 * FULL);
             let rate = truth.at(Decider::Kernel, memory).faults_per_second().likely;
             self.faults += rate / 2.0;
-            // What is less than a fault a window too much cannot be counted.
+            // Less than one fault per window too much cannot be detected.
             let counted = (rate - 1000.0 / WINDOW_MS as f64).max(0.0);
             let is_over = counted * PRICES.anon_ns / 1e9 > keeper.wanted.wait_max;
             self.over_ms = if is_over { self.over_ms + 500 } else { 0 };
@@ -117,7 +118,7 @@ fn when_the_program_changes_it_gets_its_memory_back_and_keeps_it_for_long() {
     let calm = curves(50.0, 100.0);
     world.run(&mut keeper, &calm, &calm, 1200);
     assert!(percent(keeper.limit_bytes()) < 56);
-    // The curve is that of before for another quarter of an hour.
+    // The keeper still gets the old curve for another quarter of an hour.
     world.changes.clear();
     let busy = curves(90.0, 200.0);
     world.run(&mut keeper, &calm, &busy, 300);
@@ -128,7 +129,7 @@ fn when_the_program_changes_it_gets_its_memory_back_and_keeps_it_for_long() {
             .iter()
             .all(|(_, change)| change.why == Why::Waiting)
     );
-    // Still believing the wrong curve it tries again, ever more rarely.
+    // If it continues to believe the wrong curve, it tries again, ever more rarely.
     world.changes.clear();
     world.run(&mut keeper, &calm, &busy, 24 * 3600);
     let attempts = world
@@ -184,8 +185,8 @@ fn floors_hold_and_rehearsals_say_what_would_be() {
 }
 
 proptest! {
-    /// Whatever is believed and whatever is true: never over the target for long, never many
-    /// changes, and no limit below what is asked for.
+    /// Whatever the keeper believes and whatever is true: never over the target for long, never
+    /// many changes, and no limit below the requested minimum.
     #[test]
     fn it_never_hurts_for_long_nor_flaps(
         told in 10.0f64..100.0,
@@ -202,7 +203,7 @@ proptest! {
             prop_assert!(keeper.limit_bytes().is_none_or(|limit| limit >= wanted.floor_bytes));
         }
         let hours = truths.len();
-        // The last step, one step back, no limit: two seconds and a half each.
+        // The last step, one step back, no limit: two and a half seconds each.
         prop_assert!(world.over_most_ms <= 8_000, "{}", world.over_most_ms);
         prop_assert!(world.changes.len() <= hours * 120, "{}", world.changes.len());
     }

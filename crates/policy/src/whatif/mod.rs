@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What if there were less memory? Faults per second by size, from looks at pages that are made
-//! anyway.
+//! What if there were less memory? Estimates faults per second by memory size from looks at pages
+//! that are made anyway.
 //!
-//! A fixed number of pages, selected by hash, is simulated: a memory of 60 % of what is resident
-//! holds 60 % of them. LRU follows for all sizes from stack distances; the kernel's own LRU is
-//! simulated in miniature at some sizes. First uses of pages are not caused by too little memory
-//! and are not counted.
+//! The module simulates a fixed number of pages, selected by hash: a memory of 60 % of what is
+//! resident holds 60 % of them. LRU follows for all sizes from stack distances; the kernel's own
+//! LRU is simulated in miniature at some sizes. First uses of pages are not caused by too little
+//! memory and are not counted.
 //!
-//! Every figure has an interval. It covers the order of uses inside a look, which accessed bits do
+//! Every figure has an interval. It covers the order of uses within a look, which accessed bits do
 //! not reveal (least and greatest distance over all orders); the selection of pages (eight parts of
-//! the sample are compared with one another, and the size of the memory that they stand for is
-//! itself uncertain); and uses of pages whose previous use lies before the observation. If a look
-//! is so long that more pages are used in it than a memory holds, a page may have left and come
-//! back many times between two looks: the upper bound is infinite.
+//! the sample are compared with one another, and the size of the memory they represent is itself
+//! uncertain); and uses of pages whose previous use was before the observation. If a look is so
+//! long that more pages are used in it than a memory holds, a page may have left and come back many
+//! times between two looks: the upper bound is then infinite.
 //!
 //! ```
 //! use agewise_policy::PageType;
@@ -59,22 +59,22 @@ use sample::{Page, Sample};
 use stack::Stack;
 use tally::{Scale, Tally};
 
-/// The number of a page in the sample.
+/// The index of a page in the sample.
 type Slot = u16;
 /// No page.
 const NONE: Slot = Slot::MAX;
 
-/// Most pages simulated.
+/// The most pages that can be simulated.
 pub const PAGES_MAX: usize = 1 << 15;
 
-/// Number of looks after which an unmapped page of a file is forgotten. It may still be in the page
-/// cache.
+/// An unmapped page of a file is forgotten after this many looks; until then it may still be in the
+/// page cache.
 const FORGET_LOOKS: u32 = 256;
 
-/// Memory may grow by this part (one part in this many) before existing counts are moved.
+/// Memory may grow by one part in this many before existing counts are moved.
 const GROWTH_PART: f64 = 64.0;
 
-/// The order in which the kernel that runs evicts.
+/// The order in which the running kernel evicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kernel {
     /// Active and inactive lists.
@@ -87,19 +87,19 @@ pub enum Kernel {
 /// How much is simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// Pages simulated, at most; up to [`PAGES_MAX`].
+    /// Maximum number of pages simulated, up to [`PAGES_MAX`].
     pub pages: usize,
-    /// The kernel's order is simulated at one of this many sizes, and interpolated linearly
-    /// between.
+    /// The kernel's order is simulated at one of this many sizes; in between, results are
+    /// interpolated linearly.
     pub every: usize,
-    /// What the kernel's order is.
+    /// The kernel's order.
     pub kernel: Kernel,
     /// Whether agewise's own order is simulated as well: its model takes 0.1 ms per look.
     pub reuse: bool,
 }
 
 impl Default for Params {
-    /// Some 5 MiB: for a command.
+    /// For a command: about 5 MiB.
     fn default() -> Self {
         Params {
             pages: 1 << 14,
@@ -122,12 +122,12 @@ impl Params {
     }
 }
 
-/// What a look showed of a page.
+/// What a look showed about a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fact {
     /// It is present and has been used since the last look.
     Used,
-    /// It is present and has not.
+    /// It is present and has not been used since the last look.
     Idle,
     /// It is in swap.
     Out,
@@ -150,14 +150,14 @@ pub struct WhatIf {
     unused_pages: f64,
 }
 
-/// A look in progress: it is shown every page of the sample, in any order.
+/// A look in progress. It must be shown every page of the sample, in any order.
 #[derive(Debug)]
 pub struct Look<'a> {
     of: &'a mut WhatIf,
 }
 
 impl WhatIf {
-    /// Nothing seen yet.
+    /// Starts without observations.
     pub fn new(params: Params) -> Self {
         let pages = params.pages.clamp(1, PAGES_MAX);
         let simulated = tally::simulated(params.every);
@@ -179,7 +179,7 @@ impl WhatIf {
         }
     }
 
-    /// Which pages have to be shown: others are ignored anyway.
+    /// Selects the pages that must be shown; others are ignored.
     pub fn filter(&self) -> Filter {
         match self.looks {
             0 => Filter::ALL,
@@ -187,8 +187,7 @@ impl WhatIf {
         }
     }
 
-    /// A look starts. `now_ms`: the time on a clock that never goes backwards; if it does, it is
-    /// treated as stopped.
+    /// Starts a look. `now_ms` must not go back; if it does, the clock counts as stopped.
     pub fn look(&mut self, now_ms: u64) -> Look<'_> {
         self.last_ms = self.last_ms.max(now_ms);
         if self.looks == 0 {
@@ -197,8 +196,8 @@ impl WhatIf {
         Look { of: self }
     }
 
-    /// Counts from now on: everything before only showed which pages are where. 100 percent is what
-    /// was resident since the last time.
+    /// Restarts counting: earlier looks only showed where pages are. 100 percent becomes what was
+    /// resident since the last call.
     pub fn count_anew(&mut self) {
         self.tally = Tally::new(self.last_ms, self.reuse.is_some());
         self.full_pages = self.peak_pages;
@@ -220,8 +219,8 @@ impl WhatIf {
         self.sample.len()
     }
 
-    /// Pages of files that the last look that showed any found, and those of them that were not
-    /// used since the first look.
+    /// The pages of files that the last look with any of them found, and those among them that have
+    /// not been used since the first look.
     pub fn file_pages(&self) -> (u64, u64) {
         let files = || {
             let pages = self.sample.iter().map(|(_, page)| page);
@@ -234,7 +233,7 @@ impl WhatIf {
         (pages(there().count()), pages(unused))
     }
 
-    /// What was counted since the last [`count_anew`](Self::count_anew).
+    /// The curves since the last [`count_anew`](Self::count_anew).
     pub fn curves(&self) -> Curves {
         let full_bytes = self.full_pages.saturating_mul(4096);
         let curves = self
@@ -261,7 +260,7 @@ impl WhatIf {
         }
     }
 
-    /// How many pages one page of the sample stands for, and what 100 percent is.
+    /// Updates how many pages one page of the sample represents, and what 100 percent is.
     fn rescale(&mut self, present: u64, resident_pages: u64) {
         let share = self.sample.filter().share();
         let resident = match resident_pages {
@@ -287,9 +286,9 @@ impl WhatIf {
         };
     }
 
-    /// The order assumed inside a look: that of the previous uses, as in repetitive work; new pages
-    /// last, as they were shown, which is by address. For independent uses it makes no difference
-    /// as long as a look shows a small part of memory.
+    /// Sorts the pages of a look into the assumed order of use: that of their previous uses, as in
+    /// repetitive work; new pages come last, as they were shown, which is by address. For
+    /// independent uses this makes no difference as long as a look shows a small part of memory.
     fn put_in_order(&self, slots: &mut [Slot]) {
         slots.sort_unstable_by_key(|slot| {
             let number = self.sample.page(*slot).map_or(0, |page| page.number);
@@ -297,8 +296,8 @@ impl WhatIf {
         });
     }
 
-    /// Pages of the sample are present from now on, in this order; whether they were used is not
-    /// known, and nothing is counted.
+    /// Adds pages of the sample that are present from now on, in this order. Whether they were used
+    /// is unknown, so nothing is counted.
     fn take_in(&mut self, come: &[Slot]) {
         self.stack.look(come);
         let capacities = self.capacities();
@@ -310,7 +309,7 @@ impl WhatIf {
         sizes.map(|size| self.scale.capacity(*size)).collect()
     }
 
-    /// Uses pages, and counts those that memories would not have had.
+    /// Uses pages, and counts those that memories of each size would not have kept.
     fn use_pages(&mut self, come: &[Slot], used: &[Slot]) {
         let capacities = self.capacities();
         let WhatIf {
@@ -332,7 +331,7 @@ impl WhatIf {
             tally.lru(distance?, page.page_type, page.rank, scale);
             Some((page.page_type, page.rank))
         };
-        // Of those that are not new.
+        // Only pages that are not new.
         let counted: Vec<Option<(PageType, u64)>> = used
             .iter()
             .zip(distances)
@@ -355,14 +354,14 @@ impl WhatIf {
 }
 
 impl Look<'_> {
-    /// Which pages have to be shown.
+    /// Selects the pages that must be shown.
     pub fn filter(&self) -> Filter {
         self.of.sample.filter()
     }
 
-    /// Shows a page. `hash` is its [`page_hash`], from its permanent name; one page in 2^`level` of
-    /// its kind is followed. A page that several processes share may be shown several times: used
-    /// by one means used.
+    /// Shows a page. `hash` is its [`page_hash`], derived from its permanent name; one page in
+    /// 2^`level` of its kind is followed. A page that several processes share may be shown several
+    /// times: it counts as used if one of them used it.
     pub fn page(&mut self, hash: u64, level: Level, page_type: PageType, fact: Fact) {
         let look = self.of.looks;
         if let Some(slot) = self.of.sample.find(hash, level) {
@@ -378,13 +377,13 @@ impl Look<'_> {
     }
 
     /// Records that uses went unnoticed for this long: those between reading an accessed bit and
-    /// clearing it are lost. They are included in the upper bounds.
+    /// clearing it are lost. The upper bounds allow for them.
     pub fn blind(&mut self, ms: f64) {
         self.of.tally.blind_ms += ms;
     }
 
-    /// Ends the look. `resident_pages`: all that are resident, sampled or not; 0 if that is not
-    /// known. An incomplete look carries no information about the pages it did not show.
+    /// Ends the look. `resident_pages` is the number of all resident pages, sampled or not; 0 if
+    /// unknown. An incomplete look says nothing about the pages it did not show.
     pub fn finish(self, resident_pages: u64, is_whole: bool) {
         let of = self.of;
         let look = of.looks;
@@ -416,8 +415,8 @@ impl Look<'_> {
             of.put_in_order(list);
         }
         if look == 0 {
-            // Nothing is known of their order but that those in swap were used before the others,
-            // and of when they were used nothing at all.
+            // Nothing is known about their order except that pages in swap were used before the
+            // others; and nothing about when they were used.
             let here = [idle, used].concat();
             of.take_in(&out);
             of.take_in(&here);

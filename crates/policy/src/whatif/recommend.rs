@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory to give: from curves of many hours and a target of waiting to a request and a
-//! limit, with their possible cost.
+//! How much memory to give: derives a request and a limit, with their possible cost, from curves of
+//! many hours and a target for waiting.
 //!
 //! [`recommend`] uses the worst of the observed periods, and in each the upper bound of waiting. It
-//! never recommends less than what is resident unless the target is kept at that bound in every
-//! period, and enough of them were observed.
+//! never recommends less than what is resident unless that bound meets the target in every period,
+//! and the observation was long enough.
 
 use super::{Curves, Decider, Estimate, PERCENTS, Prices};
 
-/// A limit leaves this margin above the most that was ever held, percent: if memory reaches it the
+/// A limit is this far above the most memory ever held, percent: if memory reaches the limit, the
 /// kernel kills.
 const LIMIT_MARGIN_PERCENT: u64 = 15;
 
-/// What a size of memory would have cost in one time.
+/// What a memory size would have cost in one period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// The size, without [`Time::beyond_bytes`].
     pub memory_bytes: u64,
-    /// Share of the time that a task would have waited.
+    /// Share of the time that tasks would have waited.
     pub wait: Estimate,
 }
 
-/// What was seen in one time: an hour, a day, an observation.
+/// The observations of one period: an hour, a day, a whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Time {
-    /// How long was looked, ms.
+    /// Length of the observation, ms.
     pub observed_ms: u64,
     /// The most that was resident.
     pub full_bytes: u64,
-    /// Charged in addition, and not reclaimable by a limit.
+    /// Memory charged in addition that a limit cannot reclaim.
     pub beyond_bytes: u64,
-    /// Resident, and not used at all meanwhile.
+    /// Resident memory that was not used at all in this period.
     pub unused_bytes: u64,
-    /// By rising size.
+    /// By ascending size.
     pub costs: Vec<Cost>,
 }
 
 impl Time {
-    /// From curves, under the LRU of the kernel.
+    /// From curves, for the kernel's LRU.
     pub fn new(curves: &Curves, prices: Prices) -> Self {
         let points = curves.of(Decider::Kernel).points.iter().zip(PERCENTS);
         Time {
@@ -54,7 +54,7 @@ impl Time {
         }
     }
 
-    /// The least memory from which on waiting stays within the target, by this bound of it.
+    /// The least memory from which on waiting stays within the target, according to this bound.
     fn least_bytes(&self, wait_max: f64, bound: impl Fn(&Estimate) -> f64) -> Option<u64> {
         let rev = self.costs.iter().rev();
         rev.take_while(|cost| bound(&cost.wait) <= wait_max)
@@ -62,8 +62,8 @@ impl Time {
             .map(|cost| cost.memory_bytes)
     }
 
-    /// Waiting with this much memory: as on the next smaller size, where a memory in between would
-    /// wait less; below the smallest nothing sets a bound.
+    /// Waiting with this much memory: that of the next smaller size, since more memory waits no
+    /// longer; below the smallest size there is no upper bound.
     fn wait_at(&self, memory_bytes: u64) -> Estimate {
         let smaller = self
             .costs
@@ -89,30 +89,30 @@ impl Time {
     }
 }
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wanted {
     /// Share of the time that waiting for memory may take.
     pub wait_max: f64,
-    /// Less history than this is none to go by, ms.
+    /// A shorter history than this is not enough, ms.
     pub history_ms: u64,
 }
 
-/// What a request follows from.
+/// What a request is based on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Basis {
-    /// The curves: waiting stays within the target at its upper bound, in every time seen.
+    /// The curves: in every period, the upper bound of waiting is within the target.
     Curve,
-    /// It needs more than it had: it waits too much with what is resident.
+    /// It needs more than it had: with what is resident it waits too much.
     More,
-    /// What is resident: no smaller size keeps within the target for certain.
+    /// What is resident: no smaller size certainly meets the target.
     Unbounded,
-    /// What is resident: too little was seen.
+    /// What is resident: the history is too short.
     ShortHistory,
 }
 
 impl Basis {
-    /// As reports call it.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Basis::Curve => "curve",
@@ -128,28 +128,28 @@ impl Basis {
 pub struct Recommendation {
     /// What it needs.
     pub request_bytes: u64,
-    /// What it must not exceed.
+    /// The most it should get.
     pub limit_bytes: u64,
-    /// What would most likely do; less does not, most likely.
+    /// What is most likely enough; less is most likely not.
     pub lower_bytes: u64,
-    /// What the curves say, whether or not there is enough history.
+    /// What the curves say, even if the history is too short.
     pub curve_bytes: u64,
-    /// The most that it held.
+    /// The most memory that it held.
     pub resident_bytes: u64,
-    /// Waiting with what is requested, in the worst of the times.
+    /// Waiting with the requested memory, in the worst period.
     pub wait: Estimate,
-    /// What was not used at all in any of the periods, at least: nobody knows when it will be.
+    /// Memory that was not used at all, the minimum over the periods: nobody knows when it will be.
     pub unused_bytes: u64,
-    /// How long was looked in all, ms.
+    /// Total length of the observations, ms.
     pub observed_ms: u64,
-    /// What the request follows from.
+    /// What the request is based on.
     pub basis: Basis,
 }
 
-/// Says how much memory to give; `None` where nothing was seen.
+/// Recommends how much memory to give; `None` without observations.
 ///
-/// `recent` are times that lie one after the other, `longer` others that hold these and more: both
-/// have to do, and what was observed is the longer of the two.
+/// `recent` are consecutive periods, and `longer` are periods that include these and more. The
+/// recommendation must suit both; the time observed is that of the longer.
 pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Recommendation> {
     let all = || {
         recent
@@ -212,7 +212,7 @@ pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Rec
     })
 }
 
-/// What one time needs.
+/// The need of one period.
 struct Need {
     bytes: u64,
     is_more: bool,
@@ -221,8 +221,8 @@ struct Need {
 
 fn need(time: &Time, wait_max: f64) -> Need {
     let certain = time.least_bytes(wait_max, |wait| wait.high);
-    // Sizes above what was resident are known only from what came back: to recommend more, it has
-    // to be likely that the current size waits too long.
+    // Sizes above what was resident are known only from what came back. To recommend more, the
+    // current size must be likely to wait too long.
     let likely = time
         .least_bytes(wait_max, |wait| wait.likely)
         .unwrap_or(time.largest_bytes());
@@ -249,8 +249,8 @@ mod tests {
 
     const DAY_MS: u64 = 86_400_000;
 
-    /// Sizes from 10 to 200 of a full size of 100, each with what it waits at least, likely and at
-    /// most, in thousandths.
+    /// Sizes from 10 to 200 of a full size of 100, each with its least, likely and greatest waiting
+    /// in thousandths.
     fn time(waits: &[(u64, [u64; 3])]) -> Time {
         Time {
             observed_ms: DAY_MS,
@@ -335,7 +335,7 @@ mod tests {
     }
 
     proptest! {
-        /// More waiting never takes more memory, whatever the curves look like.
+        /// Allowing more waiting never requires more memory, whatever the curves look like.
         #[test]
         fn it_is_monotone_in_the_target(
             recent in prop::collection::vec(any_time(), 0..4),
@@ -352,7 +352,7 @@ mod tests {
             prop_assert!(strict.lower_bytes >= lax.lower_bytes);
         }
 
-        /// Less than is resident only where the upper bound of every time allows it.
+        /// Recommends less than what is resident only if the upper bound of every period allows it.
         #[test]
         fn it_never_goes_below_what_the_interval_allows(
             times in prop::collection::vec(any_time(), 1..5),
@@ -369,7 +369,7 @@ mod tests {
             prop_assert!(said.resident_bytes <= said.limit_bytes);
         }
 
-        /// With too little history never less than what is resident.
+        /// With too short a history, never recommends less than what is resident.
         #[test]
         fn short_histories_take_nothing_away(times in prop::collection::vec(any_time(), 1..5)) {
             let wanted = Wanted { wait_max: 1.0, history_ms: u64::MAX };

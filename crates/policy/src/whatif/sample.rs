@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages are simulated: a fixed number, selected by hash (SHARDS).
+//! Selects the pages to simulate: a fixed number, by hash (SHARDS).
 //!
-//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, with a fixed
-//! size: when there are too many pages the one with the greatest hash goes, and from then on no
-//! page with that hash or a greater one is accepted. So every page in the sample has been there
+//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, the variant of
+//! fixed size: if there are too many pages, the one with the greatest hash leaves, and from then on
+//! no page with that hash or a greater one is accepted. So every page in the sample has been in it
 //! since its first use.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::mix;
 use crate::sample::Level;
 use crate::table::PAGES_PER_TABLE;
 
-/// Tells which pages are simulated, without the rest.
+/// Determines which pages are simulated, without the sample itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
     threshold: u64,
@@ -27,17 +27,17 @@ impl Filter {
         threshold: u64::MAX,
     };
 
-    /// Whether a page is simulated. `hash` is [`page_hash`] of its permanent name; it was found
-    /// among memory of which one block in 2^`level` is followed.
+    /// Whether a page is simulated. `hash` is the [`page_hash`] of its permanent name; one block in
+    /// 2^`level` of the memory it belongs to is followed.
     #[inline]
     pub fn takes(self, hash: u64, level: Level) -> bool {
         rank(hash, level) < self.threshold
     }
 
-    /// Calls `take` with number and hash of each page of `pages` that is simulated, in ascending
-    /// order. They are pages of what `of` names, as for [`page_hash`], one in 2^`level` of which is
-    /// followed. The time depends on the pages found and on the number of tables of 512 pages, not
-    /// on the number of pages.
+    /// Calls `take` with number and hash of each simulated page among `pages`, in ascending order.
+    /// They are pages of `of`, as in [`page_hash`], and one in 2^`level` of them is followed. The
+    /// time depends on the number of pages found and of tables of 512 pages, not on the number of
+    /// pages.
     pub fn each(self, of: u64, pages: Range<u64>, level: Level, mut take: impl FnMut(u64, u64)) {
         let is_all = self.threshold.leading_zeros() < u32::from(level);
         let end = if is_all {
@@ -63,20 +63,20 @@ impl Filter {
         }
     }
 
-    /// The share of the pages that are simulated.
+    /// The share of pages that are simulated.
     pub fn share(self) -> f64 {
         self.threshold as f64 / u64::MAX as f64
     }
 }
 
-/// The order in which pages leave the sample. Of memory that is followed in part more is taken, so
-/// that every page of all memory is as likely to be in the sample as any other.
+/// The order in which pages leave the sample. Pages of memory that is only followed in part get
+/// lower ranks, so that any page of all memory is equally likely to be in the sample.
 fn rank(hash: u64, level: Level) -> u64 {
     hash.checked_shr(u32::from(level)).unwrap_or(0)
 }
 
-/// The name of a page as a pseudo-random number: derived from process and address, or from file and
-/// place in it. Each of the 512 pages of a table has a 512th of the numbers to itself, so that a
+/// The name of a page as a pseudo-random number, derived from process and address, or from file and
+/// place in the file. Each of the 512 pages of a table has its own 512th of the numbers, so a
 /// sample takes equally many from each table, and finds them without trying every page.
 pub fn page_hash(of: u64, page: u64) -> u64 {
     Table::new(of, page / TABLE).hash(page % TABLE)
@@ -100,7 +100,7 @@ impl Table {
         }
     }
 
-    /// Odd, so that each place has a turn of its own.
+    /// Odd, so that each page of the table has its own turn.
     fn factor(self) -> u64 {
         self.seed | 1
     }
@@ -117,7 +117,7 @@ impl Table {
         turn << TURN_SHIFT | mix::hash(self.seed ^ place) >> (u64::BITS - TURN_SHIFT)
     }
 
-    /// The place whose turn it is.
+    /// The page whose turn it is.
     fn place(self, turn: u64) -> u64 {
         // Newton's method: each step doubles the correct bits, starting from three.
         let step = |inverse: u64| {
@@ -132,23 +132,23 @@ impl Table {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Page {
     pub rank: u64,
-    /// How many pages were shown for the first time before it.
+    /// How many pages entered the sample before it.
     pub number: u32,
     pub page_type: PageType,
-    /// The look that last showed it, and what it showed.
+    /// The last look that showed it, and what that look showed.
     pub shown: u32,
     pub fact: Fact,
-    /// That was the first one.
+    /// Whether that was the first look to show it.
     pub is_new: bool,
-    /// It was resident when the observation began and has not been used since: nothing is known
-    /// about its last use.
+    /// It was resident when the observation began and has not been used since: its last use is
+    /// unknown.
     pub is_unknown: bool,
-    /// It was in swap before it was used.
+    /// It has been in swap since its last use.
     pub is_out: bool,
 }
 
 impl Page {
-    /// One that a look shows for the first time.
+    /// A page that a look shows for the first time.
     pub fn new(look: u32, page_type: PageType, fact: Fact) -> Self {
         Page {
             rank: 0,
@@ -162,10 +162,10 @@ impl Page {
         }
     }
 
-    /// A look shows it.
+    /// Records that a look shows it.
     pub fn show(&mut self, look: u32, page_type: PageType, fact: Fact) {
         if self.shown == look {
-            // By another process. Used or present in one means used or present.
+            // Another process also maps it: used, or present, in one of them is enough.
             if fact == Fact::Used || self.fact == Fact::Out {
                 self.fact = fact;
             }
@@ -177,7 +177,7 @@ impl Page {
     }
 }
 
-/// The pages simulated.
+/// The simulated pages.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pages: Vec<Option<Page>>,
@@ -189,7 +189,7 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// The maximum number of pages.
+    /// An empty sample of at most this many pages.
     pub fn new(slots: usize) -> Self {
         Sample {
             pages: vec![None; slots],
@@ -219,8 +219,8 @@ impl Sample {
         self.pages[usize::from(slot)].as_ref()
     }
 
-    /// Takes a new page in, if its rank is low enough. A page that has to leave for it does so for
-    /// good; that is returned, and its number belongs to the new one.
+    /// Adds a new page if its rank is low enough. Returns the slot of the page that had to leave
+    /// for it, if one did; that page never comes back, and the new one has its slot.
     pub fn add(&mut self, hash: u64, level: Level, page: Page) -> Option<Slot> {
         let rank = rank(hash, level);
         if rank >= self.threshold {
@@ -252,7 +252,7 @@ impl Sample {
         left
     }
 
-    /// A page is gone. Its place is free.
+    /// Removes a page that is gone, and frees its slot.
     pub fn remove(&mut self, slot: Slot) {
         if let Some(page) = self.pages[usize::from(slot)].take() {
             self.by_rank.remove(&page.rank);
@@ -260,18 +260,18 @@ impl Sample {
         }
     }
 
-    /// All pages.
+    /// All pages, with their slots.
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Page)> {
         let pages = (0..).zip(&self.pages);
         pages.filter_map(|(slot, page)| Some((slot, page.as_ref()?)))
     }
 
-    /// Pages in it.
+    /// Number of pages in it.
     pub fn len(&self) -> usize {
         self.by_rank.len()
     }
 
-    /// Bytes taken from the allocator, about: nodes of a tree are two thirds full.
+    /// Approximate number of bytes taken from the allocator: nodes of the tree are two thirds full.
     pub fn memory_bytes(&self) -> usize {
         self.pages.capacity() * size_of::<Option<Page>>()
             + self.by_rank.len() * (size_of::<u64>() + size_of::<Slot>()) * 3 / 2
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Those that are found are those that are taken when each is tried.
+        /// The pages found are those that are taken when each is tried.
         #[test]
         fn none_is_missed_and_none_made_up(
             of in any::<u64>(),

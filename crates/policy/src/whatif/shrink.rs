@@ -1,38 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Taking memory from a cgroup: what the curve allows, downwards in steps, each compared with the
+//! Takes memory from a cgroup: as far as the curve allows, in steps, each compared with the
 //! prediction, and back at once if it does harm.
 //!
-//! [`plan`] uses the curve. [`Shrink`] takes the time and the counters of the cgroup and answers
-//! with the next action; it neither waits nor touches anything, so the same machine runs against a
-//! cgroup and against a simulated one. The cost of a page is known to a factor of two or so, and
-//! the waiting at a step reveals the factor: so below the likely goal it continues as long as the
+//! [`plan`] uses the curve. [`Shrink`] takes the time and the counters of the cgroup and returns
+//! the next action. It neither waits nor touches anything, so the same code runs for a real cgroup
+//! and for a simulated one. The cost of a page is only known to a factor of about two, and the
+//! waiting at a step reveals that factor: so it continues below the likely goal as long as the
 //! measurements predict that the next step does no harm either.
 
 use super::{Bound, Curves, Decider, Estimate, Prices};
 
-/// Where to go.
+/// How far to shrink.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Goal {
-    /// The least memory that the curve says does not hurt; by what is likely also further, as long
-    /// as what is measured allows.
+    /// To the least memory that does no harm according to this bound of the curve. With the likely
+    /// value it goes further as long as measurements allow.
     Auto(Bound),
-    /// So many bytes, of all that is charged.
+    /// To this many bytes of all charged memory.
     Bytes(u64),
 }
 
 /// What is allowed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Terms {
-    /// Where to go.
+    /// How far to shrink.
     pub goal: Goal,
     /// Share of the time that waiting may take.
     pub wait_max: f64,
-    /// What bringing pages back costs.
+    /// The cost of bringing pages back.
     pub prices: Prices,
-    /// Charged to the cgroup beyond what the curve speaks of: kernel memory, page cache that no
-    /// process maps. It is left to it.
+    /// Memory charged to the cgroup that the curve does not cover: kernel memory, and page cache
+    /// that no process maps. The cgroup keeps it.
     pub beyond_bytes: u64,
-    /// Charged to it now.
+    /// Memory charged to it now.
     pub usage_bytes: u64,
 }
 
@@ -41,24 +41,24 @@ pub struct Terms {
 pub struct Planned {
     /// The limit.
     pub limit_bytes: u64,
-    /// Faults a second that the curve says.
+    /// Predicted faults per second.
     pub faults_per_second: Estimate,
-    /// Waiting that the curve says.
+    /// Predicted waiting.
     pub wait_ratio: Estimate,
 }
 
 /// Why there is no plan.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum Refusal {
-    /// The curve says that it hurts.
+    /// The curve predicts harm.
     #[error(
         "{limit_bytes} bytes would cost {:.2} % of the time in waiting, {:.2} % is allowed",
         wait_ratio * 100.0, wait_max * 100.0
     )]
     Hurts {
-        /// The limit asked for.
+        /// The requested limit.
         limit_bytes: u64,
-        /// Waiting that the curve says.
+        /// The predicted waiting.
         wait_ratio: f64,
         /// What is allowed.
         wait_max: f64,
@@ -69,37 +69,37 @@ pub enum Refusal {
         /// What is allowed.
         wait_max: f64,
     },
-    /// It holds no more than that.
+    /// It has no more memory than the requested limit.
     #[error("it has {usage_bytes} bytes, which is not more than {limit_bytes}")]
     Smaller {
-        /// The limit asked for.
+        /// The requested limit.
         limit_bytes: u64,
         /// What it has.
         usage_bytes: u64,
     },
 }
 
-/// The steps from what it has.
+/// The steps down from the current memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
-    /// To the goal; not empty in what [`plan`] answers.
+    /// Steps to the goal; not empty in the result of [`plan`].
     pub to_goal: Vec<Planned>,
-    /// Below it: each is gone only if what was measured before it allows.
+    /// Steps below the goal, each taken only if the measurements so far allow it.
     pub further: Vec<Planned>,
 }
 
-/// The part of memory that one step takes, one in this many.
+/// One step takes one part in this many of the memory.
 const STEP_PART: u64 = 32;
-/// Below the goal the predicted waiting may be this many times the allowed waiting: no price is
+/// Below the goal, the predicted waiting may be this many times the allowed waiting: prices are not
 /// wrong by more.
 const FURTHER_FACTOR: f64 = 4.0;
-/// Not less than this is taken in a step, bytes.
+/// The least memory that a step takes, bytes.
 const STEP_BYTES_MIN: u64 = 1 << 20;
 
-/// The steps from what it has to the goal, and further.
+/// The steps from the current memory to the goal, and further.
 ///
 /// # Errors
-/// [`Refusal`].
+/// [`Refusal`] if there is nothing to do or it would do harm.
 pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
     let planned = |limit_bytes: u64| {
         let memory = limit_bytes.saturating_sub(terms.beyond_bytes);
@@ -162,87 +162,86 @@ pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
 pub struct Facts {
     /// The time, ms.
     pub now_ms: u64,
-    /// Pages that came back so far, from swap and from files.
+    /// Pages that have come back so far, from swap and from files.
     pub faults: [u64; 2],
-    /// Time for which some task of it waited for memory so far, us; `None` if the kernel does not
-    /// report it: it is then computed from faults and prices.
+    /// Time for which some task of the cgroup has waited for memory so far, us; `None` if the
+    /// kernel does not report it. It is then computed from faults and prices.
     pub waited_us: Option<u64>,
-    /// Time for which some task of the machine did, us, which is no less; `None` if the kernel does
-    /// not report that either.
+    /// Time for which some task of the machine has waited, us, which is at least as much; `None` if
+    /// the kernel does not report that either.
     pub machine_waited_us: Option<u64>,
-    /// Accessed bits were cleared so recently, and will be left alone for long enough, that waiting
-    /// is better: the kernel cannot tell what is in use, and would take pages that are.
+    /// Accessed bits were cleared recently, and will then be left alone for so long that it is
+    /// better to wait: the kernel cannot see what is in use, and would take pages that are.
     pub is_blind: bool,
 }
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Limit it to this many bytes.
+    /// Set its limit to this many bytes.
     Limit(u64),
-    /// Take the limit away: not even the first step was well.
+    /// Remove the limit: even the first step did harm.
     Unlimit,
-    /// Come back soon.
+    /// Ask again soon.
     Wait,
-    /// It is over, and stays unchanged.
+    /// It has ended; leave the limit as it is.
     Done,
 }
 
-/// How it ended.
+/// How the attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It goes on.
+    /// It has not ended.
     Underway,
     /// The goal was reached, and held.
     Reached,
-    /// Waiting exceeded what is allowed.
+    /// Tasks waited more than is allowed.
     Waiting,
-    /// Faults were more than the curve says, time and again.
+    /// There were repeatedly more faults than the curve predicts.
     Unpredicted,
 }
 
 /// How a step went.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
-    /// What was planned.
+    /// The planned step.
     pub planned: Planned,
-    /// Faults a second while it was held.
+    /// Faults per second while the limit was held.
     pub faults_per_second: f64,
-    /// Waiting while it was held.
+    /// Waiting while the limit was held.
     pub wait_ratio: f64,
-    /// It stayed.
+    /// Whether the limit was kept.
     pub is_kept: bool,
 }
 
-/// A step is held for this long before the next.
+/// A step is held for this long before the next one.
 const HOLD_MS: u64 = 4_000;
-/// The transient effect of a change of the limit settles within this time: pages leave that were in
-/// use, and come back.
+/// The transient effect of a new limit settles within this time: pages in use leave and come back.
 const SETTLE_MS: u64 = 1_000;
-/// Until then, this many times the allowed waiting is tolerated.
+/// Until then, waiting may be this many times what is allowed.
 const SETTLE_FACTOR: f64 = 10.0;
 /// Waiting is judged over this period.
 const WINDOW_MS: u64 = 2_000;
 /// The last step is held for this long.
 const LAST_HOLD_MS: u64 = 10_000;
-/// Faults per second that are too few to be compared with a prediction.
+/// Fewer faults per second than this are too few to be compared with a prediction.
 const FAULTS_FEW: f64 = 10.0;
-/// Steps in a row that may have more faults than predicted.
+/// This many steps in a row may have more faults than predicted.
 const SURPRISES_MAX: u32 = 2;
 
-/// Goes down the steps of a plan.
+/// Executes the steps of a plan.
 #[derive(Clone, Debug)]
 pub struct Shrink {
     steps: Vec<Planned>,
-    /// So many of them lead to the goal.
+    /// How many of them lead to the goal.
     to_goal: usize,
     terms: Terms,
-    /// The step that is being held; `None` before the first.
+    /// The current step; `None` before the first.
     at: Option<usize>,
     since_ms: u64,
-    /// When the step had settled.
+    /// Counters when the effects of the step had settled.
     settled: Option<Facts>,
-    /// Counters of the last seconds, the oldest first.
+    /// Counters of the last seconds, oldest first.
     window: Vec<Facts>,
     surprises: u32,
     verdict: Verdict,
@@ -250,7 +249,7 @@ pub struct Shrink {
 }
 
 impl Shrink {
-    /// Nothing done yet.
+    /// A plan of which no step has been taken yet.
     pub fn new(steps: Steps, terms: Terms) -> Self {
         let to_goal = steps.to_goal.len();
         let steps = [steps.to_goal, steps.further].concat();
@@ -278,7 +277,7 @@ impl Shrink {
         &self.outcomes
     }
 
-    /// What to do next. Ask every half second or so.
+    /// What to do next. Must be asked about every half second.
     pub fn next(&mut self, facts: Facts) -> Act {
         if self.verdict != Verdict::Underway {
             return Act::Done;
@@ -338,8 +337,9 @@ impl Shrink {
         self.begin(at + 1, facts)
     }
 
-    /// Whether there is a step after this one with this much waiting: one on the way to the goal,
-    /// or one below it that is fine if its prediction is wrong by the same factor.
+    /// Whether to take another step, given the waiting at this one: if it is on the way to the
+    /// goal, or if it is below the goal and harmless when its prediction is wrong by the same
+    /// factor.
     fn may_go_on(&self, at: usize, wait: f64) -> bool {
         let Some(next) = self.steps.get(at + 1) else {
             return false;
@@ -361,7 +361,7 @@ impl Shrink {
         Act::Limit(step.limit_bytes)
     }
 
-    /// To the last step that was well. Below the goal that is how it ends.
+    /// Returns to the last harmless step. Below the goal this counts as reaching it.
     fn back(&mut self, at: usize, facts: Facts, why: Verdict) -> Act {
         let is_below = at >= self.to_goal;
         self.verdict = if is_below { Verdict::Reached } else { why };
@@ -382,14 +382,14 @@ impl Shrink {
         });
     }
 
-    /// Faults a second, and the share of the time that was waited.
+    /// Faults per second, and the share of the time that tasks waited.
     fn rates(&self, from: Facts, to: Facts) -> (f64, f64) {
         let [anon, file] = to.faults_since(from);
         let faults = (anon + file) * 1000.0 / to.ms_since(from);
         (faults, waited_ratio(from, to, self.terms.prices))
     }
 
-    /// The step that is being held.
+    /// The current step.
     pub(super) fn held(&self) -> Option<&Planned> {
         self.steps.get(self.at?)
     }
@@ -405,7 +405,7 @@ impl Facts {
     }
 }
 
-/// The share of the time that was waited between two times: the kernel's own count, or faults
+/// The share of the time that tasks waited between two samples: the kernel's own count; or faults
 /// times prices, but no more than the machine waited.
 pub(super) fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
     let counted_ms = |of: fn(&Facts) -> Option<u64>| {

@@ -5,7 +5,7 @@ use super::*;
 
 const FULL: u64 = 100 << 20;
 
-/// A curve without faults down to `knee` percent, and `steep` more a second for each percent below.
+/// A curve without faults down to `knee` percent; below, `steep` more per second for each percent.
 fn curves(knee: f64, steep: f64) -> Curves {
     Curves::of_anon(FULL, 60_000, |percent| {
         let likely = (knee - f64::from(percent)).max(0.0) * steep;
@@ -30,13 +30,13 @@ fn terms(goal: Goal) -> Terms {
     }
 }
 
-/// A cgroup that faults as a curve says, whichever it is.
+/// A cgroup that faults as its own curve says, whatever the plan's curve was.
 struct World {
     curves: Curves,
     limit_bytes: Option<u64>,
     faults: f64,
     now_ms: u64,
-    /// What a fault costs; unless it is what the terms say, the machine counts it.
+    /// The cost of a fault. If it differs from the terms, the machine's counter shows it.
     fault_ns: f64,
 }
 
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Runs a shrink to its end; the longest time for which more was waited than is allowed.
+    /// Runs a shrink to its end; returns the longest time for which waiting exceeded the allowance.
     fn run(&mut self, shrink: &mut Shrink, wait_max: f64) -> u64 {
         let (mut over_ms, mut most_ms) = (0, 0);
         for _ in 0..10_000 {
@@ -117,7 +117,7 @@ fn auto_goes_to_the_least_that_does_not_hurt_and_stays() {
     assert_eq!(world.run(&mut shrink, terms.wait_max), 0);
     assert_eq!(shrink.verdict(), Verdict::Reached);
     let limit = world.limit_bytes.unwrap();
-    // 200 faults a second are allowed: two percent below the knee.
+    // 200 faults per second are allowed: two percent below the knee.
     assert!(
         (FULL * 58 / 100..FULL * 66 / 100).contains(&limit),
         "{limit}"
@@ -129,7 +129,7 @@ fn when_it_hurts_it_steps_back_at_once() {
     let told = curves(40.0, 100.0);
     let terms = terms(Goal::Bytes(FULL * 45 / 100));
     let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
-    // In truth it needs 70 percent.
+    // It really needs 70 percent.
     let mut world = World::new(curves(70.0, 200.0));
     let over_ms = world.run(&mut shrink, terms.wait_max);
     assert!(over_ms <= 4000, "{over_ms}");
@@ -178,7 +178,8 @@ fn the_kernels_own_count_of_waiting_is_believed() {
 
 #[test]
 fn where_a_fault_costs_less_than_reckoned_it_goes_further_and_never_hurts() {
-    // 200 faults a second are allowed as reckoned, 400 in truth: 56 percent instead of 58.
+    // 200 faults per second are allowed at the assumed cost, 400 at the real one: 56 percent
+    // instead of 58.
     let curves = curves(60.0, 100.0);
     let terms = terms(Goal::Auto(Bound::Likely));
     let lowest = |fault_ns: f64| {
@@ -206,7 +207,7 @@ fn below_the_goal_stepping_back_is_no_failure() {
     let terms = terms(Goal::Auto(Bound::Likely));
     let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
     let goal = shrink.steps[shrink.to_goal - 1].limit_bytes;
-    // As cheap as can be down to the goal, and a wall below it.
+    // Harmless down to the goal, and a wall below it.
     let wall = curves(57.0, 20_000.0);
     let mut world = World::new(Curves::of_anon(FULL, 60_000, |percent| {
         let at = f64::from(percent);
@@ -248,8 +249,8 @@ fn it_waits_no_more_than_the_machine_does() {
 }
 
 proptest! {
-    /// Whatever was told and whatever is true, waiting is over what is allowed for four seconds at
-    /// most, and it ends no lower than asked for.
+    /// Whatever was predicted and whatever is true, waiting exceeds the allowance for at most four
+    /// seconds, and the limit never ends below the requested goal.
     #[test]
     fn it_never_hurts_for_long(
         told in 10.0f64..100.0, truth in 10.0f64..120.0, steep in 1.0f64..500.0,
@@ -261,7 +262,7 @@ proptest! {
         let terms = Terms { wait_max, ..terms(goal) };
         let Ok(steps) = plan(&curves(told, steep), &terms) else { return Ok(()) };
         let truth = curves(truth, steep);
-        // What it does without a limit is not our doing.
+        // The test excludes cgroups that wait too much even without a limit.
         let own = truth.of(Decider::Kernel).at(200.0).wait_ratio(terms.prices).likely;
         prop_assume!(own <= wait_max);
         let mut world = World::new(truth);

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LRU stack distances of sampled pages, with bounds where the order inside a look is not known.
+//! LRU stack distances of sampled pages, with bounds because the order within a look is unknown.
 //!
 //! Pages are in the order of their last use on a line of positions; a Fenwick tree counts how many
-//! are beyond one. Those of one look are adjacent, so the least and the greatest distance over all
-//! orders inside looks are two more such counts.
+//! are beyond a position. Those of one look are adjacent, so the least and the greatest distance
+//! over all orders within looks are two more such counts.
 
 use super::{NONE, Slot};
 
-/// How many other pages were used since the last use of a page: a pool of more pages than this
-/// holds it.
+/// How many other pages were used since the last use of a page: a pool holds the page if it has
+/// more pages than this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Distance {
-    /// Whatever the order inside looks was, at least this many,
+    /// At least this many, whatever the order within looks,
     pub least: u32,
-    /// in the order that was assumed,
+    /// this many in the assumed order,
     pub likely: u32,
     /// and at most this many.
     pub most: u32,
@@ -22,13 +22,13 @@ pub(super) struct Distance {
 /// Pages by their last use.
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
-    /// Fenwick tree over the positions: how many pages lie at them.
+    /// Fenwick tree over the positions: how many pages are at them.
     tree: Vec<u32>,
     /// The page at each position.
     owner: Vec<Slot>,
     /// The position of each page.
     at: Vec<u32>,
-    /// The first position of each look, rising.
+    /// The first position of each look, ascending.
     looks: Vec<u32>,
     next: u32,
     live: u32,
@@ -49,8 +49,8 @@ impl Stack {
         }
     }
 
-    /// Takes in a look: the pages used in it, each once, in the order that is assumed. Returns for
-    /// each how far down it was; `None` if it is new.
+    /// Takes in a look: the pages used in it, each once, in the assumed order. Returns the distance
+    /// of each; `None` if it is new.
     pub fn look(&mut self, used: &[Slot]) -> Vec<Option<Distance>> {
         if self.next as usize + used.len() > self.owner.len() {
             self.compact();
@@ -62,7 +62,7 @@ impl Stack {
             .collect();
         known.retain(|at| *at != NOWHERE);
         known.sort_unstable();
-        // What is asked of the state before this look, while it is that.
+        // The bounds refer to the state before this look.
         let bounds: Vec<Option<(u32, u32)>> = used
             .iter()
             .map(|slot| self.bounds(self.at[usize::from(*slot)], used.len(), &known))
@@ -81,8 +81,8 @@ impl Stack {
         found
     }
 
-    /// Least and greatest distance of a page last used at `at` and now again, in a look of `used`
-    /// pages; `known` are the positions that these had, rising.
+    /// Least and greatest distance of a page last used at position `at` and now again in a look of
+    /// `used` pages. `known` are the positions of those of them that are not new, ascending.
     fn bounds(&self, at: u32, used: usize, known: &[u32]) -> Option<(u32, u32)> {
         if at == NOWHERE {
             return None;
@@ -91,18 +91,19 @@ impl Stack {
         let begin = self.looks[look - 1];
         let end = self.looks.get(look).copied().unwrap_or(self.next);
         let least = self.beyond(end);
-        // All of its look and later, and of this look those that are not among them.
+        // All pages of its previous look and of later ones, and those of this look that are not
+        // among them.
         let again = known.len() - known.partition_point(|other| *other < begin);
         let most = self.beyond(begin) + (used - again) as u32 - 1;
         Some((least, most))
     }
 
-    /// Where a page lies: the greater, the later it was used; the greatest of all for a new one.
+    /// The position of a page: the later it was used, the greater; greatest of all for a new one.
     pub fn position(&self, slot: Slot) -> u32 {
         self.at[usize::from(slot)]
     }
 
-    /// Takes a page off: it is gone.
+    /// Removes a page that is gone.
     pub fn remove(&mut self, slot: Slot) {
         let at = std::mem::replace(&mut self.at[usize::from(slot)], NOWHERE);
         if at != NOWHERE {
@@ -120,12 +121,12 @@ impl Stack {
         self.live += 1;
     }
 
-    /// Pages at position `from` and beyond.
+    /// Number of pages at position `from` and beyond.
     fn beyond(&self, from: u32) -> u32 {
         self.live - self.below(from)
     }
 
-    /// Pages at positions below `to`.
+    /// Number of pages at positions below `to`.
     fn below(&self, to: u32) -> u32 {
         let (mut at, mut below) = (to as usize, 0u32);
         while at > 0 {
@@ -144,9 +145,9 @@ impl Stack {
         }
     }
 
-    /// Moves the pages together, in their order.
+    /// Closes the gaps between pages, keeping their order.
     fn compact(&mut self) {
-        // Positions are handed out again from 0 without holes.
+        // Positions are assigned again from 0 without gaps.
         self.looks = self.looks.iter().map(|start| self.below(*start)).collect();
         self.looks.dedup();
         let order: Vec<Slot> = self.owner.iter().copied().filter(|o| *o != NONE).collect();
@@ -173,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Looks as lists of pages; a page's distances by trying what lies between, plainly.
+    /// The distance of a page in a list of looks, by plainly counting the pages in between.
     fn naive(looks: &[Vec<Slot>], at: usize, place: usize) -> Option<Distance> {
         let page = looks[at][place];
         let last = (0..at).rev().find(|look| looks[*look].contains(&page))?;
@@ -219,7 +220,7 @@ mod tests {
             }
         }
 
-        /// With one page a look nothing is unknown.
+        /// With one page per look nothing is unknown.
         #[test]
         fn one_page_a_look_is_exact(pages in prop::collection::vec(0u16..12, 1..200)) {
             let mut stack = Stack::new(12);

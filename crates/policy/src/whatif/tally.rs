@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults counted by size, and the curves that follow from them.
+//! Faults counted by memory size, and the curves that follow from them.
 
 use super::curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, SIZES};
 use super::stack::Distance;
 use crate::generations::PageType;
 use crate::statistics::student;
 
-/// Parts of the sample, by page, that are compared with one another.
+/// The pages of the sample are divided into this many groups, which are compared with one another.
 const GROUPS: usize = 8;
 /// 0.975 quantile of the normal distribution.
 const Z_95: f64 = 1.96;
-/// "Rule of three": what was never seen happened, with 95 % probability, fewer than three times.
+/// "Rule of three": what was never seen happened fewer than three times, with 95 % probability.
 const NEVER_SEEN: f64 = 3.0;
-/// Percentage of looks in which more pages were used than a size holds, above which nothing is
-/// known about that size: a page may have left and come back within a look, any number of times.
+/// If in more than this percentage of looks more pages were used than a size holds, nothing is
+/// known about that size: a page may have left and come back any number of times within a look.
 const COARSE_PERCENT: u64 = 5;
 
 /// A number for each size.
 pub(super) type BySize = [f64; SIZES];
 
-/// Faults of one decider, in pages that the sample stands for.
+/// Faults of one decider, in pages that the sample represents.
 #[derive(Clone, Debug)]
 pub(super) struct Faults {
     by_type: [BySize; 2],
@@ -32,14 +32,14 @@ impl Faults {
         by_group: [[0.0; SIZES]; GROUPS],
     };
 
-    /// Notes that a page was not there in a memory of a size.
+    /// Records that a memory of this size did not hold a page.
     pub fn miss(&mut self, size: usize, page_type: PageType, rank: u64, scale: &Scale) {
         self.by_type[page_type as usize][size] += scale.weight;
         self.by_group[group(rank)][size] += scale.weight;
     }
 }
 
-/// What was counted since a time.
+/// The counts since a point in time.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     began_ms: u64,
@@ -47,31 +47,31 @@ pub(super) struct Tally {
     lru: Box<Faults>,
     pub kernel: Box<Faults>,
     pub reuse: Option<Box<Faults>>,
-    /// The same of LRU in the best and in the worst order inside looks.
+    /// Faults of LRU with the best and the worst order within looks.
     least: Box<[BySize; 2]>,
     most: Box<[BySize; 2]>,
-    /// Looks that were too long for a size.
+    /// Number of looks that were too long for each size.
     coarse: [u64; SIZES],
     pub unknown_pages: f64,
     pub seen_pages: f64,
     used_pages: f64,
-    /// Time in which uses went unnoticed.
+    /// Time during which uses went unnoticed, ms.
     pub blind_ms: f64,
 }
 
-/// How the sample stands for all of it.
+/// How the sample represents all memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scale {
-    /// Pages that each stands for.
+    /// How many pages each page of the sample represents.
     pub weight: f64,
-    /// Pages of the sample that 100 percent are.
+    /// 100 percent in pages of the sample.
     pub full: f64,
     /// Share of the pages that are in the sample.
     pub share: f64,
 }
 
 impl Scale {
-    /// Pages of the sample that a memory of the size with this number holds.
+    /// How many pages of the sample a memory of the size with this index holds.
     pub fn capacity(&self, size: usize) -> u32 {
         (self.full * f64::from(PERCENTS[size]) / 100.0)
             .round()
@@ -80,7 +80,7 @@ impl Scale {
 }
 
 impl Tally {
-    /// `has_reuse`: agewise's own order is simulated.
+    /// `has_reuse` says whether agewise's own order is simulated.
     pub fn new(now_ms: u64, has_reuse: bool) -> Self {
         Tally {
             began_ms: now_ms,
@@ -112,8 +112,7 @@ impl Tally {
         }
     }
 
-    /// Notes a use of a page that was so far down, `rank` being its place in the order of the
-    /// sample.
+    /// Records a use of a page at this distance; `rank` is its place in the order of the sample.
     pub fn lru(&mut self, distance: Distance, page_type: PageType, rank: u64, scale: &Scale) {
         let misses = |distance: u32| {
             (0..SIZES)
@@ -133,8 +132,8 @@ impl Tally {
         add(&mut self.lru.by_group[group(rank)], likely);
     }
 
-    /// 100 percent are this many times as much from now on: existing counts move to their old
-    /// place.
+    /// Makes 100 percent this many times as much from now on: existing counts move to where they
+    /// belong.
     pub fn stretch(&mut self, factor: f64) {
         let all = [&mut self.lru, &mut self.kernel].into_iter();
         for faults in all.chain(&mut self.reuse) {
@@ -145,8 +144,8 @@ impl Tally {
         bounds.for_each(|counts| stretch(counts, factor));
     }
 
-    /// The curves. `filled` are the sizes at which memories were simulated, rising, with the first
-    /// and the last of all.
+    /// The curves. `filled` are the sizes at which memories were simulated, ascending, including
+    /// the first and the last.
     pub fn curves(&self, now_ms: u64, scale: &Scale, full_bytes: u64, filled: &[usize]) -> Curves {
         let observed_ms = self.observed_ms(now_ms);
         let seconds = (observed_ms as f64 / 1000.0).max(1e-3);
@@ -178,7 +177,7 @@ impl Tally {
 
     fn point(&self, size: usize, faults: &Faults, scale: &Scale, seconds: f64) -> Point {
         let unsampled = (1.0 - scale.share).max(0.0);
-        // How much memory a part of the sample stands for is itself known from the sample.
+        // The size of the memory that the sample represents is itself estimated from the sample.
         let part = f64::from(PERCENTS[size]) / 100.0;
         let variance = (part * (1.0 - part)).max(0.0) / scale.full.max(1.0) * unsampled;
         let off = Z_95 * variance.sqrt() * 100.0;
@@ -188,17 +187,18 @@ impl Tally {
         let never = NEVER_SEEN * scale.weight * unsampled;
         let is_coarse = self.coarse[size] * 100 > self.looks * COARSE_PERCENT || self.looks == 0;
         let total: f64 = faults.by_type.iter().map(|of| of[size]).sum();
-        // Uses may have been most frequent where nobody looked.
+        // Uses may have been most frequent while nobody looked.
         let noticed = (1.0 - self.blind_ms / 1000.0 / seconds).max(0.01);
         let of_type = |of: usize| {
             let (counts, lru) = (&faults.by_type[of], &self.lru.by_type[of]);
-            // What the order is worth for LRU it is worth for the other, about.
+            // The effect of the order is assumed to be about the same for the other decider as for
+            // LRU.
             let low = |at: f64| value(counts, at) - (value(lru, at) - value(&self.least[of], at));
             let high = |at: f64| value(counts, at) + value(&self.most[of], at) - value(lru, at);
             let likely = counts[size].max(0.0);
             let half = half * if total > 0.0 { likely / total } else { 0.0 };
-            // Lists and models hold what their history made of them, which is not known: where a
-            // simulated memory and LRU disagree, it may be either.
+            // The contents of lists and models depend on an unknown history: where a simulated
+            // memory and LRU differ, either may be right.
             let high = (high(percent - off) / noticed + half.max(never)).max(lru[size]);
             let low = (low(percent + off) - half).min(lru[size]);
             Estimate {
@@ -223,11 +223,11 @@ impl Tally {
 }
 
 fn group(rank: u64) -> usize {
-    // The upper bits decide which pages are in the sample.
+    // The upper bits decide which pages are in the sample, so they cannot be used here.
     rank as usize % GROUPS
 }
 
-/// Half the 95 % interval of a sum, from its parts in groups alike.
+/// Half the width of the 95 % interval of a sum, from its parts in equal groups.
 fn half_width(by_group: &[f64]) -> f64 {
     let count = by_group.len() as f64;
     let mean = by_group.iter().sum::<f64>() / count;
@@ -235,7 +235,7 @@ fn half_width(by_group: &[f64]) -> f64 {
     student(count - 1.0) * (squares / (count - 1.0) * count).sqrt()
 }
 
-/// The value at a percentage, on a line between those of the sizes; beyond the ends as there.
+/// The value at a percentage, interpolated between the sizes; constant beyond the ends.
 fn value(counts: &BySize, percent: f64) -> f64 {
     let Some(next) = PERCENTS.iter().position(|of| f64::from(*of) >= percent) else {
         return counts[SIZES - 1];
@@ -254,7 +254,7 @@ fn stretch(counts: &mut BySize, factor: f64) {
     }
 }
 
-/// Draws lines between the sizes that were counted.
+/// Interpolates linearly between the sizes that were counted.
 fn fill(counts: &mut BySize, filled: &[usize]) {
     for pair in filled.windows(2) {
         let [from, to] = [pair[0], pair[1]];
@@ -266,8 +266,8 @@ fn fill(counts: &mut BySize, filled: &[usize]) {
     }
 }
 
-/// Sizes at which memories are simulated: one in this many, the first, that of 100 percent and the
-/// last.
+/// Indices of the sizes at which memories are simulated: one in `every`, the first, 100 percent and
+/// the last.
 pub(super) fn simulated(every: usize) -> Vec<usize> {
     let full = PERCENTS.iter().position(|percent| *percent == 100);
     (0..SIZES)

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Shows looks of pages, all of them present, a second apart.
+/// Shows a series of looks, one second apart, in which all pages are present.
 fn observe(looks: &[Vec<u64>], pages: u64, params: Params) -> WhatIf {
     let mut what_if = WhatIf::new(params);
     for (second, used) in looks.iter().enumerate() {
@@ -22,7 +22,7 @@ fn observe(looks: &[Vec<u64>], pages: u64, params: Params) -> WhatIf {
     what_if
 }
 
-/// Misses of an LRU memory, plainly: a list, the page used last in front.
+/// Misses of an LRU memory, with a plain list: the page used last is in front.
 fn lru_misses(uses: &[u64], initial: &[u64], capacity: usize) -> u64 {
     let mut stack: Vec<u64> = initial.to_vec();
     let mut misses = 0;
@@ -42,8 +42,8 @@ fn capacity(pages: u64, size: usize) -> usize {
 }
 
 proptest! {
-    /// One page a look, every page simulated: exactly LRU, and the bounds are that as well, once
-    /// each page has been used.
+    /// With one page per look and every page simulated, the result is exactly LRU, and so are the
+    /// bounds, once each page has been used.
     #[test]
     fn one_page_a_look_is_exact(uses in prop::collection::vec(0u64..20, 1..200)) {
         let all: Vec<u64> = (0..20).collect();
@@ -76,7 +76,7 @@ proptest! {
         prop_assert_eq!(curves.unknown_per_second, 0.0);
     }
 
-    /// Whatever the order inside the looks was, the misses of LRU lie within the bounds.
+    /// Whatever the order within the looks was, the misses of LRU are within the bounds.
     #[test]
     fn every_order_lies_within(
         looks in prop::collection::vec(
@@ -140,7 +140,7 @@ proptest! {
     }
 }
 
-/// Uses of 4000 pages with a skew, 400 a look, as if by chance.
+/// Pseudo-random, skewed uses of 4000 pages, 400 per look.
 fn skewed(looks: u64) -> Vec<Vec<u64>> {
     let uniform = |at: u64| (crate::mix::hash(at) >> 11) as f64 / (1u64 << 53) as f64;
     (0..looks)
@@ -208,7 +208,7 @@ fn pages_in_swap_are_beyond_what_is_resident() {
     for second in 0..100u64 {
         let mut look = what_if.look(second * 1000);
         for page in 0..1000u64 {
-            // One page comes back each look of 200 that are out, and another one leaves.
+            // Of the 200 pages that are out, one comes back in each look, and another one leaves.
             let is_out = page >= 800 && page % 200 != second % 200;
             let fact = match page {
                 _ if is_out => Fact::Out,
@@ -248,7 +248,7 @@ fn a_daemons_fits_its_bounds() {
 
 #[test]
 fn what_is_followed_in_part_counts_as_much_as_the_rest() {
-    // Half of the memory is followed whole, of the other one page in four.
+    // Half of the memory is followed whole, of the other half one page in four.
     let mut what_if = WhatIf::new(Params {
         pages: 1000,
         ..Params::default()
@@ -287,7 +287,8 @@ fn memory_that_grows_moves_what_was_counted() {
     }
     let curves = what_if.curves();
     assert_eq!(curves.full_bytes, 200 * 4096);
-    // A loop of 100 pages: 5 a second below that; above only once, when the new pages came between.
+    // A loop of 100 pages: 5 faults per second below that size; above it only once, when the new
+    // pages came in between.
     let below = curves.at(Decider::Lru, 80 * 4096).faults_per_second();
     assert!((below.likely - 5.0).abs() < 1.0, "{below:?}");
     let above = curves.at(Decider::Lru, 120 * 4096).faults_per_second();

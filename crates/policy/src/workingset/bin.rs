@@ -3,16 +3,16 @@
 
 use crate::generations::ByType;
 
-/// The upper bound of the last bin, as the report files have it. What is read into a
-/// [`Histogram`](super::Histogram) may have 2^63 - 1 as well.
+/// The upper bound of the last bin, as in the report files. Text parsed into a
+/// [`Histogram`](super::Histogram) may have 2^63 - 1 instead.
 pub const NO_UPPER_BOUND_MS: u64 = u64::MAX;
 
 /// One bin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bin {
-    /// Ages up to this one, above that of the bin before.
+    /// Ages up to this one, and above the bound of the bin before.
     pub upper_ms: u64,
-    /// Anon and file: pages, or bytes in a histogram that was read.
+    /// Anon and file: pages, or bytes in a histogram that was parsed.
     pub amounts: ByType<u64>,
 }
 
@@ -23,7 +23,7 @@ impl Bin {
         (self.upper_ms != NO_UPPER_BOUND_MS).then_some(self.upper_ms)
     }
 
-    /// The same as text: `+Inf` if there is none, which parsers of numbers accept.
+    /// The bound as text: `+Inf` if there is none, which parsers of numbers accept.
     #[must_use]
     pub fn bound_text(&self) -> String {
         self.bound_ms()

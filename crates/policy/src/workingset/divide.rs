@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Dividing the memory of a host among guests by their working-set reports.
+//! Divides the memory of a host among guests by their working-set reports.
 
 use super::Histogram;
 
-/// What a guest has, and what it says about it.
+/// The memory of a guest, and its report.
 #[derive(Clone, Debug)]
 pub struct Claim {
     /// Memory it may use now.
     pub allowance_bytes: u64,
-    /// Its report, in bytes; `None` if it sent none: it keeps what it has.
+    /// Its report, in bytes; `None` if it sent none: then it keeps what it has.
     pub report: Option<Histogram>,
 }
 
 /// How memory is divided.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Division {
-    /// What no guest goes below.
+    /// No guest gets less than this.
     pub floor_bytes: u64,
-    /// The most a guest may lose or win at a time, as a share of what it has: a report is a moment,
-    /// and inflating a balloon costs.
+    /// The most a guest may lose or gain at a time, as a share of what it has: a report is only a
+    /// snapshot, and inflating a balloon costs.
     pub step: f64,
-    /// Age from which memory is cold: it is taken as soon as some guest is short.
+    /// The age from which memory is cold: it is taken as soon as some guest is short.
     pub keep_ms: u64,
     /// A guest with less cold memory than this share of its allowance is short: its working set may
-    /// be larger than what it can show.
+    /// be larger than it can show.
     pub short: f64,
 }
 
@@ -39,12 +39,13 @@ impl Default for Division {
 }
 
 impl Division {
-    /// New allowances, in the order of the claims; their sum is `host_bytes` where floors allow.
+    /// New allowances, in the order of the claims; their sum is `host_bytes` unless floors prevent
+    /// it.
     ///
-    /// A guest cannot report what it would use if it had more; it only shows that it has next to
-    /// nothing cold. As long as there is such a guest, all others keep what they used within
-    /// `keep_ms`, and the rest goes to those that are short, by what they use. Nobody short: all keep
-    /// what they hold, and what is left is divided evenly.
+    /// A guest cannot report what it would use if it had more; it only shows that it has almost no
+    /// cold memory. While there is such a guest, all others keep what they used within `keep_ms`,
+    /// and the rest goes to those that are short, in proportion to what they use. If none is short,
+    /// all keep what they use, and the rest is divided evenly.
     pub fn divide(&self, host_bytes: u64, claims: &[Claim]) -> Vec<u64> {
         let wanted = self.wanted(host_bytes, claims);
         let stepped: Vec<u64> = claims
@@ -120,7 +121,7 @@ impl Claim {
     }
 }
 
-/// Scales what is above the floors so that the sum is exact.
+/// Scales the part above the floors so that the sum is exact.
 fn fit(host_bytes: u64, floor_bytes: u64, wanted: Vec<u64>) -> Vec<u64> {
     let floors = u128::from(floor_bytes) * wanted.len() as u128;
     let spare = u128::from(host_bytes).saturating_sub(floors);
@@ -138,7 +139,7 @@ fn fit(host_bytes: u64, floor_bytes: u64, wanted: Vec<u64>) -> Vec<u64> {
             }
         })
         .collect();
-    // What rounding left, or all of it if no guest wants more than the floor.
+    // What rounding left over, or everything if no guest wants more than the floor.
     let given: u128 = allowances.iter().map(|bytes| u128::from(*bytes)).sum();
     let rest = u64::try_from(u128::from(host_bytes).saturating_sub(given)).unwrap_or(u64::MAX);
     if let Some(first) = allowances.first_mut() {
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn cold_memory_goes_to_who_is_short() {
-        // The first uses all it has, the second half of it, the third a quarter.
+        // The first uses all it has, the second half, the third a quarter.
         let claims = [
             claim(16, [14, 2, 0]),
             claim(16, [2, 6, 8]),
@@ -183,9 +184,9 @@ mod tests {
             step: 100.0,
             ..Division::default()
         };
-        // All younger than 10 s is 28 MiB; the 20 left over are the first one's.
+        // 28 MiB are younger than 10 s; the other 20 go to the first guest.
         assert_eq!(mib(&free.divide(48 * MIB, &claims)), [36, 8, 4]);
-        // A quarter at a time: 20, 12 and 12, scaled up to all there is.
+        // At most a quarter at a time: 20, 12 and 12, scaled up to all there is.
         let stepped = Division::default().divide(48 * MIB, &claims);
         assert_eq!(stepped.iter().sum::<u64>(), 48 * MIB);
         assert_eq!(mib(&stepped), [21, 13, 13]);
@@ -206,7 +207,7 @@ mod tests {
     }
 
     proptest! {
-        /// All memory is given out, nobody goes below the floor, and nothing panics.
+        /// All memory is given out, no guest gets less than the floor, and nothing panics.
         #[test]
         fn everything_is_given_out(
             host_mib in 64u64..1 << 20,

@@ -13,25 +13,25 @@ use super::bin::{Bin, NO_UPPER_BOUND_MS};
 use super::{BINS_MAX, Intervals};
 use crate::generations::{ByType, Generations, LABEL_UNSEEN, PageType, Sizes};
 
-/// The bin of pages with only a lower bound of age.
+/// Where to count pages of which only a minimum age is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OldestPages {
-    /// Into the bin of the age they certainly have, as the kernel does.
+    /// In the bin of the age they certainly have, as the kernel does.
     #[default]
     AtLeast,
-    /// Into the last bin (`oldest_unbounded`).
+    /// In the last bin (`oldest_unbounded`).
     Unbounded,
 }
 
-/// The pages of one generation, for the aggregation.
+/// The pages of one generation, to be added to a histogram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slice {
     /// When its interval starts.
     pub birth_ms: u64,
     /// Pages, of one type.
     pub pages: u64,
-    /// Those of them that are older than the interval: drained into it from older generations. Only
-    /// [`OldestPages::Unbounded`] distinguishes them.
+    /// Those of them that are older than the interval, because they were drained into it from older
+    /// generations. Only [`OldestPages::Unbounded`] distinguishes them.
     pub drained_pages: u64,
 }
 
@@ -72,7 +72,7 @@ impl Histogram {
         })
     }
 
-    /// The same without the amounts of one type.
+    /// The same, without the amounts of one type.
     #[must_use]
     pub fn without(mut self, page_type: PageType) -> Self {
         let bins = self.bins.iter_mut();
@@ -80,7 +80,7 @@ impl Histogram {
         self
     }
 
-    /// Adds the pages of a window, with the sizes given (its own, or those of a range or part).
+    /// Adds the pages of a window with the given sizes (its own, or those of a range or part).
     pub fn add_window(
         &mut self,
         window: &Generations,
@@ -103,9 +103,9 @@ impl Histogram {
 
     /// Adds the pages of one type of one lruvec: its generations from the youngest to the oldest.
     ///
-    /// The interval of the youngest ends now, that of any other where the next younger begins. A
-    /// generation that lies across a bound is shared out in proportion; what is left, however it
-    /// rounds, goes to the older bin, so the total is conserved exactly.
+    /// The interval of the youngest ends now, that of any other where the next younger one begins.
+    /// A generation that spans several bins is divided in proportion; whatever rounding leaves goes
+    /// to the older bin, so the total is conserved exactly.
     pub fn add_generations(
         &mut self,
         page_type: PageType,
@@ -127,7 +127,7 @@ impl Histogram {
                 left -= drained;
             }
             while bin + 1 < self.bins.len() {
-                // The bound as a time; before the clock began: nothing is that old.
+                // The bound as a time. If that is before the clock began, nothing is that old.
                 let Some(edge_ms) = now_ms.checked_sub(self.bins[bin].upper_ms) else {
                     break;
                 };
@@ -167,10 +167,10 @@ impl Histogram {
         self.bins[bin.min(last)].amounts[page_type as usize] += pages;
     }
 
-    /// Adds another histogram of the same bounds, for a target of several processes.
+    /// Adds another histogram with the same bounds, for a target of several processes.
     ///
     /// # Panics
-    /// If the bounds differ: they come from one list of intervals.
+    /// If the bounds differ: callers must use one list of intervals.
     pub fn add(&mut self, other: &Histogram) {
         let bounds = self.bins.iter().map(|bin| bin.upper_ms);
         let is_same = bounds.eq(other.bins.iter().map(|bin| bin.upper_ms));
@@ -181,9 +181,9 @@ impl Histogram {
         }
     }
 
-    /// Adds a histogram of other bounds: what is in one of its bins is taken as spread evenly over
-    /// that bin's ages, what is beyond its last bound as just that old. Of equal bounds this is
-    /// [`add`](Self::add).
+    /// Adds a histogram with other bounds. The contents of each of its bins are assumed to be
+    /// spread evenly over the ages of the bin, and those beyond its last bound to be just that old.
+    /// If the bounds are equal, this is the same as [`add`](Self::add).
     pub fn add_spread(&mut self, other: &Histogram) {
         // A clock far enough from zero for every bound.
         const NOW_MS: u64 = u64::MAX;
@@ -205,7 +205,7 @@ impl Histogram {
         }
     }
 
-    /// The same in bytes.
+    /// The same in bytes, if the amounts are pages of this size.
     pub fn scaled(&self, page_size_bytes: u64) -> Histogram {
         let mut scaled = self.clone();
         for amount in scaled.bins.iter_mut().flat_map(|bin| &mut bin.amounts) {
@@ -216,7 +216,7 @@ impl Histogram {
 }
 
 impl fmt::Display for Histogram {
-    /// A line a bin: `1000 anon=137368 file=24530`.
+    /// One line per bin: `1000 anon=137368 file=24530`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for bin in &self.bins {
             writeln!(
@@ -232,7 +232,7 @@ impl fmt::Display for Histogram {
 /// Why text is not a histogram.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// A line of another shape.
+    /// A line has another form.
     #[error("line {line} is not `<upper ms> anon=<bytes> file=<bytes>`: {text:?}")]
     Line {
         /// Its number, from 1.
@@ -240,7 +240,7 @@ pub enum ParseError {
         /// The line.
         text: String,
     },
-    /// Bounds that do not increase, or too many of them.
+    /// Bounds do not increase, or there are too many.
     #[error("line {line}: bounds must increase, {BINS_MAX} at most")]
     Bounds {
         /// Its number, from 1.
@@ -254,8 +254,8 @@ pub enum ParseError {
 impl FromStr for Histogram {
     type Err = ParseError;
 
-    /// Reads what [`Display`](fmt::Display) writes. The last bound may be 9223372036854775807, as
-    /// in the cover letter of the series; it is the same bin.
+    /// Parses the output of [`Display`](fmt::Display). The last bound may be 9223372036854775807,
+    /// as in the cover letter of the series; it means the same bin.
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let mut bins: Vec<Bin> = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -304,9 +304,9 @@ mod tests {
         histogram.bins().iter().map(|bin| bin.amounts[0]).collect()
     }
 
-    /// Generations born 0.1, 5, 20 and 60 s ago; bins of 1, 2 and 10 s. By hand: the second lies
-    /// from 0.1 to 5 s: 0.9/4.9 of it below 1 s, then 1/4 of the remaining 4 s below 2 s. The
-    /// third lies from 5 to 20 s: a third of it below 10 s.
+    /// Generations born 0.1, 5, 20 and 60 s ago; bins of 1, 2 and 10 s. By hand: the second is 0.1
+    /// to 5 s old: 0.9/4.9 of it is below 1 s, then 1/4 of the remaining 4 s is below 2 s. The
+    /// third is 5 to 20 s old: a third of it is below 10 s.
     #[test]
     fn shares_by_hand() {
         let now_ms = 100_000;
@@ -473,7 +473,8 @@ mod tests {
             histogram.add_generations(PageType::Anon, slices.clone(), now_ms, OldestPages::AtLeast);
             prop_assert_eq!(histogram.total(), [total, 0]);
 
-            // Cumulative counts bracket what the intervals allow, within one page a generation.
+            // Cumulative counts are within the limits of the intervals, up to one page per
+            // generation.
             for (i, bin) in histogram.bins().iter().enumerate() {
                 let Some(edge_ms) = now_ms.checked_sub(bin.upper_ms) else { continue };
                 let up_to: u64 = histogram.bins()[..=i].iter().map(|bin| bin.amounts[0]).sum();

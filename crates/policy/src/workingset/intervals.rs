@@ -3,9 +3,9 @@
 
 use std::str::FromStr;
 
-/// Most bounds a list can have.
+/// The most bounds a list can have.
 pub const INTERVALS_MAX: usize = 31;
-/// Most bins: one for each bound, and one for everything older.
+/// The most bins: one for each bound, and one for everything older.
 pub const BINS_MAX: usize = INTERVALS_MAX + 1;
 
 /// Upper bounds of age bins in milliseconds, strictly increasing, at most [`INTERVALS_MAX`].
@@ -16,33 +16,33 @@ pub struct Intervals(Vec<u64>);
 /// Why a list of bounds was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IntervalError {
-    /// More than [`INTERVALS_MAX`].
+    /// There are more than [`INTERVALS_MAX`].
     #[error("{count} age bounds given, at most {INTERVALS_MAX} are possible")]
     TooMany {
         /// How many were given.
         count: usize,
     },
-    /// A bound not above the one before.
+    /// A bound is not above the one before.
     #[error("age bounds must increase: {next_ms} ms follows {before_ms} ms")]
     NotIncreasing {
         /// The bound before.
         before_ms: u64,
-        /// The one that is not above it.
+        /// The bound that is not above it.
         next_ms: u64,
     },
-    /// A bound of zero: its bin could hold nothing.
+    /// A bound is zero: its bin could contain nothing.
     #[error("an age bound of 0 holds nothing: start above it")]
     Zero,
-    /// Nothing between two commas.
+    /// There is nothing between two commas.
     #[error("an age bound is missing in {list:?}")]
     Blank {
-        /// The list as given.
+        /// The list as written.
         list: String,
     },
-    /// Not a number, an unknown unit, or too large.
+    /// A text is not a number, has an unknown unit, or is too large.
     #[error("{text:?} is not an age: write a number and ms, s, m, h or d, like 30s or 1.5m")]
     NotAnAge {
-        /// What was given.
+        /// The text.
         text: String,
     },
 }
@@ -51,7 +51,7 @@ impl Intervals {
     /// Bounds in milliseconds.
     ///
     /// # Errors
-    /// Too many, not strictly increasing, or zero.
+    /// If there are too many, or they are zero or not strictly increasing.
     pub fn new(bounds_ms: Vec<u64>) -> Result<Self, IntervalError> {
         if bounds_ms.len() > INTERVALS_MAX {
             return Err(IntervalError::TooMany {
@@ -70,8 +70,8 @@ impl Intervals {
         Ok(Intervals(bounds_ms))
     }
 
-    /// Bounds that increase strictly and are no more than fit, of which the first may be zero: the
-    /// kernel's file takes that, for a bin that holds nothing.
+    /// Bounds that are strictly increasing and not too many. The first may be zero: the kernel's
+    /// file accepts that, for a bin that is always empty.
     pub(super) fn with_zero(bounds_ms: Vec<u64>) -> Self {
         debug_assert!(bounds_ms.len() <= INTERVALS_MAX && bounds_ms.is_sorted());
         Intervals(bounds_ms)
@@ -82,7 +82,7 @@ impl Intervals {
         &self.0
     }
 
-    /// The smallest width of a bin: more frequent looks would not distinguish more bins. `None`
+    /// The width of the narrowest bin: more frequent looks would not distinguish more bins. `None`
     /// without bounds.
     pub fn finest_ms(&self) -> Option<u64> {
         let widths = self.0.windows(2).map(|pair| pair[1] - pair[0]);
@@ -90,7 +90,7 @@ impl Intervals {
         first.into_iter().chain(widths).min()
     }
 
-    /// The last bound: older ages need not be distinguished.
+    /// The last bound: ages beyond it need not be distinguished.
     pub fn horizon_ms(&self) -> u64 {
         self.0.last().copied().unwrap_or(0)
     }
@@ -99,8 +99,8 @@ impl Intervals {
 impl FromStr for Intervals {
     type Err = IntervalError;
 
-    /// Bounds with units, as people write them: `1s,5s,30s,2m,10m`. Blanks around a bound are
-    /// allowed; a number without a unit is in milliseconds.
+    /// Parses bounds with units, as people write them: `1s,5s,30s,2m,10m`. Blanks around a bound
+    /// are allowed; a number without a unit is in milliseconds.
     fn from_str(list: &str) -> Result<Self, IntervalError> {
         if list.trim().is_empty() {
             return Err(IntervalError::Blank {
@@ -119,7 +119,8 @@ impl FromStr for Intervals {
     }
 }
 
-/// An age with a unit (`ms`, `s`, `m`, `h`, `d`; none: ms) and a decimal fraction at most.
+/// Parses an age with a unit (`ms`, `s`, `m`, `h`, `d`; without one: ms). Decimal fractions are
+/// allowed.
 fn parse_age_ms(text: &str) -> Option<u64> {
     let split = text
         .find(|c: char| c != '.' && !c.is_ascii_digit())

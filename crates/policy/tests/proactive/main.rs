@@ -8,7 +8,7 @@ use agewise_policy::proactive::{Action, Cause, Psi, Reason};
 use proptest::prelude::*;
 use world::{Habit, PAGE, World};
 
-/// One of each, quick enough for a test.
+/// One spec of each policy, quick enough for a test.
 const SPECS: [&str; 4] = [
     "age:5s/10s",
     "pressure:period=1s",
@@ -16,7 +16,8 @@ const SPECS: [&str; 4] = [
     "budget:8M,step=100ms",
 ];
 const VOLUNTARY: usize = 3;
-/// Most of the accesses that may refault under each of these, where pages are read less than once in 12 s.
+/// The greatest share of accesses that may refault under each of these, if pages are read less than
+/// once in 12 s.
 const SELDOM_READ_SHARES: [f64; VOLUNTARY] = [0.09, 0.01, 0.02];
 
 fn mixed(hot: usize, cold: usize, hazard: f64) -> Vec<(usize, Habit)> {
@@ -77,7 +78,7 @@ proptest! {
         prop_assert_eq!(run(), run());
     }
 
-    /// More waiting never makes anyone move more.
+    /// More waiting never makes a policy move more.
     #[test]
     fn moves_shrink_with_pressure(
         which in 0usize..4, some_us in 0u64..400_000, more_us in 0u64..400_000, seed in any::<u64>(),
@@ -86,7 +87,7 @@ proptest! {
             let mut world = World::new(SPECS[which], &mixed(500, 1500, 0.0), seed);
             world.run(30_000, 500);
             let before = world.moved_bytes();
-            // The next decision that moves anything, from the same state.
+            // The next decisions that move anything, from the same state.
             world.psi = Some(Psi { some_us: us, full_us: us / 2, io_some_us: 0 });
             for _ in 0..40 {
                 world.step(500);
@@ -96,9 +97,9 @@ proptest! {
         prop_assert!(run(some_us + more_us) <= run(some_us));
     }
 
-    /// Every page is read as often as every other: nothing is cold, whatever the rate of reads. A policy
-    /// that goes by age alone has to try to find out, and what it tries is so many pages however
-    /// seldom they are read: where each is read once a minute that is more than a share of the reads, but
+    /// Every page is read as often as every other, so nothing is cold, whatever the rate of reads.
+    /// A policy that only uses ages has to try, and tries the same number of pages however rarely
+    /// they are read: if each is read once a minute, that is a noticeable share of the reads, but
     /// never as much as all pages once in ten minutes.
     #[test]
     fn uniform_access_makes_every_policy_back_off(
@@ -116,7 +117,8 @@ proptest! {
         prop_assert!(moved_pages < 4000, "{moved_pages}");
     }
 
-    /// Whatever the facts: an answer, in the future, and nothing at rest that moves.
+    /// Whatever the facts, the next decision is in the future, and a decision to do nothing has no
+    /// limit.
     #[test]
     fn decisions_are_in_the_future(which in 0usize..4, step_ms in 1u64..3000, seed in any::<u64>()) {
         let mut world = World::new(SPECS[which], &mixed(100, 100, 0.1), seed);

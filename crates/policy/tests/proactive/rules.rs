@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What each policy does, by example.
+//! Examples of what each policy does.
 
 use agewise_policy::proactive::{
     Action, Controller, Decision, Facts, Hands, Limit, Looked, Outcome, Psi, Reason, Refaults,
@@ -112,8 +112,8 @@ fn cost_waits_longer_where_coming_back_is_dearer() {
     assert!(cheap.unwrap() * 4 < dear.unwrap(), "{cheap:?} {dear:?}");
 }
 
-/// Anonymous and file memory of the same ages, at prices that were measured before anything came
-/// back: which of them goes, and when, seconds.
+/// Anonymous and file memory of the same ages, at prices measured before anything came back.
+/// Returns when each of them goes, in seconds.
 fn first_to_go(latency_ns: [u64; 2]) -> [Option<u64>; 2] {
     let spec: Spec = "cost:period=1s,backoff=off".parse().unwrap();
     let mut controller = Controller::new(&spec);
@@ -152,7 +152,7 @@ fn first_to_go(latency_ns: [u64; 2]) -> [Option<u64>; 2] {
         });
         if let Action::PageOut { older_than_ms, .. } = decision.action {
             for (first, age_ms) in first.iter_mut().zip(older_than_ms) {
-                // An age that nothing has reached yet takes nothing.
+                // A bound that no memory is old enough for takes nothing.
                 let takes = age_ms.is_some_and(|age_ms| age_ms <= second * 1000);
                 *first = first.or(takes.then_some(second));
             }
@@ -171,7 +171,7 @@ fn cost_keeps_longer_what_is_dearer_to_bring_back_be_it_of_files_or_not() {
     assert_eq!(anon, file);
 }
 
-/// Read once a minute, all of it: after it was wrong once, it knows.
+/// Everything is read once a minute: after one mistake, the policy knows.
 #[test]
 fn cost_learns_a_period() {
     let groups = [(1000, Habit::Random(1.0)), (3000, Habit::Periodic(60_000))];
@@ -184,7 +184,7 @@ fn cost_learns_a_period() {
     assert!(late < 3_000, "{late} of 45000 accesses");
 }
 
-/// Half of it comes back every ten minutes, half never: what never comes back stays out.
+/// A quarter is read every 20 s on average, the rest every 2000 s: most of the latter stays out.
 #[test]
 fn cost_tells_warm_from_cold() {
     let groups = [(1000, Habit::Random(0.05)), (3000, Habit::Random(0.0005))];

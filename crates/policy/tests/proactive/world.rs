@@ -10,12 +10,12 @@ use agewise_policy::workingset::{Bin, NO_UPPER_BOUND_MS};
 pub const PAGE: u64 = 4096;
 const REFAULT_NS: u64 = 10_000;
 
-/// Pages that are accessed alike.
+/// How a group of pages is accessed.
 #[derive(Clone, Copy, Debug)]
 pub enum Habit {
-    /// Each with this probability a second.
+    /// Each with this probability per second.
     Random(f64),
-    /// All of them once in so many ms.
+    /// All of them once in this many ms.
     Periodic(u64),
     /// Never again.
     Never,
@@ -108,7 +108,7 @@ impl World {
         bounds.chain([NO_UPPER_BOUND_MS]).collect()
     }
 
-    /// Lets programs run for `step_ms`, then asks if it is time.
+    /// Lets programs run for `step_ms`, then asks the policy if it is time.
     pub fn step(&mut self, step_ms: u64) {
         let bounds = self.bounds();
         self.returned.resize(bounds.len(), 0);

@@ -10,26 +10,26 @@ use super::{FREEZE_MS, Text, World};
 
 /// Longer than the pause between two looks of the daemon.
 const SLACK_MS: u64 = 2000;
-/// As long without anybody suffering, everything is taken back.
+/// After this time without suffering, everything has been undone.
 const CALM_SECONDS: u64 = 60;
 
-/// A cgroup that has waited for this long no longer has a limit of the daemon's.
+/// A cgroup that has waited for this long has no limit of the daemon any more.
 const GIVEN_BACK_SECONDS: u64 = 12;
 
 fn note(kind: &str, inode: u64) -> String {
     format!(" {kind}\t{inode}\t")
 }
 
-/// What is done to a cgroup by the daemon.
+/// What the daemon does to a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hold {
     squeezed: bool,
     frozen: bool,
-    /// By a rule with the policy `shrink`.
+    /// Limited by a rule with the policy `shrink`.
     limited: bool,
 }
 
-/// By number of cgroup.
+/// By index of the cgroup.
 pub type Held = BTreeMap<usize, Hold>;
 
 impl World {
@@ -40,7 +40,8 @@ impl World {
             let is_low = value(Fault::High(*name), "memory.high") != group.high;
             let limited = is_low && ledger.contains(&note("limit", group.inode));
             let hold = Hold {
-                // What is low for no noted reason counts as this, and is found to be not noted.
+                // A limit that is recorded nowhere counts as a squeeze, and is then found to be
+                // unrecorded.
                 squeezed: is_low && (!limited || ledger.contains(&note("squeeze", group.inode))),
                 frozen: (value(Fault::Freeze(*name), "cgroup.freeze") == "1") != group.is_frozen,
                 limited,
@@ -50,7 +51,7 @@ impl World {
         self.machine.groups.iter().filter_map(of).collect()
     }
 
-    /// After every step.
+    /// Must hold after every step.
     pub fn check(&mut self) {
         let held = self.held_now();
         for (name, hold) in &held {
@@ -73,7 +74,7 @@ impl World {
         let frozen = |name: &usize| held.get(name).is_some_and(|hold| hold.frozen);
         self.frozen_since_ms.retain(|name, _| frozen(name));
         for name in held.keys().filter(|name| frozen(name)) {
-            // Where it cannot be undone, its time begins when it can be.
+            // If it cannot be undone, its time starts when it can be.
             let is_excused =
                 self.daemon.is_none() || self.machine.faults.contains_key(&Fault::Freeze(*name));
             let since_ms = self.frozen_since_ms.entry(*name).or_insert(now_ms);
@@ -90,7 +91,7 @@ impl World {
         std::fs::read_to_string(self.machine.state().join("ledger")).unwrap_or_default()
     }
 
-    /// On disk, whatever the daemon knows.
+    /// Every act is recorded on disk, whatever the daemon knows.
     fn check_noted(&self, name: usize, hold: Hold) {
         let ledger = self.ledger();
         let inode = self.machine.groups[&name].inode;
@@ -106,7 +107,7 @@ impl World {
         let up_to = match self.text {
             Text::UpTo(up_to) => up_to,
             Text::Rules | Text::Shrinks => "freeze",
-            // Without a journal, or in a rehearsal, nothing is done.
+            // Without a journal, or in a rehearsal, nothing may be done.
             _ => "report",
         };
         assert!(self.daemon.is_some(), "nobody runs that could do it");
@@ -117,7 +118,7 @@ impl World {
             "{:?} limits",
             self.text
         );
-        // Only protection holds back for the sake of others.
+        // Only protection holds cgroups back on behalf of others.
         let forbidden = match new.squeezed || new.frozen {
             true => [0, 5, OWN].as_slice(),
             false => &[OWN],
@@ -130,8 +131,8 @@ impl World {
         }
     }
 
-    /// After an end, or a start that follows a kill: only what is in the way of undoing stays, and
-    /// stays noted.
+    /// After an end, or a start after a kill: only what cannot be undone remains, and it remains
+    /// recorded.
     pub fn check_undone(&self) {
         for (name, hold) in self.held_now() {
             let is_in_the_way = |fault| self.machine.faults.contains_key(&fault);
@@ -151,7 +152,7 @@ impl World {
         }
     }
 
-    /// After a long calm nothing is held.
+    /// After a long calm, nothing is held.
     pub fn check_calm(&self, seconds: u64) {
         let is_due = seconds >= CALM_SECONDS && self.daemon.is_some();
         if is_due && self.machine.faults.is_empty() {
@@ -164,7 +165,7 @@ impl World {
         }
     }
 
-    /// Who waits for what was taken from it gets it back.
+    /// A cgroup that waits for memory taken from it gets it back.
     pub fn check_given_back(&self, name: usize, seconds: u64) {
         let is_in_the_way = self.daemon.is_none() || !self.machine.faults.is_empty();
         let held = self.held_now().get(&name).copied().unwrap_or_default();
@@ -174,7 +175,7 @@ impl World {
         );
     }
 
-    /// What the daemon keeps does not outgrow what exists.
+    /// What the daemon stores does not outgrow what exists.
     pub fn check_bounds(&self) {
         let Some(daemon) = &self.daemon else { return };
         let most = self.machine.groups.len() + 1;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine of plain files: `/proc`, cgroups of version 2, and page tables that a fake source
-//! shows.
+//! A machine of plain files: `/proc`, cgroups of version 2, and page tables shown by a fake source.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,11 +18,11 @@ use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::root::Roots;
 use agewise_policy::table::{PageSet, TableBits};
 
-/// Larger than any pid of Linux: no system call can mean a real process by it.
+/// Larger than any pid of Linux: no system call can affect a real process.
 const FIRST_PID: u32 = 1 << 23;
-/// Where every process has its memory.
+/// The address of every process's memory.
 const VA: u64 = 0x7f00_0000_0000;
-/// Cgroups that may exist, by their paths below the hierarchy; those above come first.
+/// Paths of cgroups that may exist, below the hierarchy; parents come first.
 pub const NAMES: [&[u8]; 9] = [
     b"/web",
     b"/web/worker",
@@ -35,9 +34,9 @@ pub const NAMES: [&[u8]; 9] = [
     b"/hog\xff",
     b"/other",
 ];
-/// What a new one has.
+/// The memory of a new cgroup.
 pub const FULL_BYTES: u64 = 256 << 20;
-/// The one with the daemon in it.
+/// The cgroup of the daemon.
 pub const OWN: usize = 6;
 
 thread_local! {
@@ -46,7 +45,7 @@ thread_local! {
     static TELLS_PAGES: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Whether what is opened from now on knows pages apart, or mappings only.
+/// Sets whether sources opened from now on distinguish pages, or only mappings.
 pub fn tell_pages(tells: bool) {
     TELLS_PAGES.set(tells);
 }
@@ -97,13 +96,13 @@ impl AccessSource for Shown {
     }
 }
 
-/// What a cgroup counts and what was set on it by others than the daemon.
+/// The counters of a cgroup, and what others than the daemon set on it.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub inode: u64,
-    /// `memory.high` as last set by somebody else.
+    /// `memory.high` as last set by others.
     pub high: String,
-    /// Frozen by somebody else.
+    /// Whether others froze it.
     pub is_frozen: bool,
     pub used_bytes: u64,
     pub refaults: u64,
@@ -117,7 +116,7 @@ pub enum Fault {
     High(usize),
     /// The freezer of a cgroup.
     Freeze(usize),
-    /// What a cgroup counts.
+    /// The counters of a cgroup.
     Stat(usize),
     /// The processes of a cgroup.
     Procs(usize),
@@ -128,7 +127,7 @@ pub enum Fault {
 pub struct Machine {
     top: tempfile::TempDir,
     pub groups: BTreeMap<usize, Group>,
-    /// Where each process is.
+    /// The cgroup of each process.
     pub processes: BTreeMap<u32, usize>,
     pub faults: BTreeMap<Fault, PathBuf>,
     next_pid: u32,
@@ -217,7 +216,7 @@ impl Machine {
         NOW_MS.set(NOW_MS.get().saturating_add(ms));
     }
 
-    /// Makes a cgroup if there is none and the one above exists.
+    /// Creates a cgroup if it does not exist and its parent does.
     pub fn make(&mut self, name: usize) {
         let has_place = Self::parent(name).is_none_or(|parent| self.groups.contains_key(&parent));
         if self.groups.contains_key(&name) || !has_place {
@@ -239,7 +238,7 @@ impl Machine {
             ("memory.swap.max", "max"),
             ("memory.swap.current", "0"),
             ("cgroup.freeze", "0"),
-            // The kernel freezes at once; and it kills at once.
+            // The kernel freezes and kills at once.
             ("cgroup.events", "populated 0\nfrozen 1\n"),
         ] {
             fs::write(dir.join(file), text).unwrap();
@@ -249,7 +248,7 @@ impl Machine {
         self.list(name);
     }
 
-    /// Removes a cgroup with all below it and their processes.
+    /// Removes a cgroup, all below it, and their processes.
     pub fn remove(&mut self, name: usize) {
         for below in Self::within(name).collect::<Vec<_>>() {
             let pids = self
@@ -266,14 +265,14 @@ impl Machine {
         let _ = fs::remove_dir_all(self.dir(name));
     }
 
-    /// Sets what a cgroup counts, if there is one.
+    /// Writes the counters of a cgroup, if it exists.
     pub fn count(&self, name: usize) {
         if let Some(group) = self.groups.get(&name) {
             self.show(name, group.used_bytes);
         }
     }
 
-    /// The kernel takes what is more than a cgroup may have.
+    /// Reclaims what a cgroup has above its limit, like the kernel.
     pub fn reclaim(&self, name: usize) {
         if let Some(group) = self.groups.get(&name) {
             let high = self.value(name, Fault::High(name), "memory.high");
@@ -325,7 +324,7 @@ impl Machine {
         self.list(name);
     }
 
-    /// It runs another program: the same process with other memory.
+    /// The process runs another program: the same process with other memory.
     pub fn exec(&mut self, pid: u32) {
         self.starts += 1;
         let dir = self.path(&format!("proc/{pid}"));
@@ -358,7 +357,7 @@ impl Machine {
         SOURCE.with_borrow_mut(|source| source.set(pid, va, table));
     }
 
-    /// Its first thread ends; another one lives on.
+    /// The first thread of a process ends; another one lives on.
     pub fn lose_leader(&mut self, pid: u32) {
         let dir = self.path(&format!("proc/{pid}"));
         let thread = dir.join(format!("task/{}", pid + (1 << 20)));
@@ -397,7 +396,7 @@ impl Machine {
         self.list(name);
     }
 
-    /// Somebody else freezes or thaws it. One bit cannot record that two want it frozen.
+    /// Others freeze or thaw the cgroup. A single bit cannot record that two want it frozen.
     pub fn freeze(&mut self, name: usize, on: bool) {
         if self.faults.contains_key(&Fault::Freeze(name)) {
             return;
@@ -422,7 +421,7 @@ impl Machine {
         }
     }
 
-    /// Makes a file unusable; its contents wait.
+    /// Makes a file unusable; its contents are kept.
     pub fn break_file(&mut self, fault: Fault) {
         let is_there = fault
             .group()
@@ -444,7 +443,7 @@ impl Machine {
         self.faults.insert(fault, kept);
     }
 
-    /// All files can be used again, with what they held.
+    /// Makes all files usable again, with their contents.
     pub fn mend(&mut self) {
         for (fault, kept) in std::mem::take(&mut self.faults) {
             let path = self.broken(fault);
@@ -462,7 +461,7 @@ impl Machine {
         }
     }
 
-    /// A file of a cgroup as it would be without a fault.
+    /// The contents of a cgroup's file as if there were no fault.
     pub fn value(&self, name: usize, fault: Fault, file: &str) -> String {
         let path = match self.faults.get(&fault) {
             Some(kept) => kept.clone(),
@@ -471,7 +470,7 @@ impl Machine {
         fs::read_to_string(path).unwrap()
     }
 
-    /// Somebody else sets the limit.
+    /// Others set the limit.
     pub fn limit(&mut self, name: usize, high: &str) {
         if self.faults.contains_key(&Fault::High(name)) {
             return;

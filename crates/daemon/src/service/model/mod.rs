@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon against a simple model: whatever happens to it and around it, in any order, what it
-//! did to others is recorded, allowed, and undone.
+//! The daemon compared with a simple model: whatever happens to it and around it, in any order,
+//! what it did to others is recorded, allowed, and undone.
 //!
 //! `make model SEEDS=100 STEPS=10000` runs it for longer than `make test` does.
 
@@ -23,19 +23,19 @@ use crate::state::Hub;
 use agewise_policy::whatif::{Curves, Estimate};
 use machine::{FULL_BYTES, Fault, Machine, NAMES};
 
-/// How long the guilty is frozen.
+/// How long a culprit is frozen.
 const FREEZE_MS: u64 = 3000;
 
 /// A configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Text {
     UpTo(&'static str),
-    /// Acts, and has nowhere to write that down.
+    /// Acts, but cannot record it.
     NoJournal,
     Rehearsal,
     /// Also moves memory by rules.
     Rules,
-    /// Also holds cgroups as small as does no harm.
+    /// Also holds cgroups as small as possible without harm.
     Shrinks,
     Broken,
     Missing,
@@ -51,12 +51,11 @@ enum Step {
     LoseLeader(usize),
     Exit(usize),
     Migrate(usize, usize),
-    /// Somebody else sets a limit, never one that the daemon sets: the two could not be
-    /// distinguished.
+    /// Others set a limit, but never one that the daemon sets: the two could not be distinguished.
     Limit(usize, u64),
-    /// Somebody else freezes a cgroup, or lets it go on.
+    /// Others freeze or thaw a cgroup.
     Freeze(usize, bool),
-    /// `/web` suffers for this many seconds because another takes its memory.
+    /// `/web` suffers for this many seconds because another cgroup takes its memory.
     Hurt(usize, u64),
     /// No cgroup suffers for this many seconds.
     Rest(u64),
@@ -65,12 +64,12 @@ enum Step {
     Tick,
     Break(Fault),
     Mend,
-    /// Killed, and started again.
+    /// The daemon is killed and started again.
     Crash(Text),
-    /// Ended, and started again.
+    /// The daemon ends and is started again.
     End(Text),
     Reload(Text),
-    /// `daemon --undo` beside it.
+    /// `daemon --undo` while the daemon runs.
     Undo,
 }
 
@@ -121,20 +120,20 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// How often one was squeezed, frozen, and limited by a rule.
+/// How often cgroups were squeezed, frozen, and limited by a rule.
 type Acts = [usize; 3];
 
-/// The daemon, the machine, and what is known of both.
+/// The daemon, the machine, and what is known about both.
 struct World {
     machine: Machine,
     daemon: Option<Daemon>,
     options: Options,
-    /// What it follows now.
+    /// The current configuration.
     text: Text,
     cancel: AtomicBool,
-    /// Cgroups found to be frozen by the daemon, and since when.
+    /// Cgroups that the daemon has frozen, and since when.
     frozen_since_ms: BTreeMap<usize, u64>,
-    /// Those that were held back before this step.
+    /// Cgroups that were held back before this step.
     held: checks::Held,
     acts: Acts,
 }
@@ -191,7 +190,7 @@ impl World {
         }
     }
 
-    /// As the program starts: undoes, reads its configuration, begins.
+    /// Starts like the program: undoes, reads its configuration, begins.
     fn start(&mut self, text: Text) {
         self.write(text);
         let mut found = Found::at_start(&self.options);
@@ -210,7 +209,7 @@ impl World {
         self.daemon = Daemon::open(config, hub, false, found, around).ok();
     }
 
-    /// As SIGHUP does.
+    /// Reloads as on SIGHUP.
     fn reload(&mut self, text: Text) {
         self.write(text);
         let Some(daemon) = &mut self.daemon else {
@@ -226,7 +225,7 @@ impl World {
         }
     }
 
-    /// Killed: what it holds in memory is gone, and nothing of it is undone.
+    /// Kills the daemon: its memory is lost, and it undoes nothing.
     fn crash(&mut self) {
         if let Some(daemon) = self.daemon.take() {
             if let Ok(ledger) = daemon.found.ledger() {
@@ -241,7 +240,7 @@ impl World {
         (!pids.is_empty()).then(|| pids[number % pids.len()])
     }
 
-    /// A second passes, with all that the daemon does meanwhile.
+    /// One second passes, with everything the daemon does in it.
     fn second(&mut self, tick: bool) {
         self.machine.pass(1000);
         let is_due = |at_ms: u64| at_ms <= machine::now_ms();
@@ -262,7 +261,8 @@ impl World {
         daemon
             .tick(&self.cancel)
             .expect("the hierarchy can be read");
-        // Real ones take a quarter of an hour of looks: these say that half would do.
+        // Real curves take a quarter of an hour of looks; these say that half the memory would be
+        // enough.
         daemon.curves.plant(|| {
             Curves::of_anon(FULL_BYTES, 900_000, |percent| {
                 Estimate::exact(f64::from(50u16.saturating_sub(percent)) * 1000.0)
@@ -344,7 +344,7 @@ impl World {
             }
             Step::Reload(text) => {
                 self.reload(text);
-                // Nothing comes between, as the service has it.
+                // A tick follows immediately, as in the service.
                 self.tick();
             }
             Step::Undo => {
@@ -355,7 +355,7 @@ impl World {
     }
 }
 
-/// Runs a sequence from an empty world to the end of it.
+/// Runs a sequence, starting with an empty world.
 fn play(steps: &[Step]) -> Acts {
     let mut world = World::new();
     steps.iter().for_each(|step| world.run(step));
@@ -366,7 +366,7 @@ fn play(steps: &[Step]) -> Acts {
     world.acts
 }
 
-/// As [`play`]; why it failed.
+/// Like [`play`]; an error says why it failed.
 fn try_play(steps: &[Step]) -> Result<Acts, String> {
     std::panic::catch_unwind(AssertUnwindSafe(|| play(steps))).map_err(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -375,8 +375,8 @@ fn try_play(steps: &[Step]) -> Result<Acts, String> {
     })
 }
 
-/// What is left of a sequence that fails when every step is gone without which it fails in the same
-/// way: delta debugging, which takes away halves, then quarters, and so on to single steps.
+/// Reduces a failing sequence until every remaining step is needed for the same failure: delta
+/// debugging, which removes halves, then quarters, and so on down to single steps.
 fn shrink(mut steps: Vec<Step>, why: &str) -> Vec<Step> {
     let mut pieces = 2;
     while pieces <= steps.len() {
@@ -435,7 +435,7 @@ fn whatever_happens_is_noted_allowed_and_undone() {
     );
 }
 
-/// `SEEDS` sequences of `STEPS` steps each, beginning with the seed `FIRST`.
+/// Runs `SEEDS` sequences of `STEPS` steps each, starting with the seed `FIRST`.
 #[test]
 #[ignore = "takes minutes: make model"]
 fn whatever_happens_for_long() {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Active and inactive list, as in Linux 5.9 and later (workingset detection for all pages).
 //!
-//! A page enters on the inactive list. When reclaim finds it used there it goes round once more,
-//! and when it finds it used again it becomes active. The active list gives to the inactive one
-//! when it is longer. A page that comes back after no more evictions than there are active pages
-//! becomes active at once: it would have stayed if the active ones had not been kept.
+//! A page starts on the inactive list. If reclaim finds it used there, it goes round once more; if
+//! reclaim finds it used again, it becomes active. The active list gives pages to the inactive one
+//! when it is longer. A page that comes back after at most as many evictions as there are active
+//! pages becomes active at once: it would have stayed if the active pages had not been kept.
 
 use super::Pool;
 use super::links::{Links, List};
@@ -14,9 +14,9 @@ const RESIDENT: u8 = 1;
 const ACTIVE: u8 = 2;
 /// Accessed bit.
 const YOUNG: u8 = 4;
-/// Found used by a scan before.
+/// An earlier scan found it used.
 const REFERENCED: u8 = 8;
-/// It was evicted, and the stamp says when.
+/// It was evicted; its stamp says when.
 const SHADOW: u8 = 16;
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Classic {
     active: List,
     inactive: List,
     flags: Vec<u8>,
-    /// When it was evicted, by `age`.
+    /// The value of `age` when the page was evicted.
     stamps: Vec<u32>,
     /// Evictions and activations so far.
     age: u32,
@@ -34,7 +34,7 @@ pub(super) struct Classic {
 
 impl Classic {
     fn evict_one(&mut self) {
-        // Each round takes a mark off a page or evicts one, so there are few of them.
+        // Each round either removes a mark or evicts a page, so there are few rounds.
         loop {
             if self.active.len > self.inactive.len {
                 self.deactivate_one();
@@ -65,7 +65,7 @@ impl Classic {
     fn deactivate_one(&mut self) {
         if let Some(slot) = self.active.oldest() {
             self.links.unlink(&mut self.active, slot);
-            // Reading the accessed bit clears it; whether it was set changes nothing here.
+            // Reading the accessed bit clears it; the result does not matter here.
             self.flags[usize::from(slot)] &= !(ACTIVE | YOUNG);
             self.links.push(&mut self.inactive, slot);
         }

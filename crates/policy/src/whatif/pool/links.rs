@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lists of pages by their number: two bytes per link.
+//! Lists of pages by slot number: two bytes per link.
 
 use crate::whatif::{NONE, Slot};
 
-/// The links of all lists of a pool: a page is on one of them at most.
+/// The links of all lists of a pool. A page is on at most one of them.
 #[derive(Debug)]
 pub(super) struct Links {
     newer: Vec<Slot>,
@@ -25,7 +25,7 @@ impl List {
         len: 0,
     };
 
-    /// The page that has been on it the longest.
+    /// The page that has been on the list longest.
     pub fn oldest(&self) -> Option<Slot> {
         (self.oldest != NONE).then_some(self.oldest)
     }
@@ -39,7 +39,7 @@ impl Links {
         }
     }
 
-    /// Puts a page that is on no list before all others.
+    /// Puts a page that is on no list in front.
     pub fn push(&mut self, list: &mut List, slot: Slot) {
         let at = usize::from(slot);
         (self.newer[at], self.older[at]) = (NONE, list.newest);
@@ -51,7 +51,7 @@ impl Links {
         list.len += 1;
     }
 
-    /// Takes a page off the list that it is on.
+    /// Removes a page from the list it is on.
     pub fn unlink(&mut self, list: &mut List, slot: Slot) {
         let at = usize::from(slot);
         let (newer, older) = (self.newer[at], self.older[at]);

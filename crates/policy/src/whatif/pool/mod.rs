@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Miniature pools: what a memory of one size holds under the kernel's own order of eviction, for
-//! the sampled pages alone.
+//! Miniature pools: what a memory of one size holds under the kernel's own order of eviction. Only
+//! sampled pages are simulated.
 //!
-//! They know only what the kernel could know: that a page was used, but not in which order inside a
-//! look, through accessed bits that it reads when it scans. They are derived from the kernel's
-//! behaviour (`docs/inside/whatif.md`), some hundred lines each; the lab compares them with the
-//! engine of `agewise-kernel`. `policy` cannot use that engine: it would have to carry folios,
+//! The pools use only what the kernel could know: that a page was used, from accessed bits that it
+//! reads when it scans, but not the order of uses within a look. They are modelled on the kernel's
+//! behaviour (`docs/inside/whatif.md`) in about a hundred lines each; the lab compares them with
+//! the engine of `agewise-kernel`. `policy` cannot use that engine: it would have to carry folios,
 //! zones and cgroups to count a thousand pages.
 
 mod classic;
@@ -22,18 +22,19 @@ use super::{Kernel, Slot};
 
 /// Memories of several sizes with one order of eviction.
 pub(super) trait Pools: std::fmt::Debug + Send + Sync {
-    /// Uses pages in each, in this order. `capacities`: how many pages each holds. Calls `miss`
-    /// with the number of the memory and that of the use for each page that had to be brought in.
+    /// Uses pages in each memory, in this order. `capacities` are the numbers of pages each holds.
+    /// Calls `miss` with the index of the memory and that of the use for each page that had to be
+    /// brought in.
     fn use_pages(&mut self, capacities: &[u32], used: &[Slot], miss: &mut dyn FnMut(usize, usize));
 
-    /// A page is gone.
+    /// Removes a page that is gone.
     fn remove(&mut self, slot: Slot);
 
     /// Bytes taken from the allocator.
     fn memory_bytes(&self) -> usize;
 }
 
-/// So many empty memories, for pages with numbers below `slots`.
+/// This many empty memories, for pages with numbers below `slots`.
 pub(super) fn pools(kernel: Kernel, count: usize, slots: usize) -> Box<dyn Pools> {
     fn all<P: Pool + 'static>(count: usize, slots: usize) -> Box<dyn Pools> {
         Box::new((0..count).map(|_| P::new(slots)).collect::<Vec<P>>())
@@ -67,16 +68,16 @@ impl<P: Pool> Pools for Vec<P> {
 
 /// A memory of one size.
 trait Pool: std::fmt::Debug + Send + Sync {
-    /// An empty one for pages with numbers below `slots`.
+    /// An empty memory for pages with numbers below `slots`.
     fn new(slots: usize) -> Self;
 
-    /// Sets how many pages it holds; what is too much leaves.
+    /// Sets how many pages it holds; surplus pages leave.
     fn set_capacity(&mut self, pages: u32);
 
-    /// A page is used. False: it had to be brought in.
+    /// Uses a page. Returns `false` if it had to be brought in.
     fn access(&mut self, slot: Slot) -> bool;
 
-    /// A page is gone.
+    /// Removes a page that is gone.
     fn remove(&mut self, slot: Slot);
 
     /// Pages held.
@@ -103,7 +104,8 @@ mod tests {
         assert_eq!(misses::<P>(pages, 500), 500);
     }
 
-    /// A hot set used over and over between pieces of a long scan survives it, mostly.
+    /// Most of a hot set that is used again and again survives the pieces of a long scan in
+    /// between.
     fn a_hot_set_survives_a_scan<P: Pool>() {
         let pages = (0..60u16).flat_map(|round| {
             let scan = (0..50).map(move |at| 500 + (round * 50 + at) % 3000);

@@ -2,20 +2,20 @@
 //! The multi-gen LRU: generations, aged by a walk over all accessed bits when only two are left.
 //!
 //! A page enters the youngest generation. Eviction takes from the oldest; a page found used there
-//! joins the youngest. With two generations left a walk opens a new one and moves to it everything
-//! that was used since the previous walk.
+//! joins the youngest. When only two generations are left, a walk opens a new one and moves
+//! everything to it that was used since the previous walk.
 
 use super::Pool;
 use super::links::{Links, List};
 use crate::whatif::Slot;
 
-/// Generations at a time, at most.
+/// The most generations at a time.
 const GENERATIONS: usize = 4;
-/// With this many the walk is due.
+/// With this many, a walk is due.
 const GENERATIONS_MIN: u32 = 2;
 
 const ABSENT: u8 = u8::MAX;
-/// Accessed bit, next to the list's number.
+/// Accessed bit, stored next to the number of the list.
 const YOUNG: u8 = 0x80;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct MultiGen {
     capacity: u32,
     links: Links,
     lists: [List; GENERATIONS],
-    /// Number of the list of each page, and whether it was used since last looked at.
+    /// The number of the list of each page, and whether it was used since the last check.
     places: Vec<u8>,
     /// Sequence numbers; a generation's list is its number modulo [`GENERATIONS`].
     oldest: u32,
@@ -66,7 +66,7 @@ impl MultiGen {
         }
     }
 
-    /// The walk: a new generation, of all that was used.
+    /// The walk: opens a new generation of everything that was used.
     fn age(&mut self) {
         self.youngest += 1;
         let list = Self::list_of(self.youngest);

@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memories of several sizes held by agewise's own order ([`crate::reuse`]), as a budget would.
+//! Memories of several sizes held by agewise's own order ([`crate::reuse`]), as under a budget.
 //!
-//! What is known about a page does not depend on how much memory there is: one model and one
-//! history per page serve all sizes, and after each look there is one order, of which each size
-//! keeps what fits.
+//! What is known about a page does not depend on the size of memory: one model and one history per
+//! page serve all sizes. After each look there is one order, and each size keeps what fits.
 
 use super::super::Slot;
 use crate::reuse::{PageHistory, ReuseModel, ReuseParams, Value};
 
-/// Pages of a word of bits.
+/// Pages per word of bits.
 const WORD: usize = u64::BITS as usize;
 
-/// Sets of pages, and what was seen of them.
+/// Sets of pages, and what was observed about them.
 #[derive(Debug)]
 pub(in crate::whatif) struct ReusePools {
     model: ReuseModel,
     histories: Vec<PageHistory>,
-    /// Used in the look under way.
+    /// Pages used in the look under way.
     touched: Vec<u64>,
     memories: Vec<Memory>,
-    /// Pages by what they are worth, least first; kept for its allocation.
+    /// Pages by value, least first; kept to reuse the allocation.
     order: Vec<(Value, Slot)>,
 }
 
-/// What a memory of one size holds.
+/// The contents of a memory of one size.
 #[derive(Clone, Debug)]
 struct Memory {
     resident: Vec<u64>,
@@ -35,7 +34,7 @@ impl Memory {
         self.resident[usize::from(slot) / WORD] >> (usize::from(slot) % WORD) & 1 == 1
     }
 
-    /// Whether it was not there before.
+    /// Adds a page; returns whether it was missing before.
     fn take_in(&mut self, slot: Slot) -> bool {
         let is_new = !self.has(slot);
         self.resident[usize::from(slot) / WORD] |= 1 << (usize::from(slot) % WORD);
@@ -50,7 +49,7 @@ impl Memory {
 }
 
 impl ReusePools {
-    /// So many empty memories, for pages with numbers below `slots`.
+    /// This many empty memories, for pages with numbers below `slots`.
     pub fn new(count: usize, slots: usize) -> Self {
         let words = slots.div_ceil(WORD);
         let memory = Memory {
@@ -66,8 +65,8 @@ impl ReusePools {
         }
     }
 
-    /// A look: `come` are pages that were not known before and are not used, `used` those that are.
-    /// Calls `miss` as [`Pools::use_pages`](super::Pools::use_pages) does.
+    /// Takes in a look: `come` are pages that were unknown before and are not used, `used` are
+    /// those that are. Calls `miss` as [`Pools::use_pages`](super::Pools::use_pages) does.
     pub fn look(
         &mut self,
         capacities: &[u32],
@@ -111,7 +110,8 @@ impl ReusePools {
         look.finish();
     }
 
-    /// All that some memory holds; each holds some of what the largest does.
+    /// Sorts all pages that some memory holds; each memory holds a subset of what the largest
+    /// holds.
     fn put_in_order(&mut self) {
         let ReusePools {
             model,
@@ -131,7 +131,7 @@ impl ReusePools {
         order.sort_unstable();
     }
 
-    /// A page is gone.
+    /// Removes a page that is gone.
     pub fn remove(&mut self, slot: Slot) {
         self.histories[usize::from(slot)] = PageHistory::default();
         self.memories
@@ -157,7 +157,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a loop over more than there is, a part stays, where LRU keeps nothing.
+    /// Part of a loop larger than memory stays, where LRU keeps nothing.
     #[test]
     fn of_a_loop_a_part_stays() {
         let mut pools = ReusePools::new(1, 1024);
@@ -168,7 +168,7 @@ mod tests {
                 .collect();
             let mut count = 0;
             pools.look(&[500], &[], &used, &mut |_, _| count += 1);
-            // Once around is not counted: everything is new.
+            // The first round does not count: everything is new.
             if look >= 100 {
                 (misses, uses) = (misses + count, uses + used.len());
             }
@@ -178,8 +178,8 @@ mod tests {
     }
 
     proptest! {
-        /// Beside memories that hold what they are given: none is overfull, what is held was
-        /// brought in and is not missed, and what is gone is missed.
+        /// Compared with plain sets: no memory is overfull, what it holds was brought in and is not
+        /// missed, and what is gone is missed.
         #[test]
         fn what_is_held_is_not_missed(
             steps in prop::collection::vec(

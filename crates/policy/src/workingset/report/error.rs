@@ -3,7 +3,8 @@
 
 use super::super::INTERVALS_MAX;
 
-/// A refusal, with what to do about it. [`errno`](Self::errno) is what `write(2)` returns.
+/// Why a read or write was refused, and what to do about it. [`errno`](Self::errno) is what
+/// `write(2)` returns.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReportError {
     /// `EINVAL`.
@@ -26,7 +27,7 @@ pub enum ReportError {
     NotIncreasing {
         /// The bound before.
         before_ms: u64,
-        /// The one that is not above it.
+        /// The bound that is not above it.
         next_ms: u64,
     },
     /// `ERANGE`.

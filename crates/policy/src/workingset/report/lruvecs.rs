@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a report needs from its world: the generations of memory cgroups, by node.
+//! What reports need from their world: the generations of memory cgroups, by node.
 
 use super::super::{Histogram, OldestPages};
 
-/// The pages of every cgroup on every node, by generation. The lab has them in the lruvecs of its
-/// simulated kernel; on a real machine they are kept by age maps.
+/// The pages of every cgroup on every node, by generation. In the lab they are in the lruvecs of
+/// the simulated kernel; on a real machine, age maps provide them.
 pub trait Lruvecs {
-    /// Names a cgroup.
+    /// Identifies a cgroup.
     type Group: Clone + Ord;
 
-    /// The clock of births. It never goes back; aging may take time.
+    /// The clock of births. It never goes back; aging may take time on it.
     fn now_ms(&self) -> u64;
 
-    /// The cgroups whose own pages together are those of `root` and everything below it; of all
-    /// cgroups for `None`. Empty if it no longer exists.
+    /// The cgroups whose own pages together are those of `root` and everything below it, or all
+    /// cgroups if it is `None`. Empty if `root` no longer exists.
     fn subtree(&self, root: Option<&Self::Group>) -> Vec<Self::Group>;
 
     /// When the youngest generation began; `None` if the cgroup is gone.
     fn youngest_birth_ms(&self, group: &Self::Group, node: u32) -> Option<u64>;
 
-    /// Opens a new youngest generation, of both types whether there is swap or not: without anon
-    /// the statistics would be wrong. May refuse, for want of CPU budget: the next refresh asks
-    /// again, and the report's time stamp stays old.
+    /// Opens a new youngest generation of both types, even without swap: without anon the
+    /// statistics would be wrong. May refuse if it has no CPU budget left: the time stamp of the
+    /// report then stays old, and the next refresh asks again.
     fn age(&mut self, group: &Self::Group, node: u32);
 
     /// Adds the ages of the cgroup's own pages.
@@ -33,6 +33,6 @@ pub trait Lruvecs {
         histogram: &mut Histogram,
     );
 
-    /// Bytes of what [`add_ages`](Self::add_ages) counts: the page size, or 1.
+    /// The unit of [`add_ages`](Self::add_ages) in bytes: the page size, or 1.
     fn unit_bytes(&self) -> u64;
 }

@@ -3,11 +3,11 @@
 //! notifications under pressure, behind the files of the kernel's proposed interface.
 //!
 //! Source: "mm: workingset reporting" v4, patches 1 to 5 and 9. The same code serves the lab, whose
-//! simulated kernel has the files, and the daemon on a real machine. It differs from the posted
-//! patches where these are wrong: shares are conserved exactly, a `N0` without `=` is invalid,
-//! notifications have a clock of their own, a global reclaim (no cgroup, or the root) notifies the
-//! node, a failing refresh does not spin, a shorter interval wakes a sleeping aging thread, and the
-//! thread refreshes the receivers of balloons as well, which have bins of their own.
+//! simulated kernel has these files, and the daemon on a real machine. It differs from the posted
+//! patches where they are wrong: shares are conserved exactly, `N0` without `=` is invalid,
+//! notifications have their own clock, a global reclaim (no cgroup, or the root) notifies the node,
+//! a failing refresh does not spin, a shorter interval wakes a sleeping aging thread, and the
+//! thread also refreshes the receivers of balloons, which have their own bins.
 
 mod error;
 mod lruvecs;
@@ -35,21 +35,21 @@ pub use view::{DEF_PRIORITY, MIN_SLEEP_MS};
 use receiver::Receiver;
 use view::{Subject, View};
 
-/// A file of `nodeX/workingset_report`.
+/// A file in `nodeX/workingset_report`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeFile {
     /// Bounds of the age bins, for the node and all cgroups on it.
     PageAgeIntervals,
     /// How old a report may become, ms; 0 switches it off.
     RefreshInterval,
-    /// How old a report must be for pressure to be reported, ms; 0: never.
+    /// How old a report must be for pressure to be reported, ms; 0 means never.
     ReportThreshold,
     /// The histogram.
     PageAge,
 }
 
 impl NodeFile {
-    /// All, in the order of the document.
+    /// All of them, in the order of the document.
     pub const ALL: [NodeFile; 4] = [
         NodeFile::PageAgeIntervals,
         NodeFile::RefreshInterval,
@@ -71,16 +71,16 @@ impl NodeFile {
 /// A file `memory.workingset.*` of a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupFile {
-    /// As [`NodeFile::RefreshInterval`], by node.
+    /// Like [`NodeFile::RefreshInterval`], by node.
     RefreshInterval,
-    /// As [`NodeFile::ReportThreshold`], by node.
+    /// Like [`NodeFile::ReportThreshold`], by node.
     ReportThreshold,
-    /// The histograms of all nodes that are switched on.
+    /// The histograms of all nodes on which it is switched on.
     PageAge,
 }
 
 impl GroupFile {
-    /// All, in the order of the document.
+    /// All of them, in the order of the document.
     pub const ALL: [GroupFile; 3] = [
         GroupFile::RefreshInterval,
         GroupFile::ReportThreshold,
@@ -97,17 +97,17 @@ impl GroupFile {
     }
 }
 
-/// A file by place and kind.
+/// A file, by place and kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum File<G> {
-    /// Of a node.
+    /// A file of a node.
     Node(u32, NodeFile),
-    /// Of a cgroup; the root has none.
+    /// A file of a cgroup; the root has none.
     Group(G, GroupFile),
 }
 
 impl<G> File<G> {
-    /// Whether it takes writes.
+    /// Whether it accepts writes.
     pub fn is_writable(&self) -> bool {
         !self.is_page_age()
     }
@@ -121,18 +121,18 @@ impl<G> File<G> {
     }
 }
 
-/// A receiver of pressure.
+/// Who is notified of pressure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice<G> {
-    /// Who polls the node's `page_age`.
+    /// Whoever polls the node's `page_age`.
     Node(u32),
-    /// Who polls the cgroup's `page_age`.
+    /// Whoever polls the cgroup's `page_age`.
     Group(G),
     /// A receiver; its report is up to date.
     Receiver(ReceiverId),
 }
 
-/// A node: bins for all on it, and its own report.
+/// A node: the bins for everything on it, and its own report.
 #[derive(Clone, Debug, Default)]
 struct Node {
     intervals: Intervals,
@@ -146,15 +146,15 @@ pub struct Reports<G> {
     oldest: OldestPages,
     root: Option<G>,
     nodes: BTreeMap<u32, Node>,
-    /// Only those that were written to.
+    /// Only cgroups whose files were written to.
     groups: BTreeMap<G, BTreeMap<u32, View>>,
     receivers: BTreeMap<ReceiverId, Receiver>,
     next_aging_ms: Option<u64>,
 }
 
 impl<G: Clone + Ord> Reports<G> {
-    /// Reports of these nodes, all off. `root` is the cgroup that means the whole machine, like no
-    /// cgroup at all.
+    /// Reports of these nodes, all switched off. `root` is the cgroup that stands for the whole
+    /// machine, like no cgroup at all.
     pub fn new(
         nodes: impl IntoIterator<Item = u32>,
         root: Option<G>,
@@ -180,7 +180,7 @@ impl<G: Clone + Ord> Reports<G> {
         self.nodes.keys().copied()
     }
 
-    /// A node's memory came or went. What is known of one that goes is forgotten.
+    /// Adds a node whose memory came online, or forgets one whose memory went offline.
     pub fn set_online(&mut self, node: u32, online: bool) {
         if online {
             self.nodes.entry(node).or_default();
@@ -198,10 +198,10 @@ impl<G: Clone + Ord> Reports<G> {
         self.groups.retain(|group, _| exists(group));
     }
 
-    /// Sets the bins of a node without its file, for a configuration.
+    /// Sets the bins of a node as its file would, for a configuration.
     ///
     /// # Errors
-    /// [`ReportError::NodeOffline`].
+    /// [`ReportError::NodeOffline`] if the node has no memory.
     pub fn set_intervals(&mut self, node: u32, intervals: Intervals) -> Result<(), ReportError> {
         self.node_mut(node)?.intervals = intervals;
         if let Some(own) = self.nodes.get_mut(&node) {
@@ -220,10 +220,10 @@ impl<G: Clone + Ord> Reports<G> {
         self.nodes.get(&node).map(|node| &node.intervals)
     }
 
-    /// Reads a file. A histogram that has expired is refreshed first; one that is off is empty.
+    /// Reads a file. An expired histogram is refreshed first; one that is switched off is empty.
     ///
     /// # Errors
-    /// The node or the cgroup is gone.
+    /// If the node or the cgroup is gone.
     pub fn read<L: Lruvecs<Group = G>>(
         &mut self,
         file: &File<G>,
@@ -301,10 +301,10 @@ impl<G: Clone + Ord> Reports<G> {
         Ok(text)
     }
 
-    /// Writes a file; the new value counts at once.
+    /// Writes a file; the new value takes effect at once.
     ///
     /// # Errors
-    /// As the document says it: see [`ReportError::errno`].
+    /// As in the document: see [`ReportError::errno`].
     pub fn write<L: Lruvecs<Group = G>>(
         &mut self,
         file: &File<G>,
@@ -366,7 +366,7 @@ impl<G: Clone + Ord> Reports<G> {
         self.set(Some(group), node, refresh_ms, threshold_ms, now_ms)
     }
 
-    /// Refresh interval and threshold, ms, of a cgroup on a node, or (no cgroup) of the node.
+    /// Refresh interval and threshold of a cgroup on a node, or of the node itself (`None`), ms.
     pub fn settings(&self, group: Option<&G>, node: u32) -> (u64, u64) {
         let view = match group {
             Some(group) => self.groups.get(group).and_then(|views| views.get(&node)),
@@ -384,10 +384,10 @@ impl<G: Clone + Ord> Reports<G> {
         self.groups.iter().flat_map(nodes)
     }
 
-    /// Sets interval and threshold without a file, for a configuration.
+    /// Sets interval and threshold as the files would, for a configuration.
     ///
     /// # Errors
-    /// [`ReportError::NodeOffline`].
+    /// [`ReportError::NodeOffline`] if the node has no memory.
     pub fn set(
         &mut self,
         group: Option<&G>,
@@ -416,7 +416,7 @@ impl<G: Clone + Ord> Reports<G> {
         Ok(())
     }
 
-    /// What is off costs nothing.
+    /// Frees what is switched off, so that it costs nothing.
     fn forget_unset(&mut self, group: &G) {
         if let Some(views) = self.groups.get_mut(group) {
             views.retain(|_, view| !view.is_unset());
@@ -426,8 +426,8 @@ impl<G: Clone + Ord> Reports<G> {
         }
     }
 
-    /// When the aging thread is to run [`age`](Self::age) next; `None`: not before something is
-    /// switched on. A write may bring it forward: a thread that sleeps must look again after one.
+    /// When the aging thread must call [`age`](Self::age) next; `None` while nothing is switched
+    /// on. A write may bring the time forward, so a sleeping thread must check again after one.
     pub fn next_aging_ms(&self) -> Option<u64> {
         self.next_aging_ms
     }
@@ -439,8 +439,8 @@ impl<G: Clone + Ord> Reports<G> {
         );
     }
 
-    /// One round of the aging thread: brings everything that has expired up to date, so that nobody
-    /// who reads has to wait, and plans the next round.
+    /// One round of the aging thread: refreshes everything that has expired, so that no reader has
+    /// to wait, and plans the next round.
     pub fn age<L: Lruvecs<Group = G>>(&mut self, world: &mut L) {
         let mut next_ms: Option<u64> = None;
         let mut plan = |view: &View, expires_ms: Option<u64>, now_ms: u64| {
@@ -482,8 +482,8 @@ impl<G: Clone + Ord> Reports<G> {
         self.next_aging_ms = next_ms;
     }
 
-    /// A reclaim of `group` (`None` or the root: of the machine) on a node has come to `priority`.
-    /// Returns the receivers. The first pass, at [`DEF_PRIORITY`], is no sign of pressure.
+    /// Reclaim of `group` (of the machine if `None` or the root) on a node has reached `priority`.
+    /// Returns who must be notified. The first pass, at [`DEF_PRIORITY`], is no sign of pressure.
     pub fn pressure<L: Lruvecs<Group = G>>(
         &mut self,
         group: Option<&G>,
@@ -523,7 +523,7 @@ impl<G: Clone + Ord> Reports<G> {
         notices
     }
 
-    /// The last histogram of a node, without refreshing it, in bytes.
+    /// The last histogram of a node in bytes, without refreshing it.
     pub fn histogram(&self, node: u32) -> Option<&Histogram> {
         let report = self.nodes.get(&node)?.view.report.as_ref()?;
         report.timestamp_ms.map(|_| &report.histogram)

@@ -1,36 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers and durations as accepted by the kernel's files.
+//! Parses numbers and durations as the kernel's files do.
 
 use super::ReportError;
 
-/// Largest number of milliseconds that `msecs_to_jiffies` does not take as "for ever".
+/// The largest number of milliseconds that `msecs_to_jiffies` does not take as "for ever".
 const LAST_FINITE_MS: u32 = i32::MAX as u32;
-/// What `jiffies_to_msecs` makes of "for ever" (`MAX_JIFFY_OFFSET`) in its 32 bits.
+/// What `jiffies_to_msecs` returns for "for ever" (`MAX_JIFFY_OFFSET`) in 32 bits.
 const FOREVER_MS: u64 = 0xffff_fff8;
 
-/// The clock tick durations are rounded up to, as the kernel keeps them in jiffies.
+/// The clock tick to which durations are rounded up, since the kernel keeps them in jiffies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tick {
     length_ms: u32,
 }
 
 impl Default for Tick {
-    /// That of `CONFIG_HZ=250`.
+    /// The tick of `CONFIG_HZ=250`.
     fn default() -> Self {
         Tick::new(4)
     }
 }
 
 impl Tick {
-    /// A tick of 1, 2, 4 or 10 ms (`CONFIG_HZ` 1000, 500, 250, 100); 0 is taken as 1.
+    /// A tick of 1, 2, 4 or 10 ms (`CONFIG_HZ` 1000, 500, 250, 100); 0 counts as 1.
     pub fn new(length_ms: u32) -> Self {
         Tick {
             length_ms: length_ms.max(1),
         }
     }
 
-    /// What a duration comes back as after it was kept in ticks: rounded up. Beyond 31 bits it is
-    /// as good as for ever, and reads as 4294967288.
+    /// A duration after it was kept in ticks: rounded up. Durations beyond 31 bits mean for ever,
+    /// and read as 4294967288.
     pub fn round_ms(self, ms: u32) -> u64 {
         if ms > LAST_FINITE_MS {
             return FOREVER_MS;
@@ -40,8 +40,8 @@ impl Tick {
     }
 }
 
-/// `kstrtouint(text, 0)`: an optional `+`, `0x` hexadecimal, leading `0` octal, else decimal, one
-/// newline at the end.
+/// Parses like `kstrtouint(text, 0)`: an optional `+`; hexadecimal after `0x`, octal after a
+/// leading `0`, else decimal; one newline at the end.
 ///
 /// # Errors
 /// [`ReportError::NotANumber`], and [`ReportError::TooLarge`] beyond 32 bits.
@@ -63,7 +63,7 @@ pub(super) fn parse_u32(text: &[u8]) -> Result<u32, ReportError> {
     let value = number.iter().filter_map(value_of).try_fold(0u64, |v, d| {
         v.checked_mul(u64::from(radix))?.checked_add(u64::from(d))
     });
-    // As in the kernel: 64 bits that overflow are out of range regardless of what follows them.
+    // As in the kernel: a number that overflows 64 bits is out of range, whatever follows it.
     let value = value.ok_or_else(too_large)?;
     if number.is_empty() || !matches!(rest, b"" | b"\n") {
         return Err(not_a_number());
@@ -71,13 +71,13 @@ pub(super) fn parse_u32(text: &[u8]) -> Result<u32, ReportError> {
     u32::try_from(value).map_err(|_| too_large())
 }
 
-/// What the kernel sees of a write: up to the first NUL.
+/// The part of a write that the kernel sees: up to the first NUL.
 pub(super) fn c_string(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|&byte| byte == 0);
     &text[..end.unwrap_or(text.len())]
 }
 
-/// `strim`: without white space at both ends.
+/// Like `strim`: removes white space at both ends.
 pub(super) fn trim(text: &[u8]) -> &[u8] {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r' | 0xa0);
     let start = text.iter().position(|byte| !is_space(byte));
@@ -88,7 +88,7 @@ pub(super) fn trim(text: &[u8]) -> &[u8] {
     }
 }
 
-/// What was written, cut to a length that fits a message.
+/// The text that was written, cut to a length that fits in a message.
 pub(super) fn shown(text: &[u8]) -> String {
     String::from_utf8_lossy(text).chars().take(60).collect()
 }
@@ -132,7 +132,7 @@ mod tests {
             assert_eq!(tick.round_ms(ms), rounded);
         }
         assert_eq!(tick.round_ms(u32::MAX), 4_294_967_288);
-        // What it prints it takes again.
+        // It accepts its own output.
         assert_eq!(tick.round_ms(4_294_967_288), 4_294_967_288);
         assert_eq!(Tick::new(0).round_ms(7), 7);
     }

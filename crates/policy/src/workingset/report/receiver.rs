@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Receivers: parties to which the reports of a node are sent, like the host side of a balloon.
-//! Each has bins, interval and threshold of its own. In the posted code they overwrite those of the
+//! Receivers: parties to which the reports of a node are sent, such as the host side of a balloon.
+//! Each has its own bins, interval and threshold. In the posted code they overwrite those of the
 //! node's files.
 
 use super::super::{Histogram, Intervals, OldestPages};
 use super::view::{Subject, View, make};
 use super::{Lruvecs, ReportError, Reports};
 
-/// Names a receiver.
+/// Identifies a receiver.
 pub type ReceiverId = u32;
 
 #[derive(Clone, Debug)]
@@ -30,11 +30,11 @@ impl Receiver {
 }
 
 impl<G: Clone + Ord> Reports<G> {
-    /// Registers a receiver, or changes it. With an interval of 0 it gets reports on request and
-    /// under pressure only.
+    /// Registers or changes a receiver. With an interval of 0 it only gets reports on request and
+    /// under pressure.
     ///
     /// # Errors
-    /// [`ReportError::NodeOffline`]; then nothing has changed.
+    /// [`ReportError::NodeOffline`]; nothing has changed then.
     pub fn set_receiver(
         &mut self,
         id: ReceiverId,
@@ -62,7 +62,7 @@ impl<G: Clone + Ord> Reports<G> {
     }
 
     /// The node and the up-to-date histogram of a receiver, in bytes; `None` if it was never
-    /// registered. Without an interval it is made for this request, without aging.
+    /// registered. Without an interval, the histogram is made for this request, without aging.
     pub fn request<L: Lruvecs<Group = G>>(
         &mut self,
         id: ReceiverId,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reports over a world of a few cgroups, and against a naive model.
+//! Reports on a world of a few cgroups, and compared with a naive model.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ type Slices = Vec<(u64, [u64; 2])>;
 /// One of them: path, node, generations.
 type Entry<'a> = (&'a str, u32, &'a [(u64, [u64; 2])]);
 
-/// Cgroups by path: `/` above all others, `/a` above `/a/b`.
+/// Cgroups by path: `/` is above all others, `/a` above `/a/b`.
 #[derive(Clone, Default)]
 struct Tree {
     now_ms: u64,
@@ -108,8 +108,8 @@ impl Reports<String> {
     }
 }
 
-/// Generations of ages 0.1, 5, 20 and 60 s, bins of 1, 2 and 10 s: the shares of the histogram's own
-/// test, here through the files.
+/// Generations with ages of 0.1, 5, 20 and 60 s, bins of 1, 2 and 10 s: the shares of the
+/// histogram's own test, read through the files.
 #[test]
 fn golden_text_of_a_node() {
     let slices: &[(u64, [u64; 2])] = &[
@@ -146,7 +146,7 @@ fn golden_text_of_a_node() {
             .unwrap(),
         "200\n"
     );
-    // Off again: the report is freed.
+    // Switched off again: the report is freed.
     reports.put(&node(NodeFile::RefreshInterval), "0", &world);
     assert_eq!(reports.read(&page_age, &mut world).unwrap(), "");
     assert!(reports.histogram(0).is_none());
@@ -208,7 +208,7 @@ fn a_cgroup_counts_what_is_below_it_and_only_on_its_nodes() {
 
 #[test]
 fn the_time_stamp_is_the_oldest_birth() {
-    // `/cold` was aged 4 s ago and will not be before 5 s: the report expires when it is due.
+    // `/cold` was aged 4 s ago, and is not aged again before 5 s: the report expires at that time.
     let mut world = Tree::new(
         20_000,
         &[
@@ -270,7 +270,7 @@ fn new_bins_count_at_once_and_age_nothing() {
     let text = reports.read(&node(NodeFile::PageAge), &mut world).unwrap();
     assert!(text.starts_with("500 anon=16384 file=0\n"), "{text}");
     assert!(world.agings.is_empty());
-    // A list that is refused leaves the one before.
+    // A refused list leaves the previous one unchanged.
     let error = reports
         .write(&node(NodeFile::PageAgeIntervals), b"5,5", &world)
         .unwrap_err();
@@ -325,7 +325,7 @@ fn errors_of_files() {
 #[test]
 fn a_cgroup_may_go_while_it_is_read() {
     let mut world = Tree::new(9000, &[("/", 0, &[(0, [1, 0])]), ("/a", 0, &[(0, [2, 0])])]);
-    // It exists, but has no lruvec on the node any more.
+    // The cgroup exists, but no longer has a lruvec on the node.
     world.lruvecs.insert(("/a/b".to_owned(), 0), Vec::new());
     let mut reports = reports(&[0]);
     reports.put(&node(NodeFile::RefreshInterval), "1000", &world);
@@ -368,7 +368,7 @@ fn the_aging_thread_sleeps_until_something_expires() {
     reports.put(&node(NodeFile::RefreshInterval), "8000", &world);
     assert_eq!(reports.next_aging_ms(), Some(1000), "woken");
     reports.age(&mut world);
-    // The births are of 0, not yet 8 s old: the report expires at 8 s.
+    // The births are at 0, less than 8 s ago: the report expires at 8 s.
     assert_eq!(reports.next_aging_ms(), Some(8000));
     world.now_ms = 8000;
     reports.age(&mut world);
@@ -462,7 +462,7 @@ fn a_receiver_without_an_interval_gets_a_report_on_request() {
 
 // ---- notification
 
-/// Nobody refreshes, so the report only grows older: the posted code would tell every pass.
+/// Nobody refreshes, so the report only grows older: the posted code would notify at every pass.
 #[test]
 fn pressure_is_told_once_a_threshold() {
     let mut world = Tree::new(0, &[("/", 0, &[(0, [1, 0])])]);
@@ -523,7 +523,7 @@ fn a_global_reclaim_tells_the_node_and_a_limit_its_cgroup() {
     reports.put(&node(NodeFile::ReportThreshold), "1000", &world);
     reports.put(&group("/a", GroupFile::RefreshInterval), "N0=1000", &world);
     reports.put(&group("/a", GroupFile::ReportThreshold), "N0=1000", &world);
-    // No cgroup at all, and the root by name: both are the machine.
+    // No cgroup at all, and the root by name: both mean the machine.
     assert_eq!(reports.pressure(None, 0, 1, &mut world), [Notice::Node(0)]);
     world.now_ms += 1000;
     let root = "/".to_owned();
@@ -543,7 +543,7 @@ fn a_global_reclaim_tells_the_node_and_a_limit_its_cgroup() {
 
 // ---- against a naive model
 
-/// Page by page: the age of the middle of each page's share of its generation's interval.
+/// Page by page, with the age in the middle of each page's share of the generation's interval.
 fn naive_bins(slices: &Slices, page_type: usize, now_ms: u64, bounds: &[u64]) -> Vec<f64> {
     let mut bins = vec![0.0; bounds.len() + 1];
     let mut start_ms = now_ms;
@@ -575,8 +575,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// The report of a subtree is the sum of its lruvecs, page by page within the rounding of one
-    /// page a generation and bound, and no page is lost.
+    /// The report of a subtree is the sum of its lruvecs: it agrees page by page up to one page per
+    /// generation and bound for rounding, and no page is lost.
     #[test]
     fn reports_agree_with_counting_pages(
         lruvecs in prop::collection::vec(any_slices(), 1..5),
@@ -592,7 +592,7 @@ proptest! {
         let mut reports = reports(&[0]);
         let list: Vec<String> = bounds.iter().map(u64::to_string).collect();
         reports.put(&node(NodeFile::PageAgeIntervals), &list.join(","), &world);
-        // Longer than anything: no aging, the generations are as they are.
+        // Longer than any age: no aging, so the generations stay as they are.
         reports.put(&node(NodeFile::RefreshInterval), "1000000", &world);
         let text = reports.read(&node(NodeFile::PageAge), &mut world).unwrap();
         let histogram: Histogram = text.parse().unwrap();
@@ -610,15 +610,15 @@ proptest! {
             for (index, bin) in histogram.bins().iter().enumerate() {
                 is += (bin.amounts[page_type] / 4096) as f64;
                 wanted += naive[index];
-                // One page a lruvec and bound passed, for what rounding moves to the older side.
+                // One page per generation and bound passed: rounding moves pages to the older side.
                 let slack = (lruvecs.len() * 4 * (index + 1)) as f64;
                 prop_assert!((is - wanted).abs() <= slack, "bin {index}: {is} {wanted}");
             }
         }
     }
 
-    /// Whatever is written and whenever it is read: no panic, births never make a report claim to be
-    /// younger than its oldest birth, one generation a lruvec and interval at most.
+    /// Whatever is written and whenever it is read, there is no panic, and at most one generation
+    /// per lruvec and interval.
     #[test]
     fn one_generation_an_interval(
         steps in prop::collection::vec((0u64..3000, 0usize..6), 1..60),

@@ -7,11 +7,12 @@ use super::super::{INTERVALS_MAX, Intervals};
 use super::ReportError;
 use super::number::{Tick, c_string, parse_u32, shown, trim};
 
-/// Reads what was written to `page_age_intervals`: numbers of milliseconds, separated by commas,
-/// that increase strictly once rounded up to ticks. Nothing, or white space alone, clears.
+/// Parses what was written to `page_age_intervals`: numbers of milliseconds, separated by commas,
+/// that are strictly increasing after rounding up to ticks. An empty list or only white space
+/// clears.
 ///
 /// # Errors
-/// `EINVAL` for anything else, `ERANGE` beyond 32 bits and from the 32nd bound on.
+/// `EINVAL` for anything else, `ERANGE` beyond 32 bits and for the 32nd bound.
 pub fn parse_intervals(text: &[u8], tick: Tick) -> Result<Intervals, ReportError> {
     let list = trim(c_string(text));
     let mut bounds_ms: Vec<u64> = Vec::new();
@@ -33,13 +34,14 @@ pub fn parse_intervals(text: &[u8], tick: Tick) -> Result<Intervals, ReportError
     Ok(Intervals::with_zero(bounds_ms))
 }
 
-/// What `page_age_intervals` reads as: only a newline while there are none.
+/// The contents of `page_age_intervals`: only a newline if there are none.
 pub fn format_intervals(intervals: &Intervals) -> String {
     let bounds: Vec<String> = intervals.bounds_ms().iter().map(u64::to_string).collect();
     bounds.join(",") + "\n"
 }
 
-/// Reads what was written to a node's `refresh_interval` or `report_threshold`, rounded up to ticks.
+/// Parses what was written to a node's `refresh_interval` or `report_threshold`; rounds up to
+/// ticks.
 ///
 /// # Errors
 /// `EINVAL` for anything that is not an unsigned number, `ERANGE` beyond 32 bits.
@@ -47,13 +49,14 @@ pub fn parse_ms(text: &[u8], tick: Tick) -> Result<u64, ReportError> {
     parse_u32(c_string(text)).map(|ms| tick.round_ms(ms))
 }
 
-/// What such a file reads as.
+/// The contents of such a file.
 pub fn format_ms(ms: u64) -> String {
     format!("{ms}\n")
 }
 
-/// Reads what was written to a cgroup's `memory.workingset.refresh_interval` or `.report_threshold`:
-/// `N<node>=<ms>`, one node a write. Whether the node has memory is the caller's to check.
+/// Parses what was written to a cgroup's `memory.workingset.refresh_interval` or
+/// `.report_threshold`: `N<node>=<ms>`, one node per write. The caller must check that the node has
+/// memory.
 ///
 /// # Errors
 /// `EINVAL` without the leading `N` or the `=` and for anything that is not a number; `ERANGE`
@@ -71,7 +74,7 @@ pub fn parse_node_ms(text: &[u8], tick: Tick) -> Result<(u32, u64), ReportError>
     Ok((node, tick.round_ms(ms)))
 }
 
-/// What such a file reads as: `N0=1000 N1=0 ` and a newline, nodes ascending.
+/// The contents of such a file: `N0=1000 N1=0 ` and a newline, nodes ascending.
 pub fn format_node_ms(nodes: impl Iterator<Item = (u32, u64)>) -> String {
     let mut text: String = nodes.map(|(node, ms)| format!("N{node}={ms} ")).collect();
     text.push('\n');
@@ -117,7 +120,7 @@ mod tests {
         assert_eq!(intervals(&count(31)).unwrap().len(), 31);
         assert_eq!(intervals(&count(32)), Err(34));
         assert_eq!(intervals("4294967296"), Err(34));
-        // The order is checked before the count, as there.
+        // The order is checked before the count, as in the kernel.
         assert_eq!(intervals(&(count(31) + ",5")), Err(22));
     }
 
@@ -149,7 +152,7 @@ mod tests {
         assert_eq!(parse("N0=5000\n"), Ok((0, 5000)));
         assert_eq!(parse(" N1=0 "), Ok((1, 0)));
         assert_eq!(parse("N0x1=0x10"), Ok((1, 16)));
-        // The posted code dereferences null for the first of these.
+        // The posted code dereferences a null pointer for the first of these.
         for bad in [
             "N0",
             "N",
@@ -176,7 +179,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is printed is read back; no bytes make the parsers panic.
+        /// The parsers read back what is printed, and no bytes make them panic.
         #[test]
         fn lists_come_back(bounds in prop::collection::btree_set(0u32..1_000_000, 0..31)) {
             let text: Vec<String> = bounds.iter().map(|ms| (ms * 4).to_string()).collect();

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One report: of a node, of a cgroup on a node, or for a receiver.
+//! One report: for a node, for a cgroup on a node, or for a receiver.
 
 use super::super::{Histogram, Intervals, OldestPages};
 use super::Lruvecs;
 
-/// Shortest sleep of the aging thread.
+/// Minimum sleep of the aging thread, ms,
 pub const MIN_SLEEP_MS: u64 = 10;
-/// And as a part of the interval: a refresh that does not succeed is not tried again before.
+/// and as a part of the interval: a refresh that failed is not tried again sooner.
 const MIN_SLEEP_PARTS: u64 = 8;
 
-/// `DEF_PRIORITY` of the kernel: the first pass of a reclaim, which is not a sign of pressure.
+/// The kernel's `DEF_PRIORITY`: the first pass of reclaim, which is no sign of pressure.
 pub const DEF_PRIORITY: u32 = 12;
 
 /// Settings, report and notification of one file.
@@ -17,16 +17,16 @@ pub const DEF_PRIORITY: u32 = 12;
 pub(super) struct View {
     pub refresh_ms: u64,
     pub threshold_ms: u64,
-    /// Exists while the interval is not 0.
+    /// Exists if the interval is not 0.
     pub report: Option<Report>,
     pub last_notified_ms: Option<u64>,
 }
 
-/// What was found at the last refresh.
+/// The result of the last refresh.
 #[derive(Clone, Debug)]
 pub(super) struct Report {
-    /// The oldest birth of a youngest generation at that time: what happened before is in it.
-    /// `None` makes the next look refresh it.
+    /// The oldest birth of a youngest generation at that time: the report includes everything that
+    /// happened before. `None` makes the next look refresh it.
     pub timestamp_ms: Option<u64>,
     pub histogram: Histogram,
 }
@@ -40,8 +40,8 @@ pub(super) struct Subject<'a, G> {
 }
 
 impl View {
-    /// Sets the interval; 0 frees the report. Whether the aging thread must look again: the
-    /// interval was off or longer.
+    /// Sets the interval; 0 frees the report. Returns whether the aging thread must check again,
+    /// because the interval was off or longer.
     pub fn set_refresh_ms(&mut self, refresh_ms: u64) -> bool {
         let before_ms = std::mem::replace(&mut self.refresh_ms, refresh_ms);
         if refresh_ms == 0 {
@@ -55,19 +55,19 @@ impl View {
         before_ms == 0 || refresh_ms < before_ms
     }
 
-    /// Settings that are those of a file nobody wrote to.
+    /// Whether the settings are those of a file nobody wrote to.
     pub fn is_unset(&self) -> bool {
         self.refresh_ms == 0 && self.threshold_ms == 0
     }
 
-    /// Makes the next look count again, in other bins.
+    /// Makes the next look refresh the report, because the bins changed.
     pub fn expire(&mut self) {
         if let Some(report) = &mut self.report {
             report.timestamp_ms = None;
         }
     }
 
-    /// Brings the report up to date if it has expired; returns when it expires next. `None`: off.
+    /// Refreshes the report if it has expired; returns when it expires next, `None` if it is off.
     pub fn refresh<L: Lruvecs>(
         &mut self,
         world: &mut L,
@@ -95,14 +95,14 @@ impl View {
         Some(expires_ms)
     }
 
-    /// When the aging thread should look again after a refresh that ended at `now_ms`.
+    /// When the aging thread must check again after a refresh that ended at `now_ms`.
     pub fn look_again_ms(&self, expires_ms: u64, now_ms: u64) -> u64 {
         let min_sleep_ms = MIN_SLEEP_MS.max(self.refresh_ms / MIN_SLEEP_PARTS);
         expires_ms.max(now_ms.saturating_add(min_sleep_ms))
     }
 
-    /// Whether pressure is to be reported now; if so that is noted. Neither a report younger than
-    /// the threshold nor a notification within it lets another one through.
+    /// Whether to report pressure now; records that it does. Nothing is reported while the report
+    /// or the last notification is younger than the threshold.
     pub fn notify(&mut self, now_ms: u64) -> bool {
         let Some(report) = &self.report else {
             return false;
@@ -114,7 +114,7 @@ impl View {
             .timestamp_ms
             .unwrap_or(0)
             .max(self.last_notified_ms.unwrap_or(0));
-        // A report that was never made is as old as can be.
+        // A report that was never made counts as infinitely old.
         let never = report.timestamp_ms.is_none() && self.last_notified_ms.is_none();
         if !never && since_ms.saturating_add(self.threshold_ms) > now_ms {
             return false;
@@ -126,8 +126,8 @@ impl View {
 
 /// Ages what is due and counts the pages.
 ///
-/// A generation is due when it is as old as the interval. The posted code asks for older: then the
-/// look that comes exactly when the report expires finds nothing to do.
+/// A generation is due when it is as old as the interval. The posted code requires it to be older:
+/// then a look exactly when the report expires finds nothing to do.
 pub(super) fn make<L: Lruvecs>(
     world: &mut L,
     subject: &Subject<'_, L::Group>,
@@ -144,7 +144,7 @@ pub(super) fn make<L: Lruvecs>(
     let mut histogram = Histogram::new(subject.intervals);
     let mut oldest_birth_ms: Option<u64> = None;
     for group in &groups {
-        // It may have gone while the others were aged.
+        // The cgroup may have gone while the others were aged.
         let Some(birth_ms) = world.youngest_birth_ms(group, subject.node) else {
             continue;
         };
