@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const SAMPLE: Duration = Duration::from_millis(500);
 /// Samples per second; a second counts as too slow by their mean.
 const SAMPLES_PER_SECOND: usize = 2;
-/// The smallest fixed limit tried, in percent of the usage without a limit.
+/// Lower bound of the fixed limits tried, in percent of the usage without a limit.
 const LEAST_PERCENT: u64 = 20;
 /// Number of fixed limits tried; each halves the remaining range.
 const TRIES: u32 = 5;

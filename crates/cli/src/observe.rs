@@ -237,7 +237,7 @@ pub fn open_agent_with(
             Some(error) => format!("{COARSE} ({error})"),
             None => COARSE.to_owned(),
         });
-        // This source cannot tell single pages apart, which is what MADV_COLD would clear.
+        // MADV_COLD clears single pages, which this source cannot distinguish.
         config.clear.means = Means::Refs;
     }
     Ok((Agent::new(source, Roots::default(), targets, config)?, note))

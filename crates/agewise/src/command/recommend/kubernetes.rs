@@ -156,7 +156,8 @@ fn container(record: &Record) -> String {
     name.unwrap_or_else(|| container_at(&record.cgroup))
 }
 
-/// The container id in a cgroup name, without the runtime's prefix and the unit suffix.
+/// The container id, as runtimes name cgroups: the last component of the path, without the
+/// runtime's prefix and the unit suffix.
 fn container_at(path: &str) -> String {
     let last = path
         .rsplit('/')

@@ -106,7 +106,7 @@ pub fn ensure_different(input: &Path, output: &Path) -> anyhow::Result<()> {
 }
 
 fn next_accesses(source: &TraceSource, args: &Args) -> anyhow::Result<Vec<u32>> {
-    // The count is taken from the file, so it must equal the number of accesses written.
+    // Next-access indices refer to the accesses of the whole file, so all of them must be written.
     ensure!(
         !source.collapse_repeats && args.limit.is_none(),
         "oracleGeneral is written of whole traces only: convert to page first, then sample or cut"
