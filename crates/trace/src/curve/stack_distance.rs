@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! LRU stack distances: one pass over a trace gives the misses of LRU for every size.
 //!
-//! Source: Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal
-//! 1970. The last access of every page is a bit on the time line; the distance of an access is the
-//! number of bits since the last access of its page. Bits are counted in blocks of a cache line,
-//! and blocks in a Fenwick tree, so that a step takes some 15 additions. Memory: one bit per
-//! access, 4 bytes per page.
+//! Source: Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems
+//! Journal, 1970.
+//!
+//! The last access of every page is a bit on the time line; the distance of an access is the number
+//! of bits since the last access of its page. Bits are counted in blocks of a cache line, and
+//! blocks in a Fenwick tree, so that a step takes some 15 additions. Memory: one bit per access, 4
+//! bytes per page.
 
 use crate::DenseTrace;
 

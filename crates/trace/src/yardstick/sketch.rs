@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A count-min sketch of 4-bit counters that are halved periodically.
 //!
-//! Source: Einziger, Friedman and Manes, "TinyLFU: a highly efficient cache admission policy",
-//! 2017.
+//! Source: Einziger, Friedman and Manes, "TinyLFU: a highly efficient cache admission
+//! policy", 2017.
 
 use crate::hash;
 

@@ -2,9 +2,10 @@
 //! W-TinyLFU: a small LRU window in front of a segmented LRU; a page that leaves the window is
 //! admitted only if it was accessed more often than the page it would replace.
 //!
-//! Source: Einziger, Friedman and Manes, "TinyLFU: a highly efficient cache admission policy",
-//! 2017. The window is 1 % of the pool, at least one page; the protected segment is 80 % of the
-//! rest.
+//! Source: Einziger, Friedman and Manes, "TinyLFU: a highly efficient cache admission
+//! policy", 2017.
+//!
+//! The window is 1 % of the pool, at least one page; the protected segment is 80 % of the rest.
 
 use super::list::{Links, List};
 use super::sketch::Sketch;
