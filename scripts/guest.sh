@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-# Virtual machines with kernels of the distribution: read by test-vm and reference, which set `room`,
-# a directory for what is downloaded and made. Nothing is installed but QEMU, cpio, kmod and e2fsprogs
-# (for another architecture: a compiler): kernel and busybox packages are only unpacked. Emulated in
-# software, as what is asked for are counts. ARCH=aarch64 asks for guests of that architecture.
+# Virtual machines with kernels of the distribution. Sourced by test-vm and reference, which set
+# `room`, a directory for downloads and generated files. Installs only QEMU, cpio, kmod and
+# e2fsprogs (and a compiler for another architecture); kernel and busybox packages are only
+# unpacked. Emulates in software, since only counts matter. ARCH=aarch64 selects guests of that
+# architecture.
 
 arch=${ARCH:-$(uname -m)}
 is_foreign() { [ "$arch" != "$(uname -m)" ]; }
 
-# need_guest SKIP: what all of it needs; without it SKIP is called with the reason.
+# need_guest SKIP: checks the requirements; calls SKIP with the reason if one is
+# missing.
 need_guest() {
 	local tools tool
 	case $arch in
@@ -15,7 +17,7 @@ need_guest() {
 		debian=amd64 qemu=(qemu-system-x86_64 -M pc -cpu max) console=ttyS0
 		tools=qemu-system-x86_64:qemu-system-x86 ;;
 	aarch64)
-		# Authentication of pointers as the architecture has it takes most of the time in software.
+		# The architected pointer authentication takes most of the time when emulated.
 		debian=arm64 qemu=(qemu-system-aarch64 -M virt,gic-version=3 -cpu max,pauth-impdef=on)
 		console=ttyAMA0 tools=qemu-system-aarch64:qemu-system-arm ;;
 	*) "$1" "no guests of $arch: x86_64 and aarch64 are known" ;;
@@ -34,7 +36,8 @@ need_guest() {
 	unpack busybox-static || "$1" "cannot download busybox-static"
 }
 
-# Packages of another architecture, by lists of our own: the system's stay as they are.
+# Packages of another architecture, with separate package lists: the system's stay
+# unchanged.
 foreign_packages() {
 	room=$room/$arch
 	mkdir -p "$room"/apt/{lists,cache/archives}/partial
@@ -49,7 +52,8 @@ foreign_packages() {
 	[ -n "$(apt-cache search --names-only '^busybox-static$')" ] || apt-get update -qq 2>/dev/null
 }
 
-# Programs for another architecture bring their libraries: sets `build`, arguments of cargo.
+# Programs for another architecture, with their libraries; sets `build`, the arguments for
+# cargo.
 foreign_programs() {
 	local triple=$arch-unknown-linux-gnu
 	local name=CARGO_TARGET_${triple//-/_}
@@ -59,26 +63,26 @@ foreign_programs() {
 }
 build=()
 
-# newest REGEX: the newest cloud kernel with such a version that apt knows.
+# newest REGEX: the newest cloud kernel known to apt whose version matches.
 newest() {
 	apt-cache search --names-only "^linux-image-$1.*-cloud-$debian$" | awk '{print $1}' | sort -V | tail -n 1
 }
 
-# unpack PACKAGE: its files below $room/PACKAGE.
+# unpack PACKAGE: unpacks a package into $room/PACKAGE.
 unpack() {
 	[ -d "$room/$1" ] && return
 	(cd "$room" && apt-get download -qq "$1" 2>/dev/null && dpkg-deb -x "$1"_*.deb "$1.new" &&
 		mv "$1.new" "$1" && rm -f "$1"_*.deb)
 }
 
-# kernel PACKAGE: sets `tree`, `version` and `vmlinuz`. A directory is taken as an unpacked package.
+# kernel PACKAGE: sets `tree`, `version` and `vmlinuz`. A directory is used as an unpacked package.
 kernel() {
 	tree=$room/$1
 	if [ -d "$1" ]; then
 		tree=$1
 	else
 		unpack "$1" || return
-		# Newer releases split a kernel into image and modules.
+		# Newer releases package the kernel image and modules separately.
 		case $1 in linux-binary-*)
 			unpack "linux-modules-${1#linux-binary-}" &&
 				cp -rn "$room/linux-modules-${1#linux-binary-}/." "$tree/" ;;
@@ -89,8 +93,9 @@ kernel() {
 	vmlinuz=$(find "$tree" -name 'vmlinuz*' | head -n 1)
 }
 
-# initrd JOB PROGRAM...: an initial file system, $initrd, with busybox, zram, ext4, the programs (NAME=PATH)
-# in /bin, and what is on standard input as /job, which JOB says how to run once all is mounted.
+# initrd JOB PROGRAM...: builds an initial file system, $initrd, with busybox, zram, ext4, the
+# programs (NAME=PATH) in /bin, and standard input as /job; JOB is the command that runs it after
+# mounting.
 initrd() {
 	local top=$room/initrd-$version module file name program
 	initrd=$top.gz
@@ -131,7 +136,7 @@ initrd() {
 	rm -rf "$top"
 }
 
-# boot SECONDS DISK QEMU-OPTION...: what the guest prints.
+# boot SECONDS DISK QEMU-OPTION...: prints the output of the guest.
 boot() {
 	timeout "$1" "${qemu[@]}" -accel tcg,thread=multi -nodefaults -no-reboot \
 		-display none -serial stdio -net none -kernel "$vmlinuz" -initrd "$initrd" \

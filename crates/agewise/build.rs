@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hands the commit that is built to the program, which writes it into the results of the lab.
+//! Passes the commit being built to the program, which writes it into the results of the lab.
 //!
-//! `AGEWISE_BUILD` says it where there is no repository. Debug builds do not ask git: they would be
-//! built anew after every commit.
+//! Without a repository, `AGEWISE_BUILD` provides it. Debug builds do not ask git, since they would
+//! have to be rebuilt after every commit.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ fn main() {
     println!("cargo::rustc-env=AGEWISE_BUILD={commit}");
 }
 
-/// The commit, with `-dirty` when files differ from it.
+/// The commit, with `-dirty` if files differ from it.
 fn of_git() -> Option<String> {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;
@@ -26,7 +26,7 @@ fn of_git() -> Option<String> {
         output.status.success().then(|| text.trim().to_owned())
     };
     println!("cargo::rerun-if-changed=../../crates");
-    // Written at every commit.
+    // git writes to this log at every commit.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"])?;
     if Path::new(&log).exists() {
         println!("cargo::rerun-if-changed={log}");

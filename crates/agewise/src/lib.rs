@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `agewise` command as a library, for its own tests: one module per subcommand. Not a stable
-//! interface.
+//! The `agewise` command as a library, for its own tests: one module per subcommand. It is not a
+//! stable interface.
 //!
 //! Features, all on by default: `fuse` and `web` (parts of the daemon), `lab`, and `bench` (with
 //! `exercise` and `demo`).

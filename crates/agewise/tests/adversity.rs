@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the machine may do to `agewise` half-way: take the cgroup away, give the pid to somebody
-//! else, have no BTF, end it while the terminal is in its hands.
+//! Adverse events while `agewise` runs: the cgroup is removed, the pid is reused, there is no BTF,
+//! or a signal ends it while it controls the terminal.
 
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use assert_cmd::cargo::cargo_bin;
 
-/// A process that is ended with its guard.
+/// A child process that is killed when dropped.
 struct Running(Child);
 
 impl Running {
@@ -79,7 +79,7 @@ fn a_cgroup_that_is_removed_half_way_is_told() {
     let report = report(["--cgroup", dir.to_str().unwrap()], "3s");
     std::thread::sleep(Duration::from_millis(1000));
     drop(sleeper);
-    // The kernel lets go of a cgroup a moment after its last process.
+    // The kernel releases a cgroup a moment after its last process.
     let removed = (0..100).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
         std::fs::remove_dir(&dir).is_ok()
@@ -102,7 +102,8 @@ fn a_pid_that_is_given_to_somebody_else_is_not_followed() {
     let report = report(["--pid", &pid.to_string()], "3s");
     std::thread::sleep(Duration::from_millis(1000));
     drop(sleeper);
-    // The next pid can be chosen (CONFIG_CHECKPOINT_RESTORE); others may be faster than we are.
+    // The next pid can be chosen (CONFIG_CHECKPOINT_RESTORE), but another process may take it
+    // first.
     let heir = (0..50).find_map(|_| {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
         Some(Running::sleeper()).filter(|next| next.pid() == pid)
@@ -144,7 +145,7 @@ fn without_btf_the_coarse_eye_takes_over_and_says_so() {
     assert!(said.contains("N0"), "{said}");
 }
 
-/// An empty directory over `/sys/kernel/btf`, for this process alone.
+/// Mounts an empty directory over `/sys/kernel/btf`, for this process alone.
 fn hide_btf() -> std::io::Result<()> {
     use std::ptr::null;
     // SAFETY: constant, terminated strings.
@@ -172,7 +173,7 @@ fn hide_btf() -> std::io::Result<()> {
     }
 }
 
-/// `agewise watch` in a terminal of its own (`script`, util-linux), ended by `signal`.
+/// Runs `agewise watch` in a terminal of its own (`script`, util-linux) and ends it with `signal`.
 #[test]
 fn watch_gives_the_terminal_back_however_it_ends() {
     let test = "watch_gives_the_terminal_back_however_it_ends";
@@ -188,7 +189,7 @@ fn watch_gives_the_terminal_back_however_it_ends() {
         let sleeper = Running::sleeper();
         let pid = sleeper.pid();
         let agewise = cargo_bin("agewise");
-        // The shell tells who is to be signalled; agewise takes its place.
+        // The shell prints the pid to be signalled, and exec keeps that pid for agewise.
         let line = format!(
             "stty rows 30 cols 100; echo pid=$$; exec {} watch --pid {pid}",
             agewise.display()
@@ -222,7 +223,7 @@ fn watch_gives_the_terminal_back_however_it_ends() {
     }
 }
 
-/// The process that `script` (its parent, `pid`) runs.
+/// The process that `script` runs; `pid` is that of `script`.
 fn watcher_of(pid: u32) -> Option<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
     children.split_whitespace().next()?.parse().ok()

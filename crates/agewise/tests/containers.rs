@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A node full of containers, as cgroups with a process each.
+//! A node full of containers: cgroups with one process each.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -15,7 +15,7 @@ use agewise_host::root::ProcRoot;
 const PODS: usize = 250;
 const CONTAINERS: usize = 2;
 
-/// Cgroups as the kubelet and a run time make them, each container's with a process.
+/// Cgroups as the kubelet and a container runtime create them; each container has a process.
 struct Node {
     top: PathBuf,
     children: Vec<Child>,
@@ -52,14 +52,14 @@ impl Drop for Node {
     }
 }
 
-/// Cgroups are removed from below; their files go with them.
+/// Removes cgroups bottom-up; their files go with them.
 fn remove(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             remove(&entry.path());
         }
     }
-    // The kernel may still be at the end of the last process.
+    // The kernel may still be releasing the last process.
     for _ in 0..50 {
         if fs::remove_dir(dir).is_ok() || !dir.exists() {
             return;
@@ -68,7 +68,7 @@ fn remove(dir: &Path) {
     }
 }
 
-/// With the defaults: nobody has to raise a limit for the containers of a busy node.
+/// With the defaults: a busy node must not require raising a limit.
 #[test]
 fn every_container_of_a_busy_node_has_its_series() {
     let _one = support::one();
@@ -95,7 +95,7 @@ fn every_container_of_a_busy_node_has_its_series() {
     let count = |text: &str, what: &str| text.lines().filter(|l| l.contains(what)).count();
     let text = loop {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        // The first look at so many processes may find some of them before they have memory.
+        // The first look may find some of the many processes before they have memory.
         if count(&text, "agewise_container_info{") == PODS * CONTAINERS {
             break text;
         }
@@ -114,7 +114,7 @@ fn every_container_of_a_busy_node_has_its_series() {
         .filter(of_containers)
         .filter(|line| line.contains("type=\"anon\""));
     assert!(anon.count() >= PODS * CONTAINERS);
-    // Pods have no place of their own here beyond the largest, and that is said.
+    // Pods get no series of their own beyond the largest, and the output says so.
     assert!(
         text.lines()
             .any(|line| line.starts_with("agewise_subjects_cut "))

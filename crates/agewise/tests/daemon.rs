@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon as a program: on real processes, in real cgroups, through signals, stalls and kills.
-//! Needs root and BPF; says so where it has neither.
+//! The daemon as a program: real processes and cgroups, signals, stalls and kills. Needs root and
+//! BPF; skipped with a message otherwise.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -52,7 +52,7 @@ fn a_configuration_is_printed_checked_and_refused_with_its_line() {
         "{error}"
     );
     assert!(error.contains("agewise.toml"), "{error}");
-    // The daemon refuses it as well, before it does anything.
+    // The daemon refuses it too, before it does anything.
     let output = Command::new(AGEWISE)
         .args(["daemon", "--config"])
         .arg(&file)
@@ -84,7 +84,7 @@ fn a_rehearsal_moves_nothing_and_writes_what_it_would_have_moved() {
         .iter()
         .filter(|line| line["record"] == "action")
         .collect();
-    // One line before each action and one after it.
+    // One line before each action, and one after it.
     for pair in actions.chunks(2) {
         assert_eq!(pair[0]["phase"], "before");
         assert!(pair.get(1).is_none_or(|line| after(line)));
@@ -105,7 +105,7 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
     let line = daemon.wait_for("reload_failed", |_| true);
     let message = line["message"].as_str().unwrap();
     assert!(message.contains("unknown field `tic`"), "{message}");
-    // Nor does one that nobody writes to hold the daemon up.
+    // A FIFO that nobody writes to must not block the daemon either.
     let toml = daemon.directory.path().join("agewise.toml");
     std::fs::remove_file(&toml).unwrap();
     let made = Command::new("mkfifo").arg(&toml).status().unwrap();
@@ -122,7 +122,7 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
     daemon.signal(Signal::HUP);
     daemon.wait_for("reload", |_| true);
     daemon.wait_for("follow", |line| line["policy"] == "age");
-    // Whoever it follows may end at any time.
+    // A process that the daemon follows may end at any time.
     let pid = exerciser.pid().to_string();
     exerciser.finish().unwrap();
     daemon.wait_for("gone", |line| {
@@ -165,20 +165,20 @@ fn cold_memory_leaves_and_a_killed_daemon_goes_on_when_started_again() {
     let journal = daemon.end();
     let starts = journal.iter().filter(|l| l["record"] == "start").count();
     assert_eq!(starts, 2);
-    // What was in use stayed.
+    // Memory in use stayed.
     let status = process.status().unwrap();
     assert!(status.swap_bytes <= 36 * MIB, "{status:?}");
     exerciser.finish().unwrap();
     device.remove().unwrap();
 }
 
-/// How many processes and cgroups the test of scale has, unless `AGEWISE_SCALE=PROCESSES` says
-/// otherwise; ten processes a cgroup.
+/// Number of processes in the scale test, in cgroups of ten; `AGEWISE_SCALE=PROCESSES` overrides
+/// it.
 const PROCESSES: usize = 2000;
-/// Mapped by each and hardly touched: 16 GiB in all.
+/// Mapped by each process and hardly touched: 16 GiB in all.
 const MAPPED_BYTES: usize = 8 << 20;
 
-/// Not a test: what the test of scale starts many of.
+/// Not a test: the scale test starts many of these.
 #[test]
 #[ignore = "only a child of the test of scale"]
 fn a_process_of_the_test_of_scale() {
@@ -194,7 +194,7 @@ fn a_process_of_the_test_of_scale() {
     drop(memory);
 }
 
-/// Many processes in many cgroups, some of which come and go: the budget holds, memory is bounded.
+/// Many processes in many cgroups come and go: the budget is kept, and memory stays bounded.
 #[test]
 #[ignore = "minutes; run by `cargo test --test daemon -- --ignored many`"]
 fn many_processes_in_many_cgroups_stay_within_the_budget() {
@@ -251,7 +251,7 @@ fn many_processes_in_many_cgroups_stay_within_the_budget() {
     let (began, cpu_began_ms) = (Instant::now(), cpu_ms());
     let mut next = 0;
     while began.elapsed() < Duration::from_secs(60) {
-        // Some end, and others come in their place.
+        // Some processes end, and others take their place.
         for _ in 0..5 {
             children[next % count] = start(&groups[next % count / 10]);
             next += 7;
@@ -259,7 +259,7 @@ fn many_processes_in_many_cgroups_stay_within_the_budget() {
         std::thread::sleep(Duration::from_millis(500));
     }
     let used_ms = cpu_ms() - cpu_began_ms;
-    // 1 % of the time, what was saved at the start (another minute's worth), and one look.
+    // 1 % of the time, what was saved up at the start (another minute's worth), and one look.
     let granted_ms = began.elapsed().as_secs_f64() * 10.0 + 600.0;
     let resident = own.rss_bytes().unwrap();
     let mapped_pages = (count * MAPPED_BYTES / 4096) as f64;

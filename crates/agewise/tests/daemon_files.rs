@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rule of the daemon that takes file memory: on a file that is read in known places. Needs root
-//! and BPF; says so where it has neither.
+//! A daemon rule that reclaims file memory, tested on a file of which known parts are read. Needs
+//! root and BPF; skipped with a message otherwise.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -23,7 +23,8 @@ const PAGE: usize = 4096;
 const PAGES: u64 = 4096;
 const HALF_BYTES: u64 = PAGES / 2 * PAGE as u64;
 
-/// A file all of whose pages are in memory, clean, and charged to a cgroup: who reads first pays.
+/// Creates a file with all pages in memory, clean, and charged to the cgroup: the first reader is
+/// charged.
 fn read_in(group: &Group, path: &Path) -> File {
     fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
     let file = File::open(path).unwrap();
@@ -34,8 +35,8 @@ fn read_in(group: &Group, path: &Path) -> File {
     file
 }
 
-/// Has a process of the cgroup read a file. Others may take cold pages of it, too: some machines
-/// have a DAMON scheme that pages out what nobody maps.
+/// Reads a file from a process in the cgroup. Others may reclaim its cold pages too: some machines
+/// have a DAMON scheme that pages out unmapped pages.
 fn read_again(group: &Group, path: &Path) {
     let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
     let read = Command::new("sh")
@@ -46,7 +47,7 @@ fn read_again(group: &Group, path: &Path) {
     assert!(read.unwrap().success());
 }
 
-/// Reads the first half of a file again and again.
+/// Reads the first half of the file repeatedly.
 fn keep_warm(file: &File, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         for page in 0..PAGES / 2 {
@@ -72,7 +73,7 @@ fn after(line: &Value, field: &str) -> u64 {
     }
 }
 
-/// Why the page cache cannot be followed here, if so.
+/// Why the page cache cannot be followed here; `None` if it can.
 fn unfollowed(daemon: &Daemon) -> Option<String> {
     let start = daemon.wait_for("start", |_| true);
     let note = start["note"].as_str().unwrap_or_default();
@@ -97,12 +98,12 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
     let stop = AtomicBool::new(false);
     let policy = "age:3s/1s,backoff=off";
     std::thread::scope(|scope| {
-        // However it ends, the reader does.
+        // However this scope ends, stop the reader.
         let _end = End(&stop);
         scope.spawn(|| keep_warm(&file, &stop));
         let daemon = Daemon::start(&rule(&group, policy, ""));
         skip_if!("cold_pages_of_files_leave_by_a_rule", unfollowed(&daemon));
-        // Of what others left of the cold half, nearly all.
+        // Nearly all of the cold half, apart from what others reclaimed.
         let rehearsed = daemon.wait_for("action", |line| {
             let there = cached(PAGES / 2..PAGES) * PAGE as u64;
             let bytes = after(line, "rehearsed_bytes");
@@ -120,8 +121,8 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
         let toml = rule(&group, policy, "dry_run = false\n");
         write_config(daemon.directory.path(), &toml);
         daemon.signal(Signal::HUP);
-        // 64 pages go by the cgroup of the first of them, which may be charged to another. What was
-        // there right before the first of them left is what could leave.
+        // A batch of 64 pages counts for the cgroup of its first page, so some pages may be charged
+        // to another. Only what was present right before the first batch left can leave.
         let there = Cell::new(0);
         daemon.wait_for("action", |_| {
             let (left, cold) = (left(&daemon.journal()), cached(PAGES / 2..PAGES));
@@ -130,7 +131,7 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
             }
             left > 0 && left >= there.get() * 9 / 10 && cold <= PAGES / 2 / 20
         });
-        // Some more looks: none of them takes what is read.
+        // A few more looks: none of them reclaims what is being read.
         std::thread::sleep(Duration::from_secs(3));
         let journal = daemon.end();
         let (hot, cold) = (cached(0..PAGES / 2), cached(PAGES / 2..PAGES));
@@ -146,7 +147,7 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
     });
 }
 
-/// Ends a reader.
+/// Stops the reader when dropped.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {

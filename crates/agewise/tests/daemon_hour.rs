@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hours of the daemon in seconds: everything it keeps between ticks is driven by a clock of the
-//! test's own while cgroups come and go, and every byte that is allocated and not freed is counted.
-//! (What the agent keeps of real processes `agewise bench daemon` measures.)
+//! Hours of the daemon in seconds: the test's own clock drives all the state kept between ticks,
+//! while cgroups come and go, and every byte allocated and not freed is counted. (`agewise bench
+//! daemon` measures the agent's state of real processes.)
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -23,22 +23,22 @@ use agewise_daemon::state::{Event, Hub, Scope, Snapshot};
 use agewise_host::root::ProcRoot;
 use agewise_policy::workingset::report::{File, GroupFile};
 
-/// Bytes that are allocated now.
+/// Bytes currently allocated.
 static LIVE_BYTES: AtomicI64 = AtomicI64::new(0);
 
 struct Counting;
 
-// SAFETY: all is done by the system's allocator; counting allocates nothing.
+// SAFETY: forwards to the system allocator; counting does not allocate.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE_BYTES.fetch_add(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         LIVE_BYTES.fetch_sub(layout.size() as i64, Ordering::Relaxed);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -46,7 +46,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The test's clock, ms: one for all, as the files take a function.
+/// The test's clock in ms; a static, since the files take a function.
 static NOW_MS: AtomicU64 = AtomicU64::new(0);
 
 fn now_ms() -> u64 {
@@ -55,12 +55,12 @@ fn now_ms() -> u64 {
 
 const TICK_MS: u64 = 5000;
 const TICKS_PER_HOUR: u64 = 3_600_000 / TICK_MS;
-/// Cgroups at a time, and how many ticks each lives.
+/// Number of cgroups at a time, and the number of ticks each lives.
 const CGROUPS: u64 = 60;
 const LIFE_TICKS: u64 = 30;
 
-/// A machine on which two cgroups come and two go at each tick; every second one that comes has the
-/// name of one that went.
+/// A machine on which two cgroups appear and two disappear at each tick; every second new one
+/// reuses the name of an old one.
 fn machine(tick: u64) -> Snapshot {
     let mut snapshot = demo::snapshot(tick + 1, now_ms());
     let like = snapshot.subject("/batch").unwrap().clone();
@@ -80,7 +80,7 @@ fn machine(tick: u64) -> Snapshot {
     snapshot
 }
 
-/// All that lives as long as the daemon.
+/// Everything that lives as long as the daemon.
 struct Daemon {
     hub: Hub,
     source: Source,
@@ -142,7 +142,7 @@ impl Daemon {
             node: 0,
         }));
 
-        // A reader of files who sets what it reads, a scraper, a page.
+        // A client that changes a file's setting and reads it, a scraper, and the web page.
         let interval = File::Group(Arc::clone(newest), GroupFile::RefreshInterval);
         self.source.write(&interval, b"N0=1000").unwrap();
         let ages = File::Group(Arc::clone(newest), GroupFile::PageAge);
@@ -152,7 +152,7 @@ impl Daemon {
         let shown = self.chooser.choose(&snapshot);
         assert!(!render(families(&snapshot, &shown), Syntax::OpenMetrics).is_empty());
 
-        // Every hour there are some minutes in which the protected one suffers.
+        // The protected cgroup suffers for some minutes of every hour.
         let bad = u64::from(tick % TICKS_PER_HOUR < 60);
         self.protector.follow(&seen, &views, &self.matcher, &[1]);
         let read = |watched: &agewise_daemon::protect::Watched| {
@@ -174,7 +174,7 @@ impl Daemon {
 fn hours_of_coming_and_going_leave_nothing() {
     let mut daemon = Daemon::new();
     let mut live = Vec::new();
-    // The time line is full after an hour.
+    // The timeline is full after an hour.
     for tick in 0..6 * TICKS_PER_HOUR {
         daemon.tick(tick);
         if (tick + 1) % TICKS_PER_HOUR == 0 {
@@ -189,6 +189,6 @@ fn hours_of_coming_and_going_leave_nothing() {
         settings.reports.len()
     );
     let (second, last) = (live[1], live[live.len() - 1]);
-    // Names have more digits by then; nothing else may be more.
+    // Names have more digits by then; nothing else may grow.
     assert!(last - second < 64 << 10, "{live:?}");
 }

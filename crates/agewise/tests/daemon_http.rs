@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon serves over HTTP, as those see it for whom it is: promtool and a browser. On a
-//! made-up machine, so that it needs no root.
+//! What the daemon serves over HTTP, as seen by its consumers, promtool and a browser. The machine
+//! is simulated, so no root is needed.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -11,7 +11,7 @@ use prometheus::{DASHBOARDS, demo, get, has, of_panels, of_rules, of_variables, 
 
 mod prometheus;
 
-/// What rules and dashboards ask for: each expression.
+/// All expressions of rules and dashboards.
 fn expressions() -> Vec<String> {
     let mut all = of_rules();
     for dashboard in DASHBOARDS {
@@ -21,8 +21,7 @@ fn expressions() -> Vec<String> {
     all
 }
 
-/// Names of ours in an expression. What one rule records and another goes by is of ages, with their
-/// labels.
+/// Our metric names in an expression. Recording rules produce metrics of ages with the same labels.
 fn names(expression: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     expression
@@ -59,13 +58,13 @@ fn dashboard_and_rules_ask_for_what_there_is() {
     }
 }
 
-/// Labels that an expression asks for, each with the metric it is of: `name{label="x"}`.
+/// The label matchers in an expression, each with its metric: `name{label="x"}`.
 fn matched_labels(expression: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for (at, _) in expression.match_indices('{') {
         let name = names(&expression[..at]).pop().unwrap_or_default();
         let inside = expression[at + 1..].split('}').next().unwrap_or_default();
-        // No value of ours has a comma or an operator in it.
+        // None of our label values contains a comma or an operator.
         for part in inside.split(',') {
             let label = part.split(['=', '!', '~']).next().unwrap_or_default();
             found.push((name.clone(), label.trim().to_owned()));
@@ -74,7 +73,7 @@ fn matched_labels(expression: &str) -> Vec<(String, String)> {
     found
 }
 
-/// Labels by which an expression sums or joins.
+/// Labels by which an expression aggregates or joins.
 fn grouping_labels(expression: &str) -> Vec<String> {
     ["by (", "on (", "group_left (", "without ("]
         .iter()
@@ -88,7 +87,7 @@ fn grouping_labels(expression: &str) -> Vec<String> {
 
 #[test]
 fn dashboard_and_rules_ask_for_labels_that_there_are() {
-    /// Those that Prometheus adds when it scrapes.
+    /// Labels that Prometheus adds when it scrapes.
     const ADDED: [&str; 2] = ["instance", "job"];
     let (_daemon, address) = demo();
     let (_, text) = get(&address, "/metrics", "text/plain").unwrap();
@@ -227,7 +226,7 @@ fn the_page_works_in_a_browser() {
         println!("SKIP the_page_works_in_a_browser: chromium does not start here");
         return;
     }
-    // Errors of scripts, blocked loads and missing resources are all logged there.
+    // The log has all script errors, blocked loads and missing resources.
     let told: Vec<&str> = log
         .lines()
         .filter(|line| line.contains("CONSOLE"))

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The daemon is killed at random moments, and what comes after it has a broken configuration,
-//! none, or another one: nothing is ever left.
+//! Kills the daemon at random moments. Its successor has a broken configuration, none, or another
+//! one: nothing may ever be left behind.
 //!
 //! There are three kinds of points. Most kill the daemon between its start and its end, while it
 //! mounts, binds and writes its ledger. Others kill a process that squeezes, freezes, thaws and
-//! releases a real cgroup as fast as it can, by the code of the daemon. A few kill a daemon that
-//! acts on a cgroup which really thrashes; such a point takes seconds. `POINTS=1000 cargo test -p
+//! releases a real cgroup as fast as it can, using the daemon's code. A few kill a daemon that acts
+//! on a cgroup which really thrashes; such a point takes seconds. `POINTS=1000 cargo test -p
 //! agewise --test daemon_killed -- --ignored` is the long form.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
@@ -23,7 +23,7 @@ use rand_free::Random;
 use support::thrash::{Scene, runs_again};
 use support::{AGEWISE, Group, one};
 
-/// Numbers that are the same in every run.
+/// Random numbers that are the same in every run.
 mod rand_free {
     /// SplitMix64.
     pub struct Random(pub u64);
@@ -40,7 +40,7 @@ mod rand_free {
     }
 }
 
-/// Whoever comes after the killed one.
+/// What runs after the kill.
 #[derive(Clone, Copy, Debug)]
 enum After {
     Undo,
@@ -58,7 +58,7 @@ const AFTERS: [After; 5] = [
     After::RestartWithout,
 ];
 
-/// Directories of a daemon.
+/// The directories of a daemon.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -70,7 +70,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// A daemon in a session of its own, with the configuration that is in place.
+    /// Starts a daemon in a session of its own, with the current configuration.
     fn spawn(&self, more: &[&str]) -> Child {
         Command::new("setsid")
             .arg(AGEWISE)
@@ -114,7 +114,7 @@ impl Place {
         assert_eq!(status.code(), Some(wanted), "{after:?}");
     }
 
-    /// Nothing is left in the file system.
+    /// Asserts that nothing is left in the file system.
     fn assert_clean(&self, when: &str) {
         assert!(
             !self.at("state/ledger").exists(),
@@ -134,7 +134,7 @@ impl Place {
 
 fn kill(mut child: Child, after: Duration) {
     std::thread::sleep(after);
-    // setsid executes the daemon in place of itself, as it leads no process group here.
+    // setsid does not fork here, as it leads no process group: the child is the daemon itself.
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -185,12 +185,12 @@ impl Held {
         fs::read_to_string(self.group.dir.join(file)).unwrap()
     }
 
-    /// Where its process is in the hierarchies.
+    /// The process's cgroups in all hierarchies.
     fn memberships(&self) -> String {
         fs::read_to_string(format!("/proc/{}/cgroup", self.sleeper.id())).unwrap()
     }
 
-    /// The process is in no state of the freezer.
+    /// Whether the process is in the freezer.
     fn is_frozen(&self) -> bool {
         let wchan = fs::read_to_string(format!("/proc/{}/wchan", self.sleeper.id()));
         let is_v2_frozen = fs::read_to_string(self.group.dir.join("cgroup.freeze"))
@@ -206,7 +206,7 @@ impl Drop for Held {
     }
 }
 
-/// Throttles until it is killed.
+/// Throttles until killed.
 fn throttle_for_ever(state: &Path, cgroup: &Cgroup) {
     let (ledger, _) = Ledger::open(state).unwrap();
     ledger.claim().unwrap();
@@ -221,12 +221,12 @@ fn throttle_for_ever(state: &Path, cgroup: &Cgroup) {
     }
 }
 
-/// Kills a process of that kind, and lets the command undo what it left.
+/// Kills a process that throttles, and lets the command undo what it left behind.
 fn throttle(random: &mut Random, held: &Held, after: After) {
     let place = Place::new();
     let (limit, memberships) = (held.limit(), held.memberships());
-    // SAFETY: the child has one thread, a copy of this one, and never returns; of the locks that
-    // other threads may hold it needs only those of malloc, which fork takes and releases.
+    // SAFETY: the child is a single-threaded copy and never returns. Of the locks that other
+    // threads may hold it needs only those of malloc, which fork acquires and releases.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
         let state = place.at("state");
@@ -239,7 +239,7 @@ fn throttle(random: &mut Random, held: &Held, after: After) {
     let micros = random.below(60_000);
     std::thread::sleep(Duration::from_micros(micros));
     let mut status = 0;
-    // SAFETY: the child is ours and not reaped; `status` outlives the call.
+    // SAFETY: the child is ours and not yet reaped; `status` outlives the call.
     unsafe {
         libc::kill(pid, libc::SIGKILL);
         libc::waitpid(pid, &raw mut status, 0);
@@ -260,7 +260,7 @@ fn throttle(random: &mut Random, held: &Held, after: After) {
     }
 }
 
-/// Kills a daemon that keeps a cgroup from thrashing.
+/// Kills a daemon that is protecting a cgroup from thrashing.
 fn act(random: &mut Random, scene: &Scene, after: After) {
     let place = Place::new();
     let limit = scene.limit();
@@ -274,7 +274,7 @@ fn act(random: &mut Random, scene: &Scene, after: After) {
     assert!(runs_again(scene.hog.pid()), "{when}: the hog stands still");
 }
 
-/// Every twentieth point acts, nine of twenty throttle, the others serve.
+/// Every twentieth point acts, nine of twenty throttle, and the others serve.
 fn kill_at(points: u64) {
     let _one = one();
     let mut random = Random(points);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real Prometheus scrapes daemons, with our rules: everything that a dashboard asks for is
-//! there. Machines are made up, so that it needs no root.
+//! A real Prometheus scrapes daemons and evaluates our rules: every query of a dashboard has data.
+//! The machines are simulated, so no root is needed.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use serde_json::Value;
 
 mod prometheus;
 
-/// Containers of a machine of the fleet.
+/// Containers per machine of the fleet.
 const CONTAINERS: usize = 50;
 
-/// Waits until an expression has so many series.
+/// Waits until an expression returns this many series.
 fn wait_for(server: &Prometheus, expression: &str, series: usize, patience: Duration) {
     let began = Instant::now();
     while server.count(expression) < series {
@@ -47,14 +47,14 @@ fn a_real_prometheus_scrapes_it() {
         (&target["health"], &target["lastError"]),
         (&"up".into(), &"".into())
     );
-    // Prometheus knows what each metric is: it read our OpenMetrics, not only numbers.
+    // Prometheus knows the type of each metric, so it parsed OpenMetrics, not just numbers.
     let known = asked("/api/v1/metadata?metric=agewise_refaulted_bytes");
     let known = &known["data"]["agewise_refaulted_bytes"][0];
     assert_eq!(
         (&known["type"], &known["unit"]),
         (&"counter".into(), &"bytes".into())
     );
-    // Ages add up there as they do here.
+    // The bins add up in Prometheus as they do here.
     let gap = server
         .query(
             "max(abs(sum by (cgroup, node, type) (agewise_age_bytes) \
@@ -68,7 +68,7 @@ fn a_real_prometheus_scrapes_it() {
     }
 }
 
-/// `label_values(METRIC, LABEL)` as an expression that has a series for each value.
+/// Turns `label_values(METRIC, LABEL)` into an expression with one series per value.
 fn values(variable: &str) -> String {
     let inside = variable
         .strip_prefix("label_values(")
@@ -79,7 +79,7 @@ fn values(variable: &str) -> String {
     format!("count by ({label}) ({metric})")
 }
 
-/// `HOSTS=200` takes another fleet than the small one of every day, and prints what it costs.
+/// `HOSTS=200` replaces the small default fleet and prints what it costs.
 #[test]
 fn every_query_of_every_dashboard_has_data_of_a_fleet() {
     if !has(
@@ -99,7 +99,7 @@ fn every_query_of_every_dashboard_has_data_of_a_fleet() {
     let recorded = "cgroup:agewise_cold_bytes:10m{container=\"web\"}";
     wait_for(&server, recorded, containers, patience);
     if is_large {
-        // Rates, rules and memory as they are after a while.
+        // Let rates, rules and memory reach a steady state.
         std::thread::sleep(Duration::from_secs(180).saturating_sub(began.elapsed()));
     }
     for dashboard in DASHBOARDS {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeping a working set, on real processes in cgroups of our own: the guilty is squeezed, frozen,
-//! and killed where that is asked for, and whatever can be taken back is, whichever way the daemon
-//! ends. Needs root, BPF, zram and memory cgroups; says so where one is missing.
+//! Protecting a working set, on real processes in cgroups of our own: the culprit is squeezed,
+//! frozen, and killed if configured, and everything reversible is undone, however the daemon ends.
+//! Needs root, BPF, zram and memory cgroups; skipped with a message otherwise.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -18,7 +18,7 @@ use serde_json::Value;
 use support::thrash::{Scene, runs, runs_again};
 use support::{AGEWISE, Daemon, one, write_config};
 
-/// A daemon in a session of its own: what shares the session of a daemon is never acted upon.
+/// Starts a daemon in a session of its own: it never acts on processes of its own session.
 fn spawn(directory: &Path, more: &[&str]) -> Child {
     Command::new("setsid")
         .arg(AGEWISE)
@@ -53,7 +53,7 @@ fn count(daemon: &Daemon, act: &str) -> usize {
         .count()
 }
 
-/// Waits until an act was done once more than it was.
+/// Waits until an act was done once more.
 fn wait_once_more(daemon: &Daemon, act: &str) {
     let (before, began) = (count(daemon, act), Instant::now());
     while count(daemon, act) <= before {
@@ -100,7 +100,7 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
     daemon.wait_for("action", is_act("thaw", "after"));
     assert!(runs_again(scene.hog.pid()));
 
-    // Killed while it is frozen: it stays so, until the next one comes.
+    // Killed while the culprit is frozen: it stays frozen until the next daemon starts.
     wait_once_more(&daemon, "freeze");
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
@@ -122,7 +122,7 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
     daemon.signal(Signal::TERM);
     daemon.child.wait().unwrap();
 
-    // Ended by SIGTERM while it is frozen.
+    // Ended by SIGTERM while the culprit is frozen.
     daemon.child = spawn(daemon.directory.path(), &[]);
     wait_once_more(&daemon, "freeze");
     let ledger = daemon.ledger();
@@ -134,7 +134,7 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
     check_pairs(&journal);
 }
 
-/// `agewise daemon --undo` with more arguments: its status and what it says.
+/// Runs `agewise daemon --undo` with more arguments; returns its status and messages.
 fn undo(daemon: &Daemon, more: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(AGEWISE)
         .args(["daemon", "--undo"])
@@ -193,7 +193,7 @@ fn undo_needs_no_configuration_and_removes_all_that_is_stale() {
     is_undone(&daemon);
     assert!(undo(&daemon, &[]).1.contains("nothing to undo"));
 
-    // A broken one: undo works, and a start undoes as well before it is refused.
+    // A broken one: undo works, and a normal start also undoes before it is refused.
     for restarts in [false, true] {
         write_config(daemon.directory.path(), &config);
         daemon.child = spawn(daemon.directory.path(), &[]);
@@ -209,7 +209,7 @@ fn undo_needs_no_configuration_and_removes_all_that_is_stale() {
         is_undone(&daemon);
     }
 
-    // The former name, a moved configuration, and a ledger that was given away.
+    // The option's former name, a configuration that moved, and a ledger with another owner.
     write_config(daemon.directory.path(), &config);
     daemon.child = spawn(daemon.directory.path(), &[]);
     kill_while_frozen(&scene, &mut daemon);
@@ -255,7 +255,7 @@ fn a_damaged_line_is_said_and_the_others_are_undone() {
     );
     assert!(runs_again(scene.hog.pid()), "what can be undone is");
     assert!(scene.limit() != before && daemon.ledger().exists());
-    // Put right by hand, as the message asks for.
+    // Repaired by hand, as the message asks.
     std::fs::write(daemon.ledger(), text).unwrap();
     assert_eq!(undo(&daemon, &[]).0, Some(0));
     assert_eq!(scene.limit(), before);
@@ -284,11 +284,11 @@ fn nothing_is_done_without_a_journal() {
         .spawn()
         .expect("setsid of util-linux");
     let daemon = Daemon { child, directory };
-    // By then it would have been squeezed, frozen and killed.
+    // By then the culprit would have been squeezed, frozen and killed.
     std::thread::sleep(Duration::from_secs(30));
     assert!(scene.hog_runs());
     assert_eq!(scene.limit(), before);
-    // Only the socket is noted.
+    // The ledger contains only the socket.
     let noted = std::fs::read_to_string(daemon.ledger()).unwrap();
     assert!(
         noted.contains(" socket\t") && noted.lines().count() == 2,
@@ -310,7 +310,7 @@ fn nothing_is_done_without_a_journal() {
     assert_eq!(said.matches("cannot be written").count(), 1, "{said}");
 }
 
-/// What a daemon answers at its socket.
+/// The daemon's answer at its socket.
 fn ask(socket: &Path, path: &str) -> String {
     use std::io::{Read, Write};
     let mut stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
@@ -323,7 +323,7 @@ fn ask(socket: &Path, path: &str) -> String {
     answer
 }
 
-/// Every act is in the journal before and after, unless the daemon was killed in between.
+/// Checks that the journal has every act before and after, unless the daemon was killed in between.
 fn check_pairs(journal: &[Value]) {
     let acts: Vec<&Value> = journal
         .iter()
@@ -374,7 +374,7 @@ fn who_shares_the_session_of_the_daemon_or_is_spared_is_left_alone() {
     let _one = one();
     let scene = scene!("spared");
     let before = scene.limit();
-    // Not in a session of its own: the exercisers are of the session of this daemon.
+    // Without a session of its own, so the exercisers belong to this daemon's session.
     let daemon = Daemon::start(&scene.config("freeze", ""));
     let refused = daemon.wait_for("action", is_act("squeeze", "after"));
     let why = refused["refused"].as_str().unwrap_or_default();
@@ -385,7 +385,7 @@ fn who_shares_the_session_of_the_daemon_or_is_spared_is_left_alone() {
     let spare = format!("spare = ['{}']\n", scene.hog_group.path);
     let daemon = start(&scene.config("kill", &spare), &[]);
     daemon.wait_for("thrashing", |line| line["guilty"].is_string());
-    // By now it would have been squeezed and frozen.
+    // By now the culprit would have been squeezed and frozen.
     std::thread::sleep(Duration::from_secs(12));
     let ledger = daemon.ledger();
     let journal = daemon.end();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes of their own serve the page and the report files: they hold no rights, are replaced
-//! when they end, and end with the daemon.
+//! Separate processes serve the web page and the report files: they have no privileges, are
+//! replaced when they end, and end with the daemon.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -61,7 +61,7 @@ impl Daemon {
         Some(answer)
     }
 
-    /// The process that serves, once it answers with what the daemon knows.
+    /// The pid of the serving process, once it answers with the daemon's data.
     fn server(&self) -> u32 {
         wait_for("metrics", || {
             let answer = self.get("/metrics")?;
@@ -99,7 +99,7 @@ fn wait_for<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = get() {
             return found;
         }
-        // The budget may put off a look for as long as the start of a busy machine has cost.
+        // The budget may delay a look, by as long as starting on a busy machine took.
         assert!(began.elapsed() < Duration::from_secs(180), "no {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -144,7 +144,7 @@ fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
             .is_some_and(|answer| answer.contains("200 OK"))
     );
 
-    // Ended from outside, as by the OOM killer.
+    // Killed from outside, as by the OOM killer.
     kill(server);
     wait_for("line of the journal", || {
         let journal = fs::read_to_string(daemon.at("journal")).ok()?;
@@ -160,7 +160,7 @@ fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
     wait_for_end(second);
 }
 
-/// The daemon may not signal the process that serves, which has another user.
+/// The daemon may not signal the serving process, which runs as another user.
 #[test]
 fn an_orderly_end_does_not_wait_for_who_serves() {
     let mut daemon = Daemon::start();
@@ -183,7 +183,7 @@ fn is_mounted(dir: &Path) -> bool {
     mounts.contains(&format!(" {} ", dir.display()))
 }
 
-/// Does something that might never end.
+/// Runs something that might never return, with a time limit.
 #[cfg(feature = "fuse")]
 fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, done) = std::sync::mpsc::channel();
@@ -192,7 +192,7 @@ fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
         .unwrap_or_else(|_| panic!("{what} hangs"))
 }
 
-/// A stopped daemon used to hang `df`, and whoever read the files.
+/// A stopped daemon used to hang `df` and every reader of the files.
 #[cfg(feature = "fuse")]
 #[test]
 fn report_files_are_answered_for_without_rights_and_without_the_daemon() {
@@ -237,7 +237,8 @@ fn report_files_are_answered_for_without_rights_and_without_the_daemon() {
     fs::write(&interval, "900").unwrap();
     daemon.signal(Signal::CONT);
 
-    // What was written while it stood still reached the daemon: it gives it to the next process.
+    // Writes made while the daemon was stopped still reached it: it passes them to the next
+    // process.
     std::thread::sleep(Duration::from_secs(1));
     kill(server);
     wait_for("another process", || {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the daemon's files say of ages, against the truth of programs that know when they touched
-//! each of their pages. Needs root, BPF, FUSE (or plain files) and memory cgroups; says so where one
-//! is missing.
+//! Compares the ages in the daemon's files with the truth from programs that record when they
+//! touched each of their pages. Needs root, BPF, FUSE (or plain files) and memory cgroups; skipped
+//! with a message otherwise.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -16,12 +16,12 @@ use agewise_host::process::Process;
 use rustix::process::Signal;
 use support::{AGEWISE, Daemon, Group, blind, one};
 
-/// Upper bounds of the bins, ms; the last bin has none.
+/// Upper bounds of the bins in ms; the last bin has none.
 const BOUNDS_MS: [u64; 3] = [4000, 8000, 16_000];
 const SIZE: &str = "128M";
-/// A bin is off by at most this share of resident memory.
+/// Largest error of a bin, as a share of resident memory.
 const BIN_SHARE: f64 = 0.02;
-/// And the sum of all bins by at most this.
+/// Largest error of the sum of all bins.
 const SUM_SHARE: f64 = 0.01;
 
 /// A program in a cgroup of its own.
@@ -60,10 +60,10 @@ impl Subject {
         }
     }
 
-    /// Reads the file and compares it with the truth. Returns the largest difference of a bin and
-    /// that of the sum, as shares of resident memory, and what was read. File pages (the program) are
-    /// shared with other exercisers, and count in one of them: they are compared `with_files` only
-    /// where nobody else has them.
+    /// Compares the file with the truth. Returns the largest error of a bin and the error of the
+    /// sum, as shares of resident memory, and the file's content. File pages (the program itself)
+    /// are shared with other exercisers and count in only one of them, so they are compared only
+    /// `with_files`, where nobody else has them.
     fn compare(&self, with_files: bool) -> (f64, f64, String) {
         let text = std::fs::read_to_string(&self.file).unwrap();
         let truth = truth_bins(self.exerciser.truth(), now_ns());
@@ -90,7 +90,7 @@ impl Subject {
         (worst, sum_off, told)
     }
 
-    /// Fails if it is off by more than what is allowed.
+    /// Fails if an error is larger than allowed.
     fn check(&self, with_files: bool, when: &str) {
         let (bin, sum, told) = self.compare(with_files);
         println!(
@@ -103,7 +103,7 @@ impl Subject {
     }
 }
 
-/// How much of it is how old.
+/// The true number of bytes in each bin.
 fn truth_bins(truth: &Truth, now_ns: u64) -> [u64; 4] {
     let mut bins = [0; 4];
     for slot in 0..truth.pages() {
@@ -135,7 +135,8 @@ fn the_files_tell_the_truth_and_do_so_across_a_stall() {
         files.path().display()
     ));
     daemon.wait_for("files", |_| true);
-    // Once around in 24 s: ages of every kind. And a half that is never touched again.
+    // One cycle in 24 s gives ages of every kind; the other program never touches half of its
+    // memory again.
     let scan = Subject::start(scan, files.path(), "scan", "1365");
     let half = Subject::start(half, files.path(), "hotcold:0.5", "40000");
     let began = Instant::now();
@@ -146,16 +147,16 @@ fn the_files_tell_the_truth_and_do_so_across_a_stall() {
         half.check(false, &format!("after {after_s} s"));
     }
 
-    // A younger one, whose cold half is 1 s old when the daemon stands still. By its ticks it would
-    // be 2 s old afterwards, by the clock it is 11 s old.
+    // A younger one, whose cold half is 1 s old when the daemon is stopped. Afterwards it is 2 s
+    // old counted in ticks, but 11 s old by the clock.
     half.exerciser.finish().unwrap();
     let half = Subject::start(half.group, files.path(), "hotcold:0.5", "40000");
     std::thread::sleep(Duration::from_secs(1));
     daemon.signal(Signal::STOP);
     std::thread::sleep(Duration::from_secs(10));
     daemon.signal(Signal::CONT);
-    // What was accessed in the stall may be as old as the stall, until it is accessed again: 2.5 s make
-    // that of all but 0.2 % of the hot half.
+    // Pages accessed during the stall may appear as old as the stall until accessed again; within
+    // 2.5 s all but 0.2 % of the hot half are.
     std::thread::sleep(Duration::from_millis(2500));
     half.check(false, "after a stall of 10 s");
     daemon.end();

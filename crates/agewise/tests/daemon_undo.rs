@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a killed daemon left is undone by the command itself, whatever became of its configuration
-//! and its disk. Directories stand for cgroups, so that it runs everywhere.
+//! The command itself undoes what a killed daemon left behind, whatever happened to its
+//! configuration and disk. Directories stand in for cgroups, so this runs everywhere.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -14,7 +14,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount};
 
 const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
 
-/// What a daemon left: a squeezed cgroup, and a socket.
+/// What a daemon left behind: a squeezed cgroup and a socket.
 struct Scene {
     top: tempfile::TempDir,
     state: PathBuf,
@@ -41,8 +41,8 @@ impl Scene {
         self.state.join("ledger")
     }
 
-    /// The lock of the one before may live on for a moment, in a child that another test has forked
-    /// and that has not executed its program yet.
+    /// Opens the ledger, retrying: its lock may live on briefly in a child forked by another test
+    /// that has not yet called exec.
     fn open_ledger(&self) -> Ledger {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -165,7 +165,7 @@ fn a_ledger_that_a_configuration_still_names_is_undone_once_more() {
     assert!(output.status.success(), "{output:?}");
     assert!(said(&output).contains("protect.ledger is no longer used"));
     assert!(scene.limit() == "max" && !old.exists());
-    // A line of it that makes no sense is not dropped.
+    // A line that makes no sense is not dropped.
     fs::write(scene.cgroup().join("memory.high"), "100").unwrap();
     fs::write(&old, format!("{line}freeze\t1\t/a\tlaeve\t/a\t/b\n")).unwrap();
     let output = scene.run(&arguments);
@@ -181,7 +181,7 @@ fn a_ledger_that_others_could_have_written_is_not_carried_out() {
     let mode = |path: &Path, mode| {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
-    // Closed above it may be as open as it likes: nobody gets there.
+    // If a parent directory is closed, the mode of the directory does not matter.
     mode(scene.top.path(), 0o700);
     mode(&scene.state, 0o777);
     assert!(scene.run(&["--undo"]).status.success() && scene.is_undone());
@@ -202,7 +202,7 @@ fn a_ledger_that_others_could_have_written_is_not_carried_out() {
     assert!(scene.run(&["--undo"]).status.success() && scene.is_undone());
 }
 
-/// A file system of its own for the state directory, gone when dropped.
+/// A file system for the state directory, unmounted when dropped.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -246,12 +246,12 @@ fn a_disk_that_is_full_or_read_only_keeps_nothing_from_being_undone() {
     scene.leave();
     mount_remount(&disk.0, MountFlags::RDONLY, c"").unwrap();
     let output = scene.run(&["--undo"]);
-    // It is all undone, and only the note of it stays.
+    // Everything is undone; only the record of it could not be removed.
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(scene.is_undone() && scene.ledger().exists());
     mount_remount(&disk.0, MountFlags::empty(), c"").unwrap();
     assert!(scene.run(&["--undo"]).status.success() && !scene.ledger().exists());
-    // Nothing is there, and nothing can be written: nothing has to be.
+    // There is nothing to undo and nothing can be written, which is fine.
     mount_remount(&disk.0, MountFlags::RDONLY, c"").unwrap();
     assert!(scene.run(&["--undo"]).status.success());
 }

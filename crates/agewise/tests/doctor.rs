@@ -25,9 +25,9 @@ fn chosen_source(records: &[Value]) -> Option<&str> {
         .and_then(|record| record["name"].as_str())
 }
 
-/// The program where everybody may start it: the build directory may be closed to others. Another
-/// process copies it: a file that we had open for writing would be open, too, in whatever another
-/// test starts at that moment, and what is open for writing is not executed.
+/// Copies the program to where every user may execute it: the build directory may be private.
+/// Another process makes the copy. A descriptor of ours open for writing would be inherited by any
+/// process that another test starts at that moment, and exec would then fail with ETXTBSY.
 fn for_all() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let binary = dir.path().join("agewise");
@@ -141,8 +141,8 @@ fn without_privileges_it_answers_as_well() {
     );
 }
 
-/// The kernel names neither frames nor its own addresses to those without `CAP_SYS_ADMIN` and
-/// `CAP_SYSLOG`: what the service may must be enough to read page tables.
+/// Without `CAP_SYS_ADMIN` and `CAP_SYSLOG` the kernel hides page frame numbers and its own
+/// addresses: the capabilities of the service must suffice to read page tables.
 #[test]
 fn with_the_capabilities_of_the_unit_it_sees_what_root_sees() {
     const NAME: &str = "with_the_capabilities_of_the_unit_it_sees_what_root_sees";
@@ -190,7 +190,7 @@ fn with_the_capabilities_of_the_unit_it_sees_what_root_sees() {
     }
 }
 
-/// Too short a time is not why nothing is known of a process that may not be looked at.
+/// A process that may not be observed is reported as such, not as observed for too short a time.
 #[test]
 fn whatif_says_that_a_process_may_not_be_looked_at() {
     const NAME: &str = "whatif_says_that_a_process_may_not_be_looked_at";

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes and cgroups that would like not to be seen, as `report` and `reclaim` show them.
+//! How `report` and `reclaim` treat processes and cgroups that try to hide.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 #[path = "../../host/tests/support/headless.rs"]
@@ -28,7 +28,7 @@ fn agewise(args: &[&str]) -> Output {
         .expect("agewise starts")
 }
 
-/// The records of ages, and what was said if there are none.
+/// The age records; if there are none, panics with the error output.
 fn ages(output: &Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&output.stdout);
     let lines: Vec<Value> = text
@@ -44,7 +44,7 @@ fn ages(output: &Output) -> Vec<Value> {
     lines
 }
 
-/// Anonymous memory of all bins of a record.
+/// Anonymous memory in all bins of a record.
 fn resident_bytes(record: &Value) -> u64 {
     fn sum(value: &Value) -> u64 {
         match value {
@@ -104,7 +104,7 @@ fn what_cannot_be_moved_of_it_is_said() {
     assert!(is_named, "{said}");
 }
 
-/// A cgroup with a process, whose name is no text.
+/// A cgroup with a process, whose name is not valid text.
 struct Odd {
     dir: PathBuf,
     child: Child,
@@ -161,8 +161,8 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
     }
 }
 
-/// A process with a pid of our choice that waits for ever, as if the number had come round; an error
-/// where the kernel does not let us choose.
+/// Starts a process with the given pid that waits forever, as if pids had wrapped around; an error
+/// if the kernel does not allow choosing a pid.
 fn start_as(pid: u32) -> std::io::Result<Headless> {
     let wanted = pid as libc::pid_t;
     // SAFETY: all zero is a valid value.
@@ -171,10 +171,10 @@ fn start_as(pid: u32) -> std::io::Result<Headless> {
     args.set_tid = (&raw const wanted) as u64;
     args.set_tid_size = 1;
     let size = size_of::<libc::clone_args>();
-    // SAFETY: without shared memory it is a fork; the child calls nothing of Rust's.
+    // SAFETY: without shared memory this is a fork, and the child calls no Rust code.
     match unsafe { libc::syscall(libc::SYS_clone3, &raw mut args, size) } {
         0 => loop {
-            // SAFETY: waits.
+            // SAFETY: only waits for a signal.
             unsafe { libc::pause() };
         },
         -1 => Err(std::io::Error::last_os_error()),
@@ -211,7 +211,7 @@ fn a_rule_for_a_pid_does_not_follow_the_next_process_with_that_number() {
         }
     };
     daemon.wait_for("gone", is_it);
-    // A configuration that is read again changes nothing about it.
+    // Reloading the configuration does not change that.
     daemon.signal(rustix::process::Signal::HUP);
     daemon.wait_for("reload", |_| true);
     std::thread::sleep(Duration::from_secs(1));

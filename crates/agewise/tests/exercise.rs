@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The exerciser as a program: what it says, how it ends, and that it notices a page that changed.
+//! The exerciser as a program: its output, its exit, and that it detects a changed page.
 
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -80,7 +80,7 @@ fn truth_is_live_and_true() {
     let ops = truth.ops();
     std::thread::sleep(Duration::from_secs(1));
     assert!(truth.ops() > ops, "operations go on");
-    // A round over 1152 hot pages takes 6 ms; leave it a lot more on a busy machine.
+    // A cycle over 1152 hot pages takes 6 ms; allow much more on a busy machine.
     let now = now_ns();
     for region in truth.regions() {
         for page in 0..region.pages {
@@ -104,7 +104,7 @@ fn a_changed_page_is_an_error() {
     let exerciser = Spawned::start(Path::new(AGEWISE), ["--size", "4M", "--rate", "1000"], None)
         .expect("start");
     let region = exerciser.truth().regions()[0];
-    // Half of it is cold: only the reading at the end can find this.
+    // This page is cold, so only the final check can find the change.
     let address = region.address + (region.pages - 1) * 4096 + 2048;
     let mut memory = match std::fs::OpenOptions::new()
         .write(true)
@@ -135,7 +135,7 @@ fn signals_end_it_at_any_moment_and_leave_nothing() {
             .arg(&file)
             .spawn()
             .expect("spawn");
-        // From before the first page is written to well within its work.
+        // From before the first page is written until well into its work.
         std::thread::sleep(Duration::from_millis(20 + 60 * round as u64 * round as u64));
         kill_process(Pid::from_child(&child), signal).expect("kill");
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -149,7 +149,8 @@ fn signals_end_it_at_any_moment_and_leave_nothing() {
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
         };
-        // On a busy machine the first may come before it listens: then there is nothing to undo.
+        // On a busy machine the first signal may come before the handler exists; nothing has to be
+        // undone then.
         let too_early = round == 0 && status.signal() == Some(signal.as_raw());
         assert!(status.success() || too_early, "round {round}: {status}");
         assert!(!file.exists(), "round {round}: its file stayed");

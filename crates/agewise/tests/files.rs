@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise files` and `agewise reclaim --files` on files that are read in known places.
+//! `agewise files` and `agewise reclaim --files` on files of which known parts are read.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ const PAGE: usize = 4096;
 const PAGES: u64 = 2048;
 const HALF_BYTES: u64 = PAGES / 2 * PAGE as u64;
 
-/// The lines of JSON, or nothing where the page cache cannot be followed.
+/// The JSON lines, or `None` if the page cache cannot be followed.
 fn records(test: &str, args: &[&str]) -> Option<Vec<Value>> {
     let (worked, out, error) = agewise(args);
     if !worked && (error.contains("not permitted") || error.contains("not available here")) {
@@ -38,7 +38,7 @@ fn disk() -> tempfile::TempDir {
     tempfile::tempdir_in("/var/tmp").unwrap()
 }
 
-/// A file of so many pages on its disk, all of them in memory and clean.
+/// Creates a file on disk with all pages in memory and clean.
 fn cached(path: &Path) -> File {
     fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
     let file = File::open(path).unwrap();
@@ -49,7 +49,7 @@ fn cached(path: &Path) -> File {
     file
 }
 
-/// Reads the first half of a file again and again.
+/// Reads the first half of the file repeatedly.
 fn keep_warm(file: &File, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         for page in 0..PAGES / 2 {
@@ -60,12 +60,12 @@ fn keep_warm(file: &File, stop: &AtomicBool) {
     }
 }
 
-/// Maps a file for as long as the test runs: some machines have a DAMON scheme that pages out what
-/// nobody maps.
+/// Maps a file for the rest of the test: some machines have a DAMON scheme that pages out unmapped
+/// pages.
 fn hold(file: &File) {
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
     let (fd, bytes) = (std::os::fd::AsRawFd::as_raw_fd(file), PAGES as usize * PAGE);
-    // SAFETY: a fresh mapping, which nobody reads.
+    // SAFETY: a new mapping, which nobody reads.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, flags, fd, 0) };
     assert_ne!(at, libc::MAP_FAILED);
 }
@@ -107,8 +107,9 @@ fn ages_of_a_file_are_those_of_its_halves() {
     assert_eq!(of_file["deleted"], false);
     let bytes = |bin: usize| of_file["ages"][bin]["bytes"].as_u64().unwrap();
     assert_eq!(bytes(0) + bytes(1) + bytes(2), total);
-    // Ages are as fine as looks come: what lies in one interval is spread evenly over it, so a part
-    // of the half that is read counts as older, and none of the other half as young.
+    // Ages are only as fine as the interval between looks: ages within an interval are spread
+    // evenly over it. So part of the half that is read counts as older, but nothing of the other
+    // half as young.
     assert!(bytes(0) > total / 20 && bytes(0) <= total / 2, "{of_file}");
     let own = std::process::id();
     let opener = |opener: &Value| opener["pid"] == own;
@@ -147,7 +148,7 @@ fn text_and_csv_show_no_controls() {
     drop(file);
 }
 
-/// A memory cgroup of our own, removed when dropped.
+/// A memory cgroup for the test, removed when dropped.
 struct OwnCgroup(PathBuf);
 
 impl OwnCgroup {
@@ -167,7 +168,7 @@ impl Drop for OwnCgroup {
     }
 }
 
-/// Has a process of a cgroup read a file.
+/// Reads a file from a process in a cgroup.
 fn read_in(cgroup: &OwnCgroup, path: &Path) {
     let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
     let read = Command::new("sh")
@@ -178,12 +179,12 @@ fn read_in(cgroup: &OwnCgroup, path: &Path) {
     assert!(read.unwrap().success());
 }
 
-/// A file whose pages are charged to a cgroup: who reads first pays.
+/// Creates a file whose pages are charged to a cgroup: the first reader is charged.
 fn read_by(cgroup: &OwnCgroup, path: &Path) -> File {
     fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
-    // What some CPU has in a batch on its way to a list stays, and is charged to us: once more.
+    // Pages in a CPU's LRU batch cannot be dropped and stay charged to us, so try again.
     for _ in 0..200 {
         advise(&file, libc::POSIX_FADV_DONTNEED);
         let left = cachestat(&file, 0..0).map_or(0, |stat| stat.pages);
@@ -202,7 +203,7 @@ fn advise(file: &File, advice: libc::c_int) {
     unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(file), 0, 0, advice) };
 }
 
-/// What may have become of bytes that were asked for.
+/// The possible outcomes for bytes that were asked for.
 const WHAT_BECAME: [&str; 8] = [
     "left",
     "rehearsed",
@@ -214,14 +215,15 @@ const WHAT_BECAME: [&str; 8] = [
     "limited",
 ];
 
-/// What is said of the file; the reader's program is charged to its cgroup, too.
+/// A field of the record of the file; the reader's program is charged to the cgroup too.
 fn of_file(records: &[Value], field: &str) -> u64 {
     let is_it = |record: &&Value| record["path"].as_str().unwrap().ends_with("/file");
     records.iter().find(is_it).unwrap()[field].as_u64().unwrap()
 }
 
-/// `there_bytes`: of the file in the cache afterwards. What others took is not; of the rest, all is
-/// seen. 64 pages go by the cgroup of the first of them, which may be charged to another.
+/// `there_bytes` is how much of the file is cached afterwards. What others reclaimed does not
+/// count; everything else must be seen. A batch of 64 pages counts for the cgroup of its first
+/// page, so some pages may be charged to another.
 fn check_rehearsed(records: &[Value], there_bytes: u64) {
     assert_eq!(of_file(records, "left_bytes"), 0, "{records:?}");
     let own = of_file(records, "resident_bytes");
@@ -231,7 +233,7 @@ fn check_rehearsed(records: &[Value], there_bytes: u64) {
     assert!(rehearsed >= cold * 99 / 100, "{records:?}");
 }
 
-/// The same for what was done. Which of the 64 pages are of others may have changed since.
+/// The same for what was moved. Which of the 64 pages belong to others may have changed since.
 fn check_done(records: &[Value], there_bytes: u64) {
     let (own, left) = (
         of_file(records, "resident_bytes"),
@@ -280,7 +282,7 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
         scope.spawn(|| keep_warm(&file, &stop));
         let rehearsed = run(&["--dry-run"]);
         let rehearsed_bytes = in_cache(0..PAGES);
-        // What the machine took meanwhile comes back, charged to the cgroup.
+        // Pages that the machine reclaimed meanwhile come back, charged to the cgroup.
         let path = dir.path().join("file");
         let again = || {
             read_in(&cgroup, &path);
@@ -298,8 +300,7 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
     });
 }
 
-/// Cache that nobody maps counts in the curve: what is read again and again is missed by a memory
-/// that does not hold it.
+/// Unmapped page cache counts in the curve: a smaller memory would miss what is read repeatedly.
 #[test]
 fn less_memory_would_read_a_file_again() {
     let Some(cgroup) = OwnCgroup::new("whatif") else {
@@ -326,7 +327,7 @@ fn less_memory_would_read_a_file_again() {
     let of = |record: &Value, field: &str| record[field].as_f64().unwrap();
     let total = PAGES as f64 * PAGE as f64;
     let full = of(all, "memory_bytes");
-    // Others may have taken what is cold (a DAMON scheme of the machine, say).
+    // Others may have reclaimed cold pages (such as a DAMON scheme of the machine).
     let there = cachestat(&file, 0..PAGES).unwrap().pages as f64 * PAGE as f64;
     assert!(full >= there * 0.9 && full <= total * 1.1, "{all}");
     assert!(of(less, "file_faults_per_second") > 20.0, "{less}");
@@ -334,7 +335,7 @@ fn less_memory_would_read_a_file_again() {
     assert!(of(all, "file_faults_per_second") < 1.0, "{all}");
 }
 
-/// What a program reads is in the trace in order, and the lab replays it.
+/// Everything a program reads is in the trace, in order, and the lab replays it.
 #[test]
 fn reads_of_a_program_are_recorded_in_order() {
     let dir = disk();
@@ -372,7 +373,7 @@ fn reads_of_a_program_are_recorded_in_order() {
         .filter(|request| request["kind"] == "r" && request["class"] == "file")
         .map(|request| request["page"].as_u64().unwrap() & ((1 << 40) - 1))
         .collect();
-    // Between them are those of the dynamic loader.
+    // Reads by the dynamic loader come in between.
     let mut found = pages
         .iter()
         .filter(|page| [7, 8, 3, 4, 900, 901].contains(*page));
@@ -389,7 +390,7 @@ fn reads_of_a_program_are_recorded_in_order() {
     }
 }
 
-/// The trace of a cgroup that is removed ends there, and is whole.
+/// The trace of a cgroup that is removed ends there, and is complete.
 #[test]
 fn a_cgroup_is_recorded_to_its_end() {
     let Some(cgroup) = OwnCgroup::new("recorded") else {
@@ -412,7 +413,7 @@ fn a_cgroup_is_recorded_to_its_end() {
         std::thread::sleep(Duration::from_millis(20));
     }
     read_in(&cgroup, &data);
-    // Who is elsewhere is not in it.
+    // Processes elsewhere are not recorded.
     fs::read(&data).unwrap();
     drop(cgroup);
     let recorded = recorder.wait_with_output().unwrap();
@@ -424,7 +425,7 @@ fn a_cgroup_is_recorded_to_its_end() {
     assert!(recorded.status.success(), "{error}");
     let summary: Value = serde_json::from_slice(&recorded.stdout).unwrap();
     assert_eq!(summary["ended_by"], "exit");
-    // The file, and what the loader reads of libraries: however short a process was there.
+    // The file, and what the loader reads of libraries, however short-lived a process was.
     let read_pages = summary["read_pages"].as_u64().unwrap();
     assert!((PAGES..PAGES + 200).contains(&read_pages), "{summary}");
     let (worked, out, error) = agewise(&["trace", "info", trace.to_str().unwrap()]);

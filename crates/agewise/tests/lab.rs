@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise lab` as a program: what it prints, what it refuses, and that it repeats itself.
+//! `agewise lab` as a program: its output, what it refuses, and that it is deterministic.
 
 mod program;
 
@@ -29,7 +29,7 @@ fn runs_print_the_same_bytes_twice() {
     }
 }
 
-/// The events of one run, as scripts for the kernel's read them.
+/// The events of one run, in the format that scripts for the kernel's tracepoints read.
 #[test]
 fn reclaim_is_traced_as_ftrace_prints_it() {
     let directory = tempfile::tempdir().unwrap();
@@ -161,7 +161,7 @@ fn everything_is_listed() {
     }
 }
 
-/// Two row sets as the reference has them: measured in guests with Linux 7.2 and 6.12.
+/// Two row sets in the format of the reference: measured in guests with Linux 7.2 and 6.12.
 const REFERENCE: &str = "\
 kver,nomadv,rep,lru_gen_enabled,limit_bytes,phase,pattern,npages,hot,theta,seed,touches,misses,elapsed,pgscan,tracehash,err
 7.2.12+deb13-cloud,0,1,0x0007,33554432,populate,file-zipf,16384,0,0.99,12345,16384,0,4.6,8247,255ba275b9a4968d,0
@@ -213,8 +213,8 @@ fn a_reference_is_verified_line_by_line() {
     assert!(!ok && error.contains("trace hash"), "{error}");
 }
 
-/// The trace is a workload like others: the same fields, the same bytes twice, misses as counted by
-/// hand where memory suffices.
+/// A trace is a workload like any other: the same fields, the same bytes twice, and misses as
+/// counted by hand where memory suffices.
 #[test]
 fn traces_run_as_workloads_do() {
     let directory = tempfile::tempdir().expect("a place for files");
@@ -267,12 +267,12 @@ fn traces_run_as_workloads_do() {
         let line: serde_json::Value = serde_json::from_str(line.expect(measure)).expect("JSON");
         line["mean"].as_f64().expect("a number")
     };
-    // Squares modulo a prime: half of its numbers and 0, each read once from the file.
+    // Squares modulo a prime: half of the residues and 0, each read once from the file.
     assert_eq!(value("one", "accesses"), 30_000.0);
     assert_eq!(value("one", "file_in"), 505.0);
     assert_eq!(value("one", "swap_out"), 0.0);
-    // Half of the pages are anonymous; the other half is written through a descriptor. One access a
-    // millisecond: time is kept.
+    // Half of the pages are anonymous; the others are written through a descriptor. One access per
+    // millisecond: times are kept.
     assert_eq!(value("two", "minor_faults"), 500.0);
     assert!((3999.0..4100.0).contains(&value("two", "time_ms")));
     let text = run("text");
@@ -280,7 +280,7 @@ fn traces_run_as_workloads_do() {
     assert_eq!(run("csv").matches("workload,policy").count(), 1);
 }
 
-/// What a trace recorded by interval does not tell is said, and its effect shown.
+/// What a trace recorded by interval does not record is reported, and its effect is shown.
 #[test]
 fn an_order_that_is_not_known_is_said_and_measured() {
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/sqlite.pages");
@@ -313,7 +313,7 @@ fn an_order_that_is_not_known_is_said_and_measured() {
     );
 }
 
-/// The fields asked of `lab reproduce --format json`, and a claim that comes out.
+/// The fields of `lab reproduce --format json`, and a claim that is reproduced.
 #[test]
 fn documents_are_reproduced_with_verdicts() {
     let (ok, said, _) = agewise(&["lab", "reproduce"]);
@@ -382,7 +382,7 @@ fn documents_are_reproduced_with_verdicts() {
     }
 }
 
-/// Where a machine has several zones, each has its own figures beside those of the machine.
+/// On a machine with several zones, each zone has its own measures beside those of the machine.
 #[test]
 fn zones_are_measured_one_by_one() {
     let args = [
@@ -428,8 +428,8 @@ fn zones_are_measured_one_by_one() {
         }
         assert!(of(policy, "normal", "residency_file_ms") > 0.0);
     }
-    // Lists of a node let pages of all its zones go at the same age. With lists per zone, and the
-    // highest used first, what once got into the lower zone stays there.
+    // With lists per node, pages of all zones leave at the same age. With lists per zone and
+    // allocation from the highest zone first, pages once allocated in the lower zone stay there.
     let lower = of("classic", "dma32", "residency_file_ms");
     let higher = of("classic", "normal", "residency_file_ms");
     assert!(
@@ -444,7 +444,7 @@ fn zones_are_measured_one_by_one() {
     );
 }
 
-/// What is drawn agrees; a case in a file is played again, and mistakes in it are told.
+/// Random machines pass all checks; a case from a file is replayed, and errors in it are reported.
 #[test]
 fn machines_at_random_agree() {
     let (worked, out, error) = agewise(&["lab", "fuzz", "--cases=20", "--format=json"]);

@@ -6,7 +6,7 @@ mod program;
 use program::agewise_code;
 use serde_json::Value;
 
-/// A monitor that looks often enough to see something within a third of a second.
+/// A monitor that samples often enough to see something within a third of a second.
 const BUSY: &str = "scheme:sample_interval=1000:aggr_interval=20000";
 
 fn watch(more: &[&str]) -> (Option<i32>, String, String) {
@@ -91,13 +91,13 @@ fn heat_is_drawn_as_svg_and_as_a_page_that_needs_nothing_else() {
 
 #[test]
 fn a_monitor_that_sleeps_says_what_keeps_it_asleep() {
-    // Most of the machine is free: above the high watermark of the module.
+    // Most of the machine's memory is free: above the module's high watermark.
     let (code, _, error) = agewise_code(&["lab", "damon", "kv", "--damon", "lru_sort"]);
     assert_eq!(code, Some(1));
     assert!(error.contains("watermarks"), "{error}");
 }
 
-/// Always awake, and quick enough to act within the workload.
+/// Always active, and fast enough to act within the workload.
 const AWAKE: &str =
     "wmarks_high=1000:wmarks_mid=1001:wmarks_low=0:sample_interval=1000:aggr_interval=20000";
 
@@ -118,7 +118,7 @@ fn measured(damon: &str, policy: &str) -> impl Fn(&str) -> f64 + use<> {
 #[test]
 fn the_two_modules_run_beside_any_policy_and_count_as_theirs_do() {
     for policy in ["classic", "mglru:7.2", "mglru:6.12"] {
-        // Without a quota: a window of theirs is longer than the run, and free memory is cold too.
+        // Without a quota: its default window is longer than the run. Free memory is cold too.
         let sort = format!("lru_sort:{AWAKE}:cold_min_age=20000:quota_ms=0");
         let sort = measured(&sort, policy);
         assert!(sort("damon_samples") > 100.0);
@@ -132,7 +132,7 @@ fn the_two_modules_run_beside_any_policy_and_count_as_theirs_do() {
     }
 }
 
-/// The limit on kdamond's CPU time holds: an odd millisecond is no freedom from limits either.
+/// The limit on kdamond's CPU time is kept; even a single millisecond is not treated as unlimited.
 #[test]
 fn a_quota_bounds_what_is_tried() {
     let bytes = |quota: &str| {
@@ -141,7 +141,7 @@ fn a_quota_bounds_what_is_tried() {
     };
     let free = bytes("quota_ms=0:quota_sz=0");
     let little = bytes("quota_ms=0:quota_sz=65536:quota_reset_interval_ms=100");
-    // A window begins at most every 100 ms, and a run lasts less than a second.
+    // A quota window is at least 100 ms long, and a run takes less than a second.
     assert!(
         little <= 10.0 * 65536.0 && free > 2.0 * little,
         "{little} of {free}"
@@ -156,7 +156,7 @@ fn a_quota_bounds_what_is_tried() {
     assert!(tried("quota_ms=1:quota_reset_interval_ms=100") < tried("quota_ms=0"));
 }
 
-/// Every parameter of the modules' tables that can be wrong, alone or beside another.
+/// Every parameter in the modules' tables that can be invalid, alone or combined with another.
 #[test]
 fn what_the_kernel_refuses_is_refused_with_its_error() {
     let einval = [

@@ -32,7 +32,7 @@ const VERDICTS: [&str; 6] = [
     "own",
 ];
 
-/// Benchmark and figures of each document that take a second at most.
+/// Benchmarks and measures of each document that take a second at most.
 #[test]
 fn every_document_gives_rows_of_one_shape() {
     for (document, benchmark, expected) in [
@@ -74,7 +74,7 @@ fn every_document_gives_rows_of_one_shape() {
     }
 }
 
-/// What the document printed stands beside what its figures say.
+/// The change printed in the document is shown beside the one computed from its values.
 #[test]
 fn figures_of_documents_are_theirs() {
     let fio = &rows("refault-distance", "fio/classic", &[])[0];
@@ -94,7 +94,8 @@ fn figures_of_documents_are_theirs() {
     }
 }
 
-/// On the multi-gen LRU of its time the rule does for TPC-C what the document says, in sign.
+/// On the multi-gen LRU of its time, the rule has the effect on TPC-C that the document reports, in
+/// sign.
 #[test]
 fn the_rule_helps_the_multi_gen_lru_of_its_time() {
     let rate = &rows("refault-distance", "tpcc/mglru-6.12", &[])[0];
@@ -104,7 +105,7 @@ fn the_rule_helps_the_multi_gen_lru_of_its_time() {
     assert_eq!(hits["verdict"], "own");
 }
 
-/// Variants change what "after" is, and mainline's answer is no variant of the rule.
+/// A variant changes what "after" is; mainline's solution is not a variant of the rule.
 #[test]
 fn variants_take_the_proposal_apart() {
     let loops = |variant| rows("refault-distance", "loop-twice", &["--variant", variant]);
@@ -122,7 +123,7 @@ fn variants_take_the_proposal_apart() {
     assert!(fair[0]["ours_after"].as_f64().unwrap() > 0.0);
 }
 
-/// Same build, same seeds, same bytes: these are they.
+/// Same build, same seeds, same bytes, compared with snapshots.
 #[test]
 fn output_is_golden() {
     for (name, document, benchmark) in [
@@ -132,7 +133,7 @@ fn output_is_golden() {
         let args = ["lab", "reproduce", document, "--benchmark", benchmark];
         let (ok, said, _) = agewise(&[&args[..], &["--seeds", "2"]].concat());
         assert!(ok);
-        // All but the line with our version.
+        // Skip the first line, which has our version.
         let (_, said) = said.split_once('\n').unwrap();
         insta::assert_snapshot!(name, said);
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Results of the lab say what was run, can be run again, and are compared.
+//! Results of the lab describe what was run, can be repeated, and can be compared.
 
 mod program;
 
@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use program::agewise;
 
-/// A directory with a trace in it, and results made of it.
+/// A directory with a trace and the results made from it.
 struct Place(tempfile::TempDir);
 
 impl Place {
@@ -28,7 +28,7 @@ impl Place {
         self.0.path().join(name)
     }
 
-    /// What the arguments print, as a file of that name.
+    /// Runs the command and stores its output in a file of that name.
     fn result(&self, name: &str, arguments: &[&str]) -> String {
         let file = fs::File::create(self.at(name)).expect("a file");
         let status = Command::new(assert_cmd::cargo::cargo_bin("agewise"))
@@ -40,7 +40,7 @@ impl Place {
         self.at(name).to_string_lossy().into_owned()
     }
 
-    /// The same command here: whether it succeeded, what it printed and said.
+    /// Runs the command in the directory: whether it succeeded, standard output and standard error.
     fn run(&self, arguments: &[&str]) -> (bool, String, String) {
         let output = Command::new(assert_cmd::cargo::cargo_bin("agewise"))
             .args(arguments)
@@ -262,7 +262,7 @@ fn what_got_worse_is_found() {
             ok && said.contains("0 of 44 cells are worse"),
             "{said}{error}"
         );
-        // The same with the slowest swap: other memory would be another cell.
+        // The same with the slowest swap; another memory size would be another cell.
         let slow = place.result(
             "slow",
             &[&more("2M", format)[..], &["--swap", "hdd"]].concat(),

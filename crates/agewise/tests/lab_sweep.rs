@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sweeps: cells by description, a file a cell, and what is left of one that is killed.
+//! Sweeps: their cells, one file per cell, and resuming a sweep that was killed.
 
 mod program;
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A directory with a trace, a workload and the description of a sweep in it.
+/// A directory with a trace, a workload and the description of a sweep.
 struct Place(tempfile::TempDir);
 
 /// 120 cells.
@@ -64,7 +64,7 @@ impl Place {
         command
     }
 
-    /// Whether it succeeded, what it printed and said.
+    /// Whether it succeeded, standard output and standard error.
     fn run(&self, arguments: &[&str]) -> (bool, String, String) {
         let output = self.command(arguments).output().expect("a program");
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -72,7 +72,7 @@ impl Place {
         (output.status.success(), printed, said)
     }
 
-    /// The files of a data set, by their names in it.
+    /// The files of a data set, by their relative names.
     fn names(&self, out: &str) -> Vec<PathBuf> {
         let root = self.at(out);
         let (mut names, mut directories) = (Vec::new(), vec![root.clone()]);
@@ -90,7 +90,7 @@ impl Place {
         names
     }
 
-    /// The same, each with its content.
+    /// The same files with their content.
     fn files(&self, out: &str) -> BTreeMap<PathBuf, Vec<u8>> {
         let content = |name: &PathBuf| fs::read(self.at(out).join(name)).expect("a file");
         let names = self.names(out).into_iter();
@@ -140,7 +140,7 @@ fn ends_as_one_that_was_not_killed(spec: &str, cells: usize, kills: u64) {
         sweep.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = sweep.spawn().expect("a program");
         let started = Instant::now();
-        // Some time after it got on with it.
+        // Kill it some time after it resumed work.
         while place.cells_done("killed") == done && started.elapsed() < Duration::from_secs(60) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -189,7 +189,7 @@ fn cells_are_those_of_lab_run() {
         let cell: serde_json::Value = serde_json::from_str(line).expect("JSON");
         assert_eq!(cell["before"], cell["after"], "{line}");
     }
-    // A cell can be run again by itself.
+    // A single cell can be run again.
     let files = place.files("out");
     let one = files.keys().find(|path| is_path_of_cell(path));
     let one = place.at("out").join(one.expect("a cell"));
@@ -266,14 +266,14 @@ fn mistakes_and_strangers_are_told() {
     fails(&curve("sizes='9'\npoints=2"), &[], "not both");
     let both = format!("{}{}", grid("classic", ""), curve(""));
     fails(&both, &[], "make two of them");
-    // What shows only when it is run fails alone.
+    // A cell that fails only when run does not affect the others.
     fails(
         &grid("classic", "memory=['400p', '25%']"),
         &[],
         "memory=25%",
     );
     assert_eq!(place.cells_done("out"), 1);
-    // Cells that are not of this sweep are not mixed with its own, nor deleted unasked.
+    // Cells of another sweep are neither mixed with this sweep's nor deleted unasked.
     fails(
         &grid("mglru", ""),
         &[],
@@ -285,7 +285,7 @@ fn mistakes_and_strangers_are_told() {
     assert_eq!(printed, "1 cells: 1 run, 0 were there, 0 failed\n");
     assert_eq!(place.cells_done("out"), 1);
     assert!(place.at("out/notes.txt").exists());
-    // Nor do two sweeps write to one place.
+    // Two sweeps cannot write to one directory.
     let lock = fs::File::open(place.at("out/.lock")).expect("a lock");
     lock.try_lock().expect("free");
     fails(&grid("mglru", ""), &[], "another sweep writes to it");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command on real processes, end to end. Needs root (page tables, other processes' memory) and,
-//! where something has to leave, zram; says so where it has neither.
+//! The command on real processes, end to end. Needs root (page tables, other processes' memory)
+//! and, where memory has to leave, zram; skipped with a message otherwise.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::process::ExitStatusExt;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
 
-/// One at a time: ages are of real time, and the machine may be small.
+/// Tests run one at a time: ages are in real time, and the machine may be small.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn one() -> MutexGuard<'static, ()> {
@@ -24,7 +24,7 @@ fn one() -> MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Why page tables cannot be read here, if so.
+/// Why page tables cannot be read here; `None` if they can.
 fn blind() -> Option<String> {
     let output = agewise(&["doctor", "--format", "json"]);
     let sees_pages = String::from_utf8_lossy(&output.stdout)
@@ -34,7 +34,7 @@ fn blind() -> Option<String> {
     (!sees_pages).then(|| "page tables cannot be read (root and BPF are needed)".to_owned())
 }
 
-/// Says that a test is skipped, and why.
+/// Skips a test with a message that says why.
 macro_rules! skip_if {
     ($name:literal, $why:expr) => {
         if let Some(why) = $why {
@@ -59,7 +59,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The last line of NDJSON.
+/// The last line of NDJSON output.
 fn last(output: &Output) -> Value {
     let said = text(&output.stdout);
     let line = said
@@ -89,7 +89,7 @@ fn ended(child: &mut Child) -> std::process::ExitStatus {
     }
 }
 
-/// What a demonstration that has ended left behind, going by what it said.
+/// What a demo that has ended left behind, judging by its output.
 fn traces(pid: u32, said: &str) -> Vec<String> {
     let mut found = Vec::new();
     for directory in ["/dev/shm", "/var/tmp"] {
@@ -175,7 +175,7 @@ fn reclaim_takes_the_cold_half_and_leaves_the_hot_one() {
     ]);
     assert!(output.status.success(), "{output:?}");
     let total = last(&output);
-    // 32 MiB are cold, and 2 of the program's own; part is out already. The hot half has 32 MiB.
+    // 32 MiB are cold, and 2 of the program itself; part is already out. The hot half has 32 MiB.
     let left = number(&total, "left_anon_bytes");
     let both = left + number(&limited, "left_anon_bytes");
     assert!((31 << 20..=35 << 20).contains(&both), "{limited} {total}");
@@ -406,10 +406,10 @@ fn signals_at_any_moment_leave_nothing_behind() {
             Signal::TERM
         };
         let pid = child.id();
-        // It may have ended by itself on a fast machine.
+        // On a fast machine it may have ended by itself.
         let _ = kill_process(Pid::from_child(&child), signal);
         let status = ended(&mut child);
-        // Before it listens a signal kills it, and there is nothing to undo.
+        // Before the handler is installed the signal kills it, and there is nothing to undo.
         let expected = Some(128 + signal.as_raw());
         assert!(
             status.code() == expected
@@ -424,7 +424,7 @@ fn signals_at_any_moment_leave_nothing_behind() {
     }
 }
 
-/// A file system that is unmounted when it goes out of scope.
+/// A file system that is unmounted when dropped.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -462,7 +462,7 @@ fn a_disk_that_fills_ends_a_recording_whose_beginning_stays_readable() {
     };
     let out = disk.0.path().join("t.pages");
     let out = out.to_str().expect("UTF-8");
-    // Scattered pages take a byte or two each: some seconds fill the disk.
+    // Scattered pages take a byte or two each, so it takes some seconds to fill the disk.
     let recorded = agewise(&[
         "trace",
         "record",
@@ -499,8 +499,8 @@ fn a_disk_that_fills_ends_a_recording_whose_beginning_stays_readable() {
     );
 }
 
-/// Page faults stand between the looks at their own times, and a page that faulted is not seen in the same
-/// interval again.
+/// Page faults appear between the looks at their exact times, and a page that faulted is not
+/// recorded as seen in the same interval again.
 #[test]
 fn recorded_page_faults_are_in_order_and_counted_once() {
     let _one = one();
@@ -545,8 +545,8 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
         let first = number(record, "page");
         let evidence = record["evidence"].as_str().expect("a word");
         let is_fault = matches!(evidence, "fault" | "minor_fault" | "major_fault");
-        // A new interval begins behind the records of a look. One that found nothing but what had faulted
-        // has none, so that faults of more than half an interval ago may be of the one before.
+        // A new interval begins after the records of a look. A look that found only faulted pages
+        // has no records, so a fault over half an interval ago may belong to the interval before.
         if in_look && (is_fault || time_ns != last_ns) {
             faulted.clear();
         }
@@ -566,8 +566,8 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
     assert!(faults > 32 << 8 >> 4, "{summary}");
 }
 
-/// A program that touches so much that seeing all of it would slow it is spared, and what the trace says
-/// of a second is what the program did.
+/// A program for which seeing every access would be too expensive is recorded at lower cost, and
+/// the trace still shows what the program did within each second.
 #[test]
 fn a_program_that_recording_would_slow_is_spared() {
     let _one = one();
@@ -606,12 +606,12 @@ fn a_program_that_recording_would_slow_is_spared() {
         let first = number(&line, "page");
         pages.extend(first..first + number(&line, "count"));
     }
-    // All of the 256 MiB was touched several times in that second.
+    // All of the 256 MiB were touched several times in that second.
     assert!((63_000..70_000).contains(&pages.len()), "{}", pages.len());
 }
 
-/// What is cold is marked, what is in use is raised, and nothing of it changes a page or costs a fault
-/// that reads.
+/// Cold pages are marked and pages in use are activated, without changing a page or causing a fault
+/// that reads from disk.
 #[test]
 fn sort_marks_the_cold_half_and_raises_the_hot_one() {
     let _one = one();

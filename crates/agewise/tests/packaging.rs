@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `make install` and the packages put on a machine.
+//! What `make install` and the packages install.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Installs this build below `root`; what the script said.
+/// Installs this build below `root`; returns the output of the script.
 fn install(prefix: &str, root: &Path) -> String {
     let output = Command::new(repository().join("scripts/install"))
         .arg(env!("CARGO_BIN_EXE_agewise"))
@@ -30,7 +30,7 @@ fn files_in(directory: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.unwrap().path()).collect()
 }
 
-/// Sources of assets of both kinds of packages, below the tree that is packed.
+/// The source paths of the assets of both package formats, below the tree that is packed.
 fn assets() -> Vec<String> {
     let manifest = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
     let manifest: Table = manifest.unwrap().parse().unwrap();
@@ -120,7 +120,7 @@ fn what_is_installed_fits_together() {
     assert_eq!(std::fs::read_to_string(&config).unwrap(), "# mine\n");
 }
 
-/// With what it writes and where it listens moved into `directory`.
+/// The example with its output paths and listening addresses moved into `directory`.
 fn at_home(example: &Path, directory: &Path) -> PathBuf {
     let text = std::fs::read_to_string(example).unwrap();
     let mut config: Table = text.parse().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise recommend` from the histories that a daemon keeps, and from a real Prometheus.
+//! `agewise recommend` from the histories of a daemon, and from a real Prometheus.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -18,7 +18,7 @@ fn unix_ms() -> u64 {
     u64::try_from(now.expect("after 1970").as_millis()).expect("before the year 500 million")
 }
 
-/// No faults from `knee` percent on, very many below.
+/// Curves with no faults from `knee` percent upwards, and very many below.
 fn curves(knee: u16) -> Curves {
     let faults = |percent| Estimate::exact(if percent < knee { 1e6 } else { 0.0 });
     Curves {
@@ -27,7 +27,7 @@ fn curves(knee: u16) -> Curves {
     }
 }
 
-/// A cgroup seen for 30 hours that does with 61 %, and one seen for three hours.
+/// A cgroup seen for 30 hours that needs 61 %, and one seen for three hours.
 fn state() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory");
     for (name, hours) in [("/nowhere/web", 30), ("/nowhere/new", 3)] {
@@ -83,7 +83,7 @@ fn kept_curves_become_requests_with_their_reason() {
     assert_eq!(new["curve_bytes"], request);
     let said = new["reason"].as_str().expect("text");
     assert!(said.contains("3 h") || said.contains("180 m"), "{said}");
-    // What is enough is the user's to say.
+    // The user decides how much history is enough.
     let words = [
         "--cgroup",
         "/nowhere/new",
@@ -107,7 +107,7 @@ fn kept_curves_become_requests_with_their_reason() {
     );
 }
 
-/// What was cut short is no answer to rely on: the status says so.
+/// An interrupted run does not give a reliable answer, and the exit status says so.
 #[test]
 fn interrupted_it_prints_what_is_known_and_says_so() {
     let state = tempfile::tempdir().expect("a directory");
@@ -159,7 +159,7 @@ fn damaged_or_missing_histories_are_said() {
     assert_eq!(far.status.code(), Some(1));
 }
 
-/// What the API server checks of an object, by the schema of `autoscaling.k8s.io/v1`.
+/// Checks what the API server checks, by the schema of `autoscaling.k8s.io/v1`.
 fn check_vpa(object: &Value) {
     assert_eq!(object["apiVersion"], "autoscaling.k8s.io/v1");
     assert_eq!(object["kind"], "VerticalPodAutoscaler");
@@ -250,7 +250,7 @@ fn kubernetes_gets_its_own_forms() {
     }
 }
 
-/// A Prometheus of our own; ends with it.
+/// A Prometheus server, ended when dropped.
 struct Prometheus {
     child: Child,
     url: String,
@@ -259,14 +259,14 @@ struct Prometheus {
 
 impl Drop for Prometheus {
     fn drop(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 impl Prometheus {
-    /// With these metrics in it. `Err`: why not here.
+    /// Starts a server with these metrics; `Err` says why that is impossible here.
     fn start(metrics: &str) -> Result<Self, String> {
         let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
         let path = |name: &str| dir.path().join(name);
@@ -306,7 +306,7 @@ impl Prometheus {
     }
 }
 
-/// Two machines with two cgroups each; `/web` does with three quarters, of `/db` no bound is known.
+/// Two machines with two cgroups each: `/web` needs three quarters, and `/db` has no upper bound.
 fn metrics() -> String {
     let now_s = unix_ms() / 1000 / 3600 * 3600;
     let times: Vec<u64> = (0..30).rev().map(|hour| now_s - hour * 3600).collect();
@@ -371,7 +371,7 @@ fn live_a_fleet_is_asked_of_a_prometheus() {
     };
     let began = Instant::now();
     let mut output = asked(&[]);
-    // It listens before it answers.
+    // It accepts connections before it answers queries.
     while !output.status.success() && began.elapsed() < Duration::from_secs(60) {
         std::thread::sleep(Duration::from_millis(500));
         output = asked(&[]);

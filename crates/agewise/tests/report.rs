@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise report` on real processes: exercisers that know what they touched.
+//! `agewise report` on real processes: exercisers that record what they touched.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
 
-/// A process that is ended with its guard.
+/// A child process that is killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
@@ -25,7 +25,7 @@ fn agewise(args: &[&str]) -> std::process::Output {
         .expect("agewise runs")
 }
 
-/// Live tests need to read page tables; where that is impossible they say so and are skipped.
+/// Live tests need to read page tables; where that is impossible they are skipped with a message.
 fn may_look(test: &str) -> bool {
     let own = std::process::id().to_string();
     let output = agewise(&[
@@ -47,7 +47,7 @@ fn may_look(test: &str) -> bool {
     output.status.success()
 }
 
-/// A program that holds memory: `hot` MiB touched all the time, `cold` MiB once.
+/// A program with `hot` MiB touched all the time and `cold` MiB touched once.
 fn holder(hot_mib: u64, cold_mib: u64) -> Running {
     holder_in(None, hot_mib, cold_mib)
 }
@@ -88,7 +88,7 @@ fn holder_in(dir: Option<&Dir>, hot_mib: u64, cold_mib: u64) -> Running {
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    // Filling touches everything: let that be over.
+    // Filling touches all pages: wait until that is over.
     std::thread::sleep(Duration::from_millis(300));
     running
 }
@@ -149,7 +149,7 @@ fn hot_memory_is_young_and_cold_memory_is_old() {
     let (young, old) = (bins[0].1, bins[2].1);
     assert!(young.abs_diff(64 * MIB) < 3 * MIB, "{bins:?}");
     assert!(old.abs_diff(64 * MIB) < 3 * MIB, "{bins:?}");
-    // Everything resident is in a bin: within 1 % of what the kernel counts.
+    // All resident memory is in some bin: within 1 % of what the kernel counts.
     let total: u64 = bins.iter().map(|(_, anon, file)| anon + file).sum();
     assert_eq!(ages["resident_bytes"].as_u64(), Some(total));
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
@@ -199,7 +199,7 @@ fn follow_prints_again_and_again_and_a_signal_ends_it() {
         .unwrap();
     assert!(status.success());
     let ended = report.0.wait().unwrap();
-    // The reader has gone by now; either way it is an orderly end.
+    // The reader of the pipe has gone; either way the exit is orderly.
     assert_eq!(ended.code(), Some(0));
 }
 
@@ -230,7 +230,7 @@ fn a_process_that_exits_half_way_is_told_and_has_its_own_exit_status() {
     });
 }
 
-/// A memory cgroup that is removed with its guard.
+/// A memory cgroup that is removed when dropped.
 struct Dir(String);
 
 impl Dir {
@@ -296,7 +296,7 @@ fn pages_that_processes_share_count_once() {
     drop(sleepers);
     assert_eq!(together["processes"], 4);
     let file = together["file_bytes"].as_u64().unwrap();
-    // Four times the same program and libraries: nearly all file pages are common.
+    // The same program and libraries four times: nearly all file pages are shared.
     assert!(
         file > 0 && file < one_by_one / 2,
         "{file} together, {one_by_one} one by one"
@@ -354,11 +354,11 @@ fn doctor_row(name: &str) -> Value {
         .unwrap()
 }
 
-/// What a source reports of a target is what `doctor` promises of it: a report, or the reason.
+/// Asserts that `report` does with a source what `doctor` says: a report, or the reason why not.
 fn assert_as_promised(source: &str, target: &[&str], reasons: &[&str]) {
     let option = target[0];
     let common = ["--duration", "1500ms", "--format", "json"];
-    // Somebody may begin or cease to use DAMON between the two: then they are asked again.
+    // Somebody may start or stop using DAMON between the two calls: then try again.
     for is_last in [false, false, true] {
         let row = doctor_row(source);
         let found = row["found"].as_str().unwrap();
@@ -383,7 +383,7 @@ fn assert_as_promised(source: &str, target: &[&str], reasons: &[&str]) {
     }
 }
 
-/// Whatever this kernel has of its own sources, `report` and `doctor` say the same.
+/// Whatever sources this kernel has, `report` and `doctor` agree.
 #[test]
 fn the_kernels_own_sources_work_or_say_why_not_as_doctor_does() {
     let dir = Dir::create("sources");
@@ -434,7 +434,7 @@ fn sources_are_chosen_by_name_and_refuse_what_they_cannot_do() {
         stderr.contains("by memory cgroup, not by process"),
         "{stderr}"
     );
-    // The option by its former name.
+    // The former name of the option.
     let exact = agewise(&["report", "--eye", "damon", "--pid", &pid, "--exact"]);
     assert_eq!(exact.status.code(), Some(1));
     let stderr = String::from_utf8_lossy(&exact.stderr);

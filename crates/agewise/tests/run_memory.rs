@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise run --memory`: a program in a cgroup of its own, held below a limit. Needs root, BPF,
-//! memory cgroups and zram; says so where one is missing.
+//! memory cgroups and zram; skipped with a message otherwise.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -30,7 +30,7 @@ fn free_swap_bytes() -> u64 {
     info.swap_free_bytes
 }
 
-/// Swap of our own; `None`, and said why, where the test cannot run.
+/// A swap device for the test; prints a message and returns `None` if the test cannot run.
 fn swap(test: &str) -> Option<ZramDevice> {
     let refused = blind().or_else(|| {
         Hierarchy::discover(&ProcRoot::default())
@@ -50,7 +50,7 @@ fn swap(test: &str) -> Option<ZramDevice> {
     }
 }
 
-/// Directories of cgroups that a run of this pid made.
+/// Directories of the cgroups created by a run with this pid.
 fn cgroups_of(pid: u32) -> Vec<PathBuf> {
     fn search(dir: PathBuf, name: &str, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -93,7 +93,7 @@ fn a_program_is_held_below_its_limit() {
     let made = cgroups_of(pid);
     assert_eq!(made.len(), 1, "{made:?}");
     std::thread::sleep(Duration::from_secs(6));
-    // Passed on: it reads all its pages once more, and ends.
+    // The signal is passed on: the program checks all its pages once more, and ends.
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     let output = child.wait_with_output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -103,7 +103,8 @@ fn a_program_is_held_below_its_limit() {
     let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     assert_eq!(summary["limit_bytes"], 64 * MIB, "{summary}");
     assert_eq!(summary["exit_code"], 0);
-    // Resident and not charged to it: its truth, which we map as well, and libraries.
+    // Also resident, but not charged to the cgroup: the truth file, which we map too, and
+    // libraries.
     assert!(
         summary["resident_peak_bytes"].as_u64().unwrap() <= 80 * MIB,
         "{summary}"
@@ -128,7 +129,7 @@ fn it_ends_as_its_command_does_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(9), "{output:?}");
     let output = run(&["--memory", "64M", "--", "/nonexistent/program"]);
     assert_eq!(output.status.code(), Some(127), "{output:?}");
-    // What it left running goes on, and does not keep the cgroup.
+    // A process left running continues, and does not keep the cgroup.
     let script = "sleep 60 > /dev/null 2>&1 & echo $!";
     let output = run(&["--memory", "64M", "--", "sh", "-c", script]);
     let left: i32 = String::from_utf8_lossy(&output.stdout)
@@ -178,7 +179,7 @@ fn a_rehearsal_limits_nothing() {
     device.remove().expect("remove zram");
 }
 
-/// A file larger than the limit, read again and again: some of it stays. No swap is needed.
+/// A file larger than the limit is read repeatedly: part of it stays cached. No swap is needed.
 #[test]
 fn page_cache_is_held_as_well() {
     let _one = one();
@@ -190,7 +191,7 @@ fn page_cache_is_held_as_well() {
     std::fs::write(&file, vec![7; 48 * MIB as usize]).unwrap();
     let written = std::fs::File::open(&file).unwrap();
     written.sync_all().unwrap();
-    // Who reads it first pays.
+    // The first reader is charged.
     rustix::fs::fadvise(&written, 0, None, rustix::fs::Advice::DontNeed).unwrap();
     let script = "for round in 1 2 3 4 5 6 7 8; do cat \"$0\" > /dev/null; sleep 0.5; done";
     let output = run(&[

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory is how old, estimated from a sample, on a program that knows when it touched
-//! each of its pages. Needs root and BPF; says so where one is missing.
+//! Ages estimated from a sample, compared with a program that records when it touched each of its
+//! pages. Needs root and BPF; skipped with a message otherwise.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -21,14 +21,14 @@ use support::{AGEWISE, blind, one};
 const INTERVAL: Duration = Duration::from_millis(300);
 const JUDGED: usize = 10;
 const SIZE: &str = "128M";
-/// A quarter of it at most, in blocks; small mappings come on top.
+/// At most a quarter of the memory, in blocks; small mappings come on top.
 const BOUNDS: Bounds = Bounds {
     blocks: 1 << 9,
     block_pages: 16,
     whole_pages: 1 << 10,
 };
-/// Pages in a wrong bin, of all, at most this much more than where every page is followed and beyond
-/// what the interval says: time passes between the two.
+/// The share of pages in a wrong bin may exceed that of a full observation plus the half-width of
+/// the interval by at most this: time passes between the two.
 const MORE_WRONG: f64 = 0.01;
 
 fn agent(exerciser: &Spawned, sample: Option<Bounds>) -> Agent {
@@ -74,7 +74,7 @@ fn a_sample_tells_what_following_every_page_does() {
         sampled < exact + may_be_off + MORE_WRONG,
         "{sampled}, {exact}"
     );
-    // Everything followed leaves nothing open, and both agree on what there is.
+    // A full observation has no uncertainty, and both agree on the total.
     assert_eq!(of_all.half_width_ratio(), 0.0);
     assert_eq!(
         of_all.followed_bytes,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The program in every set of features: it has the commands that the features promise, the others
-//! are unknown, and what needs neither root nor a feature works.
+//! The program with every set of features: it has the commands that the features promise, rejects
+//! the others, and works where neither root nor a feature is needed.
 
 use std::path::Path;
 

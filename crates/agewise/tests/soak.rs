@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The short form of `agewise bench soak`: each fault once, beside a few processes.
+//! The short form of `agewise bench soak`: each fault once, with a few processes.
 
 use std::process::Command;
 
@@ -19,7 +19,7 @@ fn a_daemon_lives_through_each_fault_and_leaves_nothing() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    // What it needs is a privilege that a container may lack.
+    // It needs a privilege that a container may lack.
     if ["cannot mount a tmpfs", "memory cgroup", "Permission denied"]
         .iter()
         .any(|why| said.contains(why))
@@ -31,11 +31,11 @@ fn a_daemon_lives_through_each_fault_and_leaves_nothing() {
     let last = text.lines().last().unwrap_or_else(|| panic!("{said}"));
     let verdict: serde_json::Value = serde_json::from_str(last).unwrap();
     let count = |name: &str| verdict[name].as_u64().unwrap();
-    // Eight kinds of faults.
+    // There are eight kinds of faults.
     assert!(count("faults") >= 8, "{verdict}");
     assert!(count("looks") > 0 && count("left_behind") == 0, "{verdict}");
     assert!(count("cgroups_came") > 0, "{verdict}");
-    // What grows within seconds says nothing, and a few processes are no load.
+    // Growth within seconds means nothing, and a few processes are no load.
     let failed = verdict["failed"].as_str().unwrap();
     let counts = failed
         .split(' ')

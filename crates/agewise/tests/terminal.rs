@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Commands in a terminal that is closed, stalls or falls silent, and signals: each ends in time, and
-//! gives the terminal back.
+//! Commands in a terminal that is closed, stalls or falls silent, and signals: each command ends in
+//! time and restores the terminal.
 
 mod pty;
 
@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 use assert_cmd::cargo::cargo_bin;
 use pty::Pty;
 
-/// How long an end may take on a busy machine. On an idle one it is less than 200 ms.
+/// Time allowed to end on a busy machine; an idle one takes less than 200 ms.
 const IN_TIME: Duration = Duration::from_millis(1000);
-/// For starting, and for the first look.
+/// Time allowed to start and to make the first look.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A child that is ended with its guard.
+/// A child process that is killed when dropped.
 struct Running(Child);
 
 impl Running {
@@ -29,11 +29,11 @@ impl Running {
     }
 
     fn send(&self, signal: i32) {
-        // SAFETY: a child of ours that was not waited for yet.
+        // SAFETY: a child of ours that was not yet waited for.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
-    /// Waits for its end; how long it took.
+    /// Waits for its end; returns the status and the time it took.
     fn ended(&mut self, why: &str) -> (ExitStatus, Duration) {
         let began = Instant::now();
         loop {
@@ -60,8 +60,8 @@ impl Drop for Running {
     }
 }
 
-/// `agewise` with the terminal as its standard streams, in a session of its own; the terminal controls
-/// the session only if `is_controlling`, so that the kernel sends SIGHUP when it goes.
+/// Starts `agewise` with the terminal as its standard streams, in a session of its own. Only if
+/// `is_controlling` is it the controlling terminal, so that the kernel sends SIGHUP on a hang-up.
 fn start(pty: &Pty, args: &[&str], is_controlling: bool) -> Running {
     let mut command = Command::new(cargo_bin("agewise"));
     command.args(args).env("TERM", "xterm");
@@ -80,7 +80,7 @@ fn start(pty: &Pty, args: &[&str], is_controlling: bool) -> Running {
     Running(command.spawn().expect("agewise starts"))
 }
 
-/// `watch` of a sleeping process, with its first picture on the screen.
+/// Starts `watch` on a sleeping process and waits for its first screen.
 fn watching(pty: &mut Pty, sleeper: &Running, is_controlling: bool) -> Running {
     let running = start(pty, &["watch", "--pid", &sleeper.pid()], is_controlling);
     pty.wait_for("\x1b[?1049h", PATIENCE);
@@ -119,7 +119,7 @@ fn watch_ends_by_its_keys() {
     let sleeper = Running::sleeper();
     let mut pty = Pty::open();
     let mut running = watching(&mut pty, &sleeper, true);
-    // Several at once: none waits for another.
+    // Several keys at once: none waits for another.
     pty.write(b"??q");
     assert_eq!(running.ends_in_time("keys").code(), Some(0));
     assert_restored(&mut pty, "keys");
@@ -131,7 +131,8 @@ fn watch_follows_what_the_curve_is_asked_of() {
     let mut pty = Pty::open();
     let mut running = watching(&mut pty, &sleeper, true);
     pty.write(b"w");
-    // Words only: what stays on the screen is not drawn again. The second one after the next look.
+    // Wait for single words only, as unchanged text is not drawn again. The second comes after a
+    // look.
     pty.wait_for("followed", PATIENCE);
     pty.wait_for("learning", PATIENCE);
     pty.write(b"xq");
@@ -162,7 +163,7 @@ fn watch_ends_amid_a_key_and_on_a_terminal_that_takes_nothing() {
             let mut running = watching(&mut pty, &sleeper, false);
             match is_stalled {
                 true => pty.stall(),
-                // The beginning of a key whose rest never comes.
+                // The start of a key sequence that is never completed.
                 false => pty.write(b"\x1b["),
             }
             std::thread::sleep(Duration::from_millis(600));
@@ -177,7 +178,7 @@ fn watch_ends_amid_a_key_and_on_a_terminal_that_takes_nothing() {
     }
 }
 
-/// Each goes on for minutes unless it is ended.
+/// Each runs for minutes unless interrupted.
 fn commands(pid: &str, directory: &std::path::Path) -> Vec<Vec<String>> {
     let out = directory.join("out.gz").display().to_string();
     let lines = [
@@ -199,7 +200,7 @@ fn commands_end_on_every_signal_and_without_their_terminal() {
     for words in commands(&sleeper.pid(), directory.path()) {
         for signal in signals.into_iter().map(Some).chain([None]) {
             let why = format!("{} {signal:?}", words.join(" "));
-            // What the round before recorded is not overwritten.
+            // A recording from the previous round would not be overwritten.
             let _ = std::fs::remove_file(directory.path().join("out.gz"));
             let args: Vec<&str> = words.iter().map(String::as_str).collect();
             let mut pty = Pty::open();

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! House rules that no compiler checks: short functions and files, narrow lines, licence headers,
-//! finished work, links that lead somewhere, and crates that depend downwards only.
+//! no unfinished work, valid links, and crates that only depend downwards.
 //!
-//! What broke a rule before the rule existed is listed in `tidy.toml`, with its size. An entry may
-//! shrink and disappear, never grow: the test also fails while the list allows more than is needed.
-//! `TIDY_BLESS=1` writes the list anew; only who merges branches should need that.
+//! Violations older than a rule are listed in `tidy.toml` with their size. An entry may shrink or
+//! disappear, but never grow: the test also fails if the list allows more than needed.
+//! `TIDY_BLESS=1` rewrites the list; only someone who merges branches should need that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Lines of a function, from `fn` to its closing brace.
+/// Longest function, from `fn` to its closing brace.
 const FUNCTION_LINES_MAX: usize = 70;
-/// Lines of a file of code.
+/// Longest source file.
 const FILE_LINES_MAX: usize = 500;
-/// Columns of a line of code.
+/// Longest line of code.
 const COLUMNS_MAX: usize = 100;
-/// Names of the kernel model's profiles in code: only profiles may ask for a version.
+/// Names of the kernel model's profiles in code: only profile modules may depend on a version.
 const VERSION_NAMES: [&str; 7] = [
     "\"6.12\"", "\"6.14\"", "\"7.2\"", "\"v6\"", "::V6_12", "::V6_14", "::V7_2",
 ];
-/// Crates by layer: each may use those of the layers before its own.
+/// Crates by layer: each may only use crates of lower layers, which come first.
 const LAYERS: [&[&str]; 5] = [
     &["damon", "kernel", "policy", "trace"],
     &["host", "lab"],
@@ -28,10 +28,10 @@ const LAYERS: [&[&str]; 5] = [
     &["bench", "daemon"],
     &["agewise", "fuzz", "python"],
 ];
-/// What ships without the simulated machine.
+/// Crates that must not depend on the simulated machine.
 const WITHOUT_LAB: [&str; 3] = ["host", "cli", "daemon"];
 
-/// Sizes beyond a rule, by rule and place.
+/// Violations and their sizes, by rule and place.
 type Excess = BTreeMap<String, BTreeMap<String, usize>>;
 
 fn root() -> PathBuf {
@@ -41,7 +41,7 @@ fn root() -> PathBuf {
     crates.parent().expect("the workspace").to_owned()
 }
 
-/// A file of the repository, with its path from the root.
+/// A file of the repository, with its path relative to the root.
 struct Source {
     path: String,
     text: String,
@@ -64,20 +64,20 @@ impl Source {
         self.has_extension(&["rs", "c", "h"]) || self.text.starts_with("#!")
     }
 
-    /// Written for tests only.
+    /// Whether the file contains only tests.
     fn is_test(&self) -> bool {
         let path = &self.path;
         path.contains("/tests/") || path.ends_with("tests.rs") || path.ends_with("testing.rs")
     }
 
-    /// The lines before the unit tests at the end of a file.
+    /// The lines before the unit tests at the end of the file.
     fn product_lines(&self) -> impl Iterator<Item = &str> {
         let end = self.text.find("#[cfg(test)]\nmod ");
         self.text[..end.unwrap_or(self.text.len())].lines()
     }
 }
 
-/// All text files but those that programs write.
+/// All text files except generated ones.
 fn sources() -> Vec<Source> {
     let root = root();
     let mut found = Vec::new();
@@ -104,7 +104,7 @@ fn sources() -> Vec<Source> {
     found
 }
 
-/// Functions as rustfmt lays them out: name and lines.
+/// Name and length of each function, as formatted by rustfmt.
 fn functions(text: &str) -> Vec<(String, usize)> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -127,7 +127,7 @@ fn functions(text: &str) -> Vec<(String, usize)> {
     found
 }
 
-/// The name, if the line begins a function.
+/// The function's name, if the line begins a function.
 fn function_name(line: &str) -> Option<String> {
     let mut words = line.split_whitespace();
     loop {
@@ -142,7 +142,7 @@ fn function_name(line: &str) -> Option<String> {
     Some(words.next()?.chars().take_while(is_name).collect())
 }
 
-/// Everything beyond a rule, with its size.
+/// All violations, with their sizes.
 fn excess(sources: &[Source]) -> Excess {
     let mut excess = Excess::new();
     let mut note = |rule: &str, place: String, size: usize, most: usize| {
@@ -182,7 +182,7 @@ fn list_path() -> PathBuf {
     root().join("tidy.toml")
 }
 
-/// The exceptions that are listed. The file has only tables of whole numbers.
+/// The listed exceptions. The file contains only tables of integers.
 fn listed() -> Excess {
     let text = std::fs::read_to_string(list_path()).expect("tidy.toml");
     let mut listed = Excess::new();
@@ -288,7 +288,7 @@ fn every_file_of_code_names_its_licence() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    // Put together here, so that this file does not offend.
+    // Assembled here so that this file does not violate the rule.
     let words = [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|parts| parts.concat());
     for source in sources() {
         for (number, line) in source.text.lines().enumerate() {
@@ -299,7 +299,7 @@ fn nothing_is_left_for_later() {
     }
 }
 
-/// The crates of this workspace that a manifest names as dependencies.
+/// The workspace crates that a manifest names as dependencies.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut is_dependencies = false;
     let mut found = BTreeSet::new();
@@ -344,7 +344,7 @@ fn crates_depend_downwards_only() {
     assert_eq!(seen, LAYERS.concat().len(), "crates without a manifest");
 }
 
-/// Targets of the Markdown links in a text that are paths.
+/// Targets of Markdown links that are paths.
 fn links(text: &str) -> Vec<&str> {
     let mut found = Vec::new();
     let mut is_literal = false;
@@ -371,7 +371,7 @@ fn pages(text: &str) -> Vec<&str> {
     words.filter(is_page).collect()
 }
 
-/// Headings of a page as GitHub makes anchors of them.
+/// The anchors that GitHub generates for the headings of a page.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     let anchor = |heading: &str| {

@@ -107,7 +107,7 @@ fn verify_policies_judges_every_row() {
     assert_eq!(rows[1]["within"], true);
     assert_eq!(rows[4]["standing"], "degenerate");
     assert_eq!(rows[5]["misses"], Value::Null);
-    // The same bytes, whatever the number of threads.
+    // The same bytes for any number of threads.
     assert_eq!(
         place.ok(&[&VERIFY[..], &["--format", "json", "--jobs", "1"]].concat()),
         json
@@ -213,7 +213,7 @@ fn traces_are_converted_and_keep_what_they_say() {
     let text = "time_ns,page,count,kind,process,class\n5,7,3,w,12,anon\n1000000000,1,1,r,13,file\n";
     place.file("t.csv", text);
     place.ok(&["trace", "convert", "t.csv", "t.pagetrace"]);
-    // How each access is known stands in one more column, empty for what was seen.
+    // One more column says how each access is known; it is empty for observed ones.
     let cat = place.ok(&["trace", "cat", "t.pagetrace", "--format", "csv"]);
     let expected: String = text
         .lines()
@@ -328,7 +328,7 @@ fn bad_input_is_told_with_file_and_place() {
     assert!(told(&["trace", "info", Path::new("/").to_str().unwrap()]).contains("directory"));
 }
 
-/// Blocks are read through a descriptor: nothing of them is in page tables.
+/// Blocks are read through a descriptor, so page tables show nothing of them.
 #[test]
 fn an_agent_that_could_see_nothing_is_refused() {
     let place = Place::new();
@@ -342,7 +342,7 @@ fn an_agent_that_could_see_nothing_is_refused() {
     place.ok(&run);
 }
 
-/// What a trace can be that is none: each ends with the file, and the place in it where there is one.
+/// Invalid traces of every kind: each error names the file, and the place in it if there is one.
 #[test]
 fn damage_of_every_kind_is_an_error_with_the_place() {
     let place = Place::new();

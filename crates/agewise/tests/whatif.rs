@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise whatif` and `agewise shrink` on an exerciser in a memory cgroup of its own: its hot
-//! half is used over and over, the other half never.
+//! `agewise whatif` and `agewise shrink` on an exerciser in a memory cgroup of its own: it uses one
+//! half of its memory repeatedly and the other half never.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -16,7 +16,7 @@ use agewise_host::swap::{ZramDevice, ZramOptions};
 use serde_json::Value;
 use support::{AGEWISE, MIB, blind, one};
 
-/// Dropped in this order: the exerciser has to end before its cgroup can go.
+/// Dropped in this order: the exerciser must end before its cgroup can be removed.
 struct Scene {
     exerciser: Option<Spawned>,
     _device: ZramDevice,
@@ -25,7 +25,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// `Err`: why not here.
+    /// Creates the scene; `Err` says why that is impossible here.
     fn new(test: &str) -> Result<Self, String> {
         if let Some(why) = blind() {
             return Err(why);
@@ -54,7 +54,7 @@ impl Scene {
         })
     }
 
-    /// In a session of its own: a cgroup with a process of the session of agewise is left alone.
+    /// Runs in a session of its own: a cgroup with a process of agewise's session is left alone.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new("setsid");
         command.arg(AGEWISE).args(words);

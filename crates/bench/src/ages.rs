@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of an exerciser's memory is how old: what was found beside the truth.
+//! Ages of an exerciser's memory: the agent's histogram compared with the truth.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -15,15 +15,16 @@ use crate::exercise::truth::Truth;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
-/// Scans until an agent works as it will go on to: the first ones learn what clearing costs.
+/// Scans until an agent reaches its steady state: the first ones measure the cost of clearing.
 pub const SETTLING: usize = 3;
-/// Scans after spans without any, before something is judged: by then no age stems from before.
+/// Scans after a span without any, before the first comparison; by then no age dates from before
+/// it.
 const RESUMING: usize = 4;
 
-/// So many scans, each `interval` after the one before; `after` each of them.
+/// Makes this many scans, `interval` apart, and calls `after` after each.
 ///
 /// # Errors
-/// Those of the agent and of `after`, or a signal came.
+/// Those of the agent and of `after`, or a signal arrived.
 pub fn scans(
     agent: &mut Agent,
     interval: Duration,
@@ -43,7 +44,7 @@ pub fn scans(
     Ok(())
 }
 
-/// The mean of [`error_ratio`] over so many scans of an agent.
+/// The mean of [`error_ratio`] over this many scans of an agent.
 ///
 /// # Errors
 /// As [`scans`], or the exerciser is gone.
@@ -66,8 +67,8 @@ pub fn mean_error_ratio(
     Ok(sum / judged as f64)
 }
 
-/// Pages that the histogram has in a wrong bin, at the least, of all: half the sum of the differences
-/// of all bins. For memory in base pages that is all present; `now_ms` on the clock of both.
+/// The least share of pages that the histogram has in a wrong bin: half the sum of the differences
+/// over all bins. For fully present memory in base pages only; `now_ms` is on the clock of both.
 pub fn error_ratio(space: &Space, truth: &Truth, bounds: &Intervals, now_ms: u64) -> f64 {
     let within = |pages: Range<u64>| space.sizes_within(pages).sizes;
     error_of(space.map().generations(), within, truth, bounds, now_ms)
@@ -87,13 +88,13 @@ fn error_of(
         let sizes = within(first..first + region.pages);
         found.add_window(window, &sizes, now_ms, OldestPages::AtLeast);
         let all: u64 = found.total().iter().sum();
-        // A sample stands for all of the region.
+        // A sample stands for the whole region.
         let raise = region.pages as f64 / all.max(1) as f64;
         for (told, bin) in told.iter_mut().zip(found.bins()) {
             *told += bin.amounts.iter().sum::<u64>() as f64 * raise;
         }
     }
-    // What was not seen accessed is taken to be as old as it has been observed, which is true.
+    // Pages not seen accessed count as old as the observation, which is a true lower bound.
     let since_ms = window.unseen_since_ms().unwrap_or(0);
     let is = true_bins(truth, bounds, since_ms, now_ms);
     let off: f64 = told
@@ -104,8 +105,8 @@ fn error_of(
     off / (2 * is.iter().sum::<u64>().max(1)) as f64
 }
 
-/// Pages by the true age: up to each bound, and above the last. What was accessed before `since_ms`
-/// counts as accessed then.
+/// Counts pages by true age: up to each bound, and above the last. Accesses before `since_ms` count
+/// as made at `since_ms`.
 fn true_bins(truth: &Truth, bounds: &Intervals, since_ms: u64, now_ms: u64) -> Vec<u64> {
     let bounds_ms = bounds.bounds_ms();
     let mut bins = vec![0; bounds_ms.len() + 1];
@@ -154,7 +155,7 @@ mod tests {
             looking.finish();
             map.advance(now_ms);
         };
-        // All are accessed in the first second, 64 of them in the third.
+        // All are accessed in the first second, and 64 of them in the third.
         look(PageSet::ALL, 1000);
         look(PageSet::NONE, 2000);
         let mut young = PageSet::NONE;
@@ -175,7 +176,7 @@ mod tests {
             ),
             0.0
         );
-        // In truth 4 more.
+        // In truth 4 more pages were accessed.
         stamp(0..4, 2600);
         let error = error_of(
             map.generations(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What moving a page out costs, to a zram device of our own: the cold half of an exerciser, which
-//! is known to be cold, so nothing is looked for and nothing looked at again.
+//! The cost of moving a page out to a zram device of our own. It moves the half of an exerciser
+//! that is known to be cold, so nothing is searched and nothing rechecked.
 
 use std::path::Path;
 
@@ -14,10 +14,10 @@ use super::PAGE_BYTES;
 use crate::exercise::spawned::Spawned;
 use agewise_cli::signal::Stop;
 
-/// Moves the cold half of an exerciser of `size_bytes` out.
+/// Moves out the cold half of an exerciser of `size_bytes`.
 ///
 /// # Errors
-/// No zram here, no privilege, or the exerciser found a page changed afterwards.
+/// No zram here, missing privileges, or the exerciser found a changed page afterwards.
 pub fn measure(
     program: &Path,
     size_bytes: u64,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench harm`: what being watched costs the one who is watched.
+//! `agewise bench harm`: what being observed costs a program.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,10 +20,10 @@ use agewise_cli::observe;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
-/// What being watched changes. Negative is fewer operations.
+/// How being observed changes a program; negative means fewer operations.
 #[derive(Clone, Debug, Serialize)]
 pub struct Harm {
-    /// Time from scan to scan.
+    /// Time between two scans.
     interval_ms: u64,
     /// Pairs of spans.
     pairs: usize,
@@ -31,30 +31,31 @@ pub struct Harm {
     alone_ops_per_second: f64,
     /// Median of the spans with agewise.
     watched_ops_per_second: f64,
-    /// Operations a second.
+    /// Change of operations per second.
     change_ratio: f64,
     /// Lower end of its 95 % interval.
     change_low_ratio: f64,
-    /// Upper end.
+    /// Upper end of its 95 % interval.
     change_high_ratio: f64,
-    /// Operations for each second of the exerciser's CPU time: what other programs on the machine
-    /// take from it is not in this.
+    /// Change of operations per second of the exerciser's CPU time; unlike the above it excludes
+    /// time taken by other programs.
     cpu_change_ratio: f64,
     /// Lower end of its 95 % interval.
     cpu_change_low_ratio: f64,
-    /// Upper end.
+    /// Upper end of its 95 % interval.
     cpu_change_high_ratio: f64,
-    /// Pages that the histogram has in a wrong bin, of all: the mean of some scans after the spans.
+    /// Share of pages that the histogram has in a wrong bin: the mean of some scans after the
+    /// spans.
     histogram_error_ratio: f64,
 }
 
-/// Scans in which the histogram is held against the truth.
+/// Scans in which the histogram is compared with the truth.
 const JUDGED: usize = 10;
 
-/// Operations a second of one span: of time, and of the exerciser's CPU time.
+/// Operations per second in one span: of time, and of the exerciser's CPU time.
 type Rates = (f64, f64);
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::Result<Harm> {
     let mut arguments = half_idle(args.size);
     arguments.extend(["--rate".to_owned(), args.rate.to_string()]);
@@ -67,7 +68,7 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
     }
     config.scan_interval_ms = Some(observe::millis(args.interval));
     let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
-    // The first scan clears all of memory; that happens once and not at any pace.
+    // The first scan clears all of memory, once and without pacing: do not measure it.
     agent.tick()?;
     ages::scans(&mut agent, args.interval, ages::SETTLING, stop, |_, _| {
         Ok(())
@@ -107,7 +108,7 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
     })
 }
 
-/// One span, with somebody watching or not.
+/// Measures one span, with or without an observer.
 fn span(
     exerciser: &Spawned,
     length: Duration,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether reclaim takes what is cold and nothing else: an exerciser, one half of it hot, aged
-//! by the agent, moved out to a zram device of our own, and judged page by page.
+//! Whether reclaim takes only cold pages: the agent tracks an exerciser with a hot half, its cold
+//! memory is moved to a zram device of our own, and every page is checked.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -19,24 +19,24 @@ use agewise_cli::observe;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
-/// What is called cold.
+/// Memory idle for this long is cold.
 const OLDER_THAN: Duration = Duration::from_secs(4);
-/// Time from scan to scan.
+/// Time between two scans.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Which pages were taken.
+/// The pages that were taken.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
-    /// Of the cold half, how much.
+    /// Share of the cold half that was taken.
     pub cold_ratio: f64,
-    /// Of the hot half, how much.
+    /// Share of the hot half that was taken.
     pub hot_ratio: f64,
 }
 
-/// Observes, reclaims and judges.
+/// Observes an exerciser, reclaims from it and checks the result.
 ///
 /// # Errors
-/// No zram here, no privilege, or the exerciser found a page changed afterwards.
+/// No zram here, missing privileges, or the exerciser found a changed page afterwards.
 pub fn measure(program: &Path, size_bytes: u64, stop: &Stop) -> anyhow::Result<Taken> {
     let device = ZramDevice::create(&ZramOptions::new(size_bytes.saturating_mul(2)))
         .context("eviction is measured to a zram device")?;
@@ -93,7 +93,7 @@ pub fn measure(program: &Path, size_bytes: u64, stop: &Stop) -> anyhow::Result<T
     Ok(taken)
 }
 
-/// Ticks for `duration`.
+/// Ticks the agent for `duration`.
 pub fn age(agent: &mut Agent, duration: Duration, stop: &Stop) -> anyhow::Result<()> {
     let interval = Duration::from_millis(agent.config().scan_interval_ms());
     let mut next = Instant::now();

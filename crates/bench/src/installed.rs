@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that a benchmark needs.
+//! Checks for programs that a benchmark needs.
 
-/// Whether an executable is found, or that it is not.
+/// Looks for an executable in `PATH`; `Err` says that it is missing.
 pub fn is_installed(executable: &str) -> Result<(), String> {
     let found = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|directory| directory.join(executable).is_file())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Listens to an agent and judges what it sees of an exerciser's pages by their truth.
+//! Compares what an agent sees of an exerciser's pages with the truth.
 
 use agewise_host::access::{Batch, Leaf, TABLE_BYTES, TableSight, Target};
 use agewise_host::agent::Tap;
@@ -9,21 +9,21 @@ use super::PAGE_BYTES;
 use super::tally::{Span, Tally};
 use crate::exercise::truth::{Kind, Truth};
 
-/// When the reading of each table began and ended in the last scan, by region and table; `None` where
-/// it was not read.
+/// Start and end of reading each table in the last scan, by region and table; `None` if it was not
+/// read.
 type Readings = Vec<Vec<Option<(u64, u64)>>>;
 
-/// Judges every page with a truth that two scans in a row have shown.
+/// Judges every page for which two successive scans have a reading.
 pub struct Judge<'a> {
     truth: &'a Truth,
     readings: Readings,
-    /// Tables shown since the last batch ended: region and number.
+    /// Tables reported since the end of the last batch: region and number.
     in_batch: Vec<(usize, usize)>,
     tally: Tally,
 }
 
 impl<'a> Judge<'a> {
-    /// Of an exerciser, which is all that the agent observes.
+    /// Creates a judge for an exerciser, which must be the agent's only target.
     pub fn new(truth: &'a Truth) -> Self {
         let tables = |pages: u64| (pages as usize).div_ceil(PAGES_PER_TABLE) + 1;
         Judge {
@@ -38,7 +38,7 @@ impl<'a> Judge<'a> {
         }
     }
 
-    /// What was found so far.
+    /// The results so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
@@ -57,7 +57,7 @@ impl Tap for Judge<'_> {
 }
 
 impl Judge<'_> {
-    /// Compares what is taken for young with what was accessed.
+    /// Compares the pages taken for young with those that were accessed.
     fn compare(&mut self, sight: &TableSight<'_>, young: &PageSet) {
         let end = sight.va + TABLE_BYTES;
         for (number, region) in self.truth.regions().iter().enumerate() {

@@ -32,7 +32,7 @@ pub struct Args {
     pub format: Format,
 }
 
-/// What was measured; times are CPU time of the one thread.
+/// The result; times are CPU time of the single thread.
 #[derive(Debug, Serialize)]
 pub struct Record {
     policy: String,
@@ -52,11 +52,11 @@ fn cpu_time() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Accesses a second, ns an access, share of faults, bytes a page.
+/// Accesses per second, ns per access, share of faults, and bytes per page.
 fn time(args: &Args, policy: Policy, order: SpeedTrace) -> anyhow::Result<[f64; 4]> {
     let mut case = SpeedCase::new(policy, order, args.pages, args.accesses.max(1))
         .context("the pages do not fit into an address space")?;
-    // The first run brings the lists into the state the trace leads to.
+    // The first run brings the lists into the state that the trace leads to.
     let mut faults = case.run();
     let mut seconds: Vec<f64> = (0..args.runs)
         .map(|_| {
@@ -79,7 +79,7 @@ fn time(args: &Args, policy: Policy, order: SpeedTrace) -> anyhow::Result<[f64; 
 /// Times both traces.
 ///
 /// # Errors
-/// An unknown policy.
+/// Unknown policy.
 pub fn measure(args: &Args) -> anyhow::Result<Record> {
     let policy = Policy::parse(&args.policy).map_err(anyhow::Error::msg)?;
     let zipf = time(args, policy, SpeedTrace::Zipf)?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench`: what agewise costs on this machine, how accurate it is, and whether it harms.
+//! `agewise bench`: what agewise costs on this machine, how accurate it is, and whether it does
+//! harm.
 
 pub mod ages;
 pub mod daemon;
@@ -40,11 +41,11 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
 
-/// Bytes in a base page.
+/// Size of a base page in bytes.
 const PAGE_BYTES: u64 = agewise_host::access::PAGE_BYTES;
 
-/// Arguments of an exerciser that uses half of its memory, by zipf 0.99, and leaves the other half
-/// alone.
+/// Arguments of an exerciser that uses half of its memory with zipf 0.99 and never touches the
+/// other half again.
 fn half_idle(size_bytes: u64) -> Vec<String> {
     let size = size_bytes.to_string();
     ["--size", &size, "--pattern", "zipf:0.99", "--active", "0.5"]
@@ -186,7 +187,7 @@ enum What {
     Nest,
 }
 
-/// A cgroup of our own below the root, for one measurement; removed when dropped.
+/// Creates a cgroup below the root for one measurement; removed when dropped.
 fn own_cgroup(name: &str) -> anyhow::Result<OwnCgroup> {
     let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
     let name = format!("agewise-bench-{}-{name}", std::process::id());
@@ -355,10 +356,10 @@ struct SortArgs {
     format: Format,
 }
 
-/// Runs the measurement asked for.
+/// Runs the selected measurement.
 ///
 /// # Errors
-/// Missing privileges, no BPF or zram here, or an exerciser that found a page changed.
+/// Missing privileges, no BPF or zram here, or an exerciser that found a changed page.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find agewise itself")?;
     match args.what {
@@ -383,7 +384,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .and_then(|record| print("sort", args.format, &record)),
         What::Lab(args) => lab::measure(args).and_then(|record| print("lab", args.format, &record)),
         What::Soak(args) => {
-            // The verdict is its status.
+            // The exit status is the verdict.
             let verdict = daemon::soak::measure(&program, args, &stop);
             return finish(&stop, verdict);
         }
@@ -399,7 +400,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     finish(&stop, done.map(|()| ExitCode::SUCCESS))
 }
 
-/// The exit status, unless a signal came between.
+/// The exit status, or that of the signal if one arrived.
 fn finish(stop: &Stop, done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCode> {
     match stop.requested() {
         Some(signal) => {
@@ -410,7 +411,7 @@ fn finish(stop: &Stop, done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCod
     }
 }
 
-/// Prints a flat record: a line of JSON, a table, or two lines of CSV.
+/// Prints a flat record as a JSON line, a table, or two lines of CSV.
 fn print(name: &str, format: Format, record: &impl Serialize) -> anyhow::Result<()> {
     let serde_json::Value::Object(fields) = serde_json::to_value(record)? else {
         bail!("a record has fields");
@@ -438,7 +439,7 @@ fn print(name: &str, format: Format, record: &impl Serialize) -> anyhow::Result<
     Ok(())
 }
 
-/// Whole numbers as they are, others with four digits that count.
+/// Whole numbers as they are, others with four significant digits.
 fn value_text(value: &serde_json::Value) -> String {
     match value.as_f64() {
         Some(number) if !value.is_u64() && number != 0.0 => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench live`: cost and truth on a running exerciser.
+//! `agewise bench live`: cost and accuracy on a running exerciser.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -23,32 +23,32 @@ use agewise_cli::observe;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
-/// Scans before anything counts, for who tells every page: the first ones learn what clearing costs here.
+/// Scans before measuring if every page is followed: the first ones measure the cost of clearing.
 const WARM_UP: usize = 3;
 
-/// How often the files of `/proc` are read for comparison.
+/// Number of times the files in `/proc` are read for comparison.
 const PROC_READINGS: usize = 5;
 
-/// What watching one exerciser costs, and how true it is. CPU time for each GiB present.
+/// Cost and accuracy of watching one exerciser. Costs are CPU time per GiB present.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Watching {
     /// Reading page tables.
     pub walk_ms_per_gib: f64,
-    /// From bits to ages.
+    /// Turning accessed bits into ages.
     pub classify_ms_per_gib: f64,
     /// Clearing accessed bits.
     pub clear_ms_per_gib: f64,
-    /// Memory of the age map for each page it covers.
+    /// Memory of the age map per page it covers.
     pub agemap_bytes_per_page: f64,
-    /// Accessed pages not seen, of all accessed.
+    /// Share of accessed pages that were not seen.
     pub missed_ratio: f64,
-    /// Pages called accessed that were not, of all that were not.
+    /// Share of pages not accessed that were taken for accessed.
     pub false_ratio: f64,
-    /// Pages judged, over all scans.
+    /// Pages judged in all scans.
     pub judged_pages: u64,
-    /// Sum of the histogram to resident memory.
+    /// Ratio of the histogram's sum to resident memory.
     pub histogram_ratio: f64,
-    /// Pages that the histogram has in a wrong bin, of all, mean. For memory in base pages.
+    /// Mean share of pages that the histogram has in a wrong bin; for memory in base pages.
     pub histogram_error_ratio: f64,
     /// Reading `/proc/PID/smaps`.
     pub smaps_ms_per_gib: f64,
@@ -56,28 +56,28 @@ pub struct Watching {
     pub pagemap_ms_per_gib: f64,
 }
 
-/// How to measure.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct Setup<'a> {
-    /// agewise itself.
+    /// Path of agewise itself.
     pub program: &'a Path,
-    /// Anonymous memory of the exerciser.
+    /// Size of the exerciser's anonymous memory.
     pub size_bytes: u64,
-    /// Mapped file of the exerciser; none if 0.
+    /// Size of the exerciser's mapped file; 0 for none.
     pub file_bytes: u64,
-    /// Where that file is made.
+    /// Directory for that file.
     pub file_directory: PathBuf,
-    /// In huge pages.
+    /// Whether to use huge pages.
     pub huge: bool,
-    /// Follows a sample, as `report` does, not every page.
+    /// Whether to follow a sample, as `report` does, instead of every page.
     pub sampled: bool,
-    /// Time from scan to scan.
+    /// Time between two scans.
     pub interval: Duration,
-    /// Scans that count.
+    /// Scans that are measured.
     pub scans: usize,
 }
 
-/// Watches an exerciser: zipf 0.99 over half of its memory, the other half cold.
+/// Watches an exerciser that uses half of its memory with zipf 0.99; the other half is cold.
 ///
 /// # Errors
 /// Missing privileges, no BPF, or the exerciser failed.
@@ -109,8 +109,8 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let mut parts: Vec<TickReport> = Vec::new();
     let (mut smaps, mut pagemap, mut totals) = (Vec::new(), Vec::new(), Vec::new());
     let mut errors = 0.0;
-    // First the scans that are timed, then those that are judged, then the files of /proc: judging and
-    // reading those takes the caches from what comes after it, and nobody who watches does so.
+    // First the timed scans, then the judged ones, then the files of /proc: judging and reading
+    // those files evicts CPU caches for what comes after, which would not happen in normal use.
     let mut next = Instant::now();
     let (timed, judged) = (WARM_UP + setup.scans, WARM_UP + 2 * setup.scans);
     for number in 0..=judged {
@@ -138,7 +138,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     }
     let tally = judge.tally();
     for scan in parts.iter().take(PROC_READINGS) {
-        // As seldom as the scans, so that their caches are as cold.
+        // As rarely as the scans, so that CPU caches are equally cold.
         if stop.wait_until(Instant::now() + setup.interval) {
             bail!("interrupted");
         }
@@ -189,7 +189,7 @@ fn open_agent(
         config.clear = ClearPolicy::exact();
     }
     if setup.huge {
-        // The program itself, its libraries and stacks are in base pages whatever the workload is in.
+        // The program itself, its libraries and stacks use base pages whatever the workload uses.
         let range = |(start, pages): &(u64, u64)| AddressRange {
             start: *start,
             end: start + pages * PAGE_BYTES,
@@ -201,30 +201,30 @@ fn open_agent(
     Ok(agent)
 }
 
-/// `ns` of a scan in milliseconds for each GiB present.
+/// Converts `ns` of a scan to milliseconds per GiB present.
 fn ms_per_gib(scan: &TickReport, ns: u64) -> f64 {
     let present_bytes = scan.present_pages.max(1) * PAGE_BYTES;
     ns as f64 / 1e6 / (present_bytes as f64 / (1u64 << 30) as f64)
 }
 
-/// All of `agewise bench live`. Names with `thp_` are those of huge pages: of the mapping in huge pages
-/// alone, not of the program around it.
+/// The results of `agewise bench live`. Names with `thp_` are those of the mapping in huge pages
+/// alone, without the program around it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Live {
     #[serde(flatten)]
     base: Watching,
-    /// What smaps costs, to reading and classifying.
+    /// Cost of smaps, relative to reading and classifying.
     smaps_ratio: f64,
-    /// What pagemap costs, which tells nothing about access, to reading and classifying.
+    /// Cost of pagemap (which says nothing about accesses), relative to reading and classifying.
     pagemap_ratio: f64,
-    /// Moving a page to zram.
+    /// Cost of moving a page to zram.
     evict_us_per_page: f64,
-    /// Of a cold half, how much reclaim took.
+    /// Share of a cold half that reclaim took.
     cold_taken_ratio: f64,
-    /// Of a hot half, how much reclaim took.
+    /// Share of a hot half that reclaim took.
     hot_taken_ratio: f64,
-    /// The same of a sample, as `report` and `watch` follow it: its cost for each GiB there is, what it
-    /// sees of the pages it follows, and how right it is about all.
+    /// The same for a sample, as `report` and `watch` follow it: cost per GiB present, what it sees
+    /// of the pages it follows, and how accurate it is for all.
     sampled_clear_ms_per_gib: f64,
     sampled_classify_ms_per_gib: f64,
     sampled_missed_ratio: f64,
@@ -239,7 +239,7 @@ pub struct Live {
     thp_evict_us_per_page: f64,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &super::LiveArgs, stop: &Stop) -> anyhow::Result<Live> {
     let setup = Setup {
         program,

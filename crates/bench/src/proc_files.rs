@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The same question asked of the files the kernel has for it: `/proc/PID/smaps` (how much of each
-//! mapping was referenced) and `/proc/PID/pagemap` (which pages are there; nothing about access).
-//! What agewise costs is reported as a ratio to what these cost in the same session.
+//! The kernel's own files for the same question: `/proc/PID/smaps` (how much of each mapping was
+//! referenced) and `/proc/PID/pagemap` (which pages are present, nothing about accesses). The cost
+//! of agewise is reported relative to the cost of these in the same session.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -9,21 +9,21 @@ use std::os::unix::fs::FileExt;
 
 use agewise_host::clock::thread_cpu_ns;
 
-/// What one reading cost and said.
+/// Cost and result of one reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
-    /// CPU time, ns.
+    /// CPU time, in ns.
     pub cpu_ns: u64,
-    /// Resident memory it found, bytes.
+    /// Resident memory found, in bytes.
     pub resident_bytes: u64,
-    /// Memory it called referenced, bytes; 0 where it cannot tell.
+    /// Referenced memory found, in bytes; 0 if the file does not report it.
     pub referenced_bytes: u64,
 }
 
-/// Reads all of smaps and adds up `Rss` and `Referenced`.
+/// Reads all of smaps and sums up `Rss` and `Referenced`.
 ///
 /// # Errors
-/// Those of reading the file.
+/// The file cannot be read.
 pub fn smaps(pid: u32) -> io::Result<Reading> {
     let mut text = String::new();
     let start = thread_cpu_ns();
@@ -40,7 +40,7 @@ pub fn smaps(pid: u32) -> io::Result<Reading> {
     Ok(reading)
 }
 
-/// `   1234 kB` in bytes; 0 for anything else.
+/// Parses `   1234 kB` into bytes; returns 0 for anything else.
 fn kib(text: &str) -> u64 {
     text.trim()
         .strip_suffix(" kB")
@@ -49,10 +49,10 @@ fn kib(text: &str) -> u64 {
         * 1024
 }
 
-/// Reads the pagemap of `ranges` (address, pages) and counts what is present.
+/// Reads the pagemap of `ranges` (address, pages) and counts the present pages.
 ///
 /// # Errors
-/// Those of reading the file.
+/// The file cannot be read.
 pub fn pagemap(pid: u32, ranges: &[(u64, u64)]) -> io::Result<Reading> {
     const PRESENT: u64 = 1 << 63;
     const ENTRIES: usize = 1 << 16;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench record`: what recording costs the one who is recorded, and how true the trace is.
+//! `agewise bench record`: what recording costs a program, and how accurate the trace is.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -22,16 +22,16 @@ use agewise_cli::observe;
 use agewise_cli::signal::Stop;
 use agewise_host::recorder::{self, Recorder};
 
-/// The window over which working sets are compared.
+/// The time over which working sets are compared.
 const WINDOW: Duration = Duration::from_secs(1);
 
-/// How long is recorded before anything is measured.
+/// Time recorded before measuring.
 const WARM_UP: Duration = Duration::from_secs(4);
 
-/// What recording changes, and how far its working sets are from the truth.
+/// The effect of recording, and the accuracy of the recorded working sets.
 #[derive(Clone, Debug, Serialize)]
 pub struct Recorded {
-    /// Time from look to look.
+    /// Time between two looks.
     interval_ms: u64,
     /// Pairs of spans.
     pairs: usize,
@@ -39,43 +39,43 @@ pub struct Recorded {
     alone_ops_per_second: f64,
     /// Median of the spans with recording.
     recorded_ops_per_second: f64,
-    /// Operations a second.
+    /// Change of operations per second.
     change_ratio: f64,
     /// Lower end of its 95 % interval.
     change_low_ratio: f64,
-    /// Upper end.
+    /// Upper end of its 95 % interval.
     change_high_ratio: f64,
-    /// Operations for each second of the exerciser's CPU time.
+    /// Change of operations per second of the exerciser's CPU time.
     cpu_change_ratio: f64,
     /// Lower end of its 95 % interval.
     cpu_change_low_ratio: f64,
-    /// Upper end.
+    /// Upper end of its 95 % interval.
     cpu_change_high_ratio: f64,
-    /// Seconds for which the working set was compared.
+    /// Number of one-second working sets compared.
     working_sets: usize,
-    /// Median of the true working sets of a second.
+    /// Median of the true working sets of one second.
     working_set_bytes: u64,
-    /// Median of how far the recorded ones are from the true ones.
+    /// Median deviation of the recorded working sets from the true ones.
     working_set_deviation_ratio: f64,
-    /// The farthest of them.
+    /// Largest deviation.
     working_set_deviation_max_ratio: f64,
-    /// Share of the recorded accesses that were inferred, not seen.
+    /// Share of recorded accesses that were inferred.
     inferred_share: f64,
-    /// CPU time of looking, as a share of one core.
+    /// CPU time of looks, as a share of one core.
     cpu_share: f64,
 }
 
 /// A true working set: the pages touched between two looks about a second apart.
 #[derive(Clone, Copy, Debug)]
 struct TrueSet {
-    /// The look at its beginning, in ns since the recording began.
+    /// Time of the look at its beginning, in ns since the start of the recording.
     from_ns: u64,
-    /// The look at its end.
+    /// Time of the look at its end.
     to_ns: u64,
     pages: u64,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow::Result<Recorded> {
     let (size, rate) = (args.size.to_string(), args.rate.to_string());
     let arguments = ["--size", &size, "--pattern", "uniform", "--rate", &rate];
@@ -87,9 +87,9 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
     let mut recorder = Recorder::new(&mut source, &path, out, args.interval, String::new())?;
     recorder.set_max_slowdown(args.max_slowdown);
     recorder.add(exerciser.pid(), false)?;
-    // The first look clears all of memory; that happens once and not at any pace.
+    // The first look clears all of memory, once and without pacing: do not measure it.
     recorder.interval()?;
-    // Nor does finding out whether the program has to be spared, and how steady it is.
+    // Nor the warm-up, which finds out whether to clear less often, and how steady use is.
     look_for(&mut recorder, args, WARM_UP, stop)?;
     let mut rng = Pcg64::seed_from_u64(1);
     let (mut by_time, mut by_cpu, mut true_sets) = (Vec::new(), Vec::new(), Vec::new());
@@ -99,7 +99,7 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
         let mut rates = [(0.0, 0.0); 2];
         for is_recorded in [recorded_first, !recorded_first] {
             if is_recorded {
-                // What was touched while nobody looked is no interval of this span.
+                // Accesses during the pause must not count as an interval of this span.
                 recorder.interval()?;
             }
             let (begin, ops) = (Instant::now(), exerciser.truth().ops());
@@ -153,7 +153,7 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
     })
 }
 
-/// One span of recording; gives the times of its looks.
+/// Records for one span; returns the times of its looks.
 fn look_for(
     recorder: &mut Recorder<'_, BufWriter<File>>,
     args: &RecordArgs,
@@ -174,7 +174,7 @@ fn look_for(
     Ok(looks)
 }
 
-/// One more look at an exerciser that stands still, and what it touched in the second before.
+/// Makes one more look at a stopped exerciser; returns what it touched in the second before.
 fn true_set(
     recorder: &mut Recorder<'_, BufWriter<File>>,
     exerciser: &Spawned,
@@ -206,7 +206,7 @@ fn true_set(
     }))
 }
 
-/// How far the recorded working sets are from the true ones.
+/// The deviations of the recorded working sets from the true ones.
 fn deviations(path: &Path, sets: &[TrueSet], regions: &[Region]) -> anyhow::Result<Vec<f64>> {
     let mut stream = TraceSource::new(path).open()?;
     let mut found: Vec<HashSet<u64>> = vec![HashSet::new(); sets.len()];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A daemon of our own, as measurements need one.
+//! A daemon of our own for measurements.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -11,22 +11,22 @@ use anyhow::{Context, bail, ensure};
 use agewise_cli::children;
 use agewise_cli::signal::Stop;
 
-/// How long it may take to begin or to end.
+/// Timeout for its start and its exit.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Name of its configuration.
+/// File name of its configuration.
 pub const CONFIG: &str = "agewise.toml";
-/// Name of its socket.
+/// File name of its socket.
 pub const SOCKET: &str = "socket";
 
-/// `program` in a session of its own: cgroups that hold processes of the session of whoever limits
-/// are left alone. `setsid` of util-linux executes it in place of itself.
+/// Runs `program` in a session of its own, since cgroups with processes of the caller's session are
+/// left alone. `setsid` of util-linux executes it without forking.
 pub fn apart(program: &Path) -> Command {
     let mut command = Command::new("setsid");
     command.arg(program);
     command
 }
 
-/// A daemon; ended when dropped, killed if it does not end.
+/// A running daemon; when dropped it is asked to exit, and killed if it does not.
 #[derive(Debug)]
 pub struct Service {
     child: Child,
@@ -34,7 +34,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// Starts one that is configured by [`CONFIG`] in `directory`. Its own words go to the journal.
+    /// Starts a daemon configured by [`CONFIG`] in `directory`. Its standard error goes to the
+    /// journal.
     ///
     /// # Errors
     /// It cannot be started.
@@ -53,7 +54,7 @@ impl Service {
         })
     }
 
-    /// Its latest snapshot; `None` before the first, and where it does not listen at [`SOCKET`].
+    /// Its latest snapshot; `None` before the first one, or if it does not listen at [`SOCKET`].
     pub fn snapshot(&self) -> Option<serde_json::Value> {
         use std::io::{Read, Write};
         let mut socket =
@@ -70,10 +71,10 @@ impl Service {
         serde_json::from_str(body).ok()
     }
 
-    /// Waits for a look at all of it.
+    /// Waits for a complete look.
     ///
     /// # Errors
-    /// It has ended, or takes too long, or a signal came.
+    /// The daemon has exited or takes too long, or a signal arrived.
     pub fn wait_for_look(&mut self, stop: &Stop) -> anyhow::Result<serde_json::Value> {
         let began = Instant::now();
         loop {
@@ -93,10 +94,10 @@ impl Service {
         }
     }
 
-    /// Makes sure that it has not ended: what it took would be nothing.
+    /// Checks that the daemon is alive: otherwise its cost would appear to be zero.
     ///
     /// # Errors
-    /// It has.
+    /// The daemon has exited.
     pub fn check(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait()? {
             Some(status) => bail!("the daemon has ended: {status}"),
@@ -104,23 +105,23 @@ impl Service {
         }
     }
 
-    /// Its pid.
+    /// The pid of the daemon.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The process.
+    /// The process of the daemon.
     ///
     /// # Errors
-    /// It has ended.
+    /// The daemon has exited.
     pub fn process(&self) -> anyhow::Result<Process> {
         Ok(Process::open(self.child.id())?)
     }
 
-    /// Asks it to end, and waits for that.
+    /// Asks it to exit, and waits for that.
     ///
     /// # Errors
-    /// It does not end in time.
+    /// It does not exit in time.
     pub fn end(&mut self) -> anyhow::Result<()> {
         let in_time = children::end(&mut self.child, PATIENCE);
         ensure!(in_time, "the daemon did not end in time, and was killed");
@@ -130,7 +131,7 @@ impl Service {
     /// Kills it.
     ///
     /// # Errors
-    /// The system refused.
+    /// The operating system refused.
     pub fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill()?;
         self.child.wait()?;

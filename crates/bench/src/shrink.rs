@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench shrink`: how small `agewise shrink` makes a program, beside the smallest fixed
-//! limit that does not hurt, and how long it hurt on the way.
+//! `agewise bench shrink`: how small `agewise shrink` makes a program compared with the smallest
+//! harmless fixed limit, and how long it hurt on the way.
 
 use std::io::Write;
 use std::path::Path;
@@ -22,19 +22,19 @@ use crate::reclaim::group::Group;
 use crate::service;
 use crate::subject::{Load, Subject, wait};
 
-/// Before anything is done to it.
+/// Time for a load to settle before anything is done to it.
 const SETTLE: Duration = Duration::from_secs(3);
-/// After a fixed limit was set, before waiting is measured.
+/// Time after setting a fixed limit, before waiting is measured.
 const FIXED_SETTLE: Duration = Duration::from_secs(4);
-/// What the command may take to end when it is asked to.
+/// Time the command may take to end when asked to.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Between two looks at the kernel's count of waiting.
+/// Time between two readings of the kernel's count of waiting.
 const SAMPLE: Duration = Duration::from_millis(500);
-/// Looks that make a second, in which more may have been waited than is allowed.
+/// Samples per second; a second counts as too slow by their mean.
 const SAMPLES_PER_SECOND: usize = 2;
-/// The smallest fixed limit tried, percent of what it has without one.
+/// Lower bound of the fixed limits tried, in percent of the usage without a limit.
 const LEAST_PERCENT: u64 = 20;
-/// Fixed limits tried: each halves what is not known.
+/// Number of fixed limits tried; each halves the remaining range.
 const TRIES: u32 = 5;
 
 #[derive(Debug, clap::Args)]
@@ -72,27 +72,27 @@ pub(super) struct Args {
     format: Format,
 }
 
-/// One load.
+/// The result of one load.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     record: &'static str,
     load: String,
-    /// What it has without a limit.
+    /// Usage without a limit.
     usage_bytes: u64,
-    /// The limit it was left with; null where nothing was taken.
+    /// The final limit; null if nothing was taken.
     limit_bytes: Option<u64>,
-    /// Waiting at that limit, over --window.
+    /// Share of time spent waiting at that limit, over --window.
     wait_ratio: f64,
-    /// The longest time, in seconds, in each of which more was waited than is allowed.
+    /// The longest run of seconds in which waiting exceeded the allowed share.
     over_seconds: usize,
-    /// The smallest fixed limit that does not hurt, to a 40th of what it has.
+    /// The smallest harmless fixed limit, to a 40th of the usage.
     best_bytes: u64,
-    /// What was saved, as a share of what that limit saves.
+    /// What was saved, relative to what that limit saves.
     saved_ratio: f64,
     is_met: bool,
 }
 
-/// Measures and prints as it goes.
+/// Measures, and prints results as they become known.
 pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<()> {
     let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
         .context("what has to leave goes to a zram device")?;
@@ -178,13 +178,13 @@ impl<'a> Scene<'a> {
         usage.context("the cgroup has no count of its memory")
     }
 
-    /// The limit that whoever shrinks it has set.
+    /// The limit set by the command, if any.
     fn limit_bytes(&self) -> anyhow::Result<Option<u64>> {
         let limits = self.group.cgroup().limits()?;
         Ok(limits.high_bytes.or(limits.max_bytes))
     }
 
-    /// Time since boot in which something waited for memory: in the cgroup (v2), else anywhere.
+    /// Time since boot in which something waited for memory: in the cgroup (v2), or on the machine.
     fn stalled(&self) -> anyhow::Result<Duration> {
         let psi = match Psi::of_cgroup(self.group.cgroup(), Resource::Memory)? {
             Some(psi) => Some(psi),
@@ -194,7 +194,7 @@ impl<'a> Scene<'a> {
         Ok(Duration::from_micros(psi.some.total_us))
     }
 
-    /// The share of each sample that was waited, until `ended`.
+    /// The share of waiting in each sample, until `ended`.
     fn waits(&self, ended: &AtomicBool) -> anyhow::Result<Vec<f64>> {
         let mut waits = Vec::new();
         let mut last = (Instant::now(), self.stalled()?);
@@ -215,8 +215,8 @@ impl<'a> Scene<'a> {
         Ok(waited.as_secs_f64() / began.elapsed().as_secs_f64())
     }
 
-    /// Whether it waits no more than is allowed at a fixed limit. One that the kernel cannot
-    /// reclaim down to, or kills it at, hurts.
+    /// Whether waiting at a fixed limit stays within the allowed share. A limit that the kernel
+    /// cannot reclaim down to, or at which it kills, is harmful.
     fn is_well_at(&mut self, limit_bytes: u64, args: &Args) -> anyhow::Result<bool> {
         if self.group.limit(limit_bytes).is_err() {
             return Ok(false);
@@ -228,13 +228,13 @@ impl<'a> Scene<'a> {
 
     fn end(mut self) -> anyhow::Result<()> {
         ensure!(!self.subject.has_ended(), "it ended by itself");
-        // What was squeezed ends sooner with its memory back.
+        // A squeezed program ends sooner with its memory back.
         self.group.limit(1 << 40)?;
         self.subject.finish()
     }
 }
 
-/// Has it shrunk. The limit it is left with, and what it waits there.
+/// Runs `agewise shrink`; returns the final limit, and the share of waiting there.
 fn shrink(program: &Path, args: &Args, scene: &Scene<'_>) -> anyhow::Result<(Option<u64>, f64)> {
     let state = tempfile::tempdir()?;
     let mut command = service::apart(program);
@@ -249,7 +249,7 @@ fn shrink(program: &Path, args: &Args, scene: &Scene<'_>) -> anyhow::Result<(Opt
     Ok((scene.limit_bytes()?, scene.wait_ratio(args.window)?))
 }
 
-/// Runs the command to its end; what it took back, and why, is a result.
+/// Runs the command to its end. That it stepped back, and why, is a result, not an error.
 fn follow(mut command: Command, scene: &Scene<'_>) -> anyhow::Result<()> {
     let mut child = command
         .stdin(Stdio::null())
@@ -278,8 +278,8 @@ fn follow(mut command: Command, scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The smallest fixed limit at which a program waits no more than is allowed. Each is tried on a
-/// program of its own: what another limit had taken would come back for minutes.
+/// Finds the smallest harmless fixed limit. Each is tried on a new program: what an earlier limit
+/// had taken would keep coming back for minutes.
 fn best(
     program: &Path,
     args: &Args,
@@ -295,7 +295,7 @@ fn best(
             true => well = limit,
             false => hurts = limit,
         }
-        // One that the kernel killed has ended; its cgroup goes with the scene.
+        // A program that the kernel killed has ended; its cgroup goes with the scene.
         if !scene.subject.has_ended() {
             scene.end()?;
         }
@@ -303,7 +303,7 @@ fn best(
     Ok(well)
 }
 
-/// The longest run of seconds in each of which more than `max` was waited.
+/// The longest run of seconds in each of which waiting exceeded `max`.
 fn longest_over(waits: &[f64], max: f64) -> usize {
     let (mut longest, mut now) = (0, 0);
     for second in waits.chunks(SAMPLES_PER_SECOND) {
@@ -355,7 +355,7 @@ mod tests {
         let waits = [bad, good, bad, bad, bad, good, bad].concat();
         assert_eq!(longest_over(&waits, 0.005), 3);
         assert_eq!(longest_over(&[], 0.005), 0);
-        // A second that is not over yet counts by what there is of it.
+        // An incomplete second counts by the samples it has.
         assert_eq!(longest_over(&[bad.as_slice(), &[0.1]].concat(), 0.005), 2);
     }
 }

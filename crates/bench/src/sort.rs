@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench sort`: what comes back after sudden pressure, with and without `agewise sort`.
+//! `agewise bench sort`: refaults after sudden pressure, with and without `agewise sort`.
 //!
-//! Counts, not times: refaults for each operation of an exerciser in a memory cgroup whose limit is
-//! lowered at once, so that what else the machine does matters little.
+//! Counts refaults per operation (not times) of an exerciser in a memory cgroup whose limit is
+//! lowered suddenly. So the result hardly depends on other load on the machine.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -23,22 +23,22 @@ use crate::exercise::spawned::Spawned;
 use agewise_cli::children;
 use agewise_cli::signal::Stop;
 
-/// How long it may take to end.
+/// Time it may take to end.
 const END_MAX: Duration = Duration::from_secs(60);
-/// What sorting calls cold, and how often it looks.
+/// The threshold for cold memory, and the time between looks.
 const OLDER_THAN: Duration = Duration::from_secs(3);
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long the exerciser runs before pressure, and what is counted after its begin.
+/// How long the exerciser runs before pressure, and how long refaults are counted from there.
 const SETTLE: Duration = Duration::from_secs(7);
 const WINDOW: Duration = Duration::from_secs(3);
-/// An exerciser that was killed for lack of memory tells nothing; its run is made again, so often.
+/// Attempts per run: one in which the exerciser was OOM-killed says nothing and is repeated.
 const TRIES: usize = 4;
 
-/// A load, and how much of its memory is left to it.
+/// A load, and the share of its memory that the limit leaves.
 struct Load {
     pattern: &'static str,
     scattered: bool,
-    /// Operations a second for each GiB: the hot pages are visited every 0.8 s, or all every 1.6 s.
+    /// Operations per second and GiB: hot pages are visited every 0.8 s, or all pages every 1.6 s.
     ops_per_gib: u64,
     limit: f64,
 }
@@ -64,7 +64,7 @@ const UNIFORM: Load = Load {
 /// Refaults of one load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Refaults {
-    /// For each 1000 operations, on average, without sorting.
+    /// Mean per 1000 operations, without sorting.
     plain: f64,
     sorted: f64,
     /// Relative change; -0.3 is 30 % fewer.
@@ -74,14 +74,14 @@ pub struct Refaults {
     high: Option<f64>,
 }
 
-/// What sorting changes and costs.
+/// The effect and cost of sorting.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sort {
     /// Memory of the exerciser.
     size_bytes: u64,
     /// Pairs of runs for each load.
     pairs: u16,
-    /// Hot half, then cold half: refaults for each 1000 operations, without sorting.
+    /// Hot half and cold half: refaults per 1000 operations, without and with sorting.
     hotcold_plain_refaults_per_kop: f64,
     hotcold_sorted_refaults_per_kop: f64,
     /// Relative change.
@@ -95,35 +95,34 @@ pub struct Sort {
     scattered_change_ratio: Option<f64>,
     scattered_change_low_ratio: Option<f64>,
     scattered_change_high_ratio: Option<f64>,
-    /// Every page alike.
+    /// All pages touched equally.
     uniform_plain_refaults_per_kop: f64,
     uniform_sorted_refaults_per_kop: f64,
     uniform_change_ratio: Option<f64>,
     uniform_change_low_ratio: Option<f64>,
     uniform_change_high_ratio: Option<f64>,
-    /// Share of one core that sorting takes once it has started, with hot half and cold half.
+    /// Share of one core that sorting takes after its start, with hot half and cold half.
     core_ratio: f64,
     /// The same for the other loads.
     scattered_core_ratio: f64,
     uniform_core_ratio: f64,
-    /// CPU time of starting, once.
+    /// CPU time of starting, paid once.
     start_cpu_ms: f64,
-    /// Runs made again because the exerciser was killed for lack of memory: without and with
-    /// sorting.
+    /// Runs repeated because the exerciser was OOM-killed, without and with sorting.
     killed_plain: usize,
     killed_sorted: usize,
 }
 
-/// What all runs of one load came to.
+/// The result of all runs of one load.
 struct Measured {
     refaults: Refaults,
     core_ratio: f64,
     start_cpu_ms: f64,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &SortArgs, stop: &Stop) -> anyhow::Result<Sort> {
-    // Made early: without privilege nothing else is begun.
+    // Try it first: without privileges nothing else is started.
     drop(own_cgroup("sort")?);
     let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
         .context("what has to leave goes to a zram device")?;
@@ -173,12 +172,12 @@ struct Bench<'a> {
     program: &'a Path,
     args: &'a SortArgs,
     stop: &'a Stop,
-    /// Runs in which the exerciser was killed: without and with sorting.
+    /// Runs in which the exerciser was killed, without and with sorting.
     killed: [usize; 2],
 }
 
 impl Bench<'_> {
-    /// Pairs of runs, in turn plain first and sorted first.
+    /// Makes pairs of runs; plain and sorted runs take turns at being first.
     fn load(&mut self, load: &Load) -> anyhow::Result<Measured> {
         let mut pairs = Vec::new();
         let (mut cpu, mut time, mut start_cpu_ms) = (0.0, 0.0, 0.0f64);
@@ -221,7 +220,7 @@ impl Bench<'_> {
         bail!("the exerciser was killed for lack of memory {TRIES} times in a row")
     }
 
-    /// One run; `None` if the exerciser was killed.
+    /// Makes one run; `None` if the exerciser was killed.
     fn try_run(&self, load: &Load, sorts: bool) -> anyhow::Result<Option<Run>> {
         let memcg = own_cgroup("sort")?;
         let rate = (self.args.size as f64 / f64::from(1 << 30) * load.ops_per_gib as f64) as u64;
@@ -293,7 +292,7 @@ struct SortTotal {
     start_cpu_ms: f64,
 }
 
-/// A running `agewise sort`; ended, and waited for, when dropped.
+/// A running `agewise sort`; ended and waited for when dropped.
 struct Sorter {
     child: Child,
 }
@@ -312,7 +311,7 @@ impl Sorter {
     }
 
     fn finish(mut self) -> anyhow::Result<SortTotal> {
-        // Not yet waited for.
+        // It has not been waited for yet.
         children::terminate(&self.child);
         let mut said = String::new();
         if let Some(mut out) = self.child.stdout.take() {

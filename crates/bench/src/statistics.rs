@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Medians, and what a set of paired measurements says about a change.
+//! Medians, and the change shown by paired measurements.
 
 use agewise_policy::statistics::student;
 use serde::Serialize;
 
-/// The median; 0 of nothing.
+/// The median; 0 if there are no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -18,19 +18,19 @@ pub fn median(values: &[f64]) -> f64 {
 /// A relative change with its 95 % confidence interval; -0.02 is 2 % less.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// Geometric mean of the ratios, less 1.
+    /// Geometric mean of the ratios, minus 1.
     pub change_ratio: f64,
     /// Lower end of the interval.
     pub change_low_ratio: f64,
     /// Upper end of the interval.
     pub change_high_ratio: f64,
-    /// Pairs it rests on.
+    /// Number of pairs.
     pub pairs: usize,
 }
 
 impl Change {
-    /// Of `(without, with)` pairs, by Student's t on the logarithms of their ratios. `None` for
-    /// fewer than three pairs or a value that is not positive.
+    /// The change over `(without, with)` pairs, by Student's t on the logarithms of their ratios.
+    /// `None` for fewer than three pairs or if a value is not positive.
     pub fn of_pairs(pairs: &[(f64, f64)]) -> Option<Self> {
         if pairs.len() < 3 || pairs.iter().any(|&(a, b)| a <= 0.0 || b <= 0.0) {
             return None;

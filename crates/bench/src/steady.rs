@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench steady`: much memory, watched slowly.
+//! `agewise bench steady`: watching much memory at a slow pace.
 
 use std::path::Path;
 
@@ -16,39 +16,39 @@ use crate::exercise::spawned::Spawned;
 use agewise_cli::observe;
 use agewise_cli::signal::Stop;
 
-/// Scans in which the histogram is held against the truth, after those that are timed.
+/// Scans, after the timed ones, in which the histogram is compared with the truth.
 const JUDGED: usize = 3;
 
-/// What it takes.
+/// The cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Steady {
-    /// Memory watched, bytes.
+    /// Memory watched, in bytes.
     watched_bytes: u64,
-    /// Time from scan to scan.
+    /// Time between two scans.
     interval_ms: u64,
     /// Scans after the first.
     scans: usize,
     /// CPU time of the first scan, which clears all of memory once.
     first_scan_cpu_ms: f64,
-    /// CPU time of each scan after it, on average; everything the process does is in it.
+    /// Mean CPU time of each later scan, including everything the process does.
     scan_cpu_ms: f64,
     /// The same as a share of one core.
     core_ratio: f64,
-    /// Reading page tables, for each GiB.
+    /// Reading page tables, per GiB.
     walk_ms_per_gib: f64,
-    /// From bits to ages, for each GiB.
+    /// Turning accessed bits into ages, per GiB.
     classify_ms_per_gib: f64,
-    /// Clearing, for each GiB.
+    /// Clearing accessed bits, per GiB.
     clear_ms_per_gib: f64,
-    /// Pages that the histogram has in a wrong bin, of all: the mean of a few scans more.
+    /// Share of pages that the histogram has in a wrong bin: the mean of a few more scans.
     histogram_error_ratio: f64,
-    /// Most resident memory of agewise.
+    /// Peak resident memory of agewise.
     resident_peak_bytes: u64,
-    /// What the bar allows for so many pages: 40 MiB + 1.1 byte a page.
+    /// The bar for this many pages: 40 MiB plus 1.1 bytes per page.
     resident_bar_bytes: u64,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow::Result<Steady> {
     let mut arguments = half_idle(args.size);
     arguments.push("--no-final-check".to_owned());
@@ -96,7 +96,7 @@ pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow:
     })
 }
 
-/// Most memory of this process that was resident at once.
+/// Peak resident memory of this process.
 pub(super) fn peak_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

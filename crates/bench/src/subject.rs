@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is watched and squeezed: the exerciser, a program that is asked for values at a steady
-//! pace, or compilers.
+//! Programs to watch and squeeze: the exerciser, a key-value server with requests at a steady rate,
+//! or compilers.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -21,15 +21,15 @@ use crate::reclaim::group::Group;
 use crate::reclaim::keys::{Choice, Keys};
 use crate::reclaim::program::{self, Server};
 
-/// Operations are asked for in bursts, one in this time.
+/// Requests are sent in bursts, one burst in this time.
 const BURST: Duration = Duration::from_millis(10);
 
-/// The name of a load of compilers.
+/// The name of the compiler load.
 const COMPILE: &str = "compile";
-/// Files that compilers take in turn.
+/// Files that the compilers process cyclically.
 const FILES: usize = 16;
 
-/// What runs, and operations a second, or compilers at a time.
+/// What runs, and its operations per second or number of parallel compilers.
 #[derive(Clone, Debug)]
 pub struct Load {
     kind: Kind,
@@ -40,9 +40,9 @@ pub struct Load {
 enum Kind {
     /// A pattern of the exerciser.
     Pattern(String),
-    /// A program, keys by zipf 0.99.
+    /// A key-value program; keys follow zipf 0.99.
     Program(Program),
-    /// Compilers of C, each of another file, over and over.
+    /// C compilers, each working on another file, over and over.
     Compile,
 }
 
@@ -74,7 +74,7 @@ impl std::str::FromStr for Load {
     }
 }
 
-/// Lets it run for so long.
+/// Waits while the load runs.
 ///
 /// # Errors
 /// Interrupted.
@@ -83,14 +83,14 @@ pub fn wait(stop: &Stop, duration: Duration) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One that runs.
+/// A running load.
 pub enum Subject {
     Exerciser(Spawned),
     Driven(Driven),
 }
 
 impl Load {
-    /// Why it cannot run here, if so.
+    /// Checks whether it can run here; `Err` says why not.
     pub fn is_possible(&self) -> Result<(), String> {
         match &self.kind {
             Kind::Pattern(_) => Ok(()),
@@ -99,7 +99,7 @@ impl Load {
         }
     }
 
-    /// Starts it with `size_bytes` of memory in `group`, and waits until all of that is there.
+    /// Starts it with `size_bytes` of memory in `group`, and waits until all of that is in use.
     pub fn start(
         &self,
         agewise: &Path,
@@ -171,7 +171,7 @@ impl Subject {
     /// Ends it.
     ///
     /// # Errors
-    /// It failed meanwhile.
+    /// It failed while running.
     pub fn finish(self) -> anyhow::Result<()> {
         match self {
             Subject::Exerciser(spawned) => spawned.finish().map(|_| ()),
@@ -180,7 +180,7 @@ impl Subject {
     }
 }
 
-/// Asks for values at a steady pace, until it is to end.
+/// Requests values at a steady rate until it is stopped.
 fn ask(
     mut keys: Keys,
     count: u64,
@@ -193,7 +193,7 @@ fn ask(
         let wanted = (began.elapsed().as_secs_f64() * rate as f64) as u64;
         let behind = wanted.saturating_sub(ops.load(Ordering::Relaxed));
         if behind > 0 {
-            // One that cannot keep up still ends soon.
+            // A server that cannot keep up must still end soon.
             let burst = behind.min(rate.div_ceil(10));
             keys.run(burst, 0..count, Choice::Zipf, &stop)?;
             ops.fetch_add(burst, Ordering::Relaxed);
@@ -203,7 +203,7 @@ fn ask(
     Ok(())
 }
 
-/// A thread that asks a server or starts compilers, and the server.
+/// A thread that drives a server or starts compilers, and the server.
 pub struct Driven {
     _server: Option<Server>,
     thread: Option<JoinHandle<anyhow::Result<()>>>,
@@ -212,7 +212,7 @@ pub struct Driven {
 }
 
 impl Driven {
-    /// `work` goes on until its flag is set, and counts its operations.
+    /// Starts the thread; `work` runs until its flag is set, and counts its operations.
     fn start(
         server: Option<Server>,
         work: impl FnOnce(&AtomicBool, &AtomicU64) -> anyhow::Result<()> + Send + 'static,
@@ -246,7 +246,7 @@ impl Driven {
 
 impl Drop for Driven {
     fn drop(&mut self) {
-        // The server is still there: it ends after its thread.
+        // The server is still running: it must end after the thread.
         let _ = self.end();
     }
 }

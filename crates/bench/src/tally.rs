@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What agewise saw, judged by what the exerciser knows.
+//! Compares what agewise saw with what the exerciser knows.
 
 use serde::Serialize;
 
-/// The span in which an access must show as a young page: from one reading of its page table to
+/// The span in which an access must show up as a young page: from one reading of its page table to
 /// the next. An access between a reading and the clearing after it is lost, and counts as missed.
-/// CLOCK_MONOTONIC ns.
+/// Times are CLOCK_MONOTONIC ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// When the previous reading began.
+    /// Start of the previous reading.
     pub before_begin_ns: u64,
-    /// When it had ended.
+    /// End of the previous reading.
     pub before_end_ns: u64,
-    /// When this reading began.
+    /// Start of this reading.
     pub now_begin_ns: u64,
 }
 
-/// Pages by what happened and what was seen.
+/// Number of pages by what happened and what was seen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     /// Accessed and seen young.
@@ -27,12 +27,12 @@ pub struct Tally {
     pub unaccessed_seen: u64,
     /// Not accessed and not seen young.
     pub unaccessed_unseen: u64,
-    /// Last accessed while a table was being read, or after that: nothing can be said.
+    /// Last accessed while a table was being read, or later: undecidable.
     pub undecided: u64,
 }
 
 impl Tally {
-    /// Judges one page, or one huge page by its latest access.
+    /// Judges one page, or a huge page by its latest access.
     #[inline]
     pub fn judge(&mut self, span: Span, last_access_ns: u64, young: bool) {
         let field = if last_access_ns >= span.now_begin_ns {
@@ -55,7 +55,7 @@ impl Tally {
         *field += 1;
     }
 
-    /// Adds what another scan found.
+    /// Adds the result of another scan.
     pub fn add(&mut self, other: &Self) {
         self.accessed_seen += other.accessed_seen;
         self.accessed_missed += other.accessed_missed;
@@ -64,12 +64,12 @@ impl Tally {
         self.undecided += other.undecided;
     }
 
-    /// Pages about which something can be said.
+    /// Pages that could be judged.
     pub fn judged(&self) -> u64 {
         self.accessed_seen + self.accessed_missed + self.unaccessed_seen + self.unaccessed_unseen
     }
 
-    /// Accessed pages that were not seen, of all accessed pages.
+    /// Share of accessed pages that were not seen.
     pub fn missed_ratio(&self) -> f64 {
         ratio(
             self.accessed_missed,
@@ -77,7 +77,7 @@ impl Tally {
         )
     }
 
-    /// Pages seen young that were not accessed, of all that were not accessed.
+    /// Share of pages not accessed that were seen young.
     pub fn false_ratio(&self) -> f64 {
         ratio(
             self.unaccessed_seen,
@@ -86,7 +86,7 @@ impl Tally {
     }
 }
 
-/// `part` of `whole`; 0 of nothing.
+/// `part` as a share of `whole`; 0 if `whole` is 0.
 pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         0.0

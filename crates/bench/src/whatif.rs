@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench whatif`: what the curve says beside what then happens.
+//! `agewise bench whatif`: the predictions of the curve compared with what then happens.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,13 +17,13 @@ use serde::Serialize;
 use crate::reclaim::group::Group;
 use crate::subject::{Load, Subject, wait};
 
-/// Before it is watched.
+/// Time for a load to settle before it is watched.
 const SETTLE: Duration = Duration::from_secs(3);
-/// After a limit was set, before what happens is counted.
+/// Time after setting a limit, before anything is counted.
 const SQUEEZE_SETTLE: Duration = Duration::from_secs(4);
-/// Limits, percent of what it has.
+/// Limits, in percent of the usage without a limit.
 const LIMITS: [u64; 4] = [90, 75, 60, 50];
-/// What a prediction may be off by: a part of what happens, or so many faults a second.
+/// Allowed error of a prediction: a share of the measured value, or faults per second.
 const OFF_RATIO: f64 = 0.15;
 const OFF_FAULTS: f64 = 1.0;
 
@@ -70,25 +70,25 @@ struct Row {
     load: String,
     limit_percent: u64,
     limit_bytes: u64,
-    /// What the curve says, and its interval; without an upper bound null.
+    /// The prediction and its interval; no upper bound is null.
     faults_per_second: f64,
     faults_low: f64,
     faults_high: f64,
-    /// The same of an exact LRU.
+    /// The prediction for an exact LRU.
     lru_faults_per_second: f64,
-    /// What then happened.
+    /// The measured value.
     measured_per_second: f64,
     error_ratio: f64,
     is_near: bool,
     is_within: bool,
-    /// Operations a second before and then: a program that waits does less.
+    /// Operations per second before and then: a program that waits does less.
     ops_before: f64,
     ops_then: f64,
     observed_seconds: f64,
     interval_ms: u64,
 }
 
-/// All of it.
+/// The overall result.
 #[derive(Clone, Debug, Serialize)]
 struct Total {
     record: &'static str,
@@ -100,7 +100,7 @@ struct Total {
     simulate_cpu_ms: f64,
 }
 
-/// Measures and prints as it goes.
+/// Measures, and prints results as they become known.
 pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<()> {
     let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
         .context("what has to leave goes to a zram device")?;
@@ -161,15 +161,15 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
         ) {
             Ok(row) => rows.push(row),
             Err(error) if stop.requested().is_some() => return Err(error),
-            // Under the steep part of a curve the kernel finds nothing to evict, and refuses the
-            // limit or kills: said, and the others go on.
+            // Below the steep part of a curve the kernel finds nothing to evict, and refuses the
+            // limit or kills: report that and continue.
             Err(error) => {
                 agewise_cli::note!("{load} at {percent} %: {}", output::chain(&error));
                 break;
             }
         }
     }
-    // What was squeezed ends sooner with its memory back.
+    // A squeezed program ends sooner with its memory back.
     group.limit(before.usage_bytes.saturating_mul(2))?;
     if let Err(error) = subject.finish() {
         agewise_cli::note!("{load}: {}", output::chain(&error));
@@ -177,13 +177,13 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
     Ok((rows, found))
 }
 
-/// What there was before any limit.
+/// The state before any limit.
 struct Before {
     usage_bytes: u64,
     ops_per_second: f64,
 }
 
-/// Sets a limit, and counts what happens.
+/// Sets a limit and counts what happens.
 fn squeeze(
     args: &Args,
     load: &Load,

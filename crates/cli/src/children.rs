@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes that we started: ending them, and what they used.
+//! Child processes: ending them, and their resource usage.
 
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Asks `child` to end. Not one that was waited for: its pid may be somebody else's by now.
+/// Sends SIGTERM to `child`, which must not have been waited for: its pid could have been reused.
 pub fn terminate(child: &Child) {
     let _ = kill_process(Pid::from_child(child), Signal::TERM);
-    // A stopped process would not notice.
+    // A stopped process would not handle the signal.
     let _ = kill_process(Pid::from_child(child), Signal::CONT);
 }
 
-/// Ends `child`, and waits for it: killed if asking it does not help `within` that time. True if it did not
-/// need that. One that has ended already is left alone.
+/// Ends `child` and waits for it; kills it if it has not ended `within` that time. Returns true if
+/// no kill was needed. A child that has already ended is left alone.
 pub fn end(child: &mut Child, within: Duration) -> bool {
     if matches!(child.try_wait(), Ok(Some(_))) {
         return true;
     }
-    // What it would say must not block it.
+    // Close the pipe, so that output nobody reads cannot block it.
     drop(child.stdout.take());
     terminate(child);
     let deadline = Instant::now() + within;
@@ -34,18 +34,18 @@ pub fn end(child: &mut Child, within: Duration) -> bool {
     false
 }
 
-/// What children that have been waited for used, their own such children included.
+/// Resource usage of children that were waited for, including that of their own such children.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChildrenUsage {
     /// CPU time, kernel and user.
     pub cpu: Duration,
-    /// Most resident memory of any one of them.
+    /// The peak resident memory of the largest of them.
     pub resident_peak_bytes: u64,
 }
 
 impl ChildrenUsage {
-    /// The peak, if it is a child's own: between fork and exec a child has our memory, and the
-    /// kernel's maximum remembers that.
+    /// The peak, if it is a child's own. Between fork and exec a child shares our memory, which the
+    /// kernel's maximum includes.
     pub fn own_peak_bytes(&self) -> u64 {
         let ours = usage(libc::RUSAGE_SELF).map_or(0, |usage| peak_bytes(&usage));
         if self.resident_peak_bytes > ours {
@@ -57,19 +57,19 @@ impl ChildrenUsage {
 }
 
 fn usage(who: libc::c_int) -> Option<libc::rusage> {
-    // SAFETY: rusage is plain numbers, for which zero is a value; the call writes all of it.
+    // SAFETY: zero is a valid rusage, and the call overwrites all of it.
     unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         (libc::getrusage(who, &mut usage) == 0).then_some(usage)
     }
 }
 
-/// In KiB on Linux (getrusage(2)).
+/// The peak in bytes; the kernel reports KiB (getrusage(2)).
 fn peak_bytes(usage: &libc::rusage) -> u64 {
     (usage.ru_maxrss as u64).saturating_mul(1024)
 }
 
-/// Usage of children (getrusage(2), RUSAGE_CHILDREN).
+/// Resource usage of children (getrusage(2), RUSAGE_CHILDREN).
 pub fn children_usage() -> ChildrenUsage {
     let Some(usage) = usage(libc::RUSAGE_CHILDREN) else {
         return ChildrenUsage::default();

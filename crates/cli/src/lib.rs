@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the commands, the daemon and the benchmarks of agewise share: units and output formats,
-//! signals and waiting, naming targets. Not a stable interface.
+//! Shared by the commands, the daemon and the benchmarks of agewise: units and output formats,
+//! signals and waiting, target names. It is not a stable interface.
 
 pub mod children;
 pub mod observe;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `report` and `watch` share: how targets are named, and how an agent is opened for them.
+//! Shared by `report` and `watch`: naming targets and opening an agent for them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use anyhow::Context;
 
 use crate::units;
 
-/// Most targets given by name.
+/// The most targets that can be given by name.
 pub const TARGETS_MAX: usize = 64;
 
 /// Age bins and accuracy.
@@ -56,7 +56,7 @@ pub struct AgeArgs {
     pub cpu_limit: Option<f64>,
 }
 
-/// A share of one core in percent.
+/// Parses a share of one core in percent.
 pub fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
@@ -98,7 +98,7 @@ fn scan_interval(text: &str) -> Result<ScanInterval, String> {
 }
 
 impl AgeArgs {
-    /// The agent's configuration; scans come at least every `at_least`.
+    /// The agent's configuration, with a scan at least every `at_least`.
     pub fn config(&self, at_least: Duration) -> AgentConfig {
         let mut config = AgentConfig::new(self.intervals.clone());
         let interval_ms = match self.scan_interval {
@@ -117,10 +117,10 @@ impl AgeArgs {
     }
 }
 
-/// How to observe so that memory older than `older_than` is known.
+/// The configuration for finding memory older than `older_than`.
 ///
 /// # Errors
-/// Times from which no bins can be made.
+/// The times do not form valid bins.
 pub fn cold_config(older_than: Duration, interval: Duration) -> anyhow::Result<AgentConfig> {
     let mut bounds_ms = vec![millis(interval), millis(older_than)];
     bounds_ms.dedup();
@@ -129,17 +129,17 @@ pub fn cold_config(older_than: Duration, interval: Duration) -> anyhow::Result<A
     Ok(config)
 }
 
-/// Whole milliseconds of a duration, at least one.
+/// A duration in whole milliseconds, at least one.
 pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis())
         .unwrap_or(u64::MAX)
         .max(1)
 }
 
-/// Processes and cgroups by name.
+/// Targets from pids and cgroup names.
 ///
 /// # Errors
-/// One of them is not there, or has no memory (a kernel thread, a zombie).
+/// A target does not exist or has no memory (a kernel thread, a zombie).
 pub fn listed(pids: &[u32], cgroups: &[String]) -> anyhow::Result<Targets> {
     let roots = Roots::default();
     let count = pids.len() + cgroups.len();
@@ -164,10 +164,10 @@ pub fn listed(pids: &[u32], cgroups: &[String]) -> anyhow::Result<Targets> {
     Ok(Targets::Listed(subjects))
 }
 
-/// Opens a cgroup by what a user gave.
+/// Opens a cgroup by the name that a user gave.
 ///
 /// # Errors
-/// Those of [`Cgroup::open`]; where there is one of nearly that name, it is named.
+/// Those of [`Cgroup::open`]; the error suggests a cgroup with a similar name, if there is one.
 pub fn open_cgroup(hierarchy: &Hierarchy, given: &str) -> anyhow::Result<Cgroup> {
     let error = match Cgroup::open(hierarchy, given) {
         Ok(cgroup) => return Ok(cgroup),
@@ -190,10 +190,10 @@ pub fn open_cgroup(hierarchy: &Hierarchy, given: &str) -> anyhow::Result<Cgroup>
     }
 }
 
-/// Every cgroup of the machine, down to a depth.
+/// All cgroups of the machine, down to a depth.
 ///
 /// # Errors
-/// No hierarchy accounts memory.
+/// No hierarchy has the memory controller.
 pub fn all_cgroups(depth_max: usize) -> anyhow::Result<Targets> {
     let hierarchy = Hierarchy::discover(&Roots::default().proc)?;
     let limits = TreeLimits {
@@ -203,7 +203,7 @@ pub fn all_cgroups(depth_max: usize) -> anyhow::Result<Targets> {
     Ok(Targets::AllCgroups { hierarchy, limits })
 }
 
-/// An agent for targets with the best source, and what there is to say about it.
+/// Opens an agent with the best access source; also returns a note about the source, if any.
 ///
 /// # Errors
 /// As [`open_agent_with`].
@@ -214,12 +214,12 @@ pub fn open_agent(
     open_agent_with(targets, config, None)
 }
 
-/// An agent for targets, and what there is to say about its source: the one asked for, else the
-/// best that this machine and these privileges allow. Without the right to read page tables only
-/// only whole mappings of one's own processes have ages.
+/// Opens an agent with the given access source, or with the best one that this machine and these
+/// privileges allow; also returns a note about the source, if any. Without the right to read page
+/// tables, only whole mappings of the user's own processes have ages.
 ///
 /// # Errors
-/// Those of [`Agent::new`], and of a source that fails, unless another may be used instead.
+/// Those of [`Agent::new`], and of a failing source if no other may be used instead.
 pub fn open_agent_with(
     targets: Targets,
     mut config: AgentConfig,
@@ -237,13 +237,13 @@ pub fn open_agent_with(
             Some(error) => format!("{COARSE} ({error})"),
             None => COARSE.to_owned(),
         });
-        // MADV_COLD clears page by page what this source cannot tell apart.
+        // MADV_COLD clears single pages, which this source cannot distinguish.
         config.clear.means = Means::Refs;
     }
     Ok((Agent::new(source, Roots::default(), targets, config)?, note))
 }
 
-/// From now on the agent counts file memory by the cgroup it is charged to, mapped or not.
+/// Makes the agent count file memory, mapped or not, for the cgroup it is charged to.
 ///
 /// # Errors
 /// The page cache cannot be followed here.
@@ -261,8 +261,8 @@ fn open_source(source: &Source) -> anyhow::Result<Box<dyn AccessSource>> {
     open().with_context(|| format!("{} cannot be used (see `agewise doctor`)", source.name))
 }
 
-/// The first source of pages that works, and why the one before it does not. Failures that have to
-/// do with neither the kernel nor privileges are no reason to be content with less.
+/// The first source of single pages that works, and the error of the one before it. Only failures
+/// due to the kernel or to privileges make it fall back to the next source.
 fn best_source() -> anyhow::Result<(Box<dyn AccessSource>, Option<AccessError>)> {
     let mut passed_over = None;
     for source in source::ALL {

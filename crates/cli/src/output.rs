@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How answers are printed: text for people, one JSON object a line, or CSV, with one set of field
-//! names for all.
+//! Output formats: text for people, one JSON object per line, or CSV, with the same field names in
+//! all of them.
 
 use std::io::{self, Write};
 
@@ -24,22 +24,22 @@ pub enum Format {
 /// Writes `record` as one line of JSON.
 ///
 /// # Errors
-/// Those of `out`.
+/// `out` cannot be written.
 pub fn json_line(out: &mut impl Write, record: &impl Serialize) -> io::Result<()> {
     json(out, record)?;
     out.write_all(b"\n")
 }
 
-/// Writes `record` as JSON, every character of a string that is not to be seen as `\u202e`: names
-/// and messages that hold names may be printed as they come.
+/// Writes `record` as JSON and escapes invisible characters in strings (such as `\u202e`), so that
+/// names, and messages that contain names, can be printed safely.
 ///
 /// # Errors
-/// Those of `out`, and of a record that JSON cannot hold.
+/// `out` cannot be written, or `record` cannot be represented in JSON.
 pub fn json(out: &mut impl Write, record: &impl Serialize) -> serde_json::Result<()> {
     record.serialize(&mut Serializer::with_formatter(out, Visible))
 }
 
-/// JSON on one line with nothing hidden in it.
+/// A JSON formatter that escapes invisible characters.
 struct Visible;
 
 impl Formatter for Visible {
@@ -52,7 +52,7 @@ impl Formatter for Visible {
         for (at, c) in fragment.char_indices().filter(|(_, c)| is_hidden(*c)) {
             out.write_all(&fragment.as_bytes()[plain..at])?;
             let mut escape = String::new();
-            // Writing to a String does not fail.
+            // Writing to a String cannot fail.
             let _ = json_escape(c, &mut escape);
             out.write_all(escape.as_bytes())?;
             plain = at + c.len_utf8();
@@ -61,13 +61,13 @@ impl Formatter for Visible {
     }
 }
 
-/// Says something on standard error, as `format!` would have it. Use [`note!`](crate::note).
+/// Prints a message on standard error. Use [`note!`](crate::note).
 pub fn say(text: std::fmt::Arguments<'_>) {
-    // There is nobody to tell that standard error is gone.
+    // If standard error is gone, nobody can be told.
     let _ = writeln!(io::stderr(), "agewise: {}", message(&text.to_string()));
 }
 
-/// Says something on standard error, without the controls of names in it.
+/// Prints a message on standard error; arguments as for `format!`. Control characters are removed.
 #[macro_export]
 macro_rules! note {
     ($($text:tt)*) => {
@@ -75,14 +75,14 @@ macro_rules! note {
     };
 }
 
-/// A message without controls. Lines after the first are indented: none of them, put there by a
-/// name, looks like a message of its own.
+/// Removes control characters from a message. Lines after the first are indented, so that a line
+/// break in a name cannot fake a message of its own.
 pub fn message(text: &str) -> String {
     text.split('\n').map(clean).collect::<Vec<_>>().join("\n  ")
 }
 
-/// An error and what is behind it on one line. Errors of ours say what the system said and hand it
-/// out as their source as well: what was said already is not said again.
+/// Formats an error and its causes on one line. Our errors include the text of their cause in their
+/// own, so a cause that was already printed is left out.
 pub fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -95,7 +95,7 @@ pub fn chain(error: &anyhow::Error) -> String {
     text
 }
 
-/// Whether `error` is only a reader that left early (`agewise … | head`), which is no failure.
+/// Whether `error` only means that the reader of our output has left (`agewise … | head`).
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -107,7 +107,7 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         })
 }
 
-/// A message as one field of CSV. Names say it themselves: `Untrusted::csv`.
+/// Formats a message as a CSV field. For names use `Untrusted::csv`.
 pub fn csv_field(text: &str) -> String {
     let text = clean(text);
     match text.contains([',', '"']) {

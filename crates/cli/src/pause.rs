@@ -7,8 +7,8 @@ use agewise_host::agent::Agent;
 
 use crate::signal::Stop;
 
-/// Sleeps until `deadline` or until an end is asked for; true in the latter case. Where another
-/// program clears accessed bits, the agent reads them meanwhile.
+/// Sleeps until `deadline` or until an exit is requested; returns true in the latter case. If
+/// another program clears accessed bits, the agent reads them meanwhile.
 pub fn until(agent: Option<&mut Agent>, stop: &Stop, deadline: Instant) -> bool {
     if let Some(agent) = agent
         && let Some(period) = agent.interim_period()

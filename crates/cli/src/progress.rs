@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A progress bar on standard error; nothing is drawn when that is not a terminal.
+//! A progress bar on standard error; nothing is drawn if that is not a terminal.
 
 use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::units::duration_text;
 
-/// A bar over steps; their number becomes known as they are made.
+/// A progress bar whose total becomes known along the way.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
@@ -17,12 +17,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// A bar over things called `what`.
+    /// A bar that counts `what` and estimates the remaining time.
     pub fn new(what: &str) -> Progress {
         Progress::with_template(&format!("{{bar:40}} {{pos}}/{{len}} {what}, {{eta}} left"))
     }
 
-    /// A bar whose owner knows how long the rest takes: see [`Progress::set`].
+    /// A bar whose owner provides the remaining time: see [`Progress::set`].
     pub fn with_estimate(what: &str) -> Progress {
         Progress::with_template(&format!("{{bar:40}} {{pos}}/{{len}} {what}, {{msg}} left"))
     }
@@ -42,21 +42,21 @@ impl Progress {
         }
     }
 
-    /// One more step of `total` is done.
+    /// Advances by one step; there are `total` steps.
     pub fn advance(&self, total: u64) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
         self.bar.set_length(total);
         self.bar.set_position(done);
     }
 
-    /// `done` of `total` steps are done, and the rest takes so long.
+    /// Sets the number of steps done, the total, and the remaining time.
     pub fn set(&self, done: u64, total: u64, left: Duration) {
         self.bar.set_length(total);
         self.bar.set_position(done);
         self.bar.set_message(duration_text(left));
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }

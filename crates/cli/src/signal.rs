@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIGINT, SIGTERM, SIGHUP and SIGQUIT ask for an orderly end: guards run, devices go, limits are
-//! put back. So does a terminal on standard output that is gone, for which a process outside its
-//! foreground gets no signal.
+//! Orderly exit on SIGINT, SIGTERM, SIGHUP and SIGQUIT: drop guards run, devices are removed,
+//! limits are restored. A terminal on standard output that is gone has the same effect, since a
+//! process outside its foreground process group gets no signal.
 //!
-//! Nothing here kills: a command looks at [`Stop`] between bounded steps and waits through it, so
-//! a signal cuts a wait short and never cuts a step in two.
+//! Nothing here kills: a command checks [`Stop`] between bounded steps and waits through it, so a
+//! signal cuts a wait short but never interrupts a step.
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,32 +16,31 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-/// The signals that ask for an end.
+/// The signals that request an exit.
 pub const STOP_SIGNALS: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
 
-/// Whether an end was asked for, and a sleep that such a request cuts short.
+/// Tells whether an exit was requested, and sleeps until then.
 ///
-/// While it lives the signals do nothing else; when it is dropped they have no effect at all
-/// until the process ends (signal-hook keeps its handlers), which is what cleaning up needs.
+/// While it lives, the signals have no other effect. After it is dropped they have no effect at all
+/// until the process ends (signal-hook keeps its handlers), as cleaning up requires.
 #[derive(Debug)]
 pub struct Stop {
     request: Arc<Request>,
-    /// Standard output, where it is a terminal that the command cannot do without.
+    /// Standard output, if it is a terminal that the command depends on.
     terminal: Option<OwnedFd>,
     registered: Vec<SigId>,
 }
 
-/// What was asked for so far; handlers and other threads share it.
+/// The requests so far, shared with signal handlers and other threads.
 #[derive(Debug)]
 pub struct Request {
-    /// The signal that came last; 0 for none.
+    /// The last signal, or 0.
     signal: AtomicI32,
-    /// Whether one came.
+    /// Whether an exit was requested.
     flag: AtomicBool,
-    /// Whether SIGHUP came since it was asked last, where that means to read the configuration
-    /// again.
+    /// Whether SIGHUP arrived since the last check, where it means to reload the configuration.
     reload: AtomicBool,
-    /// Readable once a signal came.
+    /// Readable once a signal has arrived.
     wake: OwnedFd,
 }
 
@@ -55,15 +54,15 @@ impl Request {
         })
     }
 
-    /// Asks for an end as if `signal` had come. Async-signal-safe: it stores atomics and writes to an
-    /// eventfd, and neither allocates nor takes a lock.
+    /// Requests an exit as if `signal` had arrived. Async-signal-safe: it stores to atomics and
+    /// writes to an eventfd, without allocating or locking.
     pub fn end(&self, signal: i32) {
         self.signal.store(signal, Ordering::SeqCst);
         self.flag.store(true, Ordering::SeqCst);
         self.rouse();
     }
 
-    /// The signal that asked for an end, if one did.
+    /// The signal that requested an exit, if any.
     pub fn requested(&self) -> Option<i32> {
         match self.signal.load(Ordering::SeqCst) {
             0 => None,
@@ -71,7 +70,7 @@ impl Request {
         }
     }
 
-    /// Readable from the moment an end is asked for.
+    /// A descriptor that is readable once an exit is requested.
     pub fn wake_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -80,11 +79,11 @@ impl Request {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Makes the descriptor wait again, unless it has an end to tell of.
+    /// Resets the descriptor, unless an exit was requested.
     fn settle(&self) {
         if self.requested().is_none() {
             let _ = rustix::io::read(&self.wake, &mut [0u8; 8]);
-            // One that came in between must not be lost.
+            // A request that arrived in between must not be lost.
             if self.requested().is_some() {
                 self.rouse();
             }
@@ -92,29 +91,29 @@ impl Request {
     }
 }
 
-/// Whether a poll found that the other side of a descriptor is gone.
+/// Whether poll found that the other end of a descriptor is gone.
 pub fn is_gone(found: PollFlags) -> bool {
     found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
 }
 
-/// Why a wait of [`Stop::wait_for`] ended.
+/// Why [`Stop::wait_for`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// The time was over.
+    /// The deadline has passed.
     Time,
-    /// The descriptor became readable.
+    /// The descriptor is readable.
     Readable,
-    /// The other side of the descriptor is gone: it will never be readable again.
+    /// The other end of the descriptor is gone: it will never be readable again.
     Gone,
-    /// A signal came: see [`Stop::requested`] and [`Stop::take_reload`].
+    /// A signal arrived: see [`Stop::requested`] and [`Stop::take_reload`].
     Signal,
 }
 
 impl Stop {
-    /// Starts listening.
+    /// Installs the signal handlers.
     ///
     /// # Errors
-    /// The operating system's, when it has no file descriptor left.
+    /// That of the operating system if no file descriptor is available.
     pub fn install() -> io::Result<Self> {
         let mut stop = Self::install_for(&STOP_SIGNALS)?;
         let output = io::stdout();
@@ -124,15 +123,15 @@ impl Stop {
         Ok(stop)
     }
 
-    /// The same for a daemon, to which SIGHUP says to read its configuration again, and which goes
-    /// on without a terminal.
+    /// Installs the handlers for a daemon: SIGHUP means to reload the configuration, and no
+    /// terminal is needed.
     ///
     /// # Errors
     /// As [`install`](Self::install).
     pub fn install_for_daemon() -> io::Result<Self> {
         let mut stop = Self::install_for(&[SIGINT, SIGTERM, SIGQUIT])?;
         let request = Arc::clone(&stop.request);
-        // SAFETY: as below: an atomic is stored and an eventfd written.
+        // SAFETY: as below; it stores to an atomic and writes to an eventfd.
         let id = unsafe {
             signal_hook::low_level::register(SIGHUP, move || {
                 request.reload.store(true, Ordering::SeqCst);
@@ -159,22 +158,21 @@ impl Stop {
         Ok(stop)
     }
 
-    /// What was asked for, for another thread.
+    /// The requests so far, for use in another thread.
     pub fn request(&self) -> Arc<Request> {
         Arc::clone(&self.request)
     }
 
-    /// Whether SIGHUP came since the last call.
+    /// Whether SIGHUP arrived since the last call.
     pub fn take_reload(&self) -> bool {
         self.request.reload.swap(false, Ordering::SeqCst)
     }
 
-    /// Sleeps until `deadline`, until `other` is readable, or until a signal came that was not
-    /// taken yet.
+    /// Sleeps until `deadline`, until `other` is readable, or until an unhandled signal arrives.
     pub fn wait_for(&self, deadline: Instant, other: BorrowedFd<'_>) -> Woken {
         loop {
             if self.requested().is_some() || self.request.reload.load(Ordering::SeqCst) {
-                // Drained, or the next wait would not wait.
+                // Drain it, or the next wait would return at once.
                 self.request.settle();
                 return Woken::Signal;
             }
@@ -191,23 +189,23 @@ impl Stop {
         }
     }
 
-    /// Waits once, for a signal, for the terminal to go, for `other`. Returns what was found of that,
-    /// and whether the time was over before.
+    /// Polls once, for a signal, for the loss of the terminal, and for `other`. Returns the events
+    /// on `other`, and whether the deadline had already passed.
     fn poll(&self, deadline: Instant, other: Option<BorrowedFd<'_>>) -> (PollFlags, bool) {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).ok();
         let mut fds = vec![PollFd::new(&self.request.wake, PollFlags::IN)];
-        // Nothing is asked about the terminal: that it is gone is said all the same.
+        // Without requested events, poll still reports a hang-up of the terminal.
         let terminal = self.terminal.as_ref();
         fds.extend(terminal.map(|fd| PollFd::new(fd, PollFlags::empty())));
         fds.extend(other.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-        // An error is EINTR, which the caller's loop is for.
+        // The only expected error is EINTR, and the caller loops.
         let _ = poll(&mut fds, timeout.as_ref());
         if terminal.is_some() && is_gone(fds[1].revents()) {
             self.request.end(SIGHUP);
         }
         if !fds[0].revents().is_empty() && !self.request.reload.load(Ordering::SeqCst) {
-            // Of a reload that was taken already.
+            // The wake-up was for a reload that has already been taken.
             self.request.settle();
         }
         let found = match other {
@@ -217,22 +215,22 @@ impl Stop {
         (found, left.is_zero())
     }
 
-    /// The signal that asked for an end, if one did.
+    /// The signal that requested an exit, if any.
     pub fn requested(&self) -> Option<i32> {
         self.request.requested()
     }
 
-    /// Becomes true when an end is asked for: for what takes a flag to stop at.
+    /// Becomes true when an exit is requested, for code that takes a flag.
     pub fn flag(&self) -> &AtomicBool {
         &self.request.flag
     }
 
-    /// Sleeps for `duration` or until an end is asked for; true in the latter case.
+    /// Sleeps for `duration` or until an exit is requested; returns true in the latter case.
     pub fn wait(&self, duration: Duration) -> bool {
         self.wait_until(Instant::now() + duration)
     }
 
-    /// Sleeps until `deadline` or until an end is asked for; true in the latter case.
+    /// Sleeps until `deadline` or until an exit is requested; returns true in the latter case.
     pub fn wait_until(&self, deadline: Instant) -> bool {
         while self.requested().is_none() {
             if self.poll(deadline, None).1 {
@@ -242,7 +240,7 @@ impl Stop {
         true
     }
 
-    /// The exit status a shell gives a command that a signal ended: 128 plus its number.
+    /// The exit status that a shell reports for a command ended by a signal: 128 plus its number.
     pub fn exit_code(signal: i32) -> u8 {
         128u8.saturating_add(u8::try_from(signal).unwrap_or(0))
     }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sizes, durations and rates as people type and read them. Bytes are IEC (1 MiB = 2^20); JSON and
-//! CSV carry raw integers and never come through here.
+//! Sizes, durations and rates as people write and read them. Bytes use IEC units (1 MiB = 2^20).
+//! JSON and CSV contain raw integers and do not use this module.
 
 use std::time::Duration;
 
 pub use agewise_policy::units::bytes_text;
 use agewise_policy::units::{self, SizeError};
 
-/// What a suffix of a duration is in nanoseconds.
+/// Suffixes of durations, in nanoseconds.
 const DURATION_UNITS: [(&str, u64); 7] = [
     ("ns", 1),
     ("us", 1_000),
@@ -18,7 +18,7 @@ const DURATION_UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
-/// Multiplies exactly where `number` is whole, and refuses what a u64 cannot hold.
+/// Multiplies; exact for whole numbers, and `None` if the product does not fit a u64.
 fn scale(number: f64, unit: u64) -> Option<u64> {
     let product = number * unit as f64;
     (product.is_finite() && (0.0..u64::MAX as f64).contains(&product))
@@ -35,7 +35,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     })
 }
 
-/// Parses a size that must be more than nothing.
+/// Parses a size greater than zero.
 pub fn positive_size(text: &str) -> Result<u64, String> {
     match size(text)? {
         0 => Err("a size of zero leaves nothing to do; give at least 1 byte".into()),
@@ -43,7 +43,7 @@ pub fn positive_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a rate in bytes a second: `256M/s` or `256M`. Zero is refused: it would never end.
+/// Parses a rate in bytes per second: `256M/s` or `256M`. Zero is refused: it would never end.
 pub fn byte_rate(text: &str) -> Result<u64, String> {
     match size(text.trim().strip_suffix("/s").unwrap_or(text))? {
         0 => Err("a rate of zero would never end; give at least 1 byte a second".into()),
@@ -51,8 +51,8 @@ pub fn byte_rate(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Parses a duration: `500ms`, `30s`, `2m`, `1.5h`, `1d`. The unit is required, so that nobody has
-/// to guess whether `30` is seconds or milliseconds.
+/// Parses a duration: `500ms`, `30s`, `2m`, `1.5h`, `1d`. The unit is required: `30` would be
+/// ambiguous.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("'{text}' is not a duration; write it with its unit: 500ms, 30s, 2m, 1h");
     let (number, unit) = units::split_number(text);
@@ -65,7 +65,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// Parses a duration that must be more than nothing.
+/// Parses a duration greater than zero.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("a duration of zero; give at least 1ms".into()),
@@ -73,7 +73,7 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A duration for people, in its largest whole-number unit or with one decimal: `250 ms`, `1.5 s`,
+/// Formats a duration in its largest unit as a whole number or with one decimal: `250 ms`, `1.5 s`,
 /// `30 s`, `2 m 5 s`.
 pub fn duration_text(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
@@ -99,7 +99,7 @@ pub fn duration_text(duration: Duration) -> String {
     }
 }
 
-/// A share such as `0.2%` or `0.002`, above 0 and up to 1.
+/// Parses a share such as `0.2%` or `0.002`, above 0 and up to 1.
 pub fn share(text: &str) -> Result<f64, String> {
     let (number, scale) = match text.strip_suffix('%') {
         Some(number) => (number, 0.01),
@@ -113,7 +113,7 @@ pub fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A share, or `none`, which is infinite.
+/// Parses a share, or `none`, which is infinite.
 pub fn slowdown(text: &str) -> Result<f64, String> {
     match text {
         "none" => Ok(f64::INFINITY),

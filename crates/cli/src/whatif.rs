@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `whatif`, `shrink` and their benchmark share: watching for a while, and what waiting costs.
+//! Shared by `whatif`, `shrink` and their benchmark: watching for a while, and the cost of waiting.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -26,16 +26,16 @@ use crate::pause;
 use crate::signal::Stop;
 use crate::units;
 
-/// Looks at least this far apart.
+/// Shortest time between two looks.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// The interval that `auto` begins with.
+/// The first interval of `auto`.
 const INTERVAL_AUTO: Duration = Duration::from_secs(1);
-/// `auto` looks more often while more than a part in so many is used from look to look: that is how
-/// much of memory the unknown order inside a look is worth.
+/// `auto` looks more often while more than one part in this many of memory is used between two
+/// looks: that bounds the uncertainty due to the unknown order of uses within an interval.
 const USED_PART: u64 = 16;
-/// The part of the time in which nothing is counted yet, only learnt which pages are where.
+/// In this part of the time nothing is counted: it only finds out which pages exist.
 const LEARN_PART: u32 = 4;
-/// Looks of it, at least.
+/// Minimum number of looks in that part.
 const LEARN_LOOKS: u32 = 3;
 
 /// How long commands watch.
@@ -59,31 +59,31 @@ pub struct Watching {
 /// How to watch.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// For so long in all.
+    /// Total duration.
     pub duration: Duration,
-    /// From look to look; `None`: as the use of memory needs.
+    /// Time between two looks; `None` adapts it to the use of memory.
     pub interval: Option<Duration>,
-    /// The kernel is to find its lists as they were: it is about to reclaim by them. Costs more.
+    /// Leave the kernel's LRU lists undisturbed, since it is about to reclaim by them. Costs more.
     pub spares_lists: bool,
-    /// Of a cgroup: file memory that is charged to it counts, mapped or not. Costs those who read
+    /// For a cgroup: count all file memory charged to it, mapped or not. Costs programs that read
     /// files.
     pub files: bool,
 }
 
-/// What was found.
+/// The result of watching.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The curves.
     pub curves: Curves,
-    /// From look to look, at the end.
+    /// The last time between two looks.
     pub interval: Duration,
-    /// Pages simulated, of those resident.
+    /// Number of resident pages that were simulated.
     pub sampled_pages: usize,
-    /// Pages of files are in it: they are charged to what was watched.
+    /// Whether the curves include file pages charged to the target.
     pub has_files: bool,
-    /// With [`Plan::files`]: page cache charged to it, and what of it was not used, bytes.
+    /// With [`Plan::files`]: page cache charged to the target, and the unused part of it, in bytes.
     pub cache_bytes: Option<[u64; 2]>,
-    /// What there is to say of how accesses are seen.
+    /// A note on how accesses are detected.
     pub note: Option<String>,
     /// CPU time of looking.
     pub look_cpu_ms: f64,
@@ -91,10 +91,10 @@ pub struct Found {
     pub simulate_cpu_ms: f64,
 }
 
-/// Watches targets, as one, until the time is over or an end is asked for.
+/// Watches the targets as one until the time is over or an exit is requested.
 ///
 /// # Errors
-/// They cannot be looked at; all of them are gone before anything is known.
+/// The targets cannot be observed, or all are gone before anything is known.
 pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found> {
     let mut interval = plan.interval.unwrap_or(INTERVAL_AUTO);
     let (mut agent, note) = open(targets, plan)?;
@@ -151,7 +151,7 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             is_counting = true;
         }
         next = (next + interval).max(Instant::now());
-        // Whatever the duration, one look is counted.
+        // At least one look is counted, however short the duration.
         let is_over = elapsed >= plan.duration && is_counting && what_if.observed_ms() > 0;
         if is_over || pause::until(Some(&mut agent), stop, next) {
             break;
@@ -165,10 +165,10 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
     Ok(found)
 }
 
-/// An agent that looks as planned, and what there is to say of it.
+/// Opens an agent that looks as planned; also returns a note about its source.
 fn open(targets: Targets, plan: Plan) -> anyhow::Result<(Agent, Option<String>)> {
     let mut config = AgentConfig::new(Intervals::new(vec![1000, 60_000])?);
-    // Looks may come more often later; an accessed bit is cleared by each of them.
+    // Looks may become more frequent later, and each of them clears accessed bits.
     let finest = plan.interval.unwrap_or(INTERVAL_MIN);
     config.scan_interval_ms = Some(observe::millis(finest));
     config.clear = ClearPolicy::exact();
@@ -213,7 +213,8 @@ fn found(
     })
 }
 
-/// What a cgroup counts that tells whether less memory hurts it; `machine_waited_us` goes with it.
+/// The counters of a cgroup that show whether less memory hurts it, together with
+/// `machine_waited_us`.
 ///
 /// # Errors
 /// Its files cannot be read.
@@ -223,7 +224,7 @@ pub fn facts(
     machine_waited_us: Option<u64>,
 ) -> Result<Facts, CgroupError> {
     let stat = cgroup.stat()?;
-    // A kernel that does not tell, or a file that cannot be read: then prices tell.
+    // If the kernel has no pressure count, or it cannot be read, waiting is estimated from prices.
     let pressure = Psi::of_cgroup(cgroup, Resource::Memory).ok().flatten();
     Ok(Facts {
         now_ms,
@@ -234,26 +235,26 @@ pub fn facts(
     })
 }
 
-/// Time since boot for which some task of this machine waited for memory, us; `None` where the
-/// kernel does not tell.
+/// Time since boot for which some task of this machine waited for memory, in us; `None` if the
+/// kernel does not count it.
 pub fn machine_waited_us() -> Option<u64> {
     let pressure = Psi::of_machine(&ProcRoot::default(), Resource::Memory);
     Some(pressure.ok()??.some.total_us)
 }
 
-/// What bringing pages back costs here, and where that is known from.
+/// The cost of bringing a page back on this machine, and where the figures come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// The prices.
     pub prices: Prices,
-    /// Where the price of swap is known from.
+    /// The origin of the price of swap.
     pub anon_source: &'static str,
-    /// Where the price of files is known from.
+    /// The origin of the price of files.
     pub file_source: &'static str,
 }
 
 impl Costs {
-    /// Both on one line.
+    /// Formats both prices on one line.
     pub fn text(&self) -> String {
         let us = |ns: f64| format!("{:.1} us", ns / 1000.0);
         format!(
@@ -266,12 +267,12 @@ impl Costs {
     }
 }
 
-/// On a disk, by the file system hierarchy standard: what is there survives a restart.
+/// A directory on disk: by the Filesystem Hierarchy Standard its files survive a reboot.
 pub const DISK: &str = "/var/tmp";
 
-/// Measures what a page from swap costs at a limit, where another has to leave for it, on pages of
-/// our own, and one from a disk, on a file of our own; where there is none, takes what such devices
-/// take usually.
+/// Measures the cost of a page from swap at a limit, where another page has to leave for it, using
+/// our own pages, and that of a page from disk, using a file of our own. Without such a device it
+/// uses typical values.
 pub fn costs() -> Costs {
     const SSD_NS: f64 = 150_000.0;
     // Compressing the page that makes room takes nearly as long as bringing one back.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the monitor itself costs a region and sample, with the accessed bits of 64 GiB in a bitmap:
-//! one aggregation of 20 samples an iteration, so time divided by items is one region's look.
+//! The monitor's own cost per region and sample, with the accessed bits of 64 GiB in a bitmap. Each
+//! iteration is one aggregation of 20 samples, so time divided by items is the cost of one check of
+//! a region.
 
 use agewise_damon::action::Action;
 use agewise_damon::attrs::Attrs;
@@ -104,7 +105,7 @@ fn bench(bencher: divan::Bencher, mut monitor: Monitor) {
         .bench_local(|| aggregation(&mut monitor, &mut space));
 }
 
-/// Sampling, joining and cutting alone.
+/// Only sampling, merging and splitting.
 #[divan::bench(args = [125, 250, 500, 1000, 2000], min_time = 0.3)]
 fn monitor(bencher: divan::Bencher, regions: u64) {
     let attrs = Attrs {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What schemes do.
+//! The actions of schemes.
 
-/// What a scheme does with a region that fits.
+/// What a scheme does with a matching region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Counts only.
+    /// Only counts.
     Stat,
     /// Reclaims now.
     Pageout,
-    /// Raises its place in the LRU lists.
+    /// Moves pages up in the LRU lists.
     LruPrio,
-    /// Lowers its place in the LRU lists.
+    /// Moves pages down in the LRU lists.
     LruDeprio,
     /// `MADV_COLD`.
     Cold,
@@ -42,7 +42,7 @@ impl Action {
         }
     }
 
-    /// Whether the action wants the hottest regions first, the coldest, or has no preference.
+    /// Whether the action prefers hot regions, cold ones, or neither.
     #[must_use]
     pub fn wants(self) -> Wanted {
         match self {
@@ -53,13 +53,13 @@ impl Action {
     }
 }
 
-/// Which regions come first when a quota does not suffice for all.
+/// Which regions come first if a quota does not suffice for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// Hot ones.
     Hot,
     /// Cold ones.
     Cold,
-    /// All the same.
+    /// No preference.
     Any,
 }

@@ -11,10 +11,10 @@ use super::score::{MAX_SCORE, score};
 use super::space::Space;
 use super::target::Target;
 
-/// Values that are fixed during one application of the schemes that are due.
+/// Values that are fixed while the due schemes are applied once.
 #[derive(Clone, Copy)]
 pub(super) struct Pass<'a> {
-    /// Kernel whose rules are followed.
+    /// The kernel whose rules are followed.
     pub profile: Profile,
     /// Attributes in force.
     pub attrs: &'a Attrs,
@@ -23,7 +23,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    /// Applies every scheme that is due to every region, region by region, schemes in list order.
+    /// Applies all due schemes to all regions, region by region, with schemes in list order.
     pub fn apply(
         &self,
         targets: &mut [Target],
@@ -56,12 +56,12 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether a quota must have room for a whole smallest region.
+    /// Whether a quota needs room for a whole smallest region.
     fn exact(&self) -> bool {
         self.profile.quota_is_exact
     }
 
-    /// Starts a new window when it is time and finds the lowest score that will be served.
+    /// Starts a new quota window if it is due, and finds the lowest score to be served in it.
     fn renew_quota(&self, targets: &[Target], scheme: &mut Scheme, space: &impl Space) {
         if !scheme.quota.is_set() {
             return;
@@ -103,7 +103,7 @@ impl Pass<'_> {
     }
 }
 
-/// Merges a region with its left neighbour when schemes have split them for nothing (7.2).
+/// Merges a region with its left neighbour if schemes have split them in vain (7.2).
 fn rejoin(regions: &mut Vec<Region>, index: usize, limit_bytes: u64) -> bool {
     let Some(before) = index.checked_sub(1) else {
         return false;
@@ -120,7 +120,7 @@ fn rejoin(regions: &mut Vec<Region>, index: usize, limit_bytes: u64) -> bool {
     alike
 }
 
-/// A region of a target, about to be acted on.
+/// The region of a target to which schemes are being applied.
 struct At<'a> {
     target: &'a mut Target,
     index: usize,
@@ -138,8 +138,9 @@ impl At<'_> {
         self.target.regions.insert(self.index + 1, right);
     }
 
-    /// Whether the region was served in the window before, which was full when it got here
-    /// (`damos_skip_charged_region`). A region served in part is cut; the rest is then the one.
+    /// Whether to skip the region because the previous window, which ended full, already served it
+    /// (`damos_skip_charged_region`). A region served in part is split, and its rest becomes
+    /// current.
     fn skips(&mut self, scheme: &mut Scheme, exact: bool) -> bool {
         let Some((target, addr)) = scheme.quota.resume else {
             return false;
@@ -170,7 +171,7 @@ impl At<'_> {
         false
     }
 
-    /// Carries the action out within quota and filters, and accounts for it.
+    /// Applies the action within quota and filters, and accounts for it.
     fn act(&mut self, scheme: &mut Scheme, space: &mut impl Space) {
         let size = self.region().size();
         let fitting = scheme.quota.room_for(size, self.granule);
@@ -203,7 +204,7 @@ impl At<'_> {
         stats.sz_ops_filter_passed += applied.filter_passed_bytes;
     }
 
-    /// Splits at the first boundary of an address filter inside the region, so that the filter
+    /// Splits the region at the first boundary of an address filter inside it, so that the filter
     /// applies to all of it or none.
     fn split_at_filters(&mut self, scheme: &Scheme) {
         let (start, end) = (self.region().start, self.region().end);
@@ -314,7 +315,7 @@ mod tests {
                 ..scheme(Action::Stat)
             }];
             let mut space = HotRange::new(10, 0..0);
-            // The first window of 6.12 has no limit: let it pass.
+            // The first window of 6.12 has no limit: skip it.
             run(profile, &mut target, &mut schemes, &mut space);
             space.now_us = 1_000_000;
             run(profile, &mut target, &mut schemes, &mut space);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How often and how finely a monitor looks (`struct damon_attrs`).
+//! Intervals and region limits of a monitor (`struct damon_attrs`).
 
 use thiserror::Error;
 
@@ -9,17 +9,17 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Monitoring attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attrs {
-    /// Time between two looks at a region's sampled page.
+    /// Time between two checks of a region's sampled page.
     pub sample_us: u64,
-    /// Time over which looks are aggregated.
+    /// Time over which checks are aggregated.
     pub aggr_us: u64,
     /// Time between two refreshes of the monitored ranges.
     pub ops_update_us: u64,
-    /// Fewest regions, at least 3.
+    /// Minimum number of regions, at least 3.
     pub min_nr_regions: u64,
-    /// Most regions.
+    /// Maximum number of regions.
     pub max_nr_regions: u64,
-    /// Automatic tuning of the two intervals, if asked for (7.2).
+    /// Automatic tuning of the two intervals, if enabled (7.2).
     pub tune: Option<IntervalsGoal>,
     /// Smallest region, and the alignment of all regions, in bytes. A page, unless the unit of
     /// addresses is larger (7.2).
@@ -39,10 +39,10 @@ pub struct IntervalsGoal {
     pub max_sample_us: u64,
 }
 
-/// Attributes the kernel would refuse with EINVAL.
+/// Attributes that the kernel refuses with EINVAL.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum AttrsError {
-    /// Fewer than three regions distinguish nothing.
+    /// With fewer than three regions nothing can be distinguished.
     #[error("min_nr_regions is {0}; it must be at least 3")]
     TooFewRegions(u64),
     /// The bounds on the number of regions cross.
@@ -53,7 +53,7 @@ pub enum AttrsError {
         /// Upper bound.
         max: u64,
     },
-    /// Looks would be rarer than sums.
+    /// Sampling would be less frequent than aggregation.
     #[error("sampling interval {sample_us} us is longer than aggregation interval {aggr_us} us")]
     SampleOverAggr {
         /// Sampling interval.
@@ -61,7 +61,7 @@ pub enum AttrsError {
         /// Aggregation interval.
         aggr_us: u64,
     },
-    /// The sampling interval lies outside the bounds its own tuning may use.
+    /// The sampling interval is outside the bounds of its own tuning.
     #[error("sampling interval {sample_us} us is not within the tuning goal's {min}..={max} us")]
     OutsideGoal {
         /// Sampling interval.
@@ -92,7 +92,7 @@ impl Default for Attrs {
 }
 
 impl Attrs {
-    /// Checks as `damon_set_attrs` does.
+    /// Validates as `damon_set_attrs` does.
     ///
     /// # Errors
     /// The first violated rule, in the kernel's order.
@@ -128,7 +128,7 @@ impl Attrs {
         Ok(())
     }
 
-    /// The most accesses one aggregation can count: looks per aggregation, at least 1
+    /// The largest number of accesses in one aggregation: samples per aggregation, at least 1
     /// (`damon_max_nr_accesses`).
     #[must_use]
     pub fn max_nr_accesses(&self) -> u32 {
@@ -187,7 +187,7 @@ mod tests {
             outside.validate(),
             Err(AttrsError::OutsideGoal { .. })
         ));
-        // A goal without aggregations is off, so its bounds do not matter.
+        // A goal without aggregations is disabled, so its bounds do not matter.
         assert_eq!(
             Attrs {
                 tune: Some(goal(0)),

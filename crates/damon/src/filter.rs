@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What schemes leave out (`struct damos_filter`): the first filter that matches decides.
+//! Filters of schemes (`struct damos_filter`): the first filter that matches decides.
 
 use super::action::Action;
 use super::region::Region;
 use super::target::TargetId;
 
-/// What a filter checks. The first two are decided by the monitor ("core"), the rest page by page
-/// by the space.
+/// What a filter checks. The monitor itself evaluates the first two ("core" filters), the space
+/// evaluates the others page by page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterKind {
     /// Addresses `start..end`.
@@ -17,18 +17,18 @@ pub enum FilterKind {
     Anon,
     /// Pages charged to a memory cgroup, by the number the world gives it.
     Memcg(u32),
-    /// Pages accessed since the last look; testing makes them old.
+    /// Pages accessed since the last check; testing makes them old.
     Young,
     /// Pages on an active list (7.2).
     Active,
     /// Pages of a folio of this size in bytes, both bounds inclusive (7.2).
     HugepageSize(u64, u64),
-    /// Pages no page table maps (7.2).
+    /// Pages that no page table maps (7.2).
     Unmapped,
 }
 
 impl FilterKind {
-    /// Whether the monitor itself decides.
+    /// Whether the monitor itself evaluates it.
     #[must_use]
     pub fn is_core(self) -> bool {
         matches!(self, FilterKind::Address(..) | FilterKind::Target(_))
@@ -38,16 +38,16 @@ impl FilterKind {
 /// A filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Filter {
-    /// What it looks at.
+    /// What it checks.
     pub kind: FilterKind,
-    /// Whether it applies to what matches the kind, or to what does not.
+    /// Whether it applies to what matches the kind or to everything else.
     pub matching: bool,
     /// Whether that is allowed (7.2) or rejected.
     pub allow: bool,
 }
 
 impl Filter {
-    /// Rejects what the kind matches (`matching`) or what it does not.
+    /// A filter that rejects what matches the kind (`matching`), or everything else.
     #[must_use]
     pub fn reject(kind: FilterKind, matching: bool) -> Filter {
         Filter {
@@ -58,20 +58,20 @@ impl Filter {
     }
 }
 
-/// What the monitor's own filters decide about a region.
+/// The decision of the core filters on a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Allowed completely: pages are not checked.
+    /// Allowed without checking pages.
     Pass,
-    /// Kept out.
+    /// Rejected.
     Reject,
     /// The page filters decide.
     AskPages,
 }
 
-/// What the monitor's own filters decide about a region that is completely inside or outside of
-/// every address filter. What none of them applies to is rejected if the last one allows its own,
-/// unless page filters are still to be checked.
+/// The decision of the core filters on a region that is completely inside or outside of every
+/// address filter. A region to which no filter applies is rejected if the last filter is an
+/// allowing one, unless page filters are still to be checked.
 #[must_use]
 pub fn core_verdict(filters: &[Filter], target: TargetId, region: &Region) -> Verdict {
     let mut rest = Verdict::Pass;
@@ -101,18 +101,18 @@ pub fn core_verdict(filters: &[Filter], target: TargetId, region: &Region) -> Ve
     }
 }
 
-/// The filters a space applies page by page.
+/// The filters that a space applies page by page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageFilters {
     /// In the order in which they are checked.
     pub list: Vec<Filter>,
-    /// Whether a page to which none of them applies is rejected.
+    /// Whether a page to which no filter applies is rejected.
     pub rejects_rest: bool,
 }
 
 impl PageFilters {
-    /// The page filters of a scheme. Reclaim gets one against young pages at the end unless the
-    /// scheme brings its own (`damon_pa_pageout`); it does not change what happens to the rest.
+    /// The page filters of a scheme. Reclaim gets a final filter against young pages unless the
+    /// scheme has its own (`damon_pa_pageout`); this does not change the default for other pages.
     #[must_use]
     pub fn of(action: Action, filters: &[Filter], verdict: Verdict) -> PageFilters {
         let mut list: Vec<Filter> = filters
@@ -134,8 +134,8 @@ impl PageFilters {
         }
     }
 
-    /// Whether a page passes; `is` reports whether it is of a kind. Kinds after the deciding one
-    /// are not queried: querying [`FilterKind::Young`] makes a page old.
+    /// Whether a page passes; `is` returns whether it is of a kind. Kinds after the deciding one
+    /// are not queried, since querying [`FilterKind::Young`] makes a page old.
     pub fn passes(&self, mut is: impl FnMut(FilterKind) -> bool) -> bool {
         for filter in &self.list {
             if is(filter.kind) == filter.matching {
@@ -203,7 +203,7 @@ mod tests {
                 .list
                 .is_empty()
         );
-        // Its temporary filter does not turn the default of "allow anon" round.
+        // Its temporary filter does not change the default that "allow anon" implies.
         let anon = [allow(FilterKind::Anon)];
         let pages = PageFilters::of(Action::Pageout, &anon, Verdict::AskPages);
         assert!(!pages.passes(|_| false), "neither anon nor young: the rest");

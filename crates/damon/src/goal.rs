@@ -5,7 +5,7 @@
 use super::region::BP;
 use super::space::Space;
 
-/// What a goal measures.
+/// The metric of a goal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoalMetric {
     /// A number supplied from outside.
@@ -21,18 +21,18 @@ pub enum GoalMetric {
 /// A state the quota is steered towards (`struct damos_quota_goal`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goal {
-    /// What is measured.
+    /// The metric.
     pub metric: GoalMetric,
     /// The wanted value; not 0.
     pub target: u64,
     /// The last value seen.
     pub current: u64,
-    /// Reading of an ever-growing metric when the window began.
+    /// Value of a cumulative metric when the window began.
     baseline: u64,
 }
 
 impl Goal {
-    /// A goal nothing has been measured for.
+    /// A goal without a measured value.
     #[must_use]
     pub fn new(metric: GoalMetric, target: u64) -> Goal {
         Goal {
@@ -57,7 +57,7 @@ impl Goal {
         }
     }
 
-    /// 10000 when the goal is met exactly.
+    /// The score; 10000 if the goal is met exactly.
     #[must_use]
     pub fn score(&self) -> u64 {
         let score = u128::from(self.current) * u128::from(BP) / u128::from(self.target.max(1));
@@ -65,8 +65,8 @@ impl Goal {
     }
 }
 
-/// The kernel's feedback loop (`damon_feed_loop_next_input`): the next input from the last one and
-/// the score it brought; 10000 is the goal.
+/// The kernel's feedback loop (`damon_feed_loop_next_input`): computes the next input from the last
+/// one and its score, where 10000 is the goal.
 #[must_use]
 pub fn feed(last: u64, score: u64) -> u64 {
     const GOAL: u64 = BP;

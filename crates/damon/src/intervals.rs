@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing the intervals of a running monitor, manually and by the tuning towards a share of
-//! access events (mm/damon/core.c: `damon_set_attrs`, `kdamond_tune_intervals`).
+//! Changing the intervals of a running monitor, explicitly or by tuning towards a share of access
+//! events (mm/damon/core.c: `damon_set_attrs`, `kdamond_tune_intervals`).
 
 use super::attrs::{Attrs, AttrsError, IntervalsGoal};
 use super::goal::feed;
@@ -8,7 +8,7 @@ use super::monitor::{Monitor, apply_samples};
 use super::region::BP;
 
 impl Monitor {
-    /// Adjusts the sampling interval so that the wanted share of looks finds an access
+    /// Adjusts the sampling interval so that the wanted share of checks finds an access
     /// (`kdamond_tune_intervals`, since 6.15).
     pub(super) fn tune(&mut self) {
         let Some(goal) = self.attrs.tune.filter(|goal| goal.aggrs != 0) else {
@@ -43,7 +43,7 @@ impl Monitor {
     /// new intervals.
     ///
     /// # Errors
-    /// Attributes the kernel would refuse; nothing is changed then.
+    /// Attributes that the kernel would refuse; then nothing is changed.
     pub fn set_attrs(&mut self, attrs: Attrs) -> Result<(), AttrsError> {
         attrs.validate()?;
         let boundary = self.samples + self.samples_in(self.attrs.aggr_us) == self.next_aggr_sample;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Proactive LRU sorting (mm/damon/lru_sort.c): hot regions up, long idle ones down, so that the
-//! kernel's own reclaim meets the right pages first.
+//! Proactive LRU sorting (mm/damon/lru_sort.c): moves hot regions up and long-idle regions down, so
+//! that the kernel's own reclaim takes the right pages first.
 
 use super::action::Action;
 use super::filter::{Filter, FilterKind};
@@ -18,20 +18,20 @@ use super::target::TargetId;
 /// Parameters of `DAMON_LRU_SORT`, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// What the modules have in common.
+    /// Parameters common to both modules.
     pub common: Common,
-    /// `hot_thres_access_freq`: accessed in at least this share of looks, in 1/1000.
+    /// `hot_thres_access_freq`: accessed in at least this share of the checks, in 1/1000.
     pub hot_freq_permille: u64,
-    /// `cold_min_age`, us.
+    /// `cold_min_age` in us.
     pub cold_min_age_us: u64,
-    /// `active_mem_bp` (7.2): wanted share of active memory; 0 is off.
+    /// `active_mem_bp` (7.2): target share of active memory; 0 is off.
     pub active_mem_bp: u64,
     /// `filter_young_pages` (7.2).
     pub filter_young_pages: bool,
-    /// Rate and age in the priorities of the hot scheme, no parameter of the kernel; `None` takes the
-    /// profile's (6.12: 1, 0; 7.2: 1, 1). The document this comes from has (1, 0).
+    /// Weights of rate and age in the priorities of the hot scheme; not a parameter of the kernel.
+    /// `None` for the profile's (6.12: 1, 0; 7.2: 1, 1). The document this is based on has (1, 0).
     pub hot_weights: Option<(u32, u32)>,
-    /// The same of the cold scheme; the document has (0, 1).
+    /// The same for the cold scheme; the document has (0, 1).
     pub cold_weights: Option<(u32, u32)>,
 }
 
@@ -49,13 +49,13 @@ impl Default for Params {
     }
 }
 
-/// Position of the hot scheme among the monitor's schemes.
+/// Index of the hot scheme among the monitor's schemes.
 pub const HOT: usize = 0;
 
-/// Position of the cold scheme among the monitor's schemes.
+/// Index of the cold scheme among the monitor's schemes.
 pub const COLD: usize = 1;
 
-/// Reads `RATE,AGE`.
+/// Parses `RATE,AGE`.
 fn weights(text: &str) -> Result<Option<(u32, u32)>, super::params::Errno> {
     let (rate, age) = text.split_once(',').ok_or(super::params::Errno::Einval)?;
     Ok(Some((number32(rate)?, number32(age)?)))
@@ -151,7 +151,7 @@ impl Module for Params {
         self.check(profile)?;
         let hot_min = u128::from(attrs.max_nr_accesses()) * u128::from(self.hot_freq_permille);
         let hot_min = u32::try_from(hot_min / 1000).unwrap_or(u32::MAX);
-        // The kernels cut this down to 32 bits, so that a very long age comes out short.
+        // The kernels truncate this to 32 bits, so that a very long age becomes short.
         let cold_age = self.cold_min_age_us / attrs.aggr_us.max(1);
         let cold_age = u32::try_from(cold_age).unwrap_or(u32::MAX);
         let size_bytes = attrs.min_region_bytes..=u64::MAX;
@@ -206,7 +206,8 @@ impl Params {
     fn scheme(&self, pattern: AccessPattern, action: Action, weights: Weights) -> Scheme {
         let hot = action == Action::LruPrio;
         let mut limits = Limits {
-            // Half each. The kernel turns an odd ms into less and 1 into "no limit": round up.
+            // Half for each scheme. The kernel rounds down, and 1 becomes 0, "no limit"; here it is
+            // rounded up.
             ms: self.common.quota_ms.div_ceil(2),
             reset_interval_ms: self.common.quota_reset_interval_ms,
             weights,
@@ -223,7 +224,7 @@ impl Params {
         let mut scheme = Scheme::new(pattern, action, Quota::new(limits));
         scheme.watermarks = Some(self.common.watermarks);
         if self.filter_young_pages {
-            // Hot keeps out what is not young, cold what is.
+            // The hot scheme rejects pages that are not young, the cold one pages that are.
             let filter = Filter::reject(FilterKind::Young, !hot);
             scheme.filters.push(filter);
         }
@@ -265,7 +266,7 @@ mod tests {
     #[test]
     fn thresholds_neither_overflow_nor_come_out_short() {
         let params = Params {
-            // 2^32 aggregations and one more: the kernels make 1 of it.
+            // 2^32 + 1 aggregations, which the kernels truncate to 1.
             cold_min_age_us: ((1 << 32) + 1) * 100_000,
             hot_freq_permille: u64::MAX,
             ..Params::default()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the two ready-made uses of DAMON have in common: monitoring, quota and watermark parameters
+//! Monitoring, quota and watermark parameters common to the two DAMON modules
 //! (mm/damon/modules-common.h). Names and defaults are those of
 //! `/sys/module/damon_{lru_sort,reclaim}/parameters/`.
 
@@ -10,28 +10,28 @@ use super::profile::Profile;
 use super::scheme::Watermarks;
 use super::target::TargetId;
 
-/// Parameters both modules have.
+/// Parameters common to both modules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Common {
-    /// `enabled`: whether it runs. The kernel's default is N; anyone who creates a module here
-    /// wants it to run.
+    /// `enabled`: whether it runs. The kernel's default is N; a module created here is meant to
+    /// run.
     pub enabled: bool,
-    /// `sample_interval`, us.
+    /// `sample_interval` in us.
     pub sample_us: u64,
-    /// `aggr_interval`, us.
+    /// `aggr_interval` in us.
     pub aggr_us: u64,
     /// `min_nr_regions`.
     pub min_nr_regions: u64,
     /// `max_nr_regions`.
     pub max_nr_regions: u64,
-    /// `monitor_region_start` and `_end`, in address units; both 0 means all memory.
+    /// `monitor_region_start` and `_end`, in address units; both 0 for all memory.
     pub region: (u64, u64),
     /// `autotune_monitoring_intervals` (7.2): starts from 5 ms and 100 ms regardless of the
     /// settings above.
     pub autotune: bool,
-    /// `addr_unit` (7.2): bytes one step of an address stands for.
+    /// `addr_unit` (7.2): bytes per unit of addresses.
     pub addr_unit: u64,
-    /// `quota_ms`: the time that all schemes together may take in a window; 0 is no limit.
+    /// `quota_ms`: time that all schemes together may use per window; 0 for no limit.
     pub quota_ms: u64,
     /// `quota_reset_interval_ms`.
     pub quota_reset_interval_ms: u64,
@@ -64,7 +64,7 @@ impl Common {
         }
     }
 
-    /// The range to watch in bytes; none means all memory.
+    /// The range to monitor in bytes; `None` for all memory.
     #[must_use]
     pub fn range(&self) -> Option<(u64, u64)> {
         let (start, end) = self.region;
@@ -75,7 +75,7 @@ impl Common {
     /// The attributes of the monitor.
     ///
     /// # Errors
-    /// What both modules refuse.
+    /// Values that both modules refuse.
     pub fn attrs(&self, profile: Profile) -> Result<Attrs, ParamsError> {
         let (start, end) = self.region;
         if start > end || start == end && end != 0 {
@@ -110,7 +110,7 @@ impl Common {
         let mut attrs = Attrs {
             sample_us: self.sample_us,
             aggr_us: self.aggr_us,
-            // Both modules refresh their ranges with every sample.
+            // Both modules update their ranges at every sample.
             ops_update_us: 0,
             min_nr_regions: self.min_nr_regions,
             max_nr_regions: self.max_nr_regions,
@@ -145,7 +145,7 @@ macro_rules! number_param {
 }
 pub(super) use number_param;
 
-/// The parameters both modules have.
+/// The parameters common to both modules.
 const COMMON: &[Param<Common>] = &[
     Param {
         name: "enabled",
@@ -218,28 +218,28 @@ const COMMON: &[Param<Common>] = &[
     },
 ];
 
-/// A module: parameters that make a monitor.
+/// A DAMON module: a set of parameters that defines a monitor.
 pub trait Module: Sized + 'static {
     /// Its name after `damon_`.
     const NAME: &'static str;
 
-    /// The parameters the other module does not have.
+    /// The parameters that only this module has.
     const OWN: &'static [Param<Self>];
 
-    /// Its read-only files: `kdamond_pid`, then for each scheme regions and bytes tried, regions and
-    /// bytes served, and times the quota was exceeded.
+    /// Its read-only files: `kdamond_pid`, then for each scheme regions and bytes tried, regions
+    /// and bytes applied, and the number of times the quota was exceeded.
     const READ_ONLY: &'static [&'static str];
 
-    /// The parameters both have.
+    /// The common parameters.
     fn common(&self) -> &Common;
 
-    /// The same, to change.
+    /// The common parameters, mutable.
     fn common_mut(&mut self) -> &mut Common;
 
-    /// The monitor with its schemes.
+    /// Creates the monitor with its schemes.
     ///
     /// # Errors
-    /// What the module refuses, and parameters the profile's kernel does not have.
+    /// Values that the module refuses, and parameters that the profile's kernel does not have.
     fn monitor(
         &self,
         profile: Profile,
@@ -250,8 +250,8 @@ pub trait Module: Sized + 'static {
     /// Sets a parameter before the module is started.
     ///
     /// # Errors
-    /// The kernel's: `ENOENT` for an unknown name, `EACCES` for one that can only be read, `EINVAL`
-    /// or `ERANGE` for a value that cannot be read.
+    /// Those of the kernel: `ENOENT` for an unknown name, `EACCES` for a read-only parameter,
+    /// `EINVAL` or `ERANGE` for a value that cannot be parsed.
     fn set(&mut self, profile: Profile, key: &str, value: &str) -> Result<(), ParamsError> {
         let refuse = |errno, reason: String| ParamsError {
             errno,
@@ -272,7 +272,7 @@ pub trait Module: Sized + 'static {
         } else if key == "commit_inputs" {
             return match switch(value) {
                 Err(errno) => Err(refuse(errno, "it is Y or N".to_owned())),
-                // Else the flag is read later, when there is nothing new to commit.
+                // Otherwise the flag is read later, when there is nothing new to commit.
                 Ok(true) if profile.refuses_early_commit => {
                     Err(refuse(Errno::Einval, format!("{module} was never started")))
                 }
@@ -295,7 +295,7 @@ pub trait Module: Sized + 'static {
         })
     }
 
-    /// Every parameter of the profile's kernel that can be set: name, value, meaning.
+    /// All writable parameters of the profile's kernel: name, value, meaning.
     fn values(&self, profile: Profile) -> Vec<(&'static str, String, &'static str)> {
         let own = Self::OWN
             .iter()
@@ -326,7 +326,7 @@ mod tests {
             .expect_err("refused when started")
     }
 
-    /// Each row of the tables that the kernel refuses, for both modules.
+    /// Every combination in the tables that the kernel refuses, for both modules.
     #[test]
     fn every_invalid_combination_gives_the_kernels_error() {
         use Errno::{Eacces, Einval, Enoent, Erange};

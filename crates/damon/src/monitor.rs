@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The monitor (mm/damon/core.c: `kdamond_fn`): looks at one page per region and sample, sums these
-//! over an aggregation, and splits and merges regions so that few of them separate hot from cold.
+//! The monitor (mm/damon/core.c: `kdamond_fn`): checks one page per region and sample, sums up over
+//! an aggregation, and splits and merges regions so that few of them separate hot from cold.
 //!
 //! The world drives it: `wait`, then `prepare`, then a pause of `attrs().sample_us`, then `check`.
 
@@ -15,13 +15,13 @@ use super::scheme::Scheme;
 use super::space::Space;
 use super::target::{Target, TargetId, fit_ranges};
 
-/// What the world has to do before the next sample.
+/// What the world must do before the next sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Sample now.
     Sample,
-    /// Every scheme is inactive because of its watermarks: ask again after this time. Nothing is
-    /// looked at meanwhile.
+    /// All schemes are inactive because of their watermarks: call `wait` again after this time.
+    /// Nothing is monitored meanwhile.
     Inactive {
         /// Time until the next check of the watermarks.
         interval_us: u64,
@@ -41,16 +41,16 @@ pub struct Monitor {
     pub(super) next_aggr_sample: u64,
     pub(super) next_update_sample: u64,
     pub(super) next_tune_sample: u64,
-    /// Next sample at which each scheme is due.
+    /// The next sample at which each scheme is due.
     pub(super) next_apply_sample: Vec<u64>,
-    /// Largest region, in bytes. Splitting and merging preserve the bytes, so it changes only with
-    /// the ranges.
+    /// Largest region, in bytes. Splits and merges keep the total size, so it only changes with the
+    /// ranges.
     pub(super) limit_bytes: u64,
-    /// Ranges of each target when they were last read.
+    /// Ranges of each target when last read.
     pub(super) ranges: Vec<Vec<(u64, u64)>>,
-    /// Regions before the last split. Kept for each monitor; the kernels share one variable among all.
+    /// Regions before the last split. Separate for each monitor; the kernels share one variable.
     pub(super) last_nr_regions: usize,
-    /// Looks per aggregation that interval tuning keeps.
+    /// Samples per aggregation, which interval tuning preserves.
     pub(super) looks_kept: u64,
 }
 
@@ -94,7 +94,7 @@ impl Monitor {
         Ok(monitor)
     }
 
-    /// Sets the times of everything periodic from the current sample on.
+    /// Schedules all periodic work, starting from the current sample.
     pub(super) fn schedule(&mut self) {
         self.next_aggr_sample = self.samples + self.samples_in(self.attrs.aggr_us);
         self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
@@ -119,30 +119,30 @@ impl Monitor {
             .saturating_mul(goal.aggrs.max(1))
     }
 
-    /// Attributes in force; interval tuning may have changed them.
+    /// The attributes in force; interval tuning may have changed them.
     #[must_use]
     pub fn attrs(&self) -> &Attrs {
         &self.attrs
     }
 
-    /// What is known now.
+    /// The targets with their current regions.
     #[must_use]
     pub fn targets(&self) -> &[Target] {
         &self.targets
     }
 
-    /// The schemes and what they did.
+    /// The schemes and their statistics.
     #[must_use]
     pub fn schemes(&self) -> &[Scheme] {
         &self.schemes
     }
 
-    /// The schemes, to feed goals or change quotas.
+    /// The schemes, mutable, for updating goals or quotas.
     pub fn schemes_mut(&mut self) -> &mut [Scheme] {
         &mut self.schemes
     }
 
-    /// Regions of all targets.
+    /// Number of regions of all targets.
     #[must_use]
     pub fn nr_regions(&self) -> usize {
         self.targets.iter().map(|target| target.regions.len()).sum()
@@ -158,7 +158,7 @@ impl Monitor {
         }
     }
 
-    /// Looks at the watermarks of the schemes.
+    /// Checks the watermarks of the schemes.
     pub fn wait(&mut self, space: &impl Space) -> Wait {
         let free_permille = space.free_mem_permille();
         let mut shortest_us = None;
@@ -180,7 +180,7 @@ impl Monitor {
         }
     }
 
-    /// Selects a page of each region and makes it old.
+    /// Selects a page in each region and makes it old.
     pub fn prepare(&mut self, space: &mut impl Space) {
         for target in &mut self.targets {
             for region in &mut target.regions {
@@ -190,9 +190,9 @@ impl Monitor {
         }
     }
 
-    /// Looks at the selected pages, then does what is due: merge, act, tune, start the next
-    /// aggregation and split, read the ranges again. True when an aggregation ended: the regions'
-    /// `last_nr_accesses` are its result.
+    /// Checks the selected pages, then does what is due: merge, apply schemes, tune, start the next
+    /// aggregation and split, update the ranges. Returns true when an aggregation ended: its result
+    /// is `last_nr_accesses` of the regions.
     pub fn check(&mut self, space: &mut impl Space) -> bool {
         self.samples += 1;
         let max_seen = self.look(space);
@@ -221,7 +221,7 @@ impl Monitor {
         aggregated
     }
 
-    /// Takes in one look per region; returns the largest count seen.
+    /// Processes one check per region; returns the largest count.
     fn look(&mut self, space: &mut impl Space) -> u32 {
         let looks = self.attrs.max_nr_accesses();
         let mut max_seen = 0;
@@ -291,7 +291,7 @@ impl Monitor {
             .sum();
         let granule = self.attrs.min_region_bytes;
         let limit = (bytes / self.attrs.min_nr_regions).max(granule);
-        // Cuts are made at the limit, which must keep regions aligned.
+        // Regions are split at the limit, so it must keep them aligned.
         self.limit_bytes = if self.profile.rounds_limit_up {
             limit.next_multiple_of(granule)
         } else {
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// Bytes whose region calls them hot (more than half of the looks) but are not, or the reverse.
+    /// Bytes in regions wrongly taken for hot (accessed in more than half of the checks) or not.
     fn wrong_pages(monitor: &Monitor, hot: &std::ops::Range<u64>) -> u64 {
         let half = monitor.attrs().max_nr_accesses() / 2;
         let mut wrong = 0;
@@ -422,7 +422,7 @@ mod tests {
         assert_ne!(regions(7), regions(8));
     }
 
-    /// The kernels keep the count of regions before the last split in one variable for all.
+    /// The kernels use one variable for the number of regions before the last split.
     #[test]
     fn two_monitors_do_not_touch_each_other() {
         let new = |pages, seed| {
@@ -505,7 +505,7 @@ mod tests {
         .unwrap();
         let mut space = HotRange::new(10_000, 0..100);
         monitor.start(&mut space);
-        // 10 windows of 1 s and a bit.
+        // 10 windows of 1 s and a bit more.
         run(&mut monitor, &mut space, 2_010);
         let pages: u64 = space.applied.iter().map(|&(_, _, pages)| pages).sum();
         assert!(
@@ -513,7 +513,7 @@ mod tests {
             "{pages} pages in 10 windows of 64"
         );
         assert!(monitor.schemes()[0].stats.qt_exceeds >= 8);
-        // The hot hundred pages share at most the region at their border.
+        // The hundred hot pages only share a region at their border.
         assert!(space.applied.iter().all(|&(_, first, _)| first >= 50));
     }
 
@@ -547,7 +547,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the accesses, regions stay within their ranges, sorted, disjoint and not too many.
+        /// Regions always stay within their ranges, sorted, disjoint and not too many.
         #[test]
         fn regions_stay_sound(
             pages in 64u64..20_000,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parameters by the names and with the errors of `/sys/module/damon_*/parameters/`.
+//! Parameters with the names and errors of `/sys/module/damon_*/parameters/`.
 
 use std::fmt;
 
@@ -11,9 +11,9 @@ use super::profile::Profile;
 /// An error number of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Errno {
-    /// No such parameter.
+    /// There is no such parameter.
     Enoent,
-    /// The parameter can only be read.
+    /// The parameter is read-only.
     Eacces,
     /// The value, alone or in combination with the others, is invalid.
     Einval,
@@ -45,12 +45,12 @@ impl Errno {
     }
 }
 
-/// Parameters the kernel refuses.
+/// Parameters that the kernel refuses.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub struct ParamsError {
-    /// How the kernel says it.
+    /// The kernel's errno.
     pub errno: Errno,
-    /// The parameters at fault and their values.
+    /// The offending parameters and their values.
     pub given: Vec<(String, String)>,
     /// What is wrong with them.
     pub reason: String,
@@ -78,7 +78,7 @@ impl ParamsError {
         }
     }
 
-    /// A parameter the kernel of the profile does not have (`ENOENT`).
+    /// A parameter that the profile's kernel does not have (`ENOENT`).
     pub fn too_new(key: &str, value: impl fmt::Display) -> ParamsError {
         ParamsError {
             errno: Errno::Enoent,
@@ -105,30 +105,30 @@ impl From<AttrsError> for ParamsError {
     }
 }
 
-/// A parameter of something.
+/// A parameter of `P`.
 pub struct Param<P> {
     /// Its name in the kernel.
     pub name: &'static str,
-    /// What it means, with unit.
+    /// Its meaning, with the unit.
     pub meaning: &'static str,
-    /// Whether it came with self-tuning ([`Profile::has_tuning_params`]).
+    /// Whether it was introduced with self-tuning ([`Profile::has_tuning_params`]).
     pub is_tuning: bool,
-    /// Takes a new value.
+    /// Parses and sets the value.
     pub set: fn(&mut P, &str) -> Result<(), Errno>,
-    /// Tells the value.
+    /// Formats the value.
     pub get: fn(&P) -> String,
 }
 
 impl<P> Param<P> {
-    /// Whether the kernel of a profile has it.
+    /// Whether the profile's kernel has it.
     #[must_use]
     pub fn exists_in(&self, profile: Profile) -> bool {
         !self.is_tuning || profile.has_tuning_params
     }
 }
 
-/// A number as the kernel reads it (`kstrtoull` with base 0): decimal, or hexadecimal after `0x`, or
-/// octal after `0`.
+/// Parses a number as the kernel does (`kstrtoull` with base 0): decimal, hexadecimal after `0x`,
+/// or octal after `0`.
 ///
 /// # Errors
 /// `EINVAL` if it is not a number, `ERANGE` if it does not fit.
@@ -155,10 +155,10 @@ pub fn number32(text: &str) -> Result<u32, Errno> {
     u32::try_from(number(text)?).map_err(|_| Errno::Erange)
 }
 
-/// A switch as the kernel reads it (`kstrtobool`): the first letter, or the second after `o`.
+/// Parses a switch as the kernel does (`kstrtobool`): by the first letter, or the second after `o`.
 ///
 /// # Errors
-/// `EINVAL` when it is neither on nor off.
+/// `EINVAL` if it is neither on nor off.
 pub fn switch(text: &str) -> Result<bool, Errno> {
     let text = text.trim().to_ascii_lowercase();
     match text.as_bytes() {
@@ -168,16 +168,16 @@ pub fn switch(text: &str) -> Result<bool, Errno> {
     }
 }
 
-/// How the kernel prints a switch.
+/// Formats a switch as the kernel does.
 #[must_use]
 pub fn yes_no(on: bool) -> String {
     if on { "Y" } else { "N" }.to_owned()
 }
 
-/// Stores a value that was read.
+/// Stores a parsed value.
 ///
 /// # Errors
-/// Those of the reading.
+/// That of parsing.
 pub fn put<T>(place: &mut T, value: Result<T, Errno>) -> Result<(), Errno> {
     *place = value?;
     Ok(())

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which kernel's rules are followed: all differences between versions, as data. Nothing else in
-//! this crate asks for a version.
+//! Kernel profiles: all differences between versions, as data. Nothing else in this crate depends
+//! on a version.
 
-/// Rules of a kernel that the monitor and its schemes follow.
+/// The rules of a kernel that the monitor and its schemes follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Profile {
-    /// The version.
+    /// The kernel version.
     pub name: &'static str,
     /// The first regions of physical memory are also split to the size limit.
     pub limits_first_regions: bool,
@@ -13,27 +13,27 @@ pub struct Profile {
     pub limits_merged_regions: bool,
     /// The size limit is rounded up to whole granules, not down.
     pub rounds_limit_up: bool,
-    /// Intervals can tune themselves towards a goal, at each aggregation.
+    /// Intervals can be tuned towards a goal, at each aggregation.
     pub tunes_intervals: bool,
-    /// New intervals convert the counts of the running aggregation, too, not only of the last one.
+    /// New intervals also convert the counts of the current aggregation, not only of the last one.
     pub converts_running_counts: bool,
-    /// A region split for a scheme is merged again after it was applied.
+    /// A region that was split for a scheme is merged again after the scheme was applied.
     pub rejoins_regions: bool,
-    /// A quota must have room for a whole smallest region.
+    /// A quota needs room for a whole smallest region.
     pub quota_is_exact: bool,
     /// Regions that core filters reject do not count for a quota's minimal score.
     pub quota_asks_filters: bool,
     /// Weights of accesses and age in the scores of `lru_sort`, unless given.
     pub sort_weights: (u32, u32),
-    /// Parameters of modules that were introduced with self-tuning exist.
+    /// The parameters introduced with self-tuning exist.
     pub has_tuning_params: bool,
-    /// `commit_inputs` is refused while the module was never started, not read later.
+    /// `commit_inputs` is refused if the module was never started, instead of being read later.
     pub refuses_early_commit: bool,
-    /// The folio lock is tried for all mapped folios, not only for those of files.
+    /// The folio lock is tried for all mapped folios, not only for file folios.
     pub locks_anon_folios: bool,
-    /// An action handles a folio that spans two regions once.
+    /// An action handles a folio that spans two regions only once.
     pub remembers_last_folio: bool,
-    /// `stat` looks at pages if filters ask for it.
+    /// `stat` checks pages if there are filters for them.
     pub stat_applies_filters: bool,
     /// `lru_prio` activates a folio at once; otherwise it counts as one access.
     pub prio_activates: bool,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much a scheme may do (mm/damon/core.c: `damos_adjust_quota`, `damos_set_effective_quota`).
+//! Quotas of schemes (mm/damon/core.c: `damos_adjust_quota`, `damos_set_effective_quota`).
 //! `granule` is the smallest region, in bytes.
 
 use super::goal::{Goal, feed};
@@ -22,26 +22,26 @@ pub struct Limits {
     pub reset_interval_ms: u64,
     /// Goals that steer the bytes per window.
     pub goals: Vec<Goal>,
-    /// What makes a region come first.
+    /// The weights that decide which regions come first.
     pub weights: Weights,
 }
 
-/// Limits of a scheme and what it used of them (`struct damos_quota`).
+/// A scheme's limits and what it used of them (`struct damos_quota`).
 #[derive(Clone, Debug, Default)]
 pub struct Quota {
     /// The limits; may be changed while running, and take effect in the next window.
     pub limits: Limits,
     /// Bytes it may charge in this window; 0 means no limit.
     effective_bytes: u64,
-    /// The fed-back part of it, in 1/10000 byte.
+    /// The part set by feedback, in 1/10000 byte.
     goal_bp: u64,
     charged_bytes: u64,
     window_start_us: Option<u64>,
     total_charged_bytes: u64,
     total_charged_ns: u64,
-    /// Where the last full window stopped; the next one continues there.
+    /// Where the last full window stopped and the next one continues.
     pub(super) resume: Option<(TargetId, u64)>,
-    /// Regions below this score are left for another window.
+    /// Regions with a lower score are left for another window.
     min_score: u32,
 }
 
@@ -52,7 +52,7 @@ impl Quota {
         Quota::default()
     }
 
-    /// A quota nothing has been charged to.
+    /// A quota with nothing charged.
     #[must_use]
     pub fn new(limits: Limits) -> Quota {
         Quota {
@@ -79,14 +79,14 @@ impl Quota {
         self.charged_bytes
     }
 
-    /// Lowest score that is served in this window.
+    /// The lowest score served in this window.
     #[must_use]
     pub fn min_score(&self) -> u32 {
         self.min_score
     }
 
-    /// Whether something may still be charged. `exact` is the rule of 7.2, which asks for room for a
-    /// whole smallest region; 6.12 lets any remainder through.
+    /// Whether anything more may be charged. `exact` selects the rule of 7.2, which requires room
+    /// for a whole smallest region; 6.12 allows any remainder.
     #[must_use]
     pub(super) fn has_room(&self, exact: bool, granule: u64) -> bool {
         if exact {
@@ -96,7 +96,7 @@ impl Quota {
         }
     }
 
-    /// Bytes of a region that still fit, aligned down to whole smallest regions.
+    /// The part of a region that still fits, rounded down to whole smallest regions, in bytes.
     pub(super) fn room_for(&self, bytes: u64, granule: u64) -> u64 {
         if self.effective_bytes == 0 {
             return bytes;
@@ -109,7 +109,7 @@ impl Quota {
         }
     }
 
-    /// Accounts for what was done. Returns true if the window is now full.
+    /// Charges what was done. Returns true if the window is now full.
     pub(super) fn charge(&mut self, bytes: u64, cost_ns: u64) -> bool {
         self.total_charged_ns = self.total_charged_ns.saturating_add(cost_ns);
         if !self.is_set() {
@@ -119,8 +119,8 @@ impl Quota {
         self.effective_bytes != 0 && self.charged_bytes >= self.effective_bytes
     }
 
-    /// Starts the first or a new window when it is time. Returns true if a window ended full.
-    /// `limit_first` is the rule of 7.2; 6.12 has no limit at all in its first window.
+    /// Starts the first or the next window if it is due. Returns true if a window ended full.
+    /// `limit_first` selects the rule of 7.2; 6.12 has no limit in its first window.
     pub(super) fn renew(&mut self, space: &impl Space, limit_first: bool, granule: u64) -> bool {
         if !self.is_set() {
             return false;
@@ -182,7 +182,7 @@ impl Quota {
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 
-    /// Sets the lowest score to serve, from the bytes at each score: scores are taken from the top
+    /// Sets the lowest score to serve, given the bytes at each score: scores are added from the top
     /// until the window would be full.
     pub(super) fn set_min_score(&mut self, bytes_by_score: &[u64; MAX_SCORE as usize + 1]) {
         let mut sum = 0u64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Proactive reclaim by DAMON (mm/damon/reclaim.c): regions idle for long are paged out.
+//! Proactive reclaim with DAMON (mm/damon/reclaim.c): pages out regions that were idle for long.
 
 use super::action::Action;
 use super::filter::{Filter, FilterKind};
@@ -17,15 +17,15 @@ use super::target::TargetId;
 /// Parameters of `DAMON_RECLAIM`, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Params {
-    /// What the modules have in common.
+    /// Parameters common to both modules.
     pub common: Common,
-    /// `min_age`, us.
+    /// `min_age` in us.
     pub min_age_us: u64,
-    /// `quota_sz`, bytes.
+    /// `quota_sz` in bytes.
     pub quota_bytes: u64,
     /// `quota_mem_pressure_us`: target stall per window; 0 is off.
     pub quota_mem_pressure_us: u64,
-    /// `quota_autotune_feedback`: a score fed in, 10000 when satisfied; 0 is off.
+    /// `quota_autotune_feedback`: an external score, 10000 when satisfied; 0 is off.
     pub quota_autotune_feedback: u64,
     /// `skip_anon`.
     pub skip_anon: bool,

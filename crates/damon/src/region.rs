@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Regions: neighbouring pages that are assumed to be accessed alike, and how they are split and
+//! Regions: neighbouring pages assumed to have the same access pattern, and how they are split and
 //! merged (mm/damon/core.c: `damon_merge_regions_of`, `damon_split_regions_of`).
 
 use rand::{Rng, RngExt};
 
-/// Fixed point of the moving sum: 10000 is one access.
+/// Fixed-point unit of the moving sum: 10000 is one access.
 pub const BP: u64 = 10_000;
 
-/// A range of addresses and how it has been accessed.
+/// A range of addresses and its accesses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Region {
     /// First byte.
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Looks of this aggregation that found an access.
+    /// Checks in this aggregation that found an access.
     pub nr_accesses: u32,
-    /// The same of the aggregation before.
+    /// The same for the previous aggregation.
     pub last_nr_accesses: u32,
     /// Moving sum over the last aggregation interval, in 1/10000 access.
     pub nr_accesses_bp: u64,
-    /// Aggregations for which the access rate remained similar.
+    /// Number of aggregations in which the access rate stayed similar.
     pub age: u32,
-    /// Address of the page looked at in this sample.
+    /// Address of the page checked in this sample.
     pub sampling_addr: u64,
 }
 
 impl Region {
-    /// A region nothing is known of.
+    /// A region without observations.
     #[must_use]
     pub fn new(start: u64, end: u64) -> Region {
         debug_assert!(start < end);
@@ -48,8 +48,8 @@ impl Region {
         self.end - self.start
     }
 
-    /// Takes in one look. `looks` is the number of looks per aggregation. The kernels let the
-    /// moving sum wrap below zero; here it stops there.
+    /// Processes one check. `looks` is the number of checks per aggregation. In the kernels the
+    /// moving sum may wrap below zero; here it stops at zero.
     pub fn update(&mut self, accessed: bool, looks: u32) {
         self.nr_accesses += u32::from(accessed);
         let leaving = u64::from(self.last_nr_accesses) * BP / u64::from(looks.max(1));
@@ -57,7 +57,7 @@ impl Region {
         self.nr_accesses_bp = (self.nr_accesses_bp + entering).saturating_sub(leaving);
     }
 
-    /// Starts the next aggregation. The moving sum is set to what was counted, as 7.2 does.
+    /// Starts the next aggregation. The moving sum is set to the count, as in 7.2.
     pub fn reset(&mut self) {
         self.last_nr_accesses = self.nr_accesses;
         self.nr_accesses_bp = u64::from(self.nr_accesses) * BP;
@@ -77,7 +77,7 @@ impl Region {
         right
     }
 
-    /// Absorbs the right neighbour: counts and age become means weighted by size.
+    /// Absorbs the right neighbour: count and age become means weighted by size.
     fn absorb(&mut self, right: &Region) {
         let (left_size, right_size) = (u128::from(self.size()), u128::from(right.size()));
         let mean = |left: u32, right: u32| {
@@ -106,7 +106,7 @@ pub fn count_ages(regions: &mut [Region], threshold: u32) {
     }
 }
 
-/// Merges neighbours that touch, differ by at most `threshold` accesses and together stay within
+/// Merges adjacent regions that differ by at most `threshold` accesses and together stay within
 /// `limit_bytes`.
 pub fn merge(regions: &mut Vec<Region>, threshold: u32, limit_bytes: u64) {
     regions.dedup_by(|right, left| {
@@ -138,9 +138,9 @@ pub fn enforce_limit(regions: &mut Vec<Region>, limit_bytes: u64) {
     *regions = parts;
 }
 
-/// Splits each region at random into up to `parts` parts, so that a boundary between hot and cold
-/// can be found. Each further split is made in the left remainder; a draw that splits off nothing
-/// is lost. `granule` is the smallest region, in bytes.
+/// Splits each region randomly into up to `parts` parts, to find a boundary between hot and cold.
+/// Each further split is made in the left remainder; a draw that would split off nothing is
+/// skipped. `granule` is the smallest region, in bytes.
 pub fn split(regions: &mut Vec<Region>, parts: u32, granule: u64, rng: &mut impl Rng) {
     let mut cut = Vec::with_capacity(regions.len() * parts as usize);
     let mut rights = Vec::with_capacity(parts as usize);
@@ -152,7 +152,7 @@ pub fn split(regions: &mut Vec<Region>, parts: u32, granule: u64, rng: &mut impl
             }
             let tenths: u64 = rng.random_range(1..10);
             let left = u128::from(size) * u128::from(tenths) / 10;
-            // Less than `size`, so it fits.
+            // Smaller than `size`, so it fits.
             let left = left as u64 - left as u64 % granule;
             if left == 0 {
                 continue;
@@ -234,7 +234,7 @@ mod tests {
     }
 
     proptest! {
-        /// Cutting and joining keep the bytes, the order and the alignment.
+        /// Splitting and merging preserve the total size, the order and the alignment.
         #[test]
         fn bytes_are_conserved(
             sizes in prop::collection::vec((1u64..5000, 0u32..20, any::<bool>()), 1..40),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Schemes: what to do with regions of an access pattern (`struct damos`).
+//! Schemes: actions for regions with a given access pattern (`struct damos`).
 
 use std::ops::RangeInclusive;
 
@@ -8,20 +8,20 @@ use super::filter::Filter;
 use super::quota::Quota;
 use super::region::Region;
 
-/// The regions a scheme is for; all bounds inclusive (`struct damos_access_pattern`).
+/// The regions that a scheme applies to; all bounds are inclusive (`struct damos_access_pattern`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccessPattern {
     /// Size in bytes.
     pub size_bytes: RangeInclusive<u64>,
-    /// Accesses an aggregation.
+    /// Accesses per aggregation.
     pub nr_accesses: RangeInclusive<u32>,
     /// Age in aggregations.
     pub age: RangeInclusive<u32>,
 }
 
 impl AccessPattern {
-    /// Whether a region matches. The access rate is that of the moving sum, so that a scheme may
-    /// act in the middle of an aggregation.
+    /// Whether a region matches. The access rate is taken from the moving sum, so that a scheme may
+    /// be applied in the middle of an aggregation.
     #[must_use]
     pub fn fits(&self, region: &Region) -> bool {
         let rate = u32::try_from(region.nr_accesses_bp / super::region::BP).unwrap_or(u32::MAX);
@@ -31,21 +31,21 @@ impl AccessPattern {
     }
 }
 
-/// When a scheme is active (`struct damos_watermarks`), in 1/1000 of free memory.
+/// When a scheme is active (`struct damos_watermarks`), in 1/1000 of memory free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watermarks {
     /// Time between two checks while inactive.
     pub interval_us: u64,
-    /// Above: inactive.
+    /// Inactive above this.
     pub high: u64,
-    /// At or below: becomes active.
+    /// Becomes active at or below this.
     pub mid: u64,
-    /// Below: inactive, memory is too short for this.
+    /// Inactive below this, since memory is too short.
     pub low: u64,
 }
 
 impl Watermarks {
-    /// The state after a look at the metric; `None` when it has to wait, `Some(())` when active.
+    /// The state after checking the metric: `Some(())` if active, `None` if the scheme has to wait.
     #[must_use]
     pub fn active(&self, was_active: bool, free_permille: u64) -> bool {
         if free_permille > self.high || free_permille < self.low {
@@ -55,16 +55,16 @@ impl Watermarks {
     }
 }
 
-/// What a scheme did so far (`struct damos_stat`).
+/// Statistics of a scheme (`struct damos_stat`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Regions it was tried on.
     pub nr_tried: u64,
-    /// Their bytes.
+    /// Bytes of these regions.
     pub sz_tried: u64,
-    /// Regions it was carried out on.
+    /// Regions it was applied to.
     pub nr_applied: u64,
-    /// Bytes it was carried out on.
+    /// Bytes it was applied to.
     pub sz_applied: u64,
     /// Bytes that passed the page filters.
     pub sz_ops_filter_passed: u64,
@@ -75,26 +75,26 @@ pub struct Stats {
 /// A scheme.
 #[derive(Clone, Debug)]
 pub struct Scheme {
-    /// The regions it is for.
+    /// The regions it applies to.
     pub pattern: AccessPattern,
-    /// What it does.
+    /// Its action.
     pub action: Action,
     /// Time between two applications; 0 means once per aggregation.
     pub apply_interval_us: u64,
-    /// How much it may do.
+    /// Its quota.
     pub quota: Quota,
     /// When it is active; `None` means always.
     pub watermarks: Option<Watermarks>,
-    /// What it leaves out.
+    /// Its filters.
     pub filters: Vec<Filter>,
-    /// What it did.
+    /// Its statistics.
     pub stats: Stats,
-    /// Whether its watermarks let it run.
+    /// Whether its watermarks allow it to run.
     pub active: bool,
 }
 
 impl Scheme {
-    /// A scheme that always runs and has done nothing yet.
+    /// A scheme that is always active, with empty statistics.
     #[must_use]
     pub fn new(pattern: AccessPattern, action: Action, quota: Quota) -> Scheme {
         Scheme {
@@ -122,14 +122,14 @@ mod tests {
             mid: 150,
             low: 50,
         };
-        // From above: inactive until free memory falls under mid.
+        // Coming from above: inactive until free memory falls to mid.
         assert!(!marks.active(false, 201));
         assert!(!marks.active(false, 150));
         assert!(marks.active(false, 149));
-        // Once active it stays so up to high.
+        // Once active, it stays active up to high.
         assert!(marks.active(true, 200));
         assert!(!marks.active(true, 201));
-        // Too little memory: off.
+        // Too little memory: inactive.
         assert!(!marks.active(true, 49));
     }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which regions come first when a quota does not suffice for all (mm/damon/ops-common.c).
+//! Scores that decide which regions come first if a quota does not suffice for all
+//! (mm/damon/ops-common.c).
 
 use super::action::Wanted;
 use super::region::{BP, Region};
@@ -7,21 +8,21 @@ use super::region::{BP, Region};
 /// Highest score; scores are 0..=99.
 pub const MAX_SCORE: u32 = 99;
 
-/// Age is scored by the bit length of its seconds, up to this many bits.
+/// Age is scored by the bit length of its seconds, limited to this many bits.
 const MAX_AGE_BITS: u32 = 32;
 
 /// Weights of a region's properties in its score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weights {
-    /// Of the size (not used by the scores of either kernel).
+    /// Weight of the size (not used for scores in either kernel).
     pub size: u32,
-    /// Of the access rate.
+    /// Weight of the access rate.
     pub nr_accesses: u32,
-    /// Of the age.
+    /// Weight of the age.
     pub age: u32,
 }
 
-/// Score of a region among those that match a scheme, 0..=99; the highest is served first
+/// The score of a region among those that match a scheme, 0..=99; the highest score is served first
 /// (`damon_hot_score`, `damon_cold_score`).
 #[must_use]
 pub fn score(

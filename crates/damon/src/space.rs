@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a monitor needs from the monitored address space: facts, and a way to carry out actions.
+//! What a monitor needs from the monitored address space: facts, and a way to apply actions.
 
 use super::action::Action;
 use super::filter::PageFilters;
@@ -8,11 +8,11 @@ use super::target::TargetId;
 /// The result of applying an action to a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// Bytes the action was carried out on (pages touched, not pages whose state changed).
+    /// Bytes the action was applied to (pages visited, not pages whose state changed).
     pub bytes: u64,
     /// Bytes that passed the page filters.
     pub filter_passed_bytes: u64,
-    /// Time it took, in ns of the world's clock.
+    /// Time it took on the world's clock, in ns.
     pub cost_ns: u64,
 }
 
@@ -21,22 +21,22 @@ pub trait Space {
     /// The clock, in us.
     fn now_us(&self) -> u64;
 
-    /// Whether addresses are physical. 6.12 starts a physical range as one region, and the ranges of
-    /// physical memory are read once.
+    /// Whether addresses are physical. 6.12 starts a physical range as one region, and ranges of
+    /// physical memory are only read once.
     fn is_physical(&self) -> bool;
 
-    /// Appends the ranges to watch in bytes, ascending, disjoint and aligned to pages. Called at
-    /// the start and, for virtual memory, at every update of the ranges.
+    /// Appends the ranges to monitor in bytes, ascending, disjoint and page-aligned. Called at the
+    /// start and, for virtual memory, at every update of the ranges.
     fn ranges(&mut self, target: TargetId, ranges: &mut Vec<(u64, u64)>);
 
-    /// Marks the page of `addr` as not accessed, so that the next look can tell.
+    /// Marks the page of `addr` as not accessed, for the next check.
     fn make_old(&mut self, target: TargetId, addr: u64);
 
-    /// Whether the page of `addr` was accessed since [`Space::make_old`]. Pages on no LRU list and
-    /// pages that cannot be locked read as not accessed.
+    /// Whether the page of `addr` was accessed since [`Space::make_old`]. False for pages that are
+    /// not on an LRU list or cannot be locked.
     fn accessed(&mut self, target: TargetId, addr: u64) -> bool;
 
-    /// Carries out an action on `start..end`.
+    /// Applies an action to `start..end`.
     fn apply(
         &mut self,
         target: TargetId,

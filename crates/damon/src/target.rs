@@ -10,14 +10,14 @@ pub struct TargetId(pub u32);
 /// A monitored address space and its regions, ascending.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Its name.
+    /// Its id.
     pub id: TargetId,
     /// Its regions.
     pub regions: Vec<Region>,
 }
 
-/// Regions fitted to new ranges (`damon_set_regions`): those outside go, those at a range's ends are
-/// stretched or trimmed to it, a range without any gets a new one.
+/// Fits regions to new ranges (`damon_set_regions`): regions outside are removed, those at the ends
+/// of a range are stretched or trimmed to it, and a range without any gets a new one.
 pub(super) fn fit_ranges(old: Vec<Region>, ranges: &[(u64, u64)]) -> Vec<Region> {
     let mut regions = Vec::with_capacity(old.len() + ranges.len());
     let mut old = old.into_iter().peekable();
@@ -28,7 +28,7 @@ pub(super) fn fit_ranges(old: Vec<Region>, ranges: &[(u64, u64)]) -> Vec<Region>
             regions.push(region);
         }
         if let Some(reached_over) = regions[first..].last().filter(|last| last.end > end) {
-            // It may reach into the next range too: leave the rest of it for that one.
+            // It may extend into the next range: keep the rest for that one.
             let rest = Region {
                 start: end,
                 sampling_addr: end,

@@ -7,7 +7,7 @@ use super::monitor::Monitor;
 use super::space::{Applied, Space};
 use super::target::TargetId;
 
-/// A space where only the clock matters.
+/// A space in which only the clock matters.
 pub struct Still {
     now_us: u64,
 }
@@ -44,7 +44,7 @@ impl Space for Still {
     }
 }
 
-/// One address space whose pages `hot` are accessed in every interval, and no other.
+/// An address space whose pages `hot` are accessed in every interval, and no others.
 pub struct HotRange {
     pub now_us: u64,
     pub pages: u64,

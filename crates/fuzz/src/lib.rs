@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Everything that reads bytes which others wrote, as functions that a fuzzer calls. They panic
-//! where something is wrong.
+//! Fuzz targets for everything that parses bytes from outside. A target panics if it finds an
+//! error.
 //!
-//! `make fuzz TIME=60` runs each for so many seconds by libFuzzer, led by coverage, on a stable
-//! compiler. The tests run the corpus and a few thousand changes of it, without an engine.
+//! `make fuzz TIME=60` runs each target for that many seconds under libFuzzer, guided by coverage,
+//! on a stable compiler. The tests run the corpus and a few thousand mutations of it, without an
+//! engine.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -14,12 +15,12 @@ use agewise_policy::proactive::Spec;
 use agewise_policy::workingset::{Histogram, Intervals};
 use agewise_trace::{FORMATS, Input, ReadOptions, format, registry};
 
-/// Something that reads bytes.
+/// A function under test.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// Its name, and that of the directory with its corpus.
+    /// Its name, which is also the name of the directory with its corpus.
     pub name: &'static str,
-    /// Reads them.
+    /// Parses the bytes.
     pub run: fn(&[u8]),
 }
 
@@ -75,15 +76,15 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// The target of a name.
+/// Looks up a target by name.
 pub fn by_name(name: &str) -> Option<Target> {
     TARGETS.iter().copied().find(|target| target.name == name)
 }
 
-/// Requests read of a trace: damaged compression may stand for far more than it is long.
+/// The most requests read from a trace: damaged compressed data may expand enormously.
 const REQUESTS_MAX: usize = 5_000;
 
-/// A trace: the first byte names its format, or leaves it to be recognised.
+/// A trace: the first byte selects its format, or automatic detection.
 fn trace(bytes: &[u8]) {
     let Some((&which, bytes)) = bytes.split_first() else {
         return;
@@ -109,10 +110,10 @@ fn trace(bytes: &[u8]) {
     }
 }
 
-/// Steps of a case of a simulated machine, at most.
+/// The most steps of a simulated machine.
 const STEPS_MAX: usize = 200;
 
-/// A simulated machine and what happens to it, drawn from the bytes.
+/// A simulated machine and a sequence of steps, both derived from the bytes.
 fn machine(bytes: &[u8]) {
     let mut rest = bytes.iter();
     let mut byte = || u32::from(rest.next().copied().unwrap_or_default());
@@ -127,7 +128,7 @@ fn machine(bytes: &[u8]) {
     }
 }
 
-/// What people write: sizes, times, policies, bins.
+/// Text that people write: sizes, times, policies, bins.
 fn text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     if let Ok(bytes) = agewise_cli::units::size(&text) {

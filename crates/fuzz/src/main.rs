@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One target, by its name in `AGEWISE_FUZZ`, under libFuzzer.
+//! Runs one target under libFuzzer; `AGEWISE_FUZZ` has its name.
 
 #![no_main]
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The corpus, and changes of it, without an engine.
+//! Runs the corpus and mutations of it, without an engine.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_fuzz::{TARGETS, Target};
 
-/// Changes of each file of the corpus.
+/// Mutations of each file of the corpus.
 const CHANGES: u64 = 300;
-/// Bytes that mean something to somebody.
+/// Byte strings that are meaningful to some parser.
 const TOKENS: &[&[u8]] = &[
     b"",
     b"\0",
@@ -40,7 +40,7 @@ const TOKENS: &[&[u8]] = &[
     "\u{202e}".as_bytes(),
 ];
 
-/// SplitMix64: the same changes in every run.
+/// SplitMix64: the same mutations in every run.
 struct Random(u64);
 
 impl Random {
@@ -103,8 +103,8 @@ fn corpus(target: &Target) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Runs the corpus of a target and so many changes of each file, for so long at most. Returns how
-/// many calls that were.
+/// Runs a target's corpus and this many mutations of each file, at most for the given time. Returns
+/// the number of calls.
 fn run(target: &Target, random: &mut Random, changes: u64, most: Duration) -> u64 {
     let began = Instant::now();
     let files = corpus(target);
@@ -123,7 +123,7 @@ fn run(target: &Target, random: &mut Random, changes: u64, most: Duration) -> u6
                 changed.escape_ascii()
             );
             calls += 1;
-            // A machine that is busy does less.
+            // A busy machine does fewer.
             if began.elapsed() > most {
                 return calls;
             }
@@ -140,7 +140,7 @@ fn every_target_has_a_corpus_and_survives_it_and_changes_of_it() {
     }
 }
 
-/// For `TIME` seconds each, where there is no engine.
+/// Runs each target for `TIME` seconds, without an engine.
 #[test]
 #[ignore = "takes minutes; make fuzz is led by coverage"]
 fn every_target_survives_changes_for_long() {

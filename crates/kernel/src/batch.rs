@@ -6,11 +6,11 @@
 
 use crate::folio::Pfn;
 
-/// Folios a batch holds (`PAGEVEC_SIZE`).
+/// Capacity of a batch in folios (`PAGEVEC_SIZE`).
 pub const BATCH_SIZE: usize = 31;
 
-/// One batch. A folio freed while it waits leaves its place empty, as in the kernel, where the
-/// batch still holds the last reference.
+/// A batch. A folio freed while it waits leaves its slot empty, as in the kernel, where the batch
+/// still holds the last reference.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch {
     folios: [Pfn; BATCH_SIZE],
@@ -45,7 +45,7 @@ impl Batch {
             .filter(|pfn| pfn.is_some())
     }
 
-    /// Leaves the place of a folio empty.
+    /// Empties the slot of a folio.
     pub(crate) fn forget(&mut self, pfn: Pfn) {
         for slot in &mut self.folios[..self.len] {
             if *slot == pfn {
@@ -54,19 +54,19 @@ impl Batch {
         }
     }
 
-    /// Places taken.
+    /// Number of slots in use.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing waits.
+    /// Whether no folio waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether the folio waits here.
+    /// Whether the folio waits in this batch.
     #[must_use]
     pub fn contains(&self, pfn: Pfn) -> bool {
         self.folios[..self.len].contains(&pfn)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Starting a machine; cgroups and address spaces come and go.
+//! Creating a machine; adding and removing cgroups and address spaces.
 
 use crate::batch::CpuBatches;
 use crate::classic;
@@ -20,9 +20,9 @@ pub struct LruConfig {
     pub nodes: u32,
     /// CPUs.
     pub cpus: usize,
-    /// Which LRU decides; not [`Mode::Switching`].
+    /// The LRU in use; not [`Mode::Switching`].
     pub mode: Mode,
-    /// The clock, in ns: birth of the root's first generations.
+    /// The clock in ns, which is the birth time of the root's first generations.
     pub now_ns: u64,
     /// Seed of the policies' random choices.
     pub seed: u64,
@@ -33,7 +33,7 @@ pub struct LruConfig {
 }
 
 impl Lru {
-    /// An empty machine with the root cgroup.
+    /// Creates an empty machine with the root cgroup.
     #[must_use]
     pub fn new(config: LruConfig) -> Lru {
         let nodes = config.classic.list_scope.reclaim_nodes(config.nodes.max(1)) as usize;
@@ -89,8 +89,8 @@ impl Lru {
         memcg
     }
 
-    /// A cgroup was removed: it has no tasks and no children. In 7.2 its folios move to the parent;
-    /// in 6.12 they stay until reclaim has scraped them off.
+    /// A cgroup without tasks and children was removed. In 7.2 its folios move to the parent; in
+    /// 6.12 they stay until reclaim has evicted them.
     pub fn memcg_offline(&mut self, memcg: MemcgId, now_ns: u64) {
         debug_assert!(memcg != MemcgId::ROOT, "the root cannot be removed");
         let parent = self.memcgs[memcg.index()].parent;
@@ -128,12 +128,12 @@ impl Lru {
         mglru::mm_add(self, mm, memcg);
     }
 
-    /// An address space goes away.
+    /// An address space is being removed.
     pub fn mm_del(&mut self, mm: MmId) {
         mglru::mm_del(self, mm);
     }
 
-    /// A context switch to a thread of this address space: its page tables may hold news.
+    /// A thread of this address space was scheduled, so its page tables may have new accessed bits.
     #[inline]
     pub fn mm_scheduled(&mut self, mm: MmId) {
         self.mms.scheduled(mm);

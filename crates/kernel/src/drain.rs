@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How folios join the batches, and pass from them to the lists (`mm/swap.c`).
+//! How folios join the batches, and move from them to the lists (`mm/swap.c`).
 
 use crate::folio::{Flag, Pfn};
 use crate::lru::Lru;
@@ -11,8 +11,7 @@ impl Lru {
         }
     }
 
-    /// Queues an activation (`folio_activate`): nothing happens to a folio that is active or on no
-    /// list.
+    /// Queues an activation (`folio_activate`); does nothing if the folio is active or on no list.
     pub(crate) fn batch_activate(&mut self, cpu: usize, pfn: Pfn) {
         let folio = &mut self.folios[pfn];
         if folio.has_any(Flag::Active as u32 | Flag::Unevictable as u32) || !folio.has(Flag::Lru) {
@@ -38,7 +37,7 @@ impl Lru {
         }
     }
 
-    /// Forgets a folio that is being freed.
+    /// Removes a folio that is being freed from its batch.
     pub(crate) fn batch_forget(&mut self, pfn: Pfn) {
         let folio = &mut self.folios[pfn];
         let pending = folio.test_clear(Flag::BatchPending);
@@ -119,7 +118,7 @@ impl Lru {
         }
     }
 
-    /// Ends the wait of a folio; whether it is still on a list and evictable.
+    /// Ends the folio's wait; returns whether it is still on a list and evictable.
     fn takes_turn(&mut self, pfn: Pfn) -> bool {
         let folio = &mut self.folios[pfn];
         folio.clear(Flag::BatchPending);

@@ -94,8 +94,8 @@ pub enum Flag {
     Dropbehind = 1 << 12,
     /// Mapped by at least one page table. Kept by the world when it maps and unmaps.
     Mapped = 1 << 13,
-    /// Waits in a per-CPU activate, deactivate or rotate batch, which holds a reference: it cannot be
-    /// freed by reclaim meanwhile.
+    /// Waits in a per-CPU activate, deactivate or rotate batch, which holds a reference: reclaim
+    /// cannot free it meanwhile.
     BatchPending = 1 << 14,
     /// Extra references pin the folio: reclaim cannot free it.
     Pinned = 1 << 15,
@@ -120,7 +120,7 @@ const ZONE_MASK: u32 = 0b11 << ZONE_SHIFT;
 const ORDER_MASK: u32 = 0b1111 << ORDER_SHIFT;
 const LIST_MASK: u32 = 0b11 << LIST_SHIFT;
 
-/// What the policies know of one folio.
+/// The policies' state of one folio.
 #[derive(Clone, Copy, Debug)]
 pub struct Folio {
     prev: Pfn,
@@ -219,15 +219,15 @@ impl Folio {
         self.flags = (self.flags & !GEN_MASK) | (field << GEN_SHIFT);
     }
 
-    /// The slot (0..=3) of the generation list it sits on, which a promotion leaves behind. The
-    /// kernel needs no such field: its lists have no ends to keep.
+    /// The slot (0..=3) of the generation list it is on, which a promotion does not change. The
+    /// kernel needs no such field, since its lists do not keep their ends.
     #[inline]
     #[must_use]
     pub fn list_slot(&self) -> u32 {
         (self.flags & LIST_MASK) >> LIST_SHIFT
     }
 
-    /// Sets the slot of the list it sits on.
+    /// Sets the slot of the generation list it is on.
     #[inline]
     pub fn set_list_slot(&mut self, slot: u32) {
         debug_assert!(slot <= 3);
@@ -248,7 +248,7 @@ impl Folio {
         (self.flags & ORDER_MASK) >> ORDER_SHIFT
     }
 
-    /// Base pages it holds.
+    /// Number of base pages.
     #[inline]
     #[must_use]
     pub fn nr_pages(&self) -> u64 {
@@ -283,7 +283,7 @@ impl FolioTable {
         self.folios.is_empty()
     }
 
-    /// Starts a folio on a free frame: all flags clear but its type, on no list, in no generation.
+    /// Starts a folio on a free frame: no flags except its type, on no list, in no generation.
     #[inline]
     pub fn start(
         &mut self,
@@ -397,7 +397,7 @@ impl FolioList {
         self.len += 1;
     }
 
-    /// Takes a folio off. It must be on this list.
+    /// Removes a folio, which must be on this list.
     #[inline]
     pub fn remove(&mut self, folios: &mut FolioTable, pfn: Pfn) {
         let Folio { prev, next, .. } = folios[pfn];
@@ -496,7 +496,7 @@ mod tests {
     }
 
     proptest! {
-        /// Two lists against two deques under random pushes, removals and appends.
+        /// Compares two lists with two deques under random pushes, removals and appends.
         #[test]
         fn lists_behave_like_deques(steps in prop::collection::vec((0u8..5, 0u32..12), 0..200)) {
             let mut table = FolioTable::new(12);

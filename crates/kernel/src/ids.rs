@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names of the objects of a reclaim policy: small integers, one type each.
+//! Ids of the objects of a reclaim policy: small integers, one type each.
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
@@ -8,7 +8,7 @@ macro_rules! id {
         pub struct $name(pub u32);
 
         impl $name {
-            /// Names nothing.
+            /// No object.
             pub const NONE: $name = $name(u32::MAX);
 
             /// The number as an index.
@@ -26,7 +26,7 @@ id! {
     LruvecId
 }
 id! {
-    /// One memory cgroup. [`MemcgId::ROOT`] always exists. Ids are not used again.
+    /// One memory cgroup. [`MemcgId::ROOT`] always exists. Ids are not reused.
     MemcgId
 }
 id! {

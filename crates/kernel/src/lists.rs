@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The lists of a lruvec, whichever structure holds them.
+//! The lists of a lruvec, in whichever structure they are.
 
 use crate::classic;
 use crate::folio::{Flag, Pfn};
@@ -8,8 +8,8 @@ use crate::mglru;
 use crate::work::Events;
 
 impl Lru {
-    /// Puts a folio on a list of its lruvec (`lruvec_add_folio`, or `lruvec_add_folio_tail`).
-    /// The caller keeps `Flag::Lru`.
+    /// Puts a folio on a list of its lruvec (`lruvec_add_folio` or `lruvec_add_folio_tail`). The
+    /// caller maintains `Flag::Lru`.
     pub(crate) fn list_add(&mut self, pfn: Pfn, tail: bool) {
         self.work.list_moves += 1;
         let folios = &mut self.folios;
@@ -23,7 +23,7 @@ impl Lru {
         }
     }
 
-    /// Takes a folio off the list of its lruvec (`lruvec_del_folio`), not for reclaim.
+    /// Takes a folio off the list of its lruvec (`lruvec_del_folio`), but not for reclaim.
     pub(crate) fn list_del(&mut self, pfn: Pfn) {
         self.work.list_moves += 1;
         let folios = &mut self.folios;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All policy state of one machine: folios, lruvecs, memory cgroups and per-CPU batches.
 //!
-//! A world owns one [`Lru`] next to its own mechanism and passes itself as `&mut impl World` to the
-//! functions that decide. Classic and multi-gen state sit side by side in each lruvec, as in the
-//! kernel, so that switching at run time loses no page. The folio itself shows which of the two
-//! holds it: a generation means multi-gen.
+//! A world owns one [`Lru`] next to its own mechanism, and passes itself as `&mut impl World` to
+//! the functions that decide. Each lruvec has both classic and multi-gen state, as in the kernel,
+//! so that switching at run time loses no page. Each folio shows in which of the two it is: a folio
+//! with a generation is in the multi-gen LRU.
 
 use crate::batch::CpuBatches;
 use crate::classic;
@@ -15,14 +15,14 @@ use crate::reclaim;
 use crate::refault_distance;
 use crate::work::{Events, Work};
 
-/// Which LRU decides.
+/// The LRU in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Active and inactive lists.
     Classic,
     /// Generations.
     MultiGen,
-    /// Being switched: pages are on either structure and reclaim tries both (7.2).
+    /// Being switched: pages are in either structure, and reclaim tries both (7.2).
     Switching,
 }
 
@@ -43,7 +43,7 @@ pub struct Lruvec {
     pub memcg: MemcgId,
     /// Its node.
     pub node: NodeId,
-    /// What happened on it.
+    /// Its event counters.
     pub events: Events,
     /// Folios that cannot be reclaimed, shared by both structures.
     pub unevictable: FolioList,
@@ -51,28 +51,28 @@ pub struct Lruvec {
     pub classic: classic::State,
     /// Generations, controller and walk state.
     pub mglru: mglru::State,
-    /// Cursor and congestion of the reclaims that target it.
+    /// Cursor and congestion state of reclaims that target it.
     pub reclaim: reclaim::LruvecState,
     /// What the refault-distance rule may promote under multi-gen.
     pub promotion_credit: refault_distance::PromotionCredit,
 }
 
-/// A memory cgroup as the policies know it; limits and usage are the world's.
+/// A memory cgroup as the policies see it; limits and usage belong to the world.
 #[derive(Clone, Debug)]
 pub struct Memcg {
     /// Parent; [`MemcgId::NONE`] for the root.
     pub parent: MemcgId,
-    /// Children in creation order; removed ones as long as they may hold folios.
+    /// Children in creation order, including removed ones while they may have folios.
     pub children: Vec<MemcgId>,
-    /// One lruvec a node, in node order.
+    /// One lruvec per node, in node order.
     pub lruvecs: Vec<LruvecId>,
     /// Address spaces whose owner lives here, oldest first (`lru_gen_mm_list`).
     pub mms: mglru::MmList,
     /// `memory.swappiness` or the system's, 0..=200.
     pub swappiness: u32,
-    /// False once removed; it lingers while pages are charged to it.
+    /// False once removed; a removed cgroup lingers while pages are charged to it.
     pub online: bool,
-    /// Times it was reclaimed although within `memory.low` (`memory.events` low).
+    /// Number of times it was reclaimed although within `memory.low` (`memory.events` low).
     pub low_events: u64,
 }
 
@@ -96,22 +96,22 @@ pub struct Lru {
     pub memcgs: Vec<Memcg>,
     /// Every address space; ids are indices.
     pub mms: mglru::MmTable,
-    /// One a CPU.
+    /// One per CPU.
     pub cpus: Vec<CpuBatches>,
-    /// One a reclaim node: a node, or a zone where each has lists of its own
+    /// One per reclaim node: a node, or a zone if zones have their own lists
     /// ([`crate::reclaim::scope`]).
     pub node_flags: Vec<NodeFlags>,
-    /// One a reclaim node: what reclaim remembers between calls.
+    /// One per reclaim node: reclaim state kept between calls.
     pub nodes: Vec<reclaim::NodeState>,
-    /// Which LRU decides.
+    /// The LRU in use.
     pub mode: Mode,
-    /// Multi-gen: what differs between kernel versions, and run-time settings.
+    /// Multi-gen: differences between kernel versions, and run-time settings.
     pub mglru: mglru::Settings,
     /// Multi-gen: walk object, buffers and random numbers of the machine.
     pub mglru_machine: mglru::Machine,
     /// Classic: settings.
     pub classic: classic::Settings,
-    /// One memcg LRU a node (order of global reclaim).
+    /// One memcg LRU per node (the order of global reclaim).
     pub memcg_lrus: Vec<mglru::MemcgLru>,
     /// CPU work done so far.
     pub work: Work,
@@ -148,8 +148,7 @@ impl Lru {
     }
 
     /// The cgroups at and below `root`, parents first, children in creation order
-    /// (`mem_cgroup_iter`). Where folios do not move to the parent, removed ones stay in their
-    /// place.
+    /// (`mem_cgroup_iter`). Removed cgroups are included unless their folios move to the parent.
     #[must_use]
     pub fn tree_order(&self, root: MemcgId) -> Vec<MemcgId> {
         let mut order = Vec::with_capacity(self.memcgs.len());
@@ -161,8 +160,8 @@ impl Lru {
         order
     }
 
-    /// Pages of the "active" or "inactive" kind on all lists of a lruvec, as `memory.stat` reports
-    /// them: generations `max_seq` and `max_seq - 1` count as active.
+    /// Pages of a type on the active or inactive lists of a lruvec, as `memory.stat` reports them:
+    /// generations `max_seq` and `max_seq - 1` count as active.
     #[must_use]
     pub fn lru_pages(&self, lruvec: LruvecId, folio_type: FolioType, active: bool) -> u64 {
         let lruvec = &self.lruvecs[lruvec.index()];

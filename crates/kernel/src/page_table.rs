@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page tables as the aging walk and the reverse map see them.
+//! Page tables as seen by the aging walk and the reverse map.
 //!
 //! Addresses are virtual page numbers (`vpn`, bytes / 4096). The geometry is that of x86-64: 512
 //! entries per level, so a last-level table covers 2 MiB and a PMD table 1 GiB.
@@ -13,8 +13,8 @@ pub const PAGES_PER_PMD: u64 = 512;
 /// Pages covered by one PMD table (1 GiB): the granularity at which a walk yields.
 pub const PAGES_PER_PUD: u64 = 512 * 512;
 
-/// A leaf entry. While present it names a frame; otherwise the world may keep what it likes in the
-/// upper bits (a swap slot, a shadow), as long as bit 0 stays clear.
+/// A leaf entry. While present it refers to a frame; otherwise the world may use the upper bits as
+/// it likes (a swap slot, a shadow), as long as bit 0 stays clear.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pte(pub u64);
 
@@ -25,7 +25,7 @@ impl Pte {
     const SPECIAL: u64 = 1 << 9;
     const PFN_SHIFT: u32 = 12;
 
-    /// An entry that maps `pfn`, accessed and clean, as a fault leaves it on x86.
+    /// An entry that maps `pfn`, accessed and clean, as left by a fault on x86.
     #[inline]
     #[must_use]
     pub fn map(pfn: Pfn) -> Pte {
@@ -103,10 +103,10 @@ impl Pte {
 }
 
 /// A last-level page table. Its entries map folios of one page; a 2 MiB folio is mapped by a
-/// [`Pmd::Leaf`] and has to be split before single pages of it can be mapped.
+/// [`Pmd::Leaf`] and must be split before single pages of it can be mapped.
 pub type PteTable = [Pte; PAGES_PER_PMD as usize];
 
-/// What covers one 2 MiB-aligned range.
+/// What maps one 2 MiB-aligned range.
 #[derive(Debug)]
 pub enum Pmd<'a> {
     /// Nothing is mapped.
@@ -117,7 +117,7 @@ pub enum Pmd<'a> {
     Table(&'a mut PteTable),
 }
 
-/// A place where a folio is mapped, according to the reverse map.
+/// A mapping of a folio, from the reverse map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mapping {
     /// The address space.
@@ -143,10 +143,10 @@ pub struct Vma {
     pub exec: bool,
     /// `VM_SHARED`.
     pub shared: bool,
-    /// `VM_SEQ_READ`, `VM_RAND_READ` or a file opened NOREUSE: accesses say nothing
+    /// `VM_SEQ_READ`, `VM_RAND_READ` or a file opened NOREUSE: accesses are not significant
     /// (`vma_has_recency` is false).
     pub no_recency: bool,
-    /// `VM_SPECIAL`, hugetlb, DAX, inaccessible: neither walked nor looked around in.
+    /// `VM_SPECIAL`, hugetlb, DAX or inaccessible: neither walked nor looked around in.
     pub special: bool,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a world reports about folios: added, used, advised, written, freed, evicted and back again.
+//! Events that a world reports: folios added, used, advised, written, freed, evicted and refaulted.
 
 use crate::classic;
 use crate::folio::{Flag, Pfn};
@@ -8,22 +8,23 @@ use crate::lru::{Lru, Mode};
 use crate::mglru;
 use crate::world::World;
 
-/// How a folio enters the lists.
+/// How a folio is added to the lists.
 #[derive(Clone, Copy, Debug)]
 pub struct AddContext {
     /// CPU whose batch it joins.
     pub cpu: usize,
     /// It was brought in by a page fault in a mapping with recency (`lru_gen_in_fault`).
     pub fault_with_recency: bool,
-    /// The task itself is reclaiming (`PF_MEMALLOC`).
+    /// Whether the task itself is reclaiming (`PF_MEMALLOC`).
     pub reclaiming: bool,
 }
 
 impl Lru {
-    /// A folio the world has started ([`start`](crate::folio::FolioTable::start)) and, for a
-    /// refault, passed to [`Lru::refault`], joins the add batch (`folio_add_lru`). The place is
-    /// chosen when the batch is drained, which is now if this folio fills it. A swap-in that frees
-    /// its swap-cache entry right after mapping (zram) clears `Swapcache` after this call.
+    /// Adds a folio to the add batch (`folio_add_lru`). The world has started it
+    /// ([`start`](crate::folio::FolioTable::start)) and, for a refault, passed it to
+    /// [`Lru::refault`]. Its position is chosen when the batch is drained, which happens now if
+    /// this folio fills it. A swap-in that frees its swap-cache entry right after mapping (zram)
+    /// clears `Swapcache` after this call.
     pub fn folio_add(&mut self, pfn: Pfn, context: AddContext) {
         if self.mode.is_multi_gen() && context.fault_with_recency && !context.reclaiming {
             let profile = self.mglru.profile;
@@ -32,9 +33,9 @@ impl Lru {
         self.batch_add(context.cpu, pfn);
     }
 
-    /// A read, write or other access through a file descriptor, or the accessed bit of a mapping
-    /// that goes away (`mark_page_accessed`). The world leaves out repeated reads of one page
-    /// through one open file.
+    /// Reports a read, write or other access through a file descriptor, or the accessed bit of a
+    /// mapping being removed (`mark_page_accessed`). The world leaves out repeated reads of one
+    /// page through one open file.
     #[inline]
     pub fn mark_accessed(&mut self, pfn: Pfn, cpu: usize) {
         if self.mode == Mode::Classic {
@@ -49,8 +50,8 @@ impl Lru {
         }
     }
 
-    /// An evicted page is back in a new folio, not yet added; `shadow` is what eviction left
-    /// behind. `fault_with_recency` as in [`AddContext`].
+    /// Reports that an evicted page is back in a new folio, which is not yet added; `shadow` is
+    /// what its eviction left behind. `fault_with_recency` as in [`AddContext`].
     pub fn refault<W: World>(
         &mut self,
         world: &W,
@@ -65,7 +66,7 @@ impl Lru {
         }
     }
 
-    /// The token to leave behind for a folio that is evicted now on behalf of `target`.
+    /// Returns the token to leave behind for a folio being evicted on behalf of `target`.
     pub fn eviction_shadow(&mut self, pfn: Pfn, target: MemcgId) -> u64 {
         if self.mode == Mode::Classic {
             classic::eviction_shadow(self, pfn, target)
@@ -98,8 +99,8 @@ impl Lru {
         }
     }
 
-    /// A folio was freed without reclaim (munmap, exit, truncate, swap slot reused): takes it off
-    /// its list or out of its batch. Its frame may be started again afterwards.
+    /// A folio was freed without reclaim (munmap, exit, truncate, swap slot reused): removes it
+    /// from its list or batch. Its frame may be reused afterwards.
     pub fn folio_removed(&mut self, pfn: Pfn) {
         self.batch_forget(pfn);
         let lruvec = self.folios[pfn].lruvec;
@@ -123,7 +124,7 @@ impl Lru {
         }
     }
 
-    /// A folio can be reclaimed again.
+    /// A folio became evictable again.
     pub fn make_evictable(&mut self, pfn: Pfn) {
         self.folios[pfn].clear(Flag::Mlocked);
         if self.folios[pfn].has(Flag::Lru) && self.folios[pfn].has(Flag::Unevictable) {
@@ -133,8 +134,8 @@ impl Lru {
         }
     }
 
-    /// Writeback of a folio ended (the world has cleared `Writeback`): one that reclaim waits for
-    /// is rotated to the tail (`folio_rotate_reclaimable`).
+    /// Writeback of a folio ended, and the world has cleared `Writeback`. A folio that reclaim is
+    /// waiting for is rotated to the tail (`folio_rotate_reclaimable`).
     pub fn writeback_end(&mut self, pfn: Pfn, cpu: usize) {
         let folio = &mut self.folios[pfn];
         if folio.test_clear(Flag::Reclaim)

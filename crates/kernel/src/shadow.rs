@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What eviction leaves behind in place of a folio (`pack_shadow`, `mm/workingset.c`).
+//! Shadows: what eviction leaves in place of a folio (`pack_shadow`, `mm/workingset.c`).
 //!
-//! Low to high: one workingset bit, node, memory cgroup id, and a token whose meaning depends on
-//! the policy: an age counter (classic) or a generation and uses (multi-gen). Everything is
-//! truncated to the kernel's widths, so old shadows wrap and ids collide as in the kernel.
+//! From low to high: a workingset bit, the node, the memory cgroup id, and a token whose meaning
+//! depends on the policy: an age (classic) or a generation and usage count (multi-gen). All fields
+//! are truncated to the kernel's widths, so old shadows wrap around and ids collide as in the
+//! kernel.
 
 use crate::ids::{MemcgId, NodeId};
 
@@ -23,9 +24,9 @@ pub struct Shadow {
     pub node: NodeId,
     /// Cgroup that evicted it; only the low 16 bits survive packing.
     pub memcg: MemcgId,
-    /// The policy's word.
+    /// The policy's token.
     pub token: u64,
-    /// The folio belonged to the working set.
+    /// Whether the folio belonged to the working set.
     pub workingset: bool,
 }
 
@@ -41,7 +42,7 @@ impl Shadow {
             | low(self.token, TOKEN_BITS) << TOKEN_SHIFT
     }
 
-    /// Reads a packed shadow.
+    /// Unpacks a stored shadow.
     #[inline]
     #[must_use]
     pub fn unpack(word: u64) -> Shadow {
@@ -54,7 +55,7 @@ impl Shadow {
         }
     }
 
-    /// Whether the shadow names this cgroup, as far as its bits go.
+    /// Whether the shadow is of this cgroup, as far as the stored bits tell.
     #[inline]
     #[must_use]
     pub fn names(&self, memcg: MemcgId) -> bool {

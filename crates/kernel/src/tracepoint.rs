@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tracepoints of reclaim under their kernel names (`trace/events/vmscan.h`), printed as ftrace
-//! prints them.
+//! Tracepoints of reclaim with their kernel names (`trace/events/vmscan.h`), in the format of
+//! ftrace.
 
 use std::fmt;
 
@@ -8,17 +8,17 @@ use crate::folio::FolioType;
 use crate::ids::NodeId;
 use crate::reclaim::{BatchOutcome, Reclaimer, ScanControl, Throttle};
 
-/// What was passed. Counts are pages.
+/// A tracepoint and its fields. Counts are in pages.
 #[derive(Clone, Copy, Debug)]
 pub enum Tracepoint {
     /// kswapd begins a run.
     KswapdWake {
         /// Its node.
         node: NodeId,
-        /// log2 of the pages that are wanted.
+        /// log2 of the pages requested.
         order: u32,
     },
-    /// kswapd has no more to do.
+    /// kswapd goes to sleep.
     KswapdSleep {
         /// Its node.
         node: NodeId,
@@ -27,66 +27,66 @@ pub enum Tracepoint {
     WakeupKswapd {
         /// The node of that kswapd.
         node: NodeId,
-        /// log2 of the pages that are wanted.
+        /// log2 of the pages requested.
         order: u32,
     },
     /// Reclaim for an allocation or a cgroup begins.
     ReclaimBegin {
-        /// Who reclaims.
+        /// The origin of the call.
         reclaimer: Reclaimer,
-        /// log2 of the pages that are wanted.
+        /// log2 of the pages requested.
         order: u32,
-        /// I/O is allowed.
+        /// Whether I/O is allowed.
         io_allowed: bool,
     },
-    /// It ends.
+    /// Reclaim for an allocation or a cgroup ends.
     ReclaimEnd {
-        /// Who reclaimed.
+        /// The origin of the call.
         reclaimer: Reclaimer,
-        /// How much.
+        /// Pages reclaimed.
         nr_reclaimed: u64,
     },
-    /// Folios were taken off a list.
+    /// Folios were isolated from a list.
     Isolate {
         /// Highest usable zone.
         highest_zone: usize,
-        /// log2 of the pages that are wanted.
+        /// log2 of the pages requested.
         order: u32,
-        /// Asked for.
+        /// Pages to scan.
         nr_requested: u64,
-        /// Looked at.
+        /// Pages scanned.
         nr_scanned: u64,
-        /// Passed over.
+        /// Pages skipped.
         nr_skipped: u64,
-        /// Taken.
+        /// Pages isolated.
         nr_taken: u64,
         /// Type of the list.
         folio_type: FolioType,
-        /// It is an active list.
+        /// Whether it is an active list.
         active: bool,
     },
-    /// What came of isolated folios of an inactive list or the oldest generation.
+    /// Result of reclaiming folios isolated from an inactive list or the oldest generation.
     ShrinkInactive {
         /// Node of the list.
         node: NodeId,
-        /// Looked at.
+        /// Pages scanned.
         nr_scanned: u64,
-        /// The rest.
+        /// The result.
         outcome: BatchOutcome,
         /// Priority of the pass.
         priority: u32,
         /// Type of the list.
         folio_type: FolioType,
     },
-    /// A part of an active list was deactivated.
+    /// Part of an active list was deactivated.
     ShrinkActive {
         /// Node of the list.
         node: NodeId,
-        /// Isolated.
+        /// Pages isolated.
         nr_taken: u64,
-        /// Stay active: code that was used.
+        /// Pages kept active: executable pages that were used.
         nr_rotated: u64,
-        /// Went to the inactive list.
+        /// Pages moved to the inactive list.
         nr_deactivated: u64,
         /// Priority of the pass.
         priority: u32,
@@ -97,17 +97,17 @@ pub enum Tracepoint {
     Throttled {
         /// The node it reclaims from.
         node: NodeId,
-        /// The longest it would have, in ns.
+        /// The timeout in ns.
         timeout_ns: u64,
-        /// How long it did, in ns.
+        /// The actual sleep in ns.
         delayed_ns: u64,
-        /// Why.
+        /// The reason.
         reason: Throttle,
     },
 }
 
 impl Tracepoint {
-    /// The begin of a reclaim call.
+    /// The start of a reclaim call.
     pub(crate) fn begin(sc: &ScanControl) -> Tracepoint {
         Tracepoint::ReclaimBegin {
             reclaimer: sc.reclaimer,
@@ -147,7 +147,7 @@ impl Tracepoint {
 }
 
 impl fmt::Display for Tracepoint {
-    /// `NAME: FIELD=VALUE ...`.
+    /// Formats as `NAME: FIELD=VALUE ...`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "mm_vmscan_{}: ", self.name())?;
         match *self {
@@ -260,7 +260,7 @@ impl Tracepoint {
     }
 }
 
-/// Pages of user space are all that is asked for.
+/// The flags of an allocation for user space, the only kind simulated.
 fn gfp(io_allowed: bool) -> &'static str {
     match io_allowed {
         true => "GFP_HIGHUSER_MOVABLE",

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts of what the policies did: the kernel's event counters, and the operations that cost CPU.
+//! Event counters of the kernel, and counts of the operations that cost CPU time.
 
 use crate::folio::FolioType;
 use crate::reclaim::Reclaimer;
 
-/// Event counters under their kernel names (`/proc/vmstat`, `memory.stat`), kept per lruvec and
+/// Event counters with their kernel names (`/proc/vmstat`, `memory.stat`), kept per lruvec and
 /// summed for reporting. Arrays are indexed by [`FolioType::index`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// Folios isolated from an LRU list for reclaim, in pages.
+    /// Pages isolated from an LRU list for reclaim.
     pub pgscan: [u64; 2],
     /// Pages reclaimed.
     pub pgsteal: [u64; 2],
-    /// Of the pages isolated, those kswapd took.
+    /// Pages isolated by kswapd.
     pub pgscan_kswapd: u64,
-    /// Of the pages isolated, those allocations took that found no free page.
+    /// Pages isolated by direct reclaim.
     pub pgscan_direct: u64,
-    /// Of the pages reclaimed, those kswapd reclaimed.
+    /// Pages reclaimed by kswapd.
     pub pgsteal_kswapd: u64,
-    /// Of the pages reclaimed, those such allocations reclaimed.
+    /// Pages reclaimed by direct reclaim.
     pub pgsteal_direct: u64,
-    /// Pages looked at on active lists (classic) or sorted (multi-gen).
+    /// Pages scanned on active lists (classic) or sorted (multi-gen).
     pub pgrefill: u64,
     /// Pages activated.
     pub pgactivate: u64,
@@ -28,7 +28,7 @@ pub struct Events {
     pub pgdeactivate: u64,
     /// Pages rotated to the tail after writeback.
     pub pgrotated: u64,
-    /// Isolation skipped because of the zone, by zone.
+    /// Pages skipped by isolation because of their zone, by zone.
     pub pgscan_skip: [u64; 4],
     /// Refaults of evicted pages.
     pub workingset_refault: [u64; 2],
@@ -76,14 +76,14 @@ impl Events {
     }
 }
 
-/// Operations that cost CPU time; a world prices them with its cost model.
+/// Operations that cost CPU time; a world applies its cost model to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Leaf entries examined by page-table walks and look-around.
     pub pte_checks: u64,
     /// Non-leaf entries examined by page-table walks.
     pub pmd_checks: u64,
-    /// Reverse-map visits: one a mapping looked up.
+    /// Reverse-map visits: one per mapping looked up.
     pub rmap_visits: u64,
     /// Folios moved between lists, isolated or put back.
     pub list_moves: u64,

@@ -3,8 +3,8 @@
 //!
 //! The engine owns policy: folio flags, lists, generations, counters, the order of memory cgroups.
 //! The world owns mechanism: page tables, the reverse map, devices, limits, time. Every method
-//! states a fact or carries out a decision; none decides. The lab's simulated machine is the main
-//! implementation; tests bring small ones.
+//! returns a fact or carries out a decision; none makes decisions. The main implementation is the
+//! lab's simulated machine; tests have small ones.
 
 use crate::folio::{Flag, FolioTable, Pfn};
 use crate::ids::{MemcgId, MmId, NodeId};
@@ -12,8 +12,8 @@ use crate::page_table::{Mapping, Pmd, Vma};
 pub use crate::reclaim::Throttle;
 use crate::tracepoint::Tracepoint;
 
-/// Memory protection of a cgroup as seen from the target of a reclaim pass, in pages
-/// (`mem_cgroup_protection`). Already made effective along the hierarchy.
+/// Memory protection of a cgroup in a reclaim pass over a target, in pages
+/// (`mem_cgroup_protection`), as effective along the hierarchy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Protection {
     /// Effective `memory.min`.
@@ -31,9 +31,9 @@ pub enum PageoutOutcome {
     Written,
     /// Under writeback; when it ends, the world clears the flag and notifies the engine.
     Writeback,
-    /// Could not be started now: keep.
+    /// Could not be started now: keep the folio.
     Keep,
-    /// Failed for good: activate.
+    /// Failed permanently: activate the folio.
     Activate,
 }
 
@@ -50,23 +50,24 @@ pub struct ZoneState {
     pub low_pages: u64,
     /// `high` watermark.
     pub high_pages: u64,
-    /// What requests that could use a higher zone leave free beyond the watermark, by the highest
+    /// Pages beyond the watermark that requests for a higher zone must leave free, by the highest
     /// zone they can use (`lowmem_reserve`).
     pub reserve_pages: [u64; 4],
 }
 
-/// Facts requested from, and decisions passed to, the world. `folios` is passed where the world has
-/// to read or keep flags (`Mapped`, `Dirty`, `Writeback`, `Swapcache`) in step with its own state.
+/// Facts that the engine requests, and decisions that it passes on. `folios` is passed where the
+/// world must read flags or keep them (`Mapped`, `Dirty`, `Writeback`, `Swapcache`) in sync with
+/// its own state.
 pub trait World {
     /// The clock, in ns.
     fn now_ns(&self) -> u64;
 
     // ---- address spaces
 
-    /// The VMA that holds `vpn`, or the next one above it.
+    /// The VMA that contains `vpn`, or the next one above it.
     fn vma_from(&self, mm: MmId, vpn: u64) -> Option<Vma>;
 
-    /// What covers the 2 MiB range of `vpn`.
+    /// What maps the 2 MiB range of `vpn`.
     fn pmd(&mut self, mm: MmId, vpn: u64) -> Pmd<'_>;
 
     /// Accessed bit of the non-leaf entry above the range of `vpn`.
@@ -75,11 +76,11 @@ pub trait World {
     /// Clears the accessed bit of the non-leaf entry above the range of `vpn`.
     fn clear_pmd_young(&mut self, mm: MmId, vpn: u64);
 
-    /// First `vpn' >= vpn` (aligned to 2 MiB if greater than `vpn`) below `end_vpn` whose range is
-    /// not `Pmd::None`. Lets a walk skip holes of any size cheaply.
+    /// The first `vpn' >= vpn` (aligned to 2 MiB if greater than `vpn`) below `end_vpn` whose range
+    /// is not `Pmd::None`. Lets a walk skip holes of any size cheaply.
     fn next_mapped(&self, mm: MmId, vpn: u64, end_vpn: u64) -> Option<u64>;
 
-    /// Whether the mm can be read-locked now; false makes a walk skip it (contention).
+    /// Whether the mm can be read-locked now; if false, a walk skips it (contention).
     fn try_lock_mm(&mut self, mm: MmId) -> bool;
 
     /// Whether the table that covers `vpn` can be locked now.
@@ -89,25 +90,26 @@ pub trait World {
 
     // ---- reverse map
 
-    /// The `index`-th place where the folio is mapped, in rmap order.
+    /// The `index`-th mapping of the folio, in rmap order.
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping>;
 
-    /// Whether the reverse map of the folio can be locked now; false makes reclaim keep it.
+    /// Whether the reverse map of the folio can be locked now; if false, reclaim keeps the folio.
     fn try_lock_rmap(&mut self, _pfn: Pfn) -> bool {
         true
     }
 
     // ---- what becomes of an isolated folio
 
-    /// Gives an anon folio a swap slot and puts it in the swap cache (sets `Swapcache`, `Dirty`).
-    /// False when swap is full or the cgroup's swap limit is reached.
+    /// Allocates a swap slot for an anon folio and adds it to the swap cache (sets `Swapcache`,
+    /// `Dirty`). Returns false if swap is full or the cgroup's swap limit is reached.
     fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
 
-    /// Removes every mapping (clears `Mapped`, moves PTE dirty bits to the folio). False when one
-    /// could not be removed.
+    /// Removes all mappings (clears `Mapped`, moves PTE dirty bits to the folio). Returns false if
+    /// one could not be removed.
     fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
 
-    /// A page table said the folio is dirty: sets `Dirty` and accounts for it (`folio_mark_dirty`).
+    /// A page table has a dirty bit for the folio: sets `Dirty` and accounts for it
+    /// (`folio_mark_dirty`).
     fn mark_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
         folios[pfn].set(Flag::Dirty);
     }
@@ -115,11 +117,12 @@ pub trait World {
     /// Writes a dirty, unmapped folio out.
     fn pageout(&mut self, folios: &mut FolioTable, pfn: Pfn) -> PageoutOutcome;
 
-    /// Takes the folio out of page or swap cache, leaving `shadow` in its place, uncharges it and
-    /// frees its frame. `shadow` is opaque to the world and comes back at refault.
+    /// Removes the folio from the page or swap cache and leaves `shadow` in its place, uncharges
+    /// the folio and frees its frame. `shadow` is opaque to the world and is passed back on a
+    /// refault.
     fn free_evicted(&mut self, folios: &mut FolioTable, pfn: Pfn, shadow: u64);
 
-    /// Wakes the flusher: everything reclaim just saw was dirty and not queued.
+    /// Wakes the flusher: all folios that reclaim just saw were dirty and not queued.
     fn wake_flusher(&mut self, node: NodeId);
 
     // ---- limits and space
@@ -127,7 +130,7 @@ pub trait World {
     /// Effective protection of `memcg` when `target` is being reclaimed (root for global reclaim).
     fn protection(&self, target: MemcgId, memcg: MemcgId) -> Protection;
 
-    /// Free swap a cgroup may still use, in pages; 0 without swap.
+    /// Free swap that a cgroup may still use, in pages; 0 without swap.
     fn swap_free_pages(&self, memcg: MemcgId) -> u64;
 
     /// Whether the machine has any swap, full or not (`total_swap_pages`).
@@ -135,25 +138,26 @@ pub trait World {
         self.swap_free_pages(MemcgId::ROOT) > 0
     }
 
-    /// Zones of a reclaim node, DMA first; absent zones have no managed pages. Where each zone has
-    /// lists of its own, a reclaim node is one zone and only its place is filled.
+    /// Zones of a reclaim node, DMA first; absent zones have no managed pages. With lists per zone,
+    /// a reclaim node is one zone, and only its entry is set.
     fn zones(&self, node: NodeId) -> [ZoneState; 4];
 
-    /// Runs the slab and shadow shrinkers of a cgroup on a node once, as after each lruvec at this
-    /// priority, given what was scanned. Returns objects freed counted as reclaimed pages.
+    /// Runs the slab and shadow shrinkers of a cgroup on a node once at this priority, as the
+    /// kernel does after each lruvec. Returns the freed objects counted as reclaimed pages.
     fn shrink_slab(&mut self, memcg: MemcgId, node: NodeId, priority: u32) -> u64;
 
-    /// A reclaimer sleeps (congestion, too many isolated, no progress) for at most `timeout_ns`.
+    /// Makes the reclaimer sleep (congestion, too many isolated, no progress) for at most
+    /// `timeout_ns`.
     fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64);
 
-    /// What the tasks sleeping for `reason` on this node wait for has happened: they may continue.
+    /// Wakes the tasks sleeping for `reason` on this node: what they wait for has happened.
     fn wake_throttled(&mut self, _node: NodeId, _reason: Throttle) {}
 
-    /// Kills a task to make room (`min_ttl`, or no reclaim possible). False if the OOM lock could
-    /// not be taken or there is no task to kill.
+    /// Kills a task to make room (`min_ttl`, or if nothing can be reclaimed). Returns false if the
+    /// OOM lock could not be taken or there is no task to kill.
     fn oom_kill(&mut self, memcg: MemcgId) -> bool;
 
-    /// Reclaim passed a tracepoint: once a call, a list or a batch, never once a page.
+    /// Reclaim passed a tracepoint: at most once per call, list or batch, never per page.
     #[inline]
     fn trace(&mut self, _tracepoint: &Tracepoint) {}
 }

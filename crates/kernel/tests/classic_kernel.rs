@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The classic LRU against counts measured on real kernels (6.12 and 7.2, one cgroup of 32 MiB,
-//! zram, one CPU).
+//! Compares the classic LRU with counts measured on real kernels (6.12 and 7.2, one cgroup of 32
+//! MiB, zram, one CPU).
 
 mod support;
 
@@ -21,7 +21,7 @@ struct Workload {
 
 const N: u64 = 16_384;
 
-/// Pages mapped by one page of page table.
+/// Pages mapped by one page-table page.
 const PAGES_PER_TABLE: u64 = 512;
 
 /// File pages whose cache nodes (64 entries, 576 bytes) fill one page.
@@ -53,7 +53,7 @@ struct Phase {
     killed: bool,
 }
 
-/// Runs populate, warm and main. `fault_ns` by phase.
+/// Runs the phases populate, warm and main; `fault_ns` is given per phase.
 fn run(
     workload: &Workload,
     settings: Settings,
@@ -160,15 +160,15 @@ fn mixed() -> Workload {
     }
 }
 
-/// A range measured over repeated runs on both kernels, and whether a simulated value lies in it,
-/// widened by 0.2 %.
+/// Whether a simulated value is within a range measured over repeated runs on both kernels, widened
+/// by 0.2 %.
 fn agrees(value: u64, measured: (u64, u64)) -> bool {
     let (low, high) = measured;
     value * 1000 >= low * 998 && value * 1000 <= high * 1002
 }
 
-/// Phases shorter than the time to the next flush of statistics do not depend on the machine's
-/// speed.
+/// Phases shorter than the time to the next flush of statistics do not depend on the speed of the
+/// machine.
 #[test]
 fn phases_without_a_flush_agree() {
     type Range = (u64, u64);
@@ -238,7 +238,7 @@ fn phases_without_a_flush_agree() {
     }
 }
 
-/// One measured run: ns per fault of the three phases, then misses and pages scanned of the main
+/// One measured run: ns per fault of the three phases, then misses and scanned pages of the main
 /// one.
 struct Measured {
     name: &'static str,
@@ -328,7 +328,7 @@ fn measured() -> Vec<Measured> {
 
 const FLUSH_PERIOD_NS: u64 = 2_000_000_000;
 
-/// Main phases of a run at `count` phases of the flush timer.
+/// The main phases of a run for `count` phases of the flush timer.
 fn over_timer_phases(case: &Measured, settings: &Settings, count: u64) -> Vec<Phase> {
     (0..count)
         .map(|i| {
@@ -343,8 +343,8 @@ fn over_timer_phases(case: &Measured, settings: &Settings, count: u64) -> Vec<Ph
         .collect()
 }
 
-/// Longer phases depend on when statistics are flushed, which a measured run does not tell: it lies
-/// in the range over all phases of the timer.
+/// Longer phases depend on when statistics are flushed, which is not known for a measured run. Its
+/// result must lie in the range over all phases of the timer.
 #[test]
 fn measured_runs_lie_in_the_range_over_timer_phases() {
     for case in measured() {
@@ -370,8 +370,8 @@ fn measured_runs_lie_in_the_range_over_timer_phases() {
     }
 }
 
-/// Three of six measured runs of this trace were killed although nearly all of the group's memory
-/// could have been swapped out: stale sizes said that nothing was left to deactivate.
+/// Three of six measured runs of this trace were killed although nearly all of the cgroup's memory
+/// could have been swapped out: stale sizes made it seem that nothing was left to deactivate.
 #[test]
 fn stale_sizes_get_the_process_killed_and_exact_ones_do_not() {
     let case = &measured()[1];
@@ -385,6 +385,6 @@ fn stale_sizes_get_the_process_killed_and_exact_ones_do_not() {
     };
     let phases = over_timer_phases(case, &exact, 2);
     assert!(phases.iter().all(|phase| !phase.killed));
-    // With exact sizes the algorithm knows no timer at all.
+    // With exact sizes the algorithm does not depend on the timer at all.
     assert_eq!(phases[0].misses, phases[1].misses);
 }

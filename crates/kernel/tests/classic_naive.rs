@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The classic LRU against a naive model of it, on random sequences of operations.
+//! Compares the classic LRU with a naive model of it, on random sequences of operations.
 
 mod support;
 
@@ -65,7 +65,7 @@ impl Pair {
         }
     }
 
-    /// Does a step in both; whether the process lives on.
+    /// Applies a step to both; returns whether the process survives.
     fn apply(&mut self, step: Step) -> bool {
         let at = |area: u64, page: u64| area * AREA + page;
         match step {
@@ -108,7 +108,7 @@ impl Pair {
                 .collect();
             let expected = naive.lists[t][usize::from(active)].iter().rev();
             assert!(expected.map(|&page| page as u64).eq(found.iter().copied()));
-            // Nothing is lost and sizes are list lengths.
+            // No page is lost, and sizes equal list lengths.
             assert_eq!(state.total_pages(list), found.len() as u64);
             listed += found.len();
         }

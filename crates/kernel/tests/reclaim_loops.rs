@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loops above a lruvec: cgroups, priorities, retries, kswapd, throttles.
+//! The loops above a lruvec: cgroups, priorities, retries, kswapd, throttling.
 
 mod support;
 
@@ -63,16 +63,16 @@ fn partial_walks_go_on_where_the_last_one_stopped() {
     assert_eq!(walk(&mut machine, partial(), 2), [2, 3]);
     // The rest of the round, and no more.
     assert_eq!(walk(&mut machine, partial(), 9), [4]);
-    // A walk that begins behind the last starts the next round.
+    // A walk that starts after the last cgroup begins the next round.
     assert_eq!(walk(&mut machine, partial(), 1), [0]);
     assert_eq!(walk(&mut machine, partial(), 9), [1, 2, 3, 4]);
     assert_eq!(walk(&mut machine, partial(), 4), [0, 1, 2, 3]);
-    // A walk ends when another one completes the round.
+    // A walk ends when another walk completes the round.
     let mut overtaken = partial();
     assert_eq!(overtaken.next(&mut machine.lru), Some(MemcgId(4)));
     assert_eq!(walk(&mut machine, partial(), 1), [0]);
     assert_eq!(overtaken.next(&mut machine.lru), None);
-    // The cursor's cgroup goes away: from the start.
+    // If the cursor's cgroup is removed, the walk restarts.
     assert_eq!(walk(&mut machine, partial(), 3), [1, 2, 3]);
     machine.lru.memcg_offline(MemcgId(3), 0);
     assert_eq!(walk(&mut machine, partial(), 9), [0, 1, 2, 4]);
@@ -89,7 +89,7 @@ fn limit_reclaim_takes_its_target_and_shrinks_slab_after_each_priority() {
     assert_eq!(reclaimed, 2 + 4 + 10 + 21);
     let priorities: Vec<u32> = machine.world.slab_calls.iter().map(|call| call.1).collect();
     assert_eq!(priorities, [12, 11, 10, 9, 8, 7]);
-    // The oldest pages went.
+    // The oldest pages were evicted.
     assert_eq!(machine.world.evicted.first(), Some(&Pfn(0)));
 }
 
@@ -108,7 +108,7 @@ fn forced_deactivation_comes_to_the_rescue_of_file_pages_only() {
         let mut machine = Machine::simple(100_000, 50_000);
         let memcg = machine.add_cgroup(MemcgId::ROOT);
         let first = machine.add_pages(memcg, folio_type, NORMAL, 500);
-        // The flush sees all inactive, then all become active.
+        // The flush sees all pages inactive; then all become active.
         classic::flush_stats(&mut machine.lru);
         for pfn in first.0..first.0 + 500 {
             machine.lru.mark_accessed(Pfn(pfn), 0);
@@ -117,7 +117,7 @@ fn forced_deactivation_comes_to_the_rescue_of_file_pages_only() {
         machine.lru.drain_all();
         let reclaimed =
             try_to_free_mem_cgroup_pages(&mut machine.lru, &mut machine.world, limit(memcg));
-        // Active anon alone neither starts the scan nor marks that deactivation was skipped.
+        // Active anon alone neither starts the scan nor sets the flag for skipped deactivation.
         assert_eq!(reclaimed > 0, rescued, "{folio_type:?}");
     }
 }
@@ -144,11 +144,11 @@ fn protected_cgroups_are_spared_and_low_is_broken_at_last() {
     let reclaimed =
         try_to_free_mem_cgroup_pages(&mut machine.lru, &mut machine.world, limit(parent));
     assert!(reclaimed >= 32);
-    // Only the soft one lost pages, after two descents in vain, and was notified.
+    // Only the soft-protected cgroup lost pages, after two runs in vain, and it was notified.
     assert!(machine.world.evicted.iter().all(|pfn| pfn.0 >= 1000));
     assert!(machine.lru.memcgs[soft.index()].low_events > 0);
     assert_eq!(machine.lru.memcgs[hard.index()].low_events, 0);
-    // A cgroup's own protection does not hold against its own limit.
+    // A cgroup's own protection does not apply to its own limit.
     let own = try_to_free_mem_cgroup_pages(&mut machine.lru, &mut machine.world, limit(hard));
     assert!(own >= 32);
 }
@@ -212,7 +212,7 @@ fn pages_of_unusable_zones_are_passed_over() {
         let skipped = machine.lru.lruvecs[0].events.pgscan_skip[NORMAL];
         let first = machine.world.evicted[0];
         if limited {
-            // Beyond 32768 entries pages are taken as they come.
+            // Beyond 32768 skipped entries, pages are taken regardless of their zone.
             assert_eq!(first, Pfn(32 << 10));
         } else {
             assert_eq!(first, low);
@@ -238,7 +238,7 @@ fn kswapd_reclaims_up_to_the_high_watermark_and_naps_before_it_sleeps() {
     machine.add_pages(MemcgId::ROOT, FolioType::File, NORMAL, 9000);
     let mut kswapd = Kswapd::new(NODE, 1);
     assert!(kswapd.wake(&machine.lru, &machine.world, 0, 3));
-    // Awake already.
+    // Already awake.
     assert!(!kswapd.wake(&machine.lru, &machine.world, 0, 3));
     let (_, next) = run_kswapd(&mut machine, &mut kswapd);
     assert_eq!(next, Next::Nap);
@@ -250,9 +250,9 @@ fn kswapd_reclaims_up_to_the_high_watermark_and_naps_before_it_sleeps() {
     );
     assert_eq!(kswapd.counters.pageoutrun, 1);
 
-    // A balanced node has no use for it.
+    // A balanced node does not wake it.
     assert!(!kswapd.wake(&machine.lru, &machine.world, 0, 3));
-    // Pressure during the nap: counted, and it runs again.
+    // Pressure during the nap is counted, and it runs again.
     machine.world.zones[0][NORMAL].free_pages = 300;
     assert!(kswapd.wake(&machine.lru, &machine.world, 0, 3));
     assert_eq!(run_kswapd(&mut machine, &mut kswapd).1, Next::Nap);
@@ -260,13 +260,13 @@ fn kswapd_reclaims_up_to_the_high_watermark_and_naps_before_it_sleeps() {
     assert!(kswapd.wake(&machine.lru, &machine.world, 0, 3));
     assert_eq!(run_kswapd(&mut machine, &mut kswapd).1, Next::Nap);
     assert_eq!(kswapd.counters.kswapd_low_wmark_hit_quickly, 1);
-    // Unbalanced at the end of a nap nobody cut short.
+    // The node is unbalanced at the end of an uninterrupted nap.
     machine.world.zones[0][NORMAL].free_pages = 300;
     assert_eq!(run_kswapd(&mut machine, &mut kswapd).1, Next::Nap);
     assert_eq!(kswapd.counters.kswapd_high_wmark_hit_quickly, 1);
 }
 
-/// Nothing can be reclaimed: kswapd gives up after 16 runs, and comes back as its version does.
+/// Nothing can be reclaimed: kswapd gives up after 16 runs, and resumes as in its kernel version.
 #[test]
 fn a_hopeless_node_is_left_alone() {
     for settings in [Settings::linux_6_12(), Settings::linux_7_2()] {
@@ -294,7 +294,7 @@ fn a_hopeless_node_is_left_alone() {
             NODE,
             &machine.world.zones[0]
         ));
-        // Nobody is made to wait for a progress that will not come.
+        // No task waits for progress that will not come.
         try_to_free_pages(&mut machine.lru, &mut machine.world, direct());
         assert_eq!(machine.world.throttles, []);
 
@@ -313,7 +313,7 @@ fn direct_reclaim_without_progress_waits_before_the_last_priority() {
     let mut machine = Machine::simple(10_000, 10);
     try_to_free_pages(&mut machine.lru, &mut machine.world, direct());
     let tick = (Throttle::NoProgress, 4_000_000);
-    // One wait in each of the two descents.
+    // One wait in each of the two runs.
     assert_eq!(machine.world.throttles, [tick, tick]);
     assert!(machine.world.wakes.is_empty());
     machine.add_pages(MemcgId::ROOT, FolioType::File, NORMAL, 1000);
@@ -322,8 +322,7 @@ fn direct_reclaim_without_progress_waits_before_the_last_priority() {
     assert!(machine.world.wakes.contains(&Throttle::NoProgress));
 }
 
-/// Dirty file pages: 6.12 lets kswapd write those that come round again; 7.2 leaves them to the
-/// flusher.
+/// Dirty file pages: in 6.12 kswapd writes those it meets again; 7.2 leaves them to the flusher.
 #[test]
 fn dirty_files_wake_the_flusher_and_6_12_writes_them_itself() {
     for (settings, profile) in [
@@ -412,7 +411,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Pages of all lists, by walking them; sizes must agree.
+/// The pages on all lists, counted by walking them; asserts that sizes agree.
 fn listed_pages(machine: &Machine) -> u64 {
     let mut listed = 0;
     for lruvec in &machine.lru.lruvecs {
@@ -429,7 +428,7 @@ fn listed_pages(machine: &Machine) -> u64 {
 }
 
 proptest! {
-    /// Whatever is added is on one list until it is evicted, in any tree and under any reclaimer.
+    /// Every page stays on one list until it is evicted, in any tree and with any reclaimer.
     #[test]
     fn no_page_is_lost(
         steps in prop::collection::vec(step(), 1..120),

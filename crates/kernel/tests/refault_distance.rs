@@ -39,14 +39,14 @@ fn activations_do_not_age() {
         (None, true),
     ] {
         let mut sim = sim(rule);
-        // Each page is read three times, others in between: the third read activates.
+        // Each page is read three times with others in between; the third read activates it.
         for _ in 0..3 {
             for page in 0..500 {
                 sim.touch(page).unwrap();
             }
         }
         assert_eq!(age(&sim), if ages { 500 } else { 0 }, "{rule:?}");
-        // Evictions age in any case.
+        // Evictions advance the age in any case.
         for page in 500..2000 {
             sim.touch(page).unwrap();
         }
@@ -56,7 +56,7 @@ fn activations_do_not_age() {
     }
 }
 
-/// A loop over twice the memory, in which one read of `share` goes to one of 300 hot pages instead.
+/// A loop over twice the memory; one read in `share` goes to one of 300 hot pages instead.
 struct SkewedLoop {
     random: Random,
     cursor: u64,
@@ -83,7 +83,7 @@ impl SkewedLoop {
         self.cursor
     }
 
-    /// Hits of the second half of the reads.
+    /// The hits in the second half of the reads.
     fn hits(mut self, mut read: impl FnMut(u64) -> bool) -> u64 {
         let mut hits = 0;
         for t in 0..Self::READS {
@@ -117,9 +117,10 @@ fn lru_hits(share: u64) -> u64 {
     })
 }
 
-/// Pages that happen to be read twice become active, and the rule leaves them there: a stable part
-/// of the loop stays in memory, which LRU never achieves. The mainline test does as well on such
-/// loops: a page of them is at least as deep in the shadow LRU as the memory is large, too far for
+/// Pages that happen to be read twice become active, and the rule keeps them: a stable part of the
+/// loop stays in memory, which LRU never achieves. The mainline test performs as well on such
+/// loops: their pages are at least as deep in the shadow LRU as the memory is large, too far for
+/// either test.
 /// either.
 #[test]
 fn a_skewed_loop_keeps_a_stable_part() {
@@ -128,8 +129,8 @@ fn a_skewed_loop_keeps_a_stable_part() {
         let lru = lru_hits(share);
         let kept = hits(Some(Rule::default()), share);
         assert!(kept >= 2 * lru, "1 in {share}: {kept}, LRU {lru}");
-        // With the holes filled, distances shrink, too many pages are activated and the stable part
-        // is lost: the first throttle is what keeps it.
+        // With the holes filled, distances shrink, too many pages are activated, and the stable
+        // part is lost: only the first throttle preserves it.
         let filled = Rule {
             holes_widen_distance: false,
             ..Rule::default()
@@ -139,8 +140,8 @@ fn a_skewed_loop_keeps_a_stable_part() {
     }
 }
 
-/// Reads by zipf, every third one of a scan that never comes back in time. Returns misses, refaults
-/// activated and pages evicted.
+/// Zipf reads, with every third read from a scan that never comes back in time. Returns misses,
+/// activated refaults and pages evicted.
 fn zipf_beside_scan(profile: Profile, rule: Option<Rule>) -> (u64, u64, u64) {
     const HOT: u64 = 2048;
     let settings = Settings::linux_7_2();
@@ -170,7 +171,8 @@ fn under_multi_gen_short_distances_skip_the_oldest_generation() {
         let name = profile.name;
         assert!(with_rule < misses, "{name}: {with_rule} of {misses}");
         if activated == 0 {
-            // 7.2 activates no reads of its own: all are promotions, an eighth of evictions at most.
+            // 7.2 does not activate pages on reads: all activations are promotions, at most an
+            // eighth of evictions.
             assert!((1..=evicted / 8).contains(&more_activated), "{name}");
         }
     }

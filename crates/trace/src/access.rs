@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a trace consists of: requests as stored, and the single-page accesses they stand for.
+//! Contents of a trace: requests as stored, and the single-page accesses they represent.
 
 /// Whether an access read or wrote, if recorded in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum AccessKind {
-    /// The trace does not say.
+    /// Not recorded.
     #[default]
     Unknown,
     /// A load, a read, a lookup.
@@ -16,7 +16,7 @@ pub enum AccessKind {
 /// What backs the page, if recorded in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum PageClass {
-    /// The trace does not say.
+    /// Not recorded.
     #[default]
     Unknown,
     /// Anonymous memory: heap, stack, private writable mappings.
@@ -28,22 +28,22 @@ pub enum PageClass {
 /// How an access is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum Evidence {
-    /// It was seen. In a trace recorded by interval: at some time since the previous look.
+    /// It was seen; in a trace recorded by interval, at some time since the previous look.
     #[default]
     Seen,
-    /// It caused a page fault, at exactly this time, also in a trace recorded by interval; whether
-    /// something had to be read for it is not known.
+    /// It caused a page fault at exactly this time, even in a trace recorded by interval; whether
+    /// the fault had to read something is unknown.
     Fault,
     /// It was not seen, but inferred from nearby pages that were seen ([`crate::page_trace`]).
     Inferred,
-    /// A page fault for which nothing had to be read.
+    /// It caused a page fault that did not have to read anything.
     MinorFault,
-    /// A page fault for which something had to be read.
+    /// It caused a page fault that had to read something.
     MajorFault,
 }
 
 impl Evidence {
-    /// It is a page fault of any kind.
+    /// Whether it is a page fault of any kind.
     #[must_use]
     pub fn is_fault(self) -> bool {
         matches!(
@@ -61,9 +61,9 @@ impl Evidence {
 pub struct Request {
     /// The first page (or block, or key) of the run.
     pub first_page: u64,
-    /// Pages in the run; 0 stands for no access at all. `first_page + page_count` fits in 64 bits.
+    /// Pages in the run; 0 means no access at all. `first_page + page_count` fits in 64 bits.
     pub page_count: u64,
-    /// Nanoseconds since an origin of the trace's own; 0 if the format has no time.
+    /// Nanoseconds since the origin of the trace; 0 if the format has no time.
     pub time_ns: u64,
     /// The process that made the access; 0 if the format has none.
     pub process: u32,
@@ -71,12 +71,12 @@ pub struct Request {
     pub kind: AccessKind,
     /// Anonymous or file.
     pub class: PageClass,
-    /// Seen, or inferred.
+    /// Seen, faulted or inferred.
     pub evidence: Evidence,
 }
 
 impl Request {
-    /// A request of one page about which nothing more is known.
+    /// A request for one page, with everything else unknown.
     #[must_use]
     pub fn page(page: u64) -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Request {
 pub struct Access {
     /// The page (or block, or key).
     pub page: u64,
-    /// Nanoseconds since an origin of the trace's own; 0 if the format has no time.
+    /// Nanoseconds since the origin of the trace; 0 if the format has no time.
     pub time_ns: u64,
     /// The process that made the access; 0 if the format has none.
     pub process: u32,
@@ -100,6 +100,6 @@ pub struct Access {
     pub kind: AccessKind,
     /// Anonymous or file.
     pub class: PageClass,
-    /// Seen, or inferred.
+    /// Seen, faulted or inferred.
     pub evidence: Evidence,
 }

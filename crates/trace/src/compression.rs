@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Compression, recognised by the first bytes of the file and never by its name.
+//! Compression, detected from the first bytes of the file, never from its name.
 
 use std::io::{BufRead, BufReader, Read};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// None.
     Plain,
     /// gzip (RFC 1952), one or more members.
     Gzip,
@@ -18,7 +18,7 @@ pub enum Compression {
     Zstd,
 }
 
-/// Magic numbers of formats that are recognised only to give advice about them.
+/// Magic numbers of formats that are only recognised to give advice.
 const UNREADABLE: [(&[u8], &str); 4] = [
     (b"BZh", "bzip2"),
     (b"PK\x03\x04", "zip"),
@@ -27,7 +27,7 @@ const UNREADABLE: [(&[u8], &str); 4] = [
 ];
 
 impl Compression {
-    /// The compression these first bytes belong to.
+    /// The compression that these first bytes indicate.
     ///
     /// # Errors
     /// The name of a compression that is recognised but not supported.
@@ -61,10 +61,10 @@ impl Compression {
         }
     }
 
-    /// A reader of the decompressed bytes. Memory is bounded by the window of the compression.
+    /// A reader of the decompressed bytes. Its memory is bounded by the window of the compression.
     ///
     /// # Errors
-    /// The decompressor's error about its header.
+    /// The decompressor rejects the header.
     pub fn decompress<R: Read + Send + 'static>(
         self,
         file: BufReader<R>,
@@ -105,7 +105,7 @@ pub struct Opened {
 /// Opens the decompressed content of `file`.
 ///
 /// # Errors
-/// The error of reading the first bytes, or that the compression is not supported.
+/// The first bytes cannot be read, or the compression is not supported.
 pub fn open<R: Read + Send + 'static>(file: R) -> std::io::Result<Opened> {
     let file_bytes = Arc::new(AtomicU64::new(0));
     let counted = Counted {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A trace held in memory as dense page numbers, 4 bytes per access, for many runs over the same
-//! trace.
+//! A trace in memory as dense page numbers, 4 bytes per access, for many runs over the same trace.
 
 use std::path::Path;
 
@@ -9,15 +8,15 @@ use super::error::TraceError;
 use super::page_index::PageIndex;
 use super::stream::{AccessStream, TraceSource};
 
-/// The longest trace held in memory: positions in it are 32-bit numbers with one value to spare.
+/// The longest trace that fits: positions are 32-bit numbers, and one value is reserved.
 pub const ACCESSES_MAX: usize = (u32::MAX - 1) as usize;
 
-/// Stands for no access in [`DenseTrace::next_accesses`].
+/// Marks the absence of a next access in [`DenseTrace::next_accesses`].
 pub const NEVER: u32 = u32::MAX;
 
-/// The accesses of a trace as numbers `0..page_count`, in the order the pages are first seen.
+/// The accesses of a trace as numbers `0..page_count`, in the order in which pages first appear.
 ///
-/// Costs 4 bytes per access and 8 bytes per page.
+/// Takes 4 bytes per access and 8 bytes per page.
 #[derive(Debug, Clone, Default)]
 pub struct DenseTrace {
     accesses: Vec<u32>,
@@ -28,7 +27,7 @@ impl DenseTrace {
     /// Reads a whole trace.
     ///
     /// # Errors
-    /// Those of reading; [`TraceError::Limit`] with more than [`ACCESSES_MAX`] accesses;
+    /// Those of reading; [`TraceError::Limit`] for more than [`ACCESSES_MAX`] accesses;
     /// [`TraceError::Memory`].
     pub fn read(source: &TraceSource) -> Result<Self, TraceError> {
         let mut stream = source.open()?;
@@ -43,7 +42,7 @@ impl DenseTrace {
         Self::from_stream_with(path, stream, |_| ())
     }
 
-    /// Reads the rest of a stream, and shows each access to `see`.
+    /// Reads the rest of a stream and passes each access to `see`.
     ///
     /// # Errors
     /// As [`DenseTrace::read`].
@@ -82,7 +81,7 @@ impl DenseTrace {
         })
     }
 
-    /// A trace whose pages are already numbered: `accesses` hold positions in `pages`.
+    /// A trace whose pages are already numbered: `accesses` are indices into `pages`.
     pub(crate) fn from_parts(accesses: Vec<u32>, pages: Vec<u64>) -> Self {
         debug_assert!(
             accesses
@@ -92,7 +91,7 @@ impl DenseTrace {
         Self { accesses, pages }
     }
 
-    /// Numbers the pages of a list.
+    /// Numbers the pages in a list.
     #[must_use]
     pub fn from_pages(pages: &[u64]) -> Self {
         let mut index = PageIndex::new();
@@ -118,13 +117,14 @@ impl DenseTrace {
         &self.pages
     }
 
-    /// Different pages: the footprint.
+    /// Number of different pages: the footprint.
     #[must_use]
     pub fn page_count(&self) -> usize {
         self.pages.len()
     }
 
-    /// For each access, the position of the next access of the same page; [`NEVER`] when there is none.
+    /// For each access, the position of the next access of the same page; [`NEVER`] if there is
+    /// none.
     #[must_use]
     pub fn next_accesses(&self) -> Vec<u32> {
         let mut upcoming = vec![NEVER; self.page_count()];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong with a trace, always with the file and the place in it.
+//! Errors of traces; each has the file, and the place in it.
 
 use std::path::{Path, PathBuf};
 
-/// A trace that cannot be read, written or understood.
+/// A trace that cannot be read, written or parsed.
 ///
-/// Offsets count bytes of the decompressed data, so they can be looked up with
-/// `zstdcat FILE | tail -c +OFFSET`.
+/// Offsets are in bytes of the decompressed data, so they can be inspected with `zstdcat FILE |
+/// tail -c +OFFSET`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
@@ -15,7 +15,7 @@ pub enum TraceError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// Reading failed, or the compressed data is damaged or ends early.
@@ -23,21 +23,21 @@ pub enum TraceError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Decompressed bytes read before.
+        /// Offset in the decompressed data.
         offset: u64,
-        /// The compression that was recognised, or "plain".
+        /// The detected compression, or "plain".
         content: &'static str,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Writing failed; what was written before stays readable as far as the format allows.
+    /// Writing failed; what was written before remains readable as far as the format allows.
     #[error("{}: cannot write after byte {offset}: {source}", path.display())]
     Write {
         /// The file.
         path: PathBuf,
-        /// Bytes written before.
+        /// Number of bytes written so far.
         offset: u64,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// A record violates the format.
@@ -45,9 +45,9 @@ pub enum TraceError {
     Malformed {
         /// The file.
         path: PathBuf,
-        /// The format it was read as.
+        /// The format used to read it.
         format: &'static str,
-        /// Where the record begins.
+        /// The offset of the record.
         offset: u64,
         /// The line, counted from 1; 0 in binary formats.
         line: u64,
@@ -62,21 +62,21 @@ pub enum TraceError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// The format it was read as.
+        /// The format used to read it.
         format: &'static str,
-        /// Where the record begins.
+        /// The offset of the record.
         offset: u64,
-        /// Bytes there are.
+        /// Number of bytes present.
         got: usize,
-        /// Bytes a record needs.
+        /// Size of a record in bytes.
         expected: usize,
     },
-    /// It contains no request at all.
+    /// It contains no requests.
     #[error("{}: no requests in this {format} trace", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
-        /// The format it was read as.
+        /// The format used to read it.
         format: &'static str,
     },
     /// Neither name nor content identifies the format.
@@ -84,19 +84,19 @@ pub enum TraceError {
     UnknownFormat {
         /// The file.
         path: PathBuf,
-        /// What was looked at.
+        /// What the detection was based on.
         hint: String,
-        /// The formats there are.
+        /// The supported formats.
         known: String,
     },
-    /// The named format cannot be the format of this file.
+    /// The file cannot be of the given format.
     #[error("{}: this is not {format}: {what}", path.display())]
     WrongFormat {
         /// The file.
         path: PathBuf,
-        /// The format named.
+        /// The given format.
         format: &'static str,
-        /// Why it cannot be.
+        /// The reason.
         what: String,
     },
     /// A limit of the implementation was reached.
@@ -115,10 +115,10 @@ pub enum TraceError {
     Memory {
         /// The file.
         path: PathBuf,
-        /// What it may take.
+        /// The limit in bytes.
         max_bytes: u64,
     },
-    /// It decompresses to far more than traces do.
+    /// It expands more on decompression than traces do.
     #[error(
         "{}: over {expansion_max} times its size when decompressed ({bytes} bytes so far), which \
          is more than usual for a trace; if it is one, raise --expansion-max", path.display()
@@ -126,9 +126,9 @@ pub enum TraceError {
     Expansion {
         /// The file.
         path: PathBuf,
-        /// Decompressed so far.
+        /// Bytes decompressed so far.
         bytes: u64,
-        /// The times it may be.
+        /// The allowed ratio.
         expansion_max: u64,
     },
     /// A manifest or a reference table is not usable.
@@ -142,7 +142,7 @@ pub enum TraceError {
 }
 
 impl TraceError {
-    /// A [`TraceError::Table`].
+    /// Creates a [`TraceError::Table`].
     #[must_use]
     pub fn table(path: &Path, what: impl Into<String>) -> Self {
         Self::Table {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a trace format is: how it is recognised and read.
+//! Trace formats: how they are detected and read.
 
 use super::access::Request;
 use super::error::TraceError;
@@ -7,7 +7,7 @@ use super::input::{EXPANSION_MAX, Input};
 use super::page_trace;
 use super::reader::column::Column;
 
-/// The largest run of pages one request may stand for; more is a damaged record.
+/// The largest run of pages in one request; anything larger is a damaged record.
 pub const PAGES_PER_REQUEST_MAX: u64 = 1 << 24;
 
 /// Settings of a reader.
@@ -15,18 +15,18 @@ pub const PAGES_PER_REQUEST_MAX: u64 = 1 << 24;
 pub struct ReadOptions {
     /// Byte addresses become pages by this shift (12 is 4 KiB). At most 63.
     pub page_shift: u32,
-    /// Names of CSV columns, if the header's own are not recognised.
+    /// Names of CSV columns, if the header uses unusual ones.
     pub columns: Vec<(Column, String)>,
-    /// What reading may take.
+    /// Limits on reading.
     pub limits: ReadLimits,
 }
 
-/// What reading one trace may consume; more is an error that names the option.
+/// Limits on the resources for reading one trace; the error for exceeding one names the option.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadLimits {
-    /// Bytes of memory for the data kept about its accesses and pages.
+    /// Memory for the accesses and pages of the trace, in bytes.
     pub memory_max_bytes: u64,
-    /// Decompressed bytes for each byte of the file. Checked once 64 MiB have been read.
+    /// Decompressed bytes per byte of the file. Checked once 64 MiB have been read.
     pub expansion_max: u64,
 }
 
@@ -54,15 +54,15 @@ pub trait RequestReader: Send {
     /// The next request, or `None` at the end of the trace.
     ///
     /// # Errors
-    /// With the file and the place in it. After an error the reader is at an end.
+    /// With the file and the place in it. After an error the reader is at its end.
     fn next_request(&mut self) -> Result<Option<Request>, TraceError>;
 
-    /// Anything worth reporting once the end has been reached, such as that the file was cut off.
+    /// A remark to report at the end of the trace, such as that the file was truncated.
     fn note(&self) -> Option<&str> {
         None
     }
 
-    /// What the file says about itself, in agewise's own format.
+    /// The header of a file in agewise's own format.
     fn page_trace_header(&self) -> Option<&page_trace::Header> {
         None
     }
@@ -78,18 +78,18 @@ pub struct Format {
     pub name: &'static str,
     /// One line for help and lists.
     pub summary: &'static str,
-    /// What file names contain (compared in lower case).
+    /// Substrings of file names that suggest this format (compared in lower case).
     pub name_hints: &'static [&'static str],
-    /// Groups of words (lower case): a free-text description that contains every word of a group
+    /// Groups of words (lower case): a free-text description that contains all words of a group
     /// means this format.
     pub description_hints: &'static [&'static [&'static str]],
-    /// Whether the first decompressed bytes can only be this format.
+    /// Whether the first decompressed bytes can only be of this format.
     pub recognise: fn(&[u8]) -> bool,
     /// Starts reading.
     pub open: OpenReader,
 }
 
-/// Whether the complete lines of `head` (at least one) all pass. Empty lines are ignored.
+/// Whether `passes` holds for all complete lines of `head` (at least one). Empty lines are ignored.
 pub(crate) fn lines_all(head: &[u8], passes: impl Fn(&[u8]) -> bool) -> bool {
     let complete = match head.iter().rposition(|&byte| byte == b'\n') {
         Some(last) => &head[..last],

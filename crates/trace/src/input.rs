@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A decompressed file read in lines or in records, which always knows its position.
+//! A decompressed file, read in lines or records, that keeps track of its position.
 
 use std::fs::File;
 use std::io::Read;
@@ -10,15 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::compression::{self, Compression};
 use super::error::TraceError;
 
-/// The buffer, and with it the longest line.
+/// Size of the buffer, and so the longest line.
 const BUFFER_BYTES: usize = 256 << 10;
 /// Any file may expand to this size, however small it is: the smallest may well be one run of
 /// zeros.
 const EXPANSION_FROM_BYTES: u64 = 64 << 20;
 
-/// Default limit on decompressed bytes for each byte of a file. Most of the traces shared by
-/// simulators shrink to a tenth, and a loop of numbers to 1 in 138; gzip cannot do better than 1 in
-/// 1032.
+/// Default limit on decompressed bytes per byte of a file. Most traces shared by simulators
+/// compress to a tenth, and a loop of numbers to 1 in 138; gzip cannot do better than 1 in 1032.
 pub const EXPANSION_MAX: u64 = 250;
 
 /// The content of a trace file.
@@ -26,7 +25,7 @@ pub struct Input {
     path: PathBuf,
     compression: Compression,
     source: Box<dyn Read + Send>,
-    /// Bytes read of the file itself.
+    /// Bytes read from the file itself.
     file_bytes: Arc<AtomicU64>,
     expansion_max: u64,
     buffer: Box<[u8]>,
@@ -34,19 +33,19 @@ pub struct Input {
     end: usize,
     /// Offset of `buffer[start]` in the decompressed content.
     offset: u64,
-    /// Offset and number (from 1) of the line or record returned last; number 0 before any line.
+    /// Offset and number (from 1) of the last line or record returned; number 0 before any line.
     record_offset: u64,
     line: u64,
     finished: bool,
-    /// An error found while looking ahead, returned once the bytes before it are used up.
+    /// An error found while looking ahead, returned once the bytes before it are consumed.
     pending: Option<std::io::Error>,
 }
 
 impl Input {
-    /// Opens a file and recognises its compression.
+    /// Opens a file and detects its compression.
     ///
     /// # Errors
-    /// [`TraceError::Open`] when it cannot be opened or its first bytes cannot be read.
+    /// [`TraceError::Open`] if the file cannot be opened or its first bytes cannot be read.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let as_error = |source| TraceError::Open {
             path: path.to_path_buf(),
@@ -61,7 +60,7 @@ impl Input {
         Self::from_reader(path, file)
     }
 
-    /// The same over any reader; `path` is only for messages.
+    /// Reads from any reader; `path` is only for messages.
     ///
     /// # Errors
     /// As [`Input::open`].
@@ -96,25 +95,25 @@ impl Input {
         &self.path
     }
 
-    /// The compression that was recognised.
+    /// The detected compression.
     #[must_use]
     pub fn compression(&self) -> &'static str {
         self.compression.name()
     }
 
-    /// How many times the size of the file it may expand to.
+    /// Sets how many times its size the file may expand to.
     pub fn set_expansion_max(&mut self, expansion_max: u64) {
         self.expansion_max = expansion_max;
     }
 
-    /// Bytes used up so far.
+    /// Number of bytes consumed.
     #[must_use]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Up to `wanted` bytes of what comes next, without consuming them. Fewer at the end of the
-    /// file. An error of the decompressor is kept for the read that reaches it.
+    /// Up to `wanted` of the next bytes, without consuming them; fewer at the end of the file. An
+    /// error of the decompressor is kept for the read that reaches it.
     pub fn peek(&mut self, wanted: usize) -> &[u8] {
         let wanted = wanted.min(BUFFER_BYTES);
         while self.end - self.start < wanted && self.pending.is_none() && !self.finished {
@@ -158,12 +157,12 @@ impl Input {
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
-    /// What `parse` makes of the next non-empty line; lines are trimmed, and empty ones are
-    /// skipped. `None` at the end of the file.
+    /// The result of `parse` for the next non-empty line; lines are trimmed. `None` at the end of
+    /// the file.
     ///
     /// # Errors
-    /// As [`next_line`](Self::next_line), and [`TraceError::Malformed`] with the problem that
-    /// `parse` reports.
+    /// As [`next_line`](Self::next_line), and [`TraceError::Malformed`] with the problem reported
+    /// by `parse`.
     pub fn next_parsed<T>(
         &mut self,
         format: &'static str,
@@ -186,7 +185,7 @@ impl Input {
     /// The next record of `N` bytes, or `None` at the end of the file.
     ///
     /// # Errors
-    /// [`TraceError::Read`], or [`TraceError::Truncated`] when the file ends inside the record.
+    /// [`TraceError::Read`], or [`TraceError::Truncated`] if the file ends inside the record.
     pub fn next_record<const N: usize>(
         &mut self,
         format: &'static str,
@@ -214,8 +213,7 @@ impl Input {
         }
     }
 
-    /// Fills `out` with the bytes that come next and returns how many there were; fewer only at the
-    /// end.
+    /// Fills `out` with the next bytes and returns their number, which is smaller only at the end.
     ///
     /// # Errors
     /// [`TraceError::Read`].
@@ -238,7 +236,7 @@ impl Input {
         Ok(filled)
     }
 
-    /// A [`TraceError::Malformed`] at the line or record returned last.
+    /// Creates a [`TraceError::Malformed`] for the last line or record returned.
     #[must_use]
     pub fn malformed(&self, format: &'static str, what: impl Into<String>) -> TraceError {
         TraceError::Malformed {
@@ -250,8 +248,8 @@ impl Input {
         }
     }
 
-    /// Refuses a file of printable text if a binary format was named: its bytes would otherwise
-    /// pass for keys.
+    /// Refuses a file of printable text if a binary format was given: its bytes would otherwise be
+    /// taken for keys.
     ///
     /// # Errors
     /// [`TraceError::WrongFormat`].
@@ -277,7 +275,7 @@ impl Input {
         self.offset += bytes as u64;
     }
 
-    /// The error of the decompressor that looking ahead ran into.
+    /// Returns the decompressor's error that was found while looking ahead.
     ///
     /// # Errors
     /// [`TraceError::Read`].
@@ -315,7 +313,7 @@ impl Input {
     }
 
     /// Reads more after the unread data. The caller has consumed something, or asks for less than
-    /// the buffer holds.
+    /// the buffer's size.
     fn fill(&mut self) -> std::io::Result<()> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -379,7 +377,7 @@ mod tests {
         assert!(lines > 1000 && error.contains("gzip"), "{lines} {error}");
     }
 
-    /// Compressed in one block, so that not one byte comes out of what is left of it.
+    /// Compressed in one block, so that not a single byte of the damaged block is decompressed.
     #[test]
     fn a_damaged_file_is_not_called_empty() {
         let text: String = (0..5000).map(|n| format!("{}\n", n * n % 997)).collect();

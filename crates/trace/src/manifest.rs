@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A manifest: a CSV that names many traces at once, with the columns `file`, `trace_name` and `format`
+//! A manifest: a CSV file that lists many traces, with the columns `file`, `trace_name`, `format`
 //! and any others.
 //!
 //! The format is free text, as people write it; the name of a supported format is taken literally.
-//! If the text is not conclusive, the names and then the content of the file decide.
+//! If the text is not conclusive, the file names and then the content of the file decide.
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,9 @@ use super::error::TraceError;
 use super::registry;
 use super::stream::TraceSource;
 
-/// The suffix of a trace name that means that runs of accesses to one page are collapsed into one.
+/// Suffix of trace names that means: runs of accesses to one page are collapsed into one.
 const DEDUP_SUFFIX: &str = "_dedup";
-/// The suffix of a trace name that means byte addresses in pages of 4 KiB.
+/// Suffix of trace names that means: byte addresses in pages of 4 KiB.
 const PAGES_SUFFIX: &str = "_p4k";
 
 /// One trace of a manifest.
@@ -23,9 +23,9 @@ pub struct ManifestEntry {
     pub name: String,
     /// Where and how to read it.
     pub source: TraceSource,
-    /// Accesses, where the manifest says.
+    /// Number of accesses, if listed.
     pub requests: Option<u64>,
-    /// Different pages, where the manifest says.
+    /// Number of different pages, if listed.
     pub unique: Option<u64>,
 }
 
@@ -36,12 +36,12 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Reads a manifest. Files are looked up under `directory` by their given name, then by their
-    /// last component alone, then next to the manifest.
+    /// Reads a manifest. Files are looked up under `directory` by the given name, then by its last
+    /// component alone, then next to the manifest.
     ///
     /// # Errors
-    /// [`TraceError::Table`] if it cannot be read or lacks a column. A missing trace file is
-    /// reported when it is opened.
+    /// [`TraceError::Table`] if the manifest cannot be read or lacks a column. A missing trace file
+    /// is reported when it is opened.
     pub fn read(path: &Path, directory: &Path) -> Result<Self, TraceError> {
         let bad = |error: csv::Error| TraceError::table(path, error.to_string());
         let mut reader = csv::Reader::from_path(path).map_err(bad)?;
@@ -80,9 +80,9 @@ impl Manifest {
         &self.entries
     }
 
-    /// Where and how to read the trace of this name. A name that ends in `_dedup` is the trace
-    /// without the suffix, with runs of one page collapsed into one; `_p4k` may be omitted or added
-    /// for traces of addresses.
+    /// The source of the trace of this name. A name that ends in `_dedup` means the trace without
+    /// the suffix, with runs of one page collapsed into one; `_p4k` may be omitted or added for
+    /// traces of addresses.
     #[must_use]
     pub fn source(&self, name: &str) -> Option<TraceSource> {
         if let Some(entry) = self.entries.iter().find(|entry| entry.name == name) {

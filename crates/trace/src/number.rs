@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers in text traces, with errors that say what is wrong with them.
+//! Parses numbers in text traces, with errors that explain the problem.
 
-/// Reads a decimal number of at most 64 bits.
+/// Parses a decimal number of at most 64 bits.
 ///
 /// # Errors
-/// The problem, in words.
+/// A description of the problem.
 pub fn decimal(text: &[u8]) -> Result<u64, String> {
     if text.is_empty() {
         return Err("a number is missing".into());
@@ -31,10 +31,10 @@ pub fn are_decimals(line: &[u8], count: usize) -> bool {
     numeric.filter(|word| decimal(word).is_ok()).count() == count && words.next().is_none()
 }
 
-/// Reads a hexadecimal number of at most 64 bits, without prefix.
+/// Parses a hexadecimal number of at most 64 bits, without prefix.
 ///
 /// # Errors
-/// The problem, in words.
+/// A description of the problem.
 pub fn hexadecimal(text: &[u8]) -> Result<u64, String> {
     if text.is_empty() {
         return Err("a hexadecimal number is missing".into());
@@ -52,10 +52,10 @@ pub fn hexadecimal(text: &[u8]) -> Result<u64, String> {
     Ok(value)
 }
 
-/// Reads `0x` hexadecimal or decimal.
+/// Parses a hexadecimal number with `0x`, or a decimal one.
 ///
 /// # Errors
-/// The problem, in words.
+/// A description of the problem.
 pub fn either(text: &[u8]) -> Result<u64, String> {
     match text
         .strip_prefix(b"0x")
@@ -66,13 +66,13 @@ pub fn either(text: &[u8]) -> Result<u64, String> {
     }
 }
 
-/// Words of a line, separated by spaces or tabs.
+/// The words of a line, separated by spaces or tabs.
 pub fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|byte| matches!(byte, b' ' | b'\t'))
         .filter(|word| !word.is_empty())
 }
 
-/// A short, printable form of what was read.
+/// A short, printable form of the input, for messages.
 pub fn lossy(text: &[u8]) -> String {
     let shown = &text[..text.len().min(40)];
     let dots = if shown.len() < text.len() { "..." } else { "" };

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Maps 64-bit pages to small dense numbers in the order they are first seen.
+//! Maps 64-bit pages to small dense numbers in the order in which they first appear.
 //!
-//! Open addressing over the numbers alone: the page of a number is in the list of pages.
-//! Neighbouring pages have their slots in one cache line. A table that grows is rebuilt from the
-//! list after the old one was freed: the peak is 8 bytes per page for the list and 10.7 for a table
-//! that has just grown.
+//! Uses open addressing over the numbers alone, since the list of pages has the page of each
+//! number. Neighbouring pages have their slots in one cache line. A growing table is rebuilt from
+//! the list after the old one was freed: the peak is 8 bytes per page for the list and 10.7 for a
+//! table that has just grown.
 
-/// Slots of a cache line, a power of two: as many neighbouring pages share one.
+/// Slots per cache line, a power of two; as many neighbouring pages share one.
 const LINE_SLOTS: usize = 16;
 const LINE_SHIFT: u32 = LINE_SLOTS.trailing_zeros();
-/// The distance from one slot tried to the next: one line further, or a run that meets a full line
-/// would walk through it. Odd, so that every slot of the table is tried before one is repeated.
+/// The distance between successive probes: one line further, since a run that meets a full line
+/// would otherwise walk through it. Odd, so that every slot is probed before one is repeated.
 const STEP: usize = LINE_SLOTS + 1;
-/// Lines of an empty map.
+/// Number of lines in an empty map.
 const LINES_MIN: usize = 64;
-/// The most pages, so that a number plus one is a `u32`.
+/// The most pages, so that a number plus one fits a `u32`.
 const PAGES_MAX: usize = (u32::MAX - 1) as usize;
 
 /// The map. Numbers are `0..len()`.
 pub struct PageIndex {
-    /// A number plus one, or 0 for none: a zeroed table is not resident before it is used.
+    /// A number plus one, or 0 for an empty slot: a zeroed table is not resident before it is used.
     slots: Vec<u32>,
     pages: Vec<u64>,
-    /// The number looked up last. Pages used in a run are mostly used in that run again, so the
+    /// The number looked up last. Pages used in a run are mostly used in the same run again, so the
     /// next number is tried before the table.
     last: u32,
 }
@@ -56,26 +56,26 @@ impl PageIndex {
         self.pages.is_empty()
     }
 
-    /// Its memory use, in bytes.
+    /// Memory use in bytes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         size_of_val(&*self.slots) + size_of_val(&*self.pages)
     }
 
-    /// The pages, by their numbers, without the rest of it.
+    /// The pages by number; drops the rest of the map.
     #[must_use]
     pub fn into_pages(self) -> Vec<u64> {
         self.pages
     }
 
-    /// The pages, by their numbers.
+    /// The pages by number.
     #[must_use]
     pub fn pages(&self) -> &[u64] {
         &self.pages
     }
 
-    /// The number of a page, a new one if it was not seen before. `None` once there are
-    /// `u32::MAX - 1`.
+    /// The number of a page, a new one if the page is new. `None` once there are `u32::MAX - 1`
+    /// pages.
     #[inline]
     pub fn number(&mut self, page: u64) -> Option<u32> {
         if self.pages.get(self.last as usize + 1) == Some(&page) {
@@ -90,7 +90,7 @@ impl PageIndex {
         Some(self.last)
     }
 
-    /// The slot that holds a page, or the empty one where it belongs.
+    /// The slot of a page, or the empty slot where it belongs.
     #[inline]
     fn slot(&self, page: u64) -> usize {
         let mask = self.slots.len() - 1;
@@ -118,7 +118,7 @@ impl PageIndex {
 
     fn grow(&mut self) {
         let size = self.slots.len() * 2;
-        // Before the new one is made: both together would be the peak.
+        // Free the old table first: both together would be the peak.
         self.slots = Vec::new();
         self.slots = vec![0; size];
         let mask = size - 1;
@@ -132,8 +132,9 @@ impl PageIndex {
     }
 }
 
-/// Where the search for a page starts, before the mask. Neighbours differ only in the last bits.
-/// These are mixed with the hash, or pages at equal distances would share a few slots of each line.
+/// Where the search for a page starts, before masking. Neighbours differ only in the last bits,
+/// which are mixed with the hash: otherwise pages at equal distances would share a few slots of
+/// each line.
 #[inline]
 fn first_slot(page: u64) -> usize {
     let line = hash(page >> LINE_SHIFT);
@@ -175,7 +176,7 @@ mod tests {
         }
     }
 
-    /// 24 bytes a page are the bar of a whole reader, which holds 4 bytes an access beside it.
+    /// The bar for a whole reader is 24 bytes per page, and it also keeps 4 bytes per access.
     #[test]
     fn at_most_20_bytes_a_page_however_they_lie() {
         for distance in [1, 7, 16, 4096, 1 << 40] {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which trace to read, and how: by its path, or by its name in a manifest.
+//! Selects a trace, by path or by its name in a manifest, and how to read it.
 
 use std::path::{Path, PathBuf};
 
@@ -12,17 +12,17 @@ use super::stream::TraceSource;
 /// How traces are read.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// Their format; detected from content and name when not given.
+    /// The format; `None` to detect it from content and name.
     pub format: Option<&'static Format>,
     /// Byte addresses become pages by this shift.
     pub page_shift: u32,
-    /// CSV columns that go by another name.
+    /// CSV columns with unusual names.
     pub columns: Vec<(Column, String)>,
-    /// A CSV naming traces: they are then given by name.
+    /// A CSV file naming traces, which are then given by name.
     pub manifest: Option<PathBuf>,
-    /// Takes a run of accesses of the same page for one access.
+    /// Whether to count a run of accesses to the same page as one access.
     pub collapse_repeats: bool,
-    /// What a trace may cost to read.
+    /// Limits on reading a trace.
     pub limits: ReadLimits,
 }
 
@@ -68,7 +68,7 @@ impl Reading {
     }
 }
 
-/// What a trace is called in tables: the file name without its endings, or the name in a manifest.
+/// The name of a trace in tables: the file name without extensions, or the name in a manifest.
 #[must_use]
 pub fn short_name(trace: &str) -> &str {
     let name = trace.rsplit('/').next().unwrap_or(trace);

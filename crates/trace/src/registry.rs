@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every trace format: one reader per file in `reader/`, one line here.
+//! All trace formats: one reader per file in `reader/`, and one line here.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::reader::{
     adaptsize, arc, cache2k, corda, csv, damon, lackey, lirs, oracle_general, ucsd,
 };
 
-/// Every format. The order decides where several recognise a content: the stricter comes first.
+/// All formats. If several recognise a content, the first one wins, so stricter ones come first.
 pub static FORMATS: &[&Format] = &[
     &page_trace::FORMAT,
     &damon::FORMAT,
@@ -26,7 +26,7 @@ pub static FORMATS: &[&Format] = &[
     &cache2k::FORMAT,
 ];
 
-/// The format of this name (case and `-`, `_` do not matter).
+/// Looks up a format by name (ignoring case, `-` and `_`).
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static Format> {
     let wanted = plain(name);
@@ -46,7 +46,7 @@ pub fn names() -> String {
         .join(", ")
 }
 
-/// The format a free-text description means, such as the `format` column of a manifest.
+/// The format described by free text, such as the `format` column of a manifest.
 #[must_use]
 pub fn by_description(description: &str) -> Option<&'static Format> {
     if let Some(format) = by_name(description.trim()) {
@@ -62,7 +62,7 @@ pub fn by_description(description: &str) -> Option<&'static Format> {
     FORMATS.iter().find(matches_any).copied()
 }
 
-/// The format a file name hints at.
+/// The format suggested by a file name.
 #[must_use]
 pub fn by_file_name(path: &Path) -> Option<&'static Format> {
     let name = path.file_name()?.to_string_lossy().to_lowercase();
@@ -72,10 +72,11 @@ pub fn by_file_name(path: &Path) -> Option<&'static Format> {
         .copied()
 }
 
-/// The format the content shows, then the one the file name hints at.
+/// Detects the format from the content, then from the file name.
 ///
 /// # Errors
-/// [`TraceError::UnknownFormat`] when neither does, [`TraceError::Read`] where nothing can be read.
+/// [`TraceError::UnknownFormat`] if neither is conclusive; [`TraceError::Read`] if nothing can be
+/// read.
 pub fn detect(input: &mut Input) -> Result<&'static Format, TraceError> {
     let head = input.peek(4096).to_vec();
     let by_content = || {
@@ -84,11 +85,11 @@ pub fn detect(input: &mut Input) -> Result<&'static Format, TraceError> {
             .find(|format| (format.recognise)(&head))
             .copied()
     };
-    // A name that fits is believed unless the content is unmistakably of another format.
+    // A fitting name is accepted unless the content is clearly of another format.
     if let Some(format) = by_content().or_else(|| by_file_name(input.path())) {
         return Ok(format);
     }
-    // What is damaged in its first block shows nothing.
+    // A file damaged in its first block has no content to detect.
     if head.is_empty() {
         input.refuse_damaged()?;
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selecting pages by hash, so that a sample has all accesses to its pages.
+//! Selects pages by hash, so that a sample has all accesses to its pages.
 
 use super::access::Request;
 use super::page_index::hash;
 
-/// Chooses a share of all pages. The same seed chooses the same pages in every trace.
+/// Selects a share of all pages. The same seed selects the same pages in every trace.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PageSample {
     rate: f64,
@@ -12,10 +12,10 @@ pub struct PageSample {
 }
 
 impl PageSample {
-    /// Chooses the share `rate`, above 0 and at most 1.
+    /// Selects the share `rate`, above 0 and at most 1.
     ///
     /// # Errors
-    /// When the rate is none.
+    /// The rate is out of range.
     pub fn new(rate: f64, seed: u64) -> Result<Self, String> {
         if rate > 0.0 && rate <= 1.0 {
             Ok(Self { rate, seed })
@@ -32,15 +32,15 @@ impl PageSample {
         self.rate
     }
 
-    /// Whether a page is chosen.
+    /// Whether a page is selected.
     #[must_use]
     pub fn chooses(&self, page: u64) -> bool {
-        // 53 bits are what an f64 holds exactly.
+        // An f64 represents 53 bits exactly.
         let place = (hash(page ^ hash(self.seed)) >> 11) as f64 / (1u64 << 53) as f64;
         place < self.rate
     }
 
-    /// The chosen pages of a request, as requests of neighbouring pages.
+    /// The selected pages of a request, as requests for runs of pages.
     pub fn chosen_of(&self, request: Request) -> impl Iterator<Item = Request> {
         let mut at = 0;
         std::iter::from_fn(move || {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! "How much memory does this need?": from the reuse distances of a trace to a recommended limit.
+//! How much memory a program needs: from the reuse distances of a trace to a recommended limit.
 //!
-//! For every size the refaults of an LRU memory follow exactly from the stack distances. First
-//! touches are left out: no amount of memory avoids them. Where a trace records accesses by
-//! interval only, the order inside an interval is unknown; the least and the greatest distances
-//! over all orders are the bounds around every figure.
+//! For every size the stack distances give the exact number of refaults of an LRU memory. First
+//! touches are left out, since no amount of memory avoids them. If a trace records accesses only by
+//! interval, the order inside an interval is unknown; the smallest and largest distances over all
+//! orders give bounds for every figure.
 
 use crate::curve::StackDistances;
 
-/// Bytes of a page of memory.
+/// Page size in bytes.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// What a refault costs on a backing device, in us a page. Defaults of the simulated devices:
+/// Cost of a refault on a backing device. The values are the defaults of the simulated devices: the
 /// latency of one 4 KiB read with an empty queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CostModel {
@@ -21,7 +21,7 @@ pub struct CostModel {
     pub refault_us: f64,
 }
 
-/// The backing devices known.
+/// The known backing devices.
 pub const COST_MODELS: [CostModel; 5] = [
     CostModel {
         name: "pmem",
@@ -45,61 +45,63 @@ pub const COST_MODELS: [CostModel; 5] = [
     },
 ];
 
-/// A device by its name.
+/// Looks up a device by name.
 #[must_use]
 pub fn cost_model(name: &str) -> Option<CostModel> {
     COST_MODELS.into_iter().find(|model| model.name == name)
 }
 
-/// What a trace reveals about reuse.
+/// The reuse in a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reuse {
-    /// Time the trace spans, in s; 0 when it has no time.
+    /// Time span of the trace in s; 0 if it has no time.
     pub seconds: f64,
-    /// Distances in the order in which the trace has its accesses.
+    /// Distances for the order of accesses in the trace.
     pub distances: StackDistances,
-    /// Least and greatest distances, where the order inside intervals is not known.
+    /// Smallest and largest distances, if the order inside intervals is unknown.
     pub bounds: Option<(StackDistances, StackDistances)>,
 }
 
-/// A point of the curve: what a memory of this size would cost.
+/// A point of the curve: the cost with a memory of this size.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
 pub struct SizePoint {
     /// Memory, in bytes.
     pub size_bytes: u64,
-    /// Refaults a second, or a thousand accesses for a trace without time.
+    /// Refaults per second, or per thousand accesses for a trace without time.
     pub refaults: f64,
-    /// The least they can be, given what the trace knows of order.
+    /// Lower bound, given what is known about the order.
     pub refaults_min: f64,
-    /// The most they can be.
+    /// Upper bound.
     pub refaults_max: f64,
-    /// Share of time a task waits for them, 0 to 1 and beyond; without time, us an access.
+    /// Share of time a task waits for them, 0 to 1 or more; for a trace without time, us per
+    /// access.
     pub stall: f64,
-    /// The most it can be.
+    /// Upper bound.
     pub stall_max: f64,
 }
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Need {
-    /// By size, rising.
+    /// In ascending order of size.
     pub points: Vec<SizePoint>,
-    /// Bytes touched at all.
+    /// Total bytes touched.
     pub footprint_bytes: u64,
-    /// Where the curve bends most: less memory costs much more, more memory saves little.
+    /// Where the curve bends most: less memory costs much more, and more memory saves little.
     pub knee_bytes: u64,
     /// The least memory whose stall stays within the target even at its upper bound; `None` if only
-    /// all of it would suffice.
+    /// the whole footprint would suffice.
     pub recommended_bytes: u64,
-    /// Share of accesses that touched a page for the first time. What is touched less often than
-    /// the trace is long looks like this: the higher, the less the trace knows.
+    /// Share of accesses that were first touches. Pages touched less often than the length of the
+    /// trace look like this: the higher the share, the less the trace shows.
     pub first_touch_share: f64,
-    /// Width of the bounds at the recommended size, relative to the most refaults of any.
+    /// Width of the bounds at the recommended size, relative to the maximum number of refaults.
     pub order_uncertainty: f64,
 }
 
-/// Curve, knee and recommendation. `target_stall`: share of time (or us an access, for a trace
-/// without time) that waiting may take. `points` sizes are spread over the footprint, at least 2.
+/// Computes curve, knee and recommendation. `target_stall` is the share of time (or us per access,
+/// for a trace without time) that waiting may take. At least 2 `points` are spread over the
+/// footprint.
 #[must_use]
 pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) -> Need {
     let distances = &reuse.distances;
@@ -117,7 +119,7 @@ pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) ->
         Some((least, most)) => (refaults(least), refaults(most)),
         None => (middle.clone(), middle.clone()),
     };
-    // A second of waiting a second is all of the time; a thousand accesses share their waiting.
+    // A stall of 1 is waiting all the time; without time, refaults are per thousand accesses.
     let stall_of = |refaults: f64| {
         if reuse.seconds > 0.0 {
             refaults * cost.refault_us / 1e6
@@ -141,7 +143,7 @@ pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) ->
 }
 
 impl Need {
-    /// Knee and recommendation of a curve, which has a point at least.
+    /// Computes knee and recommendation for a curve with at least one point.
     #[must_use]
     pub fn of(
         points: Vec<SizePoint>,
@@ -167,7 +169,7 @@ impl Need {
     }
 }
 
-/// Refaults, that is misses of pages seen before, a second or a thousand accesses.
+/// Refaults, which are misses of pages seen before, per second or per thousand accesses.
 fn per_unit(distances: &StackDistances, seconds: f64, misses: u64) -> f64 {
     let refaults = misses.saturating_sub(distances.cold()) as f64;
     if seconds > 0.0 {
@@ -186,7 +188,7 @@ fn spread(footprint: usize, points: usize) -> Vec<usize> {
     sizes
 }
 
-/// The point farthest below the chord from the first to the last one (both axes scaled to 1).
+/// The point farthest below the chord from the first to the last point (both axes scaled to 1).
 fn knee(points: &[SizePoint]) -> usize {
     let (first, last) = (points[0], points[points.len() - 1]);
     let width = (last.size_bytes - first.size_bytes) as f64;
@@ -212,7 +214,7 @@ mod tests {
     use crate::DenseTrace;
     use crate::curve::IntervalDistances;
 
-    /// 1000 rounds over 10 hot pages, each followed by one of 90 cold pages in turn.
+    /// 1000 rounds over 10 hot pages; each round is followed by the next one of 90 cold pages.
     fn hot_and_cold(seconds: f64) -> Reuse {
         let mut pages = Vec::new();
         for round in 0..1000u64 {
@@ -239,7 +241,7 @@ mod tests {
     fn the_knee_is_where_the_hot_pages_fit() {
         let need = need(&hot_and_cold(10.0), zram(), 0.000_7, 50);
         assert_eq!(need.footprint_bytes, 100 * PAGE_BYTES);
-        // The hot pages and one cold one between two rounds: 11 pages; steps are of 2.
+        // The hot pages and one cold page between two rounds: 11 pages, in steps of 2.
         assert_eq!(need.knee_bytes, 12 * PAGE_BYTES);
         // 910 repeated cold accesses in 10 s are 91/s, at 6 us each 0.055 % of the time.
         let at_knee = need
@@ -269,7 +271,7 @@ mod tests {
         let mut intervals = IntervalDistances::new();
         let mut pages = Vec::new();
         for round in 0..1000u32 {
-            // Ten hot pages, and ten of a hundred others in turn.
+            // Ten hot pages, and ten of a hundred others in rotation.
             let of_round: Vec<u32> = (0..10)
                 .chain((0..10).map(|n| 10 + (round * 10 + n) % 100))
                 .collect();

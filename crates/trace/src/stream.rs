@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A trace as a stream of single-page accesses, in memory bounded by one batch.
+//! A trace as a stream of single-page accesses; memory is bounded by one batch.
 
 use std::path::{Path, PathBuf};
 
@@ -10,24 +10,24 @@ use super::input::Input;
 use super::page_trace;
 use super::registry;
 
-/// Accesses of a batch.
+/// Number of accesses in a batch.
 pub const BATCH_ACCESSES: usize = 4096;
 
-/// Which trace to read, and how.
+/// A trace to read, and how to read it.
 #[derive(Debug, Clone)]
 pub struct TraceSource {
     /// The file.
     pub path: PathBuf,
-    /// Its format; detected from content and name when not given.
+    /// The format; `None` to detect it from content and name.
     pub format: Option<&'static Format>,
     /// Settings of the reader.
     pub options: ReadOptions,
-    /// Takes a run of accesses of the same page for one access.
+    /// Whether to count a run of accesses to the same page as one access.
     pub collapse_repeats: bool,
 }
 
 impl TraceSource {
-    /// A file, its format detected from content and name.
+    /// A file whose format is detected from content and name.
     #[must_use]
     pub fn new(path: &Path) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl TraceSource {
     /// Starts reading.
     ///
     /// # Errors
-    /// When the file cannot be opened its format cannot be detected, or its beginning is not valid.
+    /// The file cannot be opened, its format cannot be detected, or its beginning is invalid.
     pub fn open(&self) -> Result<AccessStream, TraceError> {
         let mut input = Input::open(&self.path)?;
         input.set_expansion_max(self.options.limits.expansion_max);
@@ -66,7 +66,7 @@ pub struct AccessStream {
     compression: &'static str,
     memory_max_bytes: u64,
     reader: Box<dyn RequestReader>,
-    /// What is left of the request that did not fit in the last batch.
+    /// The rest of the request that did not fit in the last batch.
     rest: Request,
     collapse_repeats: bool,
     last_page: Option<u64>,
@@ -74,7 +74,7 @@ pub struct AccessStream {
 }
 
 impl AccessStream {
-    /// Splits the requests of a reader. `path` is for messages.
+    /// Splits the requests of a reader into accesses. `path` is for messages.
     #[must_use]
     pub fn new(path: &Path, format: &'static Format, reader: Box<dyn RequestReader>) -> Self {
         Self {
@@ -102,16 +102,17 @@ impl AccessStream {
         self.compression
     }
 
-    /// Records of the file read so far; a record may be several accesses.
+    /// Records read so far; a record may be several accesses.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.requests
     }
 
-    /// For consumers that keep what arrives: `kept_bytes` so far, checked after every batch.
+    /// Checks the memory of a consumer that has kept `kept_bytes` so far; to be called after every
+    /// batch.
     ///
     /// # Errors
-    /// [`TraceError::Memory`] when it is more than the trace may take.
+    /// [`TraceError::Memory`] if that exceeds the limit.
     pub fn check_memory(&self, kept_bytes: usize) -> Result<(), TraceError> {
         if kept_bytes as u64 > self.memory_max_bytes {
             return Err(TraceError::Memory {
@@ -122,19 +123,19 @@ impl AccessStream {
         Ok(())
     }
 
-    /// What is worth saying once the end has been reached, such as that the file was cut off.
+    /// A remark to report at the end of the trace, such as that the file was truncated.
     #[must_use]
     pub fn note(&self) -> Option<&str> {
         self.reader.note()
     }
 
-    /// What the file says about itself, in our own format.
+    /// The header of a file in agewise's own format.
     #[must_use]
     pub fn page_trace_header(&self) -> Option<&page_trace::Header> {
         self.reader.page_trace_header()
     }
 
-    /// The next request as stored, not split and not collapsed.
+    /// The next request as stored, neither split nor collapsed.
     ///
     /// # Errors
     /// Those of the reader, and [`TraceError::Empty`] at the end of a trace without requests.
@@ -153,7 +154,8 @@ impl AccessStream {
         }
     }
 
-    /// Replaces the content of `batch` by what comes next, at most [`BATCH_ACCESSES`]. False at the end.
+    /// Replaces the content of `batch` with the next accesses, at most [`BATCH_ACCESSES`]. Returns
+    /// false at the end.
     ///
     /// # Errors
     /// As [`AccessStream::next_request`]. Accesses before an error have already been returned.
@@ -164,7 +166,7 @@ impl AccessStream {
                 match self.next_request() {
                     Ok(Some(request)) => self.rest = request,
                     Ok(None) => break,
-                    // The error comes again with the next call: readers stay at their end.
+                    // A failed reader would report its end next, so return the error now.
                     Err(error) if batch.is_empty() => return Err(error),
                     Err(error) => {
                         self.reader = Box::new(Failed(Some(error)));
@@ -200,7 +202,7 @@ impl AccessStream {
     }
 }
 
-/// Stands for a reader that failed in the middle of a batch: hands the error out with the next call.
+/// Replaces a reader that failed in the middle of a batch: returns the error at the next call.
 struct Failed(Option<TraceError>);
 
 impl RequestReader for Failed {

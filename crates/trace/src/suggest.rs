@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The nearest name, for messages about unknown ones.
+//! Suggests the nearest name, for messages about unknown names.
 
-/// The name nearest to what was written, if it is near: a third of its letters differ at most.
+/// The name nearest to the input, if at most a third of its letters differ.
 pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     names
         .into_iter()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be said about a trace after one pass.
+//! A summary of a trace after one pass.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::error::TraceError;
 use super::stream::{AccessStream, TraceSource};
 use crate::curve::StackDistances;
 
-/// Shares of the repeated accesses for which the reuse distance is given.
+/// Shares of the repeated accesses for which the reuse distance is reported.
 pub const QUANTILES: [f64; 5] = [0.10, 0.50, 0.75, 0.90, 0.99];
 
 /// A summary of a trace.
@@ -19,17 +19,17 @@ pub struct Summary {
     pub format: &'static str,
     /// How the file is compressed.
     pub compression: &'static str,
-    /// Records; a record may be several accesses.
+    /// Number of records; a record may be several accesses.
     pub requests: u64,
     /// Accesses of single pages.
     pub accesses: u64,
-    /// Different pages.
+    /// Number of different pages.
     pub footprint_pages: u64,
     /// Pages accessed exactly once.
     pub pages_accessed_once: u64,
-    /// Accesses of the page just accessed.
+    /// Accesses to the page just accessed.
     pub repeats: u64,
-    /// Accesses of the page behind the one just accessed.
+    /// Accesses to the page after the one just accessed.
     pub sequential: u64,
     /// Reads, if recorded.
     pub reads: u64,
@@ -39,29 +39,30 @@ pub struct Summary {
     pub anon: u64,
     /// Accesses to files, if recorded.
     pub file: u64,
-    /// Page faults with their exact time, in a trace recorded by interval.
+    /// Page faults, which have exact times even in a trace recorded by interval.
     pub faults: u64,
-    /// Those of them known to be major: something was read.
+    /// Faults known to be major: something was read.
     pub major_faults: u64,
-    /// Those of them known to be minor.
+    /// Faults known to be minor.
     pub minor_faults: u64,
-    /// Accesses that were not seen, but inferred from others.
+    /// Accesses that were inferred from others instead of seen.
     pub inferred: u64,
-    /// Different processes; 0 when the format has none.
+    /// Number of different processes; 0 if the format has none.
     pub processes: u64,
-    /// First and last time, nanoseconds; equal when the format has none.
+    /// Time of the first access in nanoseconds; equal to the last one if the format has no times.
     pub first_time_ns: u64,
-    /// See `first_time_ns`.
+    /// Time of the last access in nanoseconds.
     pub last_time_ns: u64,
-    /// Reuse distances: different pages accessed between two accesses of a page, that the shares
-    /// [`QUANTILES`] of the repeated accesses do not exceed. `None` when no page comes twice.
+    /// Reuse distances, i.e. different pages accessed between two accesses of a page: the values
+    /// that the shares [`QUANTILES`] of the repeated accesses do not exceed. `None` if no page is
+    /// accessed twice.
     pub reuse_distances: Option<[u64; QUANTILES.len()]>,
-    /// What the reader noticed, such as that the file was cut off.
+    /// A remark of the reader, such as that the file was truncated.
     pub note: Option<String>,
 }
 
 impl Summary {
-    /// Reads a trace once. Holds it in memory, 4 bytes an access.
+    /// Reads a trace once and keeps it in memory, with 4 bytes per access.
     ///
     /// # Errors
     /// Those of reading.
@@ -157,8 +158,8 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// Pages 1 1 2 3 1: one repeat, two steps forward, 2 and 3 once; the distances are 0 (1 after 1)
-    /// and 2 (2 and 3 lie between).
+    /// Pages 1 1 2 3 1: one repeat, two sequential accesses, pages 2 and 3 accessed once; the
+    /// distances are 0 (1 after 1) and 2 (2 and 3 in between).
     #[test]
     fn a_trace_by_hand() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writing traces: agewise's own page trace, and formats that other tools read.
+//! Writes traces: agewise's own page trace, and formats that other tools read.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,11 +12,11 @@ use super::page_trace::{Header, PageTraceWriter};
 /// The formats that can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutputFormat {
-    /// Our own page trace: everything that is known of an access.
+    /// Our own page trace: everything known about an access.
     Page,
-    /// CSV with a header: everything that is known of an access.
+    /// CSV with a header: everything known about an access.
     Csv,
-    /// A page a line: nothing but the order.
+    /// One page per line: only the order.
     Lirs,
     /// libCacheSim's records: page, time in seconds, and the index of the next access.
     OracleGeneral,
@@ -31,7 +31,7 @@ impl OutputFormat {
         ("oracleGeneral", Self::OracleGeneral),
     ];
 
-    /// The format of this name.
+    /// Looks up a format by name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         let found = Self::NAMES
@@ -41,7 +41,7 @@ impl OutputFormat {
     }
 }
 
-/// Where bytes go: a file, perhaps through a compression chosen by the file's name.
+/// The destination: a file, with compression depending on its name.
 enum Sink {
     Plain(BufWriter<File>),
     Gzip(flate2::write::GzEncoder<BufWriter<File>>),
@@ -94,7 +94,7 @@ enum Output {
     Plain(OutputFormat, Sink),
 }
 
-/// Writes a trace. Names that end in `.gz` or `.zst` are compressed; a page trace is anyway.
+/// Writes a trace. If the name ends in `.gz` or `.zst` it is compressed; a page trace always is.
 pub struct TraceWriter {
     path: PathBuf,
     output: Output,
@@ -131,14 +131,14 @@ impl TraceWriter {
         Ok(writer)
     }
 
-    /// Records written so far: requests where the format keeps them, else single pages.
+    /// Records written so far: requests if the format has them, otherwise single pages.
     #[must_use]
     pub fn records(&self) -> u64 {
         self.records
     }
 
-    /// Adds a request. `next_access` is asked, where the format needs it, for the index of the next
-    /// access of the same page, for each page of the request.
+    /// Adds a request. If the format needs it, `next_access` is called for each page of the request
+    /// and returns the index of the next access of that page.
     ///
     /// # Errors
     /// [`TraceError::Write`].
@@ -171,7 +171,7 @@ impl TraceWriter {
         Ok(())
     }
 
-    /// Writes what is left.
+    /// Writes buffered data and ends the file.
     ///
     /// # Errors
     /// [`TraceError::Write`].
@@ -225,7 +225,7 @@ fn csv_line(request: &Request) -> String {
     )
 }
 
-/// Time in seconds (the largest there is when it does not fit), page, a size of 4096, next access.
+/// Time in seconds (saturated if it does not fit), page, a size of 4096, next access.
 fn oracle_general_record(time_ns: u64, page: u64, next_access: Option<u64>) -> [u8; 24] {
     let seconds = u32::try_from(time_ns / 1_000_000_000).unwrap_or(u32::MAX);
     let next = next_access

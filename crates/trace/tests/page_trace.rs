@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Our own page trace: what is written is read back, also from a file that was cut off.
+//! Page traces: what is written can be read back, even from a truncated file.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -23,7 +23,7 @@ fn rest(reader: &mut dyn RequestReader) -> Result<Vec<Request>, TraceError> {
     Ok(requests)
 }
 
-/// Writes requests, a frame for every `frame` of them.
+/// Writes requests, with a frame for every `frame` requests.
 fn write(requests: &[Request], frame: usize, header: &Header) -> Vec<u8> {
     let mut writer = PageTraceWriter::new(Path::new("t"), Vec::new(), header).unwrap();
     for part in requests.chunks(frame) {
@@ -86,7 +86,7 @@ proptest! {
         prop_assert_eq!(reader.page_trace_header(), Some(&header));
         prop_assert_eq!(&rest(&mut *reader).unwrap(), &requests);
         prop_assert!(reader.note().is_none());
-        // Version 1 has no room for it: all were seen.
+        // Version 1 does not record evidence: all were seen.
         let mut reader = open(&write(&requests, frame, &Header::default())).unwrap();
         let seen = requests.into_iter().map(|request| Request {
             evidence: Evidence::Seen,
@@ -95,7 +95,8 @@ proptest! {
         prop_assert_eq!(rest(&mut *reader).unwrap(), seen.collect::<Vec<_>>());
     }
 
-    /// Cut anywhere, a file gives every request of its full frames, and says that it was cut.
+    /// Truncated anywhere, a file returns every request of its full frames, and reports the
+    /// truncation.
     #[test]
     fn cut_off_files_are_read(requests in requests(), frame in 1usize..50,
                               cut in any::<prop::sample::Index>()) {
@@ -111,7 +112,7 @@ proptest! {
         prop_assert!(reader.note().is_some() || read.len() == requests.len());
     }
 
-    /// One byte changed: an error, or the change is where nothing is read (the index).
+    /// One changed byte gives an error, unless it is in a part that is not read (the index).
     #[test]
     fn damage_is_noticed(requests in requests(), at in any::<prop::sample::Index>(),
                          change in 1u8..=255) {
@@ -163,7 +164,7 @@ fn the_index_leads_to_a_time() {
     );
 }
 
-/// A disk that fills up: an error with the offset, and what was written before can be read.
+/// A full disk gives an error with the offset, and what was written before can be read.
 #[test]
 fn a_full_disk_leaves_full_frames() {
     struct Full<'a>(&'a mut Vec<u8>, usize);
@@ -207,7 +208,7 @@ fn a_full_disk_leaves_full_frames() {
     assert!(!read.is_empty() && read.len().is_multiple_of(10) && (read.len() as u64) < pushed + 1);
 }
 
-/// The first bytes of a file, as the description of the format has them.
+/// The first bytes of a file, as in the description of the format.
 #[test]
 fn the_header_byte_by_byte() {
     let header = Header {

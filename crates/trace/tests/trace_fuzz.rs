@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes that nobody meant to be a trace: every reader ends, with requests or a clear error.
+//! Arbitrary bytes: every reader ends, with requests or a clear error.
 
 use std::io::{Cursor, Write};
 use std::path::Path;
@@ -37,14 +37,14 @@ fn read(format: &Format, bytes: &[u8]) -> (usize, Option<TraceError>) {
             Ok(None) => return (requests, None),
             Err(error) => {
                 assert!(error.to_string().contains(NAME), "{error}");
-                // After an error a reader says no more than it has to.
+                // After an error a reader is at its end.
                 return (requests, Some(error));
             }
         }
     }
 }
 
-/// Numbers at and beyond the limits of what a reader may hold them in.
+/// Numbers at and beyond the limits of the types in readers.
 const EXTREMES: &[&str] = &[
     "18446744073709551615",
     "18446744073709551616",
@@ -60,7 +60,7 @@ const EXTREMES: &[&str] = &[
     "NaN",
 ];
 
-/// As [`read`], for damaged compression, which may stand for far more than it is long.
+/// As [`read`], for damaged compressed data, which may expand enormously.
 fn read_bounded(format: &Format, bytes: &[u8]) {
     let input = Input::from_reader(Path::new(NAME), Cursor::new(bytes.to_vec()));
     let Ok(mut reader) = input.and_then(|input| (format.open)(input, &ReadOptions::default()))
@@ -74,7 +74,7 @@ fn read_bounded(format: &Format, bytes: &[u8]) {
     }
 }
 
-/// A valid beginning for each format, for mutations.
+/// The valid beginning of a file in each format, for mutations.
 fn seed(name: &str) -> Vec<u8> {
     match name {
         "lirs" => b"1\n2\r\n*\n3\n18446744073709551615\n".to_vec(),
@@ -103,7 +103,7 @@ fn page_trace(requests: &[Request]) -> Vec<u8> {
 fn every_format_has_a_seed_that_reads() {
     for format in FORMATS {
         let (requests, error) = read(format, &seed(format.name));
-        // 256 bytes are no whole number of 24-byte records.
+        // 256 bytes are not a multiple of 24-byte records.
         let cut = format.name == "oracleGeneral";
         assert!(
             requests > 0 && (error.is_some() == cut),
@@ -113,7 +113,7 @@ fn every_format_has_a_seed_that_reads() {
     }
 }
 
-/// The lines a reader takes for granted are not there.
+/// The input does not have the lines that a reader expects.
 #[test]
 fn a_format_named_wrongly_is_an_error() {
     let lirs: String = (0..1000).map(|n| format!("{n}\n")).collect();
@@ -146,7 +146,7 @@ fn damaged_compression_is_an_error_with_the_place() {
         .collect();
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     gzip.write_all(text.as_bytes()).unwrap();
-    // Without its checksum, zstd cannot tell that a byte of a literal was changed.
+    // Without its checksum, zstd could not detect a changed literal byte.
     let mut zstd = zstd::Encoder::new(Vec::new(), 3).unwrap();
     zstd.include_checksum(true).unwrap();
     zstd.write_all(text.as_bytes()).unwrap();
@@ -238,7 +238,7 @@ proptest! {
         }
     }
 
-    /// Any number of a valid text replaced by one at or beyond a limit.
+    /// Replaces any number in a valid text with one at or beyond a limit.
     #[test]
     fn extreme_numbers_end(which in any::<prop::sample::Index>(), what in 0usize..EXTREMES.len()) {
         for format in FORMATS {
@@ -257,7 +257,7 @@ proptest! {
         }
     }
 
-    /// Every format inside every compression, whole, damaged and cut off.
+    /// Every format with every compression, whole, damaged and truncated.
     #[test]
     fn compressed_formats_end(at in any::<prop::sample::Index>(), byte in any::<u8>(),
                               cut in any::<prop::sample::Index>()) {
@@ -280,7 +280,7 @@ proptest! {
         let text = b"1\n2\n3\n".repeat(50);
         let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         gzip.write_all(&text).unwrap();
-        // xz of "1\n2\n3\n", as xz 5.4 writes it.
+        // "1\n2\n3\n" as compressed by xz 5.4.
         let xz = XZ.to_vec();
         for mut bytes in [gzip.finish().unwrap(), zstd::encode_all(&text[..], 1).unwrap(), xz] {
             let place = at.index(bytes.len());

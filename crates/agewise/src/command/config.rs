@@ -34,7 +34,7 @@ enum What {
 /// Runs the command.
 ///
 /// # Errors
-/// A file that cannot be read or makes no sense.
+/// The file cannot be read or is invalid.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     match &args.what {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use agewise_daemon::options::Options;
 use agewise_daemon::service;
 
-/// As in sysexits.h; systemd does not restart after it (RestartPreventExitStatus).
+/// EX_CONFIG of sysexits.h; systemd does not restart after it (RestartPreventExitStatus).
 const EX_CONFIG: u8 = 78;
 
 /// Run as a service: track the age of all memory, and act according to the configured rules.
@@ -75,7 +75,7 @@ pub struct Args {
 /// Runs the daemon.
 ///
 /// # Errors
-/// What keeps it from starting.
+/// An error that prevents it from starting.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let options = Options {
         config: args.config.clone(),

@@ -24,7 +24,6 @@ use agewise_cli::output::{self, Format};
 ///
 /// JSON is one object per line, with the fields group (kernel, machine, source, mover), name, state
 /// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.
-/// (available, limited, missing), chosen, since, found and advice; CSV has the same columns.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
     /// Output format.
@@ -46,7 +45,7 @@ const UNMET: u8 = 4;
 const STRICT: [&str; 5] = ["btf", "cgroup", "swap", "pagewalk", "pageout"];
 
 impl Args {
-    /// What has to work, each once, in the order given.
+    /// The names of the required lines, without duplicates, in the order given.
     fn needs(&self) -> Vec<&str> {
         let mut needs: Vec<&str> = Vec::new();
         let strict = STRICT.iter().copied().filter(|_| self.strict);
@@ -59,10 +58,10 @@ impl Args {
     }
 }
 
-/// Why needs are not met, a line each.
+/// Returns one line for each unmet need.
 ///
 /// # Errors
-/// A need that names no line.
+/// A need does not name a line of the table.
 fn unmet(table: &Capabilities, needs: &[&str]) -> anyhow::Result<Vec<String>> {
     let mut lines = Vec::new();
     for need in needs {
@@ -124,7 +123,7 @@ struct Style {
 }
 
 impl Style {
-    /// Lines no longer than the terminal, and colour on a terminal unless NO_COLOR is set.
+    /// Lines fit the terminal; colour only on a terminal without NO_COLOR.
     fn of_stdout() -> Self {
         const COLUMNS: std::ops::RangeInclusive<usize> = 60..=110;
         let is_terminal = io::stdout().is_terminal();
@@ -178,7 +177,7 @@ fn text(table: &Capabilities, style: &Style) -> String {
     text
 }
 
-/// ` * name  yes     6.1  what was found`, and what helps below it.
+/// Formats ` * name  yes  6.1  what was found`, followed by the advice on lines of its own.
 fn text_line(line: &Capability, name_width: usize, style: &Style) -> String {
     let mark = if line.chosen { "*" } else { " " };
     let (word, colour) = match line.state {
@@ -187,7 +186,7 @@ fn text_line(line: &Capability, name_width: usize, style: &Style) -> String {
         State::Missing => ("no", "31"),
     };
     let since = line.since.unwrap_or("");
-    // Padded before it is painted: escapes have no width.
+    // Pad before painting: escape sequences have no width.
     let state = style.paint(colour, &format!("{word:6}"));
     let indent = 3 + name_width + 2 + 6 + 2 + 6 + 2;
     let found = fill(&line.found, style.columns, indent);
@@ -202,7 +201,7 @@ fn text_line(line: &Capability, name_width: usize, style: &Style) -> String {
     text
 }
 
-/// The answer in a sentence or two.
+/// Summarises the table in a sentence or two.
 fn verdict(table: &Capabilities) -> Vec<String> {
     let observing = match table.source() {
         Some(source) if source.state == State::Available => {
@@ -242,8 +241,8 @@ fn first_clause(text: &str) -> &str {
     text.split([';', ':']).next().unwrap_or(text)
 }
 
-/// Breaks `text` between words into lines of at most `columns`, each indented. A word that is too
-/// long stays whole, so that paths and commands can be copied.
+/// Wraps `text` at `columns`, indenting each line. A word that is too long stays whole, so that
+/// paths and commands can be copied.
 fn fill(text: &str, columns: usize, indent: usize) -> String {
     let mut filled = String::new();
     let mut column = 0;
@@ -295,7 +294,7 @@ mod tests {
 
     use super::*;
 
-    /// A container on an old kernel: little to be seen, nothing to be had.
+    /// A container on an old kernel: it sees little and can change nothing.
     struct Little;
 
     impl Calls for Little {

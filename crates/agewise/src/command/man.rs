@@ -20,7 +20,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let directory = &args.directory;
     std::fs::create_dir_all(directory)
         .with_context(|| format!("cannot make {}", directory.display()))?;
-    // `help` of every level would double the pages and say nothing of its own.
+    // A `help` page at every level would double the number of pages without adding anything.
     let command = crate::cli::Cli::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, directory)
         .with_context(|| format!("cannot write manual pages into {}", directory.display()))?;

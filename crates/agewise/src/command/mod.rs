@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One subcommand per file: its arguments and what it does. A new subcommand needs its file and a
-//! line in each of the two lists below (rustfmt does not find modules that a macro declares).
+//! The subcommands, one per file: arguments and implementation. A new subcommand needs a file and a
+//! line in each of the two lists below (rustfmt does not find modules declared by a macro).
 
 use std::process::ExitCode;
 
@@ -38,7 +38,7 @@ macro_rules! commands {
         }
 
         impl Command {
-            /// Runs it.
+            /// Runs the subcommand.
             ///
             /// # Errors
             /// Those of the subcommand.

@@ -89,10 +89,10 @@ fn to(text: &str) -> Result<To, String> {
     }
 }
 
-/// Between two looks at the counters.
+/// Time between two readings of the counters.
 const STEP: Duration = Duration::from_millis(500);
 
-/// A step as it is printed; measured figures are null in a plan.
+/// A step as printed; measured figures are null in a plan.
 #[derive(Debug, Serialize)]
 struct Record {
     record: &'static str,
@@ -158,7 +158,7 @@ impl Record {
     }
 }
 
-/// How it ended, as it is printed.
+/// The outcome as printed.
 #[derive(Debug, Serialize)]
 struct Summary {
     record: &'static str,
@@ -169,7 +169,7 @@ struct Summary {
     kept: bool,
 }
 
-/// What is worked with.
+/// The state that the functions below share.
 struct Scene<'a> {
     args: &'a Args,
     cgroup: Cgroup,
@@ -177,10 +177,10 @@ struct Scene<'a> {
     usage_bytes: u64,
 }
 
-/// Plans, and shrinks.
+/// Plans the steps and shrinks.
 ///
 /// # Errors
-/// The cgroup cannot be watched or limited; the curve says that it hurts.
+/// The cgroup cannot be watched or limited, or the curve predicts too much waiting.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let proc = ProcRoot::default();
     let hierarchy = Hierarchy::discover(&proc)?;
@@ -188,7 +188,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = untouchable(&proc, &cgroup)? {
         bail!("cgroup {} is left alone: {}", cgroup.name(), why.reason());
     }
-    // Before a minute is spent on watching for nothing.
+    // Open it first, so that an error does not come after a minute of watching.
     let throttle = match args.dry_run {
         true => None,
         false => Some(Throttle::new(proc, ledger()?)),
@@ -247,7 +247,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     go_down(&scene, &mut throttle, Shrink::new(steps, terms), &mut out)
 }
 
-/// The ledger of this machine, after what a killed program left has been undone.
+/// Opens this machine's ledger, after undoing what a killed program left behind.
 fn ledger() -> anyhow::Result<Ledger> {
     let dir =
         state_directory().context("there is no directory for the ledger: set STATE_DIRECTORY")?;
@@ -284,7 +284,8 @@ fn refused(refusal: Refusal) -> anyhow::Error {
     }
 }
 
-/// What leaves has to go somewhere; steps below the goal for which there is no room are no steps.
+/// Checks that swap has room for what leaves on the way to the goal; drops further steps without
+/// room.
 fn check_swap(steps: &mut Steps, usage_bytes: u64) -> anyhow::Result<()> {
     let free = swap::free_bytes(&ProcRoot::default())?;
     let leaves = |step: &Planned| usage_bytes.saturating_sub(step.limit_bytes);

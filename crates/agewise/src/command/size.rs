@@ -104,10 +104,10 @@ struct Answer<'a> {
     order_uncertainty: f64,
 }
 
-/// Answers.
+/// Computes and prints the answer.
 ///
 /// # Errors
-/// The program cannot be watched, or the trace not be read.
+/// The program cannot be watched, or the trace cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cost = cost_model(&args.cost_model)?;
     let (seconds, need) = match &args.trace {
@@ -123,7 +123,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The device asked for, or the first of this machine's swap.
+/// The given device model, or that of this machine's first swap device.
 fn cost_model(name: &str) -> anyhow::Result<CostModel> {
     let name = if name == "auto" {
         swap_kind(&Roots::default())
@@ -133,8 +133,8 @@ fn cost_model(name: &str) -> anyhow::Result<CostModel> {
     sizing::cost_model(name).with_context(|| format!("no device is called '{name}'"))
 }
 
-/// The swap device with the highest priority; an SSD is assumed if there is none, since file pages
-/// have to come back from somewhere too.
+/// The kind of the swap device with the highest priority. Without swap an SSD is assumed, since
+/// file pages have to come back from somewhere too.
 fn swap_kind(roots: &Roots) -> &'static str {
     let areas = SwapArea::all(&roots.proc).unwrap_or_default();
     let Some(area) = areas.iter().max_by_key(|area| area.priority) else {
@@ -158,8 +158,8 @@ fn swap_kind(roots: &Roots) -> &'static str {
     }
 }
 
-/// What the curve of `agewise whatif` says of a live program, at this price: how long it was
-/// watched, and what it needs.
+/// Watches a live program with the curve of `agewise whatif` at this cost model; returns the
+/// observed time and the memory needed.
 fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need)> {
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
     let plan = Plan {
@@ -191,13 +191,13 @@ fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need)> {
     Ok((seconds, need))
 }
 
-/// The accesses of a recording by interval, each page once in each: that a page was used twice in
-/// one is not known of those whose accessed bits were read, only of those whose faults were counted
-/// too, and the bounds count each once.
+/// Filters a trace recorded by interval so that each page counts once per interval. For pages found
+/// by their accessed bits a second use within an interval is unknown; only faults are counted
+/// again. The bounds therefore count each page once.
 #[derive(Default)]
 struct OncePerInterval {
     pages: Vec<u64>,
-    /// The last interval, from 1, by page.
+    /// The last interval that used the page, counted from 1, by page.
     last: Vec<u32>,
     intervals: u32,
 }
@@ -217,7 +217,7 @@ impl OncePerInterval {
     }
 }
 
-/// Reads a trace: its distances, and what it knows of time and order.
+/// Reads the reuse distances of a trace, and its times and order as far as they are recorded.
 fn read(path: &Path, trace_memory_max_bytes: u64) -> anyhow::Result<Reuse> {
     let mut source = TraceSource::new(path);
     source.options.limits.memory_max_bytes = trace_memory_max_bytes;
@@ -231,7 +231,7 @@ fn read(path: &Path, trace_memory_max_bytes: u64) -> anyhow::Result<Reuse> {
     let mut kept = OncePerInterval::default();
     let (mut batch, mut first_ns, mut last_ns) = (Vec::<Access>::new(), None, 0);
     let mut length = 0;
-    // The same accesses again, for their times: those of one time are one interval.
+    // Read the accesses again for their times: accesses with the same time are one interval.
     while stream.next_batch(&mut batch)? {
         for access in &batch {
             if first_ns.is_some() && access.time_ns != last_ns && by_interval {
@@ -312,7 +312,7 @@ fn print(
     Ok(())
 }
 
-/// Whether the points before and after say the same: a table of one step has no use for them.
+/// Whether the neighbouring points are equal: text output skips repeated rows.
 fn is_repetition(need: &Need, at: usize) -> bool {
     let point = &need.points[at];
     let same = |at: usize| {
@@ -393,7 +393,7 @@ mod tests {
     use agewise_trace::page_trace::{Header, Order};
     use agewise_trace::{OutputFormat, Request, TraceWriter};
 
-    /// Pages that were seen and had a fault in one interval are named twice in it.
+    /// Pages that were seen and also faulted in the same interval appear twice in it.
     fn recording(path: &Path) {
         let header = Header {
             order: Order::Interval,

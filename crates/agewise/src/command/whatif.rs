@@ -63,17 +63,17 @@ pub struct Args {
     format: Format,
 }
 
-/// A size of memory as it is asked for.
+/// A memory size as given on the command line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Memory {
-    /// Percent of the most that was resident.
+    /// Percent of the peak resident size.
     Percent(f64),
     /// Bytes.
     Bytes(u64),
 }
 
 impl Memory {
-    /// The same in bytes.
+    /// The size in bytes.
     pub fn bytes(self, full_bytes: u64) -> u64 {
         match self {
             Memory::Percent(percent) => (full_bytes as f64 * percent / 100.0) as u64,
@@ -82,7 +82,7 @@ impl Memory {
     }
 }
 
-/// Reads a size: `60%` or `512M`.
+/// Parses a size: `60%` or `512M`.
 pub fn memory(text: &str) -> Result<Memory, String> {
     match text.strip_suffix('%') {
         Some(percent) => match percent.trim().parse::<f64>() {
@@ -108,7 +108,7 @@ fn interval(text: &str) -> Result<Interval, String> {
     }
 }
 
-/// A point as it is printed.
+/// A point of the curve as printed.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     memory_bytes: u64,
@@ -116,7 +116,7 @@ struct Record<'a> {
     policy: &'a str,
     faults_per_second: f64,
     faults_low: f64,
-    /// Null: nothing seen sets a bound.
+    /// Null: no upper bound.
     faults_high: f64,
     wait_ratio: f64,
     wait_low: f64,
@@ -152,7 +152,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Watches and answers.
+/// Watches the target and prints the estimate.
 ///
 /// # Errors
 /// The target cannot be watched.
@@ -219,7 +219,7 @@ fn print(args: &Args, found: &Found, costs: &Costs, by: &[Vec<Record<'_>>]) -> a
     Ok(())
 }
 
-/// Columns of the plot.
+/// Width of the plot in columns.
 const PLOT: f64 = 24.0;
 
 fn text(
@@ -260,7 +260,7 @@ fn text(
     remarks(out, found, costs)
 }
 
-/// How it is known, and what is not.
+/// Prints how the curve was obtained and what it does not cover.
 fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Result<()> {
     let curves = &found.curves;
     writeln!(
@@ -313,7 +313,7 @@ fn percent_text(share: f64) -> String {
     format!("{:.3} %", share * 100.0)
 }
 
-/// A bound, or that there is none.
+/// Formats an upper bound, or says that there is none.
 fn bound(high: f64, text: impl Fn(f64) -> String) -> String {
     match high.is_finite() {
         true => text(high),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Running agewise to its end.
+//! Runs agewise to its end.
 
 #![allow(dead_code, reason = "each test program uses its part of it")]
 
@@ -11,7 +11,7 @@ pub fn agewise(args: &[&str]) -> (bool, String, String) {
     (code == Some(0), out, error)
 }
 
-/// Exit status (none: ended by a signal), standard output and standard error.
+/// Exit status (`None` if ended by a signal), standard output and standard error.
 pub fn agewise_code(args: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::cargo_bin("agewise")
         .expect("the program is built")
@@ -25,7 +25,7 @@ pub fn agewise_code(args: &[&str]) -> (Option<i32>, String, String) {
     )
 }
 
-/// A heap of twice its memory, as a file of the lab.
+/// A workload file for the lab: a heap of twice its memory.
 pub fn small_workload(touches: u64) -> String {
     format!(
         r#"

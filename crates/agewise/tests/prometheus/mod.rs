@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Daemons on made-up machines, a Prometheus that scrapes them, and what is asked of it.
+//! Daemons on simulated machines, a Prometheus that scrapes them, and the queries for it.
 
 #![allow(dead_code, reason = "each test program uses its part of it")]
 
@@ -13,7 +13,7 @@ use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A process that is ended with its guard.
+/// A child process that is killed when dropped.
 pub struct Running(pub Child);
 
 impl Drop for Running {
@@ -23,7 +23,7 @@ impl Drop for Running {
     }
 }
 
-/// `agewise daemon --demo` with this configuration, and the first line that it says.
+/// Starts `agewise daemon --demo` with this configuration; also returns its first line of output.
 fn start(config: &str, more: &[&str]) -> (Running, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agewise.toml");
@@ -42,7 +42,7 @@ fn start(config: &str, more: &[&str]) -> (Running, String) {
     (running, line)
 }
 
-/// A daemon on a made-up machine, and where it listens.
+/// A daemon on a simulated machine, and its address.
 pub fn demo() -> (Running, String) {
     let (running, line) = start("metrics.listen = '127.0.0.1:0'\nobserve.tick = '1s'\n", &[]);
     let address = line
@@ -52,10 +52,10 @@ pub fn demo() -> (Running, String) {
     (running, address)
 }
 
-/// So many machines that look every `tick_s` seconds, and where they listen.
+/// A daemon that simulates this many machines with a tick of `tick_s` seconds, and their addresses.
 pub fn fleet(hosts: u16, tick_s: u64) -> (Running, Vec<String>) {
     const FIRST_PORT: u16 = 20_000;
-    // Of an address of one's own all ports are free.
+    // All ports of a loopback address that nobody else uses are free.
     let [.., high, low] = std::process::id().to_be_bytes();
     let ip = format!("127.79.{high}.{}", low.clamp(1, 254));
     let config = format!("metrics.listen = '{ip}:{FIRST_PORT}'\nobserve.tick = '{tick_s}s'\n");
@@ -65,7 +65,7 @@ pub fn fleet(hosts: u16, tick_s: u64) -> (Running, Vec<String>) {
     (running, ports.map(|port| format!("{ip}:{port}")).collect())
 }
 
-/// The head and the body of an answer.
+/// The head and body of an HTTP answer.
 pub fn get(address: &str, path: &str, accept: &str) -> std::io::Result<(String, String)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -100,7 +100,7 @@ fn unchunked(mut body: &str) -> String {
     whole
 }
 
-/// Whether this machine has a program; a test that needs it says so and is skipped if not.
+/// Whether this machine has a program; otherwise prints that the test is skipped.
 pub fn has(test: &str, program: &str) -> bool {
     let found = Command::new(program)
         .arg("--version")
@@ -120,10 +120,10 @@ pub fn packaging(file: &str) -> PathBuf {
         .join(file)
 }
 
-/// Dashboards of `packaging/grafana`.
+/// The dashboards in `packaging/grafana`.
 pub const DASHBOARDS: [&str; 2] = ["agewise.json", "agewise-fleet.json"];
 
-/// What the rules go by: each expression.
+/// The expressions of all rules.
 pub fn of_rules() -> Vec<String> {
     let mut all = Vec::new();
     let rules = std::fs::read_to_string(packaging("prometheus/agewise.rules.yml")).unwrap();
@@ -146,7 +146,7 @@ pub fn of_rules() -> Vec<String> {
     all
 }
 
-/// What a dashboard asks for where everything is selected: the expressions of its panels.
+/// The expressions of a dashboard's panels, with everything selected.
 pub fn of_panels(dashboard: &str) -> Vec<String> {
     const KNOWN: [(&str, &str); 4] = [
         ("$instance", ".+"),
@@ -163,7 +163,7 @@ pub fn of_panels(dashboard: &str) -> Vec<String> {
         .collect()
 }
 
-/// What a dashboard offers to select from.
+/// The queries of a dashboard's variables.
 pub fn of_variables(dashboard: &str) -> Vec<String> {
     let board = board(dashboard);
     let variables = board["templating"]["list"].as_array().unwrap().iter();
@@ -199,7 +199,7 @@ impl Prometheus {
             rules.display()
         );
         std::fs::write(path("prometheus.yml"), config).unwrap();
-        // Free a moment ago: as good as it gets for a program that has to be told its port.
+        // Prometheus has to be told a port; one that was free a moment ago is the best we can do.
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
         let address = free.unwrap().to_string();
         let child = Command::new("prometheus")
@@ -221,7 +221,7 @@ impl Prometheus {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
 
-    /// The answer to an expression; an error as long as nobody answers.
+    /// The answer to an expression; an error while the server is not up.
     pub fn query(&self, expression: &str) -> std::io::Result<Value> {
         let encoded: String = expression
             .bytes()
@@ -232,7 +232,7 @@ impl Prometheus {
         Ok(serde_json::from_str(&body).unwrap_or(Value::Null))
     }
 
-    /// How many series an expression has; none as long as nobody answers.
+    /// The number of series of an expression; 0 while the server is not up.
     pub fn count(&self, expression: &str) -> usize {
         let found = self.query(expression).unwrap_or(Value::Null);
         found["data"]["result"].as_array().map_or(0, Vec::len)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A terminal whose other side is the test.
+//! A pseudoterminal with the test at its master side.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 /// A pseudoterminal, 100 columns by 30 rows.
 pub struct Pty {
     master: File,
-    /// Keeps the terminal, and how it is set, when the program has ended.
+    /// Keeps the terminal and its settings after the program has ended.
     slave: File,
     said: Vec<u8>,
 }
 
 impl Pty {
     pub fn open() -> Self {
-        // SAFETY: a descriptor of our own is opened, and owned from here on.
+        // SAFETY: opens a new descriptor, which is owned from here on.
         let master = unsafe {
             let fd = libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY | libc::O_CLOEXEC);
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
@@ -31,7 +31,7 @@ impl Pty {
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
-        // SAFETY: the buffers live over the calls, and their lengths are given.
+        // SAFETY: the buffers outlive the calls, and their lengths are passed.
         unsafe {
             assert_eq!(libc::grantpt(fd), 0);
             assert_eq!(libc::unlockpt(fd), 0);
@@ -54,7 +54,7 @@ impl Pty {
         }
     }
 
-    /// The side of the program.
+    /// The slave side, for the program.
     pub fn slave(&self) -> File {
         self.slave.try_clone().unwrap()
     }
@@ -63,7 +63,7 @@ impl Pty {
         self.master.write_all(keys).unwrap();
     }
 
-    /// All that was written to it so far.
+    /// Everything written to the terminal so far.
     pub fn all(&mut self) -> String {
         let mut piece = [0; 4096];
         loop {
@@ -89,16 +89,16 @@ impl Pty {
         }
     }
 
-    /// From now on whoever writes to it waits, as on a connection that hangs.
+    /// From now on, writes to the terminal block, as on a connection that hangs.
     pub fn stall(&mut self) {
-        // SAFETY: a terminal of our own.
+        // SAFETY: the descriptor is ours.
         let done = unsafe { libc::tcflow(self.slave.as_raw_fd(), libc::TCOOFF) };
         assert_eq!(done, 0);
     }
 
-    /// It echoes and waits for whole lines.
+    /// Whether it echoes input and is in line mode.
     pub fn is_cooked(&self) -> bool {
-        // SAFETY: all zero is a valid value, which the call fills.
+        // SAFETY: all zero is a valid value, which the call overwrites.
         let settings = unsafe {
             let mut settings: libc::termios = std::mem::zeroed();
             assert_eq!(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What live tests of the daemon share: a daemon with a journal of its own, cgroups, exercisers.
+//! Shared by live tests of the daemon: a daemon with its own journal, cgroups, and exercisers.
 
 pub mod thrash;
 
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 pub const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
 pub const MIB: u64 = 1 << 20;
 
-/// One at a time: ages are of real time, and the machine may be small.
+/// Tests run one at a time: ages are in real time, and the machine may be small.
 static ONE: Mutex<()> = Mutex::new(());
 
 pub fn one() -> MutexGuard<'static, ()> {
@@ -26,7 +26,7 @@ pub fn one() -> MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
-/// Why page tables cannot be read here, if so.
+/// Why page tables cannot be read here; `None` if they can.
 pub fn blind() -> Option<String> {
     let output = Command::new(AGEWISE)
         .args(["doctor", "--format", "json"])
@@ -39,7 +39,7 @@ pub fn blind() -> Option<String> {
     (!sees_pages).then(|| "page tables cannot be read (root and BPF are needed)".to_owned())
 }
 
-/// Ends a test that cannot run here, and says why.
+/// Skips a test that cannot run here, with a message that says why.
 #[macro_export]
 macro_rules! skip_if {
     ($name:literal, $why:expr) => {
@@ -50,7 +50,7 @@ macro_rules! skip_if {
     };
 }
 
-/// A daemon with a configuration and a journal of its own; killed when dropped.
+/// A daemon with its own configuration and journal; killed when dropped.
 pub struct Daemon {
     pub child: Child,
     pub directory: TempDir,
@@ -66,7 +66,7 @@ impl Daemon {
         daemon
     }
 
-    /// Where its ledger is.
+    /// The directory of its ledger.
     pub fn state(&self) -> PathBuf {
         self.directory.path().join("state")
     }
@@ -83,7 +83,7 @@ impl Daemon {
             .collect()
     }
 
-    /// Waits for a record of this kind.
+    /// Waits for a record of this kind that satisfies `is_it`.
     pub fn wait_for(&self, record: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let began = Instant::now();
         loop {
@@ -107,7 +107,7 @@ impl Daemon {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Starts another daemon with the same configuration; what it says when it fails.
+    /// Starts another daemon with the same configuration; returns its error message.
     pub fn spawn_again(daemon: &Daemon) -> String {
         let output = Command::new(AGEWISE)
             .args(["daemon", "--ticks", "1", "--config"])
@@ -129,7 +129,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // A test that failed leaves no mount behind either.
+        // A failed test must not leave a mount behind either.
         let began = Instant::now();
         if matches!(self.child.try_wait(), Ok(None)) {
             self.signal(Signal::TERM);
@@ -158,7 +158,7 @@ pub fn spawn(directory: &Path) -> Child {
         .expect("start the daemon")
 }
 
-/// Half of it is touched all the time, the other half never again.
+/// Touches half of its memory all the time, and the other half never again.
 pub fn half_cold(size: &str) -> Spawned {
     let arguments = [
         "--size",
@@ -171,7 +171,7 @@ pub fn half_cold(size: &str) -> Spawned {
     Spawned::start(Path::new(AGEWISE), arguments, None).expect("start an exerciser")
 }
 
-/// A memory cgroup of our own.
+/// A memory cgroup for the test.
 pub struct Group {
     pub path: String,
     pub dir: PathBuf,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A protected cgroup that thrashes because of another one.
+//! A protected cgroup that thrashes because of another cgroup.
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
@@ -13,10 +13,10 @@ use agewise_host::swap::{ZramDevice, ZramOptions};
 
 use super::{AGEWISE, Group, MIB, blind};
 
-/// What both have together, less than they use.
+/// The memory that both share, less than they use.
 const LIMIT_BYTES: u64 = 96 * MIB;
 
-/// A desk whose memory is taken by a hog, below one limit, on a swap device of their own.
+/// A desk whose memory a hog takes, below one limit, with a swap device of their own.
 pub struct Scene {
     // Dropped in this order: the cgroups are empty once their processes have ended.
     pub desk: Spawned,
@@ -73,7 +73,7 @@ impl Scene {
         )
     }
 
-    /// What holds the memory of the hog low, as it is now.
+    /// The current limit of the hog's memory.
     pub fn limit(&self) -> String {
         let file = match self.version {
             Version::V1 => "memory.soft_limit_in_bytes",
@@ -87,8 +87,9 @@ impl Scene {
     }
 }
 
-/// An exerciser in a cgroup; it touches all of its memory alike. Not as fast as it can: where every
-/// page is touched again within milliseconds, the kernel finds nothing to reclaim and kills it.
+/// An exerciser in a cgroup that touches all of its memory equally. Its rate is limited: if every
+/// page were touched again within milliseconds, the kernel would find nothing to reclaim and kill
+/// it.
 pub fn exerciser(group: &Group, size: &str) -> Spawned {
     let entrance: File = OpenOptions::new()
         .write(true)
@@ -106,7 +107,7 @@ pub fn exerciser(group: &Group, size: &str) -> Spawned {
     Spawned::start_in(Path::new(AGEWISE), arguments, Some(&entrance), None).unwrap()
 }
 
-/// Whether it gets CPU time; it may have to wait for that on a busy machine.
+/// Whether it gets CPU time, for which it may have to wait on a busy machine.
 pub fn runs(pid: u32) -> bool {
     let cpu_ns = || Process::open(pid).unwrap().stat().unwrap().cpu_ns();
     let (before, began) = (cpu_ns(), Instant::now());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Processes in cgroups that come and go, for a daemon to follow.
+//! Short-lived processes and cgroups for a daemon to follow.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -41,20 +41,20 @@ pub struct CrowdArgs {
     pub cpu_percent: f64,
 }
 
-/// Processes in cgroups that come and go.
+/// Processes in cgroups, both replaced continuously.
 pub struct Crowd {
-    // Its processes end before the cgroups go.
+    // Dropped first: its processes must end before the cgroups are removed.
     nest: Nest,
-    /// Their directories.
+    /// The directories of the cgroups.
     pub cgroups: Vec<PathBuf>,
     pub pids: Vec<u32>,
     mapped: u64,
-    /// Touched by each process.
+    /// Bytes touched by each process.
     pub touched: u64,
     next: usize,
-    /// Processes that came since the start.
+    /// Processes started since the beginning.
     pub came: u64,
-    /// And cgroups.
+    /// Cgroups created since the beginning.
     pub cgroups_came: u64,
     processes_per_minute: f64,
     cgroups_per_minute: f64,
@@ -62,10 +62,10 @@ pub struct Crowd {
 }
 
 impl Crowd {
-    /// Starts them all.
+    /// Starts all processes.
     ///
     /// # Errors
-    /// No cgroup can be made, or the kernel refused a process.
+    /// A cgroup cannot be created, or the kernel refuses a process.
     pub fn start(program: &Path, args: &CrowdArgs, stop: &Stop) -> anyhow::Result<Self> {
         ensure!(
             args.processes >= args.cgroups,
@@ -100,28 +100,29 @@ impl Crowd {
         Ok(crowd)
     }
 
-    /// The directory of the cgroup that holds all others.
+    /// The directory of the cgroup that contains all others.
     pub fn dir(&self) -> PathBuf {
         self.top.cgroup().dir()
     }
 
-    /// Its name.
+    /// The name of that cgroup.
     ///
     /// # Errors
-    /// It is no text.
+    /// The name is not valid text.
     pub fn name(&self) -> anyhow::Result<String> {
         let dir = self.dir();
         let name = dir.file_name().and_then(|name| name.to_str());
         Ok(name.context("a name that is text")?.to_owned())
     }
 
-    /// Replaces a cgroup or a process if that is due so long after the start; false if none is.
+    /// Replaces a cgroup or a process if one is due, `elapsed` after the start; returns false if
+    /// none is.
     ///
     /// # Errors
     /// The kernel refused.
     pub fn turn(&mut self, elapsed: Duration) -> anyhow::Result<bool> {
         let minutes = elapsed.as_secs_f64() / 60.0;
-        // Cgroups take their processes with them; those count as well.
+        // A cgroup's processes are replaced with it, and count too.
         if (self.cgroups_came as f64) < minutes * self.cgroups_per_minute {
             self.replace_cgroup()?;
         } else if (self.came as f64) < minutes * self.processes_per_minute {
@@ -132,14 +133,14 @@ impl Crowd {
         Ok(true)
     }
 
-    /// The processes of a cgroup have every n-th number.
+    /// Process `number` goes to cgroup `number` modulo the number of cgroups.
     fn spawn(&mut self, number: usize) -> anyhow::Result<u32> {
         let procs = self.cgroups[number % self.cgroups.len()].join("cgroup.procs");
         self.came += 1;
         self.nest.spawn(&procs, self.mapped, self.touched)
     }
 
-    /// One process ends, and another comes in its place.
+    /// Ends a process and starts another in its place.
     fn replace_process(&mut self) -> anyhow::Result<()> {
         self.next = (self.next + 7) % self.pids.len();
         self.nest.end(self.pids[self.next])?;
@@ -147,8 +148,8 @@ impl Crowd {
         Ok(())
     }
 
-    /// A cgroup goes with its processes, and another comes in its place, under another name or,
-    /// every second time, under the same.
+    /// Removes a cgroup with its processes and creates another, every second time under the same
+    /// name.
     fn replace_cgroup(&mut self) -> anyhow::Result<()> {
         let place = usize::try_from(self.cgroups_came).unwrap_or(0) % self.cgroups.len();
         self.cgroups_came += 1;

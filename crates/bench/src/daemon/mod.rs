@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench daemon`: what the daemon takes on a machine with many processes that come and go,
-//! and what it leaves when it is killed.
+//! `agewise bench daemon`: the cost of the daemon on a machine with many short-lived processes, and
+//! what it leaves behind when killed.
 
 mod crowd;
 pub mod nest;
@@ -20,11 +20,11 @@ use super::statistics::median;
 use super::{Format, PAGE_BYTES};
 use agewise_cli::signal::Stop;
 
-/// Before anything is measured: the first looks find everything new.
+/// Time before measuring: the first looks find everything new.
 const WARM_UP: Duration = Duration::from_secs(10);
-/// What the daemon may hold besides a byte a page.
+/// Memory allowed to the daemon besides the part for each page.
 const FIXED_BYTES: u64 = 64 << 20;
-/// And for each page that is mapped.
+/// Memory allowed for each mapped page.
 const BYTES_PER_PAGE: f64 = 1.1;
 
 /// Options of `bench daemon`.
@@ -41,48 +41,48 @@ pub struct Args {
     pub(super) format: Format,
 }
 
-/// What came of it.
+/// The result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Daemonized {
     /// Processes at a time.
     processes: u64,
     /// Cgroups at a time.
     cgroups: u64,
-    /// Mapped by all of them together, with the program they are of.
+    /// Memory mapped by all of them, including the program itself.
     mapped_bytes: u64,
-    /// Touched by all of them together.
+    /// Memory touched by all of them.
     touched_bytes: u64,
-    /// How long it was measured.
+    /// Duration of the measurement.
     seconds: f64,
-    /// Processes that came and went, a minute.
+    /// Processes replaced per minute.
     processes_per_minute: f64,
-    /// Cgroups that came and went, a minute.
+    /// Cgroups replaced per minute.
     cgroups_per_minute: f64,
-    /// CPU time of the daemon, share of one core.
+    /// CPU time of the daemon, as a share of one core.
     cpu_ratio: f64,
-    /// What its configuration grants it.
+    /// The share that its configuration allows.
     granted_ratio: f64,
-    /// CPU time of one look, the largest.
+    /// The largest CPU time of a look.
     look_ms_max: f64,
-    /// Looks while it was measured.
+    /// Looks during the measurement.
     looks: u64,
-    /// What ages take of its memory.
+    /// The part of its memory used for ages.
     ages_bytes: u64,
     /// Its resident memory at the end.
     resident_bytes: u64,
-    /// The most it was.
+    /// Its peak resident memory.
     resident_max_bytes: u64,
-    /// 64 MiB and 1.1 bytes a mapped page.
+    /// The bar: 64 MiB plus 1.1 bytes per mapped page.
     granted_bytes: u64,
-    /// By how much the median of the last quarter of the time is above that of the second.
+    /// Median resident memory in the last quarter of the time minus that in the second quarter.
     growth_bytes: i64,
-    /// From its start after it was killed to its first look.
+    /// Time from its restart after a kill to its first look.
     restart_ms: f64,
-    /// Mounts, sockets and ledgers that were there after its orderly end.
+    /// Mounts, sockets and ledgers still there after its orderly exit.
     left_behind: u64,
 }
 
-/// What a daemon must not leave.
+/// Counts what a daemon must not leave behind.
 fn left_behind(directory: &Path) -> u64 {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let files = directory.join("files");
@@ -98,7 +98,7 @@ fn left_behind(directory: &Path) -> u64 {
         .sum()
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<Daemonized> {
     let mut crowd = Crowd::start(program, &args.crowd, stop)?;
     let directory = tempfile::tempdir()?;

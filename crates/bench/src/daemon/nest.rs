@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Many small processes, forked by one: started and ended thousands of times a minute without the
-//! start of a program each time.
+//! Many small processes forked by one parent: thousands can start and end per minute without
+//! starting a program each time.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::super::PAGE_BYTES;
 
-/// The one that forks, as seen by the benchmark. Its processes end with it, and it with us.
+/// The forking parent, as seen by the benchmark. Its processes end with it, and it ends with us.
 #[derive(Debug)]
 pub struct Nest {
     child: Child,
@@ -20,7 +20,7 @@ pub struct Nest {
 }
 
 impl Nest {
-    /// Starts it.
+    /// Starts the parent.
     ///
     /// # Errors
     /// The program cannot be started.
@@ -40,8 +40,8 @@ impl Nest {
         })
     }
 
-    /// Starts a process in the cgroup of a `cgroup.procs`, with so much memory mapped and touched.
-    /// Returns its pid once it has touched it.
+    /// Starts a process in the cgroup of this `cgroup.procs`, which maps and touches this much
+    /// memory. Returns its pid once it has touched it.
     ///
     /// # Errors
     /// The kernel refused.
@@ -49,10 +49,10 @@ impl Nest {
         self.ask(&format!("start {mapped} {touched} {}", procs.display()))
     }
 
-    /// Ends one, and waits for its end.
+    /// Ends a process and waits for it.
     ///
     /// # Errors
-    /// It is none of the nest's.
+    /// The process does not belong to the nest.
     pub fn end(&mut self, pid: u32) -> anyhow::Result<()> {
         self.ask(&format!("end {pid}")).map(|_| ())
     }
@@ -71,13 +71,13 @@ impl Nest {
 
 impl Drop for Nest {
     fn drop(&mut self) {
-        // The kernel signals its processes when it dies.
+        // Its processes get a signal from the kernel when it dies.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Serves orders on standard input until it ends.
+/// Executes commands from standard input until it ends.
 ///
 /// # Errors
 /// Standard input or output failed.
@@ -117,14 +117,14 @@ fn obey(line: &str) -> anyhow::Result<u32> {
 
 fn fork(procs: &Path, mapped: u64, touched: u64) -> anyhow::Result<u32> {
     let (mut ready, tell) = std::io::pipe()?;
-    // SAFETY: this process has one thread, so the child may go on as any program does.
+    // SAFETY: this process is single-threaded, so the child may run any code.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => Err(std::io::Error::last_os_error().into()),
         0 => {
             drop(ready);
             let status = live(procs, mapped, touched, tell);
-            // SAFETY: ends the child at once, without what the parent has set up for its own end.
+            // SAFETY: ends the child at once, without running the parent's exit handlers.
             unsafe { libc::_exit(i32::from(status.is_err())) }
         }
         pid => {
@@ -143,12 +143,12 @@ fn fork(procs: &Path, mapped: u64, touched: u64) -> anyhow::Result<u32> {
     }
 }
 
-/// A process of the nest: enters its cgroup, maps and touches memory, and waits for its end.
+/// A process of the nest: enters its cgroup, maps and touches memory, and waits to be ended.
 fn live(procs: &Path, mapped: u64, touched: u64, mut tell: impl Write) -> anyhow::Result<()> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     std::fs::write(procs, "0")?;
     let mut memory = memmap2::MmapMut::map_anon(usize::try_from(mapped)?)?;
-    // Huge pages would make more of it resident than is touched.
+    // With huge pages more would be resident than is touched.
     memory.advise(memmap2::Advice::NoHugePage)?;
     for at in (0..touched.min(mapped)).step_by(usize::try_from(PAGE_BYTES)?) {
         memory[usize::try_from(at)?] = 1;

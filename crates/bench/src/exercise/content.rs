@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the exerciser's pages hold: contents like a program's (records, each partly text that
-//! repeats and part does not; lz4 takes them to a half or a third), and from which it can tell at
-//! any time whether a page is still the one it wrote.
+//! Contents of the exerciser's pages. They compress like a program's data: records with a
+//! repetitive and a random part, which lz4 reduces to a half or a third. The exerciser can tell at
+//! any time whether a page still has the contents it wrote.
 //!
-//! Word 0 of a page counts the writes to it and word 1 proves that count; the other 510 words
-//! follow from the page's number and never change.
+//! Word 0 of a page counts the writes to it, and word 1 is a checksum of that count; the other 510
+//! words are derived from the page's number and never change.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use agewise_policy::mix::hash;
 
-/// Words in a page of 4 KiB.
+/// Words per 4 KiB page.
 pub const WORDS: usize = 512;
 
-/// Words of one record; the first [`NOISE`] do not compress.
+/// Words per record; the first [`NOISE`] do not compress.
 const RECORD: usize = 16;
-/// Words of a record that do not compress.
+/// Incompressible words per record.
 const NOISE: usize = 6;
 
-/// The part of every record that repeats.
+/// The repetitive part of every record.
 const TEXT: &[u8; (RECORD - NOISE) * 8] =
     b"{\"kind\":\"order\",\"state\":\"paid\",\"currency\":\"EUR\",\"country\":\"FI\",\"items\":[],\"x\":0}";
 
-/// A page that is not what was written into it.
+/// A page whose contents differ from what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// Which word of the page.
+    /// Index of the word in the page.
     pub word: usize,
-    /// What it should hold.
+    /// The expected value.
     pub expected: u64,
-    /// What it holds.
+    /// The actual value.
     pub found: u64,
 }
 
-/// The contents of all pages of one exerciser.
+/// Generates and checks the contents of all pages of one exerciser.
 #[derive(Clone, Copy, Debug)]
 pub struct Content {
     seed: u64,
 }
 
 impl Content {
-    /// Contents that differ with `seed`.
+    /// Creates contents that depend on `seed`.
     pub fn new(seed: u64) -> Self {
         Self { seed: hash(seed) }
     }
@@ -50,7 +50,7 @@ impl Content {
         hash(self.seed ^ page)
     }
 
-    /// What word `word` (2 or more) of page `page` holds.
+    /// The value of word `word` (2 or more) of page `page`.
     #[inline]
     fn body(&self, key: u64, word: usize) -> u64 {
         let column = word % RECORD;
@@ -77,10 +77,11 @@ impl Content {
         }
     }
 
-    /// Reads the count, its proof and one more word, `probe` mod 512; gives the number of writes.
+    /// Reads the count, its checksum and one more word (`probe` mod 512); returns the number of
+    /// writes.
     ///
     /// # Errors
-    /// The page is not what was written into it.
+    /// The page has changed.
     #[inline]
     pub fn check(
         &self,
@@ -96,7 +97,7 @@ impl Content {
         Ok(writes)
     }
 
-    /// Writes the page once more, given how often it was written before.
+    /// Writes the page once more; it was written `writes_before` times before.
     #[inline]
     pub fn write(&self, page: u64, words: &[AtomicU64; WORDS], writes_before: u64) {
         let writes = writes_before.wrapping_add(1);
@@ -104,10 +105,10 @@ impl Content {
         words[1].store(Self::proof(self.key(page), writes), Relaxed);
     }
 
-    /// Reads every word of the page.
+    /// Checks every word of the page.
     ///
     /// # Errors
-    /// The page is not what was written into it.
+    /// The page has changed.
     pub fn check_whole(&self, page: u64, words: &[AtomicU64; WORDS]) -> Result<(), Changed> {
         let key = self.key(page);
         compare(

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory an exerciser works on: private anonymous pages, and a file of its own mapped
-//! read-only.
+//! The exerciser's memory: private anonymous pages, and a file of its own mapped read-only.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -11,12 +10,12 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use super::content::{Content, WORDS};
 
-/// Bytes in a page of the exerciser.
+/// Page size of the exerciser in bytes.
 pub const PAGE_SIZE: u64 = 4096;
-/// Bytes covered by a last-level page table, and in a huge page.
+/// Bytes covered by a last-level page table, which is also the size of a huge page.
 const TABLE_SIZE: usize = 2 << 20;
 
-/// Pages mapped one after the other.
+/// A contiguous range of mapped pages.
 #[derive(Debug)]
 pub struct Pages {
     map: MmapRaw,
@@ -26,10 +25,10 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Anonymous memory that starts at a multiple of 2 MiB, in huge pages or explicitly not.
+    /// Maps anonymous memory aligned to 2 MiB, with huge pages either requested or disabled.
     ///
     /// # Errors
-    /// No address space, or overcommit is refused.
+    /// No address space is left, or overcommit is refused.
     pub fn anonymous(pages: u64, huge: bool) -> io::Result<Self> {
         let length = usize::try_from(pages.saturating_mul(PAGE_SIZE))
             .ok()
@@ -65,34 +64,35 @@ impl Pages {
     pub fn page(&self, index: u64) -> &[AtomicU64; WORDS] {
         assert!(index < self.pages, "page {index} of {}", self.pages);
         let at = self.offset + (index * PAGE_SIZE) as usize;
-        // SAFETY: the page lies inside of the mapping (the constructors map `pages` pages after
+        // SAFETY: the page lies within the mapping (the constructors map `pages` pages after
         // `offset`) and starts at a multiple of 4096; the mapping lives as long as `self`. All
-        // accesses are atomic, and pages of a file, mapped read-only, are only loaded from.
+        // accesses are atomic, and pages of a file, which are mapped read-only, are only loaded.
         unsafe { &*self.map.as_ptr().add(at).cast::<[AtomicU64; WORDS]>() }
     }
 }
 
-/// A file mapped read-only: one of known contents that is removed when dropped, or somebody's.
+/// A file mapped read-only: either one with known contents that is removed when dropped, or an
+/// existing one.
 #[derive(Debug)]
 pub struct MappedFile {
     pages: Pages,
-    /// Where it is, if it is ours to remove.
+    /// Its path, if it must be removed.
     ours: Option<PathBuf>,
 }
 
 impl MappedFile {
-    /// Makes `path` with `pages` pages of `content`, numbered from `first_page`, on stable storage
-    /// so that the kernel can drop its pages without writing.
+    /// Creates `path` with `pages` pages of `content`, numbered from `first_page`, and syncs it to
+    /// disk so that the kernel can drop its pages without writing.
     ///
     /// # Errors
-    /// The file exists already (nothing is ever overwritten), or cannot be written or mapped.
+    /// The file already exists (nothing is ever overwritten), or it cannot be written or mapped.
     pub fn create(path: &Path, pages: u64, content: &Content, first_page: u64) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create_new(true)
             .open(path)?;
-        // From here on the file is ours to remove, also if filling it fails.
+        // From here on we must remove the file, even if filling it fails.
         let remove = |error: io::Error| {
             let _ = std::fs::remove_file(path);
             error
@@ -128,10 +128,10 @@ impl MappedFile {
         })
     }
 
-    /// Maps the whole pages of a file that exists.
+    /// Maps the whole pages of an existing file.
     ///
     /// # Errors
-    /// It cannot be read or mapped, or is shorter than a page.
+    /// The file cannot be read or mapped, or is shorter than a page.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = std::fs::File::open(path)?;
         let pages = file.metadata()?.len() / PAGE_SIZE;

@@ -81,7 +81,7 @@ pub struct Args {
     pub writes: f64,
 
     /// Keep the truth in this file: a header page, then for each page the CLOCK_MONOTONIC time (ns,
-    /// u64) of its last access. The layout is in crates/agewise/src/command/exercise/truth.rs.
+    /// u64) of its last access. The layout is in crates/bench/src/exercise/truth.rs.
     /// One on /dev/shm costs no disk I/O.
     #[arg(long, value_name = "FILE")]
     pub truth: Option<PathBuf>,
@@ -107,7 +107,7 @@ pub struct Args {
     pub format: Format,
 }
 
-/// Parses a fraction, 0 to 1.
+/// Parses a fraction from 0 to 1.
 fn fraction(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (0.0..=1.0).contains(&number) => Ok(number),
@@ -115,11 +115,11 @@ fn fraction(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Size of the file that is made unless another is asked for.
+/// Default size of the file that is created.
 const FILE_SIZE: u64 = 64 << 20;
 
 impl Args {
-    /// What --file will take: its own size if it exists, else that of the one to make.
+    /// The size of the file: its own if it exists, else that of the file to create.
     fn file_bytes(&self) -> u64 {
         match &self.file {
             None => 0,
@@ -160,7 +160,7 @@ impl Args {
     }
 }
 
-/// Memory that programs can still get without swapping (MemAvailable in /proc/meminfo).
+/// Memory available without swapping (MemAvailable in /proc/meminfo).
 fn available_bytes() -> anyhow::Result<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
     text.lines()

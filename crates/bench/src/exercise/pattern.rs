@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which page an exerciser touches next. No table grows with the memory exercised: a pattern must
-//! not have a footprint of its own.
+//! Selects the page that an exerciser touches next. No table grows with the size of the memory: a
+//! pattern must not have a footprint of its own.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use rand_pcg::Pcg64;
 
 use agewise_cli::units;
 
-/// A way of touching pages.
+/// An access pattern.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pattern {
-    /// The given fraction is hot and visited in turn, in scattered order, so that each hot page is
-    /// touched once a round; the rest is never touched again.
+    /// The given fraction is hot and visited cyclically in scattered order, each hot page once per
+    /// cycle; the rest is never touched again.
     HotCold(f64),
-    /// Independent accesses, page of rank r with probability proportional to 1/r^s.
+    /// Independent accesses; a page of rank r has a probability proportional to 1/r^s.
     Zipf(f64),
-    /// Independent accesses, every page alike.
+    /// Independent accesses, all pages equally likely.
     Uniform,
     /// From the first page to the last, over and over.
     Scan,
-    /// Uniform within a window that moves on to the next pages each time the duration has passed.
+    /// Uniform within a window that moves to the next pages each time the duration has passed.
     Shift(Duration),
 }
 
 impl Pattern {
-    /// The fraction of the pages that the pattern covers unless another is asked for.
+    /// The default for the fraction of the pages that the pattern covers.
     pub fn default_active(&self) -> f64 {
         match self {
             Self::HotCold(fraction) => *fraction,
@@ -72,7 +72,7 @@ impl FromStr for Pattern {
     }
 }
 
-/// A bijection of `0..count` without a table, so that neighbours in rank are far apart in memory.
+/// A bijection of `0..count` without a table, which places neighbouring ranks far apart in memory.
 #[derive(Clone, Copy, Debug)]
 struct Scatter {
     count: u64,
@@ -90,8 +90,8 @@ impl Scatter {
         }
     }
 
-    /// Where `rank` (below `count`) goes: odd multiplications and xor-shifts are bijections of the
-    /// next power of two, and what falls beyond `count` is sent through again until it does not.
+    /// The place of `rank` (below `count`). Odd multiplications and xor-shifts are bijections of
+    /// the next power of two; results of `count` or more are mapped again until they are below it.
     #[inline]
     fn place(self, rank: u64) -> u64 {
         let mut at = rank;
@@ -107,12 +107,12 @@ impl Scatter {
     }
 }
 
-/// A pattern at work on one region.
+/// The state of a pattern on one region.
 #[derive(Debug)]
 pub struct Walk {
     pattern: Pattern,
     pages: u64,
-    /// Pages the pattern covers, at least 1 unless the pattern covers none.
+    /// Pages that the pattern covers; at least 1 unless it covers none.
     active: u64,
     cursor: u64,
     zipf: Option<Zipf<f64>>,
@@ -120,8 +120,8 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk over the fraction `active` of `pages` pages: the first ones, or with
-    /// `scattered` single pages all over the region.
+    /// A walk over the fraction `active` of `pages` pages: the first ones, or with `scattered`
+    /// single pages all over the region.
     pub fn new(pattern: Pattern, pages: u64, active: f64, scattered: bool) -> Self {
         let active = ((pages as f64 * active).round() as u64).min(pages);
         let zipf = match pattern {
@@ -139,7 +139,7 @@ impl Walk {
         }
     }
 
-    /// Pages the pattern covers.
+    /// Pages that the pattern covers.
     pub fn active(&self) -> u64 {
         self.active
     }

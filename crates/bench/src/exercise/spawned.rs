@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An exerciser as a child process, with its truth mapped: for benchmarks, the demonstration and
-//! live tests.
+//! An exerciser as a child process with its truth mapped, for benchmarks, the demo and live tests.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,22 +16,22 @@ use super::truth::{State, Truth};
 use agewise_cli::children;
 use agewise_cli::signal::Stop;
 
-/// How long an exerciser may take to end after SIGTERM: it reads all its pages once more,
-/// perhaps from swap.
+/// Time an exerciser may take to end after SIGTERM: it reads all its pages once more, perhaps from
+/// swap.
 const END_MAX: Duration = Duration::from_secs(120);
 
-/// A running exerciser; ended, and waited for, when dropped.
+/// A running exerciser; it is ended and waited for when dropped.
 #[derive(Debug)]
 pub struct Spawned {
     child: Child,
     truth: Truth,
 }
 
-/// Names of truth files of this process.
+/// Makes the names of this process's truth files unique.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 fn truth_path() -> PathBuf {
-    // On /dev/shm stamps cost no disk I/O.
+    // On /dev/shm, stamps cost no disk I/O.
     let shm = Path::new("/dev/shm");
     let directory = if shm.is_dir() {
         shm.into()
@@ -44,11 +43,13 @@ fn truth_path() -> PathBuf {
 }
 
 impl Spawned {
-    /// Starts `program exercise` with `arguments` (without `--truth` and `--format`) and waits until
-    /// it is steady. Its truth file is removed as soon as it is mapped, so nothing stays behind.
+    /// Starts `program exercise` with `arguments` (without `--truth` and `--format`) and waits
+    /// until it is steady. Its truth file is removed as soon as it is mapped, so nothing is left
+    /// behind.
     ///
     /// # Errors
-    /// It does not start, ends before it is steady, or `stop` asks for an end meanwhile.
+    /// The exerciser does not start, ends before it is steady, or `stop` requests an exit
+    /// meanwhile.
     pub fn start<S: AsRef<std::ffi::OsStr>>(
         program: &Path,
         arguments: impl IntoIterator<Item = S>,
@@ -57,11 +58,11 @@ impl Spawned {
         Self::start_in(program, arguments, None, stop)
     }
 
-    /// The same inside a cgroup, given its `cgroup.procs` open for writing: all its memory is charged
+    /// Starts it in a cgroup, given its `cgroup.procs` open for writing: all its memory is charged
     /// there.
     ///
     /// # Errors
-    /// As [`start`](Self::start); or it may not enter.
+    /// As [`start`](Self::start), or it may not enter the cgroup.
     pub fn start_in<S: AsRef<std::ffi::OsStr>>(
         program: &Path,
         arguments: impl IntoIterator<Item = S>,
@@ -78,13 +79,14 @@ impl Spawned {
             .arg(&path)
             .args(["--format", "json"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
-        // SAFETY: between fork and exec only prctl and write are called, which are async-signal-safe.
+        // SAFETY: between fork and exec only prctl and write are called, which are
+        // async-signal-safe.
         unsafe {
             command.pre_exec(move || {
                 if let Some(mut entrance) = entrance.as_ref() {
                     entrance.write_all(b"0")?;
                 }
-                // Should we be killed, the exerciser cleans up after itself.
+                // If we are killed, the exerciser still cleans up after itself.
                 rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
                 Ok(())
             });
@@ -94,7 +96,7 @@ impl Spawned {
             .with_context(|| format!("cannot start {}", program.display()))?;
         let mapped = Self::map(&mut child, &path, stop);
         if mapped.is_err() {
-            // First it ends: it may be about to make the file.
+            // End it first: it may be about to create the file.
             children::end(&mut child, END_MAX);
         }
         let _ = std::fs::remove_file(&path);
@@ -110,7 +112,7 @@ impl Spawned {
             if stop.is_some_and(|stop| stop.requested().is_some()) {
                 bail!("interrupted");
             }
-            // Not there yet, or not yet whole.
+            // It may not exist yet, or be incomplete.
             truth = truth.or_else(|| Truth::open(path).ok());
             match truth {
                 Some(truth) if truth.state() >= State::Steady => return Ok(truth),
@@ -124,28 +126,29 @@ impl Spawned {
         !matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Its process.
+    /// The pid of the exerciser.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its truth, live.
+    /// Its truth, updated live.
     pub fn truth(&self) -> &Truth {
         &self.truth
     }
 
-    /// CPU time it has used so far, ns; `None` when it is gone or the kernel does not tell.
+    /// CPU time used so far, in ns; `None` if the exerciser is gone or the kernel does not report
+    /// it.
     pub fn cpu_ns(&self) -> Option<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/schedstat", self.pid())).ok()?;
         text.split(' ').next()?.parse().ok()
     }
 
-    /// Tells it to end, and gives what it said (NDJSON; the last line is the total).
+    /// Ends the exerciser and returns its output (NDJSON; the last line is the total).
     ///
     /// # Errors
-    /// It found a page changed, or did not end in an orderly way.
+    /// The exerciser found a changed page, or did not exit in an orderly way.
     pub fn finish(mut self) -> anyhow::Result<String> {
-        // Not yet waited for.
+        // It has not been waited for yet.
         children::terminate(&self.child);
         let mut said = String::new();
         if let Some(mut out) = self.child.stdout.take() {

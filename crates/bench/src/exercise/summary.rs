@@ -1,40 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an exerciser says about itself, in between and at the end.
+//! Summaries that an exerciser prints, at intervals and at the end.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-/// Operations of one span of time. Times of operations include choosing the page.
+/// Statistics of one span of time. The time of an operation includes choosing the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// `interval` for one of several, `total` for the last line.
+    /// `interval` for a part, `total` for the last line.
     pub record: &'static str,
-    /// The exerciser's process.
+    /// Pid of the exerciser.
     pub pid: u32,
     /// Milliseconds from the start of the work to the end of this span.
     pub elapsed_ms: u64,
     /// Operations in this span.
     pub ops: u64,
-    /// Operations a second in this span.
+    /// Operations per second in this span.
     pub ops_per_second: f64,
     /// Median time of an operation.
     pub p50_ns: u64,
-    /// Time that 90 % of the operations stay below.
+    /// 90th percentile of the time of an operation.
     pub p90_ns: u64,
-    /// Time that 99 % of the operations stay below.
+    /// 99th percentile.
     pub p99_ns: u64,
-    /// Time that 99.9 % of the operations stay below.
+    /// 99.9th percentile.
     pub p999_ns: u64,
     /// The longest operation.
     pub max_ns: u64,
-    /// Resident memory of the exerciser, bytes.
+    /// Resident memory of the exerciser, in bytes.
     pub resident_bytes: u64,
-    /// Pages found changed since the start.
+    /// Changed pages found since the start.
     pub changed_pages: u64,
 }
 
 impl Summary {
-    /// Reads the percentiles of `latencies` (ns).
+    /// Computes the percentiles of `latencies` (ns).
     pub fn new(record: &'static str, span_ns: u64, latencies: &Histogram<u64>) -> Self {
         let seconds = span_ns as f64 / 1e9;
         Self {
@@ -57,7 +57,7 @@ impl Summary {
         }
     }
 
-    /// One line for people.
+    /// One line of text.
     pub fn line_text(&self) -> String {
         format!(
             "{:<8} {:>7.1} s  {:>9.0} ops/s  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}  resident {}{}",
@@ -77,7 +77,7 @@ impl Summary {
         )
     }
 
-    /// A line of CSV; the header comes with the first.
+    /// One line of CSV; the first call includes the header.
     pub fn csv(&self) -> String {
         use std::sync::atomic::{AtomicBool, Ordering};
         static HEADER_DONE: AtomicBool = AtomicBool::new(false);
@@ -105,7 +105,7 @@ impl Summary {
     }
 }
 
-/// Nanoseconds in the unit that leaves the fewest digits.
+/// Formats nanoseconds in the unit that needs the fewest digits.
 fn time_text(nanoseconds: u64) -> String {
     match nanoseconds {
         0..10_000 => format!("{nanoseconds} ns"),
@@ -114,7 +114,7 @@ fn time_text(nanoseconds: u64) -> String {
     }
 }
 
-/// Resident memory of this process, 0 if /proc does not tell.
+/// Resident memory of this process; 0 if /proc cannot be read.
 fn resident_bytes() -> u64 {
     std::fs::read_to_string("/proc/self/statm")
         .ok()

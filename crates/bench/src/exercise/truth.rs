@@ -16,11 +16,11 @@
 //! | 7 | operations done since it became steady |
 //! | 8 | pages found changed |
 //! | 9 | CLOCK_MONOTONIC ns at which it became steady |
-//! | 16 + 4 r | region r: address, pages, kind (0 anon, 1 anon asked to be huge, 2 file), first slot |
+//! | 16 + 4 r | region r: address, pages, kind (0 anon, 1 huge anon, 2 file), first slot |
 //!
-//! From the second page on follows one word a page, in slot order: CLOCK_MONOTONIC ns right after
-//! the last access, 0 for never. An access and its stamp are a few nanoseconds apart unless the
-//! exerciser is scheduled away between them.
+//! From the second page on there is one word per page, in slot order: CLOCK_MONOTONIC ns right
+//! after its last access, 0 for never. An access and its stamp are a few nanoseconds apart, unless
+//! the exerciser is preempted in between.
 
 use std::fs::OpenOptions;
 use std::io;
@@ -35,10 +35,10 @@ const VERSION: u64 = 1;
 const HEADER_WORDS: usize = 512;
 const REGION_WORDS: usize = 4;
 const FIRST_REGION: usize = 16;
-/// Regions a truth file can describe.
+/// The most regions that a truth file can describe.
 pub const REGIONS_MAX: usize = 8;
 
-/// Header words by name.
+/// Indices of the header words.
 mod word {
     pub const MAGIC: usize = 0;
     pub const VERSION: usize = 1;
@@ -57,7 +57,7 @@ mod word {
 pub enum Kind {
     /// Private anonymous memory in 4 KiB pages.
     Anon,
-    /// Private anonymous memory for which huge pages were asked.
+    /// Private anonymous memory for which huge pages were requested.
     AnonHuge,
     /// A file mapped read-only.
     File,
@@ -76,31 +76,31 @@ pub struct Region {
     pub first_slot: u64,
 }
 
-/// What an exerciser is doing.
+/// The phase of an exerciser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Writing its pages for the first time.
+    /// Writes its pages for the first time.
     Filling,
-    /// Following its pattern.
+    /// Follows its pattern.
     Steady,
-    /// Reading everything once more to see that nothing changed.
+    /// Reads all pages once more to check that nothing changed.
     Checking,
-    /// Done.
+    /// Has ended.
     Ended,
 }
 
-/// A truth file that cannot be used.
+/// An unusable truth file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("truth file {path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It is something else, or was cut off.
+    /// The file is something else, or truncated.
     #[error("{path} is not a truth file of this version of agewise: {reason}")]
     Malformed {
         /// The file.
@@ -119,11 +119,11 @@ pub struct Truth {
 }
 
 impl Truth {
-    /// Makes the truth of `regions`, in `path` or, without one, in memory only. A file of that
-    /// name is replaced.
+    /// Creates the truth of `regions`, in `path` or, if `None`, in memory only. An existing file is
+    /// replaced.
     ///
     /// # Errors
-    /// The file cannot be made or mapped.
+    /// The file cannot be created or mapped.
     pub fn create(path: Option<&Path>, regions: &[Region], page_size: u64) -> Result<Self, Error> {
         let shown = path.unwrap_or(Path::new("(memory)"));
         let io_error = |source| Error::Io {
@@ -143,7 +143,7 @@ impl Truth {
         let map = match path {
             None => MmapOptions::new().len(length).map_anon().map(MmapRaw::from),
             Some(path) => {
-                // A new inode: a reader of an old file of that name must not see it change.
+                // Create a new inode: a reader of an old file of that name must not see it change.
                 let _ = std::fs::remove_file(path);
                 let file = OpenOptions::new()
                     .read(true)
@@ -187,15 +187,15 @@ impl Truth {
                 set(at + offset, value);
             }
         }
-        // Last: a reader that sees the magic sees the rest.
+        // Store the magic last: a reader that sees it sees everything else.
         self.word(word::MAGIC)
             .store(MAGIC, std::sync::atomic::Ordering::Release);
     }
 
-    /// Maps the truth of another process, read-only.
+    /// Maps the truth of another process read-only.
     ///
     /// # Errors
-    /// The file cannot be opened, or is no truth file, or not (yet) a whole one.
+    /// The file cannot be opened, is not a truth file, or is not complete (yet).
     pub fn open(path: &Path) -> Result<Self, Error> {
         let io_error = |source| Error::Io {
             path: path.into(),
@@ -269,19 +269,19 @@ impl Truth {
             index < self.map.len() / 8,
             "word {index} is outside of the truth file"
         );
-        // SAFETY: the mapping is page-aligned, lives as long as `self`, and the index was just
+        // SAFETY: the mapping is page-aligned and lives as long as `self`, and the index was just
         // checked; every access by any process is an atomic load or store of a whole word.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().cast::<u64>().add(index)) }
     }
 
-    /// Notes that the page in `slot` was accessed at `now_ns`.
+    /// Records that the page in `slot` was accessed at `now_ns`.
     #[inline]
     pub fn stamp(&self, slot: u64, now_ns: u64) {
         self.word(HEADER_WORDS + slot as usize)
             .store(now_ns, Relaxed);
     }
 
-    /// When the page in `slot` was last accessed: CLOCK_MONOTONIC ns, 0 for never.
+    /// The time of the last access to the page in `slot`: CLOCK_MONOTONIC ns, 0 for never.
     #[inline]
     pub fn last_access_ns(&self, slot: u64) -> u64 {
         self.word(HEADER_WORDS + slot as usize).load(Relaxed)
@@ -292,7 +292,7 @@ impl Truth {
         &self.regions
     }
 
-    /// Bytes in a page.
+    /// Page size in bytes.
     pub fn page_size(&self) -> u64 {
         self.page_size
     }
@@ -302,7 +302,7 @@ impl Truth {
         self.word(word::PAGES).load(Relaxed)
     }
 
-    /// The exerciser's process.
+    /// The pid of the exerciser.
     pub fn pid(&self) -> u32 {
         self.word(word::PID).load(Relaxed) as u32
     }
@@ -312,22 +312,22 @@ impl Truth {
         self.word(word::OPS).load(Relaxed)
     }
 
-    /// Says how many operations were done.
+    /// Sets the number of operations done.
     pub fn set_ops(&self, ops: u64) {
         self.word(word::OPS).store(ops, Relaxed);
     }
 
-    /// Pages that were found changed.
+    /// Changed pages found so far.
     pub fn errors(&self) -> u64 {
         self.word(word::ERRORS).load(Relaxed)
     }
 
-    /// Counts a page that was found changed.
+    /// Counts a changed page.
     pub fn count_error(&self) {
         self.word(word::ERRORS).fetch_add(1, Relaxed);
     }
 
-    /// What the exerciser is doing.
+    /// The current phase of the exerciser.
     pub fn state(&self) -> State {
         match self.word(word::STATE).load(Relaxed) {
             0 => State::Filling,
@@ -337,7 +337,7 @@ impl Truth {
         }
     }
 
-    /// Says what the exerciser is doing from `now_ns` on.
+    /// Sets the phase, which starts at `now_ns`.
     pub fn set_state(&self, state: State, now_ns: u64) {
         if state == State::Steady {
             self.word(word::STEADY_NS).store(now_ns, Relaxed);
@@ -345,7 +345,7 @@ impl Truth {
         self.word(word::STATE).store(state as u64, Relaxed);
     }
 
-    /// CLOCK_MONOTONIC ns at which the exerciser became steady, 0 if it did not yet.
+    /// CLOCK_MONOTONIC ns at which the exerciser became steady; 0 if it has not yet.
     pub fn steady_since_ns(&self) -> u64 {
         self.word(word::STEADY_NS).load(Relaxed)
     }

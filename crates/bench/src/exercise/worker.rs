@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop of the exerciser: choose a page, check it, perhaps write it, stamp it, keep the pace.
+//! The main loop of the exerciser: chooses a page, checks it, may write it, stamps it, keeps the
+//! rate.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -17,29 +18,30 @@ use super::summary::Summary;
 use super::truth::{Kind, Region, State, Truth, now_ns};
 use agewise_cli::signal::Stop;
 
-/// Operations between two looks at the clock of the pace and at signals.
+/// Operations between two checks of the clock and of signals.
 const BATCH_MAX: u64 = 256;
-/// Behind its pace by more than this, the exerciser starts anew instead of catching up.
+/// If it falls behind its rate by more than this, the exerciser resets the schedule instead of
+/// catching up.
 const BEHIND_MAX: Duration = Duration::from_millis(500);
-/// One operation in this many reads the whole page.
+/// One operation in this many checks the whole page.
 const WHOLE_EVERY: u64 = 64;
 
 /// How an exerciser ended.
 pub enum Ending {
-    /// Every page was found as it was written.
+    /// No page was found changed.
     Unharmed,
-    /// A page came back changed.
+    /// A page has changed.
     Changed {
         /// Its number in the order of the truth file.
         page: u64,
         /// Its address.
         address: u64,
-        /// What is wrong with it.
+        /// The difference.
         change: Changed,
     },
 }
 
-/// A region at work.
+/// A region and its access pattern.
 struct Part {
     first_slot: u64,
     walk: Walk,
@@ -58,13 +60,13 @@ pub struct Worker {
     seconds: Option<Duration>,
     every: Option<Duration>,
     final_check: bool,
-    /// Latencies of the current interval and of all, ns. Fixed in size.
+    /// Latencies of the current interval and of the whole run, in ns. Fixed in size.
     interval: Histogram<u64>,
     total: Histogram<u64>,
 }
 
 impl Worker {
-    /// Maps memory and file and makes the truth; touches nothing yet but the file.
+    /// Maps memory and file, and creates the truth; only touches the file so far.
     pub fn new(args: &Args) -> anyhow::Result<Self> {
         let content = Content::new(args.seed);
         let anon_pages = args.size.div_ceil(PAGE_SIZE);
@@ -130,7 +132,8 @@ impl Worker {
         })
     }
 
-    /// Fills, works until `stop` or the time is over, and checks; `tell` prints a summary.
+    /// Fills memory, works until `stop` or until the time is over, and checks; `tell` prints a
+    /// summary.
     pub fn run(
         &mut self,
         stop: &Stop,
@@ -166,14 +169,14 @@ impl Worker {
         })
     }
 
-    /// Touches every page for the first time; false if stopped in the middle.
+    /// Touches every page for the first time; returns false if stopped before the end.
     fn fill(&self, stop: &Stop) -> bool {
         let anon_pages = self.anon.pages();
         for slot in 0..self.truth.pages() {
             if slot < anon_pages {
                 self.content.fill(slot, self.anon.page(slot));
             } else {
-                // Already written to the file: touching it maps it.
+                // Already written to the file: touching only maps it.
                 touch(self.page(slot));
             }
             self.truth.stamp(slot, now_ns());
@@ -247,7 +250,7 @@ impl Worker {
         let mut before_ns = now_ns();
         for _ in 0..count {
             let Some(slot) = self.choose(elapsed) else {
-                // A pattern that covers no page: the pace goes on, nothing is touched.
+                // The pattern covers no page: nothing is touched, but the rate is kept.
                 before_ns = now_ns();
                 self.record(1);
                 continue;
@@ -261,7 +264,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The slot to touch next: a region in proportion to its size, then a page by its walk.
+    /// Chooses the next slot: a region in proportion to its size, then a page by its pattern.
     #[inline]
     fn choose(&mut self, elapsed: Duration) -> Option<u64> {
         let which = match self.parts.len() {
@@ -274,7 +277,7 @@ impl Worker {
         Some(part.first_slot + part.walk.next(&mut self.rng, elapsed)?)
     }
 
-    /// Checks the page in `slot`, and writes it or not.
+    /// Checks the page in `slot`, and may write it.
     #[inline]
     fn operate(&mut self, slot: u64) -> Result<(), Changed> {
         let dice: u64 = self.rng.random();
@@ -315,13 +318,14 @@ impl Worker {
         tell(&summary)
     }
 
-    /// Whether it is known what the page in `slot` must hold: not in a file of somebody else.
+    /// Whether the expected contents of the page in `slot` are known: not in a file that existed
+    /// before.
     #[inline]
     fn knows(&self, slot: u64) -> bool {
         slot < self.anon.pages() || self.file.as_ref().is_some_and(MappedFile::is_ours)
     }
 
-    /// Reads every page whose contents are known in full.
+    /// Checks every page with known contents in full.
     fn check_all(&self) -> Option<(u64, Changed)> {
         (0..self.truth.pages())
             .filter(|&slot| self.knows(slot))

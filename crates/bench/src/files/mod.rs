@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench files`: what following the page cache costs, and how true it is.
+//! `agewise bench files`: the cost and accuracy of following the page cache.
 //!
-//! Files of our own are read in known places; what the tracepoints tell is held against that, and
-//! what the walk finds against `cachestat(2)` and `/proc/meminfo`.
+//! Known parts of our own files are read. The results of the tracepoints are compared with that,
+//! and those of the page-cache walk with `cachestat(2)` and `/proc/meminfo`.
 
 mod truth;
 
@@ -32,9 +32,9 @@ use agewise_cli::output::Format;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
 
-/// Pages read in the loops whose price is measured: 64 MiB, more than the processor's caches hold.
+/// Pages read in the timed loops: 64 MiB, more than the CPU caches hold.
 const LOOP_PAGES: u64 = 16 << 10;
-/// Walks of which the median is told.
+/// Number of walks; their median is reported.
 const WALKS: usize = 5;
 
 #[derive(Debug, clap::Args)]
@@ -61,11 +61,12 @@ pub(super) struct Args {
     pub(super) format: Format,
 }
 
-/// What was found.
+/// The result.
 #[derive(Serialize)]
 pub(super) struct Files {
     size_bytes: u64,
-    /// Of the pages read, those not told; and of the others, those told. By way of reading.
+    /// By way of reading: the share of the pages read that were not reported, and the share of the
+    /// others that were.
     pread_missed_ratio: f64,
     pread_false_ratio: f64,
     long_pread_missed_ratio: f64,
@@ -74,16 +75,16 @@ pub(super) struct Files {
     sendfile_false_ratio: f64,
     mmap_missed_ratio: f64,
     mmap_false_ratio: f64,
-    /// Nothing where the kernel or its settings have no io_uring.
+    /// `None` if the kernel or its settings do not allow io_uring.
     io_uring_missed_ratio: Option<f64>,
     io_uring_false_ratio: Option<f64>,
     mixed_missed_ratio: f64,
     mixed_false_ratio: f64,
-    /// Pages of the file that the walk finds, less those of cachestat, relative.
+    /// Relative difference between the file's pages found by the walk and those of cachestat.
     resident_error_ratio: f64,
-    /// All pages of files and shared memory, less `Cached` of meminfo, relative.
+    /// Relative difference between all pages of files and shared memory and `Cached` of meminfo.
     machine_error_ratio: f64,
-    /// CPU time of a cached read without the programs, and what they change.
+    /// CPU time of a cached read without the BPF programs, and the change that they cause.
     pread_4k_ns: f64,
     pread_4k_change_ratio: f64,
     pread_4k_change_low_ratio: f64,
@@ -92,18 +93,18 @@ pub(super) struct Files {
     pread_64k_change_ratio: f64,
     pread_64k_change_low_ratio: f64,
     pread_64k_change_high_ratio: f64,
-    /// One walk of everything, CPU time.
+    /// CPU time of one walk of the whole page cache.
     walk_ms: f64,
     walk_inodes: u64,
     walk_files: u64,
     walk_pages: u64,
     /// What the file alone adds to a walk of its file system.
     walk_ms_per_gib: f64,
-    /// A walk of that file system without it, for each inode.
+    /// A walk of that file system without the file, per inode.
     walk_us_per_inode: f64,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
     let dir = tempfile::tempdir_in(&args.directory)
         .with_context(|| format!("a directory in {}", args.directory.display()))?;
@@ -161,7 +162,7 @@ pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
     })
 }
 
-/// A file of ours whose pages are all in memory, clean.
+/// A file with all pages in memory and clean.
 struct Cached {
     file: File,
     pages: u64,
@@ -181,12 +182,12 @@ impl Cached {
         let file = File::open(&path)?;
         let cached = Cached { file, pages };
         cached.read(0, pages)?;
-        // SAFETY: a descriptor of ours. What is read from here on is not read ahead.
+        // SAFETY: the descriptor is ours. From here on, reads do not trigger readahead.
         unsafe { libc::posix_fadvise(cached.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
         Ok(cached)
     }
 
-    /// Reads pages one MiB at a time.
+    /// Reads pages in units of 1 MiB.
     fn read(&self, first: u64, pages: u64) -> std::io::Result<()> {
         let mut buffer = vec![0; 1 << 20];
         let (mut at, end) = (first * PAGE_BYTES, (first + pages) * PAGE_BYTES);
@@ -212,7 +213,7 @@ impl Cached {
 /// Counts pages.
 #[derive(Default)]
 struct Sum {
-    /// The inode counted apart.
+    /// The inode that is counted separately.
     number: u64,
     open: u64,
     of_file: u64,
@@ -230,7 +231,7 @@ impl CacheSink for Sum {
             self.mapped_or_not += pages;
         }
         if valid && inode.number == self.number {
-            // Others may have its number on other file systems: ours is the largest.
+            // Other file systems may use the same inode number: ours is the largest file.
             self.of_file = self.of_file.max(pages);
         }
     }
@@ -255,7 +256,7 @@ impl CacheSink for Nothing {
     fn end(&mut self, _: &Arc<SuperBlock>, _: &Inode, _: bool) {}
 }
 
-/// CPU time of a walk of one file system, ms: the median of some.
+/// CPU time of a walk of one file system in ms: the median of several walks.
 fn time_walks(walk: &mut CacheWalk, device: u32, stop: &Stop) -> anyhow::Result<(f64, WalkReport)> {
     let mut reports = Vec::new();
     for _ in 0..WALKS {
@@ -270,7 +271,7 @@ fn time_walks(walk: &mut CacheWalk, device: u32, stop: &Stop) -> anyhow::Result<
     Ok((median(&times), last))
 }
 
-/// ns of a cached read of so many pages without the programs, and what they change.
+/// Time in ns of a cached read of this many pages without the programs, and the change they cause.
 fn price(file: &Cached, pages: u64, args: &Args, stop: &Stop) -> anyhow::Result<(f64, Change)> {
     let mut random = Pcg64Mcg::seed_from_u64(pages);
     let mut buffer = vec![0; (pages * PAGE_BYTES) as usize];
@@ -281,7 +282,7 @@ fn price(file: &Cached, pages: u64, args: &Args, stop: &Stop) -> anyhow::Result<
         let mut ns = [0.0; 2];
         for with in [with_first, !with_first] {
             let mut source = with.then(Accessed::open).transpose()?;
-            // Pages are new to the programs after a look, as they are on a machine that is watched.
+            // After a look all pages are new to the programs, as on a machine that is observed.
             if let Some(source) = &mut source {
                 source.look()?;
             }
@@ -293,7 +294,7 @@ fn price(file: &Cached, pages: u64, args: &Args, stop: &Stop) -> anyhow::Result<
                 }
                 reads += 64;
             }
-            // CPU time: what else runs takes turns with us, and would be counted.
+            // Measure CPU time: elapsed time would include other processes.
             ns[usize::from(with)] = (thread_cpu_ns() - cpu_ns) as f64 / reads as f64;
             drop(source);
         }

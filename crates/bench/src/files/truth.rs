@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How true it is what is noted of reads: pages are read in every way there is, and what was noted
-//! is held against them.
+//! Accuracy of the reads that the tracepoints report: pages are read in every possible way and
+//! compared with what was reported.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,7 +17,7 @@ use rand_pcg::Pcg64Mcg;
 use super::Cached;
 use crate::PAGE_BYTES;
 
-/// A way to read.
+/// A way of reading.
 #[derive(Clone, Copy)]
 enum Way {
     Pread,
@@ -28,7 +28,7 @@ enum Way {
 }
 
 impl Way {
-    /// Pages read at once.
+    /// Pages per read.
     fn pages(self) -> u64 {
         match self {
             Way::Pread | Way::Mapping => 1,
@@ -38,26 +38,26 @@ impl Way {
     }
 }
 
-/// Of the pages read, those not noted; of the others, those noted.
+/// The share of the pages read that were not reported, and the share of the others that were.
 #[derive(Clone, Copy)]
 pub(super) struct Truth {
     pub missed: f64,
     pub wrong: f64,
 }
 
-/// By way of reading.
+/// The results by way of reading.
 pub(super) struct Truths {
     pub pread: Truth,
     pub long_pread: Truth,
     pub sendfile: Truth,
     pub mmap: Truth,
-    /// Nothing where the kernel or its settings have none.
+    /// `None` if the kernel or its settings do not allow io_uring.
     pub io_uring: Option<Truth>,
-    /// All that pass the tracepoints, in turns.
+    /// All ways that pass the tracepoints, alternating.
     pub mixed: Truth,
 }
 
-/// Reads in each way.
+/// Measures each way of reading.
 pub(super) fn measure(file: &Cached) -> anyhow::Result<Truths> {
     let mut reader = Reader::new(file)?;
     let has_ring = reader.ring.is_some();
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
     fn new(file: &'a Cached) -> anyhow::Result<Self> {
         Ok(Reader {
             file,
-            // SAFETY: nobody else has this file, and it keeps its size.
+            // SAFETY: nobody else uses this file, and it keeps its size.
             map: unsafe { Mmap::map(&file.file)? },
             out: File::options().write(true).open("/dev/null")?,
             ring: IoUring::new(1).ok(),
@@ -97,7 +97,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Reads one page of 128 or so in these ways, in turns.
+    /// Reads about one page in 128 in these ways, alternating.
     fn truth(&mut self, ways: &[Way]) -> anyhow::Result<Truth> {
         self.source.look()?;
         let mut wanted = BTreeSet::new();
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Pages of the file that were noted since the last look.
+    /// Pages of the file that were reported since the last look.
     fn noted(&mut self) -> anyhow::Result<BTreeSet<u64>> {
         let number = self.file.file.metadata()?.ino() as u32;
         let seen = self.source.look()?;
@@ -150,7 +150,7 @@ impl<'a> Reader<'a> {
         let mut offset = i64::try_from(first * PAGE_BYTES)?;
         let mut left = (pages * PAGE_BYTES) as usize;
         while left > 0 {
-            // SAFETY: descriptors of ours, and an offset that outlives the call.
+            // SAFETY: the descriptors are ours, and the offset outlives the call.
             let sent = unsafe { libc::sendfile(to, from, &mut offset, left) };
             if sent <= 0 {
                 bail!("sendfile: {}", std::io::Error::last_os_error());
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
         let read = opcode::Read::new(from, buffer.as_mut_ptr(), length)
             .offset(first * PAGE_BYTES)
             .build();
-        // SAFETY: the buffer outlives the read, whose end is waited for here.
+        // SAFETY: the buffer outlives the read, whose completion is awaited here.
         unsafe { ring.submission().push(&read)? };
         ring.submit_and_wait(1)?;
         let done = ring.completion().next().context("a read without an end")?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What else the machine does meanwhile.
+//! Load on the machine during a run.
 
 use std::process::{Child, Command, Stdio};
 
@@ -14,15 +14,15 @@ pub enum Beside {
     Busy,
 }
 
-/// Spins for as long as we are there, however we end.
+/// Spins until we have exited, for whatever reason.
 const SPIN: &str = "while kill -0 $PPID 2>/dev/null; do \
                     i=0; while [ $i -lt 99999 ]; do i=$((i+1)); done; done";
 
-/// The processes; killed when dropped.
+/// The background processes; killed when dropped.
 pub struct Company(Vec<Child>);
 
 impl Beside {
-    /// Starts them.
+    /// Starts the processes.
     pub fn start(self) -> anyhow::Result<Company> {
         let Beside::Busy = self;
         let cpus = std::thread::available_parallelism()?.get();
@@ -42,7 +42,7 @@ impl Beside {
 impl Drop for Company {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // It may have been killed by somebody else.
+            // It may already be dead.
             let _ = child.kill();
             let _ = child.wait();
         }

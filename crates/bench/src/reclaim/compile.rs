@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A parallel compile of C files made for it: many short processes, as a build has them.
+//! A parallel compile of generated C files: many short-lived processes, as in a build.
 
 use std::fmt::Write;
 use std::process::{Command, Stdio};
@@ -12,20 +12,20 @@ use tempfile::TempDir;
 
 use super::group;
 
-/// Compilers at a time, in a run of so many files.
+/// Parallel compilers in a run over a given number of files.
 pub const JOBS: usize = 2;
 
-/// How soon a compiler ends once it is to.
+/// How often to check whether a compiler must be stopped.
 const STOP_EVERY: Duration = Duration::from_millis(100);
 
-/// C files made for it, in a directory of their own.
+/// Generated C files in a directory of their own.
 pub struct Files {
     directory: TempDir,
     count: usize,
 }
 
 impl Files {
-    /// Writes so many.
+    /// Writes `count` files.
     pub fn make(count: usize) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         for file in 0..count {
@@ -35,10 +35,10 @@ impl Files {
         Ok(Files { directory, count })
     }
 
-    /// Compiles them in turn in the cgroup, `jobs` at a time, until `done` has counted `until`.
+    /// Compiles the files cyclically in the cgroup, `jobs` at a time, until `done` reaches `until`.
     ///
     /// # Errors
-    /// Stopped, which kills the compilers, or one of them failed.
+    /// Stopped (the compilers are killed), or a compiler failed.
     pub fn compile(
         &self,
         cgroup: &Cgroup,
@@ -76,7 +76,8 @@ impl Files {
         })
     }
 
-    /// The shell joins the cgroup before it becomes the compiler, so that all is charged there.
+    /// The shell enters the cgroup before it executes the compiler, so that all memory is charged
+    /// there.
     fn compiler(&self, cgroup: &Cgroup, file: u64) -> Command {
         let file = file % self.count as u64;
         let mut command = Command::new("sh");
@@ -93,7 +94,7 @@ impl Files {
     }
 }
 
-/// Some hundred functions of loops and branches.
+/// Generates some hundred functions with loops and branches.
 fn source(file: usize) -> String {
     let mut text = String::new();
     for function in 0..400 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A memory cgroup of our own for one run, removed again with all that is in it.
+//! A memory cgroup for one run, removed afterwards with everything in it.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::own_cgroup;
 
-/// The cgroup. Dropping it kills what is in it and removes it.
+/// A memory cgroup. Dropping it kills its processes and removes it.
 #[derive(Debug)]
 pub struct Group {
     own: OwnCgroup,
 }
 
 impl Group {
-    /// Makes an empty one.
+    /// Creates an empty cgroup.
     pub fn create(name: &str) -> anyhow::Result<Self> {
         let own = own_cgroup(name)?;
         Ok(Group { own })
@@ -32,12 +32,12 @@ impl Group {
         Ok(self.own.take_in(pid)?)
     }
 
-    /// `cgroup.procs`, open for a process to write itself into.
+    /// `cgroup.procs`, opened so that a process can write itself into it.
     pub fn entrance(&self) -> anyhow::Result<File> {
         Ok(self.own.entrance()?)
     }
 
-    /// Sets its limit; what is above it is reclaimed first, which may take some tries.
+    /// Sets the limit. The kernel first reclaims what exceeds it, which may take several tries.
     pub fn limit(&self, bytes: u64) -> anyhow::Result<()> {
         let began = Instant::now();
         loop {
@@ -49,12 +49,12 @@ impl Group {
         }
     }
 
-    /// How often it ran into its limit.
+    /// Number of times it hit its limit.
     pub fn limit_hits(&self) -> u64 {
         self.cgroup().limit_hits().ok().flatten().unwrap_or(0)
     }
 
-    /// Memory charged to it now.
+    /// Memory currently charged to it, in bytes.
     pub fn usage_bytes(&self) -> u64 {
         self.cgroup().usage_bytes().ok().flatten().unwrap_or(0)
     }
@@ -72,7 +72,7 @@ impl Drop for Group {
     }
 }
 
-/// Kills what is in a cgroup now.
+/// Kills the processes in a cgroup.
 pub fn kill(cgroup: &Cgroup) {
     for pid in cgroup.procs(false).unwrap_or_default() {
         if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {

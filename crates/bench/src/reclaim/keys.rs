@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A load generator for servers of values by key: a closed loop over some connections, keys by a
-//! distribution, values half of which can be compressed.
+//! A load generator for key-value servers: a closed loop over some connections, keys drawn from a
+//! distribution, values that are half compressible.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -19,35 +19,35 @@ use rustix::io::Errno;
 
 use super::postgres;
 
-/// Requests under way at a time, one a connection.
+/// Connections, each with one request at a time.
 const CONNECTIONS: usize = 8;
-/// Of a hundred operations so many write.
+/// Percentage of operations that write.
 const WRITES_PERCENT: u32 = 5;
-/// Bytes of a value.
+/// Size of a value in bytes.
 pub const VALUE_BYTES: usize = 1000;
-/// What is said when the server is gone.
+/// Error message if the server has exited.
 const WENT: &str =
     "the server went away; at a limit the kernel's OOM killer may end it (dmesg says)";
-/// Values are cut out of this much text.
+/// Size of the text from which values are cut.
 const POOL_BYTES: usize = 1 << 20;
 
-/// Which keys are used.
+/// The distribution of keys.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Choice {
-    /// All alike.
+    /// All equally likely.
     Uniform,
-    /// By zipf 0.99, in an order that has nothing to do with where they lie.
+    /// Zipf 0.99, with ranks unrelated to the order in memory.
     Zipf,
 }
 
-/// How a server is spoken to.
+/// The protocol of a server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Dialect {
-    /// As to redis.
+    /// That of redis.
     Resp,
-    /// As to memcached, in text.
+    /// The text protocol of memcached.
     Memcached,
-    /// As to PostgreSQL.
+    /// That of PostgreSQL.
     Postgres,
 }
 
@@ -84,7 +84,7 @@ impl Dialect {
             return Ok(false);
         };
         let line = std::str::from_utf8(&answer[..end]).unwrap_or("");
-        // What follows a value of this length.
+        // Checks for a value of this length and the bytes after it.
         let has_value = |length: Option<usize>, after: usize| match length {
             Some(length) => Ok(answer.len() - end >= after && answer.len() - end - after >= length),
             None => bail!("the server said {line:?}"),
@@ -108,12 +108,12 @@ impl Dialect {
     }
 }
 
-/// What a phase did.
+/// The result of a phase.
 #[derive(Debug)]
 pub struct Phase {
     /// Operations answered.
     pub operations: u64,
-    /// Latency, ns.
+    /// Latency in ns.
     pub latency: Histogram<u64>,
 }
 
@@ -123,7 +123,7 @@ struct Connection {
     answer: Vec<u8>,
 }
 
-/// The generator.
+/// The load generator.
 pub struct Keys {
     dialect: Dialect,
     connections: Vec<Connection>,
@@ -132,7 +132,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// Connects.
+    /// Connects to the server.
     pub fn connect(socket: &Path, dialect: Dialect, seed: u64) -> anyhow::Result<Self> {
         let mut rng = Pcg64::seed_from_u64(seed);
         let mut pool = vec![0; POOL_BYTES + VALUE_BYTES];
@@ -162,10 +162,10 @@ impl Keys {
         Ok(keys)
     }
 
-    /// What PostgreSQL wants to hear first: who asks, on every connection, and what is kept, once.
+    /// Sends PostgreSQL the startup message on every connection, and creates the table once.
     fn greet(&mut self) -> anyhow::Result<()> {
         let stop = AtomicBool::new(false);
-        // All are ready at first, in order: one greeting each.
+        // All connections are ready at first, so each in turn gets one greeting.
         let count = self.connections.len() as u64;
         self.drive(count, &stop, |_, request| postgres::greeting(request))?;
         self.drive(1, &stop, |_, request| {
@@ -185,7 +185,7 @@ impl Keys {
         .map(|_| ())
     }
 
-    /// `operations` on keys of `keys`, chosen by `choice`.
+    /// Runs `operations` on keys in `keys`, chosen by `choice`.
     pub fn run(
         &mut self,
         operations: u64,
@@ -215,7 +215,7 @@ impl Keys {
         self.dialect.set(&format!("key-{key:012}"), value, request);
     }
 
-    /// Keeps one request under way on each connection until `operations` were answered, or it is
+    /// Keeps one request pending on each connection until `operations` were answered or the run is
     /// interrupted.
     fn drive(
         &mut self,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench reclaim`: what the daemon's policies save on real programs, and what that costs them.
+//! `agewise bench reclaim`: what the daemon's policies save on real programs, and what that costs.
 //!
-//! Every run has a memory cgroup, a program and, but for the runs without, a daemon of its own; one
-//! zram device serves all. Runs of all policies alternate, and what is printed are counts for each
-//! operation, which repeat from run to run where times do not.
+//! Every run has its own memory cgroup, program and (except for the baseline) daemon; all share one
+//! zram device. Runs of the policies alternate. The printed figures are counts per operation, which
+//! are reproducible where times are not.
 
 mod beside;
 pub mod compile;
@@ -44,7 +44,7 @@ pub enum Load {
     Budget,
 }
 
-/// The median of the runs of one load under one policy, beside those without.
+/// The median over the runs of one load under one policy, compared with the baseline.
 #[derive(Clone, Debug, Serialize)]
 struct Verdict {
     load: Load,
@@ -52,33 +52,33 @@ struct Verdict {
     beside: Option<Beside>,
     policy: String,
     runs: usize,
-    /// Mean resident memory less than without, as a share of it.
+    /// Reduction of mean resident memory, as a share of the baseline.
     saved_ratio: f64,
-    /// The same of the highest resident memory.
+    /// Reduction of peak resident memory, as a share of the baseline.
     saved_peak_ratio: f64,
-    /// CPU time of program and daemon for each operation: change from without.
+    /// Change of the CPU time of program and daemon per operation.
     cpu_per_op_change: f64,
-    /// Of the program alone.
+    /// Change of the CPU time of the program alone.
     program_cpu_per_op_change: f64,
-    /// Faults for each operation more than without.
+    /// Additional faults per operation.
     faults_per_op_more: f64,
-    /// Major faults for each operation, as a share of those without; 0 where those have none.
+    /// Ratio of major faults per operation to the baseline; 0 if the baseline has none.
     major_faults_per_op_ratio: f64,
-    /// 99th percentile of latency: change from without.
+    /// Change of the 99th percentile of latency.
     p99_change: f64,
-    /// The same by pairs of runs, with their intervals.
+    /// The same changes by pairs of runs, with confidence intervals.
     pairs: Pairs,
-    /// What the bars say: met, missed, or none.
+    /// The verdict by the bars: met, missed, or none.
     verdict: &'static str,
 }
 
-/// Changes from without to with a policy, by pairs of runs; `None` for fewer than three pairs, and
-/// where there was nothing.
+/// Changes from the baseline to a policy, by pairs of runs; `None` for fewer than three pairs or if
+/// there is nothing to compare.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Pairs {
-    /// Major faults for each operation.
+    /// Major faults per operation.
     major_faults: Option<Change>,
-    /// CPU time of program and daemon for each operation.
+    /// CPU time of program and daemon per operation.
     cpu: Option<Change>,
     /// 99th percentile of latency.
     p99: Option<Change>,
@@ -109,10 +109,10 @@ impl Pairs {
     }
 }
 
-/// Runs all and prints each run and the medians.
+/// Runs everything and prints each run and the medians.
 ///
 /// # Errors
-/// Not root, no zram, no memory cgroups, a program that failed.
+/// Not root, no zram, no memory cgroups, or a program that failed.
 pub(super) fn measure(program: &Path, args: &ReclaimArgs, stop: &Stop) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     let device = ZramDevice::create(&ZramOptions::new(args.size.saturating_mul(2)))
@@ -133,7 +133,7 @@ pub(super) fn measure(program: &Path, args: &ReclaimArgs, stop: &Stop) -> anyhow
                     return Ok(());
                 }
                 let run = match bench.run(*load, policy, round) {
-                    // What was measured until then is printed.
+                    // What was measured so far has been printed.
                     Err(_) if stop.requested().is_some() => return Ok(()),
                     run => run?,
                 };
@@ -156,7 +156,7 @@ pub(super) fn measure(program: &Path, args: &ReclaimArgs, stop: &Stop) -> anyhow
     Ok(())
 }
 
-/// `none` first: the others are held against it.
+/// `none` comes first: it is the baseline.
 fn policies_of(args: &ReclaimArgs, load: Load) -> Vec<String> {
     let wanted = match load {
         Load::Budget => vec!["budget".to_owned()],

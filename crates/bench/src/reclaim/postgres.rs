@@ -13,18 +13,18 @@ use anyhow::{Context, bail, ensure};
 
 use crate::installed::is_installed;
 
-/// Where it listens, in the directory it is given.
+/// Name of its socket in the given directory.
 pub const SOCKET: &str = ".s.PGSQL.5432";
-/// Said once on one connection.
+/// Creates the table, once.
 pub const TABLE: &str = "create table pairs (key text primary key, value bytea)";
-/// It refuses to run as root.
+/// PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65534;
 /// The version of the protocol, 3.0.
 const PROTOCOL: u32 = 3 << 16;
-/// A message has a letter, and its length without that.
+/// Length of a message's header: a letter, and the length of the rest.
 const HEAD_BYTES: usize = 5;
 
-/// The newest that is installed: Debian keeps it out of the search path.
+/// The newest installed version. Debian does not put it in `PATH`.
 pub fn executable(name: &str) -> Result<PathBuf, String> {
     let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
     let mut found: Vec<(u32, PathBuf)> = versions
@@ -42,7 +42,7 @@ pub fn executable(name: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// Makes an empty cluster in the directory, which becomes its owner's.
+/// Creates an empty cluster in the directory, which changes its owner.
 pub fn prepare(directory: &Path) -> anyhow::Result<()> {
     chown(directory, Some(NOBODY), Some(NOBODY))
         .with_context(|| format!("{} for a user that is not root", directory.display()))?;
@@ -60,8 +60,8 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The server. A quarter of the memory of the values for its own buffers, as its manual advises;
-/// the rest is page cache.
+/// The server, with a quarter of the values' memory as its own buffers, as its manual advises; the
+/// rest is page cache.
 pub fn command(directory: &Path, size_bytes: u64) -> anyhow::Result<Command> {
     let mut command = Command::new(executable("postgres").map_err(anyhow::Error::msg)?);
     command
@@ -77,13 +77,13 @@ pub fn command(directory: &Path, size_bytes: u64) -> anyhow::Result<Command> {
     Ok(command)
 }
 
-/// Whether it takes connections: the last line of a file says so.
+/// Whether it accepts connections, according to the last line of postmaster.pid.
 pub fn is_ready(directory: &Path) -> bool {
     let text = fs::read_to_string(directory.join("data/postmaster.pid"));
     text.is_ok_and(|text| text.trim_end().ends_with("ready"))
 }
 
-/// What is said first on a connection.
+/// Appends the startup message of a connection.
 pub fn greeting(request: &mut Vec<u8>) {
     let words = b"user\0agewise\0database\0postgres\0\0";
     request.extend_from_slice(&(words.len() as u32 + 8).to_be_bytes());
@@ -91,7 +91,7 @@ pub fn greeting(request: &mut Vec<u8>) {
     request.extend_from_slice(words);
 }
 
-/// A query.
+/// Appends a query.
 pub fn query(sql: &str, request: &mut Vec<u8>) {
     request.push(b'Q');
     request.extend_from_slice(&(sql.len() as u32 + 5).to_be_bytes());
@@ -99,7 +99,7 @@ pub fn query(sql: &str, request: &mut Vec<u8>) {
     request.push(0);
 }
 
-/// Asks for a value.
+/// Appends a query for a value.
 pub fn get(key: &str, request: &mut Vec<u8>) {
     query(
         &format!("select value from pairs where key = '{key}'"),
@@ -107,7 +107,7 @@ pub fn get(key: &str, request: &mut Vec<u8>) {
     );
 }
 
-/// Sets a value.
+/// Appends a statement that sets a value.
 pub fn set(key: &str, value: &[u8], request: &mut Vec<u8>) {
     let mut sql = format!("insert into pairs values ('{key}', '\\x");
     for byte in value {
@@ -117,10 +117,10 @@ pub fn set(key: &str, value: &[u8], request: &mut Vec<u8>) {
     query(&sql, request);
 }
 
-/// Whether an answer is complete: it ends with the word that the next query may come.
+/// Whether an answer is complete: it ends with ReadyForQuery.
 ///
 /// # Errors
-/// It refuses, or a value is not there.
+/// The server reports an error, or a value is missing.
 pub fn is_whole(mut answer: &[u8]) -> anyhow::Result<bool> {
     while let Some((head, rest)) = answer.split_at_checked(HEAD_BYTES) {
         let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;

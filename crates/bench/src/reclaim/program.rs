@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Programs that keep values by key, each a server of our own at a Unix socket: no network, nothing
+//! Key-value programs, each run as a server of our own on a Unix socket: no network, and nothing
 //! written to disk.
 
 use std::path::{Path, PathBuf};
@@ -36,22 +36,22 @@ pub enum Program {
     Postgres,
 }
 
-/// What redis takes for each key besides its value; others take about as much.
+/// Memory that redis takes per key besides the value; others take about as much.
 const KEY_OVERHEAD_BYTES: u64 = 130;
 
-/// How many keys fill so much memory.
+/// The number of keys that fill this much memory.
 pub fn keys_in(size_bytes: u64) -> u64 {
     size_bytes / (VALUE_BYTES as u64 + KEY_OVERHEAD_BYTES)
 }
 
 impl Program {
-    /// As it is named on the command line.
+    /// The name on the command line.
     pub fn name(self) -> String {
         let value = self.to_possible_value();
         value.map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
-    /// Whether it can run here, or why not.
+    /// Checks whether it can run here; `Err` says why not.
     pub fn is_installed(self) -> Result<(), String> {
         match self {
             Program::Postgres => ["initdb", "postgres"]
@@ -61,7 +61,7 @@ impl Program {
         }
     }
 
-    /// What has to be installed.
+    /// The executable that must be installed.
     pub fn executable(self) -> &'static str {
         match self {
             Program::Redis => "redis-server",
@@ -71,7 +71,7 @@ impl Program {
         }
     }
 
-    /// How it is spoken to.
+    /// The protocol it speaks.
     pub fn dialect(self) -> Dialect {
         match self {
             Program::Memcached => Dialect::Memcached,
@@ -80,12 +80,12 @@ impl Program {
         }
     }
 
-    /// Whether what it misses is read by descriptor, and not faulted in.
+    /// Whether it reads missing data through a descriptor instead of faulting it in.
     pub fn reads_files(self) -> bool {
         matches!(self, Program::Postgres | Program::SqliteFile)
     }
 
-    /// Where it listens.
+    /// The path of its socket.
     fn socket(self, directory: &Path) -> PathBuf {
         directory.join(match self {
             Program::Postgres => postgres::SOCKET,
@@ -93,7 +93,7 @@ impl Program {
         })
     }
 
-    /// Whether it answers.
+    /// Whether it accepts requests.
     fn is_ready(self, directory: &Path) -> bool {
         match self {
             Program::Postgres => postgres::is_ready(directory),
@@ -101,7 +101,8 @@ impl Program {
         }
     }
 
-    /// What ends it at once, with nothing left behind: PostgreSQL has shared memory to give back.
+    /// The signal that ends it at once without leaving anything behind; PostgreSQL must free shared
+    /// memory.
     fn end_signal(self) -> Signal {
         match self {
             Program::Postgres => Signal::QUIT,
@@ -119,7 +120,7 @@ impl Program {
                 .arg(socket)
                 .arg("--dir")
                 .arg(directory),
-            // Twice the memory of the values, so that it drops none of them.
+            // Twice the memory of the values, so that it evicts none of them.
             Program::Memcached => command
                 .args(["-u", "root", "-t", "4", "-m"])
                 .arg((size_bytes >> 19).to_string())
@@ -137,7 +138,7 @@ impl Program {
     }
 }
 
-/// A server for GET and SET of redis, one request at a time on each connection.
+/// A server for redis GET and SET, with one request at a time per connection.
 const SCRIPT: &str = r#"
 import selectors, socket, sys
 kind, path = sys.argv[1:3]
@@ -185,7 +186,7 @@ while True:
             requests[connection] = data
 "#;
 
-/// The server; killed when dropped.
+/// A running server; killed when dropped.
 pub struct Server {
     program: Program,
     child: Child,
@@ -193,7 +194,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it in a cgroup. `size_bytes`: memory of the values.
+    /// Starts it in a cgroup; `size_bytes` is the memory of the values.
     pub fn start(program: Program, group: &Group, size_bytes: u64) -> anyhow::Result<Self> {
         let directory = tempfile::tempdir()?;
         let name = program.executable();
@@ -219,12 +220,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Its process.
+    /// The pid of the server.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Where it listens.
+    /// The path of its socket.
     pub fn socket(&self) -> PathBuf {
         self.program.socket(self.directory.path())
     }

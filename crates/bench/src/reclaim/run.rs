@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One run: a program in its cgroup, a daemon beside it, counters before and after.
+//! One run: a program in its cgroup with a daemon, and counters before and after.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,18 +23,18 @@ use agewise_cli::signal::Stop;
 
 /// Share of the keys that are never read again.
 const COLD_SHARE: f64 = 0.6;
-/// The limit as a share of what the program takes without one.
+/// The limit, as a share of what the program uses without one.
 const LIMIT_SHARE: f64 = 0.55;
-/// A budget that measures itself, in place of one that does not.
+/// The budget policy measuring its own gain.
 pub const MEASURING: &str = "budget,measure=on";
 /// Time between two samples of resident memory.
 const SAMPLE: Duration = Duration::from_millis(200);
 
-/// What one run measured. The measured phase follows the warm-up; `*_whole` is both together.
+/// The measurements of one run. The measured phase follows the warm-up; `*_whole` covers both.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
     pub load: Load,
-    /// What held the values; none of a compile.
+    /// The program that held the values; `None` for a compile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub program: Option<Program>,
     pub policy: String,
@@ -43,7 +43,7 @@ pub struct Run {
     pub elapsed_ms: u64,
     pub resident_mean_bytes: f64,
     pub resident_peak_bytes: u64,
-    /// Warm-up included, from when the daemon began.
+    /// Including the warm-up, from the start of the daemon.
     pub resident_mean_whole_bytes: f64,
     pub limit_bytes: u64,
     pub program_cpu_us_per_op: f64,
@@ -52,24 +52,24 @@ pub struct Run {
     pub daemon_cpu_us_per_op_whole: f64,
     pub faults_per_op: f64,
     pub major_faults_per_op: f64,
-    /// How often a program ran into the limit, and reclaimed itself: direct reclaim.
+    /// How often the program hit the limit and had to reclaim directly.
     pub limit_hits_per_op: f64,
     pub p50_us: f64,
     pub p99_us: f64,
     pub p999_us: f64,
-    /// What the daemon says of its own gain, if it measured that.
+    /// The gain that the daemon measured itself, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured: Option<Gain>,
 }
 
-/// What all runs have in common.
+/// State shared by all runs.
 pub struct Bench<'a> {
     program: &'a Path,
     args: &'a ReclaimArgs,
     stop: &'a Stop,
 }
 
-/// Whether a load can run here.
+/// Checks whether a load can run here.
 pub fn is_possible(load: Load, program: Program) -> Result<(), String> {
     match load {
         Load::Compile => is_installed("cc"),
@@ -77,7 +77,7 @@ pub fn is_possible(load: Load, program: Program) -> Result<(), String> {
     }
 }
 
-/// Counters of processes: CPU time, faults.
+/// CPU time and faults of processes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     cpu_ns: u64,
@@ -86,8 +86,8 @@ struct Counters {
 }
 
 impl Counters {
-    /// `reads_files`: what a program misses are reads by descriptor, which are no faults. Then all
-    /// pages that came from a device count, those from swap among them.
+    /// `reads_files`: the program reads missing data through descriptors, which causes no faults.
+    /// Then all pages read from a device count, including those from swap.
     fn of(pids: &[u32], reads_files: bool) -> Self {
         let read = |&pid: &u32| {
             let process = Process::open(pid).ok()?;
@@ -110,7 +110,7 @@ impl Counters {
         pids.iter().filter_map(read).fold(Counters::default(), sum)
     }
 
-    /// What came since; a process that has ended takes its counts with it.
+    /// The difference to `before`; the counts of a process that has exited are lost.
     fn since(self, before: Self) -> Self {
         Counters {
             cpu_ns: self.cpu_ns.saturating_sub(before.cpu_ns),
@@ -124,7 +124,7 @@ fn us_per_op(cpu_ns: u64, operations: u64) -> f64 {
     cpu_ns as f64 / 1e3 / operations.max(1) as f64
 }
 
-/// What the phase that is measured took, and the whole with its warm-up.
+/// What the measured phase took, and what it took together with the warm-up.
 struct Phases {
     whole_began: Instant,
     began: Instant,
@@ -137,7 +137,7 @@ struct Phases {
     daemon_whole: Counters,
 }
 
-/// Nothing if there is none; that one has ended is an error.
+/// Zero without a daemon; an error if the daemon has exited.
 fn of_daemon(daemon: &mut Option<Daemon>) -> anyhow::Result<Counters> {
     let Some(daemon) = daemon else {
         return Ok(Counters::default());
@@ -171,7 +171,7 @@ impl Daemon {
         Ok(Daemon { service, directory })
     }
 
-    /// What it found out last of what holding the budget is worth.
+    /// Its latest measurement of its own gain from holding the budget.
     fn measured(&self) -> Option<Gain> {
         let journal = std::fs::read_to_string(self.directory.path().join("journal")).ok()?;
         let lines = journal.lines().rev();
@@ -180,7 +180,7 @@ impl Daemon {
             .next()
     }
 
-    /// Keeps the journal for whoever wants to know why.
+    /// Keeps the journal for debugging, if AGEWISE_BENCH_JOURNALS names a directory.
     fn keep_journal(&self, name: &str) {
         if let Some(directory) = std::env::var_os("AGEWISE_BENCH_JOURNALS") {
             let to = PathBuf::from(directory).join(name);
@@ -189,16 +189,16 @@ impl Daemon {
     }
 }
 
-/// Samples resident memory of a cgroup's processes while it lives.
+/// Samples the resident memory of a cgroup's processes while it lives.
 struct Sampler<'a> {
     group: &'a Group,
-    /// What it is charged with, not what its processes have mapped.
+    /// Whether to sample the memory charged to the cgroup instead of what its processes map.
     reads_files: bool,
     end: &'a AtomicBool,
 }
 
 impl Sampler<'_> {
-    /// Time and bytes, until the end.
+    /// Samples of time and bytes, until the end.
     fn run(&self) -> Vec<(Instant, u64)> {
         let mut samples = Vec::new();
         let mut known: BTreeMap<u32, Process> = BTreeMap::new();
@@ -238,7 +238,7 @@ fn mean_since(samples: &[(Instant, u64)], since: Instant) -> (f64, u64) {
     )
 }
 
-/// Which of `count` keys are asked for, and how they are chosen.
+/// The range of the `count` keys that are read, and their distribution.
 fn asked(load: Load, count: u64) -> (Range<u64>, Choice) {
     match load {
         Load::Cold => ((count as f64 * COLD_SHARE) as u64..count, Choice::Zipf),
@@ -323,7 +323,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// Warms up, then measures.
+    /// Runs the warm-up, then the measured phase.
     fn phases(
         &self,
         keys: &mut Keys,
@@ -357,7 +357,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    /// How many are measured.
+    /// Number of operations measured.
     fn operations(&self, policy: &str) -> u64 {
         match policy {
             MEASURING => self.args.self_measured.unwrap_or(0),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a budget says of its own gain, beside what pairs of runs show.
+//! The gain that a budget measured itself, compared with that shown by pairs of runs.
 
 use std::io::Write;
 
@@ -11,16 +11,16 @@ use serde::Serialize;
 use super::super::statistics::Change;
 use super::{Pairs, Record};
 
-/// Both.
+/// Both measurements.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct SelfMeasured {
-    /// By epochs of one run; none if it took too short.
+    /// By epochs of one run; `None` if the run was too short.
     measured: Option<Gain>,
     /// By pairs of runs.
     pairs: Pairs,
-    /// Whether their intervals of major faults meet; unknown where one is missing.
+    /// Whether their intervals for major faults overlap; `None` if one is missing.
     major_faults_agree: Option<bool>,
-    /// The same of CPU time.
+    /// The same for CPU time.
     cpu_agrees: Option<bool>,
 }
 
@@ -80,7 +80,7 @@ impl SelfMeasured {
     }
 }
 
-/// Whether two intervals have something in common.
+/// Whether two intervals overlap.
 fn meet(own: OwnChange, pairs: Change) -> bool {
     own.mean - own.half <= pairs.change_high_ratio && own.mean + own.half >= pairs.change_low_ratio
 }

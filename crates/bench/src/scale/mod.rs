@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench scale`: a terabyte of present page-table entries, watched.
+//! `agewise bench scale`: watching a terabyte of present page-table entries.
 
 pub mod sea;
 
@@ -22,10 +22,10 @@ use super::statistics::median;
 use super::{PAGE_BYTES, steady};
 use sea::{CHUNK_BYTES, Sea, is_touched};
 
-/// Looks before anything counts: the first clears what was set while memory was mapped.
+/// Looks before measuring: the first clears the bits set while memory was mapped.
 const WARM_UP: u64 = 3;
 
-/// Bins end so many looks back.
+/// Bounds of the bins, in looks before the last one.
 const LOOKS_BACK: [usize; 4] = [1, 3, 6, 12];
 
 /// What to watch and how.
@@ -54,41 +54,42 @@ pub(super) struct Args {
     pub(super) format: agewise_cli::output::Format,
 }
 
-/// What it takes, and how right it is.
+/// Cost and accuracy.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Scale {
-    /// Memory watched, bytes.
+    /// Memory watched, in bytes.
     watched_bytes: u64,
     page_table_bytes: u64,
-    /// What of it is followed.
+    /// The part of it that is followed.
     followed_bytes: u64,
-    /// Time from look to look.
+    /// Time between two looks.
     interval_ms: u64,
-    /// Looks that count.
+    /// Looks measured.
     scans: u64,
     /// CPU time of the first look.
     first_scan_cpu_ms: f64,
-    /// CPU time of each look after it, mean: everything the agent does.
+    /// Mean CPU time of each later look, including everything the agent does.
     scan_cpu_ms: f64,
-    /// The parts of it: reading page tables, keeping ages, clearing, reports, and mappings and all else.
+    /// The parts of it: reading page tables, updating ages, clearing, reports, and mappings and the
+    /// rest.
     walk_cpu_ms: f64,
     classify_cpu_ms: f64,
     clear_cpu_ms: f64,
     report_cpu_ms: f64,
     rest_cpu_ms: f64,
-    /// The widest interval of a bin, as a share of memory: median.
+    /// Median of the widest interval of a bin, as a share of memory.
     half_width_ratio: f64,
     /// CPU time as a share of one core.
     core_ratio: f64,
-    /// Memory in a wrong bin, of all: mean.
+    /// Mean share of memory in a wrong bin.
     error_ratio: f64,
-    /// Bins whose true size lies within their interval, of all bins of all looks that hold something.
+    /// Share of bins (all non-empty bins of all looks) whose true size lies within their interval.
     covered_ratio: f64,
-    /// Most resident memory of agewise, the truth of what is watched included.
+    /// Peak resident memory of agewise, including the truth about the watched memory.
     memory_bytes: u64,
 }
 
-/// When each chunk was touched last, ms; 0: never.
+/// When each chunk was last touched, in ms; 0 for never.
 struct Truth {
     touched_ms: Vec<u64>,
     busy: f64,
@@ -103,7 +104,8 @@ impl Truth {
         }
     }
 
-    /// Bytes in bins with these upper bounds; what was never touched is as old as it was observed.
+    /// Bytes in the bins with these upper bounds; chunks never touched are as old as the
+    /// observation.
     fn bins(&self, bounds_ms: &[u64], now_ms: u64, observed_ms: u64) -> Vec<u64> {
         let mut bins = vec![0; bounds_ms.len() + 1];
         for touched_ms in &self.touched_ms {
@@ -114,7 +116,7 @@ impl Truth {
     }
 }
 
-/// What the looks found, added up.
+/// Sums over the looks.
 #[derive(Default)]
 struct Sums {
     cpu: Duration,
@@ -129,7 +131,7 @@ struct Sums {
     followed_bytes: u64,
 }
 
-/// Measures.
+/// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<Scale> {
     let chunks = args.size / CHUNK_BYTES;
     anyhow::ensure!(chunks > 0, "--size of at least 1 MiB");
@@ -197,8 +199,8 @@ fn open_agent(sea: &Sea, args: &Args, bounds: Bounds) -> anyhow::Result<Agent> {
     Ok(observe::open_agent(Targets::Listed(vec![subject]), config)?.0)
 }
 
-/// Bounds of age where looks were, the last one's but for a moment: a page that was touched between two
-/// looks is taken to be of that time, and no bin has a part of it.
+/// Age bounds at the times of earlier looks: a page touched between two looks could be of any time
+/// in that interval, so no bin may contain only part of an interval.
 fn bounds_now(agent: &Agent, pid: u32) -> anyhow::Result<Intervals> {
     let space = agent.space(pid).context("the program has ended")?;
     let births: Vec<u64> = space
@@ -218,7 +220,7 @@ fn bounds_now(agent: &Agent, pid: u32) -> anyhow::Result<Intervals> {
 }
 
 impl Sums {
-    /// Holds a report against the truth.
+    /// Compares a report with the truth.
     fn judge(&mut self, report: &SubjectReport, bounds: &Intervals, truth: &Truth, now_ms: u64) {
         let is = truth.bins(bounds.bounds_ms(), now_ms, report.observed_ms);
         let all = is.iter().sum::<u64>() as f64;

@@ -2,10 +2,11 @@
 //! A program with far more page-table entries than the machine has memory.
 //!
 //! A window of a few MiB of shared memory is mapped many times, so that a terabyte of addresses has
-//! present page-table entries, 2 GiB of them. The kernel does not clear accessed bits of pages that are
-//! mapped more than once (`MADV_COLD`), as nearly all memory of real programs is not; so where the
-//! sample looks, pages of their own are mapped, once. Which those are follows from the rule that the
-//! observer uses ([`agewise_policy::sample::choose`]); which memory is touched does not depend on it.
+//! present page-table entries, 2 GiB of them. `MADV_COLD` does not clear accessed bits of pages
+//! that are mapped more than once, which is rare in real programs. Where the sample looks, the
+//! program therefore maps separate pages, once each. It finds these places with the rule that the
+//! observer uses ([`agewise_policy::sample::choose`]); which memory is touched does not depend on
+//! it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -21,14 +22,14 @@ use rustix::process::Signal;
 
 use super::super::PAGE_BYTES;
 
-/// Memory that is touched together or not at all.
+/// Unit in which memory is touched.
 pub const CHUNK_BYTES: u64 = 1 << 20;
-/// Least bytes of one mapping: there may be 65530 of them (`vm.max_map_count`), some for the blocks.
+/// Smallest mapping: there may be 65530 mappings (`vm.max_map_count`), some of which are blocks.
 const WINDOW_BYTES_MIN: u64 = 16 << 20;
 const WINDOWS_MAX: u64 = 1 << 15;
 
-/// Whether a chunk is touched before look number `look`: half of the busy share stays for four looks,
-/// half is drawn anew each time.
+/// Whether a chunk is touched before look number `look`: half of the busy share stays the same for
+/// four looks, half is drawn anew each time.
 pub fn is_touched(chunk: u64, look: u64, busy: f64) -> bool {
     let drawn = |salt: u64| {
         let mut mixed = (chunk ^ salt << 40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -38,7 +39,7 @@ pub fn is_touched(chunk: u64, look: u64, busy: f64) -> bool {
     drawn(1 + look / 4) < busy / 2.0 || drawn(1 << 16 | look) < busy / 2.0
 }
 
-/// The program, as the benchmark sees it. It ends with us.
+/// The running program; it ends with us.
 #[derive(Debug)]
 pub struct Sea {
     child: Child,
@@ -47,10 +48,10 @@ pub struct Sea {
 }
 
 impl Sea {
-    /// Starts it, and waits until all is mapped and present.
+    /// Starts the program and waits until all memory is mapped and present.
     ///
     /// # Errors
-    /// It cannot be started, or has not the memory that it needs.
+    /// The program cannot be started, or lacks memory.
     pub fn start(program: &Path, size_bytes: u64, bounds: &Bounds) -> anyhow::Result<Self> {
         let mut child = Command::new(program)
             .args(["bench", "sea"])
@@ -70,15 +71,15 @@ impl Sea {
         Ok(sea)
     }
 
-    /// Its pid.
+    /// The pid of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Touches what is to be touched before a look, and waits until that is done.
+    /// Touches what is due before a look, and waits until that is done.
     ///
     /// # Errors
-    /// It has ended.
+    /// The program has exited.
     pub fn touch(&mut self, look: u64, busy: f64) -> anyhow::Result<()> {
         self.ask(&format!("touch {look} {busy}"))
     }
@@ -102,7 +103,7 @@ impl Drop for Sea {
     }
 }
 
-/// Serves orders on standard input until it ends.
+/// Executes commands from standard input until it ends.
 ///
 /// # Errors
 /// Standard input or output failed.
@@ -147,13 +148,13 @@ struct Memory {
 }
 
 impl Memory {
-    /// Maps it; it stays until the process ends.
+    /// Maps the memory; it stays until the process exits.
     fn map(size: u64, bounds: &Bounds) -> anyhow::Result<Self> {
         let window = (size / WINDOWS_MAX).max(WINDOW_BYTES_MIN).min(size);
         let align = 1u64 << 30;
         let length = usize::try_from(size + align)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping that nothing else knows of, at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses; nothing else uses it.
         let reserved =
             unsafe { mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::empty(), flags) }
                 .with_context(|| format!("{size} bytes of addresses"))?;
@@ -182,7 +183,7 @@ impl Memory {
         }
         for at in (0..size).step_by(usize::try_from(window)?) {
             let length = usize::try_from(window.min(size - at))?;
-            // SAFETY: the range is ours; populating it changes no content.
+            // SAFETY: the range is ours, and populating it changes no content.
             unsafe { madvise((start + at) as *mut _, length, Advice::LinuxPopulateRead) }
                 .context("page tables for it")?;
         }
@@ -210,7 +211,7 @@ fn shared_memory(bytes: u64) -> anyhow::Result<OwnedFd> {
 fn map_at(va: u64, length: u64, file: &OwnedFd, offset: u64) -> anyhow::Result<()> {
     let (protection, flags) = (ProtFlags::READ, MapFlags::SHARED | MapFlags::FIXED);
     let length = usize::try_from(length)?;
-    // SAFETY: replaces a part of the mapping that `Memory::map` reserved, which nobody uses yet.
+    // SAFETY: replaces a part of the mapping that `Memory::map` reserved, which is not yet used.
     unsafe { mmap(va as *mut _, length, protection, flags, file, offset) }
         .context("a mapping (see vm.max_map_count)")?;
     Ok(())

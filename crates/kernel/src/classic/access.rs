@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How pages enter, leave and climb the lists.
+//! How pages enter, leave and move up the lists.
 
 use super::workingset::age_activation;
 use crate::folio::{Flag, FolioTable, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::{Lru, Lruvec};
 
-/// Puts a folio on the list its flags name (`lruvec_add_folio` of the classic LRU).
+/// Puts a folio on the list given by its flags (`lruvec_add_folio` of the classic LRU).
 #[inline]
 pub fn add_folio(folios: &mut FolioTable, lruvec: &mut Lruvec, pfn: Pfn, tail: bool) {
     lruvec.classic.add(folios, pfn, tail);
 }
 
-/// Takes a folio off the list its flags name (`lruvec_del_folio`).
+/// Takes a folio off the list given by its flags (`lruvec_del_folio`).
 #[inline]
 pub fn del_folio(folios: &mut FolioTable, lruvec: &mut Lruvec, pfn: Pfn) {
     lruvec.classic.remove(folios, pfn);
 }
 
-/// Moves all folios of a removed cgroup's lruvec to its parent's, oldest ends (7.2).
+/// Moves all folios of a removed cgroup's lruvec to the oldest ends of its parent's lists (7.2).
 pub fn reparent(lru: &mut Lru, from: LruvecId, to: LruvecId) {
     let mut state = std::mem::take(&mut lru.lruvecs[from.index()].classic);
     for list in super::List::ALL {
@@ -28,18 +28,18 @@ pub fn reparent(lru: &mut Lru, from: LruvecId, to: LruvecId) {
     lru.lruvecs[to.index()]
         .classic
         .adopt(&mut lru.folios, &mut state);
-    // Ages and costs stay with the cgroup that is gone.
+    // Ages and costs stay with the removed cgroup.
     lru.lruvecs[from.index()].classic = state;
 }
 
-/// One use through a file descriptor, or of a mapping that goes away (`folio_mark_accessed`):
+/// An access through a file descriptor, or through a mapping being removed (`folio_mark_accessed`):
 /// inactive, unreferenced -> inactive, referenced -> active, unreferenced -> active, referenced.
 ///
-/// The step to the active list waits in a batch; the referenced flag is cleared and the age
+/// The move to the active list waits in a batch; the referenced flag is cleared and the age
 /// advances at once.
 pub fn mark_accessed(lru: &mut Lru, pfn: Pfn, cpu: usize) {
     let folio = &mut lru.folios[pfn];
-    // Only here: under multi-gen the kernels leave a use through a descriptor unseen.
+    // Only here: under multi-gen, the kernels do not clear the idle flag on such an access.
     folio.clear(Flag::Idle);
     if !folio.has(Flag::Referenced) {
         folio.set(Flag::Referenced);

@@ -12,10 +12,10 @@ use crate::reclaim::{ScanControl, references};
 use crate::tracepoint::Tracepoint;
 use crate::world::World;
 
-/// Looks at up to one chunk of an active list (`shrink_active_list`): pages go to the inactive list
-/// with clear accessed bits, whatever their previous state, and are workingset from now on. Only
-/// code (executable file mappings) that was used stays active. The referenced flag survives, so a
-/// page that reclaim once activated needs only one more sighting.
+/// Scans up to one chunk of an active list (`shrink_active_list`). Pages move to the inactive list
+/// with accessed bits cleared, whatever their previous state, and are workingset from now on. Only
+/// executable file mappings that were used stay active. The referenced flag survives, so a page
+/// once activated by reclaim needs only one more access to be activated again.
 pub fn shrink_active<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -46,7 +46,7 @@ pub fn shrink_active<W: World>(
             deactivated_pages += folio.nr_pages();
         }
     }
-    // Those that stay active go first; both keep their order, oldest first.
+    // Those that stay active come first; both groups keep their order, oldest first.
     for stays in [true, false] {
         for &pfn in &chunk {
             if !lru.folios[pfn].has(Flag::Lru) && lru.folios[pfn].has(Flag::Active) == stays {
@@ -69,8 +69,8 @@ pub fn shrink_active<W: World>(
     });
 }
 
-/// Puts an isolated folio back on the list its flags name (`move_folios_to_lru`); activations age
-/// the lruvec.
+/// Puts an isolated folio back on the list given by its flags (`move_folios_to_lru`); activations
+/// advance the age of the lruvec.
 pub(super) fn put_back(lru: &mut Lru, pfn: Pfn, cpu: usize) {
     let folio = &mut lru.folios[pfn];
     if folio.has(Flag::Mlocked) {

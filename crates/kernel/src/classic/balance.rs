@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of each list one pass scans: inactive target, pass flags and scan counts.
+//! How much of each list a pass scans: inactive target, pass flags and scan counts.
 
 use super::Settings;
 use super::lists::{Counts, List};
@@ -10,37 +10,38 @@ use crate::lru::Lru;
 use crate::reclaim::{SWAP_CLUSTER_MAX, ScanControl};
 use crate::world::World;
 
-/// Swappiness 201: only anon, whatever the costs (7.2, `memory.reclaim swappiness=max`).
+/// Swappiness 201: scan only anon, whatever the costs (7.2, `memory.reclaim swappiness=max`).
 pub const SWAPPINESS_ANON_ONLY: u32 = 201;
 
-/// Twice the neutral swappiness: what anon and file shares add up to (`MAX_SWAPPINESS`).
+/// Twice the neutral swappiness: the sum of the shares of anon and file (`MAX_SWAPPINESS`).
 const MAX_SWAPPINESS: u32 = 200;
 
 /// log2 of the 4 KiB pages in 1 GiB.
 const GIB_SHIFT: u32 = 18;
 
-/// How scan counts divide between the types (`enum scan_balance`).
+/// How scan counts are divided between the types (`enum scan_balance`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Balance {
-    /// Both alike.
+    /// Equal pressure on both types.
     Equal,
-    /// By cost and swappiness: shares of anon and file.
+    /// By cost and swappiness: the shares of anon and file.
     Fract([u64; 2]),
-    /// Anon alone.
+    /// Only anon.
     Anon,
-    /// File alone.
+    /// Only file.
     File,
 }
 
-/// Whether the inactive list is too small for pages to get a fair chance of a second use
-/// (`inactive_is_low`): 1 GiB keeps a quarter inactive, 1 TiB 1 %. `scale` multiplies the size.
+/// Whether the inactive list is too short to give pages a fair chance of a second use
+/// (`inactive_is_low`): 1 GiB keeps a quarter inactive, 1 TiB 1 %. The size is multiplied by
+/// `scale`.
 #[must_use]
 pub fn inactive_is_low(inactive_pages: u64, active_pages: u64, scale: u64) -> bool {
     let gib = (inactive_pages + active_pages).saturating_mul(scale) >> GIB_SHIFT;
     inactive_pages.saturating_mul(inactive_ratio(gib)) < active_pages
 }
 
-/// Active pages allowed for each inactive one on a list pair of `gib` GiB.
+/// Active pages allowed per inactive page on a list pair of `gib` GiB.
 #[must_use]
 pub fn inactive_ratio(gib: u64) -> u64 {
     if gib == 0 {
@@ -50,7 +51,7 @@ pub fn inactive_ratio(gib: u64) -> u64 {
     }
 }
 
-/// [`inactive_is_low`] on the sizes a decision of this lruvec reads.
+/// [`inactive_is_low`] with the sizes that decisions of this lruvec use.
 #[inline]
 #[must_use]
 pub fn lruvec_inactive_is_low(lru: &Lru, lruvec: LruvecId, folio_type: FolioType) -> bool {
@@ -62,7 +63,7 @@ fn is_low(counts: &Counts, folio_type: FolioType, settings: &Settings) -> bool {
     inactive_is_low(inactive, active, settings.size_scale)
 }
 
-/// Starts a pass over a node, from the target's costs and sizes (`prepare_scan_control`).
+/// Starts a pass over a node from the target's costs and sizes (`prepare_scan_control`).
 pub fn prepare(lru: &Lru, world: &impl World, node: NodeId, sc: &mut ScanControl) {
     let target = lru.memcgs[sc.target.index()].lruvecs[node.index()];
     let counts = stats::counts(lru, target);
@@ -84,8 +85,8 @@ pub fn prepare(lru: &Lru, world: &impl World, node: NodeId, sc: &mut ScanControl
         && file_is_tiny(lru, world, node, sc.priority);
 }
 
-/// Whether file pages and free memory together do not reach the high watermarks while there is
-/// anon to scan.
+/// Whether file pages and free memory together stay below the high watermarks while there is anon
+/// to scan.
 fn file_is_tiny(lru: &Lru, world: &impl World, node: NodeId, priority: u32) -> bool {
     let node_pages = |list| -> u64 {
         let on_node = lru.lruvecs.iter().filter(|lruvec| lruvec.node == node);
@@ -98,7 +99,7 @@ fn file_is_tiny(lru: &Lru, world: &impl World, node: NodeId, priority: u32) -> b
         && node_pages(List::InactiveAnon) >> priority != 0
 }
 
-/// Ends a reclaim call: remembers the refault activations seen (`snapshot_refaults`).
+/// Ends a reclaim call: saves the current counts of refault activations (`snapshot_refaults`).
 pub fn snapshot_refaults(lru: &mut Lru, target: MemcgId, node: NodeId) {
     let target = lru.memcgs[target.index()].lruvecs[node.index()];
     let activations = stats::counts(lru, target).activations;
@@ -144,9 +145,8 @@ fn choose(sc: &ScanControl, swappiness: u32, can_swap: bool) -> Balance {
     }
 }
 
-/// Shares of anon and file according to what each has cost (`calculate_pressure_balance`): without
-/// cost they follow swappiness; a type that alone has cost keeps a share, so that it is tried
-/// again.
+/// Shares of anon and file according to their costs (`calculate_pressure_balance`). Without cost
+/// they follow swappiness; a type that alone has cost keeps a share, so that it is tried again.
 #[must_use]
 pub fn shares(cost: [u64; 2], swappiness: u32) -> [u64; 2] {
     let both = cost[0] + cost[1];
@@ -195,11 +195,11 @@ mod tests {
     fn below_one_gib_inactive_is_low_iff_smaller() {
         assert!(!inactive_is_low(4000, 4000, 1));
         assert!(inactive_is_low(3999, 4000, 1));
-        // 1 GiB: three active pages for an inactive one.
+        // 1 GiB: three active pages per inactive page.
         let gib = 1 << GIB_SHIFT;
         assert!(!inactive_is_low(gib / 4, gib * 3 / 4, 1));
         assert!(inactive_is_low(gib / 4 - 1, gib * 3 / 4 + 1, 1));
-        // The same at a thousandth of the size.
+        // The same at about a thousandth of the size.
         assert!(!inactive_is_low(66, 196, 1020));
         assert!(inactive_is_low(65, 196, 1020));
         assert!(inactive_is_low(66, 196, 1));
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn shares_follow_the_hand_worked_cases() {
         assert_eq!(shares([0, 0], 60), [60, 140]);
-        // Only anon has cost: 17.6 % and not nothing.
+        // Only anon has cost: 17.6 %, not 0.
         let [anon, file] = shares([100_000, 0], 60);
         assert_eq!((anon, file), (89, 419));
         // Only file has cost.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What reclaiming each type has cost lately: the evidence of the scan balance.
+//! Recent cost of reclaiming each type, from which the scan balance is computed.
 
 use super::stats;
 use crate::folio::FolioType;
@@ -7,8 +7,8 @@ use crate::ids::LruvecId;
 use crate::lru::Lru;
 use crate::reclaim::SWAP_CLUSTER_MAX;
 
-/// Records `io_pages` of I/O and `rotated_pages` of fruitless scanning against a type, in a lruvec
-/// and all its ancestors; each of them then halves both costs once if their sum has outgrown a
+/// Adds `io_pages` of I/O and `rotated_pages` of fruitless scanning to the cost of a type, in a
+/// lruvec and all its ancestors. Each of them then halves both costs once if their sum exceeds a
 /// quarter of its pages (`lru_note_cost`).
 pub fn note_cost(
     lru: &mut Lru,

@@ -14,8 +14,8 @@ use crate::reclaim::{ScanControl, Seen};
 use crate::tracepoint::Tracepoint;
 use crate::world::{Throttle, World};
 
-/// Reclaims from up to one chunk of an inactive list (`shrink_inactive_list`). Returns the pages
-/// reclaimed.
+/// Reclaims from up to one chunk of an inactive list (`shrink_inactive_list`). Returns the number
+/// of pages reclaimed.
 pub fn shrink_inactive<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -50,7 +50,7 @@ pub fn shrink_inactive<W: World>(
         note_cost(lru, lruvec, folio_type, outcome.pageouts, rotated);
         if outcome.seen.unqueued_dirty == isolated.taken_pages {
             world.wake_flusher(node);
-            // Later kernels judge the whole pass, and let kswapd alone set this.
+            // Later kernels judge the whole pass, and only kswapd sets this flag.
             lru.node_flags[node.index()].dirty |=
                 lru.classic.dirty_stays_inactive && sc.is_global();
         }
@@ -72,10 +72,9 @@ pub fn shrink_inactive<W: World>(
     reclaimed
 }
 
-/// Whether other reclaimers hold so many folios off the lists that more scanning only makes the
-/// lists look shorter than they are (`too_many_isolated`): more than an eighth of the inactive
-/// ones for an ordinary allocation, which leaves room for those that must not wait. kswapd never
-/// waits.
+/// Whether other reclaimers have isolated so many folios that further scanning would work on lists
+/// that only look short (`too_many_isolated`): more than an eighth of the inactive pages for an
+/// ordinary allocation, which leaves room for those that must not wait. kswapd never waits.
 fn too_many_isolated(lru: &Lru, node: NodeId, folio_type: FolioType, sc: &ScanControl) -> bool {
     let isolated = lru.nodes[node.index()].isolated_pages[folio_type.index()];
     if isolated == 0 || sc.is_kswapd() {
@@ -96,7 +95,7 @@ fn too_many_isolated(lru: &Lru, node: NodeId, folio_type: FolioType, sc: &ScanCo
     isolated > allowed
 }
 
-/// Adds the state of one chunk to what the pass has seen.
+/// Adds the folio states of one chunk to those of the pass.
 fn remember(pass: &mut Seen, chunk: &Seen, folio_type: FolioType, taken_pages: u64) {
     pass.dirty += chunk.dirty;
     pass.unqueued_dirty += chunk.unqueued_dirty;

@@ -8,14 +8,14 @@ use crate::lru::Lru;
 use crate::reclaim::ScanControl;
 use crate::tracepoint::Tracepoint;
 
-/// Pages looked at and taken by one isolation.
+/// Pages scanned and taken by one isolation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Isolated {
-    /// Looked at, those of unusable zones included.
+    /// Scanned, including those in unusable zones.
     pub scanned_pages: u64,
     /// Taken.
     pub taken_pages: u64,
-    /// Passed over because of their zone.
+    /// Skipped because of their zone.
     skipped_pages: u64,
 }
 
@@ -35,8 +35,8 @@ impl Isolated {
 }
 
 /// Takes up to `nr_to_scan` pages off the tail of a list into `chunk`, oldest first
-/// (`isolate_lru_folios`). Folios of zones above the reclaim index move to the head and do not use
-/// up the request; mapped folios move to the head too when they may not be unmapped.
+/// (`isolate_lru_folios`). Folios in zones above the reclaim index move to the head without
+/// counting; so do mapped folios if they may not be unmapped.
 pub(super) fn isolate(
     lru: &mut Lru,
     lruvec: LruvecId,

@@ -4,15 +4,15 @@
 use crate::folio::{Flag, Folio, FolioList, FolioTable, FolioType, Pfn};
 use crate::refault_distance::Holes;
 
-/// One list of a lruvec (`enum lru_list`).
+/// A list of a lruvec (`enum lru_list`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum List {
-    /// Anon pages, next in turn to be looked at by reclaim.
+    /// Anon pages that reclaim scans next.
     InactiveAnon = 0,
     /// Anon pages that have shown repeated use.
     ActiveAnon = 1,
-    /// File pages, next in turn.
+    /// File pages that reclaim scans next.
     InactiveFile = 2,
     /// File pages that have shown repeated use.
     ActiveFile = 3,
@@ -27,7 +27,7 @@ impl List {
         List::ActiveFile,
     ];
 
-    /// The list a folio belongs to by its flags (`folio_lru_list`).
+    /// The list given by a folio's flags (`folio_lru_list`).
     #[inline]
     #[must_use]
     pub fn of(folio: &Folio) -> List {
@@ -46,7 +46,7 @@ impl List {
         }
     }
 
-    /// The type of pages on it.
+    /// The type of its pages.
     #[inline]
     #[must_use]
     pub fn folio_type(self) -> FolioType {
@@ -71,12 +71,12 @@ impl List {
     }
 }
 
-/// Sizes and refault activations of a lruvec with those of all descendants, in pages.
+/// Sizes and refault activations of a lruvec and all its descendants, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Pages of the four lists, by [`List::index`].
     pub pages: [u64; 4],
-    /// Refault activations ever counted, by type.
+    /// Total refault activations, by type.
     pub activations: [u64; 2],
 }
 
@@ -105,7 +105,7 @@ impl Counts {
         )
     }
 
-    /// Adds those of another lruvec.
+    /// Adds the counts of another lruvec.
     pub(super) fn add(&mut self, other: &Counts) {
         for (sum, value) in self.pages.iter_mut().zip(other.pages) {
             *sum += value;
@@ -122,18 +122,18 @@ pub struct State {
     lists: [FolioList; 4],
     /// Pages of each list by zone, exact.
     sizes: [[u64; 4]; 4],
-    /// What scanning and refaults of each type have cost lately, in the kernel's unit (one rotated
-    /// page; a page of I/O counts 32).
+    /// Recent cost of scanning and refaults of each type, in the kernel's unit (one rotated page; a
+    /// page of I/O counts as 32).
     pub cost: [u64; 2],
     /// Pages of this lruvec and its descendants evicted or activated so far: the clock of refault
     /// distances.
     pub nonresident_age: u64,
-    /// What share of recent evictions came back, for the refault-distance rule without its first
-    /// throttle.
+    /// The share of recent evictions that came back, for the refault-distance rule without its
+    /// first throttle.
     pub holes: Holes,
-    /// Refault activations at the end of the last reclaim (`refaults`), as then flushed.
+    /// Refault activations at the end of the last reclaim (`refaults`), as of the flush before it.
     pub activations_snapshot: [u64; 2],
-    /// Sizes and activations of the subtree as last flushed.
+    /// Sizes and activations of the subtree as of the last flush.
     pub flushed: Counts,
 }
 
@@ -172,7 +172,7 @@ impl State {
         self.sizes[list.index()].iter().sum()
     }
 
-    /// Puts a folio at the newest (or oldest) end of the list its flags name.
+    /// Puts a folio at the newest (or oldest) end of the list given by its flags.
     #[inline]
     pub fn add(&mut self, folios: &mut FolioTable, pfn: Pfn, tail: bool) {
         let list = List::of(&folios[pfn]).index();
@@ -184,7 +184,7 @@ impl State {
         }
     }
 
-    /// Takes a folio off the list its flags name.
+    /// Takes a folio off the list given by its flags.
     #[inline]
     pub fn remove(&mut self, folios: &mut FolioTable, pfn: Pfn) {
         let list = List::of(&folios[pfn]).index();
@@ -192,7 +192,7 @@ impl State {
         self.lists[list].remove(folios, pfn);
     }
 
-    /// Appends all lists of a lruvec that goes away to the oldest ends of these.
+    /// Appends all lists of a removed lruvec to the oldest ends of these lists.
     pub(super) fn adopt(&mut self, folios: &mut FolioTable, from: &mut State) {
         for list in List::ALL.map(List::index) {
             self.lists[list].append_tail(folios, &mut from.lists[list]);
@@ -202,8 +202,8 @@ impl State {
         }
     }
 
-    /// Puts folios that were taken off `list` without accounting back at its newest end, the first
-    /// taken ending up oldest of them.
+    /// Puts folios taken off `list` without accounting back at its newest end; the first one taken
+    /// becomes the oldest of them.
     #[inline]
     pub(super) fn splice_head(
         &mut self,
@@ -223,7 +223,7 @@ impl State {
         &mut self.lists[list.index()]
     }
 
-    /// Takes isolated pages out of the sizes.
+    /// Subtracts isolated pages from the sizes.
     #[inline]
     pub(super) fn account_taken(&mut self, list: List, taken_by_zone: &[u64; 4]) {
         for (size, taken) in self.sizes[list.index()].iter_mut().zip(taken_by_zone) {

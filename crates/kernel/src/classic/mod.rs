@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The classic LRU: active and inactive lists of anon and file pages, with scan balance by cost and
-//! the refault test on nonresident ages. The baseline the multi-gen LRU is compared with.
+//! The classic LRU: active and inactive lists of anon and file pages, scan balance by cost, and the
+//! refault test based on nonresident ages. It is the baseline for the multi-gen LRU.
 //!
-//! Rules are those of `mm/vmscan.c`, `mm/swap.c` and `mm/workingset.c` of 6.12 and 7.2, which agree
-//! in everything that decides which page goes; [`Settings`] holds the few differences. Most
-//! decisions read list sizes through statistics that are flushed only every two seconds
-//! ([`stats`]), not the lists themselves; that lag explains most of the kernel's counts.
+//! The rules are those of `mm/vmscan.c`, `mm/swap.c` and `mm/workingset.c` in 6.12 and 7.2, which
+//! agree in everything that decides which page is evicted; [`Settings`] has the few differences.
+//! Most decisions do not read the lists themselves, but statistics that are flushed only every two
+//! seconds ([`stats`]); that lag explains most of the kernel's counts.
 
 pub mod access;
 pub mod active;

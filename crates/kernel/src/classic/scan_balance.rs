@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one reclaim call knows about the balance between anon and file.
+//! The balance between anon and file in one reclaim call.
 
-/// Scan balance of one reclaim call, evaluated for every node and priority (`prepare_scan_control`)
-/// except for the marks that retries set.
+/// Scan balance of one reclaim call, evaluated for every node and priority
+/// (`prepare_scan_control`), except for the flags that retries set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanBalance {
     /// Costs of the target when the pass began, by type.
     pub cost: [u64; 2],
-    /// Active pages of the type may be deactivated.
+    /// Whether active pages of the type may be deactivated.
     pub may_deactivate: [bool; 2],
     /// Retry: both types may be deactivated whatever the lists say.
     pub force_deactivate: bool,
-    /// An active chunk was passed over because its type may not be deactivated.
+    /// An active chunk was skipped because its type may not be deactivated.
     pub skipped_deactivate: bool,
     /// There is plenty of inactive cache: scan files only.
     pub cache_trim_mode: bool,

@@ -12,9 +12,9 @@ use crate::reclaim::{DEF_PRIORITY, Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
 use crate::world::World;
 
 /// Scans a lruvec at the priority of `sc` (`shrink_lruvec` of the classic LRU): chunks of the lists
-/// in turn until the counts are used up, or, once enough has been reclaimed, until both types have
-/// been scanned in the proportion they were meant to be. A rest of active anon alone neither starts
-/// nor keeps the loop.
+/// in turn until the counts are used up or, once enough has been reclaimed, until both types have
+/// been scanned in the intended proportion. Active anon alone neither starts nor continues the
+/// loop.
 pub fn shrink_lruvec<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -63,7 +63,7 @@ fn shrink_list<W: World>(
     0
 }
 
-/// What is left to scan of each list, and what was intended.
+/// The remaining and the intended scan counts of each list.
 struct ScanRest {
     left: [u64; 4],
     target: [u64; 4],
@@ -94,8 +94,9 @@ impl ScanRest {
         lists[List::new(folio_type, false).index()] + lists[List::new(folio_type, true).index()]
     }
 
-    /// Enough has been reclaimed: gives up the type with less left and cuts the other down to the
-    /// same proportion of what was meant. False when one type is done and scanning should end.
+    /// Called when enough has been reclaimed: gives up the type with less left and cuts the other
+    /// down to the same share of its target. Returns false if one type is done and scanning should
+    /// end.
     fn level(&mut self) -> bool {
         let [anon, file] = FolioType::ALL.map(|folio_type| Self::of_type(&self.left, folio_type));
         if anon == 0 || file == 0 {
@@ -131,15 +132,16 @@ mod tests {
 
     #[test]
     fn the_smaller_type_stops_and_the_other_is_cut_to_its_proportion() {
-        // Anon: 100 meant and 40 left, 39 % (of 101). File: 1000 meant, 900 left.
+        // Anon: 100 intended and 40 left, 39 % (of 101). File: 1000 intended, 900 left.
         let mut rest = ScanRest {
             left: [20, 20, 500, 400],
             target: [50, 50, 600, 400],
         };
         assert!(rest.level());
-        // Inactive file: 61 % of 600 is 366, 100 already scanned. Active: 244, none scanned.
+        // Inactive file: 61 % of 600 is 366, and 100 were already scanned. Active: 244, and none
+        // were scanned.
         assert_eq!(rest.left, [0, 0, 266, 244]);
-        // The proportion has been met already: nothing is left.
+        // The proportion has already been reached: nothing is left.
         let mut met = ScanRest {
             left: [500, 400, 90, 0],
             target: [600, 400, 100, 0],

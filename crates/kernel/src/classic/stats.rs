@@ -2,21 +2,21 @@
 //! List sizes as most decisions see them: through the statistics tree of the memory cgroups.
 //!
 //! Readers of `lruvec_page_state` see the value of the last flush, summed over the subtree. A
-//! periodic work flushes every two seconds and a reader of `memory.stat` flushes too; the
-//! rate-limited flush of the reclaim and refault paths acts only if the periodic one is late. The
-//! world calls [`flush_stats`] when either happens. Between two flushes the inactive test, the
-//! refault test, cache trimming and the decay of costs run open loop.
+//! periodic work item flushes every two seconds, and reading `memory.stat` flushes too; the
+//! rate-limited flush in the reclaim and refault paths only acts if the periodic one is late. The
+//! world calls [`flush_stats`] in both cases. Between two flushes the inactive test, the refault
+//! test, cache trimming and the decay of costs run on stale values.
 
 use super::lists::{Counts, List};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
 
-/// Brings the flushed copies of the whole tree up to date. Cost: linear in lruvecs.
+/// Updates the flushed copies of the whole tree. Cost: linear in the number of lruvecs.
 pub fn flush_stats(lru: &mut Lru) {
     for id in 0..lru.lruvecs.len() {
         lru.lruvecs[id].classic.flushed = own_counts(lru, id);
     }
-    // Children are made after their parents, so one pass from the youngest sums every subtree.
+    // Parents have lower ids than their children, so one descending pass sums every subtree.
     for memcg in (0..lru.memcgs.len()).rev() {
         let parent = lru.memcgs[memcg].parent.index();
         if parent >= lru.memcgs.len() {
@@ -31,7 +31,7 @@ pub fn flush_stats(lru: &mut Lru) {
     }
 }
 
-/// Sizes and activations as decisions read them: flushed, or exact if so set.
+/// Sizes and activations as decisions read them: flushed, or exact if so configured.
 #[inline]
 #[must_use]
 pub fn counts(lru: &Lru, lruvec: LruvecId) -> Counts {

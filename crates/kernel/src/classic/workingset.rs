@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The refault test: whether a page that comes back would have been kept had the inactive list
+//! The refault test: whether a refaulting page would have stayed in memory had the inactive list
 //! been a little longer (`mm/workingset.c`).
 
 use super::cost::{note_cost, parent_lruvec};
@@ -11,7 +11,7 @@ use crate::lru::Lru;
 use crate::shadow::Shadow;
 use crate::world::World;
 
-/// Ages a lruvec and its ancestors by `pages` evicted or activated
+/// Advances the age of a lruvec and its ancestors by `pages` evicted or activated
 /// (`workingset_age_nonresident`).
 #[inline]
 pub fn age_nonresident(lru: &mut Lru, lruvec: LruvecId, pages: u64) {
@@ -22,7 +22,7 @@ pub fn age_nonresident(lru: &mut Lru, lruvec: LruvecId, pages: u64) {
     }
 }
 
-/// Ages a lruvec and its ancestors by an activation, unless evictions alone age
+/// Advances the age of a lruvec and its ancestors on an activation, unless only evictions count
 /// (`workingset_activation`).
 #[inline]
 pub fn age_activation(lru: &mut Lru, lruvec: LruvecId, pages: u64) {
@@ -32,8 +32,8 @@ pub fn age_activation(lru: &mut Lru, lruvec: LruvecId, pages: u64) {
     }
 }
 
-/// The shadow of a folio about to be evicted by a reclaim of `target`, and the ageing that the
-/// eviction causes (`workingset_eviction`).
+/// Returns the shadow of a folio about to be evicted by a reclaim of `target`, and advances the age
+/// for the eviction (`workingset_eviction`).
 #[must_use]
 pub fn eviction_shadow(lru: &mut Lru, pfn: Pfn, target: MemcgId) -> u64 {
     let folio = &lru.folios[pfn];
@@ -54,8 +54,9 @@ pub fn eviction_shadow(lru: &mut Lru, pfn: Pfn, target: MemcgId) -> u64 {
     .pack()
 }
 
-/// A folio has come back from `shadow` and is about to be put on a list: counts it, and makes it
-/// active if the distance says it belongs to the working set (`workingset_refault`).
+/// Handles a folio that came back from `shadow` and is not yet on a list: counts the refault, and
+/// makes the folio active if its distance says that it belongs to the working set
+/// (`workingset_refault`).
 pub fn refault(lru: &mut Lru, world: &impl World, pfn: Pfn, shadow: u64) {
     let folio = &lru.folios[pfn];
     let (lruvec, pages, folio_type) = (folio.lruvec, folio.nr_pages(), folio.folio_type());
@@ -78,7 +79,7 @@ pub fn refault(lru: &mut Lru, world: &impl World, pfn: Pfn, shadow: u64) {
     }
 }
 
-/// The lruvec whose reclaim evicted a page. If its cgroup is gone its sizes are meaningless.
+/// The lruvec from which a page was evicted; `None` if its cgroup was removed.
 fn evicting_lruvec(lru: &Lru, shadow: Shadow) -> Option<LruvecId> {
     let memcg = lru.memcgs.get(shadow.memcg.index())?;
     memcg
@@ -88,8 +89,8 @@ fn evicting_lruvec(lru: &Lru, shadow: Shadow) -> Option<LruvecId> {
         .filter(|_| memcg.online)
 }
 
-/// Whether the page would still be there if all other pages it competes with were gone
-/// (`workingset_test_recent`), or as the refault-distance rule says.
+/// Whether the page would still be in memory if all pages it competes with were gone
+/// (`workingset_test_recent`), or what the refault-distance rule says.
 #[must_use]
 pub fn is_recent(lru: &Lru, world: &impl World, shadow: Shadow, folio_type: FolioType) -> bool {
     let Some(lruvec) = evicting_lruvec(lru, shadow) else {
@@ -121,7 +122,7 @@ pub fn is_recent(lru: &Lru, world: &impl World, shadow: Shadow, folio_type: Foli
     distance <= size
 }
 
-/// Pages evicted or activated since the age was stored; wraps with the width of the shadow.
+/// Pages evicted or activated since the age was stored; wraps at the width of the shadow.
 #[must_use]
 pub fn distance(now: u64, stored: u64, bucket_order: u32, timestamp_bits: u32) -> u64 {
     now.wrapping_sub(stored << bucket_order) & mask(timestamp_bits)
@@ -138,10 +139,10 @@ mod tests {
     #[test]
     fn distance_wraps_with_the_width() {
         assert_eq!(distance(1000, 400, 0, 36), 600);
-        // The counter went on past what eight bits hold.
+        // The counter has exceeded the range of eight bits.
         assert_eq!(distance(260, 250, 0, 8), 10);
         assert_eq!(distance(512, 250, 0, 8), 6);
-        // Low bits lost to the bucket order make pages look farther, by less than a bucket.
+        // The bits dropped by the bucket order make pages look farther away, by less than a bucket.
         assert_eq!(distance(1007, 1000 >> 3, 3, 36), 7);
         assert_eq!(distance(1007, 1006 >> 3, 3, 36), 7);
     }

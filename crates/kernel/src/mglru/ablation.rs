@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parts of the multi-gen LRU to leave out, for experiments: not part of any kernel version, so
-//! separate from profiles.
+//! Parts of the multi-gen LRU that experiments can leave out. They are separate from profiles,
+//! since no kernel version lacks exactly these.
 
 use std::ops::BitOr;
 
@@ -8,19 +8,19 @@ use std::ops::BitOr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Part {
-    /// Walks consult neither the Bloom filter nor the accessed bits of tables.
+    /// Walks use neither the Bloom filter nor the accessed bits of page tables.
     Bloom,
     /// No tier is protected.
     Protection,
-    /// Rmap looks at one entry only.
+    /// Rmap only looks at the entry itself.
     LookAround,
-    /// Refaults do not restore usage marks.
+    /// Refaults do not restore usage counts.
     Restore,
-    /// A fault leaves no mark.
+    /// A fault does not mark the folio.
     FaultMark,
-    /// A refault is recent only if the shadow's generation is still the oldest one.
+    /// A refault is recent only if the shadow's generation is still the oldest.
     RefaultWindow,
-    /// Age only when no generation is spare.
+    /// Aging only happens when there is no spare generation.
     EarlyAging,
 }
 
@@ -36,7 +36,7 @@ const PARTS: [(&str, Part); 7] = [
 ];
 
 impl Part {
-    /// The part of this name.
+    /// Looks up a part by name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         let found = PARTS.iter().find(|(known, _)| *known == name)?;
@@ -70,7 +70,7 @@ impl From<Part> for Ablation {
     }
 }
 
-/// Without what either does without.
+/// The union of the parts left out.
 impl BitOr for Ablation {
     type Output = Ablation;
 

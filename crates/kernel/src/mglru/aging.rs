@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moving the window of generations: `max_seq` up when the young are known, `min_seq` up when the
-//! old are gone.
+//! Moving the window of generations: `max_seq` increases after an aging, `min_seq` when the oldest
+//! generation is empty.
 
 use crate::folio::{FolioList, FolioType, Pfn};
 use crate::ids::LruvecId;
@@ -12,7 +12,8 @@ use super::profile::{Profile, UsageCount};
 use super::{MAX_NR_GENS, MAX_SWAPPINESS, MIN_NR_GENS, NR_ZONES, SWAPPINESS_ANON_ONLY};
 use super::{generation_of, settings::Settings};
 
-/// Whether a type may be evicted at this swappiness (`evictable_min_seq`, `for_each_evictable_type`).
+/// Whether a type may be evicted at this swappiness (`evictable_min_seq`,
+/// `for_each_evictable_type`).
 #[inline]
 pub(super) fn evictable(folio_type: FolioType, swappiness: u32) -> bool {
     match folio_type {
@@ -32,8 +33,8 @@ pub(super) fn evictable_min_seq(min_seq: [u64; 2], swappiness: u32) -> u64 {
         .expect("one type is always evictable")
 }
 
-/// Moves a folio from the oldest generation to the next; the list is the caller's. Returns the slot
-/// it belongs to, which is another one if a walk has promoted it meanwhile (`folio_inc_gen`).
+/// Moves a folio from the oldest generation to the next; the caller moves it between lists. Returns
+/// its slot, which is a different one if a walk has promoted it meanwhile (`folio_inc_gen`).
 #[inline]
 pub(super) fn inc_generation(
     folios: &mut crate::folio::FolioTable,
@@ -59,8 +60,8 @@ pub(super) fn inc_generation(
     new
 }
 
-/// Drains the oldest generation of a type into the next one and retires it (`inc_min_seq`). At a
-/// swappiness that does not evict the type its folios only change name.
+/// Drains the oldest generation of a type into the next one and retires it (`inc_min_seq`). If the
+/// swappiness excludes the type from eviction, its list is not walked.
 fn inc_min_seq(lru: &mut Lru, lruvec: LruvecId, folio_type: FolioType, swappiness: u32) {
     let Lru {
         folios,
@@ -91,7 +92,7 @@ fn inc_min_seq(lru: &mut Lru, lruvec: LruvecId, folio_type: FolioType, swappines
     advance_min_seq(lruvec, settings, folio_type, min_seq + 1);
 }
 
-/// A forced drain protects folios by tier, as sorting does (7.2).
+/// Counts folios protected by a forced drain, by tier, as sorting does (7.2).
 fn count_protected(
     lruvec: &mut Lruvec,
     settings: &Settings,
@@ -115,7 +116,7 @@ fn advance_min_seq(lruvec: &mut Lruvec, settings: &Settings, folio_type: FolioTy
     state.min_seq[t] = to;
 }
 
-/// Retires generations that are empty (`try_to_inc_min_seq`). Returns whether any was.
+/// Retires empty generations (`try_to_inc_min_seq`). Returns whether there were any.
 pub(super) fn try_inc_min_seq(lruvec: &mut Lruvec, settings: &Settings, swappiness: u32) -> bool {
     let state = &lruvec.mglru;
     let mut min_seq = state.min_seq;
@@ -159,7 +160,7 @@ pub(super) fn try_inc_min_seq(lruvec: &mut Lruvec, settings: &Settings, swappine
     advanced
 }
 
-/// Opens a new youngest generation (`inc_max_seq`), making room for it first.
+/// Opens a new youngest generation (`inc_max_seq`), after making room for it.
 pub(crate) fn inc_max_seq(lru: &mut Lru, lruvec: LruvecId, swappiness: u32, now_ns: u64) {
     let order = if lru.mglru.profile.usage == UsageCount::WorkingsetLast {
         [FolioType::Anon, FolioType::File]
@@ -181,7 +182,7 @@ pub(crate) fn inc_max_seq(lru: &mut Lru, lruvec: LruvecId, swappiness: u32, now_
         state.control.current[slot] = Default::default();
         state.walker.stats[slot] = [0; 4];
     }
-    // A world that simulates one CPU after the other can come with a time before the last one.
+    // A world that simulates CPUs one after the other may pass a time before the previous one.
     let elder_ns = state.birth_ns(state.max_seq);
     state.births_ns[generation_of(next) as usize] = now_ns.max(elder_ns);
     state.max_seq = next;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Bloom filters that tell walks which last-level tables held many accessed pages.
+//! Bloom filters that tell walks which last-level tables had many accessed pages.
 //!
-//! Two filters alternate: the walk of one generation consults one and fills the other. About 1 in 5
+//! Two filters alternate: the walk of a generation reads one and fills the other. About 1 in 5
 //! absent tables passes at 10 000 entries, 1 in 2 at 20 000 (`mm/vmscan.c`).
 
 use crate::ids::MmId;
@@ -15,7 +15,7 @@ const WORDS: usize = (1 << SHIFT) / 64;
 pub(super) struct Filters([Option<Box<[u64; WORDS]>>; 2]);
 
 impl Filters {
-    /// Whether the filter of `seq` may hold the table that covers `vpn`.
+    /// Whether the filter of `seq` may contain the table that covers `vpn`.
     #[inline]
     pub(super) fn test(&self, seq: u64, mm: MmId, vpn: u64) -> bool {
         let Some(filter) = &self.0[(seq % 2) as usize] else {
@@ -26,7 +26,7 @@ impl Filters {
             .all(|bit| filter[bit / 64] >> (bit % 64) & 1 == 1)
     }
 
-    /// Remembers the table that covers `vpn`; nothing if the filter was never used.
+    /// Inserts the table that covers `vpn`; does nothing if the filter was never used.
     #[inline]
     pub(super) fn insert(&mut self, seq: u64, mm: MmId, vpn: u64) {
         if let Some(filter) = &mut self.0[(seq % 2) as usize] {
@@ -45,7 +45,7 @@ impl Filters {
 }
 
 /// The two bits of a table. The kernel hashes the address of its entry (`hash_ptr`); here the
-/// address space and the range stand for it.
+/// address space and the range replace it.
 #[inline]
 fn bits(mm: MmId, vpn: u64) -> [usize; 2] {
     const GOLDEN_RATIO_64: u64 = 0x61c8_8646_80b5_83eb;

@@ -16,7 +16,7 @@ use super::shrink::swappiness;
 use super::walk::age;
 use super::{MAX_NR_GENS, MAX_SWAPPINESS, MIN_NR_GENS, SWAPPINESS_ANON_ONLY};
 
-/// Why a write to one of the kernel's files fails, as its errno.
+/// An error of a write to one of the kernel's files, with its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// `EINVAL`.
@@ -62,11 +62,11 @@ pub struct Command {
 }
 
 impl Command {
-    /// Parses what stands between two separators, leading blanks removed.
+    /// Parses the text between two separators, without leading blanks.
     ///
     /// # Errors
     /// [`WriteError::Invalid`] for fewer than four fields, a field that is not a number, or
-    /// anything left over.
+    /// trailing text.
     pub fn parse(text: &[u8], syntax: DebugfsSyntax) -> Result<Command, WriteError> {
         let mut scanner = Scanner::new(text);
         let verb = scanner.character().ok_or(WriteError::Invalid)?;
@@ -94,14 +94,14 @@ impl Command {
             },
             node: node as u32,
             seq,
-            // All ones is the kernel's "not given".
+            // The kernel uses -1 for "not given".
             swappiness: swappiness.filter(|&value| value.cast_signed() >= 0),
             option: option.filter(|&value| value != u64::MAX),
         })
     }
 }
 
-/// A number with automatic base, or `max`.
+/// Parses a number with automatic base, or `max`.
 fn parse_swappiness(word: &[u8]) -> Result<u32, WriteError> {
     if word == b"max" {
         Ok(SWAPPINESS_ANON_ONLY)
@@ -111,7 +111,7 @@ fn parse_swappiness(word: &[u8]) -> Result<u32, WriteError> {
 }
 
 /// Runs the commands of one write, separated by commas, semicolons or newlines, up to the first
-/// that fails. Returns the bytes written: all.
+/// that fails. Returns the number of bytes written, which is all of them.
 ///
 /// # Errors
 /// That of the first command that fails; an empty write fails too.
@@ -136,11 +136,11 @@ pub fn write<W: World>(
     result
 }
 
-/// Carries out one command.
+/// Runs one command.
 ///
 /// # Errors
-/// [`WriteError::Invalid`] if cgroup, node, generation, swappiness or verb do not fit, else what
-/// aging says.
+/// [`WriteError::Invalid`] if the cgroup, node, generation, swappiness or verb is invalid;
+/// otherwise that of aging.
 pub fn run<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -182,7 +182,7 @@ pub fn run<W: World>(
     result
 }
 
-/// Ages a lruvec for its statistics: both types whether there is swap or not, making room by force
+/// Ages a lruvec for its statistics: both types whether there is swap or not, with forced aging
 /// (`try_to_inc_max_seq(lruvec, max_seq, true, true)` of "mm: workingset reporting" v4). Returns
 /// whether there is a new generation.
 pub fn age_for_report<W: World>(lru: &mut Lru, world: &mut W, lruvec: LruvecId) -> bool {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The refault feedback loop: a PI controller over tiers and types.
 //!
-//! The process variable is refaulted / (evicted + protected) of one tier, the set point that of
-//! another. Proportional part: the counts of the current oldest generation; integral part: their
-//! moving averages (`struct ctrl_pos`).
+//! The process variable is refaulted / (evicted + protected) of one tier, the set point is that of
+//! another tier. The proportional part uses the counts of the current oldest generation, the
+//! integral part their moving averages (`struct ctrl_pos`).
 
 use crate::folio::FolioType;
 
@@ -24,7 +24,7 @@ pub(super) struct Control {
     /// Moving averages, by type and tier.
     pub avg_refaulted: [[u64; MAX_NR_TIERS]; 2],
     pub avg_total: [[u64; MAX_NR_TIERS]; 2],
-    /// Current counts, by slot of history and type. Without history only slot 0 is used.
+    /// Current counts, by history slot and type. Without history only slot 0 is used.
     pub current: [[Counters; 2]; MAX_NR_GENS],
 }
 
@@ -37,8 +37,8 @@ pub(super) struct ControlPosition {
 }
 
 impl ControlPosition {
-    /// Whether `process` refaults no more, weighted by the gains, than this set point
-    /// (`positive_ctrl_err`). Few refaults never count.
+    /// Whether the refault rate of `process`, weighted by the gains, is at most that of this set
+    /// point (`positive_ctrl_err`). Few refaults are always tolerated.
     pub(super) fn tolerates(&self, process: &ControlPosition) -> bool {
         let wide = u128::from;
         process.refaulted < MIN_LRU_BATCH
@@ -47,7 +47,7 @@ impl ControlPosition {
     }
 }
 
-/// The slot of history that counts for a generation (`lru_hist_from_seq`).
+/// The history slot of a generation (`lru_hist_from_seq`).
 #[inline]
 pub(super) fn history_slot(seq: u64, history: bool) -> usize {
     if history {
@@ -58,7 +58,7 @@ pub(super) fn history_slot(seq: u64, history: bool) -> usize {
 }
 
 impl Control {
-    /// Position of some tiers of a type (`read_ctrl_pos`).
+    /// The position of some tiers of a type (`read_ctrl_pos`).
     pub(super) fn position(
         &self,
         profile: &Profile,
@@ -84,7 +84,7 @@ impl Control {
         position
     }
 
-    /// The oldest generation of a type is gone: its counts move into the averages.
+    /// Moves the counts of a retired oldest generation into the averages.
     pub(super) fn carry_over(
         &mut self,
         profile: &Profile,
@@ -110,8 +110,8 @@ impl Control {
         }
     }
 
-    /// First tier above the protection threshold, minus one: folios of higher tiers are protected
-    /// (`get_tier_idx`). `set_point` is tier 0 of the same type unless given.
+    /// The first tier above the protection threshold, minus one: folios of higher tiers are
+    /// protected (`get_tier_idx`). `set_point` defaults to tier 0 of the same type.
     pub(super) fn tier_threshold(
         &self,
         profile: &Profile,
@@ -140,7 +140,8 @@ mod tests {
 
     const ANON: FolioType = FolioType::Anon;
 
-    /// A controller with these current counts of one type: refaulted, evicted, protected by tier.
+    /// A controller with these current counts of one type: refaulted, evicted and protected, by
+    /// tier.
     fn control(
         refaulted: [u64; MAX_NR_TIERS],
         evicted: [u64; MAX_NR_TIERS],
@@ -168,7 +169,7 @@ mod tests {
         // 64 * (936 + 64) * 2 = 128000 against (99 + 1) * 1280 * 1 = 128000: equal is tolerated.
         assert!(at(99, 936, 2).tolerates(&at(64, 1280, 1)));
         assert!(!at(99, 937, 2).tolerates(&at(64, 1280, 1)));
-        // Products beyond 64 bits.
+        // Products that exceed 64 bits.
         let huge = u64::MAX / 2;
         assert!(at(huge, huge - 64, 1).tolerates(&at(huge, huge, 2)));
         assert!(!at(huge, huge - 64, 2).tolerates(&at(huge, huge, 1)));

@@ -12,19 +12,19 @@ use super::control::history_slot;
 use super::profile::DebugfsSyntax;
 use super::{DEFAULT_SWAPPINESS, MAX_NR_GENS, MAX_NR_TIERS, jiffies, jiffies_to_msecs};
 
-/// What the debugfs files call cgroups.
+/// The names of cgroups in the debugfs files.
 pub trait MemcgNames {
-    /// The number: the 16-bit cgroup id before 7.x, the 64-bit one since.
+    /// The id: 16 bits before 7.x, 64 bits since.
     fn id(&self, memcg: MemcgId) -> u64;
 
     /// The path from the root of the hierarchy, `/` for the root.
     fn path(&self, memcg: MemcgId) -> String;
 
-    /// The cgroup with a number.
+    /// Looks up a cgroup by id.
     fn by_id(&self, id: u64) -> Option<MemcgId>;
 }
 
-/// Renders `lru_gen`, or `lru_gen_full` with the counters of tiers and walks.
+/// Renders `lru_gen`, or with `full` `lru_gen_full` with the counters of tiers and walks.
 #[must_use]
 pub fn render(lru: &Lru, names: &impl MemcgNames, now_ns: u64, full: bool) -> String {
     let mut text = String::new();
@@ -83,7 +83,7 @@ fn render_lruvec(
     Ok(())
 }
 
-/// Tiers and walk statistics of one generation (`lru_gen_seq_show_full`).
+/// Renders the tiers and walk statistics of one generation (`lru_gen_seq_show_full`).
 fn render_counters(text: &mut String, lru: &Lru, lruvec: LruvecId, seq: u64) -> std::fmt::Result {
     let state = &lru.lruvecs[lruvec.index()].mglru;
     let history = lru.mglru.history;

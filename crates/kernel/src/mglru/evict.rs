@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One round of eviction: which type, which tiers, isolate, reclaim, put back (`evict_folios`).
+//! One round of eviction: choose type and tiers, isolate, reclaim, put back (`evict_folios`).
 
 use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
@@ -16,15 +16,15 @@ use super::isolate::{Scan, scan_folios};
 use super::profile::{TypeChoice, UsageCount};
 use super::{MAX_LRU_BATCH, MAX_NR_TIERS, MAX_SWAPPINESS, MIN_NR_GENS};
 
-/// What to evict: a type, and the tier threshold if the choice of the type settled it.
+/// What to evict: a type, and the tier threshold if it was computed with the choice of the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Choice {
     folio_type: FolioType,
     threshold: Option<usize>,
 }
 
-/// Evicts once; returns the pages examined, 0 for no progress.
-/// `Rounds` profiles: up to 64 isolated out of 4096 examined.
+/// Evicts once; returns the number of pages examined, 0 if there was no progress. For `Rounds`
+/// profiles: up to 64 folios isolated out of 4096 examined.
 pub(super) fn evict_round<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -70,7 +70,7 @@ pub(super) fn evict_round<W: World>(
     scanned
 }
 
-/// Evicts once; returns the pages examined, at most `budget`.
+/// Evicts once; returns the number of pages examined, at most `budget`.
 pub(super) fn evict_batch<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -114,7 +114,7 @@ pub(super) fn evict_batch<W: World>(
     scanned
 }
 
-/// One attempt for each evictable type.
+/// Yields one attempt per evictable type.
 fn attempts(swappiness: u32) -> impl Iterator<Item = FolioType> {
     FolioType::ALL
         .into_iter()
@@ -191,7 +191,7 @@ pub(super) fn choose(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappiness: 
     } else {
         FolioType::Anon
     };
-    // Before 6.14 the tiers of the chosen type are compared with tier 0 of the other one.
+    // Before 6.14, the tiers of the chosen type are compared with tier 0 of the other one.
     let threshold = by_tier_zero.then(|| {
         state.control.tier_threshold(
             profile,
@@ -206,9 +206,9 @@ pub(super) fn choose(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappiness: 
     }
 }
 
-/// Reclaims isolated folios and puts the survivors back. What is clean and unmapped by now has
-/// missed its rotation at the end of writeback and is tried once more. `scanned` pages were looked
-/// at for it.
+/// Reclaims isolated folios and puts the survivors back. A survivor that is clean and unmapped by
+/// now has missed its rotation at the end of writeback, and is tried once more. `scanned` is the
+/// number of pages scanned to isolate the batch.
 fn reclaim_batch<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -255,7 +255,7 @@ fn account<W: World>(
     }
 }
 
-/// The same scan is named again where a part of its folios is tried again, as the kernel does.
+/// A retry of some folios reports the same scan count again, as in the kernel.
 fn trace_batch<W: World>(
     lru: &Lru,
     world: &mut W,
@@ -273,8 +273,8 @@ fn trace_batch<W: World>(
     });
 }
 
-/// Puts survivors back where they belong, never in the oldest generation. With `retry`, what may
-/// have missed its rotation is handed back there instead.
+/// Puts survivors back where they belong, but never in the oldest generation. With `retry`, folios
+/// that may have missed their rotation are returned in it instead.
 fn put_back(
     lru: &mut Lru,
     lruvec: LruvecId,
@@ -304,7 +304,7 @@ fn put_back(
     lru.mglru_machine.walk.flush(state);
 }
 
-/// Whether a survivor may just have missed the rotation at the end of its writeback.
+/// Whether a survivor may have missed its rotation at the end of writeback.
 fn may_retry(lru: &Lru, pfn: Pfn) -> bool {
     let folio = &lru.folios[pfn];
     let mut busy =
@@ -315,7 +315,7 @@ fn may_retry(lru: &Lru, pfn: Pfn) -> bool {
     !folio.has_any(busy)
 }
 
-/// Marks a survivor so that it does not come back to the oldest generation.
+/// Marks a survivor so that it does not return to the oldest generation.
 fn reject(lru: &mut Lru, lruvec: LruvecId, folio_type: FolioType, pfn: Pfn) {
     let profile = lru.mglru.profile;
     let state = &lru.lruvecs[lruvec.index()].mglru;
@@ -339,7 +339,7 @@ fn reject(lru: &mut Lru, lruvec: LruvecId, folio_type: FolioType, pfn: Pfn) {
     }
 }
 
-/// Whether nothing can be evicted before an aging.
+/// Whether nothing can be evicted without aging.
 #[inline]
 pub(super) fn out_of_generations(lru: &Lru, lruvec: LruvecId, swappiness: u32) -> bool {
     let state = &lru.lruvecs[lruvec.index()].mglru;

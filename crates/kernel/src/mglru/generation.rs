@@ -11,35 +11,35 @@ use super::{MAX_NR_GENS, MIN_NR_GENS, NR_ZONES, generation_of};
 
 /// Multi-gen state of one lruvec.
 ///
-/// A folio's generation field and the sizes move at once when it is promoted; the list it sits on
-/// is put right when eviction meets it there.
+/// A promotion only updates a folio's generation field and the sizes; eviction moves the folio to
+/// the right list when it finds it.
 #[derive(Clone, Debug)]
 pub struct State {
     /// Youngest generation, shared by both types.
     pub max_seq: u64,
     /// Oldest generation of each type.
     pub min_seq: [u64; 2],
-    /// Birth of the generations, by slot, in ns.
+    /// Birth times of the generations, by slot, in ns.
     pub(super) births_ns: [u64; MAX_NR_GENS],
-    /// Folios by slot, type and zone. Head is young, tail is evicted.
+    /// Folios by slot, type and zone. The head is young, and eviction takes from the tail.
     pub(super) lists: [[[FolioList; NR_ZONES]; 2]; MAX_NR_GENS],
-    /// Pages by slot, type and zone, after the generation fields. May dip below zero while a walk
-    /// holds back what it has counted.
+    /// Pages by slot, type and zone, according to the generation fields. May fall below zero while
+    /// a walk has not yet flushed its counts.
     pub(super) nr_pages: [[[i64; NR_ZONES]; 2]; MAX_NR_GENS],
     /// Refault feedback.
     pub(super) control: Control,
-    /// Whether new folios go here.
+    /// Whether new folios are added here.
     pub enabled: bool,
     /// Position in the list of address spaces, and statistics of walks.
     pub(super) walker: Walker,
-    /// Tables worth walking.
+    /// Page tables that are worth walking.
     pub(super) filters: Filters,
     /// Place in the order of global reclaim.
     pub(super) position: Position,
 }
 
 impl State {
-    /// Four generations born now.
+    /// Four generations born at `now_ns`.
     #[must_use]
     pub fn new(now_ns: u64, enabled: bool) -> State {
         State {
@@ -56,14 +56,14 @@ impl State {
         }
     }
 
-    /// Generations of a type, 2..=4 (`get_nr_gens`).
+    /// Number of generations of a type, 2..=4 (`get_nr_gens`).
     #[inline]
     #[must_use]
     pub fn nr_gens(&self, folio_type: FolioType) -> u64 {
         self.max_seq - self.min_seq[folio_type.index()] + 1
     }
 
-    /// Birth of a generation that exists, in ns.
+    /// Birth time of an existing generation, in ns.
     #[must_use]
     pub fn birth_ns(&self, seq: u64) -> u64 {
         self.births_ns[generation_of(seq) as usize]
@@ -87,8 +87,8 @@ impl State {
     }
 
     /// Pages that count as active (the two youngest generations) or inactive. All slots count: a
-    /// folio that was promoted in place and then reparented can name a slot that has been retired
-    /// in the parent, whose generations mean other times.
+    /// folio promoted in place and then reparented may have a slot that is retired in the parent,
+    /// whose generations are of other times.
     #[must_use]
     pub fn pages(&self, folio_type: FolioType, active: bool) -> u64 {
         (0..MAX_NR_GENS)

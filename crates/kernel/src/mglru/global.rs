@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Global reclaim: which cgroups of a node, in which order, from which priority on
+//! Global reclaim: which cgroups of a node are reclaimed, in which order, and from which priority
 //! (`lru_gen_shrink_node`, `shrink_many`, `shrink_one`).
 
 use rand::RngExt;
@@ -16,11 +16,11 @@ use super::memcg_rotate::{self, Rotation};
 use super::profile::MemcgOrder;
 use super::shrink::{evictable_pages, should_abort, swappiness, try_to_shrink};
 
-/// Global reclaim from a node. The first pass may start below the default priority
-/// (`sc.priority` is set); kswapd's count of this pass decides when to stop.
+/// Global reclaim from a node. The first pass may start at a priority below the default (sets
+/// `sc.priority`); kswapd uses the count of this pass to decide when to stop.
 pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
     if !sc.may_writepage || !sc.may_unmap {
-        // Unmapped clean folios come first anyway.
+        // Clean unmapped folios are reclaimed first anyway; looking for more would be futile.
         return;
     }
     lru.drain_cpu(sc.cpu);
@@ -45,7 +45,7 @@ pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mu
     lru.mglru_machine.walk.present = false;
 }
 
-/// Starts at a lower priority when much is wanted of little (`set_initial_priority`).
+/// Starts at a lower priority if much is requested of little memory (`set_initial_priority`).
 pub(super) fn set_initial_priority(lru: &Lru, node: NodeId, sc: &mut ScanControl) {
     if sc.priority != DEF_PRIORITY || sc.nr_to_reclaim < MIN_LRU_BATCH {
         return;
@@ -63,7 +63,7 @@ pub(super) fn set_initial_priority(lru: &Lru, node: NodeId, sc: &mut ScanControl
     sc.priority = priority.clamp(DEF_PRIORITY / 2, DEF_PRIORITY);
 }
 
-/// Works through the old generation of the memcg LRU from a random bin.
+/// Reclaims from the old generation of the memcg LRU, starting at a random bin.
 fn shrink_many<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
     let generation = lru.memcg_lrus[node.index()].old();
     let first_bin = lru.mglru_machine.rng.random_range(0..MEMCG_NR_BINS);
@@ -75,7 +75,7 @@ fn shrink_many<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut Sc
         while let Some(lruvec) = at {
             let rotation = shrink_one(lru, world, lruvec, sc);
             let done = should_abort(lru, world, lruvec, sc);
-            // The next is looked up before this one moves.
+            // Look up the next one before this one moves.
             let list = &lru.memcg_lrus[node.index()].bins[generation][bin];
             let place = list.iter().position(|&other| other == lruvec);
             at = place.and_then(|place| list.get(place + 1)).copied();
@@ -89,7 +89,7 @@ fn shrink_many<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut Sc
     }
 }
 
-/// Reclaims from one lruvec; how it moves in the order.
+/// Reclaims from one lruvec; returns how it moves in the order.
 fn shrink_one<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -118,7 +118,7 @@ fn shrink_one<W: World>(
     if !low && is_sizable(lru, world, lruvec, sc) {
         return None;
     }
-    // Removed or too small: once more at the end of this generation.
+    // Removed or too small: visit it once more at the end of this generation.
     Some(if segment == Segment::Tail {
         Rotation::Young
     } else {
@@ -126,7 +126,7 @@ fn shrink_one<W: World>(
     })
 }
 
-/// Whether the priority asks for anything (`lruvec_is_sizable`).
+/// Whether there is anything to scan at this priority (`lruvec_is_sizable`).
 pub(super) fn is_sizable<W: World>(
     lru: &Lru,
     world: &W,
@@ -143,8 +143,8 @@ pub(super) fn is_sizable<W: World>(
     }
 }
 
-/// Tree iteration: kswapd and full walks visit every cgroup, direct reclaim goes on where the last
-/// one on this node stopped.
+/// Tree iteration: kswapd and full walks visit every cgroup, direct reclaim continues where the
+/// previous one on this node stopped.
 fn shrink_from_cursor<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
     let full = sc.reclaimer == Reclaimer::Kswapd || sc.memcg_full_walk;
     let start = lru.memcg_lrus[node.index()].cursor.filter(|_| !full);

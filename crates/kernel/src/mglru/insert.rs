@@ -8,8 +8,8 @@ use super::generation::State;
 use super::generation_of;
 use super::profile::Profile;
 
-/// Puts a folio into the generation its flags earn it (`lru_gen_add_folio`). `rotate`: at the tail,
-/// because reclaim waits for it.
+/// Puts a folio into the generation given by its flags (`lru_gen_add_folio`). With `rotate` it goes
+/// to the tail, because reclaim is waiting for it.
 #[inline]
 pub fn add_folio(
     folios: &mut FolioTable,
@@ -39,8 +39,8 @@ pub fn add_folio(
     }
 }
 
-/// Takes a folio off its list (`lru_gen_del_folio`). Unless it is `reclaiming`, one from the two
-/// youngest generations becomes active, so that it comes back young.
+/// Takes a folio off its list (`lru_gen_del_folio`). Unless `reclaiming`, a folio of the two
+/// youngest generations becomes active, so that it returns as young.
 #[inline]
 pub fn del_folio(folios: &mut FolioTable, lruvec: &mut Lruvec, pfn: Pfn, reclaiming: bool) {
     let state = &mut lruvec.mglru;

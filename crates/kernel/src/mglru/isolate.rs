@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Picking folios for eviction from the tail of the oldest generation: sorting what does not belong
-//! there, isolating the rest (`scan_folios`, `sort_folio`, `isolate_folio`).
+//! Isolating folios for eviction from the tail of the oldest generation: sorts away those that do
+//! not belong there (`scan_folios`, `sort_folio`, `isolate_folio`).
 
 use crate::folio::{Flag, FolioList, FolioTable, FolioType, Pfn};
 use crate::ids::LruvecId;
@@ -19,11 +19,11 @@ use super::{MIN_LRU_BATCH, MIN_NR_GENS, NR_ZONES, generation_of};
 pub(super) struct Scan {
     /// Looked at.
     pub examined: u64,
-    /// Taken.
+    /// Isolated.
     pub isolated: u64,
-    /// Put back: this reclaimer could do nothing with them.
+    /// Put back, because this reclaimer could do nothing with them.
     pub skipped: u64,
-    /// The budget ran out before the lists did.
+    /// Whether the budget ran out before the lists did.
     pub exhausted: bool,
 }
 
@@ -47,15 +47,15 @@ impl Scan {
     }
 }
 
-/// What to do with a folio at the tail.
+/// The result of sorting a folio at the tail.
 enum Sorted {
-    /// Dealt with.
+    /// Moved elsewhere.
     Moved,
-    /// A candidate.
+    /// A candidate for isolation.
     Candidate,
 }
 
-/// Scans the oldest generation of a type and appends what it isolates to `batch`, oldest first.
+/// Scans the oldest generation of a type and appends the isolated folios to `batch`, oldest first.
 /// Tiers above `threshold` are protected; at most `budget` folios are examined.
 pub(super) fn scan_folios(
     lru: &mut Lru,
@@ -130,7 +130,7 @@ pub(super) fn scan_folios(
     scan
 }
 
-/// Moves a folio to where it belongs, unless that is here.
+/// Moves a folio to where it belongs, unless that is the oldest generation.
 fn sort(
     folios: &mut FolioTable,
     lruvec: &mut Lruvec,
@@ -152,7 +152,7 @@ fn sort(
     }
     let slot = folio.generation().expect("listed folio has a generation");
     if slot != here {
-        // Promoted by a walk: only its list was left behind.
+        // It was promoted by a walk, which does not move it between lists.
         relist(folios, &mut lruvec.mglru, pfn, slot, false);
         return Sorted::Moved;
     }
@@ -188,7 +188,8 @@ fn sort(
     Sorted::Candidate
 }
 
-/// Takes a folio off its list for reclaim; false if this reclaimer could do nothing with it.
+/// Takes a folio off its list for reclaim; returns false if this reclaimer could do nothing with
+/// it.
 fn isolate(
     folios: &mut FolioTable,
     lruvec: &mut Lruvec,

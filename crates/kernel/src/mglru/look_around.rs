@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rmap that looks at the neighbours of each accessed entry it finds (`lru_gen_look_around`): the
-//! only way from eviction to aging.
+//! Look-around: rmap examines the neighbours of each accessed entry it finds
+//! (`lru_gen_look_around`). It is the only feedback from eviction to aging.
 
 use crate::folio::{Flag, FolioTable, FolioType, Pfn};
 use crate::ids::LruvecId;
@@ -12,18 +12,18 @@ use super::profile::Profile;
 use super::settings::Walk;
 use super::{MIN_LRU_BATCH, generation_of};
 
-/// Tables are worth a walk if one in this many entries is young: a cache line of them
+/// A table is worth a walk if one in this many of its entries is young: one per cache line
 /// (`suitable_to_scan`, x86 and arm64).
 const ENTRIES_PER_YOUNG: u64 = 8;
 
-/// Whether a table, or the window of it that was seen, is worth a walk.
+/// Whether a table, or the examined window of it, is worth a walk.
 #[inline]
 pub(super) fn is_dense(total: u64, young: u64) -> bool {
     young * ENTRIES_PER_YOUNG >= total
 }
 
-/// The entries around `vpn` to look at: the part of the table that belongs to the VMA, cut to 64.
-/// Nothing if that is a single entry.
+/// The entries around `vpn` to examine: the part of the table within the VMA, limited to 64
+/// entries. `None` if that is a single entry.
 fn window(vma: &Vma, vpn: u64) -> Option<std::ops::Range<u64>> {
     let table = vpn - vpn % PAGES_PER_PMD;
     let start = table.max(vma.start_vpn);
@@ -39,7 +39,7 @@ fn window(vma: &Vma, vpn: u64) -> Option<std::ops::Range<u64>> {
 }
 
 /// Clears the accessed bits around an entry that was found accessed, and treats the folios there as
-/// accessed too. `pfn` is the isolated folio whose mapping led here; its bit is already cleared.
+/// accessed too. `pfn` is the isolated folio mapped by that entry, whose bit is already cleared.
 pub(crate) fn look_around(
     lru: &mut Lru,
     table: &mut PteTable,
@@ -89,7 +89,7 @@ pub(crate) fn look_around(
     }
 }
 
-/// The folio behind a young entry, if it belongs to the lruvec and may be promoted.
+/// The folio mapped by a young entry, if it belongs to the lruvec and may be promoted.
 #[inline]
 pub(super) fn sighted(
     folios: &FolioTable,
@@ -108,7 +108,7 @@ pub(super) fn sighted(
         return None;
     }
     let fits = if profile.first_sighting_promotes {
-        // An anon page in a file mapping (private copy) counts only when it could be swapped.
+        // An anon page in a file mapping (a private copy) only counts if it could be swapped.
         may_swap || !vma.file || folio.folio_type() == FolioType::File
     } else {
         folio.generation().is_some()
@@ -116,8 +116,8 @@ pub(super) fn sighted(
     fits.then_some(pfn)
 }
 
-/// Moves a folio to the youngest generation in name; eviction will move it in fact. The sizes wait
-/// in the walk object (`update_batch_size`).
+/// Sets the generation field of a folio to the youngest generation; eviction will move it to that
+/// list. The change of the sizes is collected in the walk object (`update_batch_size`).
 #[inline]
 pub(super) fn promote(folios: &mut FolioTable, walk: &mut Walk, pfn: Pfn, youngest: u32) {
     let folio = &mut folios[pfn];
@@ -129,8 +129,8 @@ pub(super) fn promote(folios: &mut FolioTable, walk: &mut Walk, pfn: Pfn, younge
     walk.count_move(folio, old, youngest);
 }
 
-/// Remembers a folio whose dirty bit exists only in the page table. Anon folios outside the swap
-/// cache need no mark: they are written when they are swapped.
+/// Records a folio whose dirty bit is only in the page table. Anon folios outside the swap cache
+/// need no mark: they are written when they are swapped out.
 #[inline]
 pub(super) fn note_dirty(lru: &mut Lru, pte: Pte, pfn: Pfn) {
     let folio = &lru.folios[pfn];
@@ -140,7 +140,7 @@ pub(super) fn note_dirty(lru: &mut Lru, pte: Pte, pfn: Pfn) {
     }
 }
 
-/// Hands the folios found dirty in page tables to the world.
+/// Passes the folios found dirty in page tables to the world.
 pub(crate) fn report_dirtied<W: World>(lru: &mut Lru, world: &mut W) {
     while let Some(pfn) = lru.mglru_machine.dirtied.pop() {
         world.mark_dirty(&mut lru.folios, pfn);

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order in which global reclaim visits cgroups: a per-node LRU of lruvecs in three
-//! generations of eight bins, picked at random so that reclaimers spread (6.3 to 7.2).
+//! The order in which global reclaim visits cgroups: a per-node LRU of lruvecs in three generations
+//! of eight bins. Reclaimers start at random bins to spread (6.3 to 7.2).
 
 use crate::ids::{LruvecId, MemcgId};
 
-/// `MEMCG_NR_GENS`: an old, a young, and one so that a stale read of the old does not name the young.
+/// `MEMCG_NR_GENS`: an old and a young one, and a spare so that a stale number of the old one does
+/// not refer to the young one.
 const MEMCG_NR_GENS: usize = 3;
 
 /// `MEMCG_NR_BINS`.
 pub(super) const MEMCG_NR_BINS: usize = 8;
 
-/// Whether a lruvec was moved inside its generation (`MEMCG_LRU_NOP/HEAD/TAIL`).
+/// How a lruvec was moved within its generation (`MEMCG_LRU_NOP/HEAD/TAIL`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Segment {
     #[default]
@@ -31,11 +32,11 @@ pub(super) struct Position {
 /// The order of one node.
 #[derive(Clone, Debug, Default)]
 pub struct MemcgLru {
-    /// Generation number of the old one.
+    /// Sequence number of the old generation.
     pub(super) seq: u64,
-    /// Lruvecs by generation and bin, first to be reclaimed first.
+    /// Lruvecs by generation and bin, in the order of reclaim.
     pub(super) bins: [[Vec<LruvecId>; MEMCG_NR_BINS]; MEMCG_NR_GENS],
-    /// With tree iteration: the cgroup direct reclaim visited last.
+    /// With tree iteration: the cgroup that direct reclaim visited last.
     pub(super) cursor: Option<MemcgId>,
 }
 

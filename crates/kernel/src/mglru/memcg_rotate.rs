@@ -7,12 +7,12 @@ use super::memcg_lru::{MEMCG_NR_BINS, Position, Segment};
 use crate::ids::{LruvecId, MemcgId, NodeId};
 use crate::lru::Lru;
 
-/// What happens to a lruvec in the order (`MEMCG_LRU_*`).
+/// A move of a lruvec in the order (`MEMCG_LRU_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rotation {
     /// To the front of its generation: reclaim it first.
     Head,
-    /// To the back of its generation: look at it once more.
+    /// To the back of its generation: visit it once more.
     Tail,
     /// To the old generation.
     Old,
@@ -20,7 +20,7 @@ pub(super) enum Rotation {
     Young,
 }
 
-/// Lists the lruvecs of a new cgroup at the back of the old generation.
+/// Adds the lruvecs of a new cgroup at the back of the old generation.
 pub(crate) fn memcg_lru_online(lru: &mut Lru, memcg: MemcgId) {
     for lruvec in lru.memcgs[memcg.index()].lruvecs.clone() {
         let bin = lru.mglru_machine.rng.random_range(0..MEMCG_NR_BINS);
@@ -37,8 +37,8 @@ pub(crate) fn memcg_lru_online(lru: &mut Lru, memcg: MemcgId) {
     }
 }
 
-/// Takes the lruvecs of a removed cgroup off the order if its folios move away, or lines them up to
-/// be scraped.
+/// Removes the lruvecs of a removed cgroup from the order if its folios move to the parent;
+/// otherwise queues them for reclaim.
 pub(crate) fn memcg_lru_offline(lru: &mut Lru, memcg: MemcgId) {
     for lruvec in lru.memcgs[memcg.index()].lruvecs.clone() {
         if lru.mglru.profile.reparents_on_offline {
@@ -49,7 +49,7 @@ pub(crate) fn memcg_lru_offline(lru: &mut Lru, memcg: MemcgId) {
     }
 }
 
-/// Takes a lruvec off the order.
+/// Removes a lruvec from the order.
 fn unlist(lru: &mut Lru, lruvec: LruvecId) {
     let state = &mut lru.lruvecs[lruvec.index()];
     let Position {
@@ -63,7 +63,7 @@ fn unlist(lru: &mut Lru, lruvec: LruvecId) {
     }
 }
 
-/// A cgroup is over its soft limit on a node: it is reclaimed first (`lru_gen_soft_reclaim`).
+/// A cgroup exceeds its soft limit on a node, so it is reclaimed first (`lru_gen_soft_reclaim`).
 pub fn soft_limit_exceeded(lru: &mut Lru, memcg: MemcgId, node: NodeId) {
     let lruvec = lru.lruvec_id(memcg, node);
     if lru.lruvecs[lruvec.index()].mglru.position.segment != Segment::Head {
@@ -133,8 +133,8 @@ mod tests {
         lru
     }
 
-    /// Every listed lruvec is in exactly the bin it believes to be in, and none is in the third
-    /// generation.
+    /// Checks that every listed lruvec is in exactly the bin it records, and that the third
+    /// generation is empty.
     fn check(lru: &Lru) {
         for (node, order) in lru.memcg_lrus.iter().enumerate() {
             let mut listed = 0;

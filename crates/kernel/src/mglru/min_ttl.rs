@@ -14,8 +14,8 @@ use super::shrink::{aging_due, swappiness};
 use super::walk::age;
 use super::{jiffies, msecs_to_jiffies};
 
-/// kswapd's step before each priority: kills a task if every generation that could be evicted on
-/// the node is younger than `min_ttl_ms`. Returns whether it did. v6 ages every cgroup here too.
+/// kswapd's step before each priority: kills a task if every evictable generation on the node is
+/// younger than `min_ttl_ms`. Returns whether it did. v6 also ages every cgroup here.
 pub fn age_node<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -43,7 +43,7 @@ pub fn age_node<W: World>(
     !reclaimable && world.oom_kill(MemcgId::ROOT)
 }
 
-/// Whether a lruvec has something to evict that was not used for `min_ttl_ms`
+/// Whether a lruvec has evictable memory that was not used for `min_ttl_ms`
 /// (`lruvec_is_reclaimable`).
 fn is_old_enough<W: World>(lru: &Lru, world: &W, lruvec: LruvecId, sc: &ScanControl) -> bool {
     let state = &lru.lruvecs[lruvec.index()];

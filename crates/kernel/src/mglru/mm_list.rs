@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The address spaces of each cgroup, in the order walks visit them (`struct lru_gen_mm_list`).
+//! The address spaces of each cgroup, in the order in which walks visit them (`struct
+//! lru_gen_mm_list`).
 
 use crate::ids::{MemcgId, MmId};
 
@@ -19,17 +20,17 @@ impl Default for MmList {
     }
 }
 
-/// What the policies know of one address space.
+/// The policies' state of one address space.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mm {
     pub memcg: MemcgId,
     pub prev: MmId,
     pub next: MmId,
-    /// Nodes (bit `node % 64`) whose walks have not looked since it last ran.
+    /// Nodes (bit `node % 64`) whose walks have not visited it since it last ran.
     pub ran: u64,
 }
 
-/// Every address space; ids are the world's and should be small.
+/// All address spaces; ids are the world's and should be small.
 #[derive(Clone, Debug, Default)]
 pub struct MmTable {
     pub(super) mms: Vec<Option<Mm>>,
@@ -67,28 +68,28 @@ impl MmTable {
     }
 }
 
-/// A place in a list of address spaces.
+/// A position in a list of address spaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Cursor {
-    /// Nowhere: no iteration is under way.
+    /// No iteration is under way.
     #[default]
     Unset,
-    /// Before the first and behind the last.
+    /// Before the first and after the last.
     Sentinel,
     /// At an address space.
     At(MmId),
 }
 
-/// How far the walks of one lruvec have come (`struct lru_gen_mm_state`).
+/// The progress of a lruvec's walks (`struct lru_gen_mm_state`).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Walker {
-    /// The next `max_seq` a walk may complete.
+    /// The next `max_seq` that a walk may complete.
     pub seq: u64,
-    /// Where the current iteration is.
+    /// Position of the current iteration.
     pub head: Cursor,
-    /// Where the last iteration ended: what follows is new and is scanned in full.
+    /// Where the last iteration ended: address spaces after it are new and scanned in full.
     pub tail: Cursor,
-    /// Entries seen, by slot of history: T, Y, F, A of `lru_gen_full`.
+    /// Entries seen, by history slot: T, Y, F, A of `lru_gen_full`.
     pub stats: [[u64; 4]; super::MAX_NR_GENS],
 }
 
@@ -104,7 +105,7 @@ impl Walker {
 }
 
 impl MmList {
-    /// The place after `cursor`.
+    /// The position after `cursor`.
     pub(super) fn next(&self, mms: &MmTable, cursor: Cursor) -> Cursor {
         let next = match cursor {
             Cursor::Unset | Cursor::Sentinel => self.first,

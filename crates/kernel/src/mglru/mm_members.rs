@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How address spaces join and leave the list of their cgroup.
+//! Adding address spaces to the list of their cgroup, and removing them.
 
 use super::mm_list::{Cursor, Mm, MmList};
 use crate::ids::{MemcgId, MmId};

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The multi-gen LRU (`mm/vmscan.c`, `mm/workingset.c`, `include/linux/mm_inline.h`), as pure policy.
+//! The multi-gen LRU (`mm/vmscan.c`, `mm/workingset.c`, `include/linux/mm_inline.h`) as pure
+//! policy.
 
 pub mod ablation;
 mod aging;
@@ -54,10 +55,10 @@ pub use verify::Inconsistency;
 /// `MIN_NR_GENS`: the two youngest generations are never evicted.
 pub const MIN_NR_GENS: usize = 2;
 
-/// `MAX_NR_GENS`: generations a lruvec can hold.
+/// `MAX_NR_GENS`: the most generations of a lruvec.
 pub const MAX_NR_GENS: usize = 4;
 
-/// `MAX_NR_TIERS`: classes of use within a generation.
+/// `MAX_NR_TIERS`: usage classes within a generation.
 pub const MAX_NR_TIERS: usize = 4;
 
 /// Zones of a node.
@@ -66,10 +67,10 @@ pub const NR_ZONES: usize = 4;
 /// `MIN_LRU_BATCH`: folios isolated at a time, on a 64-bit machine.
 pub const MIN_LRU_BATCH: u64 = 64;
 
-/// `MAX_LRU_BATCH`: folios examined or moved under one hold of the LRU lock.
+/// `MAX_LRU_BATCH`: folios examined or moved per hold of the LRU lock.
 pub const MAX_LRU_BATCH: u64 = 64 * MIN_LRU_BATCH;
 
-/// `vm.swappiness` unless set.
+/// Default of `vm.swappiness`.
 pub const DEFAULT_SWAPPINESS: u32 = 60;
 
 /// Largest ordinary swappiness.
@@ -81,7 +82,7 @@ pub const SWAPPINESS_ANON_ONLY: u32 = 201;
 /// Length of a clock tick (`CONFIG_HZ=250`): births and `min_ttl` are kept in ticks.
 pub const JIFFY_NS: u64 = 4_000_000;
 
-/// `msecs_to_jiffies`: rounded up; beyond 31 bits as good as for ever.
+/// `msecs_to_jiffies`: rounds up; values beyond 31 bits mean practically forever.
 #[inline]
 fn msecs_to_jiffies(ms: u32) -> u64 {
     const MAX_JIFFY_OFFSET: u64 = (i64::MAX as u64 >> 1) - 1;
@@ -92,13 +93,13 @@ fn msecs_to_jiffies(ms: u32) -> u64 {
     }
 }
 
-/// `jiffies_to_msecs`: in 32 bits, as the kernel has it.
+/// `jiffies_to_msecs`: in 32 bits, as in the kernel.
 #[inline]
 fn jiffies_to_msecs(jiffies: u64) -> u32 {
     jiffies.wrapping_mul(JIFFY_NS / 1_000_000) as u32
 }
 
-/// Whole ticks of a time.
+/// Converts ns to whole ticks.
 #[inline]
 fn jiffies(ns: u64) -> u64 {
     ns / JIFFY_NS

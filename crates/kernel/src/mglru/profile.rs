@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Differences between kernel versions: data, and the small functions that read it. Nothing else in
-//! the multi-gen LRU asks for a version. `docs/inside/profiles.md` lists the differences in words.
+//! Differences between kernel versions, as data and the small functions that read it. Nothing else
+//! in the multi-gen LRU depends on a version. `docs/inside/profiles.md` describes the differences.
 //!
 //! `7.2` is Linux 7.2 (rework of 6.14 and of 2026), `6.12` the long-term kernel before that rework,
 //! `6.14` the result of that rework alone, `v6` the patch set of January 2022.
@@ -10,7 +10,7 @@ use crate::folio::{Flag, Folio, FolioType};
 
 use super::{MAX_NR_GENS, generation_of};
 
-/// How uses of a folio are counted in its flags.
+/// The order in which uses of a folio are recorded in its flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UsageCount {
     /// Referenced first, then workingset, then the refs field (before 6.14).
@@ -31,8 +31,8 @@ pub enum FaultMark {
 /// When eviction ages a lruvec first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgingRule {
-    /// With one spare generation, if the youngest holds over half or the third youngest less than a
-    /// quarter of all pages; judged by the file type (v6).
+    /// With one spare generation, if the youngest has over half of all pages, or the third youngest
+    /// less than a quarter; judged by the file type (v6).
     RatioByFile,
     /// The same, judged by the leading evictable type (6.1 to 6.13).
     Ratio,
@@ -43,20 +43,20 @@ pub enum AgingRule {
 /// How much one pass over a lruvec evicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimLoop {
-    /// Rounds of up to 64 isolated folios until the amount, recomputed each round, is scanned;
+    /// Rounds of up to 64 isolated folios until a target, recomputed each round, has been scanned;
     /// aging ends the pass.
     Rounds,
-    /// Batches of at most 64 examined folios out of an amount fixed at the start; aging does not
-    /// end a cgroup's pass (2026).
+    /// Batches of at most 64 examined folios, with a target fixed at the start; aging does not end
+    /// a cgroup's pass (2026).
     Batches,
 }
 
 /// How the type to evict is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TypeChoice {
-    /// The older anon generations first, then tier 0 of both types compared.
+    /// Anon if its oldest generation is older, otherwise tier 0 of both types compared.
     TierZero,
-    /// All tiers of both types compared on equal footing (6.14).
+    /// All tiers of both types compared equally (6.14).
     AllTiers,
 }
 
@@ -82,11 +82,11 @@ pub struct Profile {
     pub first_sighting_promotes: bool,
     /// When eviction ages first.
     pub aging: AgingRule,
-    /// Amount and batches.
+    /// Scan target and batches of a pass.
     pub reclaim_loop: ReclaimLoop,
     /// Which type is evicted.
     pub type_choice: TypeChoice,
-    /// Gains of tier 0 and of the tier it is compared with.
+    /// Gains of tier 0 and of the tier compared with it.
     pub tier_gain: (u64, u64),
     /// A refault is recent if the shadow's generation is closer than this to `max_seq`; `None`: if
     /// it is still the oldest one.
@@ -193,8 +193,8 @@ pub const V6_12: Profile = Profile {
 };
 
 /// Linux 6.12 with the rework of 6.14: uses, refaults, types and generations are judged as in 7.2,
-/// while faults, swap and the reclaim loop are those of 6.12. It is mainline's answer to refaults
-/// that are not distinguished, for comparison with others; no kernel of it was measured.
+/// while faults, swap and the reclaim loop are those of 6.12. It is mainline's answer to
+/// undistinguished refaults, for comparison with other solutions; no such kernel was measured.
 pub const V6_14: Profile = Profile {
     name: "6.14",
     usage: UsageCount::WorkingsetLast,
@@ -229,7 +229,7 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// The profile of a name.
+    /// Looks up a profile by name.
     #[must_use]
     pub fn by_name(name: &str) -> Option<&'static Profile> {
         PROFILES.into_iter().find(|profile| profile.name == name)
@@ -266,7 +266,7 @@ impl Profile {
         self.tier_of(self.uses(folio), folio.has(Flag::Workingset))
     }
 
-    /// Used so often that sorting moves it up whatever the threshold.
+    /// Whether sorting moves the folio up regardless of the threshold, because of its many uses.
     #[inline]
     #[must_use]
     pub fn always_protected(&self, folio: &Folio) -> bool {
@@ -324,7 +324,7 @@ impl Profile {
         }
     }
 
-    /// A folio brought in by a fault with recency, before it is queued.
+    /// Marks a folio brought in by a fault with recency, before it is queued.
     #[inline]
     pub fn mark_faulted(&self, folio: &mut Folio, ablation: Ablation) {
         if folio.has(Flag::Unevictable) || ablation.lacks(Part::FaultMark) {
@@ -338,7 +338,7 @@ impl Profile {
         }
     }
 
-    /// Marks of the uses before an event that makes a folio young or moves it up a generation.
+    /// Clears the usage marks before an event that makes a folio young or moves it up a generation.
     #[inline]
     pub fn clear_uses(&self, folio: &mut Folio) {
         folio.clear(Flag::Referenced);
@@ -348,8 +348,8 @@ impl Profile {
         }
     }
 
-    /// Cold advice: clears what the profile clears at once, and returns whether the folio may stay
-    /// where it is.
+    /// Cold advice: clears the marks that the profile clears at once, and returns whether the folio
+    /// may stay where it is.
     pub fn deactivate_in_place(&self, folio: &mut Folio, min_seq: [u64; 2]) -> bool {
         match self.usage {
             UsageCount::WorkingsetSecond => false,
@@ -365,8 +365,8 @@ impl Profile {
 
     // ---- accessed bits
 
-    /// An accessed bit found by a walk, or beside one by rmap while a walk object exists
-    /// (`folio_update_gen`): whether the folio is promoted to the youngest generation.
+    /// An accessed bit was found by a walk, or near it by rmap with a walk object
+    /// (`folio_update_gen`). Returns whether the folio is promoted to the youngest generation.
     #[inline]
     pub fn sighted_by_walk(&self, folio: &mut Folio) -> bool {
         if !self.first_sighting_promotes
@@ -378,7 +378,7 @@ impl Profile {
         }
         if folio.generation().is_none() {
             if self.first_sighting_promotes {
-                // The reclaimer that isolated it keeps it when it sees the mark.
+                // The reclaimer that isolated it keeps it because of this mark.
                 folio.set(Flag::Referenced);
             }
             return false;
@@ -390,8 +390,8 @@ impl Profile {
         true
     }
 
-    /// An accessed bit found by rmap, without a walk object (`lru_gen_set_refs`): whether the folio
-    /// is to be activated, unless it is in the youngest generation already.
+    /// An accessed bit was found by rmap without a walk object (`lru_gen_set_refs`). Returns
+    /// whether to activate the folio, unless it is already in the youngest generation.
     #[inline]
     pub fn sighted_by_rmap(&self, folio: &mut Folio, youngest: bool) -> bool {
         if self.first_sighting_promotes {
@@ -418,8 +418,8 @@ impl Profile {
 
     // ---- insertion
 
-    /// The generation a folio enters (`lru_gen_folio_seq`). `rotate`: it goes to the tail because
-    /// reclaim waits for it.
+    /// The generation that a folio enters (`lru_gen_folio_seq`). With `rotate` it goes to the tail,
+    /// because reclaim is waiting for it.
     #[inline]
     #[must_use]
     pub fn insertion_seq(
@@ -465,7 +465,7 @@ impl Profile {
         }
     }
 
-    /// Flags that entering a list clears.
+    /// Clears the flags that entering a list consumes.
     #[inline]
     pub fn settle(&self, folio: &mut Folio) {
         let active = folio.test_clear(Flag::Active);
@@ -477,7 +477,7 @@ impl Profile {
 
     // ---- eviction
 
-    /// Marks that isolation for reclaim drops.
+    /// Clears the marks that isolation for reclaim drops.
     #[inline]
     pub fn isolated(&self, folio: &mut Folio) {
         let referenced = folio.has(Flag::Referenced);
@@ -502,7 +502,7 @@ impl Profile {
     }
 }
 
-/// `order_base_2`: the power of two that is not below `n`.
+/// `order_base_2`: log2 of the smallest power of two that is at least `n`.
 #[inline]
 fn ceil_log2(n: u32) -> usize {
     n.next_power_of_two().trailing_zeros() as usize

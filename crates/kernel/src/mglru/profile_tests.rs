@@ -22,9 +22,9 @@ use FolioType::{Anon, File};
 #[test]
 fn tiers_of_repeated_reads() {
     for (profile, tiers, always) in [
-        // Referenced, workingset, then the field: 0 1 2 3 4 uses.
+        // Referenced, workingset, then the refs field: 0 1 2 3 4 uses.
         (V6_12, [0, 0, 1, 2, 2, 3, 3], 5),
-        // Referenced, the field, then workingset: tier 3 at the sixth read.
+        // Referenced, the refs field, then workingset: tier 3 from the sixth read on.
         (V7_2, [0, 0, 1, 2, 2, 3, 3], 5),
     ] {
         let mut page = folio(File, &[]);
@@ -59,7 +59,7 @@ fn a_lazy_promotion_is_not_counted_as_protection_in_7_2() {
     assert!(V6_12.always_protected(&page) && V6_12.counts_as_protected(&page));
 }
 
-/// Generation entered, counted from the youngest.
+/// The generation entered, counted from the youngest.
 fn distance(profile: super::Profile, page: &Folio, rotate: bool) -> u64 {
     7 - profile.insertion_seq(page, 7, [4, 4], rotate)
 }
@@ -96,7 +96,7 @@ fn where_folios_enter() {
     let page = folio(File, &[]);
     assert_eq!(distance(V6_12, &page, true), 3);
     assert_eq!(distance(V7_2, &page, true), 3);
-    // With three generations a page of 6.12 enters the one that is being evicted.
+    // With three generations a page enters the one being evicted in 6.12.
     assert_eq!(V6_12.insertion_seq(&page, 7, [5, 5], false), 5);
     // Never below the oldest.
     assert_eq!(V7_2.insertion_seq(&page, 7, [5, 5], false), 5);

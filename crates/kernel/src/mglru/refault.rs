@@ -11,10 +11,10 @@ use super::ablation::Part;
 use super::control::history_slot;
 use super::profile::UsageCount;
 
-/// Bits of the refs field at the low end of a token.
+/// Width of the refs field at the low end of a token.
 const REFS_WIDTH: u32 = 2;
 
-/// Counts an eviction and packs what a refault will need: the oldest generation and the uses.
+/// Counts an eviction and packs what a refault needs: the oldest generation and the usage count.
 pub(crate) fn eviction_shadow(lru: &mut Lru, pfn: Pfn) -> u64 {
     let profile = lru.mglru.profile;
     let folio = &lru.folios[pfn];
@@ -43,8 +43,8 @@ pub(crate) fn eviction_shadow(lru: &mut Lru, pfn: Pfn) -> u64 {
     shadow.pack()
 }
 
-/// An evicted page came back: counts the refault and restores its uses if it was gone for fewer
-/// generations than the profile's window. `in_fault`: through a page fault with recency.
+/// Handles the refault of an evicted page: counts it, and restores its usage count if the page was
+/// gone for fewer generations than the profile's window. `in_fault`: by a page fault with recency.
 pub(crate) fn refault<W: World>(lru: &mut Lru, world: &W, pfn: Pfn, shadow: u64, in_fault: bool) {
     let shadow = Shadow::unpack(shadow);
     let lruvec = &mut lru.lruvecs[lru.folios[pfn].lruvec.index()];
@@ -59,7 +59,7 @@ pub(crate) fn refault<W: World>(lru: &mut Lru, world: &W, pfn: Pfn, shadow: u64,
     }
 }
 
-/// Counts the refault and restores the uses.
+/// Counts the refault and restores the usage count.
 fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
     let profile = lru.mglru.profile;
     let ablation = lru.mglru.ablation;
@@ -120,8 +120,8 @@ fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
     }
 }
 
-/// Generations between two sequence numbers, given their low bits. The kernel takes
-/// a plain difference and misjudges once at each wrap; here it is modular.
+/// Distance of two sequence numbers given their low bits, modulo the width. The kernel takes a
+/// plain difference and misjudges at each wrap-around.
 fn seq_distance(seq: u64, evicted_seq: u64, bits: u32) -> u64 {
     let forward = seq.wrapping_sub(evicted_seq) & mask(bits);
     forward.min(forward.wrapping_neg() & mask(bits))

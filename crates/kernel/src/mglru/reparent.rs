@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to the folios of a cgroup that is removed.
+//! Moving the folios of a removed cgroup to its parent.
 
 use super::aging::inc_max_seq;
 use super::{MAX_NR_GENS, MAX_SWAPPINESS, NR_ZONES};
@@ -8,8 +8,8 @@ use crate::ids::LruvecId;
 use crate::lru::Lru;
 
 /// Moves all folios of a removed cgroup's lruvec to its parent's (`lru_gen_reparent_memcg`, 7.2):
-/// the parent is aged without a walk until both types have every generation, then each list is
-/// appended to the tail of the same slot. Generation fields are unchanged.
+/// the parent is aged without a walk until both types have all generations, then each list is
+/// appended to the tail of the same slot. Generation fields do not change.
 pub(crate) fn reparent(lru: &mut Lru, from: LruvecId, to: LruvecId, now_ns: u64) {
     let child = &lru.lruvecs[from.index()].mglru;
     if child

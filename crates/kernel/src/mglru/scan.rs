@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading numbers and words the way the kernel does (`lib/vsprintf.c` `sscanf`, `lib/kstrtox.c`).
+//! Parses numbers and words as the kernel does (`lib/vsprintf.c` `sscanf`, `lib/kstrtox.c`).
 
 /// `isspace` of the kernel: ASCII white space and the Latin-1 no-break space.
 pub(super) fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t'..=b'\r' | 0xa0)
 }
 
-/// A place in a string, as `sscanf` moves through it.
+/// A position in a string, advanced as by `sscanf`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scanner<'a> {
     rest: &'a [u8],
@@ -25,7 +25,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// What is left.
+    /// The rest of the string.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -42,7 +42,7 @@ impl<'a> Scanner<'a> {
         Some(*first)
     }
 
-    /// `%lu`: decimal digits after white space; too many wrap around.
+    /// `%lu`: decimal digits after white space; overflow wraps around.
     pub(super) fn unsigned(&mut self) -> Option<u64> {
         self.skip_spaces();
         let digits = self
@@ -78,8 +78,8 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// `kstrtouint` with automatic base: optional `+`, `0x` hexadecimal, leading `0` octal, else
-/// decimal, and one newline at the end. `None` for anything else and beyond 32 bits.
+/// `kstrtouint` with automatic base: optional `+`, `0x` for hexadecimal, leading `0` for octal,
+/// otherwise decimal, and one optional newline. `None` for anything else, and beyond 32 bits.
 pub(super) fn parse_u32(text: &[u8], base: Option<u32>) -> Option<u32> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let text = text.strip_prefix(b"+").unwrap_or(text);

@@ -14,31 +14,31 @@ use super::{MAX_NR_GENS, MIN_LRU_BATCH, NR_ZONES};
 /// Settings of the multi-gen LRU. Changing them takes effect at the next decision.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// What differs between kernel versions.
+    /// Differences between kernel versions.
     pub profile: Profile,
-    /// Accessed bits of leaves are cleared in walks (`enabled` bit 0x2).
+    /// Whether walks clear the accessed bits of leaf entries (`enabled` bit 0x2).
     pub walks_leaves: bool,
-    /// Accessed bits of tables are used (`enabled` bit 0x4).
+    /// Whether accessed bits of non-leaf entries are used (`enabled` bit 0x4).
     pub uses_table_bits: bool,
-    /// Kill a task rather than evict what was used in the last `min_ttl_ms`; 0 never.
+    /// Kill a task instead of evicting memory used in the last `min_ttl_ms`; 0 for never.
     pub min_ttl_ms: u32,
     /// Keep statistics of all generations, not only of the oldest and the youngest
     /// (`CONFIG_LRU_GEN_STATS`).
     pub history: bool,
-    /// The order of cgroups in global reclaim; the profile's unless set.
+    /// The order of cgroups in global reclaim; `None` for the profile's.
     pub memcg_order: Option<MemcgOrder>,
-    /// Chance that the process is scheduled between two agings of one reclaim call, 0..=1: what
-    /// decides whether the second walk looks at it. One such event empties the Bloom filter of
-    /// 6.12 for good, so some counts have two values. The default is what runs of 6.12 on one
-    /// virtual CPU show: 5 events in about 70 pairs of agings.
+    /// Probability (0..=1) that the process is scheduled between two agings of one reclaim call,
+    /// which decides whether the second walk visits it. One such event empties the Bloom filter of
+    /// 6.12 for good, so some counts have two possible values. The default comes from runs of 6.12
+    /// on one virtual CPU: 5 events in about 70 pairs of agings.
     pub reschedule_chance: f64,
-    /// The first access through a file descriptor keeps the uses that a refault restored, which
-    /// the kernel overwrites.
+    /// The first access through a file descriptor keeps the usage count restored by a refault,
+    /// which the kernel overwrites.
     pub keep_restored_refs: bool,
-    /// Pages read back from a short distance skip the oldest generation.
+    /// The rule by which pages read back from a short distance skip the oldest generation.
     pub refault_distance: Option<Rule>,
-    /// At swappiness 0 anon is evicted after all once almost no file page is left, as the classic
-    /// LRU does; the kernel's multi-gen LRU runs out of memory instead.
+    /// At swappiness 0, anon is evicted after all once hardly any file page is left, as in the
+    /// classic LRU; the kernel's multi-gen LRU runs out of memory instead.
     pub swap_last_resort: bool,
     /// Features switched off, for experiments.
     pub ablation: Ablation,
@@ -62,12 +62,13 @@ impl Default for Settings {
     }
 }
 
-/// What a reclaimer that has walked carries along (`struct lru_gen_mm_walk`).
+/// The walk object of a reclaimer (`struct lru_gen_mm_walk`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walk {
-    /// The reclaimer has one: kswapd and proactive requests always, others after an aging.
+    /// Whether the reclaimer has one: kswapd and proactive requests always do, others after an
+    /// aging.
     pub(super) present: bool,
-    /// Changes of sizes not yet passed to the lruvec, by slot, type and zone.
+    /// Changes of sizes not yet flushed to the lruvec, by slot, type and zone.
     nr_pages: [[[i64; NR_ZONES]; 2]; MAX_NR_GENS],
     /// Pages moved since the last flush.
     pub(super) batched: u64,
@@ -84,7 +85,7 @@ impl Walk {
         self.batched += nr_pages;
     }
 
-    /// Tells a lruvec the changes (`reset_batch_size`).
+    /// Applies the changes to a lruvec (`reset_batch_size`).
     pub(super) fn flush(&mut self, state: &mut State) {
         if self.batched == 0 {
             return;
@@ -98,22 +99,22 @@ impl Walk {
     }
 }
 
-/// State of the machine that no lruvec owns.
+/// Machine-wide state outside the lruvecs.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Folios found dirty in page tables, to be passed to the world.
+    /// Folios found dirty in page tables, not yet passed to the world.
     pub(super) dirtied: Vec<Pfn>,
-    /// Folios isolated by the current round, and those it tries again.
+    /// Folios isolated in the current round, and those to retry.
     pub(super) isolated: Vec<Pfn>,
     pub(super) retried: Vec<Pfn>,
     /// The current reclaimer's walk object.
     pub(super) walk: Walk,
-    /// Random bins and chances.
+    /// Random number generator for bins and probabilities.
     pub(crate) rng: Pcg32,
 }
 
 impl Machine {
-    /// A machine whose random choices follow from `seed`.
+    /// A machine whose random choices are determined by `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Machine {
         Machine {

@@ -33,7 +33,7 @@ pub(crate) fn shrink_lruvec<W: World>(
     lru.mglru_machine.walk.present = false;
 }
 
-/// Evicts what the priority asks for. Returns whether the lruvec has run low on cold pages.
+/// Evicts what the priority requires. Returns whether the lruvec has run low on cold pages.
 pub(super) fn try_to_shrink<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -74,7 +74,7 @@ fn shrink_in_rounds<W: World>(
     low
 }
 
-/// Pages to scan; `None` after an aging, or below `memory.min` (`get_nr_to_scan`, before 2026).
+/// Pages to scan; `None` after an aging or below `memory.min` (`get_nr_to_scan`, before 2026).
 fn amount_or_age<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -166,7 +166,7 @@ pub(super) fn aging_due(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappines
     }
 }
 
-/// Too many young pages, or too few old ones.
+/// Whether there are too many young pages or too few old ones.
 fn is_lopsided(state: &State, swappiness: u32) -> bool {
     let pages = |seq: u64| -> u64 {
         FolioType::ALL
@@ -190,7 +190,7 @@ pub(super) fn evictable_pages(state: &State, swappiness: u32) -> u64 {
         .sum()
 }
 
-/// How eagerly anon is evicted, 0..=201; 0 without swap (`get_swappiness`).
+/// Swappiness, 0..=201; 0 without swap (`get_swappiness`).
 pub(super) fn swappiness<W: World>(
     lru: &Lru,
     world: &W,
@@ -208,14 +208,14 @@ pub(super) fn swappiness<W: World>(
     let last_resort =
         lru.mglru.swap_last_resort && state.total_pages(FolioType::File) < MIN_LRU_BATCH;
     if wanted == 0 && last_resort {
-        // File first, anon when there is nothing of it.
+        // File first; anon if there are no file pages.
         1
     } else {
         wanted
     }
 }
 
-/// Whether the call has got what it wanted (`should_abort_scan`).
+/// Whether the call has reclaimed enough (`should_abort_scan`).
 pub(super) fn should_abort<W: World>(
     lru: &Lru,
     world: &W,
@@ -251,8 +251,8 @@ impl Protection {
         self.low_pages > 0 && self.low_pages >= self.usage_pages
     }
 
-    /// The part of a list of `pages` that is not protected, at least one chunk; notes in `sc` what
-    /// was spared because of `memory.low` (`apply_proportional_protection`).
+    /// The unprotected part of a list of `pages`, at least one chunk; records in `sc` if something
+    /// was skipped because of `memory.low` (`apply_proportional_protection`).
     #[must_use]
     pub fn leave(&self, sc: &mut ScanControl, pages: u64) -> u64 {
         if self.min_pages == 0 && self.low_pages == 0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Switching between the two LRUs at run time with every page in place (`lru_gen_change_state`).
+//! Switching between the two LRUs at run time, keeping every page (`lru_gen_change_state`).
 
 use crate::folio::FolioType;
 use crate::ids::LruvecId;
@@ -8,7 +8,7 @@ use crate::lru::{Lru, Mode};
 use super::insert::{add_folio, del_folio};
 use super::{MAX_LRU_BATCH, MAX_NR_GENS, NR_ZONES};
 
-/// A switch under way: lruvecs are converted one after the other, 4096 folios at a time, and
+/// A switch in progress: lruvecs are converted one after the other, 4096 folios at a time, and
 /// reclaim may run in between.
 #[derive(Clone, Copy, Debug)]
 pub struct Switch {
@@ -17,8 +17,8 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// Begins a switch; `None` if the machine is in that mode already. In 7.2 reclaim looks at both
-    /// structures until the switch is done; in 6.12 only at the new one.
+    /// Begins a switch; `None` if the machine is already in that mode. Until the switch is
+    /// complete, reclaim uses both structures in 7.2, and only the new one in 6.12.
     pub fn begin(lru: &mut Lru, multi_gen: bool) -> Option<Switch> {
         let mode = if multi_gen {
             Mode::MultiGen
@@ -39,7 +39,7 @@ impl Switch {
         })
     }
 
-    /// Converts up to 4096 folios. Returns whether the switch is done.
+    /// Converts up to 4096 folios. Returns whether the switch is complete.
     pub fn step(&mut self, lru: &mut Lru) -> bool {
         let Some(lruvec) = lru.lruvecs.get_mut(self.next.index()) else {
             lru.mode = if self.multi_gen {
@@ -70,7 +70,8 @@ pub fn set_enabled(lru: &mut Lru, multi_gen: bool) {
     }
 }
 
-/// Moves folios from the classic lists to generations; true when none is left (`fill_evictable`).
+/// Moves folios from the classic lists to generations; returns true if none is left
+/// (`fill_evictable`).
 fn fill(lru: &mut Lru, lruvec: LruvecId) -> bool {
     let mut remaining = MAX_LRU_BATCH;
     for folio_type in FolioType::ALL {
@@ -94,7 +95,7 @@ fn fill(lru: &mut Lru, lruvec: LruvecId) -> bool {
     true
 }
 
-/// Moves folios from generations to the classic lists; true when none is left
+/// Moves folios from generations to the classic lists; returns true if none is left
 /// (`drain_evictable`).
 fn drain(lru: &mut Lru, lruvec: LruvecId) -> bool {
     let mut remaining = MAX_LRU_BATCH;

@@ -27,8 +27,8 @@ pub fn enabled_show(lru: &Lru) -> String {
     format!("0x{caps:04x}\n")
 }
 
-/// Writes `enabled`: `y`, `n` or a number, unknown bits of it ignored. Switching the core converts
-/// all lists at once.
+/// Writes `enabled`: `y`, `n` or a number, whose unknown bits are ignored. Switching the core
+/// converts all lists at once.
 ///
 /// # Errors
 /// [`WriteError::Invalid`] for anything else.
@@ -49,7 +49,7 @@ pub fn enabled_store(lru: &mut Lru, text: &[u8]) -> Result<usize, WriteError> {
     Ok(text.len())
 }
 
-/// Reads `min_ttl_ms`: what was written, rounded up to ticks.
+/// Reads `min_ttl_ms`: the value written, rounded up to ticks.
 #[must_use]
 pub fn min_ttl_show(lru: &Lru) -> String {
     let ms = jiffies_to_msecs(msecs_to_jiffies(lru.mglru.min_ttl_ms));

@@ -7,7 +7,7 @@ use crate::ids::LruvecId;
 use super::generation::State;
 use super::{MAX_NR_GENS, MIN_NR_GENS, NR_ZONES, generation_of};
 
-/// A rule that does not hold.
+/// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Inconsistency {
     /// Generations outside 2..=4.
@@ -15,16 +15,16 @@ pub enum Inconsistency {
     Window {
         /// Type.
         folio_type: FolioType,
-        /// Its generations.
+        /// Number of its generations.
         generations: u64,
     },
-    /// A generation was born before the one that is older than it.
+    /// A generation was born before an older one.
     #[error("generation {seq} was born before its elder")]
     Births {
         /// The younger one.
         seq: u64,
     },
-    /// The folios of a slot do not add up to its size.
+    /// The size of a slot differs from the sum of its folios.
     #[error("slot {slot}, type {t}, zone {zone}: {counted} pages counted, {kept} kept")]
     Size {
         /// Slot.
@@ -35,26 +35,26 @@ pub enum Inconsistency {
         zone: usize,
         /// Pages counted by their generation field.
         counted: i64,
-        /// Pages the size says.
+        /// Pages according to the size.
         kept: i64,
     },
-    /// A listed folio has no generation, a wrong owner, wrong flags or sits on a wrong list.
+    /// A listed folio has no generation, a wrong owner or wrong flags, or is on the wrong list.
     #[error("frame {pfn:?} on the list of slot {slot}: {what}")]
     Folio {
         /// The folio.
         pfn: Pfn,
         /// The list.
         slot: usize,
-        /// What is wrong.
+        /// What is wrong with it.
         what: &'static str,
     },
 }
 
 impl State {
-    /// Checks the invariants of this lruvec. Sizes are exact only while no walk is under way.
+    /// Checks the invariants of this lruvec. Sizes are only exact while no walk is under way.
     ///
     /// # Errors
-    /// The first rule found broken.
+    /// The first violated invariant.
     pub fn verify(&self, folios: &FolioTable, lruvec: LruvecId) -> Result<(), Inconsistency> {
         for folio_type in FolioType::ALL {
             let generations = self.nr_gens(folio_type);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Aging by page tables: the walk over the address spaces of a cgroup that ends in a new generation
+//! Aging by page tables: walks the address spaces of a cgroup, then opens a new generation
 //! (`try_to_inc_max_seq`, `iterate_mm_list`, `walk_mm`).
 
 use rand::RngExt;
@@ -17,7 +17,7 @@ use super::look_around::{is_dense, note_dirty, promote, report_dirtied, sighted}
 use super::mm_list::Cursor;
 use super::{MAX_LRU_BATCH, MAX_SWAPPINESS, generation_of};
 
-/// Counters of a walk, as `lru_gen_full` prints them.
+/// Counters of a walk, as printed in `lru_gen_full`.
 #[derive(Clone, Copy)]
 enum Stat {
     LeafTotal = 0,
@@ -29,10 +29,10 @@ enum Stat {
 /// One walk over the address spaces of a cgroup.
 struct Round {
     lruvec: LruvecId,
-    /// The generation that is being completed; what is found young joins it.
+    /// The generation being completed, which young folios join.
     seq: u64,
     swappiness: u32,
-    /// Look at everything: filters and table bits are ignored.
+    /// Examine everything: filters and accessed bits of tables are ignored.
     force_scan: bool,
     stats: [u64; 4],
 }
@@ -42,7 +42,7 @@ impl Round {
         self.stats[stat as usize] += n;
     }
 
-    /// Whether the walk passes over a VMA (`should_skip_vma`).
+    /// Whether the walk skips a VMA (`should_skip_vma`).
     fn skips(&self, vma: &Vma) -> bool {
         let anon = !vma.file || vma.shmem;
         vma.special
@@ -54,7 +54,7 @@ impl Round {
 }
 
 /// Ages a lruvec: walks the address spaces that ran since the last walk, then opens a new
-/// generation. Returns whether it did; false means that another reclaimer got there first.
+/// generation. Returns false if another reclaimer was faster.
 pub(super) fn age<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -88,7 +88,7 @@ pub(super) fn age<W: World>(
     true
 }
 
-/// The next address space to walk; at the end of the list the iteration is complete
+/// The next address space to walk; the iteration is complete at the end of the list
 /// (`iterate_mm_list`).
 fn next_mm(lru: &mut Lru, round: &mut Round) -> Option<MmId> {
     let memcg = lru.lruvecs[round.lruvec.index()].memcg;
@@ -127,7 +127,7 @@ fn next_mm(lru: &mut Lru, round: &mut Round) -> Option<MmId> {
     }
 }
 
-/// Walks one address space in full, 2 MiB range by 2 MiB range.
+/// Walks one address space in full, in ranges of 2 MiB.
 fn walk_mm<W: World>(lru: &mut Lru, world: &mut W, round: &mut Round, mm: MmId) {
     if !world.try_lock_mm(mm) {
         return;
@@ -157,7 +157,7 @@ fn walk_mm<W: World>(lru: &mut Lru, world: &mut W, round: &mut Round, mm: MmId) 
     report_dirtied(lru, world);
 }
 
-/// The next VMA at or above `vpn` that the walk looks at.
+/// The next VMA at or above `vpn` that the walk does not skip.
 fn next_vma<W: World>(world: &W, round: &Round, mm: MmId, vpn: u64) -> Option<Vma> {
     let mut vma = world.vma_from(mm, vpn)?;
     while round.skips(&vma) {
@@ -166,8 +166,8 @@ fn next_vma<W: World>(world: &W, round: &Round, mm: MmId, vpn: u64) -> Option<Vm
     Some(vma)
 }
 
-/// Where to continue after a range that maps nothing. Empty ranges count as one entry each as far
-/// as their 1 GiB reaches.
+/// Where to continue after an unmapped range. Within a 1 GiB range, each empty 2 MiB range counts
+/// as one entry.
 fn skip_hole<W: World>(world: &W, round: &mut Round, mm: MmId, start: u64, end: u64) -> u64 {
     let next_range = start - start % PAGES_PER_PMD + PAGES_PER_PMD;
     let next = world
@@ -181,7 +181,7 @@ fn skip_hole<W: World>(world: &W, round: &mut Round, mm: MmId, start: u64, end: 
 }
 
 /// A 2 MiB leaf: one entry, one folio. The kernel clears the bits of up to 64 of them under one
-/// lock; nothing comes between here.
+/// lock; here nothing can happen in between.
 fn walk_leaf(lru: &mut Lru, round: &mut Round, pte: &mut Pte, vma: &Vma) {
     round.count(Stat::LeafTotal, 1);
     lru.work.pte_checks += 1;
@@ -190,8 +190,8 @@ fn walk_leaf(lru: &mut Lru, round: &mut Round, pte: &mut Pte, vma: &Vma) {
     }
 }
 
-/// A table of 4 KiB leaves: walked if its own accessed bit and the Bloom filter say so, remembered
-/// for the next walk if many of its entries are young.
+/// A table of 4 KiB leaves: walked if its own accessed bit and the Bloom filter say so, and
+/// recorded for the next walk if many of its entries are young.
 fn walk_table<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -220,8 +220,8 @@ fn walk_table<W: World>(
     }
 }
 
-/// The entries of one table, in all its walkable VMAs; whether the table is dense
-/// (`walk_pte_range`).
+/// Walks the entries of one table, in all its VMAs that are not skipped; returns whether the table
+/// is dense (`walk_pte_range`).
 fn walk_entries<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -258,7 +258,7 @@ fn walk_entries<W: World>(
     is_dense(total, young)
 }
 
-/// Takes the accessed bit of one entry and marks the folio; returns whether there was one to take.
+/// Clears the accessed bit of an entry and marks the folio; returns whether the bit was set.
 #[inline]
 fn take_sighting(lru: &mut Lru, round: &Round, pte: &mut Pte, vma: &Vma) -> bool {
     if !pte.young() {
@@ -279,7 +279,7 @@ fn take_sighting(lru: &mut Lru, round: &Round, pte: &mut Pte, vma: &Vma) -> bool
     true
 }
 
-/// Passes the moves to the lruvec once at least `least` pages were moved.
+/// Flushes the moves to the lruvec if at least `least` pages were moved.
 fn flush_if(lru: &mut Lru, round: &Round, least: u64) {
     if lru.mglru_machine.walk.batched >= least {
         lru.work.lru_locks += 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What kswapd does to the lists of a node before it reclaims from them.
+//! Background aging: what kswapd does to the lists of a node before it reclaims from them.
 
 use super::tree::TreeWalk;
 use super::{SWAP_CLUSTER_MAX, ScanControl};
@@ -12,8 +12,8 @@ use crate::lru::{Lru, Mode};
 use crate::mglru;
 use crate::world::World;
 
-/// Background ageing before each priority, so that anon pages get the chance to be used again
-/// before they are reclaimed (`kswapd_age_node`).
+/// Background aging before each priority, so that anon pages have a chance to be used again before
+/// they are reclaimed (`kswapd_age_node`).
 pub(super) fn age_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
     if lru.mode != Mode::Classic {
         mglru::age_node(lru, world, node, sc);

@@ -1,32 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to a charge that does not fit below a limit (`try_charge_memcg`).
+//! Handling a charge that exceeds a limit (`try_charge_memcg`).
 //!
 //! The world keeps counters and stocks; this module decides. A charge first takes from the CPU's
-//! stock, then tries [`CHARGE_BATCH`] pages, then exactly what it needs, and only then asks here.
+//! stock, then tries [`CHARGE_BATCH`] pages, then exactly what it needs, and only then comes here.
 
 use super::MAX_RECLAIM_RETRIES;
 
-/// Pages charged at once so that the rest serves the next charges (`MEMCG_CHARGE_BATCH`).
+/// Pages charged at once, so that the surplus serves the next charges (`MEMCG_CHARGE_BATCH`).
 pub const CHARGE_BATCH: u64 = 64;
 
-/// Largest charge that is retried because reclaim freed something
-/// (`1 << PAGE_ALLOC_COSTLY_ORDER`).
+/// Largest charge that is retried after reclaim freed something (`1 << PAGE_ALLOC_COSTLY_ORDER`).
 const SMALL_CHARGE_PAGES: u64 = 8;
 
-/// What to do next.
+/// The next step of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeStep {
-    /// Try to charge again, from the stock first; at failure reclaim again and come back.
+    /// Try to charge again, from the stock first; on failure reclaim again and report it.
     Retry,
-    /// Give all CPUs' stocks of the cgroup back to its counter, then try again.
+    /// Return all CPUs' stocks of the cgroup to its counter, then try again.
     DrainStocks,
-    /// Invoke the cgroup's OOM killer; come back by [`ChargeRetry::after_oom`].
+    /// Invoke the cgroup's OOM killer, then call [`ChargeRetry::after_oom`].
     Oom,
-    /// The charge fails (`ENOMEM`); the caller can do without.
+    /// Fail the charge (`ENOMEM`); the caller can do without it.
     Fail,
 }
 
-/// One charge that has met its limit.
+/// A charge that has hit its limit.
 #[derive(Clone, Copy, Debug)]
 pub struct ChargeRetry {
     nr_pages: u64,
@@ -37,8 +36,8 @@ pub struct ChargeRetry {
 }
 
 impl ChargeRetry {
-    /// A charge of `nr_pages` pages. `no_retry`: the caller can do without the page
-    /// (`__GFP_NORETRY`, readahead).
+    /// A charge of `nr_pages` pages. `no_retry`: the caller can do without it (`__GFP_NORETRY`,
+    /// readahead).
     #[must_use]
     pub fn new(nr_pages: u64, no_retry: bool) -> ChargeRetry {
         ChargeRetry {
@@ -56,7 +55,8 @@ impl ChargeRetry {
         self.reclaims
     }
 
-    /// A round of reclaim has ended: `room_pages` below the limit now, `reclaimed_pages` by it.
+    /// To be called after a round of reclaim: `room_pages` are now available below the limit,
+    /// `reclaimed_pages` of them due to this round.
     pub fn after_reclaim(&mut self, room_pages: u64, reclaimed_pages: u64) -> ChargeStep {
         self.reclaims += 1;
         if room_pages >= self.nr_pages {
@@ -79,8 +79,8 @@ impl ChargeRetry {
         ChargeStep::Oom
     }
 
-    /// The OOM killer was invoked: a kill makes room and restarts the count of retries; without one
-    /// the charge fails.
+    /// To be called after the OOM killer. A kill makes room and resets the number of retries;
+    /// without a kill the charge fails.
     pub fn after_oom(&mut self, killed: bool) -> ChargeStep {
         if !killed {
             return ChargeStep::Fail;

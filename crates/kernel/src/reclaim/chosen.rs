@@ -8,9 +8,9 @@ use crate::reclaim::{Reclaimer, ScanControl};
 use crate::world::World;
 
 /// Reclaims the folios regardless of their references (`reclaim_pages`, Linux 6.12: each is
-/// isolated from its list, and what cannot go is put back). Where writing takes time they are
-/// unmapped and written now and freed by a second call, or by reclaim, once that is done. Returns
-/// the pages freed by type, anon and file.
+/// isolated from its list, and put back if it cannot be reclaimed). Where writing takes time,
+/// folios are unmapped and written now, and freed later by a second call or by reclaim. Returns the
+/// pages freed by type, anon and file.
 pub fn reclaim_chosen<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -27,7 +27,7 @@ pub fn reclaim_chosen<W: World>(
             chosen.push(pfn);
         }
     }
-    // Counters are those of the lruvec a folio is in.
+    // Counters belong to the lruvec of each folio.
     chosen.sort_by_key(|&pfn| lru.folios[pfn].lruvec.index());
     let mut freed = [0; 2];
     for batch in chosen

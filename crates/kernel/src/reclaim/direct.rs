@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reclaim by an allocation that found no free page (`try_to_free_pages`).
+//! Direct reclaim: by an allocation that found no free page (`try_to_free_pages`).
 
 use super::memcg_limit::do_try_to_free_pages;
 use super::{Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
@@ -13,9 +13,9 @@ use crate::world::{World, ZoneState};
 pub struct DirectRequest {
     /// log2 of the pages it needs.
     pub order: u32,
-    /// Highest zone it can use.
+    /// Highest zone it may use.
     pub reclaim_idx: usize,
-    /// I/O is allowed.
+    /// Whether I/O is allowed.
     pub io_allowed: bool,
     /// CPU of the caller.
     pub cpu: usize,
@@ -23,8 +23,8 @@ pub struct DirectRequest {
     pub node: NodeId,
 }
 
-/// Reclaims for an allocation: one cluster, at priorities from 12 to 0. Returns the pages reclaimed.
-/// The world counts `allocstall` and has first asked [`must_wait_for_kswapd`].
+/// Reclaims one cluster for an allocation, at priorities from 12 to 0. Returns the pages reclaimed.
+/// The world counts `allocstall` and calls [`must_wait_for_kswapd`] first.
 pub fn try_to_free_pages<W: World>(lru: &mut Lru, world: &mut W, request: DirectRequest) -> u64 {
     let mut sc = ScanControl {
         order: request.order,
@@ -40,9 +40,9 @@ pub fn try_to_free_pages<W: World>(lru: &mut Lru, world: &mut W, request: Direct
     reclaimed
 }
 
-/// Whether free memory is down to half of the reserves, so that user tasks wait for kswapd instead
-/// of reclaiming themselves (`allow_direct_reclaim`). Not on a hopeless node, where they would wait
-/// for ever. Zones above NORMAL do not count.
+/// Whether free memory has fallen to half of the reserves, so that user tasks wait for kswapd
+/// instead of reclaiming (`allow_direct_reclaim`). Never on a hopeless node, where they would wait
+/// forever. Zones above NORMAL do not count.
 #[must_use]
 pub fn must_wait_for_kswapd(lru: &Lru, node: NodeId, zones: &[ZoneState; 4]) -> bool {
     const ZONE_NORMAL: usize = 2;

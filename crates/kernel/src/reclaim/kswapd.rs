@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The background thread of a node: keeps free memory above the watermarks (`kswapd`).
+//! kswapd: the background thread of a node that keeps free memory above the watermarks.
 //!
-//! A state machine that the world steps, so that everything else on the machine continues between
-//! two priorities: [`Kswapd::wake`] when an allocation fails the low watermark, [`Kswapd::step`]
-//! until it says to wait.
+//! It is a state machine driven by the world, so that the rest of the machine continues between two
+//! priorities: [`Kswapd::wake`] when an allocation fails the low watermark, and [`Kswapd::step`]
+//! until it returns that it waits.
 
 use super::kswapd_zones::{self, Step};
 use super::node::shrink_node;
@@ -17,20 +17,20 @@ use crate::lru::Lru;
 use crate::tracepoint::Tracepoint;
 use crate::world::{Throttle, World};
 
-/// How long kswapd dozes before it trusts that the node stays balanced, in ns.
+/// How long kswapd naps before it goes to sleep for good, in ns.
 pub const NAP_NS: u64 = 100_000_000;
 
-/// A request to kswapd: the strongest of all since its last look.
+/// A request to kswapd: the maximum of all requests since it last checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Request {
     order: u32,
     highest_zone: usize,
 }
 
-/// What kswapd does next.
+/// The next action of kswapd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// More to do: step again, when the CPU time of this step is over.
+    /// Step again after the CPU time of this step.
     Run,
     /// Step again after [`NAP_NS`], or as soon as it is woken.
     Nap,
@@ -45,43 +45,43 @@ pub struct Counters {
     pub pageoutrun: u64,
     /// Woken before the nap was over.
     pub kswapd_low_wmark_hit_quickly: u64,
-    /// Unbalanced again when the nap was over.
+    /// Unbalanced again at the end of the nap.
     pub kswapd_high_wmark_hit_quickly: u64,
 }
 
 #[derive(Clone, Debug)]
 enum State {
     Sleeping,
-    /// Dozing; the flag says whether it was woken in the meantime.
+    /// Napping; the flag says whether it was woken meanwhile.
     Napping {
         woken: bool,
     },
-    /// About to begin a run.
+    /// About to start a run.
     Starting,
     /// Between two priorities of a run.
     Running(Box<ScanControl>),
-    /// After a run: balanced enough to nap?
+    /// After a run: checks whether the node is balanced enough to nap.
     Finished,
 }
 
-/// kswapd of one node.
+/// The kswapd of one node.
 #[derive(Clone, Debug)]
 pub struct Kswapd {
     node: NodeId,
     cpu: usize,
-    /// Asked for and not yet begun.
+    /// A request not yet started.
     pending: Option<Request>,
     /// The current run, or the last one.
     current: Request,
-    /// The highest order for which the last run could do anything.
+    /// The highest order for which the last run could make progress.
     reclaim_order: u32,
     state: State,
-    /// What it went through.
+    /// Its event counters.
     pub counters: Counters,
 }
 
 impl Kswapd {
-    /// kswapd of `node`, asleep; it runs on `cpu`.
+    /// The kswapd of `node`, asleep; it runs on `cpu`.
     #[must_use]
     pub fn new(node: NodeId, cpu: usize) -> Kswapd {
         Kswapd {
@@ -104,7 +104,7 @@ impl Kswapd {
         self.node
     }
 
-    /// Whether it waits to be woken or for its nap to end.
+    /// Whether it waits for a wake-up or for the end of its nap.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         matches!(
@@ -114,8 +114,8 @@ impl Kswapd {
     }
 
     /// An allocation of `2^order` pages up to zone `highest_zone` found no zone above its low
-    /// watermark (`wakeup_kswapd`). True if kswapd was waiting and is to be stepped now, instead of
-    /// at the end of its nap if it was napping.
+    /// watermark (`wakeup_kswapd`). Returns true if kswapd was waiting and must be stepped now (if
+    /// it was napping, instead of at the end of its nap).
     pub fn wake<W: World>(
         &mut self,
         lru: &Lru,
@@ -173,7 +173,7 @@ impl Kswapd {
         self.run(lru, world, Box::new(sc))
     }
 
-    /// Whether it has given up its node. With lists per zone, zones are given up one by one.
+    /// Whether it has given up the node. With lists per zone, zones are given up individually.
     fn is_hopeless(&self, lru: &Lru) -> bool {
         lru.classic.list_scope == ListScope::Node && lru.nodes[self.node.index()].is_hopeless()
     }
@@ -194,7 +194,7 @@ impl Kswapd {
         }
     }
 
-    /// One priority where each zone has lists.
+    /// Runs one priority with lists per zone.
     fn run_zones<W: World>(
         &mut self,
         lru: &mut Lru,
@@ -216,7 +216,7 @@ impl Kswapd {
         Next::Run
     }
 
-    /// The priority of the pass it is in; none between runs.
+    /// The priority of the current pass; `None` between runs.
     pub fn priority(&self) -> Option<u32> {
         match &self.state {
             State::Running(sc) => Some(sc.priority),
@@ -224,7 +224,7 @@ impl Kswapd {
         }
     }
 
-    /// One priority of `balance_pgdat`.
+    /// Runs one priority of `balance_pgdat`.
     fn run_node<W: World>(
         &mut self,
         lru: &mut Lru,
@@ -244,7 +244,7 @@ impl Kswapd {
             .map(|zone| zone.high_pages.max(SWAP_CLUSTER_MAX))
             .sum();
         shrink_node(lru, world, self.node, &mut sc);
-        // Enough for this order, if not contiguous: go on for single pages.
+        // Enough pages for this order, even if not contiguous: continue with single pages.
         if sc.order > 0 && sc.nr_reclaimed >= 2 << sc.order {
             sc.order = 0;
         }
@@ -260,7 +260,7 @@ impl Kswapd {
         Next::Run
     }
 
-    /// The last priority is through and the node is still not balanced.
+    /// Handles the end of the last priority with the node still not balanced.
     fn end_of_priorities(&mut self, lru: &mut Lru, mut sc: Box<ScanControl>) -> Next {
         if sc.nr_reclaimed > 0 {
             return self.finish(lru, sc.order);
@@ -290,7 +290,7 @@ impl Kswapd {
         Next::Run
     }
 
-    /// Turns to what was requested in the meantime: single pages, unless more.
+    /// Takes the requests that arrived meanwhile; defaults to single pages.
     fn take_request(&mut self) {
         self.current = Request {
             order: self.pending.map_or(0, |asked| asked.order),
@@ -329,8 +329,8 @@ impl Kswapd {
         Next::Run
     }
 
-    /// Whether the node needs no kswapd now (`prepare_kswapd_sleep`); a balanced node is no longer
-    /// congested.
+    /// Whether the node does not need kswapd now (`prepare_kswapd_sleep`). If it is balanced, its
+    /// congestion flags are cleared.
     fn may_sleep<W: World>(&mut self, lru: &mut Lru, world: &mut W) -> bool {
         if self.is_hopeless(lru) {
             return true;

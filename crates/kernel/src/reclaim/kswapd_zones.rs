@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! kswapd and the checks around it where each zone has lists of its own (`mm/vmscan.c` of 4.6).
+//! kswapd and related checks with lists per zone (`mm/vmscan.c` of 4.6).
 //!
-//! The allocator takes from the highest zone first; kswapd goes the other way, from the lowest zone
-//! up to the highest that is short, so that the two meet as late as possible.
+//! The allocator starts at the highest zone. kswapd goes in the opposite direction, from the lowest
+//! zone up to the highest one that is short, so that the two meet as late as possible.
 
 use super::background_aging::age_node;
 use super::node::shrink_node;
@@ -15,22 +15,22 @@ use crate::lru::{Lru, NodeFlags};
 use crate::reclaim::scope::ListScope;
 use crate::world::{World, ZoneState};
 
-/// A zone this full beyond its high watermark is left alone: a hundredth of it, or its low
+/// A zone is skipped if it exceeds its high watermark by this part of its size, or by its low
 /// watermark if that is less (`KSWAPD_ZONE_BALANCE_GAP_RATIO`).
 const BALANCE_GAP_RATIO: u64 = 100;
 
-/// What came of one priority.
+/// The result of one priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// No zone is short.
     Balanced,
-    /// Enough was scanned: the same priority will do.
+    /// Enough was scanned: stay at this priority.
     Enough,
-    /// Too little was: look harder.
+    /// Too little was scanned: lower the priority value.
     TooLittle,
 }
 
-/// The highest zone that is short. Those above it that are not lose their flags.
+/// Finds the highest zone that is short, and clears the flags of the balanced zones above it.
 fn highest_unbalanced<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -58,8 +58,8 @@ fn clear_congestion(lru: &mut Lru, zone: NodeId) {
     lru.lruvecs[root].reclaim.node_congested = false;
 }
 
-/// One priority of `balance_pgdat`: from the lowest zone to the highest that is short, equal
-/// pressure on each but those that have far more than enough.
+/// One priority of `balance_pgdat`: from the lowest zone to the highest that is short, with equal
+/// pressure on each, except those with far more than enough.
 pub(super) fn step<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -86,8 +86,8 @@ pub(super) fn step<W: World>(
     }
 }
 
-/// Reclaims from one zone unless it has plenty (`kswapd_shrink_zone`). Whether enough was scanned,
-/// so that no more effort is needed.
+/// Reclaims from one zone unless it has plenty (`kswapd_shrink_zone`). Returns whether enough was
+/// scanned, so that no higher effort is needed.
 fn shrink_zone<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -112,7 +112,7 @@ fn shrink_zone<W: World>(
     sc.nr_scanned >= sc.nr_to_reclaim
 }
 
-/// kswapd goes to sleep: its zones are no longer congested.
+/// Clears the congestion flags of kswapd's zones before it sleeps.
 pub(super) fn calm(lru: &mut Lru, node: NodeId) {
     for zone in 0..ZONES as usize {
         let id = ListScope::Zone.reclaim_node(node, zone);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reclaim from one lruvec, by the LRU in charge.
+//! Reclaim from one lruvec, by the LRU in use.
 
 use super::ScanControl;
 use crate::classic;

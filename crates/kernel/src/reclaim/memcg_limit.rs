@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop over priorities that limit, direct and proactive reclaim share, and reclaim of one
+//! The loop over priorities that limit, direct and proactive reclaim share, and reclaim from one
 //! cgroup.
 
 use super::node::shrink_node;
@@ -15,21 +15,21 @@ use crate::world::World;
 /// A request to reclaim from a cgroup and its descendants.
 #[derive(Clone, Copy, Debug)]
 pub struct CgroupRequest {
-    /// The cgroup at its limit, or the one asked for.
+    /// The cgroup at its limit, or the one given by the caller.
     pub memcg: MemcgId,
-    /// Pages wanted; one cluster at least is tried.
+    /// Pages wanted; at least one cluster is tried.
     pub nr_pages: u64,
-    /// A limit was hit, or someone asked ([`Reclaimer::Proactive`]).
+    /// Limit or proactive reclaim ([`Reclaimer::Proactive`]).
     pub reclaimer: Reclaimer,
     /// Swap may be used.
     pub may_swap: bool,
     /// I/O is allowed.
     pub io_allowed: bool,
-    /// Instead of the cgroups' own swappiness, 0..=201.
+    /// Overrides the cgroups' swappiness, 0..=201.
     pub swappiness: Option<u32>,
     /// CPU of the caller.
     pub cpu: usize,
-    /// Node of the caller: visited first.
+    /// Node of the caller, which is visited first.
     pub node: NodeId,
 }
 
@@ -51,7 +51,7 @@ impl CgroupRequest {
 }
 
 /// Reclaims from a cgroup (`try_to_free_mem_cgroup_pages`). Returns the pages reclaimed, which may
-/// be fewer or a few more than asked.
+/// be fewer or slightly more than requested.
 pub fn try_to_free_mem_cgroup_pages<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -72,9 +72,10 @@ pub fn try_to_free_mem_cgroup_pages<W: World>(
     reclaimed
 }
 
-/// Priorities from 12 to 0 until enough is reclaimed (`do_try_to_free_pages`). If nothing at all
-/// was, retries: with a walk over all cgroups; with forced deactivation if active pages were passed
-/// over; and ignoring `memory.low` if that held something back. Returns the pages reclaimed.
+/// Runs priorities from 12 to 0 until enough is reclaimed (`do_try_to_free_pages`). If nothing was
+/// reclaimed, it retries with a walk over all cgroups, with forced deactivation if active pages
+/// were skipped, and ignoring `memory.low` if that protected something. Returns the pages
+/// reclaimed.
 pub fn do_try_to_free_pages<W: World>(lru: &mut Lru, world: &mut W, sc: &mut ScanControl) -> u64 {
     loop {
         run_priorities(lru, world, sc);
@@ -92,7 +93,7 @@ pub fn do_try_to_free_pages<W: World>(lru: &mut Lru, world: &mut W, sc: &mut Sca
     }
 }
 
-/// One descent from the first to the last priority, each over all nodes, the local one first.
+/// Runs once from the first to the last priority, each over all nodes, the local one first.
 fn run_priorities<W: World>(lru: &mut Lru, world: &mut W, sc: &mut ScanControl) {
     let nodes = node_id(lru.nodes.len()).0;
     let scope = lru.classic.list_scope;
@@ -121,7 +122,7 @@ fn run_priorities<W: World>(lru: &mut Lru, world: &mut W, sc: &mut ScanControl) 
     }
 }
 
-/// The next way to try after a descent that reclaimed nothing; false if there is none.
+/// Prepares the next retry after a run that reclaimed nothing; returns false if there is none.
 fn prepare_retry(sc: &mut ScanControl) -> bool {
     if !sc.memcg_full_walk {
         sc.memcg_full_walk = true;
@@ -144,18 +145,18 @@ pub(super) fn node_id(index: usize) -> NodeId {
     NodeId(u32::try_from(index).expect("fewer than 2^32 nodes"))
 }
 
-/// Why a proactive request ended early.
+/// A proactive request that reclaimed less than requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("reclaimed {reclaimed_pages} of {asked_pages} pages: nothing more can be reclaimed now")]
 pub struct ShortOfTarget {
     /// Pages reclaimed.
     pub reclaimed_pages: u64,
-    /// Pages asked for.
+    /// Pages requested.
     pub asked_pages: u64,
 }
 
-/// Reclaims `nr_pages` from a cgroup on request, as a write to `memory.reclaim` does: a quarter of
-/// what is left a time, until 17 attempts have reclaimed nothing.
+/// Reclaims `nr_pages` from a cgroup as a write to `memory.reclaim` does: a quarter of the
+/// remainder at a time, until 17 attempts have reclaimed nothing.
 ///
 /// # Errors
 ///

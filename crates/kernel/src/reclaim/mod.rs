@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What both LRUs share: the control block of a reclaim call, the fate of isolated folios, and the
-//! loops over priorities (memory cgroup limit, direct, kswapd).
+//! Shared by both LRUs: the control block of a reclaim call, the handling of isolated folios, and
+//! the loops over priorities (memory cgroup limit, direct, kswapd).
 
 mod background_aging;
 pub mod charge;
@@ -25,10 +25,10 @@ pub use state::{LruvecState, NodeState, TreeCursor};
 
 use crate::ids::{MemcgId, NodeId};
 
-/// `DEF_PRIORITY`: a first pass looks at 1/4096 of a list.
+/// `DEF_PRIORITY`: the first pass scans 1/4096 of a list.
 pub const DEF_PRIORITY: u32 = 12;
 
-/// `SWAP_CLUSTER_MAX`: pages a reclaim call asks for, and the classic LRU's chunk.
+/// `SWAP_CLUSTER_MAX`: pages that a reclaim call requests, and the classic LRU's chunk.
 pub const SWAP_CLUSTER_MAX: u64 = 32;
 
 /// `MAX_RECLAIM_RETRIES`: fruitless rounds before a caller gives up.
@@ -37,10 +37,10 @@ pub const MAX_RECLAIM_RETRIES: u32 = 16;
 /// Index of the highest zone.
 pub const TOP_ZONE: usize = 3;
 
-/// Who reclaims.
+/// The origin of a reclaim call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reclaimer {
-    /// The node's background thread.
+    /// kswapd.
     Kswapd,
     /// An allocation that found no free page.
     Direct,
@@ -87,16 +87,16 @@ pub struct ScanControl {
     pub memcg_full_walk: bool,
     /// CPU whose batches are drained.
     pub cpu: usize,
-    /// Node the reclaimer runs on: visited first.
+    /// Node the reclaimer runs on, which is visited first.
     pub local_node: NodeId,
     /// Classic LRU: the pass's scan balance.
     pub classic: crate::classic::ScanBalance,
-    /// What the isolated folios of this call looked like.
+    /// States of the folios isolated by this call.
     pub seen: Seen,
 }
 
 impl ScanControl {
-    /// A call that may do everything: unmap, swap, write and I/O.
+    /// A call with all permissions: unmap, swap, write and I/O.
     #[must_use]
     pub fn new(reclaimer: Reclaimer, target: MemcgId, nr_to_reclaim: u64) -> ScanControl {
         ScanControl {
@@ -123,21 +123,21 @@ impl ScanControl {
         }
     }
 
-    /// Reclaim below one cgroup, not of the machine (`cgroup_reclaim`).
+    /// Whether a cgroup is reclaimed, not the machine (`cgroup_reclaim`).
     #[inline]
     #[must_use]
     pub fn is_cgroup_reclaim(&self) -> bool {
         matches!(self.reclaimer, Reclaimer::MemcgLimit | Reclaimer::Proactive)
     }
 
-    /// Whether the whole machine is reclaimed, not one cgroup (`root_reclaim`).
+    /// Whether the whole machine is reclaimed, not a cgroup (`root_reclaim`).
     #[inline]
     #[must_use]
     pub fn is_global(&self) -> bool {
         self.target == MemcgId::ROOT
     }
 
-    /// Whether the node's background thread reclaims.
+    /// Whether kswapd reclaims.
     #[inline]
     #[must_use]
     pub fn is_kswapd(&self) -> bool {
@@ -156,11 +156,11 @@ pub struct Seen {
     pub congested: u64,
     /// Under writeback.
     pub writeback: u64,
-    /// Met again under writeback although marked for immediate reclaim.
+    /// Under writeback again, although marked for immediate reclaim.
     pub immediate: u64,
-    /// File pages taken.
+    /// File pages isolated.
     pub file_taken: u64,
-    /// Pages taken.
+    /// Pages isolated.
     pub taken: u64,
 }
 
@@ -169,15 +169,15 @@ pub struct Seen {
 pub struct BatchOutcome {
     /// Freed.
     pub reclaimed: u64,
-    /// Written out, successfully or not yet.
+    /// Writes started, complete or not.
     pub pageouts: u64,
-    /// Survived as active, by type.
+    /// Kept as active, by type.
     pub activated: [u64; 2],
     /// Kept because they had been referenced.
     pub ref_keep: u64,
     /// Could not be unmapped.
     pub unmap_fail: u64,
-    /// What they looked like; `taken` and `file_taken` are the caller's.
+    /// States of the folios; `taken` and `file_taken` are set by the caller.
     pub seen: Seen,
 }
 

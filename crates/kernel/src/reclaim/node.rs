@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One pass over a node: its cgroups in tree order, and the reaction to the state of the folios
-//! seen.
+//! One pass over a node: reclaims from its cgroups in tree order, and reacts to the states of the
+//! folios it sees.
 
 use super::throttle::throttle;
 use super::tree::TreeWalk;
@@ -35,7 +35,7 @@ pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mu
     state.scanned_since_free = if sc.nr_reclaimed > before {
         0
     } else {
-        // Multi-gen takes folios that it tries again out of the count, which were not all in it.
+        // Multi-gen subtracts folios that it retries, not all of which were counted.
         state.scanned_since_free + sc.nr_scanned.saturating_sub(scanned)
     };
     if sc.nr_reclaimed > before {
@@ -45,9 +45,9 @@ pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mu
     }
 }
 
-/// Reclaims from each cgroup below the target that is not protected (`shrink_node_memcgs`). Limit
-/// and direct reclaim stop as soon as they have enough and leave the rest to the next caller;
-/// kswapd and a caller that found nothing visit everything.
+/// Reclaims from each unprotected cgroup below the target (`shrink_node_memcgs`). Limit and direct
+/// reclaim stop as soon as they have enough and leave the rest to the next caller; kswapd and a
+/// caller that found nothing visit all cgroups.
 fn shrink_cgroups<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
     let partial = !sc.is_kswapd() && !sc.memcg_full_walk;
     let mut walk = if partial {
@@ -70,14 +70,14 @@ fn shrink_cgroups<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut
             break;
         }
     }
-    // Slab pages belong to no cgroup in particular: they count only for the machine.
+    // Slab pages do not belong to a particular cgroup: they only count in global reclaim.
     if sc.is_global() {
         sc.nr_reclaimed += slab_reclaimed;
     }
 }
 
-/// Whether a cgroup is to be left alone: below `memory.min`, or below `memory.low` while other
-/// cgroups can still be reclaimed. Protection only applies to reclaim from above.
+/// Whether to skip a cgroup: below `memory.min`, or below `memory.low` while other cgroups can
+/// still be reclaimed. Protection only applies to reclaim from above.
 fn is_protected<W: World>(lru: &mut Lru, world: &W, memcg: MemcgId, sc: &mut ScanControl) -> bool {
     if memcg == sc.target || memcg == MemcgId::ROOT {
         return false;
@@ -97,8 +97,8 @@ fn is_protected<W: World>(lru: &mut Lru, world: &W, memcg: MemcgId, sc: &mut Sca
     true
 }
 
-/// Flags the node or the target by what was seen, and makes the reclaimer wait if all it sees waits
-/// for writeback.
+/// Flags the node or the target by the folios seen, and throttles the reclaimer if all of them are
+/// waiting for writeback.
 fn flag_and_throttle<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &ScanControl) {
     let seen = sc.seen;
     let target = lru.lruvec_id(sc.target, node).index();
@@ -122,8 +122,8 @@ fn flag_and_throttle<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &
     }
 }
 
-/// A node on which something could be reclaimed is not hopeless. In 7.2 it must be balanced, too:
-/// a little progress of others does not put kswapd to work again.
+/// Marks a node with reclaim progress as not hopeless. In 7.2 the node must also be balanced: a
+/// little progress by others does not start kswapd again.
 fn revive_kswapd<W: World>(lru: &mut Lru, world: &W, node: NodeId, sc: &ScanControl) {
     if !lru.classic.balanced_node_revives_kswapd
         || node_is_balanced(&world.zones(node), sc.order, sc.reclaim_idx)

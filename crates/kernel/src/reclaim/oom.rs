@@ -4,17 +4,17 @@
 use super::MAX_RECLAIM_RETRIES;
 use crate::world::ZoneState;
 
-/// Rounds of direct reclaim of one allocation (`should_reclaim_retry`).
+/// Counts the direct reclaim retries of one allocation (`should_reclaim_retry`).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllocRetry {
     no_progress_rounds: u32,
 }
 
 impl AllocRetry {
-    /// A round of direct reclaim has reclaimed `reclaimed_pages` and the allocation still fails.
-    /// Whether to try again: only while some zone could satisfy it if all of `reclaimable_pages` (by
-    /// zone) were free beyond what it must leave there as a request that could use zones up to
-    /// `highest`, and for 16 rounds without progress at most.
+    /// A round of direct reclaim has reclaimed `reclaimed_pages`, and the allocation still fails.
+    /// Returns whether to retry: only if some zone, with all its `reclaimable_pages` free, would be
+    /// above `min` plus its reserve for requests that could use zones up to `highest`, and at most
+    /// for 16 rounds without progress.
     pub fn after_reclaim(
         &mut self,
         reclaimed_pages: u64,
@@ -40,8 +40,8 @@ impl AllocRetry {
     }
 }
 
-/// How bad it would be to keep a task (`oom_badness`), in pages: what killing it frees, shifted by
-/// its `oom_score_adj` (-1000..=1000, thousandths of `total_pages`). `None` if it must not be killed.
+/// The badness of a task in pages (`oom_badness`): what killing it frees, adjusted by its
+/// `oom_score_adj` (-1000..=1000, thousandths of `total_pages`). `None` if it must not be killed.
 #[must_use]
 pub fn badness(
     rss_pages: u64,
@@ -79,7 +79,7 @@ mod tests {
         }
         assert!(!retry.after_reclaim(0, (0, 3), &zones, &[100; 4]));
         assert!(retry.after_reclaim(1, (0, 3), &zones, &[100; 4]));
-        // Nothing left that could be reclaimed.
+        // Nothing is left to reclaim.
         assert!(!retry.after_reclaim(1, (0, 3), &zones, &[0; 4]));
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Was an isolated folio used? The accessed bits of its mappings and its own flag
-//! (`folio_referenced`, `folio_check_references`).
+//! Checks whether an isolated folio was used, by the accessed bits of its mappings and its own
+//! flags (`folio_referenced`, `folio_check_references`).
 
 use crate::folio::{Flag, Folio, FolioType, Pfn};
 use crate::ids::MemcgId;
@@ -11,12 +11,12 @@ use crate::page_table::Pmd;
 use crate::reclaim::ScanControl;
 use crate::world::World;
 
-/// What the references say about a folio (`enum folio_references`).
+/// The verdict on a folio (`enum folio_references`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum References {
     /// Unused.
     Reclaim,
-    /// Unused since its flag was set: reclaim if clean.
+    /// Unused since its referenced flag was set: reclaim if clean.
     ReclaimClean,
     /// Used once.
     Keep,
@@ -24,7 +24,7 @@ pub(crate) enum References {
     Activate,
 }
 
-/// Accessed bits of the mappings of a folio, now cleared.
+/// The accessed bits of a folio's mappings, which are now cleared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Accessed {
     /// Mappings through which it was accessed.
@@ -38,8 +38,8 @@ pub(crate) struct Accessed {
 }
 
 /// Reads and clears the accessed bits of a folio's mappings (`folio_referenced`). Mappings without
-/// recency, and in cgroup reclaim those of other cgroups, do not count. Under multi-gen each young
-/// entry found makes rmap look at its neighbours.
+/// recency do not count, nor do those of other cgroups in cgroup reclaim. Under multi-gen, rmap
+/// looks around each young entry.
 pub(crate) fn accessed<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -94,8 +94,8 @@ pub(crate) fn accessed<W: World>(
     accessed
 }
 
-/// Whether a folio was accessed through a mapping, given its accessed bit, where an access monitor
-/// also clears these bits: bits cleared by the monitor are remembered in a flag, which counts once.
+/// Whether a folio was accessed through a mapping, given its accessed bit, if an access monitor
+/// also clears these bits: the young flag records bits cleared by the monitor, and counts once.
 fn note_watched(folio: &mut Folio, young: bool) -> bool {
     if !folio.has_any(Flag::Idle as u32 | Flag::Young as u32) {
         return young;
@@ -106,7 +106,7 @@ fn note_watched(folio: &mut Folio, young: bool) -> bool {
     folio.test_clear(Flag::Young) || young
 }
 
-/// Whether the accesses of an address space count when `target` is reclaimed (`mm_match_cgroup`).
+/// Whether accesses from an address space count when `target` is reclaimed (`mm_match_cgroup`).
 fn counts_for(lru: &Lru, mm: crate::ids::MmId, target: MemcgId) -> bool {
     target == MemcgId::ROOT
         || lru
@@ -115,7 +115,7 @@ fn counts_for(lru: &Lru, mm: crate::ids::MmId, target: MemcgId) -> bool {
             .is_some_and(|memcg| lru.is_descendant(memcg, target))
 }
 
-/// What the references of an isolated folio say (`folio_check_references`).
+/// Judges an isolated folio by its references (`folio_check_references`).
 pub(crate) fn check<W: World>(
     lru: &mut Lru,
     world: &mut W,

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one set of LRU lists covers: a node, or, as up to Linux 4.7, a zone.
+//! The scope of a set of LRU lists: a node, or a zone as in Linux up to 4.7.
 //!
-//! Reclaim works on *reclaim nodes*: the places that have lists, scan balance, flags and counters of
-//! their own. With lists per node these are the NUMA nodes. With lists per zone each zone of each
-//! node is one, numbered `node * 4 + zone`; every function of the engine that takes a [`NodeId`] to
-//! reclaim from then works on one zone, and the world answers [`crate::world::World::zones`] with
-//! that zone alone. kswapd and the caller of an allocation keep naming NUMA nodes.
+//! Reclaim works on *reclaim nodes*, each with its own lists, scan balance, flags and counters.
+//! With lists per node, these are the NUMA nodes. With lists per zone, each zone of each node is
+//! one, numbered `node * 4 + zone`. Every function of the engine that takes a [`NodeId`] to reclaim
+//! from then works on one zone, and the world returns only that zone from
+//! [`crate::world::World::zones`]. kswapd and allocations still refer to NUMA nodes.
 
 use crate::ids::NodeId;
 
-/// Zones a node can have: DMA, DMA32, NORMAL, MOVABLE.
+/// Zones per node: DMA, DMA32, NORMAL, MOVABLE.
 pub const ZONES: u32 = 4;
 
-/// What one set of lists covers.
+/// The scope of a set of lists.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListScope {
     /// All zones of a node (Linux 4.8 and later).
     #[default]
     Node,
-    /// One zone. For the classic LRU only.
+    /// One zone; classic LRU only.
     Zone,
 }
 
 impl ListScope {
-    /// Reclaim nodes of a machine with `nodes` NUMA nodes.
+    /// Number of reclaim nodes on a machine with `nodes` NUMA nodes.
     #[must_use]
     pub fn reclaim_nodes(self, nodes: u32) -> u32 {
         match self {
@@ -32,7 +32,7 @@ impl ListScope {
         }
     }
 
-    /// The reclaim node whose lists take the pages of a zone.
+    /// The reclaim node whose lists have the pages of a zone.
     #[inline]
     #[must_use]
     pub fn reclaim_node(self, node: NodeId, zone: usize) -> NodeId {
@@ -42,7 +42,7 @@ impl ListScope {
         }
     }
 
-    /// The NUMA node of a reclaim node, and its zone if it is one.
+    /// The NUMA node of a reclaim node, and its zone with lists per zone.
     #[inline]
     #[must_use]
     pub fn place(self, reclaim_node: NodeId) -> (NodeId, Option<usize>) {
@@ -55,9 +55,9 @@ impl ListScope {
         }
     }
 
-    /// The `step`-th of `reclaim_nodes` that a direct reclaim of a task on `local` visits: nodes
-    /// from the local one on; zones in zonelist order, each node from its highest zone down,
-    /// regardless of the age of the pages there.
+    /// The reclaim node that direct reclaim of a task on `local` visits at `step`: nodes starting
+    /// with the local one; zones in zonelist order, from the highest zone of each node down,
+    /// regardless of the age of their pages.
     #[inline]
     #[must_use]
     pub fn visit(self, local: NodeId, step: u32, reclaim_nodes: u32) -> NodeId {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fate of isolated folios (`shrink_folio_list`), shared by both LRUs.
+//! Handling isolated folios (`shrink_folio_list`), shared by both LRUs.
 
 use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
@@ -11,7 +11,7 @@ use crate::world::{PageoutOutcome, World};
 /// What to do with one folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It is gone.
+    /// Freed.
     Freed,
     /// Back to the lists unchanged.
     Keep,
@@ -19,9 +19,9 @@ enum Fate {
     Activate,
 }
 
-/// Reclaims what can be reclaimed of a batch of isolated folios, oldest first. On return the batch
-/// holds the survivors in the same order, `Active` set on those that shall be. Counts `pgsteal`,
-/// `pgactivate` and `sc.nr_scanned`; `sc.nr_reclaimed` and `pgscan` are the caller's.
+/// Reclaims from a batch of isolated folios, oldest first. On return the batch contains the
+/// survivors in the same order, with `Active` set on those to activate. Counts `pgsteal`,
+/// `pgactivate` and `sc.nr_scanned`; the caller counts `sc.nr_reclaimed` and `pgscan`.
 pub fn shrink_folios<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -58,7 +58,7 @@ pub fn shrink_folios<W: World>(
     outcome
 }
 
-/// The decision for one folio, in the order of the kernel's tests.
+/// Decides on one folio, in the order of the kernel's tests.
 fn decide<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -79,7 +79,7 @@ fn decide<W: World>(
     if mapped && !sc.may_unmap {
         return Fate::Keep;
     }
-    // Before 6.14 a walk that met the isolated folio indicates it by this flag.
+    // Before 6.14, a walk that finds an isolated folio accessed sets this flag.
     if lru.mode.is_multi_gen()
         && lru.mglru.profile.first_sighting_promotes
         && !ignore_references
@@ -110,7 +110,7 @@ fn decide<W: World>(
     }
 }
 
-/// Dirty and writeback states count for file folios only (`folio_check_dirty_writeback`).
+/// Dirty and writeback states only count for file folios (`folio_check_dirty_writeback`).
 fn count_dirty(folio: &crate::folio::Folio, seen: &mut Seen) {
     if folio.folio_type() == FolioType::Anon {
         return;
@@ -128,8 +128,8 @@ fn count_dirty(folio: &crate::folio::Folio, seen: &mut Seen) {
     }
 }
 
-/// A folio under writeback is not waited for: it is marked and comes back to the tail when
-/// writeback ends.
+/// A folio under writeback is not waited for: it is marked, and rotated to the tail when writeback
+/// ends.
 fn under_writeback(lru: &mut Lru, sc: &ScanControl, pfn: Pfn, seen: &mut Seen) -> Fate {
     let folio = &mut lru.folios[pfn];
     let node = lru.lruvecs[folio.lruvec.index()].node;
@@ -146,7 +146,7 @@ fn under_writeback(lru: &mut Lru, sc: &ScanControl, pfn: Pfn, seen: &mut Seen) -
     out_of_the_way(lru)
 }
 
-/// Where a folio goes that can be freed only once it has been written.
+/// Where to put a folio that can only be freed after it has been written.
 fn out_of_the_way(lru: &Lru) -> Fate {
     if lru.mode == Mode::Classic && lru.classic.dirty_stays_inactive {
         Fate::Keep
@@ -155,7 +155,7 @@ fn out_of_the_way(lru: &Lru) -> Fate {
     }
 }
 
-/// Swap, unmap, write, free: the remaining steps for a folio that nobody used.
+/// The remaining steps for an unused folio: swap, unmap, write, free.
 fn reclaim<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -198,7 +198,7 @@ fn reclaim<W: World>(
     Fate::Freed
 }
 
-/// A dirty folio: `None` if it is clean now and can be freed.
+/// Writes a dirty folio; returns `None` if it is now clean and can be freed.
 fn write<W: World>(
     lru: &mut Lru,
     world: &mut W,

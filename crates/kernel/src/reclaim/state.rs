@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What reclaim remembers between calls.
+//! Reclaim state kept between calls.
 
 use super::MAX_RECLAIM_RETRIES;
 use crate::folio::Pfn;
 use crate::ids::MemcgId;
 
-/// What reclaim remembers of a node between calls (`pg_data_t`).
+/// Reclaim state of a node (`pg_data_t`).
 #[derive(Clone, Debug, Default)]
 pub struct NodeState {
-    /// Runs of kswapd in a row that reclaimed nothing. At [`MAX_RECLAIM_RETRIES`] the node is
+    /// Consecutive runs of kswapd that reclaimed nothing. At [`MAX_RECLAIM_RETRIES`] the node is
     /// hopeless: kswapd stays asleep and direct reclaimers are not throttled.
     pub kswapd_failures: u32,
-    /// Folios off their lists in other reclaimers' hands, in pages by type.
+    /// Pages isolated by reclaimers, by type.
     pub isolated_pages: [u64; 2],
-    /// Pages scanned since one was last freed here (`NR_PAGES_SCANNED`), with lists per zone.
+    /// Pages scanned here since one was last freed (`NR_PAGES_SCANNED`), with lists per zone.
     pub scanned_since_free: u64,
-    /// The chunk in work, kept to save allocations.
+    /// The current chunk, kept to save allocations.
     pub(crate) chunk: Vec<Pfn>,
 }
 
@@ -28,24 +28,24 @@ impl NodeState {
     }
 }
 
-/// What reclaim remembers of a lruvec between calls.
+/// Reclaim state of a lruvec.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LruvecState {
     /// Where the last partial walk of the cgroups below stopped.
     pub cursor: TreeCursor,
-    /// A cgroup reclaim saw nothing but folios under writeback (`LRUVEC_CGROUP_CONGESTED`).
+    /// A cgroup reclaim saw only folios under writeback (`LRUVEC_CGROUP_CONGESTED`).
     pub cgroup_congested: bool,
-    /// kswapd saw the same (`LRUVEC_NODE_CONGESTED`).
+    /// kswapd saw only folios under writeback (`LRUVEC_NODE_CONGESTED`).
     pub node_congested: bool,
 }
 
-/// The progress of partial walks below a cgroup on a node. Reclaimers share it: each continues
-/// where the last one stopped, so that all cgroups bear the pressure in turn.
+/// Progress of partial walks below a cgroup on a node. Reclaimers share it: each continues where
+/// the previous one stopped, so that all cgroups share the pressure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeCursor {
     /// The cgroup visited last; [`MemcgId::NONE`] before the first.
     pub(super) position: MemcgId,
-    /// Times the walk reached the end.
+    /// Number of completed walks.
     pub(super) round: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::world::{Throttle, World};
 /// A timer tick of the reference kernels (`CONFIG_HZ=250`), in ns.
 pub const TICK_NS: u64 = 4_000_000;
 
-/// The longest sleep for a reason, in ns; less if the reason goes away.
+/// The longest sleep for a reason, in ns; it ends early if the reason no longer applies.
 #[must_use]
 pub fn timeout_ns(reason: Throttle) -> u64 {
     match reason {
@@ -19,8 +19,8 @@ pub fn timeout_ns(reason: Throttle) -> u64 {
     }
 }
 
-/// Sends the reclaimer to sleep. On a hopeless node no task waits for progress that will not come,
-/// and before 5.16 no task did anywhere.
+/// Makes the reclaimer sleep. On a hopeless node no task waits for progress that will not come, and
+/// before 5.16 no task did so on any node.
 pub fn throttle<W: World>(lru: &Lru, world: &mut W, node: NodeId, reason: Throttle) {
     let waits_for_progress = matches!(reason, Throttle::NoProgress | Throttle::Congested);
     let never = lru.nodes[node.index()].is_hopeless() || !lru.classic.progress_waits;
@@ -30,9 +30,9 @@ pub fn throttle<W: World>(lru: &Lru, world: &mut W, node: NodeId, reason: Thrott
     world.throttle(node, reason, timeout_ns(reason));
 }
 
-/// After each priority of a direct reclaim: wakes the tasks that wait for progress if more than an
-/// eighth of the scan was reclaimed, otherwise waits for progress itself before the last resort
-/// (`consider_reclaim_throttle`).
+/// Called after each priority of a direct reclaim (`consider_reclaim_throttle`): wakes the tasks
+/// that wait for progress if more than an eighth of the scanned pages was reclaimed; otherwise
+/// waits for progress itself before the last priority.
 pub fn consider<W: World>(lru: &Lru, world: &mut W, node: NodeId, sc: &ScanControl) {
     if sc.nr_reclaimed > sc.nr_scanned >> 3 {
         world.wake_throttled(node, Throttle::NoProgress);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Visiting the cgroups below a root (`mem_cgroup_iter`).
+//! Walks over the cgroups below a root (`mem_cgroup_iter`).
 
 use crate::ids::{MemcgId, NodeId};
 use crate::lru::Lru;
@@ -15,7 +15,7 @@ pub struct TreeWalk {
 }
 
 impl TreeWalk {
-    /// Visits everything, from the root on.
+    /// Visits all cgroups, starting with the root.
     #[must_use]
     pub fn full(root: MemcgId) -> TreeWalk {
         TreeWalk {
@@ -26,8 +26,8 @@ impl TreeWalk {
         }
     }
 
-    /// Continues from the shared cursor of `node` to the end of the tree; may be abandoned
-    /// anywhere.
+    /// Continues from the shared cursor of `node` to the end of the tree; may be abandoned at any
+    /// time.
     #[must_use]
     pub fn partial(root: MemcgId, node: NodeId) -> TreeWalk {
         TreeWalk {
@@ -67,8 +67,8 @@ impl TreeWalk {
     }
 }
 
-/// The cgroup after `position` below `root`, parents first (`css_next_descendant_pre`). Starts over
-/// if `position` is gone from the tree.
+/// The cgroup after `position` below `root`, parents first (`css_next_descendant_pre`). Restarts if
+/// `position` is no longer in the tree.
 fn next_descendant(lru: &Lru, root: MemcgId, position: MemcgId) -> Option<MemcgId> {
     if position == MemcgId::NONE {
         return Some(root);
@@ -83,7 +83,7 @@ fn next_descendant(lru: &Lru, root: MemcgId, position: MemcgId) -> Option<MemcgI
             return Some(root);
         }
         let siblings = &lru.memcgs[parent.index()].children;
-        // Creation order is order of ids.
+        // Ids are in creation order.
         let Ok(place) = siblings.binary_search(&at) else {
             return Some(root);
         };

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watermarks: when kswapd runs and when allocations must do direct reclaim.
+//! Watermarks: when kswapd runs, and when allocations must reclaim directly.
 
 use crate::world::ZoneState;
 
-/// A zone as the watermark computation sees it.
+/// A zone, for computing watermarks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZoneSpan {
     /// Managed pages.
     pub managed_pages: u64,
-    /// `ZONE_MOVABLE` or highmem: allocations of the kernel itself do not come from it.
+    /// `ZONE_MOVABLE` or highmem: not used for the kernel's own allocations.
     pub movable: bool,
 }
 
 /// Watermarks of one zone, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watermarks {
-    /// Below it only reclaimers themselves may allocate.
+    /// Below it, only reclaimers may allocate.
     pub min_pages: u64,
-    /// Below it kswapd is woken.
+    /// Below it, kswapd is woken.
     pub low_pages: u64,
-    /// Up to it kswapd reclaims.
+    /// kswapd reclaims up to it.
     pub high_pages: u64,
 }
 
@@ -30,10 +30,10 @@ pub fn min_free_kb(lowmem_kb: u64) -> u64 {
     lowmem_kb.saturating_mul(16).isqrt().clamp(128, 262_144)
 }
 
-/// The watermarks of each zone (`__setup_per_zone_wmarks`): `min` by its share of managed pages,
-/// `low` and `high` one and two distances above, where the distance is a quarter of the share or
-/// `scale_factor` ten-thousandths of the zone, whichever is more. A movable zone keeps a small `min`
-/// of its own.
+/// The watermarks of each zone (`__setup_per_zone_wmarks`). `min` is by the zone's share of managed
+/// pages; `low` and `high` are one and two distances above, where the distance is a quarter of that
+/// share or `scale_factor` ten-thousandths of the zone, whichever is more. A movable zone has a
+/// small `min` of its own.
 #[must_use]
 pub fn watermarks(zones: &[ZoneSpan], min_free_kb: u64, scale_factor: u64) -> Vec<Watermarks> {
     let min_free_pages = min_free_kb >> 2;
@@ -66,9 +66,8 @@ fn mul_div(a: u64, b: u64, c: u64) -> u64 {
     u64::try_from(u128::from(a) * u128::from(b) / u128::from(c)).unwrap_or(u64::MAX)
 }
 
-/// Whether an allocation of `2^order` pages that could use zones up to `highest` leaves the zone
-/// above `mark` and what is reserved for humbler requests (`__zone_watermark_ok`, without
-/// fragmentation).
+/// Whether an allocation of `2^order` pages from zones up to `highest` leaves this zone above
+/// `mark` plus its reserve (`__zone_watermark_ok`, without fragmentation).
 #[inline]
 #[must_use]
 pub fn is_above(zone: &ZoneState, order: u32, mark_pages: u64, highest: usize) -> bool {
@@ -76,9 +75,9 @@ pub fn is_above(zone: &ZoneState, order: u32, mark_pages: u64, highest: usize) -
     zone.free_pages.saturating_sub(unusable) > mark_pages + zone.reserve_pages[highest.min(3)]
 }
 
-/// What each zone keeps free from requests that could use a higher one
-/// (`setup_per_zone_lowmem_reserve`): the managed pages of the zones above it, up to the highest the
-/// request can use, divided by the ratio of the zone. By zone, then by highest usable zone.
+/// The pages that each zone reserves against requests that could use a higher zone
+/// (`setup_per_zone_lowmem_reserve`): the managed pages of the zones above it, up to the highest
+/// the request can use, divided by the ratio of the zone. By zone, then by highest usable zone.
 #[must_use]
 pub fn lowmem_reserves(managed_pages: [u64; 4]) -> [[u64; 4]; 4] {
     std::array::from_fn(|zone| {
@@ -96,8 +95,8 @@ pub fn lowmem_reserves(managed_pages: [u64; 4]) -> [[u64; 4]; 4] {
 /// `vm.lowmem_reserve_ratio` of DMA, DMA32, NORMAL and MOVABLE.
 const LOWMEM_RESERVE_RATIO: [u64; 4] = [256, 256, 32, 0];
 
-/// Whether any zone up to `highest` is above its high watermark (`pgdat_balanced`). A node without
-/// such zones is.
+/// Whether any zone up to `highest` is above its high watermark (`pgdat_balanced`). True if there
+/// are no such zones.
 #[must_use]
 pub fn node_is_balanced(zones: &[ZoneState; 4], order: u32, highest: usize) -> bool {
     let mut managed = zones[..=highest.min(3)]
@@ -111,7 +110,7 @@ pub fn node_is_balanced(zones: &[ZoneState; 4], order: u32, highest: usize) -> b
 mod tests {
     use super::*;
 
-    /// `vm.watermark_scale_factor` unless set, in 1/10000 of a zone.
+    /// Default of `vm.watermark_scale_factor`, in 1/10000 of a zone.
     const SCALE_FACTOR: u64 = 10;
 
     #[test]

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What reclaim needs to know about the zones of a node if each has lists of its own (`mm/vmscan.c`
-//! of 4.6).
+//! The state of zones that reclaim needs with lists per zone (`mm/vmscan.c` of 4.6).
 
 use super::scope::{ListScope, ZONES};
 use super::watermark::is_above;
@@ -11,7 +10,7 @@ use crate::ids::{MemcgId, NodeId};
 use crate::lru::Lru;
 use crate::world::{World, ZoneState};
 
-/// A zone whose pages were scanned this often over without one being freed is given up
+/// A zone is given up when its pages were scanned this many times without one being freed
 /// (`zone_reclaimable`).
 const FRUITLESS_ROUNDS: u64 = 6;
 
@@ -25,7 +24,7 @@ pub(super) fn zone_of(
     (id, world.zones(id)[zone])
 }
 
-/// Pages that scanning a zone could free (`zone_reclaimable_pages`).
+/// Pages of a zone that scanning could free (`zone_reclaimable_pages`).
 fn reclaimable_pages(lru: &Lru, world: &impl World, zone: NodeId) -> u64 {
     let swap = world.swap_free_pages(MemcgId::ROOT) > 0;
     lru.lruvecs
@@ -42,8 +41,8 @@ pub(super) fn is_reclaimable(lru: &Lru, world: &impl World, zone: NodeId) -> boo
     scanned < reclaimable_pages(lru, world, zone).saturating_mul(FRUITLESS_ROUNDS)
 }
 
-/// Whether global direct reclaim skips a reclaim node: a zone that was scanned in vain, after the
-/// first priority, at which it is still polled. Never with lists per node.
+/// Whether global direct reclaim skips a reclaim node: a zone scanned in vain, except at the first
+/// priority, at which it is still polled. Never with lists per node.
 pub(super) fn is_given_up(lru: &Lru, world: &impl World, zone: NodeId, sc: &ScanControl) -> bool {
     lru.classic.list_scope == ListScope::Zone
         && !sc.is_cgroup_reclaim()
@@ -51,8 +50,8 @@ pub(super) fn is_given_up(lru: &Lru, world: &impl World, zone: NodeId, sc: &Scan
         && !is_reclaimable(lru, world, zone)
 }
 
-/// Whether the pass over a reclaim node calls the shrinkers: they belong to the node, so of its
-/// zones only the highest that the request can use does (`is_classzone`).
+/// Whether the pass over a reclaim node calls the shrinkers. They belong to the node, so only the
+/// highest zone that the request can use calls them (`is_classzone`).
 pub(super) fn shrinks_slab(lru: &Lru, world: &impl World, zone: NodeId, sc: &ScanControl) -> bool {
     let (node, Some(own)) = lru.classic.list_scope.place(zone) else {
         return true;
@@ -63,8 +62,8 @@ pub(super) fn shrinks_slab(lru: &Lru, world: &impl World, zone: NodeId, sc: &Sca
     highest == Some(own)
 }
 
-/// Whether kswapd of a node can rest: every zone the request can use is above its high watermark,
-/// or beyond help (`pgdat_balanced`). For more than single pages a quarter of the memory is enough.
+/// Whether the kswapd of a node can rest: every zone that the request can use is above its high
+/// watermark or given up (`pgdat_balanced`). For higher orders a quarter of the memory is enough.
 pub(super) fn node_is_balanced(
     lru: &Lru,
     world: &impl World,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What bounds the promotions of the rule under the multi-gen LRU.
+//! The limit on promotions by the rule under the multi-gen LRU.
 
-/// Evictions, by type, that have not yet paid for a promotion; never more than a generation's
-/// worth.
+/// Evictions, by type, not yet used up by a promotion; at most a generation's size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromotionCredit {
     pub(super) evicted_pages: [u64; 2],

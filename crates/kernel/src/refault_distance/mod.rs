@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The refault-distance rework: a simpler test of whether a page that comes back joins the working
-//! set (source document "refault-distance" by Kairui Song, and the third version of the series,
+//! The refault-distance rework: a simpler test for whether a refaulting page joins the working set
+//! (source document "refault-distance" by Kairui Song, and the third version of the series,
 //! 2023-09, for how anon and file pages count together).
 //!
-//! Evicted pages form an imaginary, read-only "shadow LRU" behind the inactive list. One counter of
-//! evictions gives the place of each: a page that was evicted `SP` evictions ago is `SP` pages
-//! deep. If `SP` is less than the length of the active list, the page would still be in memory had
-//! it started there. Two throttles keep this from activating everything:
+//! Evicted pages form an imaginary, read-only "shadow LRU" behind the inactive list. A counter of
+//! evictions gives each page its position: a page evicted `SP` evictions ago is `SP` pages deep. If
+//! `SP` is less than the length of the active list, the page would still be in memory had it
+//! started there. Two throttles prevent this from activating every page:
 //!
-//! 1. pages that came back leave holes in the shadow LRU that are not filled, so that those far
-//!    down appear even farther ([`Rule::holes_widen_distance`]);
-//! 2. once the active side is as long as the inactive one, `SP` is compared with the latter: active
-//!    pages are not challenged by ones used once ([`Rule::long_active_throttles`]).
+//! 1. pages that came back leave holes in the shadow LRU that are not filled, so pages far down
+//!    appear even farther away ([`Rule::holes_widen_distance`]);
+//! 2. once the active side is as long as the inactive one, `SP` is compared with the latter: pages
+//!    used once do not challenge active pages ([`Rule::long_active_throttles`]).
 //!
-//! Only evictions age. The mainline test ages with activations too.
+//! Only evictions advance the age. In the mainline test, activations do so too.
 
 mod credit;
 mod holes;
@@ -32,7 +32,7 @@ pub struct Rule {
     pub holes_widen_distance: bool,
     /// Throttle 2. Off: distances are compared with the active side however long it is.
     pub long_active_throttles: bool,
-    /// Activations age too, as in the mainline test.
+    /// Activations advance the age too, as in the mainline test.
     pub activations_age: bool,
 }
 
@@ -43,16 +43,16 @@ impl Default for Rule {
 }
 
 impl Rule {
-    /// The rule of the document: both throttles, evictions alone age.
+    /// The rule of the document: both throttles, and only evictions advance the age.
     pub const DOCUMENT: Rule = Rule {
         holes_widen_distance: true,
         long_active_throttles: true,
         activations_age: false,
     };
 
-    /// Whether a page of a type that is `distance` pages deep in the shadow LRU is to be activated,
-    /// given the sizes of the cgroup that evicted it. Without free swap, anon pages do not compete:
-    /// they cannot make room.
+    /// Whether to activate a page `distance` pages deep in the shadow LRU, given the list sizes of
+    /// the cgroup that evicted it. Without free swap, anon pages do not compete: they cannot make
+    /// room.
     #[must_use]
     pub fn activates(
         &self,
@@ -69,7 +69,7 @@ impl Rule {
         if self.long_active_throttles && active >= inactive {
             return distance < inactive;
         }
-        // A page competes with the inactive pages of the other type as well.
+        // A page also competes with the inactive pages of the other type.
         let others = match folio_type {
             FolioType::Anon => inactive_file,
             FolioType::File => inactive_anon,
@@ -77,8 +77,7 @@ impl Rule {
         distance < active + others
     }
 
-    /// A distance as the rule counts it: `evicted` and `returned` say what share of the shadow LRU
-    /// is holes.
+    /// The distance that the rule uses; `holes` gives the share of the shadow LRU that is holes.
     #[must_use]
     pub fn effective_distance(&self, distance: u64, holes: &Holes) -> u64 {
         if self.holes_widen_distance {
@@ -93,7 +92,7 @@ impl Rule {
 mod tests {
     use super::*;
 
-    /// Sizes of anon and file lists: inactive and active of each.
+    /// Sizes of the anon and file lists, each as (inactive, active).
     fn sizes(anon: (u64, u64), file: (u64, u64)) -> Counts {
         let mut counts = Counts::default();
         counts.pages[List::InactiveAnon.index()] = anon.0;
@@ -103,7 +102,7 @@ mod tests {
         counts
     }
 
-    /// The first distance that does not activate.
+    /// The smallest distance that does not activate.
     fn bound(rule: Rule, folio_type: FolioType, sizes: &Counts, free_swap: bool) -> u64 {
         (0..)
             .find(|&distance| !rule.activates(distance, folio_type, sizes, free_swap))
@@ -135,7 +134,7 @@ mod tests {
         use FolioType::{Anon, File};
         let rule = Rule::default();
         let sizes = sizes((400, 50), (200, 100));
-        // A = 150 < 600: the other type's inactive pages are competitors, one's own are not.
+        // A = 150 < 600: the other type's inactive pages compete, those of the same type do not.
         assert_eq!(bound(rule, File, &sizes, true), 150 + 400);
         assert_eq!(bound(rule, Anon, &sizes, true), 150 + 200);
         assert_eq!(bound(rule, File, &sizes, false), 100);

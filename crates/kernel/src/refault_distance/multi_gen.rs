@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rule combined with the multi-gen LRU. This is our own design: the part of the series that
-//! did this is not public.
+//! The rule combined with the multi-gen LRU. This is our own design, since that part of the series
+//! is not public.
 //!
-//! Generations show how long ago a page was evicted only in steps of a whole generation. Here its
-//! shadow also carries the count of evictions, so that the page's depth in the shadow LRU is known.
-//! The oldest generation stands for the inactive side. A page read back through a file descriptor
-//! from a depth that the rule accepts enters the generation above the oldest, as part of the
-//! working set; the oldest is the one evicted from next. Faults keep their own rule, which is even
-//! more lenient. The controller counts refaults as before.
+//! Generations show the time since an eviction only in steps of whole generations. Here the shadow
+//! also has the eviction count, which gives the page's depth in the shadow LRU. The oldest
+//! generation stands for the inactive side. A page read back through a file descriptor from a depth
+//! that the rule accepts enters the generation above the oldest one, which is evicted from next, as
+//! part of the working set. Faults keep their own rule, which is even more lenient. The controller
+//! counts refaults as before.
 
 use super::Rule;
 use crate::classic::workingset::age_nonresident;
@@ -18,18 +18,17 @@ use crate::lru::Lru;
 use crate::mglru::{MAX_NR_GENS, State};
 use crate::world::World;
 
-/// Bits that the generation and the uses keep of a token: 10 and 2.
+/// Bits of a token used for the generation and the usage count: 10 and 2.
 pub(crate) const TOKEN_BITS: u32 = 12;
 
-/// Bits for the count of evictions above them.
+/// Bits above them for the eviction count.
 const AGE_BITS: u32 = crate::shadow::TOKEN_BITS - TOKEN_BITS;
 
-/// Evictions that pay for the promotion of one page: a third throttle, against a storm of refaults
-/// that would fill the memory with pages used once. Of a generation that is evicted, an eighth may
-/// come back promoted.
+/// Evictions required per promoted page: a third throttle, against a storm of refaults that would
+/// fill memory with pages used once. An eighth of an evicted generation may come back promoted.
 const EVICTIONS_PER_PROMOTION: u64 = 8;
 
-/// Adds the count of evictions to a token, and counts this one.
+/// Adds the eviction count to a token, and counts this eviction.
 pub(crate) fn age(
     lru: &mut Lru,
     lruvec: LruvecId,
@@ -48,7 +47,7 @@ pub(crate) fn age(
     (token & mask(TOKEN_BITS)) | ((age & mask(AGE_BITS)) << TOKEN_BITS)
 }
 
-/// Promotes a folio that came back from `token` if the rule says so. It is not yet on a list.
+/// Promotes a folio that came back with `token` if the rule says so. It is not yet on a list.
 pub(crate) fn promote<W: World>(lru: &mut Lru, world: &W, rule: Rule, pfn: Pfn, token: u64) {
     let folio = &lru.folios[pfn];
     let (lruvec, pages, folio_type) = (folio.lruvec, folio.nr_pages(), folio.folio_type());
@@ -74,9 +73,9 @@ pub(crate) fn promote<W: World>(lru: &mut Lru, world: &W, rule: Rule, pfn: Pfn, 
     folio.set_refs(2);
 }
 
-/// Sizes of a lruvec, the oldest generation as the inactive lists: the others hold pages that are
-/// not next in turn. (The two youngest generations alone would do for anon; pages read through file
-/// descriptors never see these in 7.2.)
+/// List sizes of a lruvec, with the oldest generation as the inactive lists, since only its pages
+/// are next to be evicted. (Counting only the two youngest generations as active would work for
+/// anon, but pages read through file descriptors never enter them in 7.2.)
 fn sizes(state: &State) -> Counts {
     let mut sizes = Counts::default();
     for folio_type in FolioType::ALL {
@@ -87,7 +86,7 @@ fn sizes(state: &State) -> Counts {
     sizes
 }
 
-/// Low bits of the count that do not fit: none up to 32 GiB of frames.
+/// Low bits of the count that do not fit; 0 for up to 32 GiB of frames.
 fn bucket_order(lru: &Lru) -> u32 {
     let frame_bits = usize::BITS - lru.folios.len().leading_zeros();
     (frame_bits + 1).saturating_sub(AGE_BITS)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rules about dirty file pages, which no trace of the reference has.
+//! Rules about dirty file pages, which no reference trace covers.
 
 use agewise_kernel::folio::{Flag, Pfn};
 use agewise_kernel::ids::{MemcgId, NodeId};
@@ -9,7 +9,7 @@ use agewise_kernel::reclaim::{Reclaimer, ScanControl};
 use crate::machine::{Layout, Machine};
 use crate::trace::Touch;
 
-/// 4000 file pages, all of them dirty.
+/// A machine with 4000 file pages, all dirty.
 fn machine(profile: Profile) -> Machine {
     let settings = Settings {
         profile,
@@ -34,7 +34,7 @@ fn machine(profile: Profile) -> Machine {
     machine
 }
 
-/// One pass of direct reclaim for 64 pages, over about so many pages.
+/// One pass of direct reclaim for 64 pages that scans about `pages` pages.
 fn reclaim(machine: &mut Machine, pages: u64, io_allowed: bool) -> ScanControl {
     let mut sc = ScanControl::new(Reclaimer::Direct, MemcgId::ROOT, 64);
     sc.io_allowed = io_allowed;
@@ -72,7 +72,7 @@ fn the_flusher_is_woken_after_each_batch_in_7_2_and_once_a_pass_before() {
         let sc = reclaim(&mut machine, 1000, true);
         assert!(sc.seen.dirty > 64, "{name}");
         let wakes = machine.world.flusher_wakes;
-        // The machine has two cgroups, and a pass goes over both.
+        // The machine has two cgroups, and a pass visits both.
         assert_eq!((1..=2).contains(&wakes), once, "{name}: {wakes}");
     }
 }

@@ -36,7 +36,7 @@ fn request(reclaimer: Reclaimer, pages: u64) -> ScanControl {
     ScanControl::new(reclaimer, MemcgId::ROOT, pages)
 }
 
-/// Direct reclaim: a pass a priority until it has what it wants.
+/// Direct reclaim: one pass per priority until enough is reclaimed.
 fn reclaim(machine: &mut Machine, pages: u64) -> u64 {
     let mut sc = request(Reclaimer::Direct, pages);
     for priority in (0..=DEF_PRIORITY).rev() {
@@ -80,8 +80,8 @@ fn min_is_never_reclaimed_and_low_only_at_need() {
         let reclaimed = reclaim(&mut machine, 32);
         let memcg = machine.memcg.index();
         match order {
-            // The second look at a cgroup within its low protection goes through, for the few
-            // pages that the protection leaves.
+            // The second visit to a cgroup within its low protection reclaims the few pages beyond
+            // it.
             MemcgOrder::MemcgLru => {
                 assert!(machine.lru.memcgs[memcg].low_events > 0);
                 assert!(machine.counts()[2] > 0, "nothing was even sorted");
@@ -111,7 +111,7 @@ fn min_ttl_kills_rather_than_evict_the_young() {
             machine.lru.mglru.min_ttl_ms = min_ttl_ms;
             machine.world.now_ns = now_ms * 1_000_000;
             let mut sc = request(Reclaimer::Kswapd, 32);
-            // Small cgroups are passed over at high priority values.
+            // Small cgroups are skipped at high priority values.
             sc.priority = 6;
             let before = machine.world.kills;
             let killed = mglru::age_node(&mut machine.lru, &mut machine.world, NODE, &mut sc);
@@ -128,12 +128,12 @@ fn min_ttl_kills_rather_than_evict_the_young() {
     }
 }
 
-/// The patch set of 2022 ages in kswapd, the kernels do not.
+/// The patch set of 2022 ages in kswapd; the kernels do not.
 #[test]
 fn kswapd_ages_in_v6_only() {
     for (profile, ages) in [("7.2", false), ("6.12", false), ("v6", true)] {
         let mut machine = machine(profile, None);
-        // Empty old generations are retired, which leaves two.
+        // Empty old generations are retired, so two remain.
         let mut sc = request(Reclaimer::Kswapd, 32);
         sc.priority = 6;
         mglru::shrink_node(&mut machine.lru, &mut machine.world, NODE, &mut sc);
@@ -144,7 +144,7 @@ fn kswapd_ages_in_v6_only() {
     }
 }
 
-/// Without swappiness and without files there is nothing to reclaim, unless swap may help at last.
+/// At swappiness 0 and without files nothing can be reclaimed, unless swap may be the last resort.
 #[test]
 fn swap_can_be_the_last_resort() {
     for profile in ["7.2", "6.12"] {

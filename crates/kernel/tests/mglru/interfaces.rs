@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The debugfs and sysfs files: text and errors of the two kernels.
+//! Text and errors of the debugfs and sysfs files of the two kernels.
 
 use agewise_kernel::ids::MemcgId;
 use agewise_kernel::mglru::{self, Command, MemcgNames, Profile, Settings, sysfs};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::machine::Machine;
 use crate::trace::{Pattern, Trace, Workload};
 
-/// The root is number 1, the cgroup of the workload has a number of its own.
+/// The root has id 1; the workload's cgroup has its own id.
 struct Names(u64);
 
 impl MemcgNames for Names {
@@ -49,7 +49,7 @@ fn machine(profile: &str) -> (Machine, Names) {
     (machine, names)
 }
 
-/// Errno of a write, 0 if it succeeds.
+/// The errno of a write; 0 if it succeeds.
 fn write(machine: &mut Machine, names: &Names, text: &str) -> i32 {
     let result = mglru::write(&mut machine.lru, &mut machine.world, names, text.as_bytes());
     match result {
@@ -119,14 +119,14 @@ fn lru_gen_full_shows_counters_and_walks() {
         cgroup[20],
         "                     0          0R          0T          0x          0R          0T          0x"
     );
-    // Both walks were forced: 2 x 602 entries, all young in the first.
+    // Both walks were forced: 2 x 602 entries, all young in the first walk.
     assert_eq!(
         cgroup[24],
         "                             1204T        602Y          6F          3A"
     );
 }
 
-/// Commands one after the other, with the errno the kernel gives.
+/// Runs commands one after the other and checks the errno of each.
 fn check(profile: &str, start: u64, commands: &[(&str, i32)]) {
     let (mut machine, names) = machine(profile);
     age_to(&mut machine, &names, start);
@@ -216,7 +216,7 @@ fn commands_fail_as_in_7_2() {
     );
 }
 
-/// A command ages even if its generation is old (7.2), or not (6.12).
+/// A command for an old generation ages in 7.2, but not in 6.12.
 #[test]
 fn a_late_command_ages_in_7_2_only() {
     for (profile, grown) in [("7.2", 1), ("6.12", 0), ("v6", 0)] {
@@ -230,7 +230,7 @@ fn a_late_command_ages_in_7_2_only() {
     }
 }
 
-/// Evicting stops at the pages asked for: to the page in 7.2, by rounds of 64 in 6.12.
+/// Eviction stops at the requested number of pages: exactly in 7.2, in rounds of 64 in 6.12.
 #[test]
 fn eviction_by_command_counts_pages() {
     for (profile, steal) in [("7.2", 100), ("6.12", 128)] {
@@ -299,7 +299,7 @@ fn min_ttl_is_kept_in_ticks() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever is written, the answer is an errno or the length, and the lists stay sound.
+    /// Any input results in an errno or the length, and the lists stay consistent.
     #[test]
     fn any_bytes_are_answered(
         text in prop_oneof![
@@ -316,7 +316,7 @@ proptest! {
         machine.verify();
     }
 
-    /// A command printed and parsed is the same command.
+    /// A command that is printed and parsed stays the same.
     #[test]
     fn commands_survive_printing(
         memcg_id in any::<u32>(),

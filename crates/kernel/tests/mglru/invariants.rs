@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds after every operation, under random sequences of all of them.
+//! Invariants that hold after every operation, under random sequences of operations.
 
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, NodeId};
@@ -19,7 +19,7 @@ enum Step {
     Anon(u16),
     Read(u16),
     Mapped(u16),
-    /// A run of touches of neighbouring pages.
+    /// Touches a run of neighbouring pages.
     Sweep(u16, u8),
     Reclaim,
     Age(bool),
@@ -72,8 +72,8 @@ struct Driver {
 impl Driver {
     fn new(profile: &str) -> Driver {
         let mut machine = Machine::of_profile(profile, 0.5, [ANON, FILE], CAPACITY);
-        // While multi-gen is off, no time passes here to flush the statistics on which the classic
-        // LRU decides: it would run into its out-of-memory trap.
+        // While multi-gen is off, no time passes in which the classic LRU's statistics would be
+        // flushed: it would run out of memory because of stale sizes.
         machine.lru.classic.exact_stats = true;
         Driver {
             machine,
@@ -108,7 +108,8 @@ impl Driver {
                 let on = matches!(step, Step::SwitchOn);
                 self.switch = Switch::begin(&mut machine.lru, on);
                 if !machine.lru.mglru.profile.has_switching_state {
-                    // There reclaim misses the lists not yet converted: out of memory for nothing.
+                    // During a switch, reclaim misses lists not yet converted and would run out of
+                    // memory for no reason.
                     self.finish_switch();
                 }
             }
@@ -178,7 +179,7 @@ impl Driver {
         }
     }
 
-    /// Ages or evicts one generation by command.
+    /// Ages or evicts one generation with a debugfs command.
     fn command(&mut self, verb: u8, option: u64) {
         let lruvec = self.machine.lruvec();
         let state = &self.machine.lru.lruvecs[lruvec.index()].mglru;
@@ -192,9 +193,9 @@ impl Driver {
         let _ = mglru::write(&mut machine.lru, &mut machine.world, &ById, text.as_bytes());
     }
 
-    /// A folio is on the list of its generation, or on an older one because it was promoted.
-    /// (A removed cgroup's lists are appended slot by slot, whatever their age, so there it does not
-    /// hold.)
+    /// A folio is on the list of its generation, or on an older one because it was promoted. (Not
+    /// for the pages of a removed cgroup, whose lists are appended slot by slot, whatever their
+    /// age.)
     fn check_only_promotions_are_unsorted(&self) {
         let state = &self.machine.lru.lruvecs[self.machine.lruvec().index()].mglru;
         let folios = &self.machine.lru.folios;
@@ -212,7 +213,8 @@ impl Driver {
         }
     }
 
-    /// Every resident page is on exactly one list or in the add batch, and the lists are sound.
+    /// Every resident page is on exactly one list or in the add batch, and the lists are
+    /// consistent.
     fn check(&self) {
         let machine = &self.machine;
         machine.verify();
@@ -291,7 +293,7 @@ proptest! {
         }
     }
 
-    /// A removed cgroup's pages are all found at its parent (7.2).
+    /// All pages of a removed cgroup are in its parent (7.2).
     #[test]
     fn an_offline_cgroup_leaves_its_pages_to_the_parent(
         steps in prop::collection::vec(step(), 1..100),
@@ -316,9 +318,9 @@ proptest! {
     }
 }
 
-/// An anon page that is not touched again outlives two agings. Not so under 6.14: it enters the second
-/// youngest generation, and the bit its own fault left marks it only (7.2 has marked it before, and so
-/// promotes it).
+/// An anon page that is not touched again survives two agings. Not in 6.14: it enters the second
+/// youngest generation, and the accessed bit set by its own fault only marks it. (In 7.2 the page
+/// is already marked, so the bit promotes it.)
 #[test]
 fn an_untouched_anon_page_sees_two_agings() {
     for profile in ["7.2", "6.12", "v6"] {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The smallest world the policies run in: one process in one cgroup at its limit, one node, one
-//! zone, one file, synchronous swap.
+//! The smallest world in which the policies run: one process in one cgroup at its limit, one node,
+//! one zone, one file, synchronous swap.
 
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::{LruvecId, MemcgId, MmId, NodeId};
@@ -15,18 +15,18 @@ use crate::trace::{Touch, Trace, Workload};
 /// The process.
 pub const MM: MmId = MmId(0);
 
-/// One page of the process or its file.
+/// A page of the process or its file.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     pub folio_type: FolioType,
-    /// Where it is mapped, if it can be.
+    /// Where it is mapped, if it can be mapped.
     pub vpn: Option<u64>,
     pub pfn: Pfn,
-    /// Left by its eviction.
+    /// The shadow left by its eviction.
     pub shadow: Option<u64>,
 }
 
-/// Mechanism: page tables, frames, swap and file cache.
+/// The mechanism: page tables, frames, swap and page cache.
 pub struct Mechanism {
     pub pages: Vec<Page>,
     pub vmas: Vec<Vma>,
@@ -36,35 +36,35 @@ pub struct Mechanism {
     page_of_frame: Vec<usize>,
     free_frames: Vec<Pfn>,
     pub now_ns: u64,
-    /// Kernel pages charged to the cgroup beside page tables and page cache nodes.
+    /// Kernel pages charged to the cgroup besides page tables and page cache nodes.
     kernel_pages: usize,
-    /// Tables that exist; each is charged as a page when its first entry is filled.
+    /// Existing page tables; each is charged as a page when its first entry is set.
     filled_tables: Vec<bool>,
     nr_tables: usize,
     /// Residents and shadows in each page cache node of 64 file pages.
     nodes: Vec<u32>,
     nr_nodes: usize,
-    /// File pages, and how many shadow-only groups may be kept.
+    /// The range of file pages, and the number of shadow-only nodes that may be kept.
     file: std::ops::Range<usize>,
     pub shadow_nodes: Option<u64>,
     deferred: u64,
-    /// What every cgroup but the root is protected by.
+    /// Protection of every cgroup except the root.
     pub protection: Protection,
     /// Tasks killed to make room.
     pub kills: u64,
     pub flusher_wakes: u64,
 }
 
-/// The memory of a process.
+/// The layout of a process's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Anon pages.
+    /// Number of anon pages.
     pub anon: usize,
-    /// Pages of a file.
+    /// Number of file pages.
     pub file: usize,
-    /// The file is mapped too.
+    /// Whether the file is mapped too.
     pub mapped: bool,
-    /// The mapping is advised random access.
+    /// Whether random access is advised for the mapping.
     pub no_recency: bool,
 }
 
@@ -87,9 +87,9 @@ pub const VPN_ANON: u64 = 512 * 16;
 /// First page of the mapped file.
 pub const VPN_FILE: u64 = 512 * 256;
 const VPN_OWN: u64 = 512 * 400;
-/// Anon pages the program touches between the phases only.
+/// Anon pages that the program only touches between the phases.
 const OWN_PAGES: usize = 2;
-/// A page cache node and its share of a slab.
+/// Size of a page cache node and its share of a slab.
 const NODE_BYTES: usize = 584;
 
 impl Mechanism {
@@ -103,7 +103,7 @@ impl Mechanism {
         &mut self.tables[table][(vpn % PAGES_PER_PMD) as usize]
     }
 
-    /// What the shadow shrinker does under multi-gen in 7.2.
+    /// The shadow shrinker under multi-gen in 7.2.
     fn drop_shadows(&mut self, priority: u32) {
         let Some(keep) = self.shadow_nodes else {
             return;
@@ -209,7 +209,7 @@ impl World for Mechanism {
         page.shadow = Some(shadow);
         page.pfn = Pfn::NONE;
         if page.folio_type == FolioType::Anon {
-            // The first swapped page brings two pages of slab.
+            // The first swapped page needs two slab pages.
             self.kernel_pages = 3;
         }
         self.free_frames.push(pfn);
@@ -275,7 +275,7 @@ impl Machine {
         Machine::with_layout(layout, settings, capacity)
     }
 
-    /// A machine with both kinds of memory, the file mapped, under a profile's name.
+    /// A machine with both kinds of memory and the file mapped, by the name of a profile.
     pub fn of_profile(
         profile: &str,
         reschedule_chance: f64,
@@ -328,7 +328,7 @@ impl Machine {
         let frames = u32::try_from(capacity).expect("small machine");
         let first_table = VPN_ANON / PAGES_PER_PMD;
         let tables = (VPN_OWN / PAGES_PER_PMD + 1 - first_table) as usize;
-        // The program's own table was charged elsewhere.
+        // The program's own page table was charged elsewhere.
         let mut filled_tables = vec![false; tables];
         filled_tables[tables - 1] = true;
         let shadow_nodes = (!settings.profile.shadow_limit_counts_lists && file > 0).then_some(4);
@@ -400,7 +400,7 @@ impl Machine {
         }
     }
 
-    /// One call at the limit: priorities 12 to 0 until 32 pages are reclaimed.
+    /// One reclaim call at the limit: priorities 12 to 0 until 32 pages are reclaimed.
     pub fn reclaim(&mut self) -> u64 {
         self.reclaims += 1;
         self.lru.mm_scheduled(MM);
@@ -408,7 +408,7 @@ impl Machine {
         try_to_free_mem_cgroup_pages(&mut self.lru, &mut self.world, request)
     }
 
-    /// Makes a page resident; `fault` if a page fault with recency asks for it.
+    /// Makes a page resident; `fault`: by a page fault with recency.
     fn bring_in(&mut self, index: usize, fault: bool) {
         self.charge();
         let pfn = self.world.free_frames.pop().expect("a free frame");
@@ -424,7 +424,7 @@ impl Machine {
         }
         let lruvec = self.lruvec();
         self.lru.folios.start(pfn, folio_type, 2, 0, lruvec);
-        // From zram a page comes through the swap cache in 7.2, and past it in 6.12.
+        // A page from zram goes through the swap cache in 7.2, but bypasses it in 6.12.
         let through_cache = folio_type == FolioType::Anon
             && shadow.is_some()
             && self.lru.mglru.profile.name == "7.2";
@@ -455,7 +455,7 @@ impl Machine {
                 self.bring_in(index, !vma.no_recency);
             }
             let pfn = self.world.pages[index].pfn;
-            // A page found in the swap cache or page cache is only mapped again.
+            // A page found in the swap cache or page cache only needs to be mapped.
             *self.world.pte(vpn) = Pte::map(pfn);
             let table = self.world.table(vpn).expect("page is mapped");
             if !std::mem::replace(&mut self.world.filled_tables[table], true) {
@@ -468,7 +468,7 @@ impl Machine {
         self.world.tables_young[table] = true;
     }
 
-    /// One touch.
+    /// Performs one touch.
     pub fn access(&mut self, touch: Touch) {
         match touch {
             Touch::Anon(page) => self.access_mapped(self.first_anon + page as usize),
@@ -527,7 +527,7 @@ impl Machine {
         self.access_own();
     }
 
-    /// The page a frame holds.
+    /// The page in a frame.
     pub fn page_of(&self, pfn: Pfn) -> usize {
         self.world.page_of_frame[pfn.index()]
     }

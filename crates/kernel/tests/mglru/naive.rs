@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine beside the naive model, compared after every step.
+//! Compares the engine with the naive model after every step.
 
 use agewise_kernel::folio::FolioType;
 use agewise_kernel::ids::MemcgId;
@@ -160,7 +160,7 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..ProptestConfig::with_cases(16) })]
 
-    /// Long enough for refaults to move the controller.
+    /// Long enough for refaults to affect the controller.
     #[test]
     fn the_engine_does_so_for_long(
         profile in profiles(),

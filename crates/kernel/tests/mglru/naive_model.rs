@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The multi-gen LRU once more, as simply as it can be written: pages as records, lists as vectors,
+//! The multi-gen LRU as simply as it can be written: pages as records, lists as vectors,
 //! generations by their full sequence numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub struct Page {
     resident: bool,
     mapped: bool,
     young: bool,
-    /// Generation, while on a list; the list itself may be an older one.
+    /// Generation while on a list; the list itself may be an older one.
     pub seq: Option<u64>,
     list: u64,
     referenced: bool,
@@ -31,7 +31,7 @@ pub struct Page {
     swapcache: bool,
     dirty: bool,
     pending: bool,
-    /// Oldest generation, uses minus one, and mark at eviction.
+    /// At eviction: oldest generation, usage count minus one, and mark.
     shadow: Option<(u64, u32, bool)>,
 }
 
@@ -46,10 +46,10 @@ struct Feedback {
 
 /// The model.
 pub struct Naive {
-    /// The rules of 7.2, else those of 6.12.
+    /// True for the rules of 7.2, false for those of 6.12.
     new: bool,
     pub pages: Vec<Page>,
-    /// By type and generation; oldest first.
+    /// By type and generation; oldest page first.
     pub lists: BTreeMap<(bool, u64), Vec<usize>>,
     pub max: u64,
     pub min: [u64; 2],
@@ -277,7 +277,7 @@ impl Naive {
         }
     }
 
-    /// Whether the walk or rmap takes the accessed bit of a page.
+    /// Whether the walk or rmap clears the accessed bit of a page.
     fn takes_bit(&self, i: usize) -> bool {
         let page = &self.pages[i];
         page.resident && page.mapped && page.young && (!self.new || page.seq.is_some())
@@ -339,7 +339,7 @@ impl Naive {
         }
     }
 
-    /// Empties the oldest generation into the next.
+    /// Empties the oldest generation into the next one.
     fn retire(&mut self, t: usize) {
         let min = self.min[t];
         while let Some(&i) = self.list(t == 1, min).first() {
@@ -444,7 +444,7 @@ impl Naive {
 
     // ---- eviction
 
-    /// Examined, isolated pages, and whether the budget ran out.
+    /// Returns the number of pages examined, the pages isolated, and whether the budget ran out.
     fn scan(&mut self, t: usize, threshold: usize, budget: u64) -> (u64, Vec<usize>, bool) {
         let (mut examined, mut isolated) = (0, Vec::new());
         if self.max - self.min[t] == 1 {
@@ -542,7 +542,7 @@ impl Naive {
         }
     }
 
-    /// Frees an isolated page unless it was used or is held by a batch.
+    /// Frees an isolated page unless it was used or is in a batch.
     fn free(&mut self, i: usize) -> bool {
         if !self.new && self.pages[i].mapped && self.pages[i].referenced {
             return false;
@@ -588,7 +588,7 @@ impl Naive {
         true
     }
 
-    /// Rmap's treatment of an accessed page in 7.2; whether to activate it.
+    /// Handles an accessed page as rmap does in 7.2; returns whether to activate it.
     fn rmap_step(&mut self, i: usize) -> bool {
         let page = &mut self.pages[i];
         if !page.referenced && !page.workingset {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Fault counts of the kernel: traces replayed in a cgroup of 32 MiB, against what Linux 6.12 and
-//! 7.2 counted on the same traces.
+//! Fault counts of the kernel: replays traces in a cgroup of 32 MiB and compares with the counts of
+//! Linux 6.12 and 7.2 for the same traces.
 
 use agewise_kernel::mglru::ablation::Part;
 use agewise_kernel::mglru::{Profile, Settings};
@@ -10,7 +10,7 @@ use crate::trace::{Pattern, Trace, Workload};
 
 const LIMIT_PAGES: usize = 8192;
 
-/// A measured cell: misses and scans of the main phase, lowest and highest of the runs.
+/// A measured cell: lowest and highest misses and scans of the main phase over the runs.
 struct Cell {
     profile: &'static str,
     pattern: Pattern,
@@ -78,7 +78,7 @@ const CELLS: &[Cell] = &[
     cell("7.2", Pattern::MmapZipf, (16384, 200_000), 0.99, (21002, 21114), (23633, 23971), FILE_ZIPF),
 ];
 
-/// Replays a cell; misses and scans of the main phase.
+/// Replays a cell; returns misses and scans of the main phase.
 fn replay(cell: &Cell, limit_pages: usize) -> (u64, u64) {
     let workload = Workload {
         pattern: cell.pattern,
@@ -103,8 +103,8 @@ fn replay(cell: &Cell, limit_pages: usize) -> (u64, u64) {
     (machine.misses - misses, scanned_after - scanned)
 }
 
-/// The median over limits that differ by a few pages: what the kernel itself takes of the limit
-/// varies by as much, and some loads are chaotic.
+/// The median over limits that differ by a few pages: the kernel's own use of the limit varies by
+/// as much, and some loads are chaotic.
 fn median(cell: &Cell) -> (u64, u64) {
     let runs: Vec<_> = [0, 1, 2, 4, 6]
         .into_iter()
@@ -120,7 +120,7 @@ fn median(cell: &Cell) -> (u64, u64) {
     )
 }
 
-/// `counted` lies in the range widened by some per cent on both sides.
+/// Whether `counted` is in the range, widened by `per_cent` on both sides.
 fn is_near(counted: u64, (low, high): (u64, u64), per_cent: u64) -> bool {
     counted * 100 >= low * (100 - per_cent) && counted * 100 <= high * (100 + per_cent)
 }
@@ -141,7 +141,7 @@ fn misses_are_those_of_the_kernel() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// What is left of the counts when one feature goes: each earns its place.
+/// Leaving out any single feature changes the counts: each has an effect.
 #[test]
 fn each_feature_moves_the_count_of_a_loop() {
     let scan = CELLS

@@ -3,7 +3,7 @@
 
 use super::random::{Random, Zipf};
 
-/// What a trace does.
+/// The access pattern of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
     AnonZipf,
@@ -20,9 +20,9 @@ pub enum Pattern {
 #[derive(Clone, Copy, Debug)]
 pub struct Workload {
     pub pattern: Pattern,
-    /// Pages; of the file in `Mixed`.
+    /// Number of pages; for `Mixed`, of the file.
     pub pages: u32,
-    /// Touches of the main phase.
+    /// Touches in the main phase.
     pub touches: u64,
     pub theta: f64,
     /// Hot pages of `AnonZscan`, anon pages of `Mixed`.
@@ -30,7 +30,7 @@ pub struct Workload {
     pub seed: u64,
 }
 
-/// A touch: of an anon page, a page of the file by descriptor, or one by mapping.
+/// A touch of an anon page, or of a file page by descriptor or by mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
     Anon(u32),
@@ -38,7 +38,8 @@ pub enum Touch {
     Mapped(u32),
 }
 
-/// Generates the touches of the warm and main phases; the random stream and the cursors run on.
+/// Generates the touches of the warm and main phases; random numbers and cursors continue across
+/// them.
 pub struct Trace {
     workload: Workload,
     random: Random,
@@ -71,7 +72,7 @@ impl Trace {
         }
     }
 
-    /// Touches that make the pages before the measured phases.
+    /// The touches that populate memory before the measured phases.
     pub fn populate(&self) -> impl Iterator<Item = Touch> + use<> {
         let Workload {
             pattern,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A small world for tests of the policies: one process in one memory cgroup at its limit, zram for
-//! swap, one CPU, and time that passes by touches and faults alone.
+//! swap, one CPU, and a clock that only advances by touches and faults.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -18,7 +18,7 @@ use agewise_kernel::work::Events;
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
 use agewise_kernel::{AddContext, Lru, LruConfig, Mode};
 
-/// What a page of the process is.
+/// The kind of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Anonymous memory.
@@ -42,7 +42,7 @@ pub struct OneCgroup {
     owners: Vec<u32>,
     free: Vec<Pfn>,
     tables: Vec<Box<PteTable>>,
-    /// First page of each area and what it is.
+    /// The first page of each area and the kind of its pages.
     areas: Vec<(u64, Kind)>,
     usage: u64,
     stock: u64,
@@ -157,7 +157,7 @@ impl World for OneCgroup {
     }
 }
 
-/// How fast the machine is and when it flushes its statistics.
+/// The speed of the machine and the flushes of its statistics.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
     pub fault_ns: u64,
@@ -168,7 +168,7 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// No periodic flush at all.
+    /// Without periodic flushes.
     pub fn without_flush() -> Timing {
         Timing {
             fault_ns: 0,
@@ -188,11 +188,11 @@ pub struct Sim {
     pub lru: Lru,
     pub world: OneCgroup,
     pub timing: Timing,
-    /// Pages that came back.
+    /// Number of refaults.
     pub refaults: u64,
-    /// Pages touched for the first time.
+    /// Number of pages touched for the first time.
     pub first_touches: u64,
-    /// Rounds of reclaim.
+    /// Number of reclaim rounds.
     pub reclaims: u64,
     last_read: Option<u64>,
 }
@@ -261,7 +261,7 @@ impl Sim {
         self.lru.lruvecs[LRUVEC.index()].events
     }
 
-    /// Forgets counts, as at the start of a phase.
+    /// Resets the counts at the start of a phase.
     pub fn reset_counts(&mut self) {
         self.refaults = 0;
         self.first_touches = 0;
@@ -376,7 +376,7 @@ impl Sim {
         }
     }
 
-    /// The process gives a page back.
+    /// The process frees a page.
     pub fn free(&mut self, page: u64) {
         if let Place::Resident(pfn) = self.world.places[page as usize] {
             self.lru.folio_removed(pfn);
@@ -387,12 +387,12 @@ impl Sim {
         }
     }
 
-    /// The page a resident folio holds.
+    /// The page in a resident folio.
     pub fn page_of(&self, pfn: Pfn) -> u64 {
         self.world.owners[pfn.index()].into()
     }
 
-    /// Pages in memory.
+    /// Number of pages in memory.
     pub fn resident_pages(&self) -> usize {
         let resident = |place: &&Place| matches!(place, Place::Resident(_));
         self.world.places.iter().filter(resident).count()

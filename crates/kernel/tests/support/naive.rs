@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The classic LRU of one cgroup once more, as plainly as can be: deques searched from end to end,
-//! pages in a vector, no cleverness. What the engine does is held against it.
+//! The classic LRU of one cgroup, written as plainly as possible: deques that are searched
+//! linearly, and pages in a vector. The engine is compared with it.
 
 use std::collections::VecDeque;
 
@@ -431,7 +431,7 @@ impl Naive {
         }
     }
 
-    /// The process gives a page back.
+    /// The process frees a page.
     pub fn free(&mut self, page: usize) {
         if !self.pages[page].resident {
             return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A machine of nodes and cgroups whose pages nobody maps: for tests of the loops above a lruvec.
+//! A machine with nodes and cgroups but unmapped pages, for tests of the loops above a lruvec.
 
 use agewise_kernel::classic::Settings;
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
@@ -9,7 +9,7 @@ use agewise_kernel::page_table::{Mapping, Pmd, Vma};
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
 use agewise_kernel::{AddContext, Lru, LruConfig, Mode};
 
-/// What the policies asked for, and the answers.
+/// Records the policies' requests and returns prepared answers.
 #[derive(Default)]
 pub struct Mechanism {
     pub zones: Vec<[ZoneState; 4]>,
@@ -21,7 +21,7 @@ pub struct Mechanism {
     pub wakes: Vec<Throttle>,
     pub flusher_wakes: u64,
     pub slab_calls: Vec<(MemcgId, u32)>,
-    /// Written pages stay under writeback.
+    /// Whether written pages stay under writeback.
     pub slow_device: bool,
 }
 
@@ -111,8 +111,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// One node with zones of the given `(managed, free)` pages; watermarks are 2, 4 and 6 % of
-    /// what is managed.
+    /// One node with zones of the given `(managed, free)` pages; the watermarks are 2, 4 and 6 % of
+    /// the managed pages.
     pub fn new(zones: [(u64, u64); 4], classic: Settings, profile: mglru::Profile) -> Machine {
         let zones = zones.map(|(managed_pages, free_pages)| ZoneState {
             managed_pages,
@@ -157,7 +157,7 @@ impl Machine {
         self.lru.memcg_online(parent, 60, 0)
     }
 
-    /// Puts pages on the inactive list, as new and clean; returns the first.
+    /// Adds new clean pages to the inactive list; returns the first.
     pub fn add_pages(
         &mut self,
         memcg: MemcgId,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The reference traces: a xorshift generator, zipf by a table, and the patterns.
+//! The reference traces: a xorshift generator, a table-driven zipf distribution, and the patterns.
 
 /// xorshift64*.
 #[derive(Clone, Copy, Debug)]
@@ -14,7 +14,7 @@ impl Random {
     }
 }
 
-/// Pages drawn with probability `rank^-theta`, ranks shuffled over the pages.
+/// Draws pages with probability `rank^-theta`; ranks are shuffled over the pages.
 pub struct Zipf {
     cdf: Vec<u64>,
     pages: Vec<u64>,
@@ -48,28 +48,28 @@ impl Zipf {
     }
 }
 
-/// A pattern of the reference, in pages of its area.
+/// A reference pattern, in pages of its area.
 pub enum Pattern {
     Zipf(Zipf),
     Uniform(u64),
     Scan(u64),
-    /// Every fourth touch scans the `cold` pages behind the hot ones.
+    /// Every fourth touch is of a scan over the `cold` pages that follow the hot ones.
     ZipfScan {
         zipf: Zipf,
         hot: u64,
         cold: u64,
     },
-    /// Even touches in the first area, odd ones scan the second.
+    /// Even touches are in the first area, odd ones scan the second.
     Mixed {
         zipf: Zipf,
         file: u64,
     },
 }
 
-/// A touch: area and page in it.
+/// A touch: the area and the page in it.
 pub type Touch = (usize, u64);
 
-/// Draws touches of a pattern; the state goes on from warm into main, the count does not.
+/// Draws touches of a pattern; its state continues from warm to main, but the count restarts.
 pub struct Trace {
     pattern: Pattern,
     random: Random,

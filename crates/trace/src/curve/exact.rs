@@ -7,8 +7,8 @@ use super::{Curve, Point, StackDistances, possible};
 use crate::DenseTrace;
 use crate::yardstick::Yardstick;
 
-/// Counts the misses of policies at these sizes. Sizes of one policy run in parallel if it needs
-/// one run per size; the result does not depend on the number of threads.
+/// Counts the misses of policies at these sizes. If a policy needs one run per size, the sizes run
+/// in parallel; the result does not depend on the number of threads.
 #[must_use]
 pub fn exact(
     name: &str,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bounds of LRU stack distances where the order of accesses inside an interval is not known.
+//! Bounds of LRU stack distances if the order of accesses inside an interval is unknown.
 //!
 //! Between two accesses of a page, in intervals `j` and `i`, there are at least the pages last
-//! accessed in the intervals between, and at most also those of `j` and `i` themselves. Both are
-//! counted with one Fenwick tree over the intervals: how many pages have their last access in each.
+//! accessed in the intervals between, and at most also those of `j` and `i` themselves. A Fenwick
+//! tree over the intervals, with the number of pages last accessed in each, gives both counts.
 
 use super::StackDistances;
 
@@ -23,14 +23,14 @@ pub struct IntervalDistances {
 }
 
 impl IntervalDistances {
-    /// Nothing counted yet.
+    /// Starts without accesses.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes in the next interval: the pages (dense numbers) accessed in it. A page named twice
-    /// counts as one access.
+    /// Adds the next interval: the pages (dense numbers) accessed in it. Duplicates count as one
+    /// access.
     pub fn interval(&mut self, pages: &[u32]) {
         let now = self.interval;
         self.interval += 1;
@@ -45,12 +45,13 @@ impl IntervalDistances {
                 continue;
             }
             before.push(self.last[page]);
-            // The pages of the intervals between, while this interval's are not yet counted.
+            // The pages of the intervals between; this interval's pages are not yet counted.
             if self.last[page] != NEVER {
                 let between = self.pages_of_interval.above(self.last[page], now);
                 count(&mut self.least, between);
             }
-            // Marked only: the tree keeps the state before the interval until all were asked.
+            // Only recorded: the tree keeps its state before the interval until all pages were
+            // looked up.
             self.last[page] = now;
         }
         for &interval in &before {
@@ -63,13 +64,13 @@ impl IntervalDistances {
         }
         for &interval in before.iter().filter(|&&interval| interval != NEVER) {
             let around = self.pages_of_interval.from(interval);
-            // The page itself lies not between its accesses.
+            // The page itself does not lie between its accesses.
             count(&mut self.most, around - 1);
         }
         self.accesses += before.len() as u64;
     }
 
-    /// Distances at their least and at their most.
+    /// The distances at their lower and upper bounds.
     #[must_use]
     pub fn bounds(self) -> (StackDistances, StackDistances) {
         let pages = self.last.iter().filter(|&&last| last != NEVER).count();
@@ -89,7 +90,7 @@ fn count(counts: &mut Vec<u64>, distance: u32) {
     counts[at] += 1;
 }
 
-/// Sums over intervals.
+/// A Fenwick tree over intervals.
 #[derive(Debug, Default)]
 struct Fenwick {
     tree: Vec<i64>,
@@ -97,7 +98,7 @@ struct Fenwick {
 }
 
 impl Fenwick {
-    /// One more interval, without pages.
+    /// Appends an interval without pages.
     fn grow(&mut self) {
         let at = self.tree.len() + 1;
         let lowest = at & at.wrapping_neg();
@@ -120,7 +121,7 @@ impl Fenwick {
         }
     }
 
-    /// Pages of intervals `0..=interval`.
+    /// Number of pages in intervals `0..=interval`.
     fn through(&self, interval: u32) -> i64 {
         let mut at = interval as usize + 1;
         let mut sum = 0;
@@ -131,13 +132,13 @@ impl Fenwick {
         sum
     }
 
-    /// Pages of the intervals after `low` and before `high`.
+    /// Number of pages in the intervals after `low` and before `high`.
     fn above(&self, low: u32, high: u32) -> u32 {
         let upto = if high == 0 { 0 } else { self.through(high - 1) };
         u32::try_from(upto - self.through(low)).unwrap_or(0)
     }
 
-    /// Pages of the intervals from `low` on.
+    /// Number of pages in the intervals from `low` on.
     fn from(&self, low: u32) -> u32 {
         let below = if low == 0 { 0 } else { self.through(low - 1) };
         u32::try_from(self.total - below).unwrap_or(0)
@@ -168,7 +169,7 @@ mod tests {
     }
 
     proptest! {
-        /// However the pages of each interval are ordered, the misses lie within the bounds.
+        /// For any order of the pages within each interval, the misses are within the bounds.
         #[test]
         fn every_order_lies_within(
             intervals in prop::collection::vec(prop::collection::btree_set(0u32..12, 0..8), 1..20),

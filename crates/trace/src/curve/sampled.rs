@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Curves from samples of the pages.
 //!
-//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and their "Cache
-//! modeling and optimization using miniature simulations", ATC 2017. A sample holds every access of the
-//! pages whose hash falls into its part; a pool of `rate * size` pages stands for one of `size`. Misses
-//! are scaled by the accesses a sample should have had, not by those it had (SHARDS-adj).
+//! Source: Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, and their
+//! "Cache modeling and optimization using miniature simulations", ATC 2017. A sample has all
+//! accesses to the pages whose hash falls into its range; a memory of `rate * size` pages
+//! represents one of `size`. Misses are scaled by the expected number of accesses in a sample, not
+//! the actual one (SHARDS-adj).
 //!
 //! Several samples of different pages are simulated; the error bar is the 95 % confidence interval
-//! of their mean (Student's t). It only reflects the selection of pages, not a pool so small that
-//! `rate * size` is a handful of pages.
+//! of their mean (Student's t). It only reflects the selection of pages, and does not cover sizes
+//! for which `rate * size` is a handful of pages.
 
 use rayon::prelude::*;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -22,15 +23,15 @@ use crate::{AccessStream, DenseTrace, PageIndex, TraceError, hash};
 pub struct SamplingPlan {
     /// Share of the pages in each sample, above 0; `rate * samples` is at most 1.
     pub rate: f64,
-    /// Samples, at least 2.
+    /// Number of samples, at least 2.
     pub samples: usize,
 }
 
 impl SamplingPlan {
-    /// A plan, if it can be.
+    /// A valid plan.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why the plan is invalid.
     pub fn new(rate: f64, samples: usize) -> Result<Self, String> {
         if samples < 2 {
             return Err("error bars need at least 2 samples".into());
@@ -44,9 +45,9 @@ impl SamplingPlan {
         Ok(Self { rate, samples })
     }
 
-    /// The sample a page belongs to, or `None`.
+    /// The sample that a page belongs to, if any.
     fn sample_of(&self, page: u64) -> Option<usize> {
-        // 53 bits are what an f64 holds exactly.
+        // An f64 represents 53 bits exactly.
         let place = (hash(page) >> 11) as f64 / (1u64 << 53) as f64;
         let sample = (place / self.rate) as usize;
         (sample < self.samples).then_some(sample)
@@ -62,20 +63,20 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Accesses of the whole trace.
+    /// Number of accesses in the whole trace.
     #[must_use]
     pub fn accesses(&self) -> u64 {
         self.accesses
     }
 
-    /// Different pages of the whole trace, estimated from all samples.
+    /// Number of different pages in the whole trace, estimated from all samples.
     #[must_use]
     pub fn footprint_pages(&self) -> u64 {
         let sampled: usize = self.traces.iter().map(DenseTrace::page_count).sum();
         (sampled as f64 / (self.plan.rate * self.plan.samples as f64)).round() as u64
     }
 
-    /// Pages of the smallest sample.
+    /// Number of pages in the smallest sample.
     #[must_use]
     pub fn smallest_sample_pages(&self) -> usize {
         self.traces
@@ -162,7 +163,7 @@ pub fn sampled(
         .collect()
 }
 
-/// A point a size, of the misses in each sample.
+/// One point per size, from the misses in each sample.
 fn points(sizes: &[usize], by_sample: &[Vec<u64>], rate: f64) -> Vec<Point> {
     let point = |(at, &size_pages): (usize, &usize)| {
         let estimates = by_sample.iter().map(|misses| misses[at] as f64 / rate);
@@ -199,7 +200,7 @@ mod tests {
     use crate::yardstick;
     use crate::{Input, ReadOptions, registry};
 
-    /// A skewed trace: page `p` of 60,000 with probability falling in p.
+    /// A skewed trace over 60,000 pages, where the probability of page `p` decreases with p.
     fn pages() -> Vec<u64> {
         (0..400_000u64)
             .map(|at| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which sizes of the pool a curve is drawn for.
+//! The memory sizes for which a curve is computed.
 
 use std::str::FromStr;
 

@@ -2,10 +2,12 @@
 //! LRU stack distances: one pass over a trace gives the misses of LRU for every size.
 //!
 //! Source: Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems
-//! Journal 1970. The last access of every page is a bit on the time line; the distance of an access
-//! is the number of bits since the last access of its page. Bits are counted in blocks of a cache
-//! line, blocks in a Fenwick tree, so that a step costs some 15 additions. Memory: one bit per
-//! access, 4 bytes per page.
+//! Journal, 1970.
+//!
+//! The last access of every page is a bit on the time line; the distance of an access is the number
+//! of bits since the last access of its page. Bits are counted in blocks of a cache line, and
+//! blocks in a Fenwick tree, so that a step takes some 15 additions. Memory: one bit per access, 4
+//! bytes per page.
 
 use crate::DenseTrace;
 
@@ -13,12 +15,12 @@ const BLOCK_BITS: usize = 512;
 const BLOCK_WORDS: usize = BLOCK_BITS / 64;
 const NEVER: u32 = u32::MAX;
 
-/// How many accesses of a trace have which LRU stack distance.
+/// The number of accesses of a trace at each LRU stack distance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackDistances {
     /// `counts[d]`: accesses that find their page at position `d` of the LRU stack; the top is 0.
     counts: Vec<u64>,
-    /// Accesses of pages not seen before.
+    /// First accesses of pages.
     cold: u64,
     accesses: u64,
 }
@@ -40,7 +42,7 @@ impl StackDistances {
             } else {
                 let up_to_before = timeline.count_through(before as usize);
                 timeline.clear(before as usize);
-                // Of the bits behind `before`, one is that of this access.
+                // One of the bits after `before` belongs to this access.
                 counts[pages_seen + 1 - up_to_before - 1] += 1;
             }
         }
@@ -51,7 +53,8 @@ impl StackDistances {
         }
     }
 
-    /// Distances counted elsewhere: `counts[d]` accesses at position `d`, and `cold` first ones.
+    /// Distances counted elsewhere: `counts[d]` accesses at position `d`, and `cold` first
+    /// accesses.
     #[must_use]
     pub(super) fn from_counts(counts: Vec<u64>, cold: u64) -> Self {
         let accesses = counts.iter().sum::<u64>() + cold;
@@ -62,13 +65,13 @@ impl StackDistances {
         }
     }
 
-    /// Accesses by position in the LRU stack, the top first; as long as there are pages.
+    /// Accesses by position in the LRU stack, top first; one entry per page.
     #[must_use]
     pub fn counts(&self) -> &[u64] {
         &self.counts
     }
 
-    /// Accesses of pages not seen before.
+    /// First accesses of pages.
     #[must_use]
     pub fn cold(&self) -> u64 {
         self.cold
@@ -96,8 +99,8 @@ impl StackDistances {
         misses
     }
 
-    /// The smallest distance that at least this share (0 to 1) of the repeated accesses does not exceed;
-    /// `None` when no page is accessed twice.
+    /// The smallest distance that at least this share (0 to 1) of the repeated accesses does not
+    /// exceed; `None` if no page is accessed twice.
     #[must_use]
     pub fn quantile(&self, share: f64) -> Option<usize> {
         let reused = self.accesses - self.cold;
@@ -113,7 +116,7 @@ impl StackDistances {
 /// Bits over time.
 struct Timeline {
     words: Vec<u64>,
-    /// Fenwick tree over the numbers of bits in the blocks.
+    /// Fenwick tree over the number of bits in each block.
     tree: Vec<u32>,
 }
 
@@ -144,7 +147,7 @@ impl Timeline {
         }
     }
 
-    /// Bits at `at` and before.
+    /// Number of bits up to and including `at`.
     fn count_through(&self, at: usize) -> usize {
         let block = at / BLOCK_BITS;
         let mut sum = 0;

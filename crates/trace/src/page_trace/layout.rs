@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The fixed parts of a page trace: file header, frame header, index and trailer.
 
-/// First bytes of the file. Not text, so that a damaging transfer is noticed.
+/// First bytes of the file. They are not text, so that a transfer in text mode is noticed.
 pub(super) const MAGIC: [u8; 8] = *b"\x89AGEWPT\n";
-/// Newest version this code reads. It writes 1 if that suffices.
+/// Newest version that this code reads. It writes version 1 if that suffices.
 pub(super) const VERSION: u16 = 3;
 /// The version without evidence.
 const VERSION_PLAIN: u16 = 1;
-/// Bytes before the metadata.
+/// Size of the header before the metadata.
 pub(super) const HEADER_BYTES: usize = 32;
-/// Longest metadata.
+/// Maximum size of the metadata.
 pub(super) const METADATA_BYTES_MAX: usize = 1 << 16;
 /// First bytes of a frame.
 pub(super) const FRAME_MAGIC: [u8; 4] = *b"FRAM";
 /// First bytes of the index.
 pub(super) const INDEX_MAGIC: [u8; 4] = *b"INDX";
-/// Bytes of a frame header.
+/// Size of a frame header.
 pub(super) const FRAME_HEADER_BYTES: usize = 40;
-/// Bytes of an index entry.
+/// Size of an index entry.
 pub(super) const INDEX_ENTRY_BYTES: usize = 24;
-/// Bytes of the trailer.
+/// Size of the trailer.
 pub(super) const TRAILER_BYTES: usize = 32;
 /// Last bytes of a complete file.
 pub(super) const TRAILER_MAGIC: [u8; 8] = *b"AGEWPTIX";
@@ -28,7 +28,7 @@ pub(super) const FRAME_REQUESTS_MAX: u32 = 1 << 15;
 /// Largest payload, packed or not, that a reader accepts.
 pub(super) const PAYLOAD_BYTES_MAX: u32 = 4 << 20;
 
-/// Whether the order of requests is the order of the accesses.
+/// Whether requests are in the order of the accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// Requests are in the order they happened.
@@ -38,7 +38,7 @@ pub enum Order {
     Interval,
 }
 
-/// What a page trace says about itself.
+/// The header of a page trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// A page is `1 << page_shift` bytes.
@@ -47,10 +47,11 @@ pub struct Header {
     pub order: Order,
     /// Nanoseconds between observations; 0 when the order is exact.
     pub interval_ns: u64,
-    /// Requests record how they are known ([`crate::Evidence`]): version 2, or 3, which also
-    /// distinguishes kinds of page faults and is the one written. Without it all were seen.
+    /// Whether requests record how they are known ([`crate::Evidence`]): version 2, or version 3,
+    /// which also distinguishes kinds of page faults and is the one written. Otherwise all accesses
+    /// were seen.
     pub evidence: bool,
-    /// Lines of `key=value`, at most 64 KiB: what was recorded, where, how.
+    /// Lines of `key=value`, at most 64 KiB: what was recorded, where and how.
     pub metadata: String,
 }
 
@@ -67,7 +68,7 @@ impl Default for Header {
 }
 
 impl Header {
-    /// The header and metadata as stored.
+    /// Encodes the header and metadata.
     pub(super) fn encode(&self) -> Result<Vec<u8>, String> {
         if self.metadata.len() > METADATA_BYTES_MAX {
             return Err(format!("more than {METADATA_BYTES_MAX} bytes of metadata"));
@@ -95,7 +96,7 @@ impl Header {
         Ok(bytes)
     }
 
-    /// Reads the fixed part; returns the header without metadata, and the metadata's length.
+    /// Decodes the fixed part; returns the header without metadata, and the length of the metadata.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<(Self, usize), String> {
         if bytes[..8] != MAGIC {
             return Err("it does not begin as a page trace".into());
@@ -181,7 +182,7 @@ impl FrameHeader {
     }
 }
 
-/// The CRC-32 (IEEE, as in gzip) of several pieces in a row.
+/// The CRC-32 (IEEE, as in gzip) of the concatenated pieces.
 pub(super) fn crc32(pieces: &[&[u8]]) -> u32 {
     let mut crc = flate2::Crc::new();
     for piece in pieces {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! agewise's own page trace: compact, indexed, and readable up to where it was cut off.
+//! agewise's own page trace: compact, indexed, and readable up to the point where it was truncated.
 //!
-//! `docs/inside/page-trace.md` has the format byte by byte.
+//! `docs/inside/page-trace.md` describes the format byte by byte.
 
 mod layout;
 mod reader;

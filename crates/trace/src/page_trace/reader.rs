@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading a page trace, as a stream or from a point in time.
+//! Reads a page trace, as a stream or from a point in time.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -28,9 +28,9 @@ pub static FORMAT: Format = Format {
 /// One frame of a page trace, from its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub offset: u64,
-    /// Requests in the frames before.
+    /// Number of requests in earlier frames.
     pub requests_before: u64,
     /// Time of its first request.
     pub first_time_ns: u64,
@@ -67,7 +67,7 @@ impl PageTraceReader {
         }
     }
 
-    /// Unpacks the next frame; false at the end, whether there is an index or the file was cut off.
+    /// Unpacks the next frame; returns false at the end, with or without an index.
     fn next_frame(&mut self) -> Result<bool, TraceError> {
         let offset = self.input.offset();
         let head = self.input.peek(4);
@@ -116,7 +116,7 @@ impl RequestReader for PageTraceReader {
             if self.finished {
                 return Ok(None);
             }
-            // Anything but a frame ends the trace, errors too.
+            // Anything but a frame ends the trace, including errors.
             self.finished = true;
             self.finished = !self.next_frame()?;
         }
@@ -168,10 +168,10 @@ fn read_header(input: &mut Input) -> Result<Header, TraceError> {
     Ok(header)
 }
 
-/// The frames of a page trace file, from its index. The file itself must not be compressed.
+/// The frames of a page trace, from its index. The file itself must not be compressed.
 ///
 /// # Errors
-/// [`TraceError::Malformed`] if there is no index (the file was cut off) or it is damaged.
+/// [`TraceError::Malformed`] if the index is missing (the file was truncated) or damaged.
 pub fn frames(path: &Path) -> Result<Vec<Frame>, TraceError> {
     let io = |source| TraceError::Open {
         path: path.to_path_buf(),
@@ -219,8 +219,8 @@ pub fn frames(path: &Path) -> Result<Vec<Frame>, TraceError> {
         .collect())
 }
 
-/// A reader that starts with the last frame beginning at or before `time_ns`. Its first requests may
-/// be older than that.
+/// A reader that starts at the last frame beginning at or before `time_ns`. Its first requests may
+/// be older than `time_ns`.
 ///
 /// # Errors
 /// As [`frames`], and those of reading.

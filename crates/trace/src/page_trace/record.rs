@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One request as bytes: a tag, then what differs from the previous request.
+//! Encoding of one request: a tag, then the differences from the previous request.
 
 use crate::access::{AccessKind, Evidence, PageClass, Request};
 use crate::format::PAGES_PER_REQUEST_MAX;
 
 const KIND_MASK: u8 = 0b0000_0011;
 const CLASS_SHIFT: u32 = 2;
-/// In place of a class: class and evidence follow in a byte of their own.
+/// Value of the class field that says that class and evidence follow in a byte of their own.
 const CLASS_FOLLOWS: u8 = 3;
 const EVIDENCE_SHIFT: u32 = 2;
 const HAS_PROCESS: u8 = 1 << 4;
@@ -14,14 +14,14 @@ const HAS_TIME: u8 = 1 << 5;
 const HAS_COUNT: u8 = 1 << 6;
 const HAS_PAGE: u8 = 1 << 7;
 
-/// What the next record is encoded relative to. Each frame starts afresh.
+/// What the next record is encoded relative to; reset at each frame.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Previous {
-    /// The page behind the last request.
+    /// The page after the last request.
     next_page: u64,
     time_ns: u64,
     process: u32,
-    /// The file has evidence: version 2 or 3.
+    /// Whether the file has evidence: version 2 or 3.
     evidence: bool,
 }
 
@@ -84,7 +84,7 @@ impl Previous {
         self.advance(request);
     }
 
-    /// The next request, taken off the front of `bytes`.
+    /// Decodes the next request from the front of `bytes`.
     pub(super) fn decode(&mut self, bytes: &mut &[u8]) -> Result<Request, String> {
         let (&tag, rest) = bytes
             .split_first()
@@ -144,7 +144,7 @@ impl Previous {
                 "{page_count} pages; at most {PAGES_PER_REQUEST_MAX}"
             ));
         }
-        // A single page may be the last one there is; a run has to end within 64 bits.
+        // A single page may be the last one of the address space; a run must end within 64 bits.
         if page_count > 1 && first_page.checked_add(page_count).is_none() {
             return Err("the pages of a request do not fit in 64 bits".into());
         }

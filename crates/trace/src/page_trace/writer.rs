@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writing a page trace. Nothing is ever rewritten: a writer that stops leaves every full frame readable.
+//! Writes a page trace. Nothing is ever rewritten: if the writer stops, every full frame stays
+//! readable.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,7 +10,7 @@ use super::record::Previous;
 use crate::access::Request;
 use crate::error::TraceError;
 
-/// zstd's level: beyond this the files hardly shrink.
+/// zstd's level; higher levels hardly shrink the files.
 const ZSTD_LEVEL: i32 = 6;
 
 /// Writes requests in frames, and an index of the frames at the end.
@@ -18,15 +19,15 @@ pub struct PageTraceWriter<W: Write> {
     out: W,
     /// Bytes written so far.
     offset: u64,
-    /// The frame being filled.
+    /// The current frame.
     raw: Vec<u8>,
     previous: Previous,
     requests: u32,
     accesses: u64,
     first_time_ns: u64,
-    /// Requests say how they are known.
+    /// Whether requests record how they are known.
     evidence: bool,
-    /// Offset, requests before it and first time of each frame.
+    /// Offset, number of earlier requests and first time of each frame.
     index: Vec<[u64; 3]>,
     total_requests: u64,
 }
@@ -58,10 +59,10 @@ impl<W: Write> PageTraceWriter<W> {
         Ok(writer)
     }
 
-    /// Adds a request. A request without pages is ignored.
+    /// Adds a request; one without pages is ignored.
     ///
     /// # Errors
-    /// [`TraceError::Write`] when a full frame cannot be written.
+    /// [`TraceError::Write`] if a full frame cannot be written.
     pub fn push(&mut self, request: &Request) -> Result<(), TraceError> {
         if request.page_count == 0 {
             return Ok(());
@@ -80,7 +81,7 @@ impl<W: Write> PageTraceWriter<W> {
         }
     }
 
-    /// Writes the current frame, so that a crash from here on loses nothing of it.
+    /// Writes the current frame, so that a later crash cannot lose it.
     ///
     /// # Errors
     /// [`TraceError::Write`].
@@ -110,7 +111,7 @@ impl<W: Write> PageTraceWriter<W> {
         Ok(())
     }
 
-    /// Writes what is left and the index, and returns the sink.
+    /// Writes the current frame and the index, and returns the sink.
     ///
     /// # Errors
     /// [`TraceError::Write`].

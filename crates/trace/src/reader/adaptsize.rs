@@ -29,8 +29,8 @@ impl RequestReader for AdaptSize {
     }
 }
 
-/// The page of a line. The time counts requests in some traces and milliseconds in others, so it is
-/// checked and not kept.
+/// Parses the page of a line. The time counts requests in some traces and milliseconds in others,
+/// so it is checked but not kept.
 fn parse(line: &[u8]) -> Result<u64, String> {
     let mut words = number::words(line);
     let mut next = |name: &str| {

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The columns of a table of accesses, and their names.
 
-/// What a column holds.
+/// The meaning of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column {
     /// A page, block or key number.
     Page,
     /// A byte address.
     Address,
-    /// Bytes from the address on.
+    /// Length in bytes, from the address on.
     Bytes,
-    /// Pages from the page on.
+    /// Number of pages, from the page on.
     Count,
     /// A time, in units of this many nanoseconds; may have decimals.
     Time(u64),
@@ -22,7 +22,7 @@ pub enum Column {
     Class,
 }
 
-/// The columns and the names they are known by.
+/// The columns and their known names.
 const NAMES: [(Column, &[&str]); 11] = [
     (
         Column::Page,
@@ -44,14 +44,14 @@ const NAMES: [(Column, &[&str]); 11] = [
 ];
 
 impl Column {
-    /// The name it is known by.
+    /// The main name of the column.
     #[must_use]
     pub fn name(self) -> &'static str {
         let of_column = NAMES.iter().find(|(column, _)| *column == self);
         of_column.map_or("", |(_, names)| names[0])
     }
 
-    /// The column of this name, for `--columns NAME=HEADER`.
+    /// Looks up a column by name, for `--columns NAME=HEADER`.
     #[must_use]
     pub fn by_name(name: &str) -> Option<Self> {
         let is_name = |names: &&[&str]| names.iter().any(|known| known.eq_ignore_ascii_case(name));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! corda: big-endian 64-bit hashes, nothing else. Neighbouring keys mean nothing.
+//! corda: big-endian 64-bit hashes, nothing else. Neighbouring keys are unrelated.
 
 use crate::access::Request;
 use crate::error::TraceError;
@@ -32,7 +32,7 @@ struct Corda {
 impl RequestReader for Corda {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
         let record = self.input.next_record::<8>(FORMAT.name)?;
-        // The keys are signed; the same bits name the same page.
+        // The keys are signed; the same bits mean the same page.
         Ok(record.map(|bytes| Request::page(u64::from_be_bytes(bytes))))
     }
 }

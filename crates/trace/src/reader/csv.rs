@@ -47,7 +47,7 @@ pub static FORMAT: Format = Format {
     },
 };
 
-/// Where in a line each column is.
+/// The index of each column in a line.
 struct Layout {
     delimiter: u8,
     columns: Vec<(usize, Column)>,
@@ -107,7 +107,7 @@ impl Layout {
 
 /// The fields of one line, unquoted.
 struct Fields {
-    /// Kept from line to line: making one takes longer than a thousand lines.
+    /// Reused for every line: creating one takes longer than parsing a thousand lines.
     reader: csv_core::Reader,
     text: Vec<u8>,
     ends: Vec<usize>,

@@ -2,10 +2,10 @@
 //! The kernel's `damon:damon_aggregated` tracepoint, as `perf script` or `trace_pipe` print it.
 //!
 //! `kdamond.0-99 [001] 12.500000: damon_aggregated: target_id=0 nr_regions=2 4096-8192: 5 0` is one
-//! region at one aggregation: `nr_accesses` samples of 5 found it accessed. Each page of a region
-//! with at least one is an access at that time. This is an estimate: DAMON samples one page per
-//! region, and pages of a region are output in order of their addresses, regardless of what the
-//! program did.
+//! region in one aggregation: `nr_accesses`, 5 here, is the number of samples that found it
+//! accessed. If it is at least 1, each page of the region counts as accessed at that time. This is
+//! an estimate: DAMON samples one page per region. The pages of a region are output in ascending
+//! order of address, regardless of the program's order.
 
 use crate::access::Request;
 use crate::error::TraceError;
@@ -56,7 +56,7 @@ fn is_event(line: &[u8]) -> bool {
     memchr::memmem::find(line, EVENT).is_some()
 }
 
-/// The region of a line, or `None` when nothing in it was accessed.
+/// The region of a line, or `None` if it was not accessed.
 fn parse(line: &[u8], page_shift: u32) -> Result<Option<Request>, String> {
     let at = memchr::memmem::find(line, EVENT).ok_or("expected a damon_aggregated event")?;
     let (before, fields) = (&line[..at], &line[at + EVENT.len()..]);
@@ -100,7 +100,7 @@ fn parse(line: &[u8], page_shift: u32) -> Result<Option<Request>, String> {
     }))
 }
 
-/// The time stamp, the last word before the event: `seconds.fraction:`.
+/// The time stamp, which is the last word before the event: `seconds.fraction:`.
 fn time_ns(before: &[u8]) -> Result<u64, String> {
     let Some(stamp) = number::words(before)
         .last()

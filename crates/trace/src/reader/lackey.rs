@@ -27,7 +27,7 @@ pub static FORMAT: Format = Format {
     },
 };
 
-/// The largest access of one instruction that lackey reports (an xsave area and some room).
+/// The largest access of one instruction that lackey reports (an xsave area, with some margin).
 const ACCESS_BYTES_MAX: u64 = 1 << 16;
 
 struct Lackey {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The text format of the LIRS authors: one decimal block number per line.
 //!
-//! Lines of `*` are break points of the original experiments and carry no request; empty lines are
+//! Lines of `*` are break points of the original experiments and have no request; empty lines are
 //! ignored. Lines may end in CR LF, and the last one may lack a line ending.
 
 use crate::access::Request;

@@ -8,8 +8,8 @@
 //! | 12..16 | object size in bytes, u32; ignored |
 //! | 16..24 | index of the next request of this object, i64; -1 or i64::MAX when there is none |
 //!
-//! The next-access index is not used: the next accesses are known once a trace has been read, and
-//! other writers have given it other meanings.
+//! The next-access index is not used: next accesses are known once a trace has been read, and other
+//! writers use the field differently.
 
 use crate::access::Request;
 use crate::error::TraceError;
@@ -32,8 +32,8 @@ pub static FORMAT: Format = Format {
 /// Bytes of a record.
 pub const RECORD_BYTES: usize = 24;
 
-/// Whether all whole records are such as our own writer and libCacheSim make them: times that do not
-/// run backwards, and as next access one that is still to come, or none.
+/// Whether all complete records look like those of our writer and libCacheSim: times are not
+/// decreasing, and the next access is a later one, or none.
 fn recognise(head: &[u8]) -> bool {
     const ACCESSES_MAX: i64 = 1 << 40;
     let mut before = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading bytes in memory, for the tests of the readers.
+//! Reads bytes in memory, for the tests of the readers.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub fn read_with(
     }
 }
 
-/// The same with the options everyone starts from.
+/// The same with default options.
 pub fn read(format: &Format, bytes: &[u8]) -> (Vec<Request>, Option<TraceError>) {
     read_with(format, bytes, &ReadOptions::default())
 }
@@ -41,7 +41,7 @@ pub fn pages(format: &Format, bytes: &[u8]) -> Vec<u64> {
     requests.iter().map(|request| request.first_page).collect()
 }
 
-/// The message of the error that reading ends with.
+/// The message of the error at which reading stops.
 pub fn error(format: &Format, bytes: &[u8]) -> String {
     read(format, bytes).1.expect("an error").to_string()
 }

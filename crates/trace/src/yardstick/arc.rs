@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! ARC: two LRU lists, pages seen once and pages seen again, each with a ghost; ghost hits move the
-//! border between them.
+//! ARC: two LRU lists, for pages seen once and pages seen again, each with a ghost list; ghost hits
+//! move the boundary between them.
 //!
 //! Source: Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003. The
-//! names T1, T2, B1, B2 and p are the paper's.
+//! names T1, T2, B1, B2 and p are those of the paper.
 
 use super::list::{Links, List};
 use super::{Policy, PolicySpec, Simulation};
@@ -26,7 +26,7 @@ enum Place {
 
 struct Arc {
     capacity: usize,
-    /// What T1 should hold; in parts of a page.
+    /// Target size of T1, which may be fractional.
     p: f64,
     links: Links,
     t1: List,
@@ -50,7 +50,7 @@ impl Arc {
         }
     }
 
-    /// REPLACE of the paper: makes a ghost of the tail of T1 or T2.
+    /// REPLACE of the paper: turns the tail of T1 or T2 into a ghost.
     fn replace(&mut self, page_was_in_b2: bool) {
         let t1_len = self.t1.len();
         let from_t1 =
@@ -66,7 +66,7 @@ impl Arc {
         }
     }
 
-    /// Case IV of the paper: the page is nowhere.
+    /// Case IV of the paper: the page is in none of the lists.
     fn make_room(&mut self) {
         let l1 = self.t1.len() + self.b1.len();
         let total = l1 + self.t2.len() + self.b2.len();
@@ -85,7 +85,7 @@ impl Arc {
         }
     }
 
-    /// Drops the tail of a list for good.
+    /// Drops the tail of a list, leaving no ghost.
     fn forget(&mut self, from: Place) {
         let list = match from {
             Place::T1 | Place::Absent => &mut self.t1,

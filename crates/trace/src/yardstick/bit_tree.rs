@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A set of numbers below a bound that yields its largest member: bitmaps of bitmaps, 64 to one.
+//! A set of numbers below a bound that returns its largest member: a tree of bitmaps with 64
+//! children per node.
 
-/// The set. Costs a bit a number and little more.
+/// The set. Takes a little more than one bit per possible number.
 pub(super) struct BitTree {
-    /// `levels[0]` has a bit a number; each level above has a bit for every word that is not 0.
+    /// `levels[0]` has a bit per number; each level above has a bit per nonzero word of the level
+    /// below.
     levels: Vec<Vec<u64>>,
 }
 
@@ -35,7 +37,7 @@ impl BitTree {
         }
     }
 
-    /// Takes a number out; false when it was not a member.
+    /// Removes a number; returns false if it was not a member.
     #[inline]
     pub fn remove(&mut self, number: usize) -> bool {
         if self.levels[0][number / 64] >> (number % 64) & 1 == 0 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! CLOCK with one accessed bit: FIFO that gives a page another round if it was accessed.
 //!
-//! A hand over a ring of frames makes the same decisions as a queue whose accessed tail goes back
-//! to the front: what the hand has passed is what was put back.
+//! A hand moving over a ring of frames makes the same decisions as a queue that moves accessed
+//! pages from the tail back to the front: pages the hand has passed correspond to those put back.
 
 use super::{Policy, PolicySpec, Simulation};
 
@@ -37,7 +37,7 @@ impl Clock {
         }
     }
 
-    /// Moves the hand on to the first page that was not accessed, and behind it; gives its frame.
+    /// Moves the hand past the first page that was not accessed; returns its frame.
     fn sweep(&mut self) -> usize {
         loop {
             let frame = self.hand;
@@ -73,7 +73,7 @@ impl Policy for Clock {
             self.frames.push(page);
             return false;
         }
-        // The new page takes its frame only behind the sweep, which must not meet it.
+        // Insert the new page after the sweep, which must not encounter it.
         let frame = self.sweep();
         let victim = std::mem::replace(&mut self.frames[frame], page);
         self.state[victim as usize] = State::Absent;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! FIFO: evicts the page that came in longest ago.
+//! FIFO: evicts the page that was brought in longest ago.
 
 use super::{Policy, PolicySpec, Simulation};
 

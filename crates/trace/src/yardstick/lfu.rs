@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LFU over resident pages: evicts the page with the fewest accesses since it came in; among
+//! LFU over resident pages: evicts the page with the fewest accesses since it was brought in; among
 //! several, the one that has had that count longest.
 
 use std::collections::BTreeMap;
@@ -18,9 +18,9 @@ struct Lfu {
     capacity: usize,
     resident: usize,
     links: Links,
-    /// The resident pages by their number of accesses; no list is empty.
+    /// The resident pages by number of accesses; no list is empty.
     by_accesses: BTreeMap<u32, List>,
-    /// Accesses since it came in; 0 is not resident.
+    /// Accesses since the page was brought in; 0 if it is not resident.
     accesses: Vec<u32>,
 }
 

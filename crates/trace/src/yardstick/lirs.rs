@@ -4,14 +4,14 @@
 //!
 //! Source: Jiang and Zhang, "LIRS: an efficient low inter-reference recency set replacement
 //! policy", SIGMETRICS 2002. The names S (recency stack) and Q (queue of resident HIR pages) are
-//! the paper's. HIR pages get 1 % of the pool. S is limited to twice the pool by forgetting the
-//! pages that left memory longest ago: the paper leaves its size open.
+//! those of the paper. HIR pages get 1 % of the pool. The paper does not limit S; here it is
+//! limited to twice the pool by forgetting the pages that were evicted longest ago.
 //!
-//! There are two variants. In the paper, a hit in Q of a page that is no longer in S only moves
+//! There are two variants. In the paper, a hit in Q on a page that is no longer in S only moves
 //! that page to the end of Q. libCacheSim, the usual reference for comparisons, also demotes the
 //! LIR page at the bottom of S, so that the next new page becomes LIR at once. That usually costs
 //! little (in 212 of 213 rows of a reference the variants are within 1.6 %), but pages are evicted
-//! from a pool that would hold them all: a loop over 1011 pages in 1011 frames misses 3998 times
+//! from a pool that could have all of them: a loop over 1011 pages in 1011 frames misses 3998 times
 //! instead of 1011.
 
 use super::list::{Links, List};
@@ -31,7 +31,7 @@ pub(super) static PAPER_SPEC: PolicySpec = PolicySpec {
     simulation: Simulation::Online(|capacity| Box::new(Lirs::new(capacity, Variant::Paper))),
 };
 
-/// What a hit in Q of a page that is not in S does.
+/// The effect of a hit in Q on a page that is not in S.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Variant {
     Paper,
@@ -43,7 +43,7 @@ enum Status {
     Absent,
     Lir,
     ResidentHir,
-    /// Not in memory, still in S.
+    /// Not resident, but still in S.
     Ghost,
 }
 
@@ -56,9 +56,9 @@ struct Lirs {
     /// S; the front is the top.
     stack: List,
     stack_links: Links,
-    /// Q: the front came last.
+    /// Q; the front is the most recent page.
     queue: List,
-    /// Ghosts by when they left memory. A page is in Q or here, so they share links.
+    /// Ghosts by time of eviction. A page is either in Q or here, so both lists share links.
     ghosts: List,
     queue_links: Links,
     status: Vec<Status>,
@@ -69,7 +69,7 @@ impl Lirs {
     fn new(capacity: usize, variant: Variant) -> Self {
         let hir_max = (capacity / 100).max(1);
         Self {
-            // In a queue of one page the demoted page would push out the very page that was hit.
+            // In a queue of one page, the demoted page would push out the page that was hit.
             demotes_on_queue_hit: variant == Variant::LibCacheSim && hir_max > 1,
             stack_max: capacity.saturating_mul(2),
             lir_max: capacity - hir_max,
@@ -93,7 +93,7 @@ impl Lirs {
         }
     }
 
-    /// Takes HIR pages off the bottom of S, so that a LIR page is there.
+    /// Removes HIR pages from the bottom of S, until a LIR page is there.
     fn prune(&mut self) {
         while let Some(page) = self.stack.back() {
             match self.status[page as usize] {
@@ -141,8 +141,8 @@ impl Lirs {
         self.prune();
     }
 
-    /// Makes a page at the top of S a LIR page, at the cost of the one at the bottom if there are
-    /// enough. Its status comes first: pruning must not take it for a HIR page.
+    /// Makes a page at the top of S a LIR page, and demotes the one at the bottom if there are
+    /// enough. Its status is set first: pruning must not take it for a HIR page.
     fn make_lir(&mut self, page: u32) {
         self.status[page as usize] = Status::Lir;
         self.lir_count += 1;
@@ -192,7 +192,7 @@ impl Lirs {
         if self.queue.len() >= self.hir_max {
             self.evict_hir();
         }
-        // A pool of one page has no room for LIR pages: it is a queue alone, and S stays empty.
+        // A pool of one page has no room for LIR pages: it is only a queue, and S stays empty.
         if self.lir_max > 0 {
             self.put_on_stack(page);
         }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Doubly linked lists over page numbers: the links are one array, a page is in one list at a time.
+//! Doubly linked lists of page numbers with their links in one array; a page is in one list at a
+//! time.
 
 const NIL: u32 = u32::MAX;
 
-/// The links of every page: towards the front, towards the back.
+/// The links of every page: towards the front and towards the back.
 #[derive(Debug, Default)]
 pub(super) struct Links(Vec<[u32; 2]>);
 
@@ -18,7 +19,7 @@ impl Links {
     }
 }
 
-/// One list. It does not own the links: the caller keeps each page in one list at a time.
+/// A list. It does not own the links: the caller ensures that a page is in one list at a time.
 #[derive(Debug)]
 pub(super) struct List {
     front: u32,
@@ -45,7 +46,7 @@ impl List {
         (self.back != NIL).then_some(self.back)
     }
 
-    /// The page next to `page` on the way to the front.
+    /// The next page towards the front.
     pub fn frontward(links: &Links, page: u32) -> Option<u32> {
         let next = links.0[page as usize][FRONTWARD];
         (next != NIL).then_some(next)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LRU: evicts the page whose last access is longest ago.
+//! LRU: evicts the page that was accessed longest ago.
 
 use super::list::{Links, List};
 use super::{Policy, PolicySpec, Simulation};

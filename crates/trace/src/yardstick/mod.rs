@@ -2,7 +2,7 @@
 //! Yardsticks: established replacement policies over a single pool of equal pages.
 //!
 //! Every access counts, there is no warm-up, and every miss brings its page in. Pages are the dense
-//! numbers of [`crate::DenseTrace`]. One policy is one file here and one line in [`YARDSTICKS`].
+//! numbers of [`crate::DenseTrace`]. Each policy is one file here and one line in [`YARDSTICKS`].
 
 mod arc;
 mod bit_tree;
@@ -26,13 +26,13 @@ use crate::DenseTrace;
 
 /// A replacement policy with its pool.
 pub trait Policy: Send {
-    /// Tells that pages up to `page_count - 1` may be accessed from now on.
+    /// Announces that pages up to `page_count - 1` may be accessed from now on.
     fn reserve(&mut self, page_count: usize);
 
-    /// Accesses a page, below the number reserved; true when it was resident.
+    /// Accesses a page below the reserved count; returns whether it was resident.
     fn access(&mut self, page: u32) -> bool;
 
-    /// Accesses pages in turn; gives the number of misses.
+    /// Accesses pages in order; returns the number of misses.
     fn run(&mut self, pages: &[u32]) -> u64 {
         let mut misses = 0;
         for &page in pages {
@@ -41,23 +41,24 @@ pub trait Policy: Send {
         misses
     }
 
-    /// Pages in the pool now; never more than the capacity.
+    /// Number of pages in the pool; at most the capacity.
     fn resident_pages(&self) -> usize;
 }
 
-/// Which accesses of a trace count, by their place in it.
+/// Selects the accesses of a trace that count, by position.
 pub type Counts<'a> = &'a dyn Fn(usize) -> bool;
 
-/// How a policy is simulated.
+/// How to simulate a policy.
 #[derive(Debug, Clone, Copy)]
 pub enum Simulation {
     /// Access by access; the argument is the capacity in pages, at least 1.
     Online(fn(usize) -> Box<dyn Policy>),
-    /// As online, but there are no pools of less pages than the first argument.
+    /// As online, but with at least the number of pages in the first argument.
     OnlineFrom(usize, fn(usize) -> Box<dyn Policy>),
-    /// Knows the future: misses of a trace for one capacity, of those accesses that count.
+    /// With knowledge of the future: misses of a trace for one capacity, among the accesses that
+    /// count.
     Offline(fn(&DenseTrace, usize, Counts<'_>) -> u64),
-    /// As online, and the misses of all capacities come out of one pass.
+    /// As online, but one pass yields the misses of all capacities.
     Stack(fn(usize) -> Box<dyn Policy>),
 }
 
@@ -68,38 +69,38 @@ pub struct PolicySpec {
     pub name: &'static str,
     /// Other names it is known by.
     pub aliases: &'static [&'static str],
-    /// One line for help and lists, with the parameters used.
+    /// One line for help and lists, including the parameters used.
     pub summary: &'static str,
-    /// How it is simulated.
+    /// How to simulate it.
     pub simulation: Simulation,
 }
 
-/// What a curve is drawn of: a policy, with parameters or without.
+/// A policy, possibly with parameters, for which curves can be computed.
 pub trait Yardstick: Send + Sync + std::fmt::Debug {
     /// Its name in tables.
     fn name(&self) -> &str;
 
-    /// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1).
+    /// Misses of a whole trace with a pool of `capacity` pages (0 is treated as 1).
     fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
         self.misses_among(trace, capacity, &|_| true)
     }
 
-    /// The same of those accesses only that `counts` chooses by their place in the trace. The
-    /// policy decides over all of them.
+    /// Misses among the accesses that `counts` selects by position in the trace. All accesses still
+    /// go through the policy.
     fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64;
 
-    /// Whether one pass over a trace gives the misses for every capacity.
+    /// Whether one pass over a trace yields the misses for all capacities.
     fn is_stack(&self) -> bool {
         false
     }
 
-    /// Pages of the smallest pool that there can be. What is counted for a smaller capacity are
-    /// the misses of this one, and no point of a curve.
+    /// Pages of the smallest pool that the policy supports. A smaller capacity gives the misses of
+    /// this one, and is not a point of a curve.
     fn capacity_min(&self) -> usize {
         1
     }
 
-    /// SHA-256 of the file that the policy is described in, if there is one.
+    /// SHA-256 of the file that describes the policy, if there is one.
     fn source_sha256(&self) -> Option<&str> {
         None
     }
@@ -161,7 +162,7 @@ impl<Y: Yardstick + ?Sized> Yardstick for std::sync::Arc<Y> {
     }
 }
 
-/// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1) that `build` makes.
+/// Misses of a whole trace with a pool from `build` of `capacity` pages (0 is treated as 1).
 #[must_use]
 pub fn count_misses(
     trace: &DenseTrace,
@@ -173,7 +174,7 @@ pub fn count_misses(
     policy.run(trace.accesses())
 }
 
-/// The same of those accesses only that `counts` chooses by their place in the trace.
+/// Misses among the accesses that `counts` selects by position in the trace.
 #[must_use]
 pub fn count_misses_among(
     trace: &DenseTrace,
@@ -191,7 +192,7 @@ pub fn count_misses_among(
     misses
 }
 
-/// Policies over a pool of exactly the capacity; the first is the bound for all others.
+/// Policies over a pool of exactly the capacity; the first one is a bound for all others.
 pub static YARDSTICKS: &[&PolicySpec] = &[
     &opt::SPEC,
     &lru::SPEC,
@@ -208,14 +209,14 @@ pub static YARDSTICKS: &[&PolicySpec] = &[
     &lfu::SPEC,
 ];
 
-/// The yardstick of this name (case and `-`, `_`, `:`, `.` do not matter).
+/// Looks up a yardstick by name (ignoring case, `-`, `_`, `:` and `.`).
 #[must_use]
 pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
     YARDSTICKS.iter().copied().find(|spec| spec.is_called(name))
 }
 
 impl PolicySpec {
-    /// Whether this is its name or an alias (case and `-`, `_`, `:`, `.` do not matter).
+    /// Whether this is its name or an alias (ignoring case, `-`, `_`, `:` and `.`).
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
         let plain = |name: &str| -> String {
@@ -228,7 +229,7 @@ impl PolicySpec {
         plain(self.name) == wanted || self.aliases.iter().any(|alias| plain(alias) == wanted)
     }
 
-    /// Misses of a whole trace with a pool of `capacity` pages (0 is taken for 1).
+    /// Misses of a whole trace with a pool of `capacity` pages (0 is treated as 1).
     #[must_use]
     pub fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
         match self.simulation {
@@ -239,7 +240,7 @@ impl PolicySpec {
         }
     }
 
-    /// Whether one pass over a trace gives the misses for every capacity.
+    /// Whether one pass over a trace yields the misses for all capacities.
     #[must_use]
     pub fn is_stack(&self) -> bool {
         matches!(self.simulation, Simulation::Stack(_))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Simple models of the policies over vectors, searched linearly: slow, and easy to trust.
+//! Simple models of the policies as vectors with linear search: slow, but easy to trust.
 
 use std::collections::VecDeque;
 
@@ -34,7 +34,7 @@ pub fn fifo(pages: &[u64], capacity: usize) -> u64 {
     misses
 }
 
-/// As a queue whose accessed head goes back to the end, not as a ring.
+/// Implemented as a queue that moves accessed pages from the head to the end, not as a ring.
 pub fn clock(pages: &[u64], capacity: usize) -> u64 {
     let (mut pool, mut misses) = (VecDeque::new(), 0);
     for &page in pages {
@@ -79,7 +79,7 @@ pub fn opt(pages: &[u64], capacity: usize) -> u64 {
 }
 
 pub fn sieve(pages: &[u64], capacity: usize) -> u64 {
-    // Oldest first; the hand is a position.
+    // Oldest first; the hand is an index.
     let (mut pool, mut hand, mut misses): (Vec<(u64, bool)>, usize, u64) = (Vec::new(), 0, 0);
     for &page in pages {
         if let Some(entry) = pool.iter_mut().find(|(other, _)| *other == page) {
@@ -147,7 +147,7 @@ pub fn two_queue(pages: &[u64], capacity: usize) -> u64 {
 }
 
 pub fn lfu(pages: &[u64], capacity: usize) -> u64 {
-    // Page, accesses, and when it came to have that many.
+    // Page, accesses, and when it reached that count.
     let (mut pool, mut misses): (Vec<(u64, u64, usize)>, u64) = (Vec::new(), 0);
     for (now, &page) in pages.iter().enumerate() {
         if let Some(entry) = pool.iter_mut().find(|entry| entry.0 == page) {
@@ -174,7 +174,7 @@ pub fn s3_fifo_main_first(pages: &[u64], capacity: usize) -> u64 {
     s3_fifo_filled(pages, capacity, true)
 }
 
-/// Queues of pages with their accesses, oldest first.
+/// The queues have pages with their access counts, oldest first.
 fn s3_fifo_filled(pages: &[u64], capacity: usize, main_first: bool) -> u64 {
     let (mut small, mut main) = (VecDeque::<(u64, u8)>::new(), VecDeque::<(u64, u8)>::new());
     let mut ghost = VecDeque::new();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! OPT: evicts the page whose next access is farthest away. No policy that brings in every page it
-//! misses has fewer misses.
+//! OPT: evicts the page whose next access is farthest in the future. No policy that brings in every
+//! page it misses has fewer misses.
 //!
 //! Source: Belady, "A study of replacement algorithms for a virtual-storage computer", 1966 (MIN,
-//! with demand paging). The resident pages are the set of the times of their next accesses, so an
-//! access hits when its own time is in the set, and the victim is the set's largest member. Pages
-//! that never come back are only counted: they go first, and it does not matter which. Costs 4
+//! with demand paging). The resident pages are represented by the set of their next access times.
+//! An access hits if its own time is in the set, and the victim is the set's largest member. Pages
+//! that are never accessed again are only counted: they are evicted first, in any order. Takes 4
 //! bytes and one bit per access in addition to the trace.
 
 use super::bit_tree::BitTree;

@@ -2,10 +2,10 @@
 //! S3-FIFO: a small FIFO that most pages leave soon, a main FIFO with a 2-bit counter, and a ghost.
 //!
 //! Source: Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023. The small
-//! queue is 10 % of the pool and the ghost remembers 90 %. A page that leaves the small queue after
-//! two or more accesses goes to the main one. As long as the pool is not full, the small queue may
-//! grow beyond its share, as in the paper. In the authors' later code (libCacheSim's Python package
-//! 0.3.5) a page goes straight to the main queue in that case, until the first eviction:
+//! queue is 10 % of the pool, and the ghost remembers 90 %. A page that leaves the small queue
+//! after two or more accesses moves to the main queue. While the pool is not full, the small queue
+//! may exceed its share, as in the paper. In the authors' later code (libCacheSim's Python package
+//! 0.3.5) a page then goes directly to the main queue, until the first eviction:
 //! [`MAIN_FIRST_SPEC`].
 
 use super::list::{Links, List};
@@ -25,9 +25,9 @@ pub(super) static MAIN_FIRST_SPEC: PolicySpec = PolicySpec {
     simulation: Simulation::Online(|capacity| Box::new(S3Fifo::new(capacity, Fill::Main))),
 };
 
-/// Accesses in the small queue that move a page to the main one.
+/// Accesses in the small queue that move a page to the main queue.
 const PROMOTE_ACCESSES: u8 = 2;
-/// What the 2-bit counter of the main queue holds at most.
+/// Maximum of the 2-bit counter of the main queue.
 const COUNT_MAX: u8 = 3;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ struct S3Fifo {
     small: List,
     main: List,
     ghost: List,
-    /// Where a page is, and its accesses since it came there.
+    /// The place of each page, and its accesses since it got there.
     pages: Vec<(Place, u8)>,
 }
 
@@ -83,7 +83,7 @@ impl S3Fifo {
         }
     }
 
-    /// Evicts a page of the small queue, unless all of them have earned the main one.
+    /// Evicts a page of the small queue, unless all its pages move to the main queue.
     fn evict_small(&mut self) {
         while let Some(page) = self.small.pop_back(&mut self.links) {
             if self.pages[page as usize].1 >= PROMOTE_ACCESSES {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SIEVE: a hand goes from the oldest page to the newest and removes what was not accessed since it
-//! last came by; survivors stay where they are.
+//! SIEVE: a hand moves from the oldest page to the newest and evicts pages not accessed since its
+//! last visit; survivors stay where they are.
 //!
 //! Source: Zhang et al., "SIEVE is simpler than LRU", NSDI 2024.
 
@@ -25,7 +25,7 @@ struct Sieve {
     capacity: usize,
     links: Links,
     list: List,
-    /// Where the hand goes on; the back when there is none.
+    /// Where the hand continues; the back if `None`.
     hand: Option<u32>,
     state: Vec<State>,
 }

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A count-min sketch of 4-bit counters that are halved from time to time.
+//! A count-min sketch of 4-bit counters that are halved periodically.
 //!
-//! Source: Einziger, Friedman and Manes, "TinyLFU: a highly efficient cache admission policy", 2017.
+//! Source: Einziger, Friedman and Manes, "TinyLFU: a highly efficient cache admission
+//! policy", 2017.
 
 use crate::hash;
 
 const ROWS: u64 = 4;
 const COUNT_MAX: u8 = 15;
 
-/// Estimates how often pages were accessed of late.
+/// Estimates how often pages were accessed recently.
 pub(super) struct Sketch {
-    /// One array for all rows: a counter a byte is dearer in memory than 4 bits, and plainer.
+    /// One array for all rows. One byte per counter takes more memory than 4 bits, but is simpler.
     counters: Vec<u8>,
     mask: u64,
     additions: u64,
@@ -33,7 +34,7 @@ impl Sketch {
     pub fn add(&mut self, page: u32) {
         let estimate = self.estimate(page);
         if estimate < COUNT_MAX {
-            // Only the smallest counters grow: larger ones already count for another page.
+            // Only increment the smallest counters: larger ones already include another page.
             for row in 0..ROWS {
                 let counter = &mut self.counters[slot(page, row, self.mask)];
                 *counter = (*counter).max(estimate + 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hand-worked traces, and the policies beside their plain models.
+//! Traces worked out by hand, and the policies compared with their simple models.
 
 use proptest::prelude::*;
 
@@ -21,8 +21,8 @@ fn names_are_unique_and_found() {
     assert!(by_name("nonsense").is_none());
 }
 
-/// Belady's anomaly, from his paper with Nelson and Shedler (1969): on this string FIFO misses 9 times
-/// with 3 frames and 10 times with 4. LRU: 10 and 8. OPT: 7 and 6.
+/// Belady's anomaly, from his paper with Nelson and Shedler (1969): on this string FIFO misses 9
+/// times with 3 frames and 10 times with 4. LRU: 10 and 8. OPT: 7 and 6.
 #[test]
 fn beladys_anomaly() {
     let pages = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5];
@@ -37,8 +37,8 @@ fn beladys_anomaly() {
     assert_eq!([misses("opt", &pages, 3), misses("opt", &pages, 4)], [7, 6]);
 }
 
-/// 1 2 1 3 4 1, two frames... three: 1 is accessed while 1 2 are in. 3 comes in (1* 2 3). For 4 the
-/// hand clears 1, takes 2 out. 1 is still there: 4 misses. FIFO has thrown 1 out by then: 5 misses.
+/// Three frames: 1 is accessed while 1 2 are resident. 3 is brought in (1* 2 3). For 4, the hand
+/// clears 1 and evicts 2. 1 is still resident: 4 misses. FIFO has evicted 1 by then: 5 misses.
 #[test]
 fn clock_spares_what_was_accessed() {
     let pages = [1, 2, 1, 3, 4, 1];
@@ -46,10 +46,11 @@ fn clock_spares_what_was_accessed() {
     assert_eq!(misses("fifo", &pages, 3), 5);
 }
 
-/// A loop over one page more than there are frames: LRU, FIFO and CLOCK miss every time. OPT misses the
-/// first 5 accesses, and from then on every 4th: 5 + 35 / 4 = 13 of 40. LIRS makes 0 1 2 its LIR pages,
-/// and they hit from the second round on (21 hits of 40). 3 and 4 pass through Q, and the one that
-/// left comes back as a ghost in S, where it is younger than no LIR page: nothing is ever traded.
+/// A loop over one page more than there are frames: LRU, FIFO and CLOCK miss every time. OPT misses
+/// the first 5 accesses, then every 4th: 5 + 35 / 4 = 13 of 40. LIRS makes 0 1 2 its LIR pages,
+/// which hit from the second round on (21 hits of 40). 3 and 4 pass through Q; the one that was
+/// evicted returns as a ghost in S, but is not more recent than any LIR page, so nothing is
+/// exchanged.
 #[test]
 fn loops_defeat_recency() {
     let pages: Vec<u64> = (0..5).cycle().take(5 * 8).collect();
@@ -60,8 +61,8 @@ fn loops_defeat_recency() {
     assert_eq!(misses("lirs", &pages, 4), 19);
 }
 
-/// The two variants of LIRS part on a loop that just fits into 200 frames, 2 of them for HIR pages: as
-/// published it never misses twice.
+/// The two variants of LIRS differ on a loop that just fits into 200 frames, 2 of them for HIR
+/// pages: the published one never misses a page twice.
 #[test]
 fn lirs_as_published_holds_what_fits() {
     let pages: Vec<u64> = (0..200).cycle().take(200 * 10).collect();
@@ -69,9 +70,9 @@ fn lirs_as_published_holds_what_fits() {
     assert!(misses("lirs", &pages, 200) > 200);
 }
 
-/// 2Q with 4 frames: Kin 1, Kout 2. 1 2 3 4 fill A1in. 5: A1in is over Kin, 1 goes to the ghost. 1
-/// again: ghost hit, to Am (2 out to the ghost). A scan 6 7 8 pushes 3 4 5 through the ghost; Am is
-/// left alone, so 1 hits.
+/// 2Q with 4 frames: Kin 1, Kout 2. 1 2 3 4 fill A1in. 5: A1in exceeds Kin, so 1 becomes a ghost. 1
+/// again: a ghost hit moves it to Am (2 becomes a ghost). A scan of 6 7 8 pushes 3 4 5 through the
+/// ghost list; Am is not affected, so 1 hits.
 #[test]
 fn two_queue_keeps_the_page_seen_twice() {
     let pages = [1, 2, 3, 4, 5, 1, 6, 7, 8, 1];
@@ -84,22 +85,22 @@ fn two_queue_keeps_the_page_seen_twice() {
     );
 }
 
-/// ARC with 2 frames: 1 1 puts 1 into T2. 2 3 4 scan through T1, 1 stays: it hits at the end.
+/// ARC with 2 frames: 1 1 puts 1 into T2. 2 3 4 scan through T1; 1 stays, and hits at the end.
 #[test]
 fn arc_resists_a_scan() {
     assert_eq!(misses("arc", &[1, 1, 2, 3, 4, 1], 2), 4);
     assert_eq!(misses("lru", &[1, 1, 2, 3, 4, 1], 2), 5);
 }
 
-/// SIEVE with 3 frames: 1 2 3, then 1 is accessed. 4: the hand clears 1, evicts 2 and stands at 3.
-/// 5 evicts 3 (CLOCK would, too). The hand is at 4: 6 evicts 4, and 1 is still there.
+/// SIEVE with 3 frames: 1 2 3, then 1 is accessed. 4: the hand clears 1, evicts 2 and stops at 3. 5
+/// evicts 3 (so would CLOCK). The hand is at 4: 6 evicts 4, and 1 is still resident.
 #[test]
 fn sieve_keeps_survivors_in_place() {
     assert_eq!(misses("sieve", &[1, 2, 3, 1, 4, 5, 6, 1], 3), 6);
 }
 
-/// S3-FIFO with 10 frames: page 1 is accessed twice while it is in the small queue, so the scan of 30
-/// pages moves it to the main queue, which only ghosts would make longer. LRU has lost it.
+/// S3-FIFO with 10 frames: page 1 is accessed twice while in the small queue, so the scan of 30
+/// pages moves it to the main queue, which only ghost hits would extend. LRU has evicted it.
 #[test]
 fn s3_fifo_filters_a_scan() {
     let pages: Vec<u64> = [1, 1, 1].into_iter().chain(100..130).chain([1]).collect();
@@ -109,9 +110,9 @@ fn s3_fifo_filters_a_scan() {
     );
 }
 
-/// A loop over 20 pages with 10 frames. Filled by the small queue, every page leaves before it
-/// comes again, and the 9 ghosts of 20 know none. Filled by the main queue, the 9 pages it took
-/// stay: in 7 later rounds they hit 63 times.
+/// A loop over 20 pages with 10 frames. Filled through the small queue, every page is evicted
+/// before its next access, and the 9 ghosts of 20 contain none of them. Filled through the main
+/// queue, its first 9 pages stay: in 7 later rounds they hit 63 times.
 #[test]
 fn s3_fifo_that_fills_the_main_queue_first_keeps_the_first_pages() {
     let pages: Vec<u64> = (0..20).cycle().take(20 * 8).collect();
@@ -124,8 +125,8 @@ fn s3_fifo_that_fills_the_main_queue_first_keeps_the_first_pages() {
     );
 }
 
-/// W-TinyLFU with 10 frames: 0..9 accessed three times each, then a scan of pages seen once. None of
-/// them beats a page of the main part; the window (1 page) is all it gets.
+/// W-TinyLFU with 10 frames: 0..9 are accessed three times each, followed by a scan of pages
+/// accessed once. None of them replaces a page of the main part; they only get the window (1 page).
 #[test]
 fn w_tiny_lfu_admits_only_the_frequent() {
     let mut pages: Vec<u64> = (0..9).cycle().take(27).collect();
@@ -139,7 +140,7 @@ fn w_tiny_lfu_admits_only_the_frequent() {
 fn a_pool_of_everything_misses_once_a_page() {
     let pages: Vec<u64> = (0..50).chain(0..50).chain((0..50).rev()).collect();
     for spec in YARDSTICKS {
-        // 2Q holds the pages it has seen again to 3/4 of the pool.
+        // 2Q limits pages it has seen again to 3/4 of the pool.
         let capacity = if spec.name == "2q" { 200 } else { 50 };
         assert_eq!(misses(spec.name, &pages, capacity), 50, "{}", spec.name);
     }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! 2Q, full version: a FIFO for new pages, a ghost of what left it, an LRU for pages seen in the ghost.
+//! 2Q, full version: a FIFO for new pages, a ghost of pages evicted from it, and an LRU for ghost
+//! hits.
 //!
 //! Source: Johnson and Shasha, "2Q: a low overhead high performance buffer management replacement
-//! algorithm", VLDB 1994. Kin is 25 % and Kout 50 % of the pool, as the paper suggests.
-//! The LRU is held to its own share, `capacity - Kin`: without that, a long run of ghost hits takes
-//! the whole pool from new pages.
+//! algorithm", VLDB 1994. Kin is 25 % and Kout 50 % of the pool, as the paper suggests. The LRU is
+//! limited to its own share, `capacity - Kin`: otherwise a long run of ghost hits takes the whole
+//! pool from new pages.
 
 use super::list::{Links, List};
 use super::{Policy, PolicySpec, Simulation};

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! W-TinyLFU: a small LRU window in front of a segmented LRU; a page that leaves the window comes in
-//! only if it was accessed more often than the page it would push out.
+//! W-TinyLFU: a small LRU window in front of a segmented LRU; a page that leaves the window is
+//! admitted only if it was accessed more often than the page it would replace.
 //!
-//! Source: Einziger, Friedman and Manes, "TinyLFU: a highly efficient cache admission policy", 2017.
-//! The window is 1 % of the pool and at least a page, the protected segment 80 % of the rest.
+//! Source: Einziger, Friedman and Manes, "TinyLFU: a highly efficient cache admission
+//! policy", 2017.
+//!
+//! The window is 1 % of the pool, at least one page; the protected segment is 80 % of the rest.
 
 use super::list::{Links, List};
 use super::sketch::Sketch;
@@ -53,7 +55,7 @@ impl WTinyLfu {
         }
     }
 
-    /// A page of probation was accessed again.
+    /// A page on probation was accessed again.
     fn promote(&mut self, page: u32) {
         if self.protected_max == 0 {
             self.probation.move_to_front(&mut self.links, page);
@@ -70,7 +72,7 @@ impl WTinyLfu {
         self.place[page as usize] = Place::Protected;
     }
 
-    /// The oldest page of a full window goes on into the main part, or out.
+    /// Moves the oldest page of a full window into the main part, or evicts it.
     fn leave_window(&mut self) {
         let Some(candidate) = self.window.pop_back(&mut self.links) else {
             return;

@@ -12,14 +12,14 @@ use anyhow::Context;
 
 use super::{heading, say};
 
-/// `traces/redis.pages`: the program carries it, so that the tour needs no files.
+/// `traces/redis.pages`, embedded in the program so that the tour needs no files.
 static TRACE: &[u8] = include_bytes!("../../../../../traces/redis.pages");
-/// What to compare: the optimum, the textbook, the two LRUs of the kernel.
+/// The policies compared: the optimum, the textbook LRU, and the kernel's two LRUs.
 const POLICIES: [&str; 4] = ["opt", "lru", "classic-mapped", "mglru-7.2-mapped"];
-/// Sizes of memory, in percent of the footprint.
+/// Memory sizes, in percent of the footprint.
 const PERCENT: [usize; 10] = [5, 10, 15, 20, 30, 40, 50, 65, 80, 100];
 
-/// Draws it.
+/// Draws the curves.
 pub(super) fn show() -> anyhow::Result<()> {
     heading("How much memory a program needs (agewise lab curve traces/redis.pages)")?;
     let path = Path::new("traces/redis.pages");

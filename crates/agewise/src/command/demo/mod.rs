@@ -47,21 +47,21 @@ pub struct Args {
     directory: PathBuf,
 }
 
-/// Anonymous memory of the exerciser.
+/// The exerciser's anonymous memory.
 const SIZE: &str = "256M";
-/// Its mapped file.
+/// The exerciser's mapped file.
 const FILE_SIZE: &str = "32M";
-/// What is called cold.
+/// Memory idle for this long is cold.
 const OLDER_THAN: Duration = Duration::from_secs(5);
-/// Time from look to look.
+/// Time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How long what left is watched.
+/// How long to watch for refaults.
 const WATCH: Duration = Duration::from_secs(3);
 
 /// Runs the tour.
 ///
 /// # Errors
-/// A program that came to harm, or could not be started.
+/// A program was harmed or could not be started.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::install()?;
     heading("What this machine allows (agewise doctor)")?;
@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A line of the tour.
+/// Prints a line of the tour.
 fn say(text: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{text}")
 }
@@ -100,7 +100,7 @@ struct Shown {
 }
 
 fn tour(args: &Args, stop: &Stop) -> anyhow::Result<()> {
-    // Dropped last: what is swapped out to it comes back when the programs have ended.
+    // Dropped last: the programs must have ended before swap is turned off.
     let zram = lend_swap(args)?;
     heading("Two programs at work")?;
     let own = std::env::current_exe().context("cannot find agewise itself")?;
@@ -167,7 +167,7 @@ fn open(name: &str, pid: u32) -> anyhow::Result<Shown> {
     })
 }
 
-/// A zram device, if asked for and allowed; else says what there is.
+/// Creates a zram device if `--zram` asks for one; otherwise reports how much swap is free.
 fn lend_swap(args: &Args) -> anyhow::Result<Option<ZramDevice>> {
     let free = swap::free_bytes(&ProcRoot::default())?;
     if args.zram {
@@ -192,7 +192,7 @@ fn lend_swap(args: &Args) -> anyhow::Result<Option<ZramDevice>> {
     Ok(None)
 }
 
-/// Ages both programs, and shows it.
+/// Tracks the ages of both programs and shows them.
 fn watch(shown: &[Shown], stop: &Stop) -> anyhow::Result<Agent> {
     let observation = OLDER_THAN + 3 * INTERVAL;
     heading(&format!(
@@ -216,7 +216,7 @@ fn watch(shown: &[Shown], stop: &Stop) -> anyhow::Result<Agent> {
     Ok(agent)
 }
 
-/// Moves out what is cold in both, and shows what it did.
+/// Moves out the cold memory of both programs and shows the result.
 fn reclaim_all(
     agent: &mut Agent,
     shown: &[Shown],

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A real program to look at beside the exerciser: an interpreter that is on most machines, with a
-//! table. It uses a tenth of the table, and its sum over the whole at the end proves that nothing
-//! was lost.
+//! A real program to observe beside the exerciser: an interpreter that most machines have, working
+//! on a table. It uses a tenth of the table; the sum over the whole table at the end proves that no
+//! data was lost.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -14,8 +14,8 @@ use rustix::process::Signal;
 /// Entries of the table.
 const ENTRIES: u32 = 400_000;
 
-/// Reads lines: `work` is answered by `ready` once the table stands, then it works on a tenth of
-/// the table until its standard input says `end`, and prints the sum of all of it.
+/// Reads lines from standard input: answers `work` with `ready` once the table is built, then works
+/// on a tenth of the table until it reads `end`, and prints the sum of the whole table.
 const PYTHON: &str = r#"
 import select, sys
 n = int(sys.argv[1])
@@ -37,7 +37,7 @@ until (select(my $r = $in, undef, undef, 0.05)) {
 my $sum = 0; $sum += unpack("%32C*", $_) for values %table; print "$sum\n";
 "#;
 
-/// A program at work.
+/// A running interpreter.
 #[derive(Debug)]
 pub struct Program {
     name: &'static str,
@@ -50,7 +50,7 @@ impl Program {
     /// Starts the first interpreter this machine has; `None` if it has none.
     ///
     /// # Errors
-    /// It is there and does not come to work.
+    /// The interpreter exists but does not become ready.
     pub fn start() -> anyhow::Result<Option<Self>> {
         let known = [("python3", "-c", PYTHON), ("perl", "-e", PERL)];
         let found = known
@@ -86,12 +86,12 @@ impl Program {
         Ok(Some(program))
     }
 
-    /// Its name.
+    /// The name of the interpreter.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Its process.
+    /// The pid of the interpreter.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -104,10 +104,10 @@ impl Program {
         Ok(line.trim_end().to_owned())
     }
 
-    /// Tells it to end; whether its whole table was what it should be.
+    /// Ends the program; returns whether its table was intact.
     ///
     /// # Errors
-    /// It is gone.
+    /// The program has already exited.
     pub fn finish(mut self) -> anyhow::Result<bool> {
         if let Some(mut input) = self.input.take() {
             input
@@ -127,7 +127,7 @@ impl Drop for Program {
     }
 }
 
-/// The sum of all bytes of all values; turning a value around does not change it.
+/// The sum of all bytes of all values. Reversing a value does not change it.
 fn expected_sum() -> u64 {
     (0..ENTRIES)
         .map(|entry| {
@@ -140,7 +140,7 @@ fn expected_sum() -> u64 {
         .sum()
 }
 
-/// Where the search path has `name`.
+/// Finds `name` in `PATH`.
 fn find(name: &str) -> Option<PathBuf> {
     std::env::split_paths(&std::env::var_os("PATH")?)
         .map(|directory| directory.join(name))

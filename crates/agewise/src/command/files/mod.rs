@@ -73,7 +73,7 @@ pub struct Args {
     format: Format,
 }
 
-/// Whose pages.
+/// The cgroup or machine to observe.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct TargetArgs {
@@ -87,15 +87,15 @@ struct TargetArgs {
     all: bool,
 }
 
-/// Looks take at most one part in so many of a core.
+/// Looks may take at most one part in this many of a core.
 pub(crate) const CORE_SHARE: u32 = 20;
-/// Processes named of one file, at most.
+/// The most processes listed per file.
 const OPENERS_SHOWN: usize = 8;
 
 /// Runs the command.
 ///
 /// # Errors
-/// A cgroup or directory that is not there, missing privileges, output that cannot be written.
+/// The cgroup or directory does not exist, privileges are missing, or output cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cgroups = Cgroups::find(args.targets.cgroup.as_deref())?;
     let under = match &args.under {
@@ -123,7 +123,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Looks until the time is over: as often as the bins need, and as rarely as looks are expensive.
+/// Looks until the time is over: as often as the bins need, but less often if looks are expensive.
 fn observe(
     args: &Args,
     cgroups: &Cgroups,
@@ -145,7 +145,7 @@ fn observe(
     }
 }
 
-/// The files asked for, the largest first, and the sum of all.
+/// Returns the matching files, largest first, and the totals of all files.
 fn list(
     args: &Args,
     under: Option<&std::path::Path>,
@@ -208,7 +208,7 @@ fn show(
     let place = path
         .as_deref()
         .and_then(|path| mounts.find(device, path, number));
-    // What the kernel calls st_dev: 12 bits of major and 20 of minor, spread over 64.
+    // The kernel packs a device as 12 bits of major and 20 of minor; `st_dev` spreads them over 64.
     let of_inode = (rustix::fs::makedev(device >> 20, device & 0xf_ffff), number);
     Shown {
         stat: place
@@ -251,17 +251,17 @@ fn name_openers(proc: &ProcRoot, shown: &mut [Shown]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The cgroups whose pages are wanted, and the names of all.
+/// The selected cgroups, and the names of all cgroups.
 pub(crate) struct Cgroups {
     names: HashMap<u64, String>,
     wanted: Option<HashSet<u64>>,
 }
 
 impl Cgroups {
-    /// All cgroups; wanted is one with those below it, or every page.
+    /// Reads all cgroups and selects `wanted` with its descendants, or every page if it is `None`.
     ///
     /// # Errors
-    /// It is not there.
+    /// The cgroup does not exist.
     pub(crate) fn find(wanted: Option<&str>) -> anyhow::Result<Self> {
         let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
             Ok(hierarchy) => hierarchy,
@@ -292,14 +292,14 @@ impl Cgroups {
         Ok(Cgroups { names, wanted })
     }
 
-    /// Whether pages charged to a cgroup are wanted.
+    /// Whether pages charged to this cgroup are selected.
     pub(crate) fn owns(&self, id: u64) -> bool {
         self.wanted
             .as_ref()
             .is_none_or(|wanted| wanted.contains(&id))
     }
 
-    /// The path of a cgroup; of one that was removed its number.
+    /// The path of a cgroup, or its number if it was removed.
     fn name(&self, id: u64) -> Option<Untrusted> {
         let name = || match self.names.get(&id) {
             Some(name) => name.as_str().into(),
@@ -309,7 +309,7 @@ impl Cgroups {
     }
 }
 
-/// What a kind of pages is called.
+/// The name of a kind of page.
 fn kind_text(kind: CacheKind) -> &'static str {
     match kind {
         CacheKind::File => "file",

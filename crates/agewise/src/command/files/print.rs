@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How files are printed.
+//! Output of `agewise files`.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -23,42 +23,42 @@ pub struct Opener {
     pub name: Untrusted,
 }
 
-/// A file to be printed.
+/// A file to print.
 pub struct Shown {
     /// The file.
     pub file: CachedFile,
-    /// Device and inode as `stat` has them.
+    /// Device and inode number as reported by `stat`.
     pub stat: (u64, u64),
-    /// Where it is found.
+    /// A path at which the file can be reached.
     pub path: Option<Untrusted>,
-    /// Its path below the root of its file system, where it has a name.
+    /// Its path below the root of its file system, if it has a name.
     pub name: Option<Untrusted>,
-    /// Whom most of its pages are charged to.
+    /// The cgroup that most of its pages are charged to.
     pub cgroup: Option<Untrusted>,
-    /// Least age of its oldest page.
+    /// Lower bound of the age of its oldest page.
     pub oldest_ms: u64,
     /// Pages by age.
     pub ages: Histogram,
-    /// Who has it open, the first of them.
+    /// The first processes that have it open or mapped.
     pub open_by: Vec<Opener>,
-    /// How many have.
+    /// The number of processes that have it open or mapped.
     pub openers: usize,
 }
 
-/// The sum of all files, shown or not.
+/// The totals of all files, printed or not.
 pub struct Totals {
     /// Files with pages.
     pub files: u64,
-    /// Files that are asked for.
+    /// Files that match the arguments.
     pub matching: u64,
-    /// Pages of files, of shared memory, of block devices.
+    /// Pages of files, of shared memory, and of block devices.
     pub pages: [u64; 3],
     dirty_pages: u64,
     ages: Histogram,
 }
 
 impl Totals {
-    /// Nothing yet.
+    /// Creates empty totals.
     pub fn new(intervals: &Intervals) -> Self {
         Totals {
             files: 0,
@@ -69,14 +69,14 @@ impl Totals {
         }
     }
 
-    /// One more.
+    /// Adds a file.
     pub fn add(&mut self, file: &CachedFile) {
         self.files += 1;
         self.pages[file.on.kind as usize] += file.pages;
         self.dirty_pages += file.dirty_pages;
     }
 
-    /// Its ages.
+    /// Adds the ages of a file.
     pub fn add_ages(&mut self, ages: &Histogram) {
         self.ages.add(ages);
     }
@@ -88,7 +88,7 @@ impl Totals {
 
 #[derive(Serialize)]
 struct BinRecord {
-    /// None of the last one.
+    /// `None` for the last bin.
     upper_ms: Option<u64>,
     bytes: u64,
 }
@@ -98,7 +98,7 @@ struct FileRecord<'a> {
     record: &'static str,
     time_ms: u64,
     path: &'a Option<Untrusted>,
-    /// What it is called in its file system, where no path leads to it.
+    /// The name within its file system, if no path leads to the file.
     name: Option<&'a Untrusted>,
     device: String,
     inode: u64,
@@ -130,10 +130,10 @@ struct CostRecord<'a> {
     look: &'a FilesLook,
 }
 
-/// Prints what was found.
+/// Prints the files and totals.
 ///
 /// # Errors
-/// Those of the output.
+/// Output cannot be written.
 pub fn print(
     format: Format,
     shown: &[Shown],
@@ -296,7 +296,7 @@ fn text(
     )
 }
 
-/// What the last look could not see.
+/// Prints what the last look could not see.
 fn text_of_losses(out: &mut impl Write, look: &FilesLook) -> io::Result<()> {
     for (count, what) in [
         (
@@ -329,7 +329,7 @@ fn headings(ages: &Histogram) -> Vec<String> {
     headings
 }
 
-/// A bound in the largest unit that it is a whole number of.
+/// Formats a bound in the largest unit of which it is a whole multiple.
 fn bound(upper_ms: u64) -> String {
     let units = [
         ("d", 86_400_000),
@@ -367,7 +367,7 @@ fn name(out: &mut impl Write, shown: &Shown) -> io::Result<()> {
     let file = &shown.file;
     match (&shown.path, &shown.name) {
         (Some(path), _) => write!(out, "{}", path.terminal())?,
-        // Their inode number is the device's.
+        // The inode number of a block device encodes its device number.
         _ if file.on.kind == CacheKind::Device => {
             let device = u32::try_from(file.inode.number).unwrap_or_default();
             write!(out, "block device {}", device_text(device))?;

@@ -15,10 +15,10 @@ use anyhow::Context;
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// How often a failing case is replayed while it is minimised.
+/// Number of replays allowed to minimise a failing case.
 const TRIES: usize = 2000;
 
-/// Seeds that are run at a time: what is found does not depend on the number of CPUs.
+/// Seeds run per batch; fixed, so that the result does not depend on the number of CPUs.
 const CHUNK: u64 = 64;
 
 /// Build random machines, subject them to random events, and check them after each step
@@ -65,22 +65,22 @@ pub struct Args {
     pub format: Format,
 }
 
-/// What came of it.
+/// The outcome of a fuzz run.
 #[derive(Serialize)]
 struct Outcome {
-    /// Cases that agreed to their end.
+    /// Cases without a failure.
     passed: u64,
-    /// The seed of the one that did not, where it was drawn.
+    /// The seed of the failing case, if it was generated.
     failed_seed: Option<u64>,
-    /// The file it lies in.
+    /// The file with the failing case.
     case: Option<PathBuf>,
-    /// Its step, from 1.
+    /// The failing step, from 1.
     step: Option<usize>,
-    /// What did not agree.
+    /// The check that failed.
     what: Option<String>,
 }
 
-/// Plays and prints.
+/// Runs the cases and prints the outcome.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let outcome = match args.again.is_empty() {
         true => at_random(args)?,
@@ -113,11 +113,11 @@ fn at_random(args: &Args) -> anyhow::Result<Outcome> {
         false => args.policy.clone(),
     };
     let drawn = |seed: u64| {
-        // A state of 0 would stay 0.
+        // The generator cannot leave state 0.
         let mut random = XorShift64Star::new(seed.wrapping_mul(2).wrapping_add(1));
         draw(&policies, args.steps, &mut |n| random.below(n))
     };
-    // Where the engine gives up is said when the case is played again.
+    // Panics are reported when the minimised case is replayed.
     std::panic::set_hook(Box::new(|_| {}));
     let progress = Progress::new("cases");
     let mut found = None;

@@ -44,7 +44,7 @@ pub struct Args {
     pub write: Vec<String>,
 }
 
-/// A duration in ns.
+/// Parses a duration into ns.
 pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
     let number_end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -71,7 +71,7 @@ pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
     Ok(ns as u64)
 }
 
-/// Runs up to the moment and prints.
+/// Runs up to that moment and prints the file.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop_ns = parse_time_ns(&args.at)?;
     let policy = parse_policy(&args.policy)?;

@@ -90,7 +90,7 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     for (name, description) in MEASURES {
         entries.push(entry("measure", name, description));
     }
-    // Of several zones each has the same.
+    // All zones have the same measures.
     for (name, description) in ZONE_MEASURES[0] {
         let name = name.replacen("zone_dma", "zone_NAME", 1);
         entries.push(entry("measure", &name, description));
@@ -98,7 +98,7 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     Ok(entries)
 }
 
-/// Lists.
+/// Prints the list.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let entries = entries()?;
     let mut out = io::stdout().lock();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise lab`: the simulated machine and the yardsticks. One subcommand per file.
+//! `agewise lab`: the simulated machine and the reference policies. One subcommand per file.
 
 pub mod balloon;
 pub mod check;
@@ -21,7 +21,7 @@ pub mod whatif;
 
 use std::process::ExitCode;
 
-/// The parser of `--jobs`: more threads than this only take longer to start.
+/// The parser of `--jobs`. More threads than the maximum only take longer to start.
 fn jobs() -> clap::builder::RangedU64ValueParser<usize> {
     clap::builder::RangedU64ValueParser::new().range(0..=1024)
 }

@@ -55,10 +55,10 @@ pub struct Args {
     format: Format,
 }
 
-/// Reproduces and prints.
+/// Reproduces the document and prints the result.
 ///
 /// # Errors
-/// Unknown names, or a benchmark that cannot run.
+/// A name is unknown, or a benchmark cannot run.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let Some(name) = &args.name else {
@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A line of the list.
+/// An entry of the list.
 #[derive(Debug, Serialize)]
 struct Entry<'a> {
     document: &'a str,
@@ -133,7 +133,7 @@ fn list(out: &mut impl Write, format: Format) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Fields of CSV, in order: all of a row but the raw values.
+/// CSV fields in order: all fields of a row except the raw values.
 const CSV_FIELDS: [&str; 21] = [
     "benchmark",
     "document_before",
@@ -172,7 +172,7 @@ fn print_csv(out: &mut impl Write, rows: &[Row]) -> anyhow::Result<()> {
     Ok(writer.flush()?)
 }
 
-/// Four significant digits.
+/// Formats a number with four significant digits.
 fn number(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -223,7 +223,7 @@ fn print_summary(
     Ok(())
 }
 
-/// The document's change: its interval if it has one, and the printed value if it differs.
+/// The document's change: its interval, if any, and the printed value if it differs.
 fn document_change(row: &Row) -> String {
     let theirs = match (row.document_low, row.document_high) {
         (Some(low), Some(high)) => {

@@ -89,7 +89,7 @@ fn say_who(origin: &Origin) {
     }
 }
 
-/// What the cells would be if the build that made the result had run them.
+/// Relabels our cells with the build that made the result, so that only real differences remain.
 fn of_before<C: Clone>(
     ours: &[Described<C>],
     theirs: &[Described<C>],
@@ -147,7 +147,7 @@ fn rendered(form: Form, table: &Table, description: &Description) -> anyhow::Res
     Ok(bytes)
 }
 
-/// The first difference of two results, in words.
+/// Describes the first difference between two results.
 fn difference(before: &ResultFile, after: &ResultFile) -> String {
     if before.rows.len() != after.rows.len() {
         return format!(

@@ -12,7 +12,7 @@ use agewise_lab::study::table::Table;
 /// The commit of this build, or `unknown`.
 pub const BUILD: &str = env!("AGEWISE_BUILD");
 
-/// Writes a table; CSV under a header, if that is wanted.
+/// Writes a table; for CSV with a header, if wanted.
 pub fn write(
     out: &mut impl Write,
     form: Form,

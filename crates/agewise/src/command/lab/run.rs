@@ -119,7 +119,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The form of a result; text has none.
+    /// The format as a table format; `None` for text.
     fn form(self) -> Option<Form> {
         match self {
             Format::Text => None,
@@ -139,7 +139,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.trace_events.is_some() && subjects.len() > 1 {
         anyhow::bail!("--trace-events writes one run: name one workload or trace");
     }
-    // That it cannot be written is known before the run.
+    // Create the file first: an error is then known before the run.
     let mut events = match &args.trace_events {
         None => None,
         Some(path) => {
@@ -264,7 +264,7 @@ fn print_head(out: &mut impl Write, outcome: &RunOutcome) -> io::Result<()> {
     writeln!(out)
 }
 
-/// A number with as many digits as a reader needs.
+/// Formats a number with as many digits as a reader needs.
 fn short(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude >= 1000.0 || value.fract() == 0.0 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `agewise lab run` and `inspect` simulate on, as arguments.
+//! Arguments that describe the simulated machine of `agewise lab run` and `inspect`.
 
 use agewise_lab::experiment::machine_run::{Plan, Subject};
 use agewise_lab::experiment::replay::{Arrangement, Through};
@@ -90,7 +90,7 @@ impl AccessWay {
 }
 
 impl Setup {
-    /// It, as a study takes it.
+    /// Converts the arguments for the study.
     pub fn study(&self) -> study::setup::Setup {
         study::setup::Setup {
             memory: self.memory.clone(),

@@ -37,7 +37,7 @@ pub enum Format {
     Json,
 }
 
-/// A cell under the name of its experiment.
+/// A cell with the name of its experiment.
 #[derive(Serialize)]
 struct Cell<'a, C: Serialize> {
     experiment: &'static str,
@@ -45,7 +45,7 @@ struct Cell<'a, C: Serialize> {
     cell: &'a Described<C>,
 }
 
-/// Reads and prints.
+/// Reads the result and prints its description.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let description = ResultFile::read(&args.result)?.description;
     let mut out = io::stdout().lock();
@@ -77,7 +77,7 @@ fn print_json<C: Serialize>(
     Ok(())
 }
 
-/// A line, unless there is nothing to say.
+/// Prints a line unless the value is empty.
 fn line(out: &mut impl Write, name: &str, value: &str) -> io::Result<()> {
     match value {
         "" => Ok(()),

@@ -69,7 +69,7 @@ pub struct Args {
     pub trace_memory: Option<u64>,
 }
 
-/// Runs what is missing.
+/// Runs the missing cells.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let limits = ReadLimits {
         memory_max_bytes: args.trace_memory.unwrap_or_else(trace_memory_default),

@@ -78,7 +78,7 @@ pub enum Format {
     Csv,
 }
 
-/// Verifies and prints.
+/// Verifies the cells and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cells = read_cells(args)?;
     let effort = Effort {
@@ -251,13 +251,13 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
             format!("{:+.1}%", deviation(simulated, measured) * 100.0)
         })
     };
-    // Bits of lru_gen/enabled are shown where some are off.
+    // Show the bits of lru_gen/enabled if some of them are off.
     let lru = match row.lru_gen {
         bits if bits & 1 == 0 => "classic".to_owned(),
         7 => "mglru".to_owned(),
         bits => format!("mglru/{bits}"),
     };
-    // The cgroup had no limit, and the guest's memory was one.
+    // The cgroup had no limit; the guest's memory was the limit.
     let global = if row.limit_bytes == 0 { " global" } else { "" };
     let protected = match (row.min_bytes, row.low_bytes) {
         (0, 0) => "",

@@ -55,7 +55,7 @@ pub struct Args {
     pub format: Format,
 }
 
-/// A row as it is printed.
+/// A row of the output.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     trace: &'a str,
@@ -92,10 +92,10 @@ impl<'a> Record<'a> {
     }
 }
 
-/// A policy by its name, for `--policy`.
+/// Looks up a policy by name, for `--policy`.
 ///
 /// # Errors
-/// The existing names.
+/// Unknown name; the error lists the known ones.
 pub fn known_policy(name: &str) -> Result<&'static PolicySpec, String> {
     yardstick::by_name(name).ok_or_else(|| {
         format!(
@@ -105,7 +105,7 @@ pub fn known_policy(name: &str) -> Result<&'static PolicySpec, String> {
     })
 }
 
-/// Counts, compares and prints.
+/// Counts misses, compares them with the reference and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let manifest = Manifest::read(&args.manifest, &args.traces)?;
     let mut rows = yardsticks::read_reference(&args.reference)?;

@@ -40,7 +40,7 @@ fn percent(text: &str) -> Result<f64, String> {
     agewise_cli::observe::percent(text).map_err(|_| format!("'{text}' is not a share of the pages"))
 }
 
-/// Compares and prints.
+/// Compares the predictions and prints the result.
 ///
 /// # Errors
 /// A trace cannot be read.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise reclaim --files`: cold pages of files leave, whoever reads them.
+//! `agewise reclaim --files`: drops cold file pages, whichever process reads them.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{bytes_text, duration_text};
 
-/// Files of text; the sum covers the rest.
+/// The most files listed in text output; the total covers the rest.
 const LINES_MAX: usize = 20;
 
 /// What happened to the pages of one file, or of all of them.
@@ -28,20 +28,20 @@ const LINES_MAX: usize = 20;
 struct Dropped<'a> {
     /// `file`, or `total` for the last line.
     record: &'static str,
-    /// Empty where no path leads to it, and for the sum.
+    /// Empty if no path leads to the file, and for the total.
     path: &'a Untrusted,
     inode: u64,
     resident_bytes: u64,
     #[serde(flatten)]
     report: DropReport,
-    /// Nothing was moved, only planned.
+    /// Only planned; nothing was dropped.
     dry_run: bool,
 }
 
 /// Runs the command with `--files`.
 ///
 /// # Errors
-/// A cgroup that is not there, missing privileges, output that cannot be written.
+/// The cgroup does not exist, privileges are missing, or output cannot be written.
 pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Result<ExitCode> {
     let cgroups = Cgroups::find(args.targets.cgroup.as_deref())?;
     let older_than_ms = millis(args.older_than);
@@ -69,10 +69,10 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
     })
 }
 
-/// A file, and what happened to its cold pages.
+/// A file and the report of dropping its cold pages.
 type Outcome = (CachedFile, Option<Untrusted>, DropReport);
 
-/// Drops what is cold.
+/// Drops all cold pages.
 fn drop_all(args: &Args, ages: &mut FileAges, stop: &Stop) -> anyhow::Result<Vec<Outcome>> {
     let limits = DropLimits {
         bytes_max: args.max_bytes.unwrap_or(u64::MAX),
@@ -83,7 +83,7 @@ fn drop_all(args: &Args, ages: &mut FileAges, stop: &Stop) -> anyhow::Result<Vec
     };
     let cold = Cold {
         older_than_ms: millis(args.older_than),
-        // Others are not followed.
+        // Pages of other cgroups are not followed, so no filter is needed here.
         owns: &|_| true,
     };
     let mounts = Mounts::read(&ProcRoot::default())?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise reclaim`: what is cold leaves, once.
+//! `agewise reclaim`: moves cold memory out, once.
 
 mod files;
 pub mod record;
@@ -98,7 +98,7 @@ pub struct Args {
     format: Format,
 }
 
-/// Whose memory.
+/// The process or cgroup to reclaim from.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = false)]
 struct TargetArgs {
@@ -111,13 +111,13 @@ struct TargetArgs {
     cgroup: Option<String>,
 }
 
-/// The target was gone before the end.
+/// Exit status if the target was gone before the end.
 const EXIT_TARGET_GONE: u8 = 3;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Targets that are not there or may not be touched, missing privileges, times that make no sense.
+/// A target does not exist or may not be touched, privileges are missing, or times are invalid.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
     let observation =
@@ -164,7 +164,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What to say when there is no swap.
+/// A note for the user if there is no free swap.
 pub fn swap_note(free_swap_bytes: u64) -> Option<String> {
     (free_swap_bytes == 0).then(|| {
         "no free swap: anonymous memory cannot leave, only pages of files can (swap or zram would \
@@ -173,7 +173,7 @@ pub fn swap_note(free_swap_bytes: u64) -> Option<String> {
     })
 }
 
-/// Ticks for `duration`; false if interrupted or if nothing is left to look at.
+/// Ticks for `duration`; returns false if interrupted or if nothing is left to observe.
 fn observe_for(
     agent: &mut Agent,
     duration: Duration,
@@ -214,14 +214,14 @@ fn observe_for(
     }
 }
 
-/// A bar on standard error, if that is a terminal.
+/// A progress bar on standard error, if that is a terminal.
 fn bar(template: &str, length: u64) -> ProgressBar {
     let style =
         ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     ProgressBar::new(length).with_style(style)
 }
 
-/// What is cold in all processes observed but ourselves and those we came from.
+/// Finds cold memory in all observed processes except agewise and its ancestors.
 fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
     let ages = [Some(observe::millis(older_than)); 2];
     let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
@@ -235,20 +235,20 @@ fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
         }
         match mover::find_cold(agent, pid, ages, u64::MAX) {
             Ok(cold) => found.extend(cold),
-            // One of many may have ended meanwhile; whatever it is, the others go on.
+            // One of several processes may have ended; continue with the others.
             Err(error) => agewise_cli::note!("process {pid}: {error}"),
         }
     }
     found
 }
 
-/// How it went, for the exit status.
+/// The outcome, for the exit status.
 struct Outcome {
     all_gone: bool,
     failed: bool,
 }
 
-/// One process at work.
+/// The state of one process.
 struct Work<'p> {
     cold: &'p Cold,
     comm: Untrusted,
@@ -285,7 +285,7 @@ fn evict_all(
                 });
             }
             Err(error) if error.is_gone() => {}
-            // The one that was named may not be passed over.
+            // A process named by --pid must not be skipped.
             Err(error) if args.targets.pid.is_some() => return Err(error.into()),
             Err(error) => agewise_cli::note!("process {pid} is left alone: {error}"),
         }
@@ -322,12 +322,12 @@ impl Work<'_> {
     }
 }
 
-/// Resident memory; 0 once the process is gone.
+/// Resident memory in bytes; 0 if the process has exited.
 fn resident_bytes(mover: &mut ProcessMover<'_>) -> u64 {
     mover.rss_bytes().unwrap_or(0)
 }
 
-/// Moves one process after the other, within limits for all together.
+/// Moves memory out of one process after the other, within limits shared by all.
 fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop) {
     let resident: u64 = works
         .iter()
@@ -344,7 +344,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
         let limits = PageoutLimits {
             bytes_max: room,
             rate_bytes_per_s: Some(args.rate),
-            // What the others may keep is not this one's to give.
+            // The floor covers all processes: what the others keep counts towards it.
             floor_bytes: work
                 .result
                 .resident_before_bytes
@@ -378,7 +378,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
     progress.finish_and_clear();
 }
 
-/// Looks now and then at what left, until `--watch` is over.
+/// Looks for refaults from time to time until `--watch` is over.
 fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
     const LOOK_EVERY: Duration = Duration::from_secs(1);
     let left: u64 = works.iter().map(|work| work.result.report.left_bytes).sum();

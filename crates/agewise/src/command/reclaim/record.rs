@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `agewise reclaim` prints: the plan, what happened to each process, and the sum; as lines of
-//! JSON, as CSV, or as text.
+//! Output of `agewise reclaim`: the plan, the result for each process, and the total, as JSON
+//! lines, CSV or text.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -12,10 +12,10 @@ use serde::Serialize;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units::{bytes_text, duration_text};
 
-/// Lines of text for single processes; the sum covers the rest.
+/// The most processes listed in text output; the total covers the rest.
 const LINES_MAX: usize = 20;
 
-/// What is cold in one process.
+/// The cold memory of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Planned {
     /// `plan`.
@@ -26,13 +26,13 @@ pub struct Planned {
     pub comm: Untrusted,
     /// Its resident memory.
     pub resident_bytes: u64,
-    /// Memory not touched for longer than asked that only swap can take.
+    /// Anonymous memory not touched for longer than `--older-than`; only swap can take it.
     pub cold_anon_bytes: u64,
-    /// Memory not touched for longer than asked that a file backs.
+    /// File-backed memory not touched for longer than `--older-than`.
     pub cold_file_bytes: u64,
 }
 
-/// What happened to one process, or with pid 0 to all of them.
+/// The result for one process, or with pid 0 for all of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reclaimed {
     /// `result`, or `total` for the last line.
@@ -41,25 +41,25 @@ pub struct Reclaimed {
     pub pid: u32,
     /// Its name; empty for the sum.
     pub comm: Untrusted,
-    /// Resident memory before.
+    /// Resident memory before reclaim.
     pub resident_before_bytes: u64,
-    /// Resident memory right after.
+    /// Resident memory right after reclaim.
     pub resident_after_bytes: u64,
-    /// Asked, left, kept and skipped.
+    /// Bytes asked for, left, kept and skipped.
     #[serde(flatten)]
     pub report: PageoutReport,
-    /// Of what left, how much was back when it was looked at again.
+    /// How much of what left was resident again when last checked.
     pub refaulted_bytes: u64,
-    /// How long after leaving it was looked at again; 0 if it was not.
+    /// Time from leaving to that check; 0 if there was none.
     pub refault_watch_ms: u64,
-    /// Nothing was moved, only planned.
+    /// Only planned; nothing was moved.
     pub dry_run: bool,
-    /// Why it ended early; empty if it did not.
+    /// Why reclaim ended early; empty if it did not.
     pub error: String,
 }
 
 impl Reclaimed {
-    /// Nothing done yet to this process.
+    /// An empty result for a process.
     pub fn new(pid: u32, comm: &Untrusted, dry_run: bool) -> Self {
         Self {
             record: "result",
@@ -75,7 +75,7 @@ impl Reclaimed {
         }
     }
 
-    /// The sum of all.
+    /// The sum of all results.
     pub fn total(results: &[Self], dry_run: bool) -> Self {
         let mut total = Self {
             record: "total",
@@ -95,7 +95,7 @@ impl Reclaimed {
 /// Prints the plan.
 ///
 /// # Errors
-/// Those of `out`.
+/// Output cannot be written.
 pub fn print_plan(
     out: &mut impl Write,
     format: Format,
@@ -106,7 +106,7 @@ pub fn print_plan(
         Format::Json => plan
             .iter()
             .try_for_each(|planned| output::json_line(out, planned)),
-        // A CSV file has one header: it holds the results.
+        // A CSV file has one header, which is that of the results.
         Format::Csv => Ok(()),
         Format::Text => {
             let cold: u64 = plan
@@ -143,10 +143,10 @@ fn more(out: &mut impl Write, count: usize) -> io::Result<()> {
     }
 }
 
-/// Prints what happened.
+/// Prints the results.
 ///
 /// # Errors
-/// Those of `out`.
+/// Output cannot be written.
 pub fn print_results(
     out: &mut impl Write,
     format: Format,
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn text_tells_what_became_of_everything() {
         let text = printed(Format::Text);
-        // A first line that is not indented, or the common indentation would be lost.
+        // insta strips common indentation, so begin with a line that is not indented.
         insta::assert_snapshot!(format!("result\n{text}"), @r"
         result
                 10  re,dis            left  256.0 MiB  resident  512.0 MiB ->  256.0 MiB
@@ -367,7 +367,7 @@ mod tests {
         let mut lines = text.lines();
         let fields = lines.next().expect("header").split(',').count();
         for line in lines {
-            // The one quoted comma of the name aside.
+            // Replace the name, which contains a quoted comma.
             assert_eq!(
                 line.replace("\"re,dis\"", "redis").split(',').count(),
                 fields,

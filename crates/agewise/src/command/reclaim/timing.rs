@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How often to look, and for how long before anything can be called cold.
+//! How often to look, and how long to observe before memory can be called cold.
 
 use std::time::Duration;
 
 use agewise_cli::units::duration_text;
 
-/// The shortest time between two looks: below this the looking is most of what happens.
+/// Shortest time between two looks; below it, looking itself takes most of the time.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// The longest time between two looks unless another is asked for.
+/// Longest default time between two looks.
 const INTERVAL_MAX: Duration = Duration::from_secs(10);
 
-/// How often to look so that "not touched for `older_than`" means something: by default a quarter
-/// of it, from 100 ms to 10 s.
+/// Time between two looks such that "not touched for `older_than`" is meaningful: by default a
+/// quarter of `older_than`, from 100 ms to 10 s.
 ///
 /// # Errors
-/// Ages finer than the time between two looks are not known, so an `older_than` shorter than that
-/// is refused rather than silently made longer.
+/// Ages are no finer than the time between two looks. An `older_than` shorter than that is refused
+/// rather than silently rounded up.
 pub fn interval(older_than: Duration, asked: Option<Duration>) -> Result<Duration, String> {
     let interval = asked.unwrap_or((older_than / 4).clamp(INTERVAL_MIN, INTERVAL_MAX));
     if interval < INTERVAL_MIN {
@@ -44,7 +44,7 @@ pub fn interval(older_than: Duration, asked: Option<Duration>) -> Result<Duratio
 /// How long to observe before deciding: long enough for one look beyond `older_than`.
 ///
 /// # Errors
-/// What was observed for less than `older_than` cannot be known to be that old.
+/// The observation is shorter than `older_than`: nothing could be known to be that old.
 pub fn observation(
     older_than: Duration,
     interval: Duration,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was seen of the cgroups of many machines, from the metrics of their daemons in a
+//! Observations of the cgroups of many machines, from their daemons' metrics in a
 //! Prometheus-compatible server.
 
 use std::collections::BTreeMap;
@@ -14,9 +14,9 @@ use serde::Deserialize;
 
 use super::{Args, Seen};
 
-/// An answer takes no longer.
+/// Timeout for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// No answer is larger: a million series.
+/// Largest answer accepted: about a million series.
 const ANSWER_MAX_BYTES: u64 = 512 << 20;
 
 #[derive(Debug, Deserialize)]
@@ -35,30 +35,31 @@ struct Data {
 #[derive(Debug, Deserialize)]
 struct Series {
     metric: BTreeMap<String, String>,
-    /// Time and value, the value as text.
+    /// Time, and the value as text.
     value: (f64, String),
 }
 
-/// Labels of a series without the size; of one cgroup of one machine those that name no container.
+/// The labels that identify a series without its size, or a cgroup of a machine: then without those
+/// that name a container.
 type Key = BTreeMap<String, String>;
 
-/// Labels that name the container or pod of a cgroup, or of the daemon that was scraped.
+/// Labels that name the container or pod of a cgroup, or those of the scraped daemon.
 const NAMES: [&str; 3] = ["namespace", "pod", "container"];
 
-/// What is known of one cgroup of one machine. Its series have other labels from the moment on at
-/// which its names are known, or the daemon's own pod is another one.
+/// What is known about one cgroup of one machine. The labels of its series change when its names
+/// become known, or when the daemon runs in another pod.
 #[derive(Debug, Default)]
 struct Found {
     container: Option<Container>,
     full_bytes: f64,
     beyond_bytes: f64,
     hours: f64,
-    /// Waiting in the worst of the times, likely and at most, by size in thousandths of what was
-    /// resident at most.
+    /// Share of time spent waiting in the worst period, `[likely, upper bound]`, by memory size in
+    /// thousandths of the peak resident size.
     worst: BTreeMap<u64, [f64; 2]>,
 }
 
-/// All cgroups that the server knows.
+/// Returns all cgroups that the server knows.
 pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
     let server = Server::new(url)?;
     let labels = args.matching.as_deref().unwrap_or("");
@@ -72,7 +73,7 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
         most("wait_ratio"),
         most("wait_high_ratio"),
     ];
-    // All at once: a server that has several processors uses them.
+    // Query in parallel, to use all of the server's processors.
     let answers = std::thread::scope(|scope| {
         let server = &server;
         let asked = queries
@@ -97,7 +98,7 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
         .collect())
 }
 
-/// The answers to all queries, in their order, put together.
+/// Merges the answers, given in the order of the queries, by cgroup.
 fn by_cgroup(answers: Vec<Vec<Point>>) -> BTreeMap<Key, Found> {
     let prefix = prefix(answers.iter().flatten().map(|point| &point.key));
     let mut all: BTreeMap<Key, Found> = BTreeMap::new();
@@ -130,7 +131,7 @@ fn by_cgroup(answers: Vec<Vec<Point>>) -> BTreeMap<Key, Found> {
 }
 
 impl Found {
-    /// Takes these names if they say more than those it has.
+    /// Replaces the names if the new ones are more complete.
     fn name(&mut self, container: Option<Container>) {
         let known = |of: &Option<Container>| {
             let names = of
@@ -147,7 +148,7 @@ impl Found {
 }
 
 fn seen(key: &Key, found: Found) -> Option<Seen> {
-    // Of processes there is no limit to set, and the rest is nobody's.
+    // A process has no limit to set, and series without a cgroup belong to nobody.
     let cgroup = key
         .get("cgroup")
         .filter(|name| name.starts_with('/'))?
@@ -178,8 +179,8 @@ fn seen(key: &Key, found: Found) -> Option<Seen> {
     })
 }
 
-/// What stands before our labels. A server that has labels of the same names for the daemon's own
-/// pod renames ours, unless it honors them, and means that pod by the bare names.
+/// The prefix of our labels. If the server adds labels of the same names for the daemon's own pod,
+/// it renames ours to `exported_*` (unless `honor_labels` is set).
 fn prefix<'k>(mut keys: impl Iterator<Item = &'k Key>) -> &'static str {
     let is_renamed = |key: &Key| {
         ["exported_namespace", "exported_pod"]
@@ -192,7 +193,7 @@ fn prefix<'k>(mut keys: impl Iterator<Item = &'k Key>) -> &'static str {
     }
 }
 
-/// The container or pod by the labels that the daemon gives.
+/// The container or pod named by the daemon's labels.
 fn container(key: &Key, prefix: &str) -> Option<Container> {
     let label = |name: &str| {
         let value = key.get(&format!("{prefix}{name}"))?;
@@ -207,7 +208,7 @@ fn container(key: &Key, prefix: &str) -> Option<Container> {
     (found != Container::default()).then_some(found)
 }
 
-/// A value of a series: its labels without the size, its size in thousandths.
+/// A value of a series, with its labels without the size, and its size in thousandths.
 #[derive(Debug, PartialEq)]
 struct Point {
     key: Key,
@@ -238,7 +239,7 @@ impl Server {
         })
     }
 
-    /// What each series of a query is now.
+    /// The current value of each series of a query.
     fn ask(&self, query: &str) -> anyhow::Result<Vec<Point>> {
         let asked = || format!("{}: {query}", self.url);
         let request = self.agent.get(&self.url).query("query", query);
@@ -352,7 +353,7 @@ mod tests {
         let title = one.container.as_ref().and_then(Container::title);
         assert_eq!(title, Some("shop/web-0/nginx".into()));
 
-        // The daemon was scraped with its own names, and was another pod later.
+        // The daemon was first scraped with its own names, and later ran in another pod.
         let renamed = |of: &'static str| {
             [
                 ("pod", of),
@@ -395,7 +396,7 @@ mod tests {
         assert_eq!(of(&scraped), Some("shop/web-0".into()));
     }
 
-    /// Answers one request with this, and hands back what it was.
+    /// Answers one request with `answer`; the thread returns the request.
     fn serve(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());

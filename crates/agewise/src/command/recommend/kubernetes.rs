@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Recommendations in the forms of Kubernetes: the status of a VerticalPodAutoscaler
+//! Recommendations in Kubernetes formats: the status of a VerticalPodAutoscaler
 //! (`autoscaling.k8s.io/v1`), and the report of robusta's krr.
 
 use std::collections::{HashMap, HashSet};
@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 
 use super::{Args, Record};
 
-/// One object for each pod with all its containers, and for each other cgroup; several as a list.
+/// One object per pod with all its containers, and one per other cgroup; a list if there are
+/// several.
 pub(super) fn vpa(records: &[Record]) -> Value {
     let mut items: Vec<Value> = groups(records).iter().map(|of| vpa_of(of)).collect();
     match items.len() {
@@ -19,8 +20,8 @@ pub(super) fn vpa(records: &[Record]) -> Value {
     }
 }
 
-/// Containers of one pod together. The cgroups of the pod itself and of its sandbox hold nothing
-/// that a container could be given: they are left out where a container of it is there.
+/// Groups the containers of each pod. The cgroups of the pod itself and of its sandbox are left out
+/// if one of its containers is present: they have no container to give memory to.
 fn groups(records: &[Record]) -> Vec<Vec<&Record>> {
     let pod_of = |record: &Record| {
         let of = record.container.clone()?;
@@ -50,7 +51,7 @@ fn groups(records: &[Record]) -> Vec<Vec<&Record>> {
     groups
 }
 
-/// A container that was restarted has had several cgroups: the one that needs most counts.
+/// A restarted container has had several cgroups: keep the one that needs most.
 fn add<'r>(group: &mut Vec<&'r Record>, record: &'r Record) {
     let is_same = |other: &&mut &Record| container(other) == container(record);
     match group.iter_mut().find(is_same) {
@@ -64,7 +65,7 @@ fn named(record: &Record) -> Option<&Container> {
     record.container.as_ref()
 }
 
-/// A name of Kubernetes as text; `None`: it is not known.
+/// A Kubernetes name as text; `None` if unknown.
 fn text(name: Option<&Option<Untrusted>>) -> Option<String> {
     name?.as_ref().map(|name| name.terminal().to_string())
 }
@@ -128,11 +129,11 @@ fn container_of(record: &Record) -> Value {
     })
 }
 
-/// Longest name of an object.
+/// Longest object name.
 const NAME_MAX: usize = 253;
 
-/// A name that Kubernetes takes (a DNS subdomain of RFC 1123), as near to a path as may be; its end
-/// tells more than its beginning.
+/// Turns a path into a valid Kubernetes name (a DNS subdomain of RFC 1123), changing as little as
+/// possible. A long path is cut at the front: its end is more specific.
 fn object_name(path: &str) -> String {
     let plain = |c: char| match c.to_ascii_lowercase() {
         c @ ('a'..='z' | '0'..='9' | '.') => c,
@@ -140,7 +141,7 @@ fn object_name(path: &str) -> String {
     };
     let name: String = path.chars().map(plain).collect();
     let name = &name[name.len().saturating_sub(NAME_MAX)..];
-    // No label between dots may begin or end with a dash, and none be empty.
+    // A label must not be empty, or begin or end with a dash.
     let labels = name.split('.').map(|label| label.trim_matches('-'));
     let labels: Vec<&str> = labels.filter(|label| !label.is_empty()).collect();
     match labels[..] {
@@ -149,14 +150,14 @@ fn object_name(path: &str) -> String {
     }
 }
 
-/// The container by its name, or as its cgroup is called.
+/// The name of the container, or one derived from its cgroup.
 fn container(record: &Record) -> String {
     let name = text(named(record).map(|of| &of.container));
     name.unwrap_or_else(|| container_at(&record.cgroup))
 }
 
-/// The container of a cgroup, by the names that container run times give: what comes after their
-/// own name, without the ending of a unit.
+/// The container id, as runtimes name cgroups: the last component of the path, without the
+/// runtime's prefix and the unit suffix.
 fn container_at(path: &str) -> String {
     let last = path
         .rsplit('/')
@@ -168,7 +169,7 @@ fn container_at(path: &str) -> String {
     bare.unwrap_or(last).to_owned()
 }
 
-/// What a difference between what is held and what is recommended is worth, MiB, as krr has it.
+/// krr's severity of the difference between allocated and recommended memory, in MiB.
 fn severity(record: &Record) -> &'static str {
     match record.saving_bytes.unsigned_abs() >> 20 {
         500.. => "CRITICAL",
@@ -178,7 +179,7 @@ fn severity(record: &Record) -> &'static str {
     }
 }
 
-/// The report of krr: memory only.
+/// The report of krr, for memory only.
 pub(super) fn krr(records: &[Record], args: &Args) -> Value {
     let scans: Vec<Value> = records.iter().map(scan).collect();
     let cost = |record: &Record| match severity(record) {
@@ -307,9 +308,9 @@ mod tests {
             record("/kubepods/p/1", Some([shop, web, None, Some("1")])),
             record("/kubepods/p/2", Some([shop, web, Some("nginx"), Some("2")])),
             record("/kubepods/p/3", Some([shop, web, Some("log"), Some("3")])),
-            // Before it was restarted.
+            // The cgroup of the container before its restart.
             record("/kubepods/p/0", Some([shop, web, Some("log"), Some("0")])),
-            // A pod of which no container was seen, and the same names elsewhere.
+            // A pod without containers, and the same names on another machine.
             record("/kubepods/q", Some([shop, Some("db-0"), None, None])),
             record(
                 "/kubepods/r/4",

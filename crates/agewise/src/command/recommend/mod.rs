@@ -121,13 +121,13 @@ fn price(text: &str) -> Result<f64, String> {
     }
 }
 
-/// One that was seen.
+/// A cgroup that was observed.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// The machine, if there are several.
     host: Option<String>,
     cgroup: String,
-    /// The container or pod that it is.
+    /// Its container or pod.
     container: Option<Container>,
     /// Its current limit.
     limit_now_bytes: Option<u64>,
@@ -137,13 +137,13 @@ struct Seen {
     knows_unused: bool,
 }
 
-/// A recommendation as it is printed.
+/// A recommendation as printed.
 #[derive(Debug, Clone, Serialize)]
 struct Record {
-    /// The machine, of those that a server knows.
+    /// The machine, if the data comes from a server.
     host: Option<String>,
     cgroup: String,
-    /// Printed as fields of their own, which each form has in its way.
+    /// Printed as separate fields, in a way that depends on the format.
     #[serde(skip)]
     container: Option<Container>,
     request_bytes: u64,
@@ -152,15 +152,15 @@ struct Record {
     curve_bytes: u64,
     resident_bytes: u64,
     limit_now_bytes: Option<u64>,
-    /// Compared with the resident size; negative: it needs more.
+    /// Savings compared with the resident size; negative if the cgroup needs more.
     saving_bytes: i64,
     saving_per_month: Option<f64>,
     target_wait_ratio: f64,
     wait_ratio: f64,
     wait_low: f64,
-    /// Null: nothing seen sets a bound.
+    /// Null: no upper bound.
     wait_high: Option<f64>,
-    /// Null: not known.
+    /// Null: unknown.
     unused_bytes: Option<u64>,
     observed_seconds: f64,
     basis: &'static str,
@@ -168,7 +168,7 @@ struct Record {
 }
 
 impl Record {
-    /// `None` of one that was never seen with memory.
+    /// `None` for a cgroup that was never seen with memory.
     fn new(seen: &Seen, args: &Args) -> Option<Self> {
         let wanted = Wanted {
             wait_max: args.target_wait,
@@ -219,10 +219,10 @@ fn reason(said: &Recommendation, args: &Args) -> String {
     }
 }
 
-/// Finds out and prints.
+/// Computes and prints the recommendations.
 ///
 /// # Errors
-/// Nothing is known of what was asked for.
+/// Nothing is known about a given target.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut stop = None;
     let all = match &args.prometheus {

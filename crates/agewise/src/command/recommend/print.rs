@@ -35,7 +35,7 @@ pub(super) fn records(out: &mut impl Write, records: &[Record]) -> anyhow::Resul
     json(out, &records.iter().map(named).collect::<Vec<_>>())
 }
 
-/// The same in columns, in the order of [`Container::NAMES`].
+/// The names as columns, in the order of [`Container::NAMES`].
 #[derive(Serialize)]
 struct Names {
     namespace: Option<String>,
@@ -110,7 +110,8 @@ pub(super) fn text(
     total(out, records, price)
 }
 
-/// Nested cgroups count memory twice: only those that are below no other are added up.
+/// Prints the total. A nested cgroup is also counted in its ancestors, so only outermost ones are
+/// added up.
 fn total(out: &mut impl Write, records: &[Record], price: Option<f64>) -> anyhow::Result<()> {
     let is_below = |below: &Record, above: &Record| {
         let rest = below
@@ -119,7 +120,7 @@ fn total(out: &mut impl Write, records: &[Record], price: Option<f64>) -> anyhow
         below.host == above.host && rest.is_some_and(|rest| rest.starts_with('/') && rest.len() > 1)
     };
     let outer: Vec<&Record> = match records.len() {
-        // What a fleet has is looked through by the server.
+        // For more records the check below would take too long.
         0..=2000 => {
             let is_outer = |of: &&Record| !records.iter().any(|other| is_below(of, other));
             records.iter().filter(is_outer).collect()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What was seen of cgroups of this machine: the histories that the daemon keeps, or a look now.
+//! Observations of cgroups of this machine: the daemon's histories, or a fresh observation.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ use anyhow::{Context, bail};
 
 use super::{Args, Seen};
 
-/// All that was asked for, with the names of containers. `stop` is there once one has to be
-/// watched; an end that is asked for meanwhile leaves out those that come after.
+/// Observes all given cgroups, with the names of their containers. `stop` is installed once one has
+/// to be watched; after an interruption the remaining ones are left out.
 pub(super) fn all(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
     let mut all = unnamed(args, stop)?;
     let mut containers = Containers::new(&ProcRoot::default());
@@ -46,7 +46,7 @@ fn unnamed(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
         return of_all(&known, state);
     }
     let mut all = Vec::new();
-    // Each once, in the order given.
+    // Each cgroup once, in the order given.
     let mut names = BTreeSet::new();
     for given in &args.cgroup {
         let opened = known
@@ -99,7 +99,7 @@ fn of_all(known: &Known, state: Option<PathBuf>) -> anyhow::Result<Vec<Seen>> {
             state.display()
         );
     }
-    // Processes given by pid have histories too; there is no limit to give them.
+    // Processes given by pid have histories too, but no limit to set.
     let cgroups = histories
         .into_iter()
         .filter(|(name, _)| name.starts_with('/'));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise report` from sources of the kernel's own (`--source damon`, `lru_gen`). They watch by
-//! themselves; all there is to do is to prepare a look in time, and to look.
+//! `agewise report` from the kernel's own access sources (`--source damon`, `lru_gen`). They
+//! observe by themselves: agewise only has to prepare each look in time, and to look.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use super::{Args, EXIT_TARGETS_GONE, Left, later, progress, sort_and_cut, wait};
 use agewise_cli::observe::{ScanInterval, millis};
 use agewise_cli::signal::Stop;
 
-/// Observes through a source of the kernel's; `period` is the time from one look to the next.
+/// Observes through a kernel source; `period` is the time between two looks.
 pub fn run(
     args: &Args,
     open: OpenHistograms,
@@ -31,7 +31,7 @@ pub fn run(
         "--exact, --cpu-limit and --scan-interval apply to page tables; this source \
          reads none"
     );
-    // The signals first: from here on there is something to undo.
+    // Install the signal handlers first: from here on there is something to undo.
     let stop = Stop::install()?;
     let wanted = AgesWanted {
         intervals: args.ages.intervals.clone(),

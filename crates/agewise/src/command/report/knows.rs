@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is known of a target, by the source that it was observed with.
+//! Which fields of a report are known, by access source.
 
 use agewise_host::agent::SubjectReport;
 
 /// Which fields of a report are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knows {
-    /// All of them: an agent's.
+    /// All of them: the agent observes single pages.
     Agent,
-    /// Those of a source of the kernel's that knows processes.
+    /// Those of a kernel source that observes processes.
     Processes,
-    /// Those of a source of the kernel's that knows cgroups only.
+    /// Those of a kernel source that only observes cgroups.
     Cgroups,
 }
 
@@ -28,7 +28,7 @@ impl Knows {
     }
 }
 
-/// What the target is, as output names it.
+/// The kind of the target, as named in the output.
 pub(super) fn kind(report: &SubjectReport) -> &'static str {
     if report.is_cgroup {
         "cgroup"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise report`: how much memory is how old.
+//! `agewise report`: how old memory is.
 
 mod kernel;
 mod knows;
@@ -53,7 +53,6 @@ use agewise_cli::units;
 ///
 /// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 every target was gone before the end;
 /// 128 + the signal when interrupted (the results so far are printed).
-/// 128 + the signal when interrupted (what was known by then is printed).
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -104,7 +103,7 @@ pub struct Args {
     format: Format,
 }
 
-/// Whose memory.
+/// The processes or cgroups to observe.
 #[derive(Debug, clap::Args)]
 #[group(required = true, multiple = true)]
 struct TargetArgs {
@@ -158,13 +157,13 @@ enum Sort {
     Name,
 }
 
-/// Every target was gone.
+/// Exit status if every target was gone before the end.
 const EXIT_TARGETS_GONE: u8 = 3;
 
 /// Runs the command.
 ///
 /// # Errors
-/// Targets that are not there, missing privileges, output that cannot be written.
+/// A target does not exist, privileges are missing, or output cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let targets = if args.targets.all {
         observe::all_cgroups(args.depth)?
@@ -215,7 +214,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     )
 }
 
-/// Names the processes with accesses that page tables do not show.
+/// Notes the processes (such as virtual machines) with accesses that page tables do not show.
 fn note_guests(agent: &Agent) {
     let observed: std::collections::BTreeSet<u32> =
         agent.spaces().map(|space| space.process().pid()).collect();
@@ -226,10 +225,10 @@ fn note_guests(agent: &Agent) {
     }
 }
 
-/// How long to observe by default.
+/// Default length of the observation.
 const DEFAULT_DURATION: Duration = Duration::from_secs(30);
 
-/// Ticks at the agent's pace and reports at the times asked for. `report` says what is left to
+/// Ticks at the agent's pace and reports at the requested times. `report` returns what is left to
 /// observe.
 fn follow(
     agent: &mut Agent,
@@ -249,7 +248,7 @@ fn follow(
         let now = Instant::now();
         let ended = end.is_some_and(|end| now >= end) || stop.requested().is_some();
         let due = next_report.is_some_and(|at| now >= at);
-        // Nothing left to look at: waiting would tell nothing.
+        // Nothing is left to observe, so waiting is pointless.
         let empty = tick.subjects == 0 || agent.is_finished();
         if ended || due || empty {
             if ended || empty {
@@ -283,14 +282,14 @@ fn follow(
     }
 }
 
-/// The next time after `now` at whole periods from `at`: what was missed is not made up for.
+/// The next multiple of `period` from `at` that lies after `now`; missed ones are skipped.
 fn later(at: Instant, period: Duration, now: Instant) -> Instant {
     let behind = now.saturating_duration_since(at);
     let periods = (behind.as_nanos() / period.as_nanos().max(1) + 1).min(u128::from(u32::MAX));
     at + period * periods as u32
 }
 
-/// Waits, and moves the bar meanwhile.
+/// Waits and moves the progress bar.
 fn wait(
     mut agent: Option<&mut Agent>,
     stop: &Stop,
@@ -312,7 +311,7 @@ fn wait(
     }
 }
 
-/// A bar on standard error, if that is a terminal and the end is known.
+/// A progress bar on standard error, if that is a terminal and the end is known.
 fn progress(duration: Option<Duration>) -> ProgressBar {
     let Some(duration) = duration else {
         return ProgressBar::hidden();
@@ -324,14 +323,14 @@ fn progress(duration: Option<Duration>) -> ProgressBar {
         .with_message(units::duration_text(duration))
 }
 
-/// What there is to observe.
+/// What is left to observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
-    /// Targets that can be looked at.
+    /// At least one target can be observed.
     Something,
-    /// Targets, none of which can be looked at.
+    /// Targets exist, but none can be observed.
     NothingSeen,
-    /// All are gone.
+    /// All targets are gone.
     Nothing,
 }
 
@@ -353,7 +352,7 @@ impl Left {
     }
 }
 
-/// Sorts; returns how many targets were cut off.
+/// Sorts and cuts the list; returns how many targets were cut off.
 fn sort_and_cut(reports: &mut Vec<SubjectReport>, sort: Sort, top: usize) -> usize {
     let total = |report: &SubjectReport| report.resident_bytes.iter().sum::<u64>();
     let descending = |key: &dyn Fn(&SubjectReport) -> Vec<u64>,

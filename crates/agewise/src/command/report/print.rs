@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How reports are printed.
+//! Output of `agewise report`.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -16,20 +16,20 @@ use super::text;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units::{bytes_text, duration_text};
 
-/// A report, and the container or pod that it is about.
+/// A report and the names of its container or pod.
 type Named<'r> = (&'r SubjectReport, Option<Container>);
 
-/// Prints reports, one set after the other.
+/// Prints sets of reports one after the other.
 pub struct Printer<W> {
     out: W,
     format: Format,
     containers: Containers,
-    /// The wall clock, ms since 1970.
+    /// The wall clock, in ms since 1970.
     now_ms: fn() -> u64,
     printed: bool,
 }
 
-/// The wall clock of this machine, ms since 1970.
+/// The wall clock of this machine, in ms since 1970.
 fn wall_clock_ms() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -38,11 +38,11 @@ fn wall_clock_ms() -> u64 {
         })
 }
 
-/// One subject as JSON.
+/// One target as JSON.
 #[derive(Serialize)]
 struct AgesRecord<'a> {
     record: &'static str,
-    /// Wall clock, ms since 1970.
+    /// Wall clock, in ms since 1970.
     time_ms: u64,
     target: &'a Untrusted,
     kind: &'static str,
@@ -51,7 +51,7 @@ struct AgesRecord<'a> {
     processes: Option<usize>,
     nodes: Vec<NodeRecord>,
     resident_bytes: u64,
-    /// The part of it that is followed, and stands for all of it.
+    /// The part that is followed, as a sample of the whole.
     followed_bytes: Option<u64>,
     anon_bytes: u64,
     file_bytes: u64,
@@ -59,7 +59,7 @@ struct AgesRecord<'a> {
     unseen_file_bytes: u64,
     swapped_bytes: Option<u64>,
     unmapped_cache_bytes: Option<u64>,
-    /// The part of anon memory that has a name, where all file memory is counted.
+    /// The part of anon memory that is shared memory or tmpfs, if all file memory is counted.
     shmem_bytes: Option<u64>,
     refaulted_bytes: Option<u64>,
     observed_ms: u64,
@@ -75,7 +75,7 @@ struct NodeRecord {
 
 #[derive(Serialize)]
 struct BinRecord {
-    /// None of the last one.
+    /// `None` for the last bin.
     upper_ms: Option<u64>,
     anon_bytes: u64,
     file_bytes: u64,
@@ -83,7 +83,7 @@ struct BinRecord {
     interval: Option<IntervalRecord>,
 }
 
-/// What each figure of a bin is at least and at most, 95 times of 100.
+/// The 95 % interval of each figure of a bin.
 #[derive(Serialize)]
 struct IntervalRecord {
     anon_low_bytes: u64,
@@ -98,25 +98,25 @@ struct CostRecord<'a> {
     time_ms: u64,
     #[serde(flatten)]
     cost: &'a CostReport,
-    /// Targets that `--top` left out.
+    /// Targets left out by `--top`.
     targets_cut: usize,
     /// The machine has more cgroups or processes than were listed.
     targets_truncated: bool,
 }
 
-/// What is said of a source of the kernel's, beside what it saw.
+/// What to say about a kernel source, besides its reports.
 #[derive(Debug, Serialize)]
 pub struct KernelLook<'a> {
     /// Its name.
     pub source: &'static str,
-    /// What it knows.
+    /// The fields it knows.
     #[serde(skip)]
     pub knows: Knows,
-    /// How coarse it is: sentences.
+    /// Sentences that describe how coarse it is.
     pub caveats: &'a [String],
-    /// CPU time so far, the kernel's and ours.
+    /// CPU time so far in ms, the kernel's and agewise's.
     pub cpu_ms: f64,
-    /// Share of one core so far.
+    /// Share of one core so far, in percent.
     pub core_percent: f64,
 }
 
@@ -130,7 +130,7 @@ struct KernelCostRecord<'a> {
 }
 
 impl<W: Write> Printer<W> {
-    /// Prints to `out`.
+    /// Creates a printer that writes to `out`.
     pub fn new(out: W, format: Format) -> Self {
         Printer {
             out,
@@ -141,11 +141,11 @@ impl<W: Write> Printer<W> {
         }
     }
 
-    /// Prints one set of reports. `cut` targets were left out by a limit of ours; `truncated`: there
-    /// are more than were looked for.
+    /// Prints one set of reports. `cut` is the number of targets that a limit of ours left out;
+    /// `truncated` says that there are more targets than were looked for.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Output cannot be written.
     pub fn print(
         &mut self,
         reports: &[SubjectReport],
@@ -164,7 +164,7 @@ impl<W: Write> Printer<W> {
         self.out.flush()
     }
 
-    /// Reports with the containers that they are about.
+    /// Pairs the reports with the names of their containers.
     fn with_containers<'r>(&mut self, reports: &'r [SubjectReport]) -> Vec<Named<'r>> {
         let names = reports
             .iter()
@@ -257,10 +257,10 @@ impl<W: Write> Printer<W> {
         Ok(())
     }
 
-    /// Prints one set of reports of a source of the kernel's.
+    /// Prints one set of reports of a kernel source.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Output cannot be written.
     pub fn print_kernel(
         &mut self,
         reports: &[SubjectReport],

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Golden output, and that what we print can be read back.
+//! Golden output, and that our output can be parsed again.
 
 use agewise_policy::generations::PageType;
 use agewise_policy::sample::Margin;

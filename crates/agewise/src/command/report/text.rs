@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A subject as text.
+//! Text output of one target.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -11,10 +11,10 @@ use agewise_host::untrusted::clean;
 use super::knows::{Knows, kind};
 use agewise_cli::units::{bytes_text, duration_text};
 
-/// Processes that are named in text when they could not be looked at.
+/// The most processes listed in text that could not be observed.
 const TROUBLES_SHOWN: usize = 5;
 
-/// Prints the ages of one subject, and what there is to say about them.
+/// Prints the ages of one target and remarks about them.
 pub(super) fn subject(
     out: &mut impl Write,
     report: &SubjectReport,
@@ -82,7 +82,7 @@ pub(super) fn subject(
     Ok(())
 }
 
-/// The names of a container or pod, as far as they are known.
+/// Prints the known names of a container or pod.
 fn text_of_container(out: &mut impl Write, container: Option<&Container>) -> io::Result<()> {
     let Some((container, title)) = container.and_then(|of| Some((of, of.title()?))) else {
         return Ok(());
@@ -99,7 +99,7 @@ fn text_of_container(out: &mut impl Write, container: Option<&Container>) -> io:
     }
 }
 
-/// Where the page cache is in the lines above, and where not.
+/// Says which part of the page cache the lines above include.
 fn text_of_cache(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
     match (report.shmem_bytes, report.unmapped_cache_bytes) {
         (Some(bytes), _) => {

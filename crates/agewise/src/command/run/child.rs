@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The command that `agewise run` starts: its standard streams and its process group are those of
-//! agewise, so job control of the terminal works on both as on one program, and signals sent to
-//! agewise alone are passed on.
+//! The command that `agewise run` starts. It shares the standard streams and the process group of
+//! agewise, so the terminal's job control treats both as one program; signals sent only to agewise
+//! are passed on.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,9 +22,9 @@ use signal_hook::low_level::siginfo::Cause;
 /// Signals passed on to the command.
 const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
 
-/// The exit status of shells when a command is not found.
+/// Exit status of shells if a command is not found.
 pub const NOT_FOUND: u8 = 127;
-/// The exit status of shells when a command cannot be run.
+/// Exit status of shells if a command cannot be run.
 pub const NOT_RUNNABLE: u8 = 126;
 
 /// A command that could not be started.
@@ -36,7 +36,7 @@ pub struct SpawnError {
 }
 
 impl SpawnError {
-    /// The exit status a shell would give: 127 if there is no such command, else 126.
+    /// The exit status that a shell would return: 127 if there is no such command, else 126.
     pub fn exit_code(&self) -> u8 {
         match self.source.kind() {
             io::ErrorKind::NotFound => NOT_FOUND,
@@ -55,21 +55,22 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `command` (its first word is the program), in a cgroup if there is one for it, and
-    /// passes signals on from now on.
+    /// Starts `command` (the first word is the program), in the given cgroup if any, and passes
+    /// signals on to it from then on.
     ///
     /// # Errors
-    /// The program is not there or cannot be run, or the system is out of processes.
+    /// The program does not exist or cannot be run, or the system is out of processes.
     pub fn spawn(command: &[OsString], own: Option<&OwnCgroup>) -> Result<Self, SpawnError> {
         let (program, arguments) = command.split_first().expect("clap requires a command");
         let failed = |source| SpawnError {
             program: program.clone(),
             source,
         };
-        // Orphans of the command stay below us, where their memory is counted and kept lean.
+        // Make orphans of the command our children, so that their memory is still counted and
+        // reclaimed.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|errno| failed(errno.into()))?;
-        // Before the command starts: a signal must not find it without us.
+        // Before the command starts, so that no signal is missed.
         let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(failed)?;
         let handle = signals.handle();
         let mut command = Command::new(program);
@@ -84,7 +85,8 @@ impl Child {
         let (target, pidfd) = match opened {
             Ok(pair) => pair,
             Err(errno) => {
-                // Without it the command could outlive us unseen.
+                // Without the thread that passes on signals, the command could outlive us
+                // unnoticed.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Err(failed(errno.into()));
@@ -92,7 +94,8 @@ impl Child {
         };
         let forwarder = std::thread::spawn(move || {
             for origin in signals.forever() {
-                // What the terminal sends goes to the whole process group: it has it already.
+                // Signals from the terminal go to the whole process group, so the command already
+                // has them.
                 if origin.cause == Cause::Kernel {
                     continue;
                 }
@@ -109,7 +112,7 @@ impl Child {
         })
     }
 
-    /// Its process.
+    /// The pid of the command.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -128,7 +131,7 @@ impl Child {
                 return Ok(None);
             }
             let timeout = Timespec::try_from(left).ok();
-            // After EINTR the loop waits for what is left.
+            // After EINTR the loop waits for the rest of the time.
             let _ = poll(
                 &mut [PollFd::new(&self.pidfd, PollFlags::IN)],
                 timeout.as_ref(),
@@ -146,7 +149,7 @@ impl Drop for Child {
     }
 }
 
-/// The exit status to end with after a command that ended so: its own, or 128 plus the signal.
+/// The exit status of agewise after that of the command: the same, or 128 plus the signal.
 pub fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,

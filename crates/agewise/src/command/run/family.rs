@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All processes that came from ours. agewise is a subreaper, so that a process whose parent has
-//! exited stays among its descendants.
+//! All descendants of a process. agewise is a subreaper, so a process whose parent has exited stays
+//! among its descendants.
 
 use std::collections::HashMap;
 
@@ -10,14 +10,14 @@ use agewise_host::root::ProcRoot;
 /// The descendants of a process at one moment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Family {
-    /// Those with memory, ascending by pid.
+    /// Descendants that have memory, in ascending order of pid.
     pub members: Vec<u32>,
-    /// Children of the process itself that have exited and were not waited for.
+    /// Direct children that have exited and were not yet waited for.
     pub zombies: Vec<u32>,
 }
 
 impl Family {
-    /// The descendants of `ancestor`. Processes that vanish meanwhile are left out.
+    /// Finds the descendants of `ancestor`. Processes that exit meanwhile are left out.
     pub fn of(root: &ProcRoot, ancestor: u32) -> Self {
         let stats: Vec<(u32, Stat)> = root
             .pids()
@@ -39,7 +39,7 @@ impl Family {
         }
         let mut family = Self::default();
         let mut parents = vec![ancestor];
-        // A parent is taken out when visited, so this ends whatever /proc says.
+        // Each parent is removed when visited, so the loop ends whatever /proc contains.
         while let Some(parent) = parents.pop() {
             for (pid, stat) in children.remove(&parent).unwrap_or_default() {
                 match stat.kind {

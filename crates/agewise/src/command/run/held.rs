@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Holds a family of processes within a given amount of memory: in a cgroup of its own with that
-//! limit, by the policy and the thread that hold budgets in the daemon.
+//! Holds a family of processes below a memory limit, in a cgroup of its own, using the policy and
+//! the thread with which the daemon holds budgets.
 
 use std::sync::Arc;
 
@@ -17,28 +17,28 @@ use super::keeper::{Done, Notes, Way};
 use super::summary::Summary;
 use agewise_cli::units::bytes_text;
 
-/// Of cgroups: the pid of this process follows.
+/// Prefix of the cgroup's name; the pid of this process follows.
 const PREFIX: &str = "agewise-run";
 
 /// Holds memory below a limit.
 pub struct Held {
     ahead: Ahead,
-    /// The cgroup with the limit; none in a rehearsal.
+    /// The cgroup with the limit; `None` in a dry run.
     own: Option<Arc<OwnCgroup>>,
     limit_bytes: u64,
     spec: Spec,
     backend: Backend,
     files: bool,
-    /// All reports together.
+    /// The sum of all reports.
     sum: Report,
 }
 
 impl Held {
-    /// Opens the source and makes the cgroup. `by`: what decides which pages go. With `files` those
-    /// of its page cache may.
+    /// Opens the access source and creates the cgroup. `by` selects the order in which pages are
+    /// moved out; `files` also allows dropping pages of the cgroup's page cache.
     ///
     /// # Errors
-    /// No swap, no access to page tables, or no cgroup to be had; each says what would help.
+    /// No swap, no access to page tables, or no usable cgroup; each error says how to fix it.
     pub fn new(limit_bytes: u64, by: &str, files: bool, rehearse: bool) -> anyhow::Result<Self> {
         let spec: Spec = format!("budget:{limit_bytes},by={by}")
             .parse()
@@ -71,7 +71,7 @@ impl Held {
         })
     }
 
-    /// The cgroup in which the command has to begin.
+    /// The cgroup in which the command must be started.
     pub fn own(&self) -> Option<Arc<OwnCgroup>> {
         self.own.clone()
     }
@@ -98,7 +98,7 @@ impl Way for Held {
             spec: self.spec.clone(),
             dry_run: self.own.is_none(),
             backend: self.backend,
-            // A rehearsal has no cgroup that they would be charged to.
+            // In a dry run there is no cgroup that file pages would be charged to.
             files: self.files && self.own.is_some(),
             without: Vec::new(),
         }]);
@@ -115,7 +115,7 @@ impl Way for Held {
 
     fn finish(mut self: Box<Self>, summary: &mut Summary, notes: &mut Notes) {
         self.take_reports(notes);
-        // Ends the thread before its cgroup goes.
+        // Stop the thread before its cgroup is removed.
         drop(self.ahead);
         summary.limit_bytes = Some(self.limit_bytes);
         summary.policy = Some(self.spec.to_string());

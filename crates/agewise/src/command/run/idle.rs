@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moves out what a family of processes has not touched for a while.
+//! Moves out memory that a family of processes has not touched for a while.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -14,20 +14,20 @@ use super::keeper::{Done, Notes, Way};
 use super::summary::Summary;
 use agewise_cli::observe;
 
-/// What may be done.
+/// Limits on reclaim.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// What not being touched for so long makes cold.
+    /// Memory not touched for this long is cold.
     pub older_than: Duration,
-    /// Average speed.
+    /// Average rate.
     pub rate_bytes_per_s: u64,
-    /// What each process keeps.
+    /// Resident memory that each process keeps.
     pub keep_bytes: u64,
-    /// Look, but do not touch.
+    /// Dry run: observe only.
     pub rehearse: bool,
 }
 
-/// Looks at all memory at an interval, and moves out what is cold.
+/// Looks at all memory once per interval, and moves out what is cold.
 pub struct Idle {
     agent: Agent,
     limits: Limits,
@@ -38,10 +38,10 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Opens the source; with a note if it is not the best. Nothing is looked at yet.
+    /// Opens the access source; also returns a note if it is not the best one. Does not look yet.
     ///
     /// # Errors
-    /// No source works here.
+    /// No access source works here.
     pub fn new(limits: Limits, interval: Duration) -> anyhow::Result<(Self, Option<String>)> {
         let config = observe::cold_config(limits.older_than, interval)?;
         let (mut agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
@@ -57,7 +57,8 @@ impl Idle {
         Ok((idle, note))
     }
 
-    /// Moves out what is cold in one process, at most `bytes_max`; returns how much went.
+    /// Moves at most `bytes_max` of cold memory out of a process; returns the number of bytes
+    /// moved.
     fn lighten(&mut self, process: &Process, bytes_max: u64) -> anyhow::Result<u64> {
         let mut mover = match ProcessMover::open(process) {
             Ok(mover) => mover,

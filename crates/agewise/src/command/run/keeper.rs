@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keeps a family of processes lean: finds them, has their memory moved, counts.
+//! Keeps a family of processes lean: finds the processes, has their memory moved out, and counts.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -16,15 +16,15 @@ use super::summary::Summary;
 use agewise_cli::children;
 use agewise_cli::observe;
 
-/// Notes kept; what stands in the way of many processes is said of a few.
+/// The most notes kept. An obstacle that many processes share is reported for a few of them.
 const NOTES_MAX: usize = 5;
 
-/// What stood in the way, each once, up to [`NOTES_MAX`].
+/// Distinct notes on what went wrong, at most [`NOTES_MAX`].
 #[derive(Debug, Default)]
 pub struct Notes(BTreeSet<String>);
 
 impl Notes {
-    /// Remembers one.
+    /// Adds a note.
     pub fn add(&mut self, note: String) {
         if self.0.len() < NOTES_MAX {
             self.0.insert(note);
@@ -35,27 +35,27 @@ impl Notes {
 /// What was done so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Left.
+    /// Bytes that left.
     pub left_bytes: u64,
-    /// Would have been tried.
+    /// Bytes that would have been tried in a dry run.
     pub rehearsed_bytes: u64,
-    /// Of what left, how much came back, where that is known.
+    /// How much of what left came back, if known.
     pub refaulted_bytes: Option<u64>,
 }
 
-/// How memory of a family is chosen and moved.
+/// A way to choose and move a family's memory.
 pub trait Way {
-    /// Does what is due for these processes. What fails is noted.
+    /// Does what is due for these processes, and notes failures.
     fn look(&mut self, family: &[Process], notes: &mut Notes);
 
     /// What was done so far.
     fn done(&self) -> Done;
 
-    /// Undoes what has to be undone, and adds to the summary what is its own.
+    /// Cleans up, and adds its own figures to the summary.
     fn finish(self: Box<Self>, summary: &mut Summary, notes: &mut Notes);
 }
 
-/// One look, for the report file.
+/// One look, as written to the report file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Sample {
     record: &'static str,
@@ -67,10 +67,10 @@ pub struct Sample {
     refaulted_bytes: Option<u64>,
 }
 
-/// Keeps what comes from this process lean.
+/// Keeps the descendants of this process lean.
 pub struct Keeper {
     way: Box<dyn Way>,
-    /// The one child whose status somebody else wants.
+    /// The child that somebody else waits for.
     command: Option<u32>,
     family: Vec<Process>,
     meter: Meter,
@@ -80,7 +80,7 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Nothing is looked at yet. `rehearses`: nothing will be moved either.
+    /// Creates a keeper; nothing is looked at yet. With `rehearses` nothing will be moved.
     pub fn new(way: Box<dyn Way>, rehearses: bool) -> Self {
         Self {
             way,
@@ -93,22 +93,22 @@ impl Keeper {
         }
     }
 
-    /// Remembers what stood in the way.
+    /// Adds a note, if there is one.
     pub fn note(&mut self, note: Option<String>) {
         note.into_iter().for_each(|note| self.notes.add(note));
     }
 
-    /// Says which child is the command.
+    /// Sets the pid of the command.
     pub fn set_command(&mut self, pid: u32) {
         self.command = Some(pid);
     }
 
-    /// Finds the processes there are now, and lets go of those of ours that have ended.
+    /// Finds the current processes, and reaps adopted children that have exited.
     fn gather(&mut self) {
         let root = ProcRoot::default();
         let family = Family::of(&root, std::process::id());
         for zombie in family.zombies {
-            // The command itself is waited for where its status is wanted.
+            // The command itself is waited for where its exit status is needed.
             if self.command == Some(zombie) {
                 continue;
             }
@@ -145,7 +145,7 @@ impl Keeper {
         self.way.look(&self.family, &mut self.notes);
     }
 
-    /// Where it stands.
+    /// The state after `elapsed` time.
     pub fn sample(&self, elapsed: Duration) -> Sample {
         let done = self.way.done();
         Sample {
@@ -158,7 +158,7 @@ impl Keeper {
         }
     }
 
-    /// What there is to say at the end.
+    /// Ends the work and returns the summary.
     pub fn summary(mut self, command: Vec<String>, exit_code: u8, elapsed: Duration) -> Summary {
         self.meter.end(Instant::now());
         let children = children::children_usage();

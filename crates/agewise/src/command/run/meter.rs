@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Peak and mean of resident memory over time, from samples at any distance.
+//! Peak and mean of resident memory over time, from samples at irregular intervals.
 
 use std::time::{Duration, Instant};
 
-/// A meter of bytes that are held over time.
+/// Measures an amount of memory over time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Meter {
     peak_bytes: u64,
-    /// Bytes times nanoseconds.
+    /// Integral of bytes over time, in byte-nanoseconds.
     integral: u128,
     measured: Duration,
     last: Option<(Instant, u64)>,
 }
 
 impl Meter {
-    /// Takes a sample: from now on, and until the next one, it was `bytes`.
+    /// Takes a sample: `bytes` from now until the next sample.
     pub fn sample(&mut self, now: Instant, bytes: u64) {
         self.settle(now);
         self.last = Some((now, bytes));
         self.peak_bytes = self.peak_bytes.max(bytes);
     }
 
-    /// Counts the time since the last sample.
+    /// Accounts for the time since the last sample.
     fn settle(&mut self, now: Instant) {
         if let Some((since, bytes)) = self.last {
             let span = now.saturating_duration_since(since);
@@ -32,7 +32,7 @@ impl Meter {
         }
     }
 
-    /// Ends the measurement: what was held is no longer.
+    /// Ends the measurement.
     pub fn end(&mut self, now: Instant) {
         self.settle(now);
         self.last = None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise run`: a program kept lean while it runs.
+//! `agewise run`: keeps a program lean while it runs.
 
 pub mod child;
 pub mod family;
@@ -104,17 +104,17 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// The exit status of agewise's own failures, as with `timeout` and `env`; no command uses it.
+/// Exit status if agewise itself fails, as with `timeout` and `env`; hardly any command uses it.
 const EXIT_OWN_FAILURE: u8 = 125;
-/// With a limit, new processes are looked for so often.
+/// With a limit, time between two searches for new processes.
 const FIND_EVERY: Duration = Duration::from_secs(1);
-/// Resident memory is sampled at least so often.
+/// Longest time between two samples of resident memory.
 const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 
 /// Runs the command.
 ///
 /// # Errors
-/// None: what fails is said here, since the exit status has to differ from the command's.
+/// None: failures are reported here, since their exit status must differ from the command's.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let prepared = match prepare(args) {
         Ok(prepared) => prepared,
@@ -138,10 +138,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(summary.exit_code))
 }
 
-/// All that can fail before the command starts.
+/// The result of everything that can fail before the command starts.
 struct Prepared {
     keeper: Keeper,
-    /// The cgroup it begins in.
+    /// The cgroup in which the command starts.
     own: Option<Arc<OwnCgroup>>,
     /// Time to the first look, and between looks.
     first: Duration,
@@ -205,7 +205,7 @@ fn attend(args: &Args, prepared: Prepared, mut child: Child) -> anyhow::Result<S
         if now >= next_look {
             keeper.look();
             if let Some(file) = &mut report {
-                // A report that cannot be written must not take the command with it.
+                // A failure to write the report must not end the command.
                 let written = output::json_line(file, &keeper.sample(began.elapsed()));
                 keeper.note(written.err().map(|error| format!("--report: {error}")));
             }

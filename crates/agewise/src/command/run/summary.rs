@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What `agewise run` says at the end.
+//! The summary that `agewise run` prints at the end.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,61 +11,61 @@ use serde::Serialize;
 
 use agewise_cli::units::{bytes_text, duration_text};
 
-/// One run of a command. Memory is that of the command and all that came from it; pages that
-/// several of them share count in each.
+/// The summary of one run. Memory is that of the command and all its descendants; a page shared by
+/// several of them counts in each.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// `run`.
     pub record: &'static str,
     /// The command and its arguments.
     pub command: Vec<String>,
-    /// Its exit status; 128 plus the number of the signal that ended it.
+    /// The command's exit status, or 128 plus the signal that ended it.
     pub exit_code: u8,
-    /// How long it ran.
+    /// Run time.
     pub elapsed_ms: u64,
-    /// The most memory resident at once, among samples.
+    /// Peak resident memory among the samples.
     pub resident_peak_bytes: u64,
     /// Mean resident memory over time.
     pub resident_mean_bytes: u64,
-    /// What not being touched for so long made cold, with `--older-than`.
+    /// The threshold for cold memory, with `--older-than`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub older_than_ms: Option<u64>,
     /// The limit, with `--memory`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
-    /// The policy that held it.
+    /// The policy that held the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
-    /// How often it was reached: the kernel had to reclaim.
+    /// How often the limit was reached, so that the kernel had to reclaim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_hits: Option<u64>,
-    /// Processes that the kernel killed because it found nothing to reclaim.
+    /// Processes killed by the kernel because there was nothing to reclaim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
-    /// Pages that had to be waited for.
+    /// Major faults: the program waited for a page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub major_faults: Option<u64>,
-    /// What holding it was worth, against the kernel alone.
+    /// What the policy gained compared with the kernel alone.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
-    /// Moved out, all passes together.
+    /// Moved out in all passes.
     pub reclaimed_bytes: u64,
     /// The part of it that went to swap.
     pub reclaimed_anon_bytes: u64,
-    /// The part of it that a file backs.
+    /// The part of it that is file-backed.
     pub reclaimed_file_bytes: u64,
-    /// Of what was moved out, how much came back; with `--older-than`.
+    /// How much of what was moved out came back; with `--older-than`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refaulted_bytes: Option<u64>,
-    /// Looks at all of its memory.
+    /// Number of looks at all of its memory.
     pub scans: u64,
-    /// CPU time of agewise itself, all of it.
+    /// Total CPU time of agewise itself.
     pub agewise_cpu_ms: f64,
     /// The same as a share of one core over the run.
     pub agewise_cpu_ratio: f64,
-    /// CPU time of the command and those of its children it waited for.
+    /// CPU time of the command and of the children it waited for.
     pub command_cpu_ms: f64,
-    /// What stood in the way, each once; empty if nothing did.
+    /// Distinct notes on what went wrong; empty if nothing did.
     pub notes: Vec<String>,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Summary {
     }
 }
 
-/// What holding a limit was worth.
+/// Describes what holding the limit gained.
 fn worth(f: &mut fmt::Formatter<'_>, gain: &Gain) -> fmt::Result {
     let verdict = match gain.verdict {
         Verdict::Open => "not decided yet",

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise sort`: what is cold goes to the end of the kernel's lists that reclaim takes first.
+//! `agewise sort`: moves cold pages to the end of the kernel's lists from which reclaim takes
+//! first.
 
 mod sorter;
 
@@ -84,26 +85,26 @@ pub struct Args {
     format: Format,
 }
 
-/// What a pass, or all of them, did.
+/// The result of a pass, or of all passes.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(super) struct Sorted {
     /// "pass" or "total".
     record: &'static str,
     seconds: f64,
     processes: usize,
-    /// Found cold and not marked before.
+    /// Newly found cold.
     asked_bytes: u64,
-    /// Marked.
+    /// Marked as cold.
     sorted_bytes: u64,
-    /// Refused by the kernel: locked or unmapped in the meantime.
+    /// Refused by the kernel: locked or unmapped meanwhile.
     refused_bytes: u64,
-    /// Raised to the active list.
+    /// Activated (moved to the active list).
     raised_bytes: u64,
-    /// Calls that marked or activated.
+    /// Number of system calls that marked or activated pages.
     calls: u64,
-    /// CPU time of everything agewise did, ms.
+    /// Total CPU time of agewise, in ms.
     cpu_ms: f64,
-    /// The part of it before the first look, in the total: paid once.
+    /// The part before the first look, paid once; only in the total.
     start_cpu_ms: f64,
     dry_run: bool,
 }
@@ -123,11 +124,11 @@ impl Sorted {
     }
 }
 
-/// What the sorter may do.
+/// Limits of the sorter.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     older_than: Duration,
-    /// Bytes a second that are marked.
+    /// Bytes marked per second.
     rate: u64,
     activates: bool,
     dry_run: bool,
@@ -136,7 +137,7 @@ struct Limits {
 /// Runs the command.
 ///
 /// # Errors
-/// Targets that are not there or may not be touched, missing privileges, times that make no sense.
+/// A target does not exist or may not be touched, privileges are missing, or times are invalid.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
     let roots = Roots::default();
@@ -157,7 +158,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let limits = Limits {
         older_than: args.older_than,
         rate: args.rate,
-        // There, generations do what the active list does here, and MADV_COLD moves between them.
+        // With the multi-gen LRU, generations replace the active list, and MADV_COLD moves pages
+        // between them.
         activates: !args.cold_only && !matches!(multi_gen, Ok(Some(features)) if features.core),
         dry_run: args.dry_run,
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sorting pass by pass: what has grown cold is marked, what is in use is activated.
+//! Sorts in passes: marks pages that have become cold, and activates pages in use.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -19,27 +19,27 @@ use agewise_policy::generations::LABEL_OLDEST;
 use super::{Limits, Sorted};
 use agewise_cli::signal::Stop;
 
-/// CPU time for raising: so much at once (some 50000 pages), and this share of one core on average.
+/// CPU budget of activation: a burst (enough for some 50000 pages), and a share of one core.
 const RAISE_BURST: Duration = Duration::from_millis(30);
 const RAISE_CPU_SHARE: f64 = 0.0025;
-/// The kernel took pages off its active lists if these have shrunk by more than one part in so
-/// many.
+/// The kernel is taken to have deactivated pages if the active lists shrank by more than one part
+/// in this many.
 const SHRUNK_PART: u64 = 16;
 
-/// What is known of one process from pass to pass.
+/// What is known about a process from earlier passes.
 #[derive(Debug, Default)]
 struct Known {
-    /// Marked as cold, and still cold.
+    /// Marked as cold, and not used since.
     marked: RunSet,
-    /// Seen in use once and not cold since.
+    /// Seen in use once, and not cold since.
     seen: RunSet,
-    /// Raised, and not cold since.
+    /// Activated, and not cold since.
     activated: RunSet,
-    /// Length of the active lists of its cgroup after the last pass.
+    /// Size of its cgroup's active lists after the last pass.
     active_bytes: Option<u64>,
 }
 
-/// Marks and activates.
+/// Marks cold pages and activates used ones.
 pub(super) struct Sorter<'a> {
     limits: Limits,
     stop: &'a Stop,
@@ -53,8 +53,8 @@ pub(super) struct Sorter<'a> {
 }
 
 impl<'a> Sorter<'a> {
-    /// Ourselves and the processes we came from are left alone. Without a hierarchy whatever is in
-    /// use is activated again and again, since nothing tells what the kernel took back.
+    /// Creates a sorter. Without a hierarchy, pages in use are activated at every pass, since their
+    /// deactivation by the kernel cannot be noticed.
     pub fn new(limits: Limits, hierarchy: Option<Hierarchy>, stop: &'a Stop) -> Sorter<'a> {
         Sorter {
             limits,
@@ -72,7 +72,7 @@ impl<'a> Sorter<'a> {
         }
     }
 
-    /// All passes so far.
+    /// The sum of all passes so far.
     pub fn total(&self) -> Sorted {
         Sorted {
             seconds: self.began.elapsed().as_secs_f64(),
@@ -81,7 +81,7 @@ impl<'a> Sorter<'a> {
         }
     }
 
-    /// One pass, after a look.
+    /// Makes one pass; call it after a look.
     pub fn pass(&mut self, agent: &mut Agent) -> Sorted {
         let before = clock::process_cpu();
         let mut pass = Sorted {
@@ -104,7 +104,7 @@ impl<'a> Sorter<'a> {
                 continue;
             }
             let mut known = self.known.remove(&(pid, start_ticks)).unwrap_or_default();
-            // One of many may end meanwhile; the others go on.
+            // A process may have ended meanwhile; continue with the others.
             if self.sort(agent, &process, &mut known, &mut pass).is_err() {
                 continue;
             }
@@ -136,7 +136,8 @@ impl<'a> Sorter<'a> {
         let cold = labels.map_or_else(RunSet::default, |(first, last)| {
             mover::labelled(map, first, last)
         });
-        // A look opens a generation when it ends; what it saw in use is in the one before.
+        // A look opens a new generation when it ends, so pages it saw in use are in the previous
+        // one.
         let youngest = map.generations().youngest();
         let young = mover::labelled(map, (youngest - 1).max(LABEL_OLDEST), youngest);
 
@@ -151,14 +152,15 @@ impl<'a> Sorter<'a> {
             self.activate_used(agent, process, cgroup.as_ref(), known, &young, pass)?;
             known.activated = known.activated.subtract(&cold);
             known.seen = known.seen.union(&young).subtract(&cold);
-            // Also brings the kernel's own counts up to date, by which it judges whether there is
-            // enough on the inactive lists.
+            // Reading memory.stat also updates the kernel's own counts, with which it decides
+            // whether the inactive lists are long enough.
             known.active_bytes = cgroup.as_ref().and_then(active_bytes);
         }
         Ok(())
     }
 
-    /// Marks what a look right now does not find touched; gives what is marked now.
+    /// Marks cold pages, unless a recheck finds them touched; returns the pages that are now
+    /// marked.
     fn mark_cold(
         &mut self,
         agent: &mut Agent,
@@ -175,8 +177,8 @@ impl<'a> Sorter<'a> {
         Ok(new)
     }
 
-    /// Raises what this look and an earlier one saw in use: a page that is used once only is not
-    /// worth another's place.
+    /// Activates pages that both this look and an earlier one saw in use. A page used only once
+    /// does not deserve to displace another.
     fn activate_used(
         &mut self,
         agent: &mut Agent,
@@ -210,7 +212,7 @@ impl<'a> Sorter<'a> {
                 break;
             }
             if !self.limits.dry_run {
-                // Of a huge page one byte is as good as all.
+                // Touching one byte activates a whole huge page.
                 let addresses: Vec<u64> = batch.iter().map(|run| run.start).collect();
                 match activate(process.pid(), &addresses) {
                     Ok(done) => pass.calls += done.calls,
@@ -238,7 +240,7 @@ impl<'a> Sorter<'a> {
         u64::try_from(allowed.saturating_sub(self.activate_cpu).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// What of `pages` is there (and not touched) right now and may be moved.
+    /// The part of `pages` that is present (and, if asked, untouched) right now and may be moved.
     fn look(
         &self,
         agent: &mut Agent,
@@ -275,10 +277,10 @@ impl<'a> Sorter<'a> {
     }
 }
 
-/// Bytes of a huge page (a leaf one level up).
+/// Size of a huge page (a leaf one level up).
 const HUGE_BYTES: u64 = agewise_host::access::TABLE_BYTES;
 
-/// The pages of `size` bytes that runs consist of.
+/// The units of `size` bytes in these runs.
 fn units_of(runs: &RunSet, size: u64) -> impl Iterator<Item = Run> + '_ {
     runs.runs().iter().flat_map(move |run| {
         let starts = (run.start..run.end).step_by(size as usize);
@@ -286,7 +288,7 @@ fn units_of(runs: &RunSet, size: u64) -> impl Iterator<Item = Run> + '_ {
     })
 }
 
-/// Length of the active lists of a cgroup and those below it.
+/// Size of the active lists of a cgroup and its descendants, in bytes.
 fn active_bytes(cgroup: &Cgroup) -> Option<u64> {
     let stat = cgroup.stat().ok()?;
     Some(stat.active_anon_bytes + stat.active_file_bytes)

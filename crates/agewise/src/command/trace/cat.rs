@@ -39,7 +39,7 @@ pub struct Args {
     pub format: Format,
 }
 
-/// A request as it is printed.
+/// A request as printed.
 #[derive(Debug, Serialize)]
 struct Record {
     time_ns: u64,
@@ -79,7 +79,7 @@ impl Record {
     }
 }
 
-/// Reads and prints.
+/// Reads the trace and prints its requests.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ensure!(
         !args.input.collapse_repeats,
@@ -144,7 +144,7 @@ fn open(source: &TraceSource, from_ns: u64) -> anyhow::Result<AccessStream> {
     if from_ns == 0 || !is_page_trace || stream.compression() != "plain" {
         return Ok(stream);
     }
-    // A trace that was cut off has no index, and is read from its beginning.
+    // A truncated trace has no index and is read from the beginning.
     match page_trace::open_at(&source.path, from_ns) {
         Ok(reader) => Ok(AccessStream::new(&source.path, &page_trace::FORMAT, reader)),
         Err(_) => Ok(stream),

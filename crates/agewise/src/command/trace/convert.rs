@@ -49,7 +49,7 @@ pub struct Args {
     pub kind: Option<AccessKind>,
 }
 
-/// Converts.
+/// Converts the trace.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let source = args.input.source(&args.trace)?;
     ensure_different(&source.path, &args.out)?;
@@ -91,7 +91,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Refuses to write over what is being read.
+/// Refuses to overwrite the input.
 pub fn ensure_different(input: &Path, output: &Path) -> anyhow::Result<()> {
     let same = match (input.canonicalize(), output.canonicalize()) {
         (Ok(input), Ok(output)) => input == output,
@@ -106,7 +106,7 @@ pub fn ensure_different(input: &Path, output: &Path) -> anyhow::Result<()> {
 }
 
 fn next_accesses(source: &TraceSource, args: &Args) -> anyhow::Result<Vec<u32>> {
-    // The requests written are those of the file, and so have to be the accesses counted here.
+    // Next-access indices refer to the accesses of the whole file, so all of them must be written.
     ensure!(
         !source.collapse_repeats && args.limit.is_none(),
         "oracleGeneral is written of whole traces only: convert to page first, then sample or cut"

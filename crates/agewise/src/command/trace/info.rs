@@ -32,7 +32,7 @@ pub struct Args {
     pub format: Format,
 }
 
-/// A summary as it is printed.
+/// A summary as printed.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     trace: &'a str,
@@ -95,7 +95,7 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Reads and prints.
+/// Reads the traces and prints their summaries.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut table = csv::Writer::from_writer(Vec::new());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which trace to read and how: the arguments shared by all commands that read traces.
+//! Which trace to read and how: arguments shared by all commands that read traces.
 
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ pub struct InputArgs {
 }
 
 impl InputArgs {
-    /// How traces are read, as the arguments say.
+    /// The arguments as options of the reader.
     pub fn reading(&self) -> Reading {
         Reading {
             format: self.trace_format,
@@ -65,18 +65,18 @@ impl InputArgs {
         }
     }
 
-    /// The trace of this path, or of this name in the manifest.
+    /// The trace with this path, or with this name in the manifest.
     pub fn source(&self, trace: &str) -> anyhow::Result<TraceSource> {
         Ok(self.reading().source(trace)?)
     }
 }
 
-/// A quarter of the memory of this machine; no limit where that cannot be read.
+/// A quarter of this machine's memory; no limit if that cannot be read.
 pub fn trace_memory_default() -> u64 {
     MemInfo::of_machine(&ProcRoot::default()).map_or(u64::MAX, |memory| memory.total_bytes / 4)
 }
 
-/// A format by its name.
+/// Looks up a format by name.
 pub fn known_format(name: &str) -> Result<&'static Format, String> {
     registry::by_name(name).ok_or_else(|| {
         format!(

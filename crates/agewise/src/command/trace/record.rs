@@ -115,13 +115,13 @@ pub struct Args {
     pub command: Vec<OsString>,
 }
 
-/// Shortest interval: below it, recording would mainly measure the looks themselves.
+/// Shortest interval; below it, recording would mainly measure the looks themselves.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
-/// Share of the time that looking may take.
+/// Looks may take one part in this many of the time.
 const LOOK_SHARE_MAX: u32 = 4;
 
-/// Time between two searches for new processes; they are cheap but read all of /proc.
+/// Time between two searches for new processes. A search is cheap, but reads all of /proc.
 const FAMILY_EVERY: Duration = Duration::from_millis(200);
 
 /// The summary, with the field names of all outputs.
@@ -137,10 +137,10 @@ struct Summary {
     ended_by: &'static str,
 }
 
-/// Records until there is nothing more to record.
+/// Records until the program ends or a limit is reached.
 ///
 /// # Errors
-/// The process cannot be looked at, or the trace not be written.
+/// The process cannot be observed, or the trace cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.interval < INTERVAL_MIN {
         bail!(
@@ -172,7 +172,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut subject = match Subject::start(args) {
         Ok(subject) => subject,
         Err(error) => {
-            // Nothing was recorded: leave no empty trace behind.
+            // Nothing was recorded: do not leave an empty trace behind.
             let _ = std::fs::remove_file(&args.out);
             return Err(error);
         }
@@ -181,7 +181,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ended_by = match record(args, &mut recorder, &mut subject, began) {
         Ok(ended_by) => ended_by,
         Err(error) => {
-            // Nothing more is written: behind a frame that is cut off it could not be read.
+            // Write nothing more: after a truncated frame it could not be read.
             drop(recorder);
             if !args.command.is_empty() {
                 agewise_cli::note!(
@@ -213,7 +213,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
 }
 
-/// What is recorded, in a line.
+/// A one-line description of what is recorded.
 pub(super) fn what_is_recorded(args: &Args) -> String {
     let what = match (args.pid, &args.cgroup) {
         (Some(pid), _) => format!("pid {pid}"),
@@ -256,7 +256,7 @@ impl Subject {
         }
     }
 
-    /// The processes that belong to it now.
+    /// The pids that belong to it now.
     fn members(&self) -> Vec<u32> {
         let root = ProcRoot::default();
         match self {
@@ -276,7 +276,7 @@ impl Subject {
         }
     }
 
-    /// Waits for the command's end; what it left running is its own affair.
+    /// Waits for the command to end; processes it left running are not waited for.
     fn end(self) -> Option<ExitStatus> {
         match self {
             Subject::Process { .. } => None,
@@ -292,14 +292,14 @@ impl Subject {
     }
 }
 
-/// The looks, one an interval. Says what ended them.
+/// Looks once per interval. Returns why recording ended.
 fn record<W: Write>(
     args: &Args,
     recorder: &mut Recorder<'_, W>,
     subject: &mut Subject,
     began: Instant,
 ) -> anyhow::Result<&'static str> {
-    // A command gets the signals itself; its end is ours.
+    // A command receives the signals itself, and recording ends when it does.
     let stop = match subject {
         Subject::Process { .. } => Some(Stop::install()?),
         Subject::Command(_) => None,
@@ -357,7 +357,7 @@ fn record<W: Write>(
     }
 }
 
-/// A spinner on a terminal; nothing elsewhere, nor over a command's own output.
+/// A spinner, if standard error is a terminal and no command uses it.
 fn progress(args: &Args) -> ProgressBar {
     if !args.command.is_empty() || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();

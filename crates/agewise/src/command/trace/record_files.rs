@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise trace record --files`: what is read and written through descriptors, in exact order.
+//! `agewise trace record --files`: reads and writes through descriptors, in exact order.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -24,28 +24,28 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
 
-/// The ring holds what a machine reads in so long.
+/// The ring buffer must hold what a machine reads in this time.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
 
-/// Time between two looks whether a cgroup is still there.
+/// Time between two checks that a cgroup still exists.
 const CGROUP_EVERY: Duration = Duration::from_millis(200);
 
-/// The summary, under the names of all outputs.
+/// The summary, with the field names of all outputs.
 #[derive(Debug, Serialize)]
 struct Summary {
     file: PathBuf,
     seconds: f64,
     #[serde(flatten)]
     totals: FileTotals,
-    /// Reads and writes that are lost: more came at a time than the ring holds.
+    /// Reads and writes lost because the ring buffer was full.
     dropped: u64,
     ended_by: &'static str,
 }
 
-/// Records until there is nothing more to record.
+/// Records until the program or cgroup is gone or a limit is reached.
 ///
 /// # Errors
-/// Nothing can be traced, or the trace not be written.
+/// Accesses cannot be traced, or the trace cannot be written.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cgroup = args.cgroup.as_ref().map(|path| {
         let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut subject = match Subject::start(args, cgroup, &mut source) {
         Ok(subject) => subject,
         Err(error) => {
-            // Nothing was recorded: leave no empty trace behind.
+            // Nothing was recorded: do not leave an empty trace behind.
             let _ = std::fs::remove_file(&args.out);
             return Err(error);
         }
@@ -86,7 +86,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         agewise_cli::note!("recording has ended, the command continues");
     }
     let seconds = began.elapsed().as_secs_f64();
-    // Whatever ended it: what was recorded until then is a whole trace.
+    // However recording ended, finish the file: it is a complete trace of the time until then.
     let totals = recorder.finish()?;
     let status = subject.end();
     let summary = Summary {
@@ -103,7 +103,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
 }
 
-/// Whose reads and writes are recorded.
+/// The processes whose reads and writes are recorded.
 enum Subject {
     Processes,
     Cgroup(Cgroup),
@@ -120,7 +120,7 @@ impl Subject {
             return Ok(Subject::Cgroup(cgroup));
         }
         let Some(pid) = args.pid else {
-            // What we start is watched from its first moment on; we are not.
+            // Watch our children from their first moment on, but not ourselves.
             let own = std::process::id();
             source.watch(own, Whose::WithChildren)?;
             let child = Child::spawn(&args.command, None);
@@ -140,7 +140,7 @@ impl Subject {
         Ok(Subject::Processes)
     }
 
-    /// Waits for the command's end; what it left running is its own affair.
+    /// Waits for the command to end; processes it left running are not waited for.
     fn end(self) -> Option<ExitStatus> {
         let Subject::Command(mut child) = self else {
             return None;
@@ -155,7 +155,7 @@ impl Subject {
     }
 }
 
-/// Takes what the ring holds, again and again. Says what ended that.
+/// Drains the ring buffer repeatedly. Returns why recording ended.
 fn record<W: Write>(
     args: &Args,
     source: &mut FileIoSource,
@@ -163,14 +163,14 @@ fn record<W: Write>(
     subject: &mut Subject,
     began: Instant,
 ) -> anyhow::Result<&'static str> {
-    // A command gets the signals itself; its end is ours.
+    // A command receives the signals itself, and recording ends when it does.
     let stop = match subject {
         Subject::Command(_) => None,
         Subject::Processes | Subject::Cgroup(_) => Some(Stop::install()?),
     };
     let mut next_cgroup = began;
     loop {
-        // First whether it has ended, then what it did until then.
+        // Check for the end before draining, so that everything done until then is recorded.
         let next = Instant::now() + DRAIN_EVERY;
         let mut ended_by = match (&stop, &mut *subject) {
             (_, Subject::Command(child)) => child.wait_until(next)?.map(|_| "exit"),

@@ -44,7 +44,7 @@ pub struct Args {
     pub no_check: bool,
 }
 
-/// Samples, and reports how good the sample is.
+/// Samples the trace and reports how accurate the sample is.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sample = PageSample::new(args.rate, args.seed).map_err(anyhow::Error::msg)?;
     let source = args.input.source(&args.trace)?;

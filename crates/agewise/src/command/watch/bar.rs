@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bars of ages: how many cells each bin gets, and how bins look.
+//! Age bars: how many cells each bin gets, and how bins look.
 
 use ratatui::style::{Color, Style};
 
-/// Looks of bins: enough to distinguish them; neighbours share one when there are more bins.
+/// Number of distinguishable shades; with more bins, neighbours share one.
 const SHADES: usize = 6;
 
-/// Patterns from young to old.
+/// Patterns, from young to old.
 const PATTERNS: [&str; SHADES] = ["█", "▓", "▒", "░", "-", "."];
 
-/// Colours from young to old, of the 256 that most terminals have.
+/// Colours from young to old, of the 256-colour palette that most terminals have.
 const COLORS: [u8; SHADES] = [196, 208, 220, 71, 68, 240];
 
-/// The look of bin `bin` of `bins`.
+/// The shade of bin `bin` of `bins`.
 pub fn shade(bin: usize, bins: usize) -> usize {
     match bins {
         0 | 1 => 0,
@@ -21,12 +21,12 @@ pub fn shade(bin: usize, bins: usize) -> usize {
     }
 }
 
-/// The pattern of a look.
+/// The pattern of a shade.
 pub fn pattern(shade: usize) -> &'static str {
     PATTERNS[shade.min(SHADES - 1)]
 }
 
-/// The style of a look.
+/// The style of a shade.
 pub fn style(shade: usize, has_color: bool) -> Style {
     if has_color {
         Style::new().fg(Color::Indexed(COLORS[shade.min(SHADES - 1)]))
@@ -35,8 +35,8 @@ pub fn style(shade: usize, has_color: bool) -> Style {
     }
 }
 
-/// Shares `width` cells out in proportion to `amounts` (largest remainder). A bin that has
-/// anything, and would get nothing, takes a cell from the widest, while there are enough.
+/// Distributes `width` cells in proportion to `amounts` (largest remainder method). A bin of half a
+/// percent or more that would get no cell takes one from the widest bin, if that has one to spare.
 pub fn cells(amounts: &[u64], width: usize) -> Vec<usize> {
     let total: u128 = amounts.iter().map(|amount| u128::from(*amount)).sum();
     if total == 0 || width == 0 {
@@ -55,7 +55,7 @@ pub fn cells(amounts: &[u64], width: usize) -> Vec<usize> {
     }
     for bin in 0..cells.len() {
         let widest = (0..cells.len()).max_by_key(|i| cells[*i]).unwrap_or(0);
-        // A sliver below one percent of a wide bar is not worth a lie.
+        // A smaller bin is not worth distorting the bar.
         let worth = u128::from(amounts[bin]) * 200 >= total;
         if cells[bin] == 0 && worth && cells[widest] > 1 {
             cells[bin] = 1;

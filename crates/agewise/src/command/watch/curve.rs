@@ -8,13 +8,13 @@ use agewise_policy::whatif::{Curves, Decider};
 
 use super::followed::{Known, LEARN_LOOKS};
 
-/// Sizes that are shown, percent of the most that was resident.
+/// Sizes shown, in percent of the peak resident size.
 const PERCENTS: [u16; 10] = [100, 90, 80, 70, 60, 50, 40, 30, 20, 10];
-/// Columns of the plot.
+/// Width of the plot in columns.
 const PLOT: f64 = 10.0;
 
-/// What there is to say of a target with less memory, in lines of at most 68 cells; longer
-/// sentences are to be wrapped.
+/// Describes a target with less memory, in lines of at most 68 cells; longer sentences must be
+/// wrapped by the caller.
 pub fn text(known: Option<&Known>) -> String {
     let Some(known) = known else {
         return " Nothing is known yet: it is followed from the next look on.".to_owned();
@@ -48,7 +48,7 @@ fn table(curves: &Curves, known: &Known) -> String {
             point.wait_ratio(known.costs.prices),
         );
         let bar = "#".repeat((faults.likely / most * PLOT).ceil() as usize);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = writeln!(
             text,
             " {:>10} {percent:>4}% {:>10.1} {:>9} {:>9} {:>9} {bar}",
@@ -62,7 +62,7 @@ fn table(curves: &Curves, known: &Known) -> String {
     text
 }
 
-/// How it is known, and what is not.
+/// Remarks on how the curve was obtained and what it does not cover.
 fn remarks(curves: &Curves, known: &Known) -> String {
     let mut text = format!(
         " {:.0} s counted{}. As it is, {:.1} pages per second came back.\n \
@@ -89,7 +89,7 @@ fn percent_text(share: f64) -> String {
     format!("{:.3} %", share * 100.0)
 }
 
-/// A bound, or that there is none.
+/// Formats an upper bound, or says that there is none.
 fn bound(high: f64, text: impl Fn(f64) -> String) -> String {
     match high.is_finite() {
         true => text(high),

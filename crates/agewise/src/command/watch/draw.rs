@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The screen.
+//! Draws the screen.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use super::sample::{Place, Row};
 use super::view::View;
 use agewise_cli::units::{bytes_text, duration_text};
 
-/// Width of a column of bytes.
+/// Width of a column of byte counts.
 const BYTES_WIDTH: usize = 11;
-/// Width of the column of percent.
+/// Width of the column with percentages.
 const COLD_WIDTH: usize = 7;
 
-/// Width of help and of the what-if curve.
+/// Width of the windows with help and the what-if curve.
 const WINDOW_WIDTH: u16 = 72;
-/// Height of the what-if curve: its table, what is to be said of it, and the frame.
+/// Height of the what-if window: table, remarks and frame.
 const CURVE_HEIGHT: u16 = 22;
 
 const HELP: &str = "\
@@ -43,7 +43,7 @@ const HELP: &str = "\
  Containers and pods are shown by their own names.
  Observation continues while the picture is paused.";
 
-/// Draws everything.
+/// Draws the whole screen.
 pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
     let [title, header, body, legend, keys] = Layout::vertical([
         Constraint::Length(1),
@@ -115,7 +115,7 @@ fn title_line(view: &View) -> Line<'static> {
     ])
 }
 
-/// How the width is shared out.
+/// The widths of the columns.
 struct Columns {
     name: usize,
     has_types: bool,
@@ -277,7 +277,7 @@ fn draw_window(frame: &mut Frame<'_>, title: &str, text: &str, height: u16) {
     );
 }
 
-/// An age without blanks: `500ms`, `90s`, `2m`, `1h`.
+/// Formats an age without spaces: `500ms`, `90s`, `2m`, `1h`.
 fn age(ms: u64) -> String {
     for (unit_ms, unit) in [
         (86_400_000, "d"),
@@ -292,8 +292,8 @@ fn age(ms: u64) -> String {
     format!("{ms}ms")
 }
 
-/// Exactly `width` cells: padded, or cut at the front, where paths say least. Control characters
-/// of a name must not reach the terminal.
+/// Pads or cuts `text` to exactly `width` cells. It is cut at the front, where paths are least
+/// specific. Control characters in a name must not reach the terminal.
 fn fit(text: &str, width: usize) -> String {
     let shown: Vec<char> = text
         .chars()

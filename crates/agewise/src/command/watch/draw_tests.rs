@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The screen as text, by the test backend.
+//! The screen as text, drawn with the test backend.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
@@ -205,7 +205,7 @@ fn colours_are_used_only_where_they_may_be() {
     }
 }
 
-/// Below half of what is resident it waits; below a fifth nothing sets a bound.
+/// A target that waits below half of its resident size, with no upper bound below a fifth.
 fn known() -> Known {
     let faults = |percent: u16| Estimate {
         low: 0.0,
@@ -273,7 +273,7 @@ fn w_shows_what_less_memory_would_cost() {
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }
-    // Any key takes it away, and what is known stays until another one is asked for.
+    // Any key closes it; the last curve is kept until another one is asked for.
     press(&mut view, KeyCode::Down);
     assert!(!screen(&mut view, 80, 24).contains("faults/s"));
     press(&mut view, KeyCode::Char('w'));
@@ -352,7 +352,7 @@ fn containers_and_pods_have_their_own_names() {
     ] {
         assert!(shown.contains(name), "{name}: {shown}");
     }
-    // Nothing but an id is known: the path says more.
+    // Only an id is known, so the path is more informative.
     assert_eq!(
         Row {
             container: Some(Container {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The target of which the what-if curve is shown: simulated from when that was asked for, by the
-//! looks that are made anyway.
+//! The target whose what-if curve is shown. It is simulated from the moment the curve is asked for,
+//! using the looks that are made anyway.
 
 use agewise_cli::whatif::Costs;
 use agewise_host::agent::Agent;
@@ -11,36 +11,36 @@ use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::whatif::{Curves, Params, WhatIf};
 use std::time::Instant;
 
-/// Looks that only tell which pages are where; nothing is counted yet.
+/// Initial looks that only find out which pages exist; nothing is counted yet.
 pub const LEARN_LOOKS: u32 = 10;
 
-/// Something that a curve can be asked of.
+/// A target for a curve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Of {
-    /// A subject by its name: a cgroup, or what was asked for.
+    /// A subject (a cgroup, or a target given on the command line) by name.
     Subject(Untrusted),
     /// A process.
     Process(u32),
 }
 
-/// What is known of its curve.
+/// What is known about the target's curve.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// The curve; none until something was counted.
+    /// The curve; `None` until something was counted.
     pub curves: Option<Curves>,
-    /// Looks since it was asked for.
+    /// Looks since the curve was asked for.
     pub looks: u32,
-    /// Pages of files are in it: they are charged to the target.
+    /// Whether the curve includes file pages charged to the target.
     pub has_files: bool,
-    /// It does not exist any more; the curve is of the time until then.
+    /// The target no longer exists; the curve covers the time until it ended.
     pub is_gone: bool,
-    /// What pages that come back cost.
+    /// The cost of bringing a page back.
     pub costs: Costs,
 }
 
-/// Who and what is behind a target now.
+/// What a target refers to at the moment.
 struct There {
-    /// Tells it from the next one of its name: inode or start time.
+    /// Inode or start time: tells apart successive targets with the same name.
     id: u64,
     cgroup: Option<Cgroup>,
     pids: Vec<u32>,
@@ -79,15 +79,15 @@ pub struct Followed {
     sights: Sights,
     costs: Costs,
     is_counting: bool,
-    /// The look at the page cache that was shown last.
+    /// Time of the last look at the page cache that was processed.
     cached_ms: Option<u64>,
-    /// Its identity and whether files count, once it was seen.
+    /// The target's identity and whether file pages count, once it has been seen.
     first: Option<(u64, bool)>,
     is_gone: bool,
 }
 
 impl Followed {
-    /// Nothing is known of it yet.
+    /// Starts with no data.
     pub fn new(of: Of, costs: Costs) -> Self {
         let params = Params {
             kernel: kernel_in_use(&Roots::default()),
@@ -105,12 +105,12 @@ impl Followed {
         }
     }
 
-    /// What is followed.
+    /// The target.
     pub fn of(&self) -> &Of {
         &self.of
     }
 
-    /// Looks once, and listens.
+    /// Ticks the agent once and feeds the observed accesses to the simulation.
     ///
     /// # Errors
     /// As [`Agent::tick`].
@@ -152,7 +152,7 @@ impl Followed {
         Ok(())
     }
 
-    /// What is known by now.
+    /// What is known so far.
     pub fn known(&self, agent: &Agent) -> Known {
         let is_counted = self.is_counting && self.what_if.observed_ms() > 0;
         let is_cached = agent.cached_ms().is_some();

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends `watch` when the terminal is gone, and in time whatever it is busy with.
+//! Ends `watch` when the terminal is gone, and within a bounded time whatever it is doing.
 //!
-//! Reading keys waits for the rest of a key that never comes, and goes round for ever on a terminal
-//! that was closed; drawing waits for a terminal that takes nothing; a look at all memory takes as
-//! long as it takes. None of them can be cut short from within, so a thread waits beside.
+//! Reading keys may wait for the rest of an incomplete key sequence, or loop forever on a closed
+//! terminal; drawing may wait for a terminal that accepts no output; a look at all memory takes its
+//! time. None of these can be interrupted from within, so a separate thread stands by.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use signal_hook::consts::SIGHUP;
 
 use agewise_cli::signal::{Request, Stop, is_gone};
 
-/// How long an orderly end may take, once it was asked for.
+/// Time allowed for an orderly exit once it was asked for.
 const GRACE: Duration = Duration::from_millis(120);
 
 /// Watches until it is dropped.
@@ -29,10 +29,10 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Begins to watch standard input and output, and what `stop` hears.
+    /// Starts watching standard input and output, and the signals of `stop`.
     ///
     /// # Errors
-    /// No file descriptor or thread can be had.
+    /// No file descriptor or thread is available.
     pub fn set(stop: &Stop) -> io::Result<Self> {
         let ends = [
             io::stdin().as_fd().try_clone_to_owned()?,
@@ -62,11 +62,11 @@ fn stand_by(request: &Request, ends: &[OwnedFd; 2], is_done: &AtomicBool) {
         let wake = request.wake_fd();
         let mut fds = [
             PollFd::new(&wake, PollFlags::IN),
-            // Nothing is asked about them: that they are gone is said all the same.
+            // Without requested events, poll still reports a hang-up.
             PollFd::new(&ends[0], PollFlags::empty()),
             PollFd::new(&ends[1], PollFlags::empty()),
         ];
-        // An error is EINTR.
+        // The only expected error is EINTR.
         let _ = poll(&mut fds, None);
         if fds[1..].iter().any(|fd| is_gone(fd.revents())) {
             request.end(SIGHUP);
@@ -75,13 +75,13 @@ fn stand_by(request: &Request, ends: &[OwnedFd; 2], is_done: &AtomicBool) {
     std::thread::sleep(GRACE);
     if !is_done.load(Ordering::SeqCst) {
         let _ = restore();
-        // Nothing outlives the process: looking leaves nothing behind that would have to be undone.
+        // It is safe to exit here: looking leaves nothing behind that would have to be undone.
         signal_hook::low_level::exit(i32::from(Stop::exit_code(signal)));
     }
 }
 
-/// Gives the terminal back beside a thread that may hang in it: by a descriptor of its own, which
-/// does not wait.
+/// Restores the terminal while another thread may hang in it: uses a non-blocking descriptor of its
+/// own.
 fn restore() -> io::Result<()> {
     terminal::disable_raw_mode()?;
     let mut output = OpenOptions::new()

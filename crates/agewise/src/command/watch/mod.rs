@@ -81,7 +81,7 @@ pub struct Args {
 /// Runs the command.
 ///
 /// # Errors
-/// Standard output is no terminal; targets that are not there; missing privileges.
+/// Standard output is not a terminal, a target does not exist, or privileges are missing.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
@@ -108,14 +108,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut view = View::new(has_color, !args.pid.is_empty() && args.cgroup.is_empty());
     view.note = note;
     let stop = Stop::install()?;
-    // Restores the terminal on a panic as well.
+    // This also restores the terminal on a panic.
     let mut terminal = ratatui::try_init()?;
     let guard = Guard::set(&stop)?;
     let ended = watch(&mut agent, &mut view, &stop, &mut terminal);
     let restored = terminal.show_cursor().and_then(|()| ratatui::try_restore());
     drop(guard);
     if restored.is_err() {
-        // Dropped, it would complain to a terminal that is gone, and panic over that.
+        // Dropping it would print an error to a terminal that is gone, and panic.
         std::mem::forget(terminal);
         if stop.requested().is_none() {
             stop.request().end(SIGHUP);
@@ -129,7 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }))
 }
 
-/// Longest time for which another size of the terminal goes unnoticed.
+/// Longest delay before a resize of the terminal is noticed.
 const POLL: Duration = Duration::from_millis(200);
 
 fn watch(
@@ -145,7 +145,7 @@ fn watch(
     let mut curve = Curve::default();
     while stop.requested().is_none() {
         if Instant::now() >= next_tick {
-            // Ages go on while the picture stands still: otherwise everything would look idle.
+            // Tick even while the display is paused: otherwise everything would look idle.
             curve.tick(agent, view)?;
             next_tick = Instant::now() + interval;
             if !view.is_paused() {
@@ -174,16 +174,16 @@ fn watch(
     Ok(())
 }
 
-/// The target of which the what-if curve was asked.
+/// The target whose what-if curve was asked for.
 #[derive(Default)]
 struct Curve {
     followed: Option<Followed>,
-    /// Measured once: that takes a moment.
+    /// Measured only once, since that takes a moment.
     costs: Option<Costs>,
 }
 
 impl Curve {
-    /// Looks once; whoever was asked for is simulated by it.
+    /// Ticks once, and feeds the look to the simulation of the selected target, if any.
     fn tick(&mut self, agent: &mut Agent, view: &mut View) -> anyhow::Result<()> {
         if let Some((of, _)) = view.asked()
             && self.followed.as_ref().is_none_or(|now| now.of() != of)
@@ -197,7 +197,8 @@ impl Curve {
             }
             Some(followed) => {
                 followed.tick(agent)?;
-                // Curves take longer to work out than a look to be simulated.
+                // Computing a curve takes longer than simulating a look, so do it only if it is
+                // shown.
                 if view.has_curve && !view.is_paused() {
                     view.known = Some(followed.known(agent));
                 }
@@ -207,9 +208,9 @@ impl Curve {
     }
 }
 
-/// Takes in all keys that were pressed.
+/// Handles all pending keys.
 fn follow_keys(agent: &Agent, view: &mut View, names: &mut Containers) -> anyhow::Result<Outcome> {
-    // What was read at once waits in crossterm, where no descriptor tells of it.
+    // crossterm buffers all bytes of a read; poll on the descriptor does not see the buffered ones.
     while event::poll(Duration::ZERO)? {
         let Event::Key(key) = event::read()? else {
             continue;

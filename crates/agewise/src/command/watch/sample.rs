@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is shown at one moment, taken from the agent: rows of names, sizes and ages.
+//! The data shown at one moment, taken from the agent: rows of names, sizes and ages.
 
 use std::path::Path;
 
@@ -9,13 +9,13 @@ use agewise_host::container::{Container, Containers};
 use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Histogram, OldestPages};
 
-/// Most mappings shown of a process: the largest.
+/// The most mappings shown for a process; the largest are kept.
 pub const MAPPINGS_MAX: usize = 1000;
 
-/// Where one is.
+/// The list being shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// All subjects: the cgroups, or what was asked for.
+    /// All subjects: cgroups, or targets given on the command line.
     Subjects,
     /// All processes.
     Processes,
@@ -25,21 +25,21 @@ pub enum Place {
     Mappings {
         /// Its pid.
         pid: u32,
-        /// Its name, to be shown.
+        /// Its name, for display.
         name: Untrusted,
     },
 }
 
-/// One line.
+/// A row of the list.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Cgroup, process or mapping.
+    /// Name of the cgroup, process or mapping.
     pub name: Untrusted,
-    /// The container or pod that the cgroup is.
+    /// The container or pod of the cgroup.
     pub container: Option<Container>,
-    /// The process, where one can go into it.
+    /// The process, if its mappings can be opened.
     pub pid: Option<u32>,
-    /// Bytes by age, the youngest first.
+    /// Bytes by age, youngest first.
     pub ages: Vec<u64>,
     /// Resident anon memory.
     pub anon_bytes: u64,
@@ -47,19 +47,19 @@ pub struct Row {
     pub file_bytes: u64,
     /// Memory in swap.
     pub swapped_bytes: u64,
-    /// It is gone, or could not be looked at.
+    /// Why it is gone or could not be observed.
     pub trouble: Option<String>,
 }
 
 impl Row {
-    /// What to call it: a container or pod by its own name, everything else by `name`.
+    /// The displayed name: that of the container or pod if known, otherwise `name`.
     pub fn label(&self) -> Untrusted {
         let of = self.container.as_ref();
         let Some((of, title)) = of.and_then(|of| Some((of, of.title()?))) else {
             return self.name.clone();
         };
         match (&of.container_id, &of.container) {
-            // It has the name of its pod, and is not the pod.
+            // The sandbox has the name of its pod, but is not the pod.
             (Some(_), None) => Untrusted::from(&*[title.as_bytes(), b" (sandbox)"].concat()),
             _ => title,
         }
@@ -76,27 +76,27 @@ impl Row {
     }
 }
 
-/// Everything that is shown of one moment.
+/// Everything shown at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// The lines, in no order.
+    /// The rows, unordered.
     pub rows: Vec<Row>,
-    /// Upper bounds of the ages but the last, ms.
+    /// Upper bounds of all age bins but the last, in ms.
     pub bounds_ms: Vec<u64>,
-    /// For how long has been observed, ms.
+    /// Length of the observation, in ms.
     pub observed_ms: u64,
-    /// Time between looks, ms.
+    /// Time between looks, in ms.
     pub interval_ms: u64,
-    /// What looking costs, percent of a core.
+    /// Cost of looking, in percent of a core.
     pub core_percent: f64,
-    /// The place is gone: the process has exited.
+    /// The process whose mappings are shown has exited.
     pub place_gone: bool,
-    /// Resident memory of everything, whatever is shown.
+    /// Resident memory of all targets, shown or not.
     pub total_bytes: u64,
 }
 
 impl Sample {
-    /// What is to be seen at a place now.
+    /// Takes a sample of a place.
     pub fn take(agent: &Agent, place: &Place, containers: &mut Containers) -> Sample {
         let subjects = agent.report();
         let cost = agent.cost();
@@ -143,7 +143,7 @@ impl Sample {
 
 fn row_of(report: &SubjectReport, container: Option<Container>, agent: &Agent) -> Row {
     let [anon_bytes, file_bytes] = report.resident_bytes;
-    // A subject that is one process opens at its mappings.
+    // A subject that is a single process opens its mappings directly.
     let pid = if report.is_cgroup {
         None
     } else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the viewer has chosen: where they are, the order, the selected line. No terminal here.
+//! The state of the viewer: place, sort order and selected row, independent of the terminal.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -8,7 +8,7 @@ use agewise_host::untrusted::Untrusted;
 use super::followed::{Known, Of};
 use super::sample::{Place, Row, Sample};
 
-/// The order of lines.
+/// The sort order of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Most resident memory first.
@@ -35,7 +35,7 @@ impl Order {
         Order::Name,
     ];
 
-    /// How it is called.
+    /// The displayed name of the order.
     pub fn name(self) -> &'static str {
         match self {
             Order::Resident => "resident",
@@ -48,14 +48,14 @@ impl Order {
     }
 }
 
-/// What a key did.
+/// The effect of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The same lines are shown.
+    /// The same rows stay on the screen.
     Stay,
-    /// Other lines are to be taken.
+    /// Other rows must be taken.
     Moved,
-    /// The end.
+    /// Quit.
     Quit,
 }
 
@@ -68,21 +68,21 @@ pub struct View {
     is_reversed: bool,
     selected: usize,
     paused: bool,
-    /// Bound number above which memory counts as cold.
+    /// Number of the age bound above which memory counts as cold.
     cold_bin: usize,
-    /// The help is shown.
+    /// Whether help is shown.
     pub has_help: bool,
-    /// The what-if curve is shown.
+    /// Whether the what-if curve is shown.
     pub has_curve: bool,
-    /// Of what the curve was asked last, and how that is called.
+    /// The target whose curve was last asked for, and its displayed name.
     asked: Option<(Of, Untrusted)>,
-    /// What is known of it.
+    /// What is known about that target's curve.
     pub known: Option<Known>,
-    /// Colours may be used.
+    /// Whether colours may be used.
     pub has_color: bool,
-    /// Something to be said about the source.
+    /// A note about the access source.
     pub note: Option<String>,
-    /// First line on the screen; kept by the drawing.
+    /// The first row on the screen; updated when drawing.
     pub offset: usize,
 }
 
@@ -111,38 +111,38 @@ impl View {
         }
     }
 
-    /// Where the viewer is.
+    /// The current place.
     pub fn place(&self) -> &Place {
         self.places.last().expect("never empty")
     }
 
-    /// What is shown.
+    /// The sample on display.
     pub fn sample(&self) -> &Sample {
         &self.sample
     }
 
-    /// The order of lines, and whether it is turned round.
+    /// The sort order, and whether it is reversed.
     pub fn order(&self) -> (Order, bool) {
         (self.order, self.is_reversed)
     }
 
-    /// The picture stands still.
+    /// Whether the display is paused.
     pub fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// The number of the selected line.
+    /// The index of the selected row.
     pub fn selected(&self) -> usize {
         self.selected
     }
 
-    /// The bound above which memory counts as cold, by number.
+    /// The number of the bound above which memory counts as cold.
     pub fn cold_bin(&self) -> usize {
         self.cold_bin
             .min(self.sample.bounds_ms.len().saturating_sub(1))
     }
 
-    /// Shows another moment; the selected line stays selected.
+    /// Shows a new sample and keeps the selected row selected.
     pub fn show(&mut self, sample: Sample) {
         let name = self
             .sample
@@ -183,7 +183,7 @@ impl View {
         }
     }
 
-    /// Takes a key.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> Outcome {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
@@ -222,13 +222,13 @@ impl View {
         Outcome::Stay
     }
 
-    /// Of what the what-if curve was asked last, and how that is called.
+    /// The target whose what-if curve was last asked for, and its displayed name.
     pub fn asked(&self) -> Option<&(Of, Untrusted)> {
         self.asked.as_ref()
     }
 
-    /// Asks for the curve of the selected line; of a mapping that of its process. What was followed
-    /// goes on if it is the same.
+    /// Asks for the curve of the selected row; for a mapping, that of its process. If the target is
+    /// the same as before, its simulation continues.
     fn ask(&mut self) {
         let row = self.sample.rows.get(self.selected);
         let of = match (self.place(), row) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What goes wrong around a daemon, one thing after the other.
+//! Injects faults around a daemon, one at a time.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -14,14 +14,14 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::super::service::{CONFIG, SOCKET};
 
-/// Clients that hang at a time.
+/// Hanging clients at a time.
 const CLIENTS: usize = 30;
-/// Programs that come and go at a time, and readers of a file.
+/// Short-lived programs, and readers of a file, at a time.
 const PROGRAMS: usize = 20;
-/// Cgroups that come and go at a time.
+/// Short-lived cgroups at a time.
 const CGROUPS: usize = 100;
 
-/// What can go wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     DiskFull,
@@ -45,37 +45,37 @@ const ALL: [Fault; 8] = [
     Fault::ProgramsCome,
 ];
 
-/// How many kinds there are.
+/// Number of kinds.
 pub const KINDS: usize = ALL.len();
 
-/// Makes it right again.
+/// Ends a fault.
 type Mend = Box<dyn FnOnce() -> anyhow::Result<()>>;
 
 /// Where faults are injected.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// The daemon.
+    /// Pid of the daemon.
     pub pid: u32,
-    /// Its directory, with configuration, socket and files.
+    /// The daemon's directory, with configuration, socket and files.
     pub directory: PathBuf,
-    /// The small disk of its journal and ledger.
+    /// The small disk with its journal and ledger.
     pub disk: PathBuf,
-    /// A cgroup that it follows with all below.
+    /// A cgroup that it follows with all descendants.
     pub top: PathBuf,
 }
 
-/// One fault after the other, each for half of the time until the next.
+/// Injects one fault after another; each lasts half of the time until the next.
 pub struct Faults {
     place: Place,
     every: Duration,
     due: Instant,
     mend: Option<(Instant, Mend)>,
-    /// How many there were.
+    /// Number of faults so far.
     pub count: usize,
 }
 
 impl Faults {
-    /// The first comes after the time between two.
+    /// Creates the sequence; the first fault comes after one period.
     pub fn new(place: Place, every: Duration) -> Self {
         Faults {
             place,
@@ -86,10 +86,10 @@ impl Faults {
         }
     }
 
-    /// Begins the next one or ends the last one if that is due.
+    /// Starts the next fault or ends the current one if due.
     ///
     /// # Errors
-    /// It could not be injected or undone.
+    /// A fault could not be injected or undone.
     pub fn turn(&mut self) -> anyhow::Result<()> {
         let now = Instant::now();
         if self.mend.as_ref().is_some_and(|(at, _)| *at <= now) {
@@ -105,10 +105,10 @@ impl Faults {
         Ok(())
     }
 
-    /// Ends the one that there is.
+    /// Ends the current fault, if any.
     ///
     /// # Errors
-    /// It could not be undone.
+    /// The fault could not be undone.
     pub fn mend(&mut self) -> anyhow::Result<()> {
         match self.mend.take() {
             Some((_, mend)) => mend(),
@@ -170,7 +170,7 @@ fn begin(fault: Fault, place: &Place) -> anyhow::Result<Mend> {
         }
         Fault::ServersKilled => {
             for server in servers_of(place.pid) {
-                // One may just have ended by itself.
+                // It may have ended by itself.
                 let _ = signal(server, Signal::KILL);
             }
             Ok(Box::new(|| Ok(())))
@@ -190,7 +190,7 @@ fn begin(fault: Fault, place: &Place) -> anyhow::Result<Mend> {
     }
 }
 
-/// Programs that enter a cgroup, fork, execute another one, and end.
+/// Starts programs that enter a cgroup, fork, execute another program, and end.
 fn programs(top: &Path) -> anyhow::Result<Mend> {
     let dir = top.join("programs");
     fs::create_dir(&dir)?;
@@ -203,7 +203,7 @@ fn programs(top: &Path) -> anyhow::Result<Mend> {
     }
     Ok(Box::new(move || {
         end(children)?;
-        // Whom they left behind ends within a moment.
+        // Orphaned children end within a moment.
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             match fs::remove_dir(&dir) {
@@ -242,7 +242,7 @@ fn fill(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Half of them never end their request, the others never read the answer.
+/// Connects clients: half of them never finish their request, the others never read the answer.
 fn hang(socket: &Path) -> anyhow::Result<Vec<UnixStream>> {
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
@@ -250,7 +250,7 @@ fn hang(socket: &Path) -> anyhow::Result<Vec<UnixStream>> {
         client.set_write_timeout(Some(Duration::from_secs(1)))?;
         let request = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
         let length = if number % 2 == 0 { 20 } else { request.len() };
-        // Whoever is dismissed at once does not hang.
+        // A client that is disconnected at once does not hang, which is fine.
         let _ = client.write_all(&request.as_bytes()[..length]);
         clients.push(client);
     }
@@ -262,7 +262,7 @@ fn signal(pid: u32, signal: Signal) -> anyhow::Result<()> {
     Ok(kill_process(pid, signal)?)
 }
 
-/// The processes that serve for a daemon.
+/// The serving processes of a daemon.
 pub fn servers_of(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let pids = children.unwrap_or_default();

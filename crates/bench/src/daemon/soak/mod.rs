@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `agewise bench soak`: whether the daemon stays as it is for hours of faults.
+//! `agewise bench soak`: whether the daemon stays stable during hours of faults.
 
 mod faults;
 
@@ -22,18 +22,18 @@ use super::super::{Format, print};
 use super::crowd::{Crowd, CrowdArgs};
 use super::left_behind;
 
-/// Before anything is measured: the first looks find everything new.
+/// Time before measuring: the first looks find everything new.
 const WARM_UP: Duration = Duration::from_secs(60);
-/// What may be saved up of the budget.
+/// The part of the CPU budget that may have been saved up.
 const SAVED_UP: Duration = Duration::from_secs(60);
-/// How far memory may grow: by this share or so many bytes.
+/// Allowed growth of memory: this share or this many bytes, whichever is more.
 const GROWTH_RATIO_MAX: f64 = 0.01;
 const GROWTH_BYTES_MAX: f64 = 1048576.0;
-/// How far descriptors may: there is one for each process that is followed, and those change.
+/// Allowed growth of descriptors. There is one per followed process, and those change.
 const DESCRIPTORS_GROWTH_MAX: f64 = 0.02;
-/// How far the budget may be exceeded.
+/// Allowed excess over the CPU budget.
 const EXCESS_MAX: f64 = 0.02;
-/// The disk of journal and ledger.
+/// Mount options of the disk for journal and ledger.
 const DISK_OPTIONS: &str = "size=32m,mode=0700";
 
 /// Options of `bench soak`.
@@ -54,7 +54,7 @@ pub struct Args {
     format: Format,
 }
 
-/// What there is of the daemon at a moment.
+/// The state of the daemon at one moment.
 #[derive(Clone, Debug, Serialize)]
 struct Minute {
     record: &'static str,
@@ -62,10 +62,10 @@ struct Minute {
     resident_bytes: u64,
     descriptors: u64,
     threads: u64,
-    /// Of the processes that serve, together.
+    /// Sum over the serving processes.
     servers_resident_bytes: u64,
     servers_descriptors: u64,
-    /// CPU time since the last line, share of one core.
+    /// CPU time since the last line, as a share of one core.
     cpu_ratio: f64,
     looks: u64,
     faults: usize,
@@ -83,34 +83,34 @@ struct Soaked {
     cgroups_came: u64,
     faults: usize,
     looks: u64,
-    /// CPU time of the daemon, share of one core.
+    /// CPU time of the daemon, as a share of one core.
     cpu_ratio: f64,
     granted_ratio: f64,
-    /// CPU time above what is granted for the time and the minute saved up before, as a share of
-    /// that; below 0 when it took less.
+    /// CPU time above the budget (including the minute saved up before), as a share of the budget;
+    /// negative if it used less.
     excess_ratio: f64,
-    /// Median of the last quarter of the time, and by how much it is above that of the second.
+    /// Median of the last quarter of the time, and its growth since the second quarter.
     resident_bytes: f64,
     growth_bytes: f64,
-    /// Mean of the last quarter, and by how much that is above the second. Neither the most nor the
-    /// middle will do: there is one for each process that has not ended since the last look, and
-    /// how many those are depends on when the look fell.
+    /// Mean of the last quarter, and its growth since the second. Maximum and median would not do:
+    /// there is one descriptor per process that has not ended since the last look, so their number
+    /// depends on when the look took place.
     descriptors: f64,
     descriptors_growth: f64,
-    /// Most of the last quarter, and by how much that is above the second.
+    /// Maximum of the last quarter, and its growth since the second.
     threads: f64,
     threads_growth: f64,
     resident_max_bytes: u64,
     servers_resident_max_bytes: u64,
     servers_descriptors_max: u64,
-    /// Lines that the full disk did not take.
+    /// Lines lost because the disk was full.
     journal_lost_lines: u64,
     left_behind: u64,
-    /// The bars that are missed.
+    /// The bars that were missed.
     failed: String,
 }
 
-/// A small disk; unmounted when dropped.
+/// A small disk, unmounted when dropped.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -137,7 +137,7 @@ impl Drop for Disk {
     }
 }
 
-/// Runs it.
+/// Runs the soak test.
 ///
 /// # Errors
 /// Missing privileges, or the daemon has ended.
@@ -205,11 +205,11 @@ fn configure(directory: &Path, crowd: &Crowd, args: &Args) -> anyhow::Result<()>
     Ok(fs::write(directory.join(service::CONFIG), config)?)
 }
 
-/// A run under way.
+/// A running soak test.
 struct Soak {
     daemon: Process,
     faults: Faults,
-    /// One a second.
+    /// One sample per second.
     samples: Vec<Sample>,
     looks: u64,
     lost_lines: u64,
@@ -225,7 +225,7 @@ struct Sample {
 }
 
 impl Soak {
-    /// What a snapshot says of the daemon itself; returns its looks.
+    /// Reads the daemon's own figures from a snapshot; returns the number of looks.
     fn hear(&mut self, snapshot: &serde_json::Value) -> u64 {
         let own = &snapshot["own"];
         self.looks = own["ticks"].as_u64().unwrap_or(self.looks);
