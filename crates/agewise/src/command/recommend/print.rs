@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recommendations as text, JSON lines and CSV.
 
+use std::collections::HashSet;
 use std::io::Write;
+use std::path::Path;
 
 use agewise_cli::{output, units};
 use agewise_host::cgroup::name;
@@ -113,20 +115,13 @@ pub(super) fn text(
 /// Prints the total. A nested cgroup is also counted in its ancestors, so only outermost ones are
 /// added up.
 fn total(out: &mut impl Write, records: &[Record], price: Option<f64>) -> anyhow::Result<()> {
-    let is_below = |below: &Record, above: &Record| {
-        let rest = below
-            .cgroup
-            .strip_prefix(above.cgroup.trim_end_matches('/'));
-        below.host == above.host && rest.is_some_and(|rest| rest.starts_with('/') && rest.len() > 1)
+    let key = |record: &Record, cgroup: &str| (record.host.clone(), cgroup.to_owned());
+    let known: HashSet<_> = records.iter().map(|r| key(r, &r.cgroup)).collect();
+    let is_inner = |record: &Record| {
+        let mut above = Path::new(&record.cgroup).ancestors().skip(1);
+        above.any(|above| known.contains(&key(record, &above.to_string_lossy())))
     };
-    let outer: Vec<&Record> = match records.len() {
-        // For more records the check below would take too long.
-        0..=2000 => {
-            let is_outer = |of: &&Record| !records.iter().any(|other| is_below(of, other));
-            records.iter().filter(is_outer).collect()
-        }
-        _ => records.iter().collect(),
-    };
+    let outer: Vec<&Record> = records.iter().filter(|r| !is_inner(r)).collect();
     let saved: i64 = outer.iter().map(|record| record.saving_bytes).sum();
     let amount = units::bytes_text(saved.unsigned_abs());
     let sign = if saved < 0 { "more" } else { "less" };
@@ -140,4 +135,46 @@ fn total(out: &mut impl Write, records: &[Record], price: Option<f64>) -> anyhow
     }
     writeln!(out)?;
     Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(cgroup: String) -> Record {
+        Record {
+            host: None,
+            cgroup,
+            container: None,
+            request_bytes: 0,
+            limit_bytes: 0,
+            lower_bytes: 0,
+            curve_bytes: 0,
+            resident_bytes: 1 << 20,
+            limit_now_bytes: None,
+            saving_bytes: 1 << 20,
+            saving_per_month: None,
+            target_wait_ratio: 0.001,
+            wait_ratio: 0.0,
+            wait_low: 0.0,
+            wait_high: None,
+            unused_bytes: None,
+            observed_seconds: 1.0,
+            basis: "curve",
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_in_another_cgroup_is_added_up_once() {
+        let mut records = vec![record("/web".into()), record("/web-2".into())];
+        records.extend((0..3000).map(|pod| record(format!("/web/pod{pod}"))));
+        let mut text = Vec::new();
+        total(&mut text, &records, None).expect("memory takes it");
+        assert_eq!(text, b"all: 2.0 MiB less than is resident\n");
+        records.push(record("/".into()));
+        text.clear();
+        total(&mut text, &records, None).expect("memory takes it");
+        assert_eq!(text, b"all: 1.0 MiB less than is resident\n");
+    }
 }
