@@ -143,7 +143,6 @@ impl Machine {
 
     /// Writes a batch of dirty file pages, oldest first.
     fn flush(&mut self, at_ns: u64) {
-        self.sys.flusher_woken = false;
         let (last_done_ns, end_ns) = self.in_background(at_ns, |machine| {
             let mut last_done_ns = 0;
             for _ in 0..FLUSH_BATCH {
@@ -166,7 +165,6 @@ impl Machine {
         } else {
             end_ns + FLUSH_PERIOD_NS
         };
-        self.sys.flusher_woken = true;
         self.sys.events.push(next_ns, Event::Flusher);
     }
 

@@ -86,8 +86,6 @@ pub struct System {
     pub tracer: Option<Box<Tracer>>,
     /// Processes chosen by the OOM killer, which the machine has yet to end.
     pub victims: Vec<MmId>,
-    /// Whether the flusher's next event is queued.
-    pub flusher_woken: bool,
     /// Whether everything dirty is to be written, because reclaim met only dirty pages.
     pub flush_everything: bool,
     /// Dirty file pages.
@@ -139,7 +137,6 @@ impl System {
             },
             tracer: None,
             victims: Vec::new(),
-            flusher_woken: false,
             flush_everything: false,
             dirty_file_pages: 0,
             dirty_queue: std::collections::VecDeque::new(),
