@@ -286,6 +286,14 @@ fn a_trace_that_was_cut_off_is_read_and_said_to_be() {
     let accesses = lines(&String::from_utf8(output.stdout).unwrap())[0]["accesses"].clone();
     assert!((1..100_000).contains(&accesses.as_u64().unwrap()));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cut off after byte"));
+    for arguments in [
+        "lab curve t.pagetrace --policy lru --points 2 --format json",
+        "lab run t.pagetrace --policy classic --seeds 1 --format json",
+    ] {
+        let output = place.run(&arguments.split(' ').collect::<Vec<_>>());
+        assert!(output.status.success());
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cut off after byte"));
+    }
 }
 
 #[test]

@@ -55,7 +55,7 @@ pub struct RunOutcome {
     pub results: Vec<PolicyResult>,
     /// The columns described.
     pub cells: Vec<Described<RunCell>>,
-    /// What is to be said about it.
+    /// What is to be said about the machine.
     pub note: Option<String>,
 }
 
@@ -245,6 +245,16 @@ impl RunRequest {
 }
 
 impl RunOutcome {
+    /// What is to be said about the machine and the trace.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let of_trace = match &self.subject {
+            Subject::Trace(replay, _) => &replay.notes[..],
+            Subject::Workload(_) => &[],
+        };
+        self.note.iter().chain(of_trace).cloned().collect()
+    }
+
     /// Every measure of every policy, compared with the first policy.
     #[must_use]
     pub fn summaries(&self) -> Vec<MeasureSummary> {

@@ -163,7 +163,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some((path, file)) = events.take() {
             write_events((path, file), &request, &outcome)?;
         }
-        if let Some(note) = &outcome.note {
+        // The head of the text has those of the trace.
+        let notes = match args.format.form() {
+            None => outcome.note.iter().cloned().collect(),
+            Some(_) => outcome.notes(),
+        };
+        for note in notes {
             agewise_cli::note!("{note}");
         }
         match args.format.form() {
