@@ -306,3 +306,22 @@ fn what_got_worse_is_found() {
         "{said}"
     );
 }
+
+#[test]
+fn mistakes_are_said_once_and_in_full() {
+    let place = Place::new();
+    for (arguments, expected) in [
+        (
+            "check a b --significance 2",
+            "'2' is not a share above 0 and up to 100%",
+        ),
+        (
+            "whatif none.trace",
+            "agewise: none.trace: No such file or directory (os error 2)",
+        ),
+    ] {
+        let line = format!("lab {arguments}");
+        let (ok, _, error) = place.run(&line.split(' ').collect::<Vec<_>>());
+        assert!(!ok && error.contains(expected), "{error}");
+    }
+}
