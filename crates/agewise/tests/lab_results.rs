@@ -308,6 +308,23 @@ fn what_got_worse_is_found() {
 }
 
 #[test]
+fn traces_of_one_name_are_two_traces() {
+    let place = Place::new();
+    for (directory, pages) in [("a", 10), ("b", 20)] {
+        fs::create_dir(place.at(directory)).expect("a directory");
+        let text: String = (0..60).map(|n| format!("{}\n", n % pages)).collect();
+        fs::write(place.at(directory).join("t.trace"), text).expect("written");
+    }
+    let line = "lab curve a/t.trace b/t.trace --policy lru --sizes 4";
+    let (ok, printed, _) = place.run(&line.split(' ').collect::<Vec<_>>());
+    assert!(
+        ok && printed.contains("t: 60 accesses, 10 pages"),
+        "{printed}"
+    );
+    assert!(printed.contains("t: 60 accesses, 20 pages"), "{printed}");
+}
+
+#[test]
 fn mistakes_are_said_once_and_in_full() {
     let place = Place::new();
     for (arguments, expected) in [

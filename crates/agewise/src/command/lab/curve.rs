@@ -151,7 +151,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let html = output_file(args.html.as_deref())?;
     let png = output_file(args.png.as_deref())?;
     let parquet = output_file(args.parquet.as_deref())?;
-    let (mut curves, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
+    let (mut by_trace, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
     for trace in &args.traces {
         let request = CurveRequest {
             trace: trace.clone(),
@@ -170,9 +170,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             say_time(&outcome);
         }
         table.append(outcome.table());
-        curves.extend(outcome.curves);
+        by_trace.push(outcome.curves);
         cells.extend(outcome.cells);
     }
+    let curves = by_trace.concat();
     let description = Description::Curve { cells };
     write_file(svg, || Ok(plot::svg(&curves).into_bytes()))?;
     write_file(html, || Ok(plot::html(&curves).into_bytes()))?;
@@ -180,7 +181,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     write_file(parquet, || Ok(parquet::bytes(&table, &description)?))?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     match args.format {
-        Format::Text => text(&mut out, &curves)?,
+        Format::Text => text(&mut out, &by_trace)?,
         Format::Json => write(&mut out, Form::Json, &table, &description, true)?,
         Format::Csv => write(&mut out, Form::Csv, &table, &description, true)?,
     }
@@ -211,8 +212,8 @@ fn write_file(
     file.map_or(Ok(()), |file| file.write(&bytes()?))
 }
 
-fn text(out: &mut impl Write, curves: &[Curve]) -> std::io::Result<()> {
-    for of_trace in curves.chunk_by(|a, b| a.trace == b.trace) {
+fn text(out: &mut impl Write, by_trace: &[Vec<Curve>]) -> std::io::Result<()> {
+    for of_trace in by_trace {
         let Some(first) = of_trace.first() else {
             continue;
         };
