@@ -306,3 +306,39 @@ fn what_got_worse_is_found() {
         "{said}"
     );
 }
+
+#[test]
+fn traces_of_one_name_are_two_traces() {
+    let place = Place::new();
+    for (directory, pages) in [("a", 10), ("b", 20)] {
+        fs::create_dir(place.at(directory)).expect("a directory");
+        let text: String = (0..60).map(|n| format!("{}\n", n % pages)).collect();
+        fs::write(place.at(directory).join("t.trace"), text).expect("written");
+    }
+    let line = "lab curve a/t.trace b/t.trace --policy lru --sizes 4";
+    let (ok, printed, _) = place.run(&line.split(' ').collect::<Vec<_>>());
+    assert!(
+        ok && printed.contains("t: 60 accesses, 10 pages"),
+        "{printed}"
+    );
+    assert!(printed.contains("t: 60 accesses, 20 pages"), "{printed}");
+}
+
+#[test]
+fn mistakes_are_said_once_and_in_full() {
+    let place = Place::new();
+    for (arguments, expected) in [
+        (
+            "check a b --significance 2",
+            "'2' is not a share above 0 and up to 100%",
+        ),
+        (
+            "whatif none.trace",
+            "agewise: none.trace: No such file or directory (os error 2)",
+        ),
+    ] {
+        let line = format!("lab {arguments}");
+        let (ok, _, error) = place.run(&line.split(' ').collect::<Vec<_>>());
+        assert!(!ok && error.contains(expected), "{error}");
+    }
+}

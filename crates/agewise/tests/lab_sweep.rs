@@ -163,6 +163,36 @@ fn ends_as_one_that_was_not_killed(spec: &str, cells: usize, kills: u64) {
 }
 
 #[test]
+fn a_damaged_cell_is_run_again() {
+    let place = Place::new();
+    place.write(
+        "sweep.toml",
+        "[[grid]]\ntrace='one.trace'\npolicy=['lru', 'arc', 'fifo']\n",
+    );
+    let (ok, _, said) = place.run(&KILLED);
+    assert!(ok, "{said}");
+    let whole = place.files("killed");
+    for (at, (path, bytes)) in whole
+        .iter()
+        .filter(|(of, _)| is_path_of_cell(of))
+        .enumerate()
+    {
+        let damaged = match at {
+            0 => &[],
+            1 => &bytes[..bytes.len() / 2],
+            _ => &bytes[..],
+        };
+        fs::write(place.at("killed").join(path), damaged).expect("written");
+    }
+    let (_, printed, _) = place.run(&[&KILLED[..], &["--dry-run"]].concat());
+    assert_eq!(printed, "3 cells, 1 of them done\n");
+    let (ok, printed, said) = place.run(&KILLED);
+    assert!(ok, "{said}");
+    assert_eq!(printed, "3 cells: 2 run, 1 were there, 0 failed\n");
+    assert!(place.files("killed") == whole, "other files or bytes");
+}
+
+#[test]
 fn cells_are_those_of_lab_run() {
     let place = Place::new();
     let spec = "[[grid]]\nworkload = 'one.trace'\npolicy = 'mglru'\nmemory = '25%'\nseeds = 2\n\

@@ -286,6 +286,74 @@ fn a_trace_that_was_cut_off_is_read_and_said_to_be() {
     let accesses = lines(&String::from_utf8(output.stdout).unwrap())[0]["accesses"].clone();
     assert!((1..100_000).contains(&accesses.as_u64().unwrap()));
     assert!(String::from_utf8_lossy(&output.stderr).contains("cut off after byte"));
+    for arguments in [
+        "lab curve t.pagetrace --policy lru --points 2 --format json",
+        "lab run t.pagetrace --policy classic --seeds 1 --format json",
+    ] {
+        let output = place.run(&arguments.split(' ').collect::<Vec<_>>());
+        assert!(output.status.success());
+        assert!(String::from_utf8_lossy(&output.stderr).contains("cut off after byte"));
+    }
+}
+
+#[test]
+fn a_bad_output_is_known_before_the_work() {
+    let place = Place::new();
+    place.file("there.case", "mine");
+    for (arguments, expected) in [
+        ("lab curve none.trace --svg none/a.svg", "none/a.svg"),
+        ("lab curve none.trace --png none/a.png", "none/a.png"),
+        ("lab curve none.trace --html none/a.html", "none/a.html"),
+        (
+            "lab curve none.trace --parquet none/a.parquet",
+            "none/a.parquet",
+        ),
+        ("lab damon none.trace --plot none/a.svg", "none/a.svg"),
+        ("lab fuzz --cases 1 --out none/a.case", "none/a.case"),
+        ("lab fuzz --cases 1 --out there.case", "there.case exists"),
+    ] {
+        let output = place.run(&arguments.split(' ').collect::<Vec<_>>());
+        assert_eq!(output.status.code(), Some(1), "{arguments}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(expected), "{arguments}: {said}");
+    }
+    // Nor does one that fails leave anything.
+    place.run(&["lab", "curve", "none.trace", "--svg", "a.svg"]);
+    place.run(&["trace", "convert", "none.trace", "a.pages"]);
+    let names: Vec<_> = fs::read_dir(place.at(".")).unwrap().collect();
+    assert_eq!(names.len(), 1, "{names:?}");
+}
+
+#[test]
+fn an_interrupted_sample_is_not_taken_for_a_whole_one() {
+    let place = Place::new();
+    let pages: String = (0..300_000u64).map(|n| format!("{n}\n")).collect();
+    place.file("t.trace", &pages.repeat(10));
+    place.file("s.pages", "before");
+    let arguments = [
+        "trace",
+        "sample",
+        "t.trace",
+        "s.pages",
+        "--rate",
+        "1",
+        "--no-check",
+    ];
+    let mut command = Command::new(cargo_bin("agewise"));
+    let mut child = command
+        .args(arguments)
+        .current_dir(place.at("."))
+        .spawn()
+        .unwrap();
+    while !place.at("s.pages.part").exists() && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    assert!(
+        !child.wait().unwrap().success(),
+        "it ended before it was killed"
+    );
+    assert_eq!(fs::read(place.at("s.pages")).unwrap(), b"before");
 }
 
 #[test]

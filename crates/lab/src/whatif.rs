@@ -136,7 +136,8 @@ impl Looks {
     /// The sizes compared, in pages.
     pub fn capacities(&self) -> Vec<usize> {
         let sizes = PERCENTS[..COMPARED].iter();
-        let pages = |percent: &u16| (self.pages * usize::from(*percent) / 100).max(1);
+        // Rounded as there.
+        let pages = |percent: &u16| ((self.pages * usize::from(*percent) + 50) / 100).max(1);
         sizes.map(pages).collect()
     }
 
@@ -160,6 +161,10 @@ impl Looks {
             reuse: policy == "reuse",
         };
         let mut what_if = WhatIf::new(params);
+        // The lists of the others depend on how memory grew.
+        if policy == Decider::Lru.name() {
+            what_if.expect(self.pages as u64);
+        }
         let (mut known, mut sampled) = (0, Vec::new());
         let (mut is_known, mut used_in) = (vec![false; self.pages], vec![0u64; self.pages]);
         // The first scan sees nothing, so that every first use counts as one.

@@ -4,6 +4,7 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use agewise_trace::suggest::nearest;
 use agewise_trace::yardstick::{PolicySpec, YARDSTICKS, Yardstick};
 
 use crate::kernel_pool::KernelPolicy;
@@ -72,8 +73,10 @@ pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
     if text.contains(':') && text.ends_with(".toml") {
         return Ok(Arc::new(KernelPolicy::parse(text)?));
     }
-    let spec = by_name(text)
-        .ok_or_else(|| format!("there is no policy '{text}'; there are {}", names()))?;
+    let spec = by_name(text).ok_or_else(|| match nearest(text, all().map(|spec| spec.name)) {
+        Some(near) => format!("there is no policy '{text}'; did you mean '{near}'?"),
+        None => format!("there is no policy '{text}'; there are {}", names()),
+    })?;
     Ok(Arc::new(spec))
 }
 
@@ -152,7 +155,15 @@ mod tests {
             ]
         );
         for (text, complaint) in [
-            ("batch=8", "there is no policy 'batch=8'"),
+            ("batch=8", "there is no policy 'batch=8'; there are opt, "),
+            (
+                "s3fif",
+                "there is no policy 's3fif'; did you mean 's3fifo'?",
+            ),
+            (
+                "mglru-7.3",
+                "there is no policy 'mglru-7.3'; did you mean 'mglru-7.2'?",
+            ),
             ("reuse:look=0", "look is 0: it goes from 0.001 to 4"),
             ("reuse:decay=x", "decay is x, which is no number"),
             ("reuse:speed=1", "reuse knows look, batch, decay, not speed"),

@@ -38,6 +38,20 @@ fn lru_of_all_pages_and_of_a_sample_is_that_of_the_trace() {
     assert!(covered >= 0.9 * 12.0, "{covered} of 12");
 }
 
+/// Loops, whose curves have steps, in memory that grows.
+#[test]
+fn lru_of_all_pages_has_the_truth_in_its_interval_at_every_size() {
+    for name in ["sqlite-files.pages", "gcc-files.pages", "gcc.pages"] {
+        let of = looks(name);
+        let told = of.told(of.pages(), Kernel::Classic, Decider::Lru.name());
+        let (error, within) = of.compare(&of.lru_misses(), &told);
+        assert!(
+            within == 1.0 && error < 0.002,
+            "{name}: {error:.4}, {within:.2}"
+        );
+    }
+}
+
 #[test]
 fn the_kernels_order_in_miniature_is_nearer_to_the_engine_than_lru() {
     let (mut miniature, mut plain) = (0.0, 0.0);

@@ -39,13 +39,15 @@ class Sweep:
             cells = sorted(name for name in names if name.endswith(".parquet"))
             files += [os.path.join(root, name) for name in cells]
         frames = [polars.read_parquet(file, hive_partitioning=False) for file in files]
-        return polars.concat(frames, how="diagonal")
+        return polars.concat(frames, how="diagonal") if frames else polars.DataFrame()
 
 
 def _toml(spec: Mapping[str, Any]) -> str:
     """A description as TOML; TOML has no value for None."""
 
     def value(of: Any) -> str:
+        # Numbers and arrays of numpy.
+        of = of.tolist() if hasattr(of, "tolist") else of
         if isinstance(of, bool):
             return "true" if of else "false"
         if isinstance(of, (int, float)):
@@ -54,6 +56,8 @@ def _toml(spec: Mapping[str, Any]) -> str:
             return "{ " + ", ".join(f"{key} = {value(inner)}" for key, inner in of.items()) + " }"
         if isinstance(of, (list, tuple, range)):
             return "[" + ", ".join(value(inner) for inner in of) + "]"
+        if not isinstance(of, (str, os.PathLike)):
+            raise TypeError(f"a sweep has no values such as {of!r}")
         text = os.fspath(of)
         escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{escaped}"'

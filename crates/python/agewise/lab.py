@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Optional, Union
 
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 Path = Union[str, "os.PathLike[str]"]
+AnyPolicy = Union[str, type[Policy]]
 
 #: Policies that `run` compares by default.
 POLICIES = ("classic", "mglru:7.2", "mglru:6.12", "mglru:v6")
@@ -97,6 +99,12 @@ class Results:
         return _chart(altair, rows, measure, is_curve)
 
 
+def _results(native: _native.Results) -> Results:
+    for note in native.notes():
+        warnings.warn(note, stacklevel=3)
+    return Results(native)
+
+
 def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
     # Altair accepts dictionaries, so no frame is needed.
     if is_curve:
@@ -135,6 +143,11 @@ def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool)
     return axes
 
 
+def _list(of: Any) -> list[Any]:
+    # One alone, which a text is too: to Python it is a sequence of letters.
+    return [of] if isinstance(of, (str, int, type)) else list(of)
+
+
 def _options(options: Optional[Mapping[str, object]]) -> str:
     def part(key: str, value: object) -> str:
         text = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -155,9 +168,9 @@ def _options(options: Optional[Mapping[str, object]]) -> str:
 
 def run(
     workload_or_trace: Path,
-    policies: Sequence[Union[str, type[Policy]]] = POLICIES,
+    policies: Union[AnyPolicy, Sequence[AnyPolicy]] = POLICIES,
     *,
-    proactive: Sequence[str] = (),
+    proactive: Union[str, Sequence[str]] = (),
     memory: Union[str, int, None] = None,
     swap: Optional[str] = None,
     settings: Optional[Mapping[str, object]] = None,
@@ -175,13 +188,14 @@ def run(
     ``agewise lab run``. `progress` is called with runs done, total runs and seconds left; by
     default a tqdm bar. Uses all cores. Ctrl-C stops it.
 
-    Raises ValueError with the nearest name for what does not exist, OSError for unreadable files.
+    What the command notes on standard error is a warning. Raises ValueError with the nearest name
+    for what does not exist, OSError for unreadable files.
     """
     with shown("run", progress) as advance:
         native = _native.run(
             os.fspath(workload_or_trace),
-            [describe(policy) for policy in policies],
-            list(proactive),
+            [describe(policy) for policy in _list(policies)],
+            _list(proactive),
             None if memory is None else str(memory),
             swap,
             [f"{key}={value}" for key, value in (settings or {}).items()],
@@ -190,14 +204,14 @@ def run(
             seeds,
             advance,
         )
-    return Results(native)
+    return _results(native)
 
 
 def curve(
     trace: Path,
-    policies: Sequence[Union[str, type[Policy]]] = ("opt", "lru", "clock"),
+    policies: Union[AnyPolicy, Sequence[AnyPolicy]] = ("opt", "lru", "clock"),
     *,
-    sizes: Sequence[Union[int, str]] = (),
+    sizes: Union[int, str, Sequence[Union[int, str]]] = (),
     points: int = 32,
     sampling: Optional[tuple[float, int]] = None,
     options: Optional[Mapping[str, object]] = None,
@@ -208,13 +222,14 @@ def curve(
     `sampling`: the share of the pages in each sample, and the number of samples; by default counts
     are exact. Ctrl-C stops it.
 
-    Raises ValueError for what does not exist, OSError for unreadable files.
+    What the command notes on standard error, such as sizes that a policy cannot have, is a
+    warning. Raises ValueError for what does not exist, OSError for unreadable files.
     """
-    return Results(
+    return _results(
         _native.curve(
             os.fspath(trace),
-            [describe(policy) for policy in policies],
-            [str(size) for size in sizes],
+            [describe(policy) for policy in _list(policies)],
+            [str(size) for size in _list(sizes)],
             points,
             sampling,
             _options(options),

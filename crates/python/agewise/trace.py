@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from typing import Any, Optional, Union
@@ -52,6 +53,8 @@ def _batches(pyarrow: Any, reader: _native.TraceReader) -> Iterator[Any]:
             [page, time_ns, process, named(kind, KINDS), named(backing, CLASSES)],
             names=["page", "time_ns", "process", "kind", "class"],
         )
+    if (note := reader.note()) is not None:
+        warnings.warn(note, stacklevel=2)
 
 
 def write(
@@ -83,6 +86,8 @@ def write(
     def accesses() -> Iterator[tuple[Any, Any]]:
         for page in _numbers(pages):
             yield page, 0 if ticks is None else next(ticks, None)
+        if ticks is not None and next(ticks, None) is not None:
+            raise ValueError("more times than pages: each access has both")
 
     return _native.write_trace(os.fspath(path), accesses(), format)
 
@@ -98,9 +103,9 @@ def _of_frame(frame: Any, names: list[str], time_ns: Any) -> tuple[Any, Any]:
 def _column(of: Any) -> Optional[tuple[bytes, bool]]:
     """Numbers of 64 bits, and whether they are signed; None for other types."""
     # Columns of polars have the method even without numpy, and then panic.
-    if hasattr(of, "to_numpy") and find_spec("numpy") is not None:
-        of = of.to_numpy()
     try:
+        if hasattr(of, "to_numpy") and find_spec("numpy") is not None:
+            of = of.to_numpy()
         view = memoryview(of)
     except (TypeError, ValueError, RuntimeError):
         return None

@@ -10,9 +10,9 @@ mod trace;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use std::{fs, thread};
+use std::{fs, mem, process, thread};
 
 use agewise_lab::experiment::contender::Contender;
 use agewise_lab::proactive::Sight;
@@ -30,6 +30,7 @@ use agewise_trace::{ReadLimits, TraceError};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use policy::{Failure, PolicyError, PythonPolicy};
 use progress::Counter;
@@ -67,6 +68,7 @@ struct Results {
     /// The rows written to Parquet: the same, or one per run.
     runs: Table,
     description: Description,
+    notes: Vec<String>,
 }
 
 #[pymethods]
@@ -91,6 +93,11 @@ impl Results {
         // A producer may ignore the requested schema.
         let _ = requested_schema;
         arrow::capsule(py, &self.rows)
+    }
+
+    /// What the command says of them on standard error.
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
     }
 
     /// One row per run, as dictionaries.
@@ -126,7 +133,9 @@ fn dictionaries<'py>(py: Python<'py>, table: &Table) -> PyResult<Vec<Bound<'py, 
 fn exception(error: StudyError) -> PyErr {
     let words = error.to_string();
     match error {
-        StudyError::Read { source, .. } | StudyError::Trace(TraceError::Open { source, .. }) => {
+        StudyError::Read { source, .. }
+        | StudyError::Write { source, .. }
+        | StudyError::Trace(TraceError::Open { source, .. } | TraceError::Write { source, .. }) => {
             match source.raw_os_error() {
                 Some(code) => PyOSError::new_err((code, words)),
                 None => PyOSError::new_err(words),
@@ -137,6 +146,23 @@ fn exception(error: StudyError) -> PyErr {
         }
         _ => PyValueError::new_err(words),
     }
+}
+
+/// The threads of this process. One that was forked has none of those of its parent, and would
+/// wait for them for ever.
+fn threads() -> PyResult<Arc<ThreadPool>> {
+    static THREADS: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+    let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((pid, pool)) = &*threads
+        && *pid == process::id()
+    {
+        return Ok(Arc::clone(pool));
+    }
+    let pool = ThreadPoolBuilder::new().build().map(Arc::new);
+    let pool = pool.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    // What is the parent's is not ended here.
+    mem::forget(threads.replace((process::id(), Arc::clone(&pool))));
+    Ok(pool)
 }
 
 /// Runs `work` on a thread of its own, without the interpreter's lock. Ctrl-C returns at once; the
@@ -151,9 +177,10 @@ fn wait<T: Send + 'static>(
     let (sender, receiver) = mpsc::channel();
     let receiver = Mutex::new(receiver);
     let flag = Arc::clone(&stop);
+    let threads = threads()?;
     thread::spawn(move || {
         // After Ctrl-C nobody receives the result.
-        let _ = sender.send(work(&flag));
+        let _ = sender.send(threads.install(|| work(&flag)));
     });
     loop {
         let received = py.detach(|| match receiver.lock() {
@@ -212,9 +239,10 @@ fn run(
     settings: Vec<String>,
     damon: Option<String>,
     options: &str,
-    seeds: Option<u64>,
+    seeds: Option<i64>,
     advance: Bound<'_, PyAny>,
 ) -> PyResult<Results> {
+    let seeds = seeds.map(|seeds| u64::try_from(seeds).unwrap_or(0));
     if seeds == Some(0) {
         return Err(PyValueError::new_err("seeds: 1 at least"));
     }
@@ -253,6 +281,7 @@ fn run(
         request.run(stop, |total| count.one_of(total))
     })?;
     Ok(Results {
+        notes: outcome.notes(),
         rows: outcome.summary_table(),
         runs: outcome.run_table(),
         description: Description::Run {
@@ -268,19 +297,24 @@ fn curve(
     trace: String,
     policies: Vec<AnyPolicy>,
     sizes: Vec<String>,
-    points: u16,
-    sampling: Option<(f64, usize)>,
+    points: i64,
+    sampling: Option<(f64, i64)>,
     options: &str,
 ) -> PyResult<Results> {
-    if points == 0 {
-        return Err(PyValueError::new_err("points: 1 at least"));
+    let points = u16::try_from(points)
+        .ok()
+        .filter(|points| (1..=4096).contains(points));
+    let points = points.ok_or_else(|| PyValueError::new_err("points: from 1 to 4096"))?;
+    if policies.is_empty() {
+        return Err(PyValueError::new_err("no policy given"));
     }
     let failure = Failure::default();
     let policies = policies
         .into_iter()
         .map(|policy| policy.yardstick(&failure));
     let sizes = sizes.iter().map(|size| size.parse::<SizeSpec>());
-    let sampling = sampling.map(|(rate, samples)| SamplingPlan::new(rate, samples));
+    let sampling = sampling
+        .map(|(rate, samples)| SamplingPlan::new(rate, usize::try_from(samples).unwrap_or(0)));
     let request = CurveRequest {
         trace,
         reading: setup(options)?.0.reading,
@@ -302,6 +336,7 @@ fn curve(
         description: Description::Curve {
             cells: outcome.cells,
         },
+        notes: outcome.notes,
     })
 }
 

@@ -163,26 +163,29 @@ impl Pool<'_> {
                 "{policy}.evict() gave {what} (access {at}, to page {page})"
             ))
         };
-        let victims: Vec<i64> = match given.extract::<i64>() {
-            Ok(one) => vec![one],
-            Err(_) => given
-                .try_iter()
-                .and_then(|values| values.map(|value| value?.extract()).collect())
-                .map_err(|_| place(format!("{given:?}, which is no page")))?,
-        };
-        if victims.is_empty() {
-            return Err(place("no page, but memory is full".to_owned()));
-        }
-        for victim in victims {
+        let no_page = |of: &Bound<'_, PyAny>| place(format!("{of:?}, which is no page"));
+        let mut leave = |victim: i64| {
             let there = usize::try_from(victim).ok();
-            match there.and_then(|victim| self.resident.get(victim)) {
-                Some(true) => {
-                    self.resident[victim as usize] = false;
+            match there.and_then(|victim| self.resident.get_mut(victim)) {
+                Some(resident) if *resident => {
+                    *resident = false;
                     self.pages -= 1;
+                    Ok(())
                 }
-                _ => return Err(place(format!("page {victim}, which is not in memory"))),
+                _ => Err(place(format!("page {victim}, which is not in memory"))),
             }
+        };
+        if let Ok(one) = given.extract::<i64>() {
+            return leave(one);
         }
-        Ok(())
+        // One after the other: there may be no end of them.
+        for value in given.try_iter().map_err(|_| no_page(given))? {
+            let value = value?;
+            leave(value.extract().map_err(|_| no_page(&value))?)?;
+        }
+        match self.is_full() {
+            true => Err(place("no page, but memory is full".to_owned())),
+            false => Ok(()),
+        }
     }
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use agewise_lab::reference::mutation::mutate;
-use agewise_lab::reference::{Cell, rows};
 use agewise_lab::reference::verify::{Effort, verify_unless_stopped};
+use agewise_lab::reference::{Cell, rows};
 use agewise_lab::reproduce::{Choice, Summary, find, reproduce_unless_stopped};
 use agewise_lab::study::StudyError;
 use agewise_lab::whatif::Beside;

@@ -33,6 +33,12 @@ impl TraceReader {
         Ok(TraceReader(Mutex::new(stream)))
     }
 
+    /// What is to be said of it, once the end was reached.
+    fn note(&self) -> Option<String> {
+        let stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.note().map(str::to_owned)
+    }
+
     /// The next batch; None at the end.
     fn next_batch<'py>(&self, py: Python<'py>) -> PyResult<Option<Columns<'py>>> {
         let batch = py.detach(|| {

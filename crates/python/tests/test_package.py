@@ -4,6 +4,7 @@
 Run by scripts/test-wheel, which names the command in AGEWISE and the pages in EXAMPLES.
 """
 
+import errno
 import json
 import os
 import random
@@ -121,7 +122,12 @@ class Package(unittest.TestCase):
             (lambda: lab.run("kv", settings={"swapiness": 1}), "did you mean `swappiness`"),
             (lambda: lab.run("kv", options={"acess": "fd"}), "did you mean `access`"),
             (lambda: lab.run("kv", seeds=0), "1 at least"),
-            (lambda: lab.curve(self.trace, ["lruu"]), "there is no policy 'lruu'"),
+            (lambda: lab.run("kv", seeds=-1), "1 at least"),
+            (lambda: lab.curve(self.trace, ["lruu"]), "did you mean 'lru'"),
+            (lambda: lab.curve(self.trace, []), "no policy given"),
+            (lambda: lab.curve(self.trace, points=-1), "from 1 to 4096"),
+            (lambda: lab.curve(self.trace, points=5000), "from 1 to 4096"),
+            (lambda: lab.curve(self.trace, sampling=(0.1, -1)), "at least 2 samples"),
         ]
         for wrong, words in mistakes:
             with self.assertRaises(ValueError) as raised:
@@ -129,6 +135,47 @@ class Package(unittest.TestCase):
             self.assertIn(words, str(raised.exception))
         with self.assertRaises(FileNotFoundError):
             lab.curve("/nonexistent")
+        with self.assertRaises(OSError) as full:
+            trace.write("/dev/full", range(100_000))
+        self.assertEqual(full.exception.errno, errno.ENOSPC)
+        with self.assertRaises(NotADirectoryError):
+            agewise.sweep({"grid": {"trace": self.trace, "policy": "lru"}}, self.trace + "/out")
+
+    def test_one_policy_needs_no_list(self) -> None:
+        for one, of in (("lru", "lru"), (MyLru, "MyLru")):
+            [row] = lab.curve(self.trace, one, sizes="10%").rows()
+            self.assertEqual((row["policy"], row["size_pages"]), (of, row["footprint_pages"] // 10))
+        runs = lab.run("kv", "classic", proactive="cost", seeds=1).runs()
+        self.assertEqual([run["policy"] for run in runs], ["classic", "classic+cost"])
+
+    def test_notes_are_warnings(self) -> None:
+        with self.assertWarnsRegex(UserWarning, "mglru-7.2 below 64 pages") as told:
+            lab.curve(self.trace, ["lru", "mglru-7.2"], sizes=[10, 100])
+        self.assertEqual(told.filename, __file__)
+        cut = os.path.join(self.directory.name, "cut.pages")
+        trace.write(cut, [n * n % 100_003 for n in range(100_000)])
+        whole = Path(cut).read_bytes()
+        Path(cut).write_bytes(whole[: len(whole) // 2])
+        with self.assertWarnsRegex(UserWarning, "cut off"):
+            lab.curve(cut, "lru", points=2)
+        with self.assertWarnsRegex(UserWarning, "cut off"):
+            lab.run(cut, "classic", seeds=1)
+        if find_spec("pyarrow"):
+            with self.assertWarnsRegex(UserWarning, "cut off"):
+                list(trace.open(cut))
+
+    def test_a_forked_process_has_threads_of_its_own(self) -> None:
+        lab.curve(self.trace, "lru", points=2)
+        child = os.fork()
+        if child == 0:
+            lab.curve(self.trace, ["lru", "arc"], points=4)
+            os._exit(7)
+        deadline = time.monotonic() + 60.0
+        while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.01)
+        self.assertEqual(os.waitstatus_to_exitcode(ended[1]), 7)
 
     def test_frames_need_polars_or_pandas(self) -> None:
         results = lab.run("kv", ["classic"], seeds=1)
@@ -263,6 +310,7 @@ class Package(unittest.TestCase):
             (-1, "gave page -1, which is not in memory"),
             ([0, 0], "gave page 0, which is not in memory"),
             (1.5, "gave 1.5, which is no page"),
+            (range(10**12), "gave page 50, which is not in memory"),
         ]
         for gives, words in wrongs:
 
@@ -279,6 +327,14 @@ class Package(unittest.TestCase):
 
         with self.assertRaisesRegex(KeyError, "mine"):
             lab.run(self.trace, [Broken])
+
+        class Half(MyLru):
+            def evict(self, page: int) -> Any:
+                yield super().evict(page)
+                raise KeyError("mine")
+
+        with self.assertRaisesRegex(KeyError, "mine"):
+            lab.curve(self.trace, [Half], sizes=[50])
         with self.assertRaisesRegex(TypeError, "subclasses of agewise.policy.Policy"):
             lab.curve(self.trace, [int])  # type: ignore[list-item]
 
@@ -324,6 +380,8 @@ class Package(unittest.TestCase):
             self.assertEqual(rows(on_ray), rows(theirs))
         else:
             print("SKIPPED sweeps on Ray: ray is not installed", file=sys.stderr)
+        with self.assertRaisesRegex(TypeError, "no values such as None"):
+            agewise.sweep({"grid": {"trace": self.trace, "policy": "lru", "points": None}}, out)
         with self.assertRaisesRegex(ValueError, "sweeps run on"):
             agewise.sweep(spec, out, on="slurm")
         with self.assertRaisesRegex(ValueError, "did you mean `workload`"):
@@ -402,6 +460,25 @@ class Package(unittest.TestCase):
         lazy = polars.scan_parquet(out + "/**/*.parquet", hive_partitioning=True)
         self.assertEqual(sorted(lazy.collect()["policy"]), ["lru", "mglru:7.2"])
 
+    @unittest.skipUnless(find_spec("numpy"), "numpy is not installed")
+    def test_numbers_of_numpy_are_numbers(self) -> None:
+        numpy = import_module("numpy")
+        grid = {
+            "trace": self.trace,
+            "policy": numpy.array(["lru", "arc"]),
+            "points": numpy.int64(2),
+            "rate": numpy.array([0.05, 0.1]),
+        }
+        swept = agewise.sweep({"grid": grid}, os.path.join(self.directory.name, "numpy"))
+        self.assertEqual((swept.ran, swept.failed), (4, []))
+
+    @unittest.skipUnless(find_spec("pyarrow"), "pyarrow is not installed")
+    def test_a_null_has_its_position(self) -> None:
+        pyarrow = import_module("pyarrow")
+        path = os.path.join(self.directory.name, "null.pages")
+        with self.assertRaisesRegex(ValueError, "access 1: .* is no page"):
+            trace.write(path, pyarrow.array([1, None]))
+
     def test_traces_are_written_as_they_should_be(self) -> None:
         path = os.path.join(self.directory.name, "written.pages")
         pages = [int(line) for line in Path(self.trace).read_text().split()]
@@ -415,8 +492,13 @@ class Package(unittest.TestCase):
                 trace.write(path, wrong)
         with self.assertRaisesRegex(ValueError, "access 1: .* is no page and time"):
             trace.write(path, [1, 2], time_ns=[3])
+        with self.assertRaisesRegex(ValueError, "more times than pages"):
+            trace.write(path, [1, 2], time_ns=[3, 3, 3])
         with self.assertRaisesRegex(ValueError, "access 1: its time 2 is before 3"):
             trace.write(path, [1, 2], time_ns=[3, 2])
+        # What was there stays until another is whole.
+        self.assertEqual(len(lab.curve(path, ["lru"], points=3)), 3)
+        self.assertEqual(list(Path(path).parent.glob("*.part")), [])
         with self.assertRaisesRegex(ValueError, "format is"):
             trace.write(path, [], format="oracleGeneral")
 

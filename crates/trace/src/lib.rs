@@ -7,6 +7,7 @@
 //! it, [`curve::exact()`] and [`sizing`] say what it means.
 
 mod access;
+mod aside;
 mod compression;
 pub mod curve;
 mod dense;
@@ -29,6 +30,7 @@ mod writer;
 pub mod yardstick;
 
 pub use access::{Access, AccessKind, Evidence, PageClass, Request};
+pub use aside::Aside;
 pub use dense::{ACCESSES_MAX, DenseTrace, NEVER};
 pub use error::TraceError;
 pub use format::{Format, ReadLimits, ReadOptions, RequestReader};

@@ -8,6 +8,7 @@ use super::error::TraceError;
 use super::format::{Format, ReadOptions, RequestReader};
 use super::input::Input;
 use super::page_trace;
+use super::reader::csv;
 use super::registry;
 
 /// Number of accesses in a batch.
@@ -49,6 +50,16 @@ impl TraceSource {
             Some(format) => format,
             None => registry::detect(&mut input)?,
         };
+        if !self.options.columns.is_empty() && format.name != csv::FORMAT.name {
+            return Err(TraceError::WrongFormat {
+                path: self.path.clone(),
+                format: csv::FORMAT.name,
+                what: format!(
+                    "it is {}, which has no columns to name (--column)",
+                    format.name
+                ),
+            });
+        }
         let compression = input.compression();
         let reader = (format.open)(input, &self.options)?;
         let mut stream = AccessStream::new(&self.path, format, reader);
@@ -214,6 +225,7 @@ impl RequestReader for Failed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reader::column::Column;
     use crate::reader::{arc, lirs};
 
     fn stream(format: &'static Format, text: &str) -> AccessStream {
@@ -239,6 +251,19 @@ mod tests {
         let expected: Vec<u64> = (5..10005).chain(1..3).collect();
         assert_eq!(pages(&mut stream), expected);
         assert_eq!(stream.requests(), 3);
+    }
+
+    #[test]
+    fn columns_are_named_where_there_are_some() {
+        let file = tempfile::Builder::new()
+            .suffix(".trace")
+            .tempfile()
+            .unwrap();
+        std::fs::write(&file, "1\n2\n").unwrap();
+        let mut source = TraceSource::new(file.path());
+        source.options.columns = vec![(Column::Page, "id".to_owned())];
+        let error = source.open().err().unwrap().to_string();
+        assert!(error.contains("this is not csv: it is lirs"), "{error}");
     }
 
     #[test]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes traces: agewise's own page trace, and formats that other tools read.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use super::access::{AccessKind, PageClass, Request};
+use super::aside::Aside;
 use super::error::TraceError;
 use super::page_trace::{Header, PageTraceWriter};
 
@@ -43,14 +43,14 @@ impl OutputFormat {
 
 /// The destination: a file, with compression depending on its name.
 enum Sink {
-    Plain(BufWriter<File>),
-    Gzip(flate2::write::GzEncoder<BufWriter<File>>),
-    Zstd(zstd::stream::write::Encoder<'static, BufWriter<File>>),
+    Plain(BufWriter<Aside>),
+    Gzip(flate2::write::GzEncoder<BufWriter<Aside>>),
+    Zstd(zstd::stream::write::Encoder<'static, BufWriter<Aside>>),
 }
 
 impl Sink {
     fn create(path: &Path) -> std::io::Result<Self> {
-        let file = BufWriter::with_capacity(1 << 16, File::create(path)?);
+        let file = BufWriter::with_capacity(1 << 16, Aside::create(path)?);
         Ok(match path.extension().and_then(|ending| ending.to_str()) {
             Some("gz") => Self::Gzip(flate2::write::GzEncoder::new(file, Default::default())),
             Some("zst") => {
@@ -63,11 +63,12 @@ impl Sink {
     }
 
     fn finish(self) -> std::io::Result<()> {
-        match self {
-            Self::Plain(mut file) => file.flush(),
-            Self::Gzip(encoder) => encoder.finish()?.flush(),
-            Self::Zstd(encoder) => encoder.finish()?.flush(),
-        }
+        let file = match self {
+            Self::Plain(file) => file,
+            Self::Gzip(encoder) => encoder.finish()?,
+            Self::Zstd(encoder) => encoder.finish()?,
+        };
+        file.into_inner()?.finish()
     }
 }
 
@@ -94,7 +95,8 @@ enum Output {
     Plain(OutputFormat, Sink),
 }
 
-/// Writes a trace. If the name ends in `.gz` or `.zst` it is compressed; a page trace always is.
+/// Writes a trace, which takes its name when it is finished ([`Aside`]). If the name ends in `.gz` or
+/// `.zst` it is compressed; a page trace always is.
 pub struct TraceWriter {
     path: PathBuf,
     output: Output,

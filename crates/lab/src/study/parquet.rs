@@ -7,6 +7,7 @@ use parquet::data_type::{ByteArray, ByteArrayType, DoubleType, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
+use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 
@@ -38,6 +39,18 @@ pub fn bytes(table: &Table, description: &Description) -> Result<Vec<u8>, Parque
     group.close()?;
     file.close()?;
     Ok(out)
+}
+
+/// Whether these are all bytes of such a file.
+pub(super) fn is_whole(bytes: Vec<u8>) -> bool {
+    let whole = || -> Result<bool, ParquetError> {
+        let file = SerializedFileReader::new(bytes::Bytes::from(bytes))?;
+        file.get_row_iter(None)?.try_for_each(|row| row.map(drop))?;
+        let metadata = file.metadata().file_metadata().key_value_metadata();
+        let mut keys = metadata.into_iter().flatten().map(|entry| &entry.key);
+        Ok(keys.any(|key| key == DESCRIPTION_KEY))
+    };
+    whole().unwrap_or(false)
 }
 
 fn schema(columns: &[Column]) -> String {

@@ -204,6 +204,12 @@ impl WhatIf {
         self.peak_pages = 0;
     }
 
+    /// 100 percent is at least this many pages. As memory grows from less, counts are moved again
+    /// and again along lines between sizes, which blunts steps in a curve; no interval covers that.
+    pub fn expect(&mut self, full_pages: u64) {
+        self.full_pages = self.full_pages.max(full_pages);
+    }
+
     /// How long it has counted, ms.
     pub fn observed_ms(&self) -> u64 {
         self.tally.observed_ms(self.last_ms)

@@ -36,6 +36,7 @@ pub static FORMAT: Format = Format {
     open: |mut input, options: &ReadOptions| {
         let header = input.next_line(FORMAT.name)?.unwrap_or_default().to_vec();
         let layout = Layout::of_header(&header, &options.columns)
+            .and_then(Layout::unique)
             .map_err(|what| input.malformed(FORMAT.name, what))?;
         let fields = Fields::new(layout.delimiter);
         Ok(Box::new(Csv {
@@ -52,6 +53,8 @@ struct Layout {
     delimiter: u8,
     columns: Vec<(usize, Column)>,
     widest: usize,
+    /// The name of a column that is read, if another has it too.
+    twice: Option<String>,
 }
 
 impl Layout {
@@ -96,12 +99,26 @@ impl Layout {
                 "a column named page or address is needed; the header is: {found}"
             ));
         }
+        let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
+        let is_twice = |name: &&String| names.iter().filter(|of| same(of, name)).count() > 1;
+        let mut read = columns.iter().map(|(at, _)| &names[*at]);
+        let twice = read.find(is_twice).cloned();
         let widest = columns.iter().map(|(at, _)| *at).max().unwrap_or(0);
         Ok(Self {
             delimiter,
             columns,
             widest,
+            twice,
         })
+    }
+
+    fn unique(self) -> Result<Self, String> {
+        match self.twice {
+            Some(name) => Err(format!(
+                "two columns of the header are called \"{name}\": rename the one that is not meant"
+            )),
+            None => Ok(self),
+        }
     }
 }
 
@@ -321,6 +338,12 @@ mod tests {
         assert!(error(&FORMAT, b"page,op\n1,x\n").contains("neither read nor write"));
         assert!(error(&FORMAT, b"page,count\n1,99999999999\n").contains("at most"));
         assert!(error(&FORMAT, b"page,time\n1,-5\n").contains("out of range"));
+        let twice = error(&FORMAT, b"page,x,x,Page\n1,2,3,4\n");
+        assert!(
+            twice.contains("two columns of the header are called \"page\""),
+            "{twice}"
+        );
+        assert_eq!(pages(&FORMAT, b"page,x,x\n1,2,3\n"), [1]);
         assert!(error(&FORMAT, b"").contains("is needed"));
         assert_eq!(pages(&FORMAT, b"page\n\n3\n"), [3]);
     }

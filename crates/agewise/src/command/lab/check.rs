@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
     pub budget: f64,
     /// Share of false alarms.
-    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = units::share)]
     pub significance: f64,
     /// text: what is worse; json and csv: every cell compared.
     #[arg(long, value_enum, default_value_t)]

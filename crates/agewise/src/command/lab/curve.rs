@@ -2,14 +2,14 @@
 //! `agewise lab curve`.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use agewise_lab::study::curve::{CurveOutcome, CurveRequest};
 use agewise_lab::study::description::Description;
+use agewise_lab::study::parquet;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::table::Table;
 use agewise_lab::{plot, yardstick};
@@ -17,7 +17,7 @@ use agewise_trace::curve::{Curve, SamplingPlan, SizeSpec};
 use agewise_trace::yardstick::Yardstick;
 use anyhow::Context;
 
-use super::results::{BUILD, write};
+use super::results::{BUILD, OutputFile, output_file, write};
 use crate::command::trace::input::InputArgs;
 use agewise_cli::output::Format;
 
@@ -146,7 +146,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .num_threads(args.jobs)
         .build()
         .context("cannot start the threads")?;
-    let (mut curves, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
+    // That one cannot be written is known before hours of counting.
+    let svg = output_file(args.svg.as_deref())?;
+    let html = output_file(args.html.as_deref())?;
+    let png = output_file(args.png.as_deref())?;
+    let parquet = output_file(args.parquet.as_deref())?;
+    let (mut by_trace, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
     for trace in &args.traces {
         let request = CurveRequest {
             trace: trace.clone(),
@@ -165,27 +170,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             say_time(&outcome);
         }
         table.append(outcome.table());
-        curves.extend(outcome.curves);
+        by_trace.push(outcome.curves);
         cells.extend(outcome.cells);
     }
-    write_picture(args.svg.as_deref(), || Ok(plot::svg(&curves).into_bytes()))?;
-    write_picture(
-        args.html.as_deref(),
-        || Ok(plot::html(&curves).into_bytes()),
-    )?;
-    write_picture(args.png.as_deref(), || {
-        plot::png(&curves).map_err(anyhow::Error::msg)
-    })?;
+    let curves = by_trace.concat();
     let description = Description::Curve { cells };
-    if let Some(path) = &args.parquet {
-        let mut file =
-            fs::File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
-        write(&mut file, Form::Parquet, &table, &description, true)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    write_file(svg, || Ok(plot::svg(&curves).into_bytes()))?;
+    write_file(html, || Ok(plot::html(&curves).into_bytes()))?;
+    write_file(png, || plot::png(&curves).map_err(anyhow::Error::msg))?;
+    write_file(parquet, || Ok(parquet::bytes(&table, &description)?))?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     match args.format {
-        Format::Text => text(&mut out, &curves)?,
+        Format::Text => text(&mut out, &by_trace)?,
         Format::Json => write(&mut out, Form::Json, &table, &description, true)?,
         Format::Csv => write(&mut out, Form::Csv, &table, &description, true)?,
     }
@@ -209,20 +205,15 @@ fn say_time(outcome: &CurveOutcome) {
     );
 }
 
-fn write_picture(
-    path: Option<&Path>,
-    draw: impl Fn() -> anyhow::Result<Vec<u8>>,
+fn write_file(
+    file: Option<OutputFile<'_>>,
+    bytes: impl Fn() -> anyhow::Result<Vec<u8>>,
 ) -> anyhow::Result<()> {
-    match path {
-        Some(path) => {
-            fs::write(path, draw()?).with_context(|| format!("cannot write {}", path.display()))
-        }
-        None => Ok(()),
-    }
+    file.map_or(Ok(()), |file| file.write(&bytes()?))
 }
 
-fn text(out: &mut impl Write, curves: &[Curve]) -> std::io::Result<()> {
-    for of_trace in curves.chunk_by(|a, b| a.trace == b.trace) {
+fn text(out: &mut impl Write, by_trace: &[Vec<Curve>]) -> std::io::Result<()> {
+    for of_trace in by_trace {
         let Some(first) = of_trace.first() else {
             continue;
         };

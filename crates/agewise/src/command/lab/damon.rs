@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab damon`.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,6 +12,7 @@ use anyhow::{Context, bail};
 use serde::Serialize;
 
 use super::inspect::parse_time_ns;
+use super::results::output_file;
 use super::setup::Setup;
 use agewise_cli::output::{self, Format};
 
@@ -89,6 +89,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ),
         },
     };
+    let file = output_file(args.plot.as_deref())?;
     let stop_ns = args.until.as_deref().map(parse_time_ns).transpose()?;
     let policy = parse_policy(&args.policy)?;
     let mut plan = args.setup.plan(&args.subject, policy, args.seed)?;
@@ -107,15 +108,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             run.end_ns() as f64 / 1e6
         )
     })?;
-    if let (Some(draw), Some(path)) = (draw, &args.plot) {
+    if let (Some(draw), Some(file)) = (draw, file) {
         let title = format!(
             "{} under {} with {use_text}: distance {:.4}",
             plan.subject.name(),
             args.policy,
             summary.distance
         );
-        fs::write(path, draw(&title, windows))
-            .with_context(|| format!("cannot write {}", path.display()))?;
+        file.write(draw(&title, windows).as_bytes())?;
     }
     let (mut samples, mut cpu_percent, mut stats) = (0, 0.0, [0; 5]);
     if let Some(kdamond) = run.machine.damon() {

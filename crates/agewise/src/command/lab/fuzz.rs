@@ -11,9 +11,11 @@ use agewise_cli::progress::Progress;
 use agewise_lab::fuzz::{Case, Failure, draw, play, shrink};
 use agewise_lab::machine::Policy;
 use agewise_lab::workload::random::XorShift64Star;
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use rayon::prelude::*;
 use serde::Serialize;
+
+use super::results::output_file;
 
 /// Number of replays allowed to minimise a failing case.
 const TRIES: usize = 2000;
@@ -119,6 +121,12 @@ fn at_random(args: &Args) -> anyhow::Result<Outcome> {
     };
     // Panics are reported when the minimised case is replayed.
     std::panic::set_hook(Box::new(|_| {}));
+    ensure!(
+        !args.out.exists(),
+        "{} exists: replay or move it first, or name another file with --out",
+        args.out.display()
+    );
+    let file = output_file(Some(&args.out))?;
     let progress = Progress::new("cases");
     let mut found = None;
     for begin in (0..args.cases).step_by(CHUNK as usize) {
@@ -139,14 +147,10 @@ fn at_random(args: &Args) -> anyhow::Result<Outcome> {
         return Ok(agreed(args.cases));
     };
     let (case, failure) = shrink(case, failure, TRIES, &play);
-    let mut file = fs::File::create_new(&args.out).with_context(|| {
-        format!(
-            "seed {seed} fails ({failure}), and {} cannot be written",
-            args.out.display()
-        )
-    })?;
-    file.write_all(case.to_string().as_bytes())
-        .with_context(|| args.out.display().to_string())?;
+    if let Some(file) = file {
+        let written = file.write(case.to_string().as_bytes());
+        written.with_context(|| format!("seed {seed} fails ({failure})"))?;
+    }
     Ok(failed(passed, Some(seed), &args.out, failure))
 }
 

@@ -2,12 +2,15 @@
 //! How results of `run` and `curve` are written.
 
 use std::io::Write;
+use std::path::Path;
 
 use agewise_cli::output;
 use agewise_lab::study::description::Description;
 use agewise_lab::study::parquet;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::table::Table;
+use agewise_trace::Aside;
+use anyhow::Context;
 
 /// The commit of this build, or `unknown`.
 pub const BUILD: &str = env!("AGEWISE_BUILD");
@@ -30,4 +33,23 @@ pub fn write(
         Form::Parquet => out.write_all(&parquet::bytes(table, description)?)?,
     }
     Ok(())
+}
+
+/// A file that is written once the results are there.
+pub struct OutputFile<'a>(&'a Path, Aside);
+
+/// Creates it, if one is wanted: whether it can be written is known before the results are.
+pub fn output_file(path: Option<&Path>) -> anyhow::Result<Option<OutputFile<'_>>> {
+    let create = |path| Aside::create(path).map(|file| OutputFile(path, file));
+    let file = path.map(create).transpose();
+    file.with_context(|| format!("cannot create {}", path.unwrap_or(Path::new("")).display()))
+}
+
+impl OutputFile<'_> {
+    /// Writes all of it.
+    pub fn write(self, bytes: &[u8]) -> anyhow::Result<()> {
+        let OutputFile(path, mut file) = self;
+        let written = file.write_all(bytes).and_then(|()| file.finish());
+        written.with_context(|| format!("cannot write {}", path.display()))
+    }
 }

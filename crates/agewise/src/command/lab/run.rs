@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab run`.
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -17,6 +16,7 @@ use agewise_lab::study::run::{RunOutcome, RunRequest, columns};
 use agewise_lab::study::setup::expand;
 use agewise_lab::study::table::Table;
 use agewise_policy::proactive::Spec;
+use agewise_trace::Aside;
 use anyhow::Context;
 use clap::ValueEnum;
 
@@ -143,7 +143,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut events = match &args.trace_events {
         None => None,
         Some(path) => {
-            let file = File::create(path);
+            let file = Aside::create(path);
             let file = file.with_context(|| format!("cannot create {}", path.display()))?;
             Some((path, file))
         }
@@ -163,7 +163,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some((path, file)) = events.take() {
             write_events((path, file), &request, &outcome)?;
         }
-        if let Some(note) = &outcome.note {
+        // The head of the text has those of the trace.
+        let notes = match args.format.form() {
+            None => outcome.note.iter().cloned().collect(),
+            Some(_) => outcome.notes(),
+        };
+        for note in notes {
             agewise_cli::note!("{note}");
         }
         match args.format.form() {
@@ -192,7 +197,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn write_events(
-    (path, file): (&Path, File),
+    (path, file): (&Path, Aside),
     request: &RunRequest,
     outcome: &RunOutcome,
 ) -> anyhow::Result<()> {
@@ -200,7 +205,7 @@ fn write_events(
     let mut out = BufWriter::new(file);
     trace
         .write(&mut out)
-        .and_then(|()| out.flush())
+        .and_then(|()| out.into_inner()?.finish())
         .with_context(|| format!("cannot write {}", path.display()))?;
     if trace.lost() > 0 {
         agewise_cli::note!(

@@ -8,7 +8,6 @@ use std::process::ExitCode;
 use agewise_cli::output::{self, Format};
 use agewise_lab::whatif::Beside;
 use agewise_trace::TraceSource;
-use anyhow::Context;
 
 use crate::command::trace::input::trace_memory_default;
 
@@ -50,8 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for path in &args.traces {
         let mut source = TraceSource::new(path);
         source.options.limits.memory_max_bytes = trace_memory_default();
-        let place = || format!("{}", path.display());
-        let mut record = Beside::of(&source, args.sample).with_context(place)?;
+        let mut record = Beside::of(&source, args.sample)?;
         record.trace = agewise_host::untrusted::clean(&record.trace);
         match args.format {
             Format::Text => text(&mut out, &record)?,

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::Done;
 use crate::study::error::StudyError;
+use crate::study::parquet;
 
 /// Digits in the id of a cell: half a SHA-256.
 pub(super) const ID_DIGITS: usize = 32;
@@ -48,9 +49,10 @@ impl Dataset {
                 // An unfinished file of a killed sweep.
                 fs::remove_file(&path).map_err(failed)?;
             } else if let Some(id) = id_of(&path, ".parquet") {
-                match cells.contains(id) {
-                    true => drop(known.insert(id.to_owned())),
-                    false => others.push(path),
+                if !cells.contains(id) {
+                    others.push(path);
+                } else if is_whole(&path) {
+                    known.insert(id.to_owned());
                 }
             }
         }
@@ -120,7 +122,7 @@ pub(super) fn partition(kind: &str, name: &str, policy: &str) -> PathBuf {
     .collect()
 }
 
-/// The ids of the cells in a directory; empty if it does not exist.
+/// The ids of the complete cells in a directory; empty if it does not exist.
 ///
 /// # Errors
 /// Fails if it cannot be read.
@@ -128,7 +130,8 @@ pub(super) fn ids(directory: &Path) -> Result<HashSet<String>, StudyError> {
     if !directory.exists() {
         return Ok(HashSet::new());
     }
-    let files = files(directory)?;
+    let mut files = results(directory)?;
+    files.retain(|path| is_whole(path));
     let ids = files.iter().filter_map(|path| id_of(path, ".parquet"));
     Ok(ids.map(str::to_owned).collect())
 }
@@ -141,6 +144,11 @@ pub(in crate::study) fn results(directory: &Path) -> Result<Vec<PathBuf>, StudyE
     let mut files = files(directory)?;
     files.retain(|path| id_of(path, ".parquet").is_some());
     Ok(files)
+}
+
+/// Whether a cell is there to its last byte; one that is not is run again.
+fn is_whole(path: &Path) -> bool {
+    fs::read(path).is_ok_and(parquet::is_whole)
 }
 
 /// The id of a cell, if the file is named by one and has this ending.
