@@ -141,7 +141,13 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
     let odd = Odd { dir, child };
     fs::write(odd.dir.join("cgroup.procs"), odd.child.id().to_string()).unwrap();
     let shown = format!("/{name}\\xff");
-    for target in [&["--all", "--top", "0"][..], &["--cgroup", &shown][..]] {
+    let raw = [b"/", &bytes[..]].concat();
+    let targets: [Vec<&OsStr>; 3] = [
+        ["--all", "--top", "0"].map(OsStr::new).into(),
+        ["--cgroup", &shown].map(OsStr::new).into(),
+        vec![OsStr::new("--cgroup"), OsStr::from_bytes(&raw)],
+    ];
+    for target in targets {
         let args = [
             "report",
             "--duration",
@@ -151,7 +157,11 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
             "--eye",
             "pagemap",
         ];
-        let output = agewise(&[&args[..], target].concat());
+        let output = Command::new(cargo_bin("agewise"))
+            .args(args)
+            .args(&target)
+            .output();
+        let output = output.expect("agewise runs");
         let records = ages(&output);
         let found = records
             .iter()
