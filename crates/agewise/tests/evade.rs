@@ -171,6 +171,34 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
     }
 }
 
+#[test]
+fn in_a_time_namespace_processes_are_who_they_are() {
+    const TEST: &str = "in_a_time_namespace_processes_are_who_they_are";
+    if let Some(why) = blind() {
+        println!("SKIPPED: {TEST}: {why}");
+        return;
+    }
+    let unshare = ["--time", "--boottime", "100000", "--fork", "--kill-child"];
+    let works = Command::new("unshare").args(unshare).arg("true").output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: {TEST}: no time namespaces, or no unshare(1)");
+        return;
+    }
+    let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let pid = child.id().to_string();
+    let output = Command::new("unshare")
+        .args(unshare)
+        .arg(cargo_bin("agewise"))
+        .args(["report", "--duration", "1s", "--format", "json", "--pid"])
+        .arg(&pid)
+        .output()
+        .expect("unshare");
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+    let records = ages(&output);
+    assert!(resident_bytes(&records[0]) > 0, "{records:?}");
+}
+
 /// A process with a pid of our choice that waits for ever, as if the number had come round; an error
 /// where the kernel does not let us choose.
 fn start_as(pid: u32) -> std::io::Result<Headless> {
