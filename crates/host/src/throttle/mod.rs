@@ -64,6 +64,14 @@ pub enum ThrottleError {
         /// The cgroup.
         path: String,
     },
+    /// Somebody else has limited it meanwhile, or already holds it lower.
+    #[error("somebody else has set {} to {value}: it stays so", path.display())]
+    Taken {
+        /// The file with the limit.
+        path: PathBuf,
+        /// What it holds.
+        value: String,
+    },
     /// The cgroup cannot be used.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -144,19 +152,44 @@ impl Throttle {
     /// exists), so that allocating tasks do not have to do it. Returns the file that was written.
     ///
     /// # Errors
-    /// [`ThrottleError`]; in v1 also that not enough could be reclaimed. The limit stays as it was.
+    /// [`ThrottleError`]; in v1 also that not enough could be reclaimed. The limit stays as it was,
+    /// also where somebody else has set it.
     pub fn limit(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
         let file = match cgroup.hierarchy().version {
             Version::V2 => "memory.high",
             Version::V1 => "memory.limit_in_bytes",
         };
         self.check(cgroup)?;
+        self.check_others(cgroup, &cgroup.dir().join(file), limit_bytes)?;
         let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
         if usage_bytes > limit_bytes && cgroup.can_reclaim() {
             // Reclaiming less than everything is not a failure: the limit continues from there.
             cgroup.reclaim(usage_bytes - limit_bytes, true)?;
         }
         self.set(cgroup, Kind::Limit, file, limit_bytes)
+    }
+
+    /// That nobody else has changed a limit of ours, and none of theirs would be raised.
+    fn check_others(
+        &self,
+        cgroup: &Cgroup,
+        file: &Path,
+        limit_bytes: u64,
+    ) -> Result<(), ThrottleError> {
+        let value = error::read(file)?.trim().to_owned();
+        let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), file);
+        let is_ours = noted.iter().any(|undo| undo.has_given(file, &value));
+        let was_limited = noted.iter().any(|undo| undo.kind == Kind::Limit);
+        let is_lower = value
+            .parse()
+            .is_ok_and(|bytes: u64| bytes < whole(limit_bytes));
+        if !is_ours && (was_limited || is_lower) {
+            return Err(ThrottleError::Taken {
+                path: file.to_owned(),
+                value,
+            });
+        }
+        Ok(())
     }
 
     /// Takes a limit back.
