@@ -198,7 +198,7 @@ fn found(
         let why = gone.or_else(|| agent.spaces().find_map(|space| space.trouble()));
         bail!(
             "nothing is known yet: {}",
-            why.unwrap_or("it was not watched for long enough")
+            why.unwrap_or("it was not watched for long enough; give a longer --duration")
         );
     }
     Ok(Found {
