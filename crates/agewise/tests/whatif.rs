@@ -147,6 +147,31 @@ fn live_what_hurts_is_refused_and_a_plan_changes_nothing() {
 }
 
 #[test]
+fn live_an_empty_cgroup_is_not_watched_for_too_short() {
+    let _one = one();
+    let test = "live_an_empty_cgroup_is_not_watched_for_too_short";
+    if let Some(why) = blind() {
+        return println!("SKIPPED {test}: {why}");
+    }
+    let Ok(hierarchy) = Hierarchy::discover(&ProcRoot::default()) else {
+        return println!("SKIPPED {test}: no memory cgroups");
+    };
+    let name = format!("agewise-test-{}-empty", std::process::id());
+    let memcg = match OwnCgroup::make(&hierarchy, Path::new("/"), &name) {
+        Ok(memcg) => memcg,
+        Err(why) => return println!("SKIPPED {test}: {why}"),
+    };
+    let words = ["whatif", "--duration", "1s", "--cgroup"];
+    let output = Command::new(AGEWISE)
+        .args(words)
+        .arg(memcg.cgroup().name())
+        .output()
+        .expect("agewise runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("there is no process in it"), "{said}");
+}
+
+#[test]
 fn live_what_a_killed_shrink_left_is_undone() {
     let _one = one();
     let mut scene = match Scene::new("killed") {
