@@ -344,6 +344,9 @@ fn go_down(
 ) -> anyhow::Result<ExitCode> {
     let (mut limited, mut printed) = (None, 0);
     let verdict = loop {
+        if scene.cgroup.procs(true)?.is_empty() {
+            bail!("the last process has left the cgroup: no limit stays");
+        }
         match shrink.next(facts(&scene.cgroup, Agent::now_ms(), machine_waited_us())?) {
             Act::Limit(bytes) => {
                 throttle.limit(&scene.cgroup, bytes)?;
