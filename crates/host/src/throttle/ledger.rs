@@ -27,7 +27,7 @@ const SHOWN_MAX: usize = 120;
 pub enum LedgerError {
     /// Another program does.
     #[error(
-        "another agewise (a daemon or shrink) uses {}; only one at a time may act", path.display()
+        "another agewise daemon or shrink uses {}; only one at a time may act", path.display()
     )]
     Taken {
         /// The ledger.
