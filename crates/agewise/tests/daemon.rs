@@ -118,10 +118,21 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
             .contains("not a regular file")
     });
     std::fs::remove_file(&toml).unwrap();
-    write_config(daemon.directory.path(), &age_rule(exerciser.pid(), ""));
+    let rule = age_rule(exerciser.pid(), "");
+    write_config(daemon.directory.path(), &rule);
     daemon.signal(Signal::HUP);
     daemon.wait_for("reload", |_| true);
     daemon.wait_for("follow", |line| line["policy"] == "age");
+    // What is taken only later is named.
+    write_config(
+        daemon.directory.path(),
+        &format!("{rule}\n[files]\nenabled = true\n"),
+    );
+    daemon.signal(Signal::HUP);
+    daemon.wait_for("reload", |line| {
+        let message = line["message"].as_str().unwrap();
+        message.contains("[files] takes effect at the next start")
+    });
     // A process that the daemon follows may end at any time.
     let pid = exerciser.pid().to_string();
     exerciser.finish().unwrap();

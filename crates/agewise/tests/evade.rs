@@ -141,7 +141,13 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
     let odd = Odd { dir, child };
     fs::write(odd.dir.join("cgroup.procs"), odd.child.id().to_string()).unwrap();
     let shown = format!("/{name}\\xff");
-    for target in [&["--all", "--top", "0"][..], &["--cgroup", &shown][..]] {
+    let raw = [b"/", &bytes[..]].concat();
+    let targets: [Vec<&OsStr>; 3] = [
+        ["--all", "--top", "0"].map(OsStr::new).into(),
+        ["--cgroup", &shown].map(OsStr::new).into(),
+        vec![OsStr::new("--cgroup"), OsStr::from_bytes(&raw)],
+    ];
+    for target in targets {
         let args = [
             "report",
             "--duration",
@@ -151,7 +157,11 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
             "--eye",
             "pagemap",
         ];
-        let output = agewise(&[&args[..], target].concat());
+        let output = Command::new(cargo_bin("agewise"))
+            .args(args)
+            .args(&target)
+            .output();
+        let output = output.expect("agewise runs");
         let records = ages(&output);
         let found = records
             .iter()
@@ -159,6 +169,34 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
         let found = found.unwrap_or_else(|| panic!("{target:?}: {records:?}"));
         assert!(resident_bytes(found) > 0, "{found}");
     }
+}
+
+#[test]
+fn in_a_time_namespace_processes_are_who_they_are() {
+    const TEST: &str = "in_a_time_namespace_processes_are_who_they_are";
+    if let Some(why) = blind() {
+        println!("SKIPPED: {TEST}: {why}");
+        return;
+    }
+    let unshare = ["--time", "--boottime", "100000", "--fork", "--kill-child"];
+    let works = Command::new("unshare").args(unshare).arg("true").output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("SKIPPED: {TEST}: no time namespaces, or no unshare(1)");
+        return;
+    }
+    let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
+    let pid = child.id().to_string();
+    let output = Command::new("unshare")
+        .args(unshare)
+        .arg(cargo_bin("agewise"))
+        .args(["report", "--duration", "1s", "--format", "json", "--pid"])
+        .arg(&pid)
+        .output()
+        .expect("unshare");
+    child.kill().expect("ours");
+    child.wait().expect("ours");
+    let records = ages(&output);
+    assert!(resident_bytes(&records[0]) > 0, "{records:?}");
 }
 
 /// Starts a process with the given pid that waits forever, as if pids had wrapped around; an error

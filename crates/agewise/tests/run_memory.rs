@@ -175,7 +175,31 @@ fn a_rehearsal_limits_nothing() {
         "{said}"
     );
     assert!(said.contains("nothing was moved (--dry-run)"), "{said}");
-    assert!(said.contains("0 B moved to swap"), "{said}");
+    assert!(!said.contains("  limit "), "{said}");
+    device.remove().expect("remove zram");
+}
+
+#[test]
+fn a_limit_in_which_nothing_runs_is_refused() {
+    let output = run(&["--memory", "4K", "--", "true"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(125), "{said}");
+    assert!(said.contains("give at least 64.0 KiB"), "{said}");
+}
+
+#[test]
+fn a_rehearsal_counts_what_stays_idle_once() {
+    let _one = one();
+    let Some(device) = swap("a_rehearsal_counts_what_stays_idle_once") else {
+        return;
+    };
+    let script = "head -c 60M /dev/zero | tail -c 30M | sleep 5";
+    let output = run(&["--older-than", "1s", "--dry-run", "--", "sh", "-c", script]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    let tried = said.split(" MiB would have been tried").next().unwrap();
+    let tried = tried.rsplit(' ').next().unwrap();
+    let tried: f64 = tried.parse().unwrap_or_else(|_| panic!("{said}"));
+    assert!((20.0..60.0).contains(&tried), "{said}");
     device.remove().expect("remove zram");
 }
 

@@ -6,7 +6,7 @@
 mod support;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_bench::exercise::spawned::Spawned;
@@ -144,6 +144,65 @@ fn live_what_hurts_is_refused_and_a_plan_changes_nothing() {
         .command(&["shrink", "--cgroup", "/", "--duration", "1s"])
         .output();
     assert_eq!(root.expect("agewise runs").status.code(), Some(1));
+}
+
+#[test]
+fn live_an_empty_cgroup_is_not_watched_for_too_short() {
+    let _one = one();
+    let test = "live_an_empty_cgroup_is_not_watched_for_too_short";
+    if let Some(why) = blind() {
+        return println!("SKIPPED {test}: {why}");
+    }
+    let Ok(hierarchy) = Hierarchy::discover(&ProcRoot::default()) else {
+        return println!("SKIPPED {test}: no memory cgroups");
+    };
+    let name = format!("agewise-test-{}-empty", std::process::id());
+    let memcg = match OwnCgroup::make(&hierarchy, Path::new("/"), &name) {
+        Ok(memcg) => memcg,
+        Err(why) => return println!("SKIPPED {test}: {why}"),
+    };
+    let words = ["whatif", "--duration", "1s", "--cgroup"];
+    let output = Command::new(AGEWISE)
+        .args(words)
+        .arg(memcg.cgroup().name())
+        .output()
+        .expect("agewise runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("there is no process in it"), "{said}");
+}
+
+#[test]
+fn live_a_shrink_ends_with_the_last_process() {
+    let _one = one();
+    let mut scene = match Scene::new("last") {
+        Ok(scene) => scene,
+        Err(why) => return println!("SKIPPED live_a_shrink_ends_with_the_last_process: {why}"),
+    };
+    let name = scene.memcg.cgroup().name();
+    let words = [
+        "shrink",
+        "--duration",
+        "3s",
+        "--to",
+        "60%",
+        "--cgroup",
+        &name,
+    ];
+    let mut command = scene.command(&[&words[..], &["--max-wait", "50%"]].concat());
+    let child = command.stderr(Stdio::piped()).spawn();
+    let child = child.expect("agewise runs");
+    let began = Instant::now();
+    while scene.limit_bytes().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(120), "no limit");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let exerciser = scene.exerciser.take().expect("there");
+    exerciser.finish().expect("no page changed");
+    let output = child.wait_with_output().expect("agewise ends");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the last process has left"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(scene.limit_bytes(), None);
 }
 
 #[test]

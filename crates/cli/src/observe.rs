@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by `report` and `watch`: naming targets and opening an agent for them.
 
+use std::path::Path;
 use std::time::Duration;
 
 use agewise_host::access::{AccessError, AccessSource, Resolution};
@@ -14,6 +15,7 @@ use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::{Intervals, OldestPages};
 use agewise_trace::suggest::nearest;
 use anyhow::Context;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::units;
 
@@ -162,6 +164,14 @@ pub fn listed(pids: &[u32], cgroups: &[String]) -> anyhow::Result<Targets> {
         }
     }
     Ok(Targets::Listed(subjects))
+}
+
+/// Reads the path of a cgroup, which may hold bytes that are not UTF-8.
+pub fn cgroup_path() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().map(|given| match given.into_string() {
+        Ok(text) => text,
+        Err(given) => name::text(Path::new(&given)),
+    })
 }
 
 /// Opens a cgroup by the name that a user gave.

@@ -196,10 +196,11 @@ fn found(
             .subjects()
             .find_map(|(subject, _)| subject.gone.as_deref());
         let why = gone.or_else(|| agent.spaces().find_map(|space| space.trouble()));
-        bail!(
-            "nothing is known yet: {}",
-            why.unwrap_or("it was not watched for long enough")
-        );
+        let why = why.unwrap_or(match agent.spaces().next() {
+            Some(_) => "it was not watched for long enough; give a longer --duration",
+            None => "there is no process in it",
+        });
+        bail!("nothing is known yet: {why}");
     }
     Ok(Found {
         curves,

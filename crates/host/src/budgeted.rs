@@ -103,7 +103,8 @@ impl Budgeted {
     /// does everything except the move. How many pages actually left is verified in one move of
     /// sixteen; the other moves assume the same share.
     ///
-    /// # Errors The process may not be touched. A process that is gone is not an error.
+    /// # Errors
+    /// The process may not be touched. A process that is gone is not an error.
     pub fn move_out(
         &mut self,
         source: &mut dyn AccessSource,

@@ -76,8 +76,8 @@ pub(crate) struct Looked {
 /// Looks at `ranges` of a process. `clearer` must be prepared for this look by [`Clearer::begin`].
 /// Unless `is_clearing`, accessed bits stay set for the next look that clears.
 ///
-/// # Errors The page tables could not be read to the end. What the viewer saw before is still
-/// valid.
+/// # Errors
+/// The page tables could not be read to the end. What the viewer saw before is still valid.
 pub(crate) fn look(
     process: &Process,
     source: &mut dyn AccessSource,

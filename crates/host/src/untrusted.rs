@@ -116,6 +116,38 @@ pub fn clean(text: &str) -> String {
     out
 }
 
+/// The name that was shown like this on a terminal ([`Untrusted::terminal`]).
+#[must_use]
+pub fn from_shown(shown: &OsStr) -> Untrusted {
+    let mut rest = shown.as_bytes();
+    let mut bytes = Vec::with_capacity(rest.len());
+    while let Some((first, after)) = rest.split_first() {
+        if *first == b'\\' && reads_as_escape(after) {
+            if let Some(byte) = escaped_byte(after) {
+                bytes.push(byte);
+                rest = &after[3..];
+                continue;
+            }
+            if let Some((c, after)) = escaped_char(after) {
+                bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+                rest = after;
+                continue;
+            }
+        }
+        bytes.push(*first);
+        rest = after;
+    }
+    Untrusted(bytes.into())
+}
+
+/// The character that `u{202e}` after a backslash stands for, and what follows it.
+fn escaped_char(rest: &[u8]) -> Option<(char, &[u8])> {
+    let digits = rest.strip_prefix(b"u{")?;
+    let end = digits.iter().position(|byte| *byte == b'}')?;
+    let code = u32::from_str_radix(std::str::from_utf8(&digits[..end]).ok()?, 16).ok()?;
+    Some((char::from_u32(code)?, &digits[end + 1..]))
+}
+
 /// Whether a character is invisible or affects the text around it: controls, line separators,
 /// direction marks, zero-width characters. Joiners (U+200C, U+200D) are part of words.
 #[must_use]
@@ -129,7 +161,8 @@ pub fn is_hidden(c: char) -> bool {
 
 /// Writes a character escaped as in JSON: `\u202e`, or a pair of such escapes beyond U+FFFF.
 ///
-/// # Errors The errors of `out`.
+/// # Errors
+/// The errors of `out`.
 pub fn json_escape(c: char, out: &mut impl Write) -> fmt::Result {
     let mut units = [0; 2];
     c.encode_utf16(&mut units)

@@ -44,6 +44,35 @@ fn names_of_systemd_stay_readable_and_forged_escapes_do_not() {
 }
 
 #[test]
+fn what_is_shown_gives_the_name_back() {
+    let back = |bytes: &[u8]| {
+        let shown = Untrusted::from(bytes).terminal().to_string();
+        from_shown(OsStr::new(&shown)).as_bytes() == bytes
+    };
+    assert!(back(NASTY));
+    for text in [
+        r"/dev-disk\x2duuid",
+        r"a\x1b",
+        r"a\u{202e}",
+        r"a\x5cx1b",
+        r"a\",
+        r"\u{}",
+    ] {
+        assert!(back(text.as_bytes()), "{text}");
+    }
+    assert_eq!(from_shown(OsStr::new(r"\u{zz}\x1")), r"\u{zz}\x1");
+}
+
+proptest! {
+    #[test]
+    fn any_name_comes_back(name in prop::collection::vec(any::<u8>(), 0..40)) {
+        let shown = Untrusted::from(&name[..]).terminal().to_string();
+        let back = from_shown(OsStr::new(&shown));
+        prop_assert_eq!(back.as_bytes(), &name[..]);
+    }
+}
+
+#[test]
 fn width_and_composition_work_on_what_is_shown() {
     let name = Untrusted::from("a\nb");
     assert_eq!(format!("{:<8}|", name.terminal()), r"a\x0ab  |");

@@ -7,12 +7,21 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::CommandFactory;
+use clap::builder::{PathBufValueParser, TypedValueParser};
 
 /// Write the manual pages into a directory: one for agewise and one for each subcommand.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The directory, made if it is missing. `man -l DIR/agewise.1` shows the first page.
+    #[arg(value_parser = PathBufValueParser::new().try_map(directory))]
     pub directory: PathBuf,
+}
+
+fn directory(given: PathBuf) -> Result<PathBuf, &'static str> {
+    match given.as_os_str() == "-" {
+        true => Err("pages are files in a directory, not one text: give a directory"),
+        false => Ok(given),
+    }
 }
 
 /// Writes the pages.
@@ -30,4 +39,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         directory.display()
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_not_standard_output() {
+        assert!(directory("-".into()).is_err());
+        assert_eq!(directory("./-".into()), Ok("./-".into()));
+    }
 }

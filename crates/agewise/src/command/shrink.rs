@@ -10,7 +10,7 @@ use agewise_cli::signal::Stop;
 use agewise_cli::whatif::{Costs, Plan, Watching, costs, facts, machine_waited_us, watch};
 use agewise_cli::{observe, units};
 use agewise_host::agent::Agent;
-use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::cgroup::{Cgroup, Hierarchy, name};
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use agewise_host::throttle::{Ledger, Throttle, state_directory, untouchable};
@@ -49,6 +49,7 @@ use super::whatif::{Memory, memory};
 pub struct Args {
     /// The memory cgroup, with all cgroups below it.
     #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = observe::cgroup_path())]
     cgroup: String,
 
     /// The goal: a share of what it has (60%), bytes (512M), or `auto`: the least memory whose
@@ -89,6 +90,15 @@ fn to(text: &str) -> Result<To, String> {
     }
 }
 
+/// The header of CSV: the fields of JSON. Those that a record does not have are empty.
+const CSV_HEADER: &str = "record,limit_bytes,predicted_faults_per_second,predicted_faults_low,\
+    predicted_faults_high,predicted_wait_ratio,faults_per_second,wait_ratio,kept,verdict,\
+    usage_before_bytes,saved_bytes";
+
+fn field(value: Option<impl ToString>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
 /// Time between two readings of the counters.
 const STEP: Duration = Duration::from_millis(500);
 
@@ -126,13 +136,16 @@ impl Record {
             Format::Json => output::json_line(out, self)?,
             Format::Csv => writeln!(
                 out,
-                "{},{},{},{},{}",
+                "{},{},{},{},{},{},{},{},{},,,",
                 self.record,
                 self.limit_bytes,
                 self.predicted_faults_per_second,
-                self.faults_per_second
-                    .map_or(String::new(), |of| of.to_string()),
-                self.wait_ratio.map_or(String::new(), |of| of.to_string()),
+                self.predicted_faults_low,
+                self.predicted_faults_high,
+                self.predicted_wait_ratio,
+                field(self.faults_per_second),
+                field(self.wait_ratio),
+                field(self.kept),
             )?,
             Format::Text => {
                 let limit = units::bytes_text(self.limit_bytes);
@@ -186,7 +199,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let hierarchy = Hierarchy::discover(&proc)?;
     let cgroup = observe::open_cgroup(&hierarchy, &args.cgroup)?;
     if let Some(why) = untouchable(&proc, &cgroup)? {
-        bail!("cgroup {} is left alone: {}", cgroup.name(), why.reason());
+        let name = name::shown(&cgroup.name()).terminal().to_string();
+        bail!("cgroup {name} is left alone: {}", why.reason());
     }
     // Open it first, so that an error does not come after a minute of watching.
     let throttle = match args.dry_run {
@@ -219,15 +233,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut steps = plan(&found.curves, &terms).map_err(refused)?;
     check_swap(&mut steps, usage_bytes)?;
     let mut out = std::io::stdout().lock();
-    if args.format == Format::Text {
-        writeln!(
-            out,
-            "{} has {}; prices: {}",
-            scene.cgroup.name(),
-            units::bytes_text(usage_bytes),
-            costs.text()
-        )?;
-    }
+    print_head(&mut out, &scene, &costs)?;
     if let Some(step) = steps
         .to_goal
         .last()
@@ -245,6 +251,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     go_down(&scene, &mut throttle, Shrink::new(steps, terms), &mut out)
+}
+
+fn print_head(out: &mut impl Write, scene: &Scene<'_>, costs: &Costs) -> std::io::Result<()> {
+    match scene.args.format {
+        Format::Text => writeln!(
+            out,
+            "{} has {}; prices: {}",
+            name::shown(&scene.cgroup.name()).terminal(),
+            units::bytes_text(scene.usage_bytes),
+            costs.text()
+        ),
+        Format::Csv => writeln!(out, "{CSV_HEADER}"),
+        Format::Json => Ok(()),
+    }
 }
 
 /// Opens this machine's ledger, after undoing what a killed program left behind.
@@ -277,10 +297,26 @@ fn terms(scene: &Scene<'_>, costs: &Costs, full_bytes: u64) -> Terms {
 
 fn refused(refusal: Refusal) -> anyhow::Error {
     match refusal {
-        Refusal::Hurts { .. } => anyhow::anyhow!(
-            "refused: {refusal}; `agewise whatif` shows the curve, --max-wait allows more"
+        Refusal::Hurts {
+            limit_bytes,
+            wait_ratio,
+            wait_max,
+        } => anyhow::anyhow!(
+            "refused: {} would cost {:.2} % of the time in waiting, {:.2} % is allowed; `agewise \
+             whatif` shows the curve, --max-wait allows more",
+            units::bytes_text(limit_bytes),
+            wait_ratio * 100.0,
+            wait_max * 100.0
         ),
-        _ => anyhow::anyhow!("{refusal}"),
+        Refusal::Smaller {
+            limit_bytes,
+            usage_bytes,
+        } => anyhow::anyhow!(
+            "it has {}, which is not more than {}: give a smaller size",
+            units::bytes_text(usage_bytes),
+            units::bytes_text(limit_bytes)
+        ),
+        Refusal::Nothing { .. } => anyhow::anyhow!("{refusal}; --max-wait allows more"),
     }
 }
 
@@ -309,6 +345,9 @@ fn go_down(
 ) -> anyhow::Result<ExitCode> {
     let (mut limited, mut printed) = (None, 0);
     let verdict = loop {
+        if scene.cgroup.procs(true)?.is_empty() {
+            bail!("the last process has left the cgroup: no limit stays");
+        }
         match shrink.next(facts(&scene.cgroup, Agent::now_ms(), machine_waited_us())?) {
             Act::Limit(bytes) => {
                 throttle.limit(&scene.cgroup, bytes)?;
@@ -340,7 +379,7 @@ fn go_down(
     }
     let summary = Summary {
         record: "verdict",
-        verdict: name(verdict),
+        verdict: verdict_name(verdict),
         usage_before_bytes: scene.usage_bytes,
         limit_bytes: limited,
         saved_bytes: scene.usage_bytes.saturating_sub(usage),
@@ -354,7 +393,7 @@ fn go_down(
     })
 }
 
-fn name(verdict: Verdict) -> &'static str {
+fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Underway => "interrupted",
         Verdict::Reached => "reached",
@@ -368,11 +407,12 @@ fn print_summary(out: &mut impl Write, format: Format, summary: &Summary) -> std
         Format::Json => output::json_line(out, summary),
         Format::Csv => writeln!(
             out,
-            "{},{},{},,",
+            "{},{},,,,,,,{},{},{},{}",
+            summary.record,
+            field(summary.limit_bytes),
+            summary.kept,
             summary.verdict,
-            summary
-                .limit_bytes
-                .map_or(String::new(), |of| of.to_string()),
+            summary.usage_before_bytes,
             summary.saved_bytes
         ),
         Format::Text => {
@@ -399,7 +439,55 @@ fn print_summary(out: &mut impl Write, format: Format, summary: &Summary) -> std
 
 #[cfg(test)]
 mod tests {
+    use agewise_policy::whatif::Estimate;
+
     use super::*;
+
+    #[test]
+    fn csv_has_the_fields_of_json() {
+        let columns: Vec<&str> = CSV_HEADER.split(',').collect();
+        let summary = Summary {
+            record: "verdict",
+            verdict: "reached",
+            usage_before_bytes: 2000,
+            limit_bytes: None,
+            saved_bytes: 500,
+            kept: false,
+        };
+        let high = Estimate {
+            low: 1.0,
+            likely: 2.0,
+            high: 3.0,
+        };
+        let planned = Planned {
+            limit_bytes: 1000,
+            faults_per_second: high,
+            wait_ratio: high,
+        };
+        let record = Record::new(&planned, None);
+        let [mut step, mut end] = [Vec::new(), Vec::new()];
+        record.print(&mut step, Format::Csv).unwrap();
+        print_summary(&mut end, Format::Csv, &summary).unwrap();
+        let fields = [
+            (step, serde_json::to_value(&record).unwrap()),
+            (end, serde_json::to_value(&summary).unwrap()),
+        ];
+        for (line, json) in fields {
+            let line = String::from_utf8(line).unwrap();
+            let row: Vec<&str> = line.trim_end().split(',').collect();
+            assert_eq!(row.len(), columns.len(), "{line}");
+            for (name, value) in json.as_object().unwrap() {
+                let at = columns.iter().position(|column| column == name);
+                let text = match value {
+                    serde_json::Value::Null => String::new(),
+                    serde_json::Value::String(text) => text.clone(),
+                    serde_json::Value::Number(number) => number.as_f64().unwrap().to_string(),
+                    other => other.to_string(),
+                };
+                assert_eq!(row[at.expect(name)], text, "{name} of {line}");
+            }
+        }
+    }
 
     #[test]
     fn goals_make_sense_or_are_refused() {

@@ -44,6 +44,7 @@ pub struct Args {
     /// A live cgroup, with all its processes: a path as in /proc/PID/cgroup, or below
     /// /sys/fs/cgroup.
     #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = observe::cgroup_path())]
     pub cgroup: Option<String>,
 
     /// A recorded trace, of any format `agewise trace info` knows.

@@ -39,6 +39,7 @@ pub struct Args {
 
     /// A memory cgroup with all cgroups below it.
     #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = observe::cgroup_path())]
     cgroup: Option<String>,
 
     /// Only these sizes, separated by commas: a share of what is resident (60%) or bytes (512M).

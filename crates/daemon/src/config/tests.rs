@@ -66,6 +66,15 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
+fn a_huge_number_is_shown_as_it_is_written() {
+    let error = Config::parse("[observe]\ncpu_percent = 1e308\n").unwrap_err();
+    assert!(
+        error.to_string().contains("\n1e308 is not within"),
+        "{error}"
+    );
+}
+
+#[test]
 fn errors_carry_line_and_key() {
     for (text, wanted) in [
         ("\n[observe]\ntick = 5\n", vec!["line 3", "tick = 5"]),

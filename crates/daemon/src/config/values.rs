@@ -313,7 +313,7 @@ impl TryFrom<f64> for Percent {
         if (0.01..=100.0).contains(&percent) {
             Ok(Percent(percent))
         } else {
-            Err(format!("{percent} is not within 0.01 and 100 percent"))
+            Err(format!("{percent:?} is not within 0.01 and 100 percent"))
         }
     }
 }

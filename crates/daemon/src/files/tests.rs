@@ -672,10 +672,10 @@ fn plain_files_are_rewritten_and_take_writes_through_a_socket() {
     assert!(ask(&files, &format!("remove {interval}\n")).starts_with("error 22 "));
     assert!(ask(&files, "\n").starts_with("error 2 "));
     hub.publish(demo::snapshot(2, LOOKED_MS));
-    let page_age = files.dir().join(ENTRY.join("/"));
-    assert!(becomes(&page_age, |text| text
+    assert!(becomes(&files.dir().join(ENTRY.join("/")), |text| text
         .is_some_and(|text| text.starts_with("N0\n"))));
-    assert_eq!(read(&files.dir().join(interval)), "N0=5000 N1=0 \n");
+    assert!(becomes(&files.dir().join(interval), |text| text
+        == Some("N0=5000 N1=0 \n")));
     // A cgroup that vanishes is removed, with its directory.
     let mut snapshot = demo::snapshot(3, LOOKED_MS);
     snapshot

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where connections come from: a TCP port, or a socket in the file system with restricted access.
 
+use std::fs::Permissions;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, fchmod};
+use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with};
 
@@ -34,7 +35,7 @@ enum Kind {
 }
 
 impl Listener {
-    /// Listens on an address. A socket in the file system gets this mode, minus the umask.
+    /// Listens on an address. A socket in the file system gets this mode, whatever the umask.
     ///
     /// # Errors
     /// [`ServeError`].
@@ -161,6 +162,13 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
     )?;
     fchmod(&socket, Mode::from_raw_mode(mode))?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // The umask took from it. What stands there may be a link by now, which is not followed.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let named = rustix::fs::open(path, flags, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&named)?.st_mode).is_socket() {
+        let named = format!("/proc/self/fd/{}", named.as_raw_fd());
+        std::fs::set_permissions(named, Permissions::from_mode(mode))?;
+    }
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }

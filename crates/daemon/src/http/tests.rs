@@ -192,6 +192,17 @@ fn a_port_in_use_and_one_that_others_reach_are_refused() {
 }
 
 #[test]
+fn a_socket_has_its_mode_whatever_the_umask() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metrics.sock");
+    for wanted in [0o600, 0o660, 0o666] {
+        let _listener = Listener::bind(&Listen::Unix(path.clone()), false, wanted).unwrap();
+        let mode = std::fs::symlink_metadata(&path).unwrap().permissions();
+        assert_eq!(mode.mode() & 0o777, wanted);
+    }
+}
+
+#[test]
 fn a_socket_is_ours_alone_replaced_when_stale_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("metrics.sock");

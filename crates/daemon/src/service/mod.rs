@@ -255,14 +255,19 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         sd_notify::NotifyState::monotonic_usec_now().unwrap_or(sd_notify::NotifyState::Reloading),
     ]);
     let reloaded = options.read_again().and_then(|config| {
+        let message = match config.files == daemon.config.files {
+            true => "the configuration was read again",
+            false => "the configuration was read again; [files] takes effect at the next start",
+        };
         // If the new address is not available, nothing else changes either.
         outlet.follow(&config.metrics, &daemon.hub)?;
         daemon.reload(config).inspect_err(|_| {
             let _ = outlet.follow(&daemon.config.metrics, &daemon.hub);
-        })
+        })?;
+        Ok(message.to_owned())
     });
     let event = match reloaded {
-        Ok(()) => ("reload", "the configuration was read again".to_owned()),
+        Ok(message) => ("reload", message),
         Err(error) => (
             "reload_failed",
             format!(

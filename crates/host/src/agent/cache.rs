@@ -175,8 +175,9 @@ impl Agent {
     /// for the processes that map it. `ages` comes from [`FileAges::with_frames`], with the horizon
     /// of the intervals.
     ///
-    /// # Errors The source does not report frame numbers, which are needed to recognise mapped
-    /// pages as file pages.
+    /// # Errors
+    /// The source does not report frame numbers, which are needed to recognise mapped pages as file
+    /// pages.
     pub fn follow_files(&mut self, mut ages: FileAges) -> Result<(), AccessError> {
         if !self.source.abilities().pfn {
             return Err(AccessError::Unsupported {

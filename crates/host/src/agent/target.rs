@@ -33,7 +33,8 @@ pub enum Subject {
 impl Subject {
     /// Creates a subject for a running process.
     ///
-    /// # Errors No such process, a kernel thread, or a zombie.
+    /// # Errors
+    /// No such process, a kernel thread, or a zombie.
     pub fn process(root: &ProcRoot, pid: u32) -> Result<Self, ProcessError> {
         let process = Process::open_user(root, pid)?;
         Ok(Subject::Process {
@@ -141,8 +142,9 @@ impl Targets {
 
     /// Finds the processes.
     ///
-    /// # Errors The process table or the cgroup hierarchy as a whole cannot be read. A missing
-    /// subject is reported in the subject itself.
+    /// # Errors
+    /// The process table or the cgroup hierarchy as a whole cannot be read. A missing subject is
+    /// reported in the subject itself.
     pub(super) fn resolve(
         &self,
         root: &ProcRoot,
@@ -398,7 +400,8 @@ impl Resolved {
 
 /// Opens a process of a resolved list; `None` if it is not to be observed.
 ///
-/// # Errors The process is gone, or may not be looked at.
+/// # Errors
+/// The process is gone, or may not be looked at.
 pub(super) fn open(root: &ProcRoot, pid: u32) -> Result<Option<Process>, ProcessError> {
     match process::Process::open_user(root, pid) {
         Ok(process) if process.is_self() => Ok(None),

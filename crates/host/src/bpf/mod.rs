@@ -15,7 +15,8 @@ use crate::complaints;
 /// Loads programs by calling `work`. In errors, `what` names what is unavailable if the kernel
 /// rejects the programs, and `loading` what was not permitted.
 ///
-/// # Errors [`AccessError::NoPrivilege`], or [`AccessError::Unsupported`] with libbpf's messages.
+/// # Errors
+/// [`AccessError::NoPrivilege`], or [`AccessError::Unsupported`] with libbpf's messages.
 pub(crate) fn load<T>(
     what: &'static str,
     loading: &str,
@@ -37,7 +38,8 @@ pub(crate) fn load<T>(
 
 /// Finds a map of a loaded object.
 ///
-/// # Errors The object has no map of that name.
+/// # Errors
+/// The object has no map of that name.
 pub(crate) fn map_named(object: &Object, name: &str) -> libbpf_rs::Result<MapHandle> {
     let found = object.maps().find(|map| map.name().to_str() == Some(name));
     let found = found.ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))?;

@@ -14,7 +14,8 @@ const HEADER_BYTES: usize = 8;
 
 /// Sets the size of the ring: a power of two, in whole pages.
 ///
-/// # Errors The kernel rejects the size.
+/// # Errors
+/// The kernel rejects the size.
 pub(crate) fn set_ring_bytes(open: &mut OpenObject, ring_bytes: u32) -> libbpf_rs::Result<()> {
     for mut map in open.maps_mut() {
         if map.name().to_str() == Some("ring") {
@@ -40,7 +41,8 @@ impl<T: 'static> Watched<T> {
     /// Opens the maps of a loaded object. An event has `event_bytes`; `read` returns `None` for
     /// bytes that are not an event.
     ///
-    /// # Errors The object lacks one of the maps.
+    /// # Errors
+    /// The object lacks one of the maps.
     pub fn of(
         object: &Object,
         what: &'static str,
@@ -67,7 +69,8 @@ impl<T: 'static> Watched<T> {
 
     /// Starts watching a process. The meaning of `value` is up to the BPF program.
     ///
-    /// # Errors Too many processes are watched.
+    /// # Errors
+    /// Too many processes are watched.
     pub fn watch(&mut self, pid: u32, value: u32) -> Result<(), AccessError> {
         self.pids
             .update(&pid.to_ne_bytes(), &value.to_ne_bytes(), MapFlags::ANY)

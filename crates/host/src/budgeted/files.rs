@@ -123,7 +123,8 @@ impl BudgetedFiles {
     /// Looks at all files, keyed by a permanent name for each. Accesses after a look that `counts`
     /// belong to the next one; other looks only add what has arrived since.
     ///
-    /// # Errors The cgroup is gone, or the page cache cannot be read any more.
+    /// # Errors
+    /// The cgroup is gone, or the page cache cannot be read any more.
     pub fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
         let later = self.accessed.look()?;
         self.since.add(later);
@@ -221,7 +222,8 @@ impl BudgetedFiles {
     /// Drops what `choose` picks from `runs` (page indexes, ascending) of a file, as far as it is
     /// clean. `rehearse` does everything except that.
     ///
-    /// # Errors The page cache cannot be read any more. Failures of single files are not errors.
+    /// # Errors
+    /// The page cache cannot be read any more. Failures of single files are not errors.
     pub fn move_out(
         &mut self,
         name: u64,

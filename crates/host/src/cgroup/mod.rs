@@ -21,6 +21,7 @@ pub use usage::Usage;
 
 use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
+use crate::untrusted;
 
 /// Why a cgroup cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -120,29 +121,29 @@ pub struct Cgroup {
 
 impl Cgroup {
     /// Opens a cgroup from user input (see [`Hierarchy::resolve`]): its path, or the text that
-    /// represents it in reports ([`name`](Self::name)).
+    /// represents it in reports ([`name`](Self::name)), as it is or as a terminal shows it.
     pub fn open(hierarchy: &Hierarchy, given: impl AsRef<Path>) -> Result<Self, CgroupError> {
         let given = given.as_ref();
         let path = hierarchy.resolve(given)?;
-        let by_name = || hierarchy.resolve(name::from_text(given.as_os_str()));
-        let found = match inode(&hierarchy.dir(&path))? {
-            Some(id) => Some((path.clone(), id)),
-            None => {
-                let named = by_name()?;
-                inode(&hierarchy.dir(&named))?.map(|id| (named, id))
+        let readings = [
+            given.to_owned(),
+            name::from_text(given.as_os_str()),
+            untrusted::from_shown(given.as_os_str()).as_os_str().into(),
+        ];
+        for reading in readings {
+            let path = hierarchy.resolve(reading)?;
+            if let Some(id) = inode(&hierarchy.dir(&path))? {
+                return Ok(Self {
+                    hierarchy: hierarchy.clone(),
+                    path,
+                    id,
+                });
             }
-        };
-        match found {
-            Some((path, id)) => Ok(Self {
-                hierarchy: hierarchy.clone(),
-                path,
-                id,
-            }),
-            None => Err(CgroupError::NotFound {
-                path: name::text(&path),
-                root: hierarchy.root.clone(),
-            }),
         }
+        Err(CgroupError::NotFound {
+            path: name::text(&path),
+            root: hierarchy.root.clone(),
+        })
     }
 
     /// Opens the cgroup a process is charged to; `None` if it is not visible from here.

@@ -32,8 +32,9 @@ impl OwnCgroup {
     /// own cgroup (v1), or beside it (v2, where a cgroup with children has no processes). Removes
     /// empty ones left behind by killed programs.
     ///
-    /// # Errors There are no memory cgroups, permission is denied, or the parent does not pass the
-    /// memory controller down.
+    /// # Errors
+    /// There are no memory cgroups, permission is denied, or the parent does not pass the memory
+    /// controller down.
     pub fn make_near(hierarchy: &Hierarchy, prefix: &str) -> Result<Self, CgroupError> {
         let near = home(hierarchy);
         let parent = match hierarchy.version {
@@ -86,7 +87,8 @@ impl OwnCgroup {
 
     /// Sets its memory limit, in bytes.
     ///
-    /// # Errors Memory above the limit cannot be reclaimed, or permission is denied.
+    /// # Errors
+    /// Memory above the limit cannot be reclaimed, or permission is denied.
     pub fn set_limit(&self, bytes: u64) -> Result<(), FileError> {
         let file = limit_file(self.cgroup.hierarchy.version);
         error::write(&self.cgroup.dir().join(file), &bytes.to_string())
@@ -94,7 +96,8 @@ impl OwnCgroup {
 
     /// Moves a process into it.
     ///
-    /// # Errors The process is gone, or permission is denied.
+    /// # Errors
+    /// The process is gone, or permission is denied.
     pub fn take_in(&self, pid: u32) -> Result<(), FileError> {
         let file = self.cgroup.dir().join("cgroup.procs");
         error::write(&file, &pid.to_string())
@@ -125,7 +128,8 @@ impl OwnCgroup {
     /// Moves the remaining processes to our own cgroup, and removes this one. Does nothing if it is
     /// already gone.
     ///
-    /// # Errors Its processes cannot be moved, or another program created cgroups below it.
+    /// # Errors
+    /// Its processes cannot be moved, or another program created cgroups below it.
     pub fn remove(&self) -> Result<(), FileError> {
         let dir = self.cgroup.dir();
         let procs = self.home.join("cgroup.procs");

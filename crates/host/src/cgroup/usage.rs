@@ -15,7 +15,8 @@ pub struct Usage(File);
 impl Usage {
     /// Opens the file.
     ///
-    /// # Errors The cgroup is gone, or has no such file (the v2 root).
+    /// # Errors
+    /// The cgroup is gone, or has no such file (the v2 root).
     pub fn open(cgroup: &Cgroup) -> Result<Self, CgroupError> {
         let path = cgroup.dir().join(cgroup.usage_file());
         match File::open(&path) {

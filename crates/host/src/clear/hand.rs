@@ -31,8 +31,9 @@ pub trait ClearHand {
     /// Applies `MADV_COLD` to `ranges` (at most [`MAX_RANGES`]). Returns how many were processed,
     /// from the front; if not all, the next one was refused (locked, unmapped, hugetlb).
     ///
-    /// # Errors The first range was refused (`EINVAL`, `ENOMEM`), the process is gone (`ESRCH`), or
-    /// the call is not permitted (`EPERM`) or does not exist (`ENOSYS`).
+    /// # Errors
+    /// The first range was refused (`EINVAL`, `ENOMEM`), the process is gone (`ESRCH`), or the call
+    /// is not permitted (`EPERM`) or does not exist (`ENOSYS`).
     fn cold(&mut self, ranges: &[AddressRange]) -> io::Result<usize>;
 
     /// Writes to `clear_refs`.

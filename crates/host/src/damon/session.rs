@@ -130,7 +130,8 @@ impl Session {
 
     /// [`tried_regions`](Self::tried_regions) of every scheme, all from the same aggregation.
     ///
-    /// # Errors As [`tried_regions`](Self::tried_regions).
+    /// # Errors
+    /// As [`tried_regions`](Self::tried_regions).
     pub fn all_tried_regions(&self) -> Result<Vec<Vec<TriedRegion>>, DamonError> {
         self.command("update_schemes_tried_regions")?;
         (0..self.nr_schemes)

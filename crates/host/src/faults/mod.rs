@@ -72,7 +72,8 @@ pub trait FaultSource {
     /// Appends the faults since the last call, in time order. At most one full ring; the rest comes
     /// with the next call.
     ///
-    /// # Errors The kernel refuses the read.
+    /// # Errors
+    /// The kernel refuses the read.
     fn drain(&mut self, into: &mut Vec<Fault>) -> Result<(), AccessError>;
 
     /// Faults lost because the ring was full, since the beginning.

@@ -60,8 +60,9 @@ impl GenerationSource {
     /// bounds that fit, the longest and a middle one are distinguished. If none fits, nothing is
     /// aged.
     ///
-    /// # Errors A process was named, there is no multi-gen LRU or it is off, debugfs cannot be
-    /// read, or a cgroup is not listed.
+    /// # Errors
+    /// A process was named, there is no multi-gen LRU or it is off, debugfs cannot be read, or a
+    /// cgroup is not listed.
     pub fn open(
         roots: &Roots,
         targets: &Targets,

@@ -71,7 +71,8 @@ pub trait KernelSource {
 /// Starts DAMON on targets: on the virtual memory of their processes if this kernel's DAMON
 /// supports it; otherwise, and for all cgroups of the machine, on physical memory.
 ///
-/// # Errors The errors of [`DamonSource::start`] and [`PhysicalSource::start`].
+/// # Errors
+/// The errors of [`DamonSource::start`] and [`PhysicalSource::start`].
 pub fn start_damon(
     roots: Roots,
     targets: &Targets,

@@ -53,7 +53,8 @@ pub fn require_page_ages(agent: &mut Agent) -> Result<(), PageoutError> {
 /// Finds up to `bytes_max` of pages of an observed process that were certainly not used for the
 /// given time, according to their ages and a look right now. `None` if the process is not observed.
 ///
-/// # Errors Its page tables or mappings cannot be read, or the process is gone.
+/// # Errors
+/// Its page tables or mappings cannot be read, or the process is gone.
 pub fn find_cold(
     agent: &mut Agent,
     pid: u32,

@@ -209,7 +209,8 @@ impl Accessed {
 
     /// Returns the accesses since the last look. Later accesses count for the next one.
     ///
-    /// # Errors The kernel refuses to read its maps.
+    /// # Errors
+    /// The kernel refuses to read its maps.
     pub fn look(&mut self) -> Result<Accesses, AccessError> {
         let ctl = self.ctl.read(0);
         let epoch = ctl.epoch.wrapping_add(1);
@@ -232,7 +233,8 @@ impl Accessed {
 
     /// Returns the accesses to one block since the last look. They stay recorded for the next look.
     ///
-    /// # Errors The kernel refuses to read its maps.
+    /// # Errors
+    /// The kernel refuses to read its maps.
     pub fn peek(&self, block: &Block) -> Result<PageSet, AccessError> {
         let mut found = PageSet::NONE;
         for map in &self.tables {

@@ -44,12 +44,14 @@ pub struct DropLimits {
 pub trait CacheHand {
     /// Counts the cached pages, and those of them that are dirty or under writeback.
     ///
-    /// # Errors The error of the system call.
+    /// # Errors
+    /// The error of the system call.
     fn stat(&self, pages: &Range<u64>) -> io::Result<(u64, u64)>;
 
     /// Drops clean pages that nobody maps.
     ///
-    /// # Errors The error of the system call.
+    /// # Errors
+    /// The error of the system call.
     fn drop(&self, pages: &Range<u64>) -> io::Result<()>;
 }
 
@@ -122,7 +124,8 @@ impl<'a> Dropper<'a> {
 
     /// Drops cold pages, starting with the files that use the most memory. Returns the sum.
     ///
-    /// # Errors The accesses cannot be read any more; nothing is dropped without them.
+    /// # Errors
+    /// The accesses cannot be read any more; nothing is dropped without them.
     pub fn drop_cold(
         &mut self,
         ages: &mut FileAges,
@@ -194,8 +197,9 @@ impl<'a> Dropper<'a> {
 
     /// Drops these pages of a file, after checking each once more.
     ///
-    /// # Errors The accesses cannot be read any more; nothing is dropped without them. Errors of
-    /// the file are in the report.
+    /// # Errors
+    /// The accesses cannot be read any more; nothing is dropped without them. Errors of the file
+    /// are in the report.
     fn drop_pages(
         &mut self,
         ages: &mut FileAges,

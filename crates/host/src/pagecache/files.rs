@@ -65,7 +65,8 @@ pub struct FileAges {
 impl FileAges {
     /// Starts following files. Ages are distinguished up to `horizon_ms`.
     ///
-    /// # Errors The errors of [`CacheWalk::open`] and [`Accessed::open`].
+    /// # Errors
+    /// The errors of [`CacheWalk::open`] and [`Accessed::open`].
     pub fn open(horizon_ms: u64) -> Result<Self, AccessError> {
         let walk = CacheWalk::open()?;
         Ok(Self::new(
@@ -78,7 +79,8 @@ impl FileAges {
     /// Shows only what is cached, if accesses need not or cannot be followed. This costs readers of
     /// files nothing, and every page is of unknown age.
     ///
-    /// # Errors The errors of [`CacheWalk::open`].
+    /// # Errors
+    /// The errors of [`CacheWalk::open`].
     pub fn resident(horizon_ms: u64) -> Result<Self, AccessError> {
         let walk = CacheWalk::open()?;
         Ok(Self::new(Box::new(walk), Box::new(NotFollowed), horizon_ms))
@@ -86,7 +88,8 @@ impl FileAges {
 
     /// Like [`open`](Self::open), for looks that include mappings: [`look_with`](Self::look_with).
     ///
-    /// # Errors The errors of [`CacheWalk::with_frames`] and [`Accessed::open`].
+    /// # Errors
+    /// The errors of [`CacheWalk::with_frames`] and [`Accessed::open`].
     pub fn with_frames(horizon_ms: u64) -> Result<Self, AccessError> {
         let walk = CacheWalk::with_frames()?;
         Ok(Self::new(
@@ -123,7 +126,8 @@ impl FileAges {
     /// Looks at the whole page cache once. `owned` tells whether the pages of a cgroup count, by
     /// its kernfs id.
     ///
-    /// # Errors The programs cannot run. Errors of single files are in the report.
+    /// # Errors
+    /// The programs cannot run. Errors of single files are in the report.
     pub fn look(&mut self, owned: &dyn Fn(u64) -> bool) -> Result<FilesLook, AccessError> {
         self.look_with(owned, None)
     }
@@ -220,7 +224,8 @@ impl FileAges {
 
     /// Fetches the accesses so far, without looking at what is cached.
     ///
-    /// # Errors The errors of [`Accessed::look`].
+    /// # Errors
+    /// The errors of [`Accessed::look`].
     pub fn take_in_accesses(&mut self) -> Result<(), AccessError> {
         let later = self.accessed.look()?;
         self.unshown.add(&later);
@@ -231,7 +236,8 @@ impl FileAges {
     /// Returns the pages used since the last call: through descriptors up to now, and through
     /// mappings up to the last look. The first call only starts recording.
     ///
-    /// # Errors The errors of [`Accessed::look`].
+    /// # Errors
+    /// The errors of [`Accessed::look`].
     pub fn take_uses(&mut self) -> Result<Uses, AccessError> {
         self.take_in_accesses()?;
         Ok(self.unshown.take())
@@ -406,7 +412,8 @@ impl FileAges {
 
     /// The path of a file below the root of its file system; see [`CacheWalk::path`].
     ///
-    /// # Errors The program cannot run.
+    /// # Errors
+    /// The program cannot run.
     pub fn path(&mut self, file: &CachedFile) -> Result<Option<PathBuf>, AccessError> {
         self.walk.path(&file.on, &file.inode)
     }

@@ -86,7 +86,8 @@ impl<'a> Folios<'a> {
 
 /// One of agewise's own pages in the page cache, with its frame number.
 ///
-/// # Errors Out of memory, or frame numbers are hidden from this process.
+/// # Errors
+/// Out of memory, or frame numbers are hidden from this process.
 pub(super) fn own_page() -> io::Result<(File, u64)> {
     let file = File::from(memfd_create("agewise frame", MemfdFlags::CLOEXEC)?);
     file.write_all_at(&[1; PAGE_BYTES as usize], 0)?;

@@ -118,7 +118,8 @@ pub(crate) fn select(open: &mut OpenObject, hooks: &[&Hook]) {
 
 /// Attaches the loaded programs of an object.
 ///
-/// # Errors The kernel refuses to attach one.
+/// # Errors
+/// The kernel refuses to attach one.
 pub(crate) fn attach(object: &Object) -> libbpf_rs::Result<Vec<Link>> {
     let loaded = object.progs_mut().filter(|program| program.autoload());
     loaded.map(|program| program.attach_trace()).collect()

@@ -42,7 +42,8 @@ pub struct Place {
 impl Mounts {
     /// Reads `/proc/self/mountinfo`.
     ///
-    /// # Errors The file cannot be read.
+    /// # Errors
+    /// The file cannot be read.
     pub fn read(root: &ProcRoot) -> Result<Self, FileError> {
         let path = root.join("self/mountinfo");
         let text = fs::read(&path).map_err(|source| FileError::Read { path, source })?;
@@ -116,7 +117,8 @@ impl Openers {
     /// Searches the descriptors and mappings of all processes for files given as `st_dev` and
     /// inode. Processes that go away, or may not be examined, count as having nothing open.
     ///
-    /// # Errors The processes cannot be listed.
+    /// # Errors
+    /// The processes cannot be listed.
     pub fn find(root: &ProcRoot, files: &HashSet<(u64, u64)>) -> Result<Self, FileError> {
         let mut found = Openers::default();
         let mut maps = MapsReader::new();

@@ -27,7 +27,8 @@ pub struct PriceOfFile {
 impl PriceOfFile {
     /// Creates and fills the file in a directory of the file system to measure.
     ///
-    /// # Errors The file cannot be created there, or its file system is in memory.
+    /// # Errors
+    /// The file cannot be created there, or its file system is in memory.
     pub fn new(dir: &Path) -> io::Result<Self> {
         let mut file = unnamed(dir)?;
         let content: Vec<u8> = (0..PAGES * STRIDE * PAGE_BYTES / 8)
@@ -42,7 +43,8 @@ impl PriceOfFile {
     /// The median time in ns to read a page that is not in memory; `None` if the pages could not be
     /// dropped.
     ///
-    /// # Errors The file cannot be read.
+    /// # Errors
+    /// The file cannot be read.
     pub fn refault_ns(&self) -> io::Result<Option<u64>> {
         fadvise(&self.file, 0, None, Advice::DontNeed)?;
         let mut times_ns = Vec::new();

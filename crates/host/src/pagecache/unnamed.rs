@@ -11,8 +11,9 @@ use super::shown::TMPFS_MAGIC;
 
 /// Creates an unnamed file in the file system of a directory. It is gone once closed.
 ///
-/// # Errors The file cannot be created there; [`io::ErrorKind::Unsupported`] if files there are
-/// memory (tmpfs).
+/// # Errors
+/// The file cannot be created there; [`io::ErrorKind::Unsupported`] if files there are memory
+/// (tmpfs).
 pub(super) fn unnamed(dir: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = File::from(open(dir, flags, Mode::RUSR | Mode::WUSR)?);

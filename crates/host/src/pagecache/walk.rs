@@ -68,8 +68,8 @@ impl CacheWalk {
 
     /// Like [`open`](Self::open), and also shows the frames of pages.
     ///
-    /// # Errors As [`open`](Self::open); also if frames are hidden from this process or cannot be
-    /// derived.
+    /// # Errors
+    /// As [`open`](Self::open); also if frames are hidden from this process or cannot be derived.
     pub fn with_frames() -> Result<Self, AccessError> {
         let mut walk = Self::open_with(true)?;
         walk.frames = Some(walk.find_frames()?);
@@ -160,7 +160,8 @@ impl CacheWalk {
 
     /// Lists the existing file systems, mounted or internal.
     ///
-    /// # Errors The program cannot run, or the list is inconsistent.
+    /// # Errors
+    /// The program cannot run, or the list is inconsistent.
     pub fn super_blocks(&mut self) -> Result<Vec<Arc<SuperBlock>>, AccessError> {
         let mut listed = SuperList::default();
         let mut ctl = Ctl {
@@ -180,7 +181,8 @@ impl CacheWalk {
 
     /// Shows the whole page cache once, for file systems for which `wanted` returns true.
     ///
-    /// # Errors The program cannot run. File systems that go away in the meantime are not an error.
+    /// # Errors
+    /// The program cannot run. File systems that go away in the meantime are not an error.
     pub fn walk(
         &mut self,
         wanted: &dyn Fn(&SuperBlock) -> bool,
@@ -200,7 +202,8 @@ impl CacheWalk {
 
     /// Shows the pages of one inode, given by kernel address. Shows nothing if it no longer exists.
     ///
-    /// # Errors The program cannot run.
+    /// # Errors
+    /// The program cannot run.
     pub fn walk_inode(
         &mut self,
         address: u64,
@@ -240,7 +243,8 @@ impl CacheWalk {
     /// memory. `None` if it has none, or is more than 64 directories deep. It may have been renamed
     /// since, so check it before use.
     ///
-    /// # Errors The program cannot run.
+    /// # Errors
+    /// The program cannot run.
     pub fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
         let ctl = Ctl {
             super_block: on.address,

@@ -10,6 +10,7 @@ use super::entry::{self, Bits, EntryFormat};
 use super::layout::{Ctl, KIND_TABLE, RC_DONE, RC_NO_TASK, Range};
 use super::program::Program;
 use crate::access::{AccessError, PAGE_BYTES, TABLE_BYTES, check_page_size};
+use crate::process::Process;
 
 /// Verified properties of this machine's page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,9 @@ impl Machine {
 
 /// The direct map starts at a multiple of 1 GiB.
 const DIRECT_MAP_SHIFT: u32 = 30;
+
+/// A clock tick of `/proc`, as in `pagewalk.bpf.c`.
+const NS_PER_TICK: u64 = 10_000_000;
 
 /// One of agewise's own pages, with a word that occurs nowhere else.
 struct MagicPage {
@@ -159,6 +163,23 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
         }
     }
     unsupported("a walk to a page of our own did not find what is in it")
+}
+
+/// Ticks by which start times in `/proc` are ahead of the kernel's own (wrapping): in a time
+/// namespace they are those of its clock.
+pub(super) fn ticks_ahead(program: &mut Program, machine: &Machine) -> Result<u64, AccessError> {
+    let pid = std::process::id();
+    let found = program.walk(Ctl {
+        tid: pid,
+        tgid: pid,
+        ..machine.ctl()
+    })?;
+    let own = Process::open(pid).map_err(|error| AccessError::Unsupported {
+        what: "the BPF page-table walker",
+        why: format!("it cannot look at itself: {error}"),
+    })?;
+    let ticks = found.seen_start_boottime / NS_PER_TICK;
+    Ok(own.start_ticks().wrapping_sub(ticks))
 }
 
 /// A possible start of the direct map, with each possible number of levels.

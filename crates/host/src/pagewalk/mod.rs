@@ -47,6 +47,8 @@ pub use program::{Capacity, Flavour};
 pub struct PageWalk {
     program: Program,
     machine: Machine,
+    /// By so much are start times in `/proc` ahead of the kernel's own.
+    ticks_ahead: u64,
     extractor: Extractor,
     /// The given ranges, joined where they share tables, as passed to the program.
     joined: Vec<Range>,
@@ -72,10 +74,12 @@ impl PageWalk {
         machine::check()?;
         let mut program = Program::load(flavour, capacity)?;
         let machine = machine::discover(&mut program)?;
+        let ticks_ahead = machine::ticks_ahead(&mut program, &machine)?;
         let extractor = Extractor::new(machine.format, machine.encryption_mask);
         Ok(PageWalk {
             program,
             machine,
+            ticks_ahead,
             extractor,
             joined: Vec::new(),
             digested: Vec::new(),
@@ -109,7 +113,9 @@ impl PageWalk {
         let last = (first + layout::MAX_RANGES).min(self.joined.len());
         self.program.set_ranges(&self.joined[first..last]);
         self.program.walk(Ctl {
-            start_ticks: target.start_ticks.unwrap_or(0),
+            start_ticks: target
+                .start_ticks
+                .map_or(0, |ticks| ticks.wrapping_sub(self.ticks_ahead)),
             va,
             tid,
             tgid: target.pid,

@@ -28,7 +28,8 @@ impl Bound {
 
     /// Returns the process if it still runs.
     ///
-    /// # Errors The reason why there is none.
+    /// # Errors
+    /// The reason why there is none.
     pub fn process(&self) -> Result<&Process, BoundError> {
         let process = self
             .process

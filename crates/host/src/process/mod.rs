@@ -307,7 +307,8 @@ impl Process {
 
     /// Bytes it has read from devices so far, including swap-ins: `read_bytes` of `/proc/PID/io`.
     ///
-    /// # Errors The process is gone, or the file may not be read.
+    /// # Errors
+    /// The process is gone, or the file may not be read.
     pub fn read_from_device_bytes(&self) -> Result<u64, ProcessError> {
         let text = self.read("io")?;
         let mut lines = text.lines();

@@ -35,7 +35,8 @@ pub type Source = Box<dyn FaultSource>;
 
 /// Opens the source for `mode`. If it was wanted but is not available, also returns the reason.
 ///
-/// # Errors Only with [`FaultMode::On`], if there is no source.
+/// # Errors
+/// Only with [`FaultMode::On`], if there is no source.
 pub fn open(mode: FaultMode) -> Result<(Option<Source>, Option<String>), AccessError> {
     choose(mode, || {
         Faults::open().map(|faults| Box::new(faults) as Source)

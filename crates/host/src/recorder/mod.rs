@@ -72,7 +72,8 @@ pub const MAX_SLOWDOWN: f64 = 0.05;
 
 /// Opens the access source for recordings.
 ///
-/// # Errors A privilege is missing, or BPF is not available.
+/// # Errors
+/// A privilege is missing, or BPF is not available.
 pub fn open_source() -> Result<PageWalk, AccessError> {
     let capacity = Capacity {
         tables: TABLES_A_CALL,
@@ -131,7 +132,8 @@ pub struct Recorder<'a, W: Write> {
 impl<'a, W: Write> Recorder<'a, W> {
     /// Writes the header. `path` is used in messages.
     ///
-    /// # Errors The source cannot distinguish pages, or the trace cannot be written.
+    /// # Errors
+    /// The source cannot distinguish pages, or the trace cannot be written.
     pub fn new(
         source: &'a mut dyn AccessSource,
         path: &std::path::Path,
@@ -213,7 +215,8 @@ impl<'a, W: Write> Recorder<'a, W> {
 
     /// Adds a process; `born_here` as in [`Watched::new`]. Ignores one that is already gone.
     ///
-    /// # Errors The process may not be observed, or is a kernel thread.
+    /// # Errors
+    /// The process may not be observed, or is a kernel thread.
     pub fn add(&mut self, pid: u32, born_here: bool) -> Result<(), ProcessError> {
         let process = match Process::open(pid) {
             Err(error) if error.is_gone() => return Ok(()),

@@ -36,7 +36,7 @@ impl Drop for Mapping {
 pub struct SwapPrice {
     /// Touching it when swapped out: the median.
     pub refault_ns: u64,
-    /// Paging it out: the mean, since pages leave together.
+    /// Paging it out: the median, as one page that waits for a CPU would spoil a mean.
     pub evict_ns: u64,
 }
 
@@ -51,7 +51,8 @@ impl SwapPrice {
 
 /// Measures the cost of a page; `None` if the pages did not leave (no swap, or no space in it).
 ///
-/// # Errors Out of memory, or our own pagemap cannot be read.
+/// # Errors
+/// Out of memory, or our own pagemap cannot be read.
 pub fn price() -> Result<Option<SwapPrice>, FileError> {
     let failed = |source| FileError::Read {
         path: "/proc/self/pagemap".into(),
@@ -86,13 +87,16 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
             unsafe { page(index).cast::<u64>().add(word).write_volatile(state) };
         }
     }
-    let began = Instant::now();
-    // SAFETY: our own mapping, whose content is kept.
-    let advised = unsafe { libc::madvise(mapping.at.cast(), bytes, libc::MADV_PAGEOUT) };
-    if advised != 0 {
-        return Ok(None);
+    let mut evicting_ns = Vec::with_capacity(PAGES);
+    for index in 0..PAGES {
+        let began = Instant::now();
+        // SAFETY: our own mapping; its content is kept.
+        let advised = unsafe { libc::madvise(page(index).cast(), PAGE_BYTES, libc::MADV_PAGEOUT) };
+        if advised != 0 {
+            return Ok(None);
+        }
+        evicting_ns.push(nanos(began));
     }
-    let evicting_ns = nanos(began);
     let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(failed)?;
     let mut times_ns = Vec::with_capacity(PAGES);
     for index in 0..PAGES {
@@ -110,12 +114,17 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
         unsafe { page(index).read_volatile() };
         times_ns.push(nanos(began));
     }
+    Ok(median(times_ns)
+        .zip(median(evicting_ns))
+        .map(|(refault_ns, evict_ns)| SwapPrice {
+            refault_ns,
+            evict_ns,
+        }))
+}
+
+fn median(mut times_ns: Vec<u64>) -> Option<u64> {
     times_ns.sort_unstable();
-    let refault_ns = times_ns.get(times_ns.len() / 2).copied();
-    Ok(refault_ns.map(|refault_ns| SwapPrice {
-        refault_ns,
-        evict_ns: evicting_ns / times_ns.len() as u64,
-    }))
+    times_ns.get(times_ns.len() / 2).copied()
 }
 
 fn nanos(since: Instant) -> u64 {
@@ -126,6 +135,14 @@ fn nanos(since: Instant) -> u64 {
 mod tests {
     use super::*;
     use crate::root::ProcRoot;
+
+    #[test]
+    fn one_page_that_waits_for_a_cpu_does_not_count() {
+        let mut times_ns = vec![7_000; PAGES];
+        times_ns[3] = 17_000_000;
+        assert_eq!(median(times_ns), Some(7_000));
+        assert_eq!(median(Vec::new()), None);
+    }
 
     #[test]
     fn without_swap_there_is_nothing_to_measure() {

@@ -27,7 +27,7 @@ const SHOWN_MAX: usize = 120;
 pub enum LedgerError {
     /// Another program is using it.
     #[error(
-        "another agewise daemon uses {}; only one at a time may act", path.display()
+        "another agewise daemon or shrink uses {}; only one at a time may act", path.display()
     )]
     Taken {
         /// The path of the ledger.
@@ -104,8 +104,9 @@ impl Ledger {
     /// Opens the ledger in a state directory. First undoes what a killed program left there, the
     /// last action first. What fails stays recorded, and is tried again by the next run.
     ///
-    /// # Errors [`LedgerError`]. An unwritable file is not an error yet: its actions have been
-    /// undone by then, and only [`add`](Self::add) fails.
+    /// # Errors
+    /// [`LedgerError`]. An unwritable file is not an error yet: its actions have been undone by
+    /// then, and only [`add`](Self::add) fails.
     pub fn open(dir: &Path) -> Result<(Self, Undone), LedgerError> {
         let mut notes = Notes {
             dir: Some(dir.to_owned()),
@@ -174,7 +175,8 @@ impl Ledger {
     /// Records what is about to be done, replacing an earlier entry of the same kind. It is on disk
     /// when this returns.
     ///
-    /// # Errors It cannot be recorded, and so must not be done.
+    /// # Errors
+    /// It cannot be recorded, and so must not be done.
     pub fn add(&self, undo: Undo) -> Result<(), LedgerError> {
         let mut notes = self.lock();
         notes.make_place()?;
@@ -224,7 +226,8 @@ impl Ledger {
 
     /// Undoes one entry; does nothing if there is none.
     ///
-    /// # Errors A step failed, and the entry stays.
+    /// # Errors
+    /// A step failed, and the entry stays.
     pub fn undo(&self, dir: &Path, kind: Kind) -> Result<(), FileError> {
         let mut notes = self.lock();
         let Some(place) = notes.position(dir, kind) else {
@@ -239,7 +242,8 @@ impl Ledger {
 
     /// Removes an entry without undoing it: its effect is to stay.
     ///
-    /// # Errors The ledger cannot be written, so the entry will be undone some day.
+    /// # Errors
+    /// The ledger cannot be written, so the entry will be undone some day.
     pub fn forget(&self, dir: &Path, kind: Kind) -> Result<(), FileError> {
         let mut notes = self.lock();
         let Some(place) = notes.position(dir, kind) else {

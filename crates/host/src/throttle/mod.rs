@@ -64,6 +64,14 @@ pub enum ThrottleError {
         /// The cgroup.
         path: String,
     },
+    /// Somebody else has limited it meanwhile, or already holds it lower.
+    #[error("somebody else has set {} to {value}: it stays so", path.display())]
+    Taken {
+        /// The file with the limit.
+        path: PathBuf,
+        /// What it holds.
+        value: String,
+    },
     /// An error of the cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
@@ -106,7 +114,8 @@ impl Throttle {
     /// when the machine is short of memory. Neither makes the kernel kill. A lower limit set by
     /// another program stays. Returns the file with the limit.
     ///
-    /// # Errors [`ThrottleError`]; nothing has been done then.
+    /// # Errors
+    /// [`ThrottleError`]; nothing has been done then.
     pub fn squeeze(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
         let file = match cgroup.hierarchy().version {
             Version::V2 => "memory.high",
@@ -142,14 +151,16 @@ impl Throttle {
     /// kills when it cannot reclaim. The excess is reclaimed first (`memory.reclaim`, if it
     /// exists), so that allocating tasks do not have to do it. Returns the file that was written.
     ///
-    /// # Errors [`ThrottleError`]; in v1 also if not enough could be reclaimed. The limit is
-    /// unchanged then.
+    /// # Errors
+    /// [`ThrottleError`]; in v1 also if not enough could be reclaimed. The limit is unchanged then,
+    /// and if somebody else has set it.
     pub fn limit(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
         let file = match cgroup.hierarchy().version {
             Version::V2 => "memory.high",
             Version::V1 => "memory.limit_in_bytes",
         };
         self.check(cgroup)?;
+        self.check_others(cgroup, &cgroup.dir().join(file), limit_bytes)?;
         let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
         if usage_bytes > limit_bytes && cgroup.can_reclaim() {
             // Reclaiming less than requested is not a failure: the limit does the rest.
@@ -158,9 +169,33 @@ impl Throttle {
         self.set(cgroup, Kind::Limit, file, limit_bytes)
     }
 
+    /// Checks that nobody else has changed a limit of ours, and none of theirs would be raised.
+    fn check_others(
+        &self,
+        cgroup: &Cgroup,
+        file: &Path,
+        limit_bytes: u64,
+    ) -> Result<(), ThrottleError> {
+        let value = error::read(file)?.trim().to_owned();
+        let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), file);
+        let is_ours = noted.iter().any(|undo| undo.has_given(file, &value));
+        let was_limited = noted.iter().any(|undo| undo.kind == Kind::Limit);
+        let is_lower = value
+            .parse()
+            .is_ok_and(|bytes: u64| bytes < whole(limit_bytes));
+        if !is_ours && (was_limited || is_lower) {
+            return Err(ThrottleError::Taken {
+                path: file.to_owned(),
+                value,
+            });
+        }
+        Ok(())
+    }
+
     /// Removes a limit.
     ///
-    /// # Errors The file cannot be written; [`Ledger::undo_throttles`] tries again.
+    /// # Errors
+    /// The file cannot be written; [`Ledger::undo_throttles`] tries again.
     pub fn unlimit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Limit)
     }
@@ -223,7 +258,8 @@ impl Throttle {
 
     /// Removes a squeeze.
     ///
-    /// # Errors The file cannot be written; [`Ledger::undo_throttles`] tries again.
+    /// # Errors
+    /// The file cannot be written; [`Ledger::undo_throttles`] tries again.
     pub fn release(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Squeeze)
     }
@@ -249,7 +285,8 @@ impl Throttle {
     /// freezer cgroup to themselves, that one is used, otherwise they are moved into a temporary
     /// one.
     ///
-    /// # Errors [`ThrottleError`]; everything keeps running then.
+    /// # Errors
+    /// [`ThrottleError`]; everything keeps running then.
     pub fn freeze(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         self.check(cgroup)?;
         if self.ledger.has(&cgroup.dir(), Kind::Freeze) {
@@ -342,7 +379,8 @@ impl Throttle {
 
     /// Thaws a frozen cgroup.
     ///
-    /// # Errors A file cannot be written; [`Ledger::undo_throttles`] tries again.
+    /// # Errors
+    /// A file cannot be written; [`Ledger::undo_throttles`] tries again.
     pub fn thaw(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Freeze)
     }

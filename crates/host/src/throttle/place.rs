@@ -78,7 +78,8 @@ impl Place {
 
     /// Like [`open`](Self::open), but creates a missing directory, closed to others.
     ///
-    /// # Errors The directory cannot be created or opened, or others could write to it.
+    /// # Errors
+    /// The directory cannot be created or opened, or others could write to it.
     pub fn make(dir: &Path, name: &OsStr) -> Result<Self, FileError> {
         let made = DirBuilder::new().mode(0o700).recursive(true).create(dir);
         made.map_err(|source| FileError::Write {
@@ -98,7 +99,8 @@ impl Place {
     /// program that holds it, however that ends, and needs no file, so it works on a full or
     /// read-only disk.
     ///
-    /// # Errors The file system does not support locks.
+    /// # Errors
+    /// The file system does not support locks.
     pub fn lock(&self) -> Result<bool, FileError> {
         match rustix::fs::flock(&self.dir, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -109,7 +111,8 @@ impl Place {
 
     /// Reads the ledger; `None` if there is none.
     ///
-    /// # Errors It cannot be read, is not a file, or another user may have written it.
+    /// # Errors
+    /// It cannot be read, is not a file, or another user may have written it.
     pub fn read(&self) -> Result<Option<Vec<u8>>, FileError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let fd = match rustix::fs::openat(&self.dir, &self.name, flags, Mode::empty()) {
@@ -141,7 +144,8 @@ impl Place {
     /// Replaces the whole ledger. Whatever happens, either the old or the new one exists. When this
     /// returns, the new one and its name are on disk.
     ///
-    /// # Errors The disk is full or read-only; the old ledger stays.
+    /// # Errors
+    /// The disk is full or read-only; the old ledger stays.
     pub fn replace(&self, bytes: &[u8]) -> Result<(), FileError> {
         self.try_replace(bytes)
             .map_err(|source| self.failed(source))
@@ -165,7 +169,8 @@ impl Place {
 
     /// Removes the ledger, and an unfinished new one.
     ///
-    /// # Errors The ledger cannot be removed.
+    /// # Errors
+    /// The ledger cannot be removed.
     pub fn remove(&self) -> Result<(), FileError> {
         // An unfinished ledger contains nothing valid, so a failure to remove it does not matter
         // yet.

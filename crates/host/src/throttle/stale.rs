@@ -49,7 +49,8 @@ impl Mounted {
 /// Removes report files that a killed program left: unmounts them, or deletes plain ones. Does not
 /// touch anything that is still served, or was not created by this program.
 ///
-/// # Errors Unmounting or deleting failed.
+/// # Errors
+/// Unmounting or deleting failed.
 pub(super) fn clear(dir: &Path) -> Result<(), FileError> {
     let failed = |value: &str, source| FileError::Write {
         path: dir.to_owned(),
@@ -81,7 +82,8 @@ pub fn is_abandoned(path: &Path) -> bool {
 
 /// Removes a socket on which nobody listens; leaves anything else alone.
 ///
-/// # Errors The socket cannot be removed.
+/// # Errors
+/// The socket cannot be removed.
 pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
     let is_socket = |meta: fs::Metadata| meta.file_type().is_socket();
     if !fs::symlink_metadata(path).is_ok_and(is_socket) {
@@ -106,7 +108,8 @@ pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
 
 /// Unmounts at once; open files stay usable until they are closed.
 ///
-/// # Errors The error of the system call.
+/// # Errors
+/// The error of the system call.
 pub fn detach(dir: &Path) -> io::Result<()> {
     Ok(unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
@@ -114,7 +117,8 @@ pub fn detach(dir: &Path) -> io::Result<()> {
 /// Removes everything in a directory, the marker last, so that after an interruption it is still
 /// recognised.
 ///
-/// # Errors The error of the system call.
+/// # Errors
+/// The error of the system call.
 pub fn remove_contents(dir: &Path) -> io::Result<()> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -134,7 +138,8 @@ pub fn remove_contents(dir: &Path) -> io::Result<()> {
 
 /// The canonical path, found without accessing the directory itself, which may hang.
 ///
-/// # Errors The parent directory cannot be found.
+/// # Errors
+/// The parent directory cannot be found.
 pub fn canonical(dir: &Path) -> io::Result<PathBuf> {
     let name = dir
         .file_name()

@@ -152,6 +152,28 @@ fn who_holds_the_same_file_is_not_in_the_way_of_the_other() {
 }
 
 #[test]
+fn a_limit_that_somebody_else_sets_meanwhile_is_left_alone() {
+    for other in [Some(30), Some(90), None] {
+        let scene = Scene::new();
+        let mut throttle = scene.throttle();
+        scene.act(&mut throttle, Limit(80));
+        scene.act(&mut throttle, Other(other));
+        let error = throttle.limit(&scene.cgroup, 70 * MIB).unwrap_err();
+        assert!(matches!(error, ThrottleError::Taken { .. }), "{error}");
+        assert_eq!(scene.high(), other);
+        drop(throttle);
+        assert_eq!(scene.high(), other);
+    }
+    // Nor is one raised that was there before.
+    let scene = Scene::new();
+    let mut throttle = scene.throttle();
+    scene.act(&mut throttle, Other(Some(50)));
+    assert!(throttle.limit(&scene.cgroup, 70 * MIB).is_err());
+    assert_eq!(scene.act(&mut throttle, Limit(40)), Some(40));
+    assert_eq!(scene.act(&mut throttle, Unlimit), Some(50));
+}
+
+#[test]
 fn killed_after_any_of_it_the_next_one_undoes_all() {
     for sequence in SEQUENCES {
         for length in 1..=sequence.len() {

@@ -133,8 +133,9 @@ impl Undo {
 
     /// Undoes the action. Nothing is done for what no longer exists.
     ///
-    /// # Errors The error of the first step that fails for another reason; the other steps are
-    /// tried as well.
+    /// # Errors
+    /// The error of the first step that fails for another reason; the other steps are tried as
+    /// well.
     pub fn run(&self) -> Result<(), FileError> {
         let is_same = fs::metadata(&self.dir).is_ok_and(|meta| meta.ino() == self.inode);
         let mut result = Ok(());

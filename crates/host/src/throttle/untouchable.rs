@@ -42,8 +42,8 @@ impl Untouchable {
 /// Whether a cgroup, or one below it, contains processes that must never be squeezed, frozen or
 /// killed.
 ///
-/// # Errors Its processes cannot be listed. Then nothing is known, and it must not be touched
-/// either.
+/// # Errors
+/// Its processes cannot be listed. Then nothing is known, and it must not be touched either.
 pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchable>, CgroupError> {
     if cgroup.is_root() {
         return Ok(Some(Untouchable::Root));

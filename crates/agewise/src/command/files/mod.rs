@@ -80,6 +80,7 @@ struct TargetArgs {
     /// Pages charged to a memory cgroup or one below it: its path below the hierarchy, or its
     /// directory.
     #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = observe::cgroup_path())]
     cgroup: Option<String>,
 
     /// All pages of the machine.

@@ -108,6 +108,7 @@ struct TargetArgs {
 
     /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
     #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = observe::cgroup_path())]
     cgroup: Option<String>,
 }
 

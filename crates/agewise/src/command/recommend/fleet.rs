@@ -241,20 +241,23 @@ impl Server {
 
     /// The current value of each series of a query.
     fn ask(&self, query: &str) -> anyhow::Result<Vec<Point>> {
-        let asked = || format!("{}: {query}", self.url);
         let request = self.agent.get(&self.url).query("query", query);
-        let mut response = request.call().with_context(asked)?;
+        let mut response = request.call().with_context(|| self.url.clone())?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(ANSWER_MAX_BYTES);
-        let text = body.read_to_vec().with_context(asked)?;
+        let text = body.read_to_vec().with_context(|| self.url.clone())?;
         let answer: Answer = serde_json::from_slice(&text).map_err(|error| {
             anyhow::anyhow!(
                 "{}: not an answer from Prometheus ({status}): {error}",
-                asked()
+                self.url
             )
         })?;
         let Some(data) = answer.data.filter(|_| answer.status == "success") else {
-            bail!("{}: {}", asked(), answer.error);
+            bail!(
+                "{}: the server refuses the query: {}; check --matching, or shorten --over",
+                self.url,
+                answer.error
+            );
         };
         let point = |mut series: Series| {
             series.metric.remove("__name__");
@@ -447,8 +450,10 @@ mod tests {
             ),
         ] {
             let (url, served) = serve(answer);
-            let error = Server::new(&url).unwrap().ask("x").unwrap_err();
-            assert!(format!("{error:#}").contains(said), "{error:#}");
+            let query = "max_over_time(x)";
+            let error = Server::new(&url).unwrap().ask(query).unwrap_err();
+            let error = format!("{error:#}");
+            assert!(error.contains(said) && !error.contains(query), "{error}");
             served.join().unwrap();
         }
         assert!(Server::new("https://x").is_err());

@@ -49,6 +49,7 @@ use serde::Serialize;
 pub struct Args {
     /// A memory cgroup, with all cgroups below it. May be given several times.
     #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = agewise_cli::observe::cgroup_path())]
     cgroup: Vec<String>,
 
     /// All cgroups for which the daemon keeps a history.

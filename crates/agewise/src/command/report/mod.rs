@@ -118,6 +118,7 @@ struct TargetArgs {
 
     /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
     #[arg(long, value_name = "PATH", conflicts_with = "all")]
+    #[arg(value_parser = observe::cgroup_path())]
     cgroup: Vec<String>,
 
     /// Every memory cgroup of the machine (v1 or v2), each with everything below it.

@@ -20,6 +20,9 @@ use agewise_cli::units::bytes_text;
 /// Prefix of the cgroup's name; the pid of this process follows.
 const PREFIX: &str = "agewise-run";
 
+/// No budget is smaller.
+const LIMIT_MIN_BYTES: u64 = 64 << 10;
+
 /// Holds memory below a limit.
 pub struct Held {
     ahead: Ahead,
@@ -40,6 +43,12 @@ impl Held {
     /// # Errors
     /// No swap, no access to page tables, or no usable cgroup; each error says how to fix it.
     pub fn new(limit_bytes: u64, by: &str, files: bool, rehearse: bool) -> anyhow::Result<Self> {
+        ensure!(
+            limit_bytes >= LIMIT_MIN_BYTES,
+            "--memory {}: nothing runs in that; give at least {}",
+            bytes_text(limit_bytes),
+            bytes_text(LIMIT_MIN_BYTES)
+        );
         let spec: Spec = format!("budget:{limit_bytes},by={by}")
             .parse()
             .with_context(|| format!("--memory {} --by {by}", bytes_text(limit_bytes)))?;
@@ -117,7 +126,6 @@ impl Way for Held {
         self.take_reports(notes);
         // Stop the thread before its cgroup is removed.
         drop(self.ahead);
-        summary.limit_bytes = Some(self.limit_bytes);
         summary.policy = Some(self.spec.to_string());
         summary.reclaimed_bytes = self.sum.left_bytes;
         let dropped_bytes = self.sum.dropped_bytes;
@@ -131,6 +139,7 @@ impl Way for Held {
                 "no cgroup was made and no limit of {limit} set (--dry-run)"
             ));
         };
+        summary.limit_bytes = Some(self.limit_bytes);
         summary.limit_hits = own.cgroup().limit_hits().ok().flatten();
         summary.oom_kills = own.cgroup().oom_kills().ok().flatten();
         if let Some(killed @ 1..) = summary.oom_kills {

@@ -33,6 +33,8 @@ pub struct Idle {
     limits: Limits,
     interval: Duration,
     done: PageoutReport,
+    /// In a rehearsal: the most at one look. What stays idle is cold at every look.
+    rehearsed_bytes: u64,
     refaulted_bytes: u64,
     scans: u64,
 }
@@ -51,6 +53,7 @@ impl Idle {
             limits,
             interval,
             done: PageoutReport::default(),
+            rehearsed_bytes: 0,
             refaulted_bytes: 0,
             scans: 0,
         };
@@ -123,6 +126,7 @@ impl Way for Idle {
             .spaces()
             .map(|space| space.process().pid())
             .collect();
+        let before_bytes = self.done.rehearsed_bytes;
         let mut room = (self.limits.rate_bytes_per_s as f64 * self.interval.as_secs_f64()) as u64;
         for pid in pids {
             let Some(process) = family.iter().find(|process| process.pid() == pid) else {
@@ -136,12 +140,14 @@ impl Way for Idle {
                 )),
             }
         }
+        let at_once_bytes = self.done.rehearsed_bytes - before_bytes;
+        self.rehearsed_bytes = self.rehearsed_bytes.max(at_once_bytes);
     }
 
     fn done(&self) -> Done {
         Done {
             left_bytes: self.done.left_bytes,
-            rehearsed_bytes: self.done.rehearsed_bytes,
+            rehearsed_bytes: self.rehearsed_bytes,
             refaulted_bytes: Some(self.refaulted_bytes),
         }
     }

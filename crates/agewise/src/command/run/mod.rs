@@ -50,7 +50,8 @@ use summary::Summary;
 /// passed on to it.
 ///
 /// Exit status: that of COMMAND, or 128 + the signal that ended it; 125 if agewise itself failed
-/// before it started COMMAND, 126 if COMMAND cannot be run, 127 if it is not found.
+/// before it started COMMAND, 126 if COMMAND cannot be run, 127 if it is not found; 2 a wrong
+/// argument.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("way").args(["older_than", "memory"]).required(true))]
 pub struct Args {

@@ -30,7 +30,7 @@ pub struct Summary {
     /// The threshold for cold memory, with `--older-than`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub older_than_ms: Option<u64>,
-    /// The limit, with `--memory`.
+    /// The limit that was set, with `--memory`; none in a rehearsal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_bytes: Option<u64>,
     /// The policy that held the limit.

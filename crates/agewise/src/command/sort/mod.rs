@@ -4,7 +4,7 @@
 
 mod sorter;
 
-use std::io::Write;
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -54,10 +54,12 @@ pub struct Args {
 
     /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
     #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = observe::cgroup_path())]
     cgroup: Option<String>,
 
     /// Memory not touched for this long is cold.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s")]
+    #[arg(value_parser = units::positive_duration)]
     older_than: Duration,
 
     /// Time between two looks, at least 100ms. Default: a quarter of --older-than, at most 10s.
@@ -168,7 +170,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let start_cpu_ms = clock::process_cpu().as_secs_f64() * 1e3;
     let mut sorter = Sorter::new(limits, hierarchy, &stop);
     let began = Instant::now();
-    let mut next = began;
+    let (mut next, mut is_first) = (began, true);
     loop {
         let tick = agent.tick()?;
         if agent.is_finished() {
@@ -184,7 +186,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         let pass = sorter.pass(&mut agent);
         if pass.asked_bytes + pass.raised_bytes > 0 {
-            print(args, &pass)?;
+            print(stdout(), args.format, &pass, std::mem::take(&mut is_first))?;
         }
         next = (next + interval).max(Instant::now());
         let end = args.duration.map(|duration| began + duration);
@@ -196,29 +198,23 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         start_cpu_ms,
         ..sorter.total()
     };
-    print(args, &total)?;
+    print(stdout(), args.format, &total, is_first)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(args: &Args, sorted: &Sorted) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match args.format {
+fn print(
+    mut out: impl Write,
+    format: Format,
+    sorted: &Sorted,
+    is_first: bool,
+) -> anyhow::Result<()> {
+    match format {
         Format::Json => output::json_line(&mut out, sorted)?,
         Format::Csv => {
-            let Sorted {
-                record,
-                seconds,
-                asked_bytes,
-                sorted_bytes,
-                refused_bytes,
-                raised_bytes,
-                cpu_ms,
-                ..
-            } = sorted;
-            writeln!(
-                out,
-                "{record},{seconds:.3},{asked_bytes},{sorted_bytes},{refused_bytes},{raised_bytes},{cpu_ms:.3}"
-            )?;
+            let mut builder = csv::WriterBuilder::new();
+            let mut csv = builder.has_headers(is_first).from_writer(&mut out);
+            csv.serialize(sorted)?;
+            csv.flush()?;
         }
         Format::Text => {
             let refused = match sorted.refused_bytes {
@@ -243,4 +239,30 @@ fn print(args: &Args, sorted: &Sorted) -> anyhow::Result<()> {
         }
     }
     Ok(out.flush()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_has_the_fields_of_json_under_one_header() {
+        let sorted = Sorted::default();
+        let mut out = Vec::new();
+        print(&mut out, Format::Csv, &sorted, true).unwrap();
+        print(&mut out, Format::Csv, &sorted, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let mut columns: Vec<&str> = lines[0].split(',').collect();
+        columns.sort_unstable();
+        let json = serde_json::to_value(sorted).unwrap();
+        let mut names: Vec<&str> = json
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(|key| &key[..])
+            .collect();
+        names.sort_unstable();
+        assert_eq!((columns, lines.len()), (names, 3), "{text}");
+    }
 }

@@ -77,6 +77,7 @@ pub struct Args {
 
     /// With --files: record the processes of a memory cgroup and of those below it.
     #[arg(long, value_name = "PATH", requires = "files")]
+    #[arg(value_parser = agewise_cli::observe::cgroup_path())]
     pub cgroup: Option<String>,
 
     /// Time between two looks, at least 10 ms.

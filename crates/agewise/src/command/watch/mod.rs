@@ -52,6 +52,7 @@ pub struct Args {
 
     /// A memory cgroup with all cgroups below it.
     #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = observe::cgroup_path())]
     cgroup: Vec<String>,
 
     /// List cgroups separately down to this many levels.

@@ -156,8 +156,9 @@ impl Agent {
     /// Drops clean file memory of a cgroup that was accessed neither for this long nor in the last
     /// looks, the oldest first.
     ///
-    /// # Errors The page cache is not followed, accesses were lost, or they cannot be read any
-    /// more. Errors of single files are in the report.
+    /// # Errors
+    /// The page cache is not followed, accesses were lost, or they cannot be read any more. Errors
+    /// of single files are in the report.
     pub fn drop_cold_files(
         &mut self,
         of: FilesOf<'_>,
