@@ -47,7 +47,7 @@ struct af_ctl {
 struct af_long { u64 inode, first, last; u32 epoch, unused; };
 /* A block recorded on this CPU: if the same pages come again, looking here is enough. */
 struct af_known { u64 inode; u32 number, block, epoch, unused; u64 words[8]; };
-#define KNOWN 256
+#define KNOWN 1024
 
 #define BLOCK_SHIFT 9
 /* Most blocks recorded per event: the longest read is 2 GiB. */
