@@ -95,8 +95,8 @@ enum Output {
     Plain(OutputFormat, Sink),
 }
 
-/// Writes a trace, which takes its name when it is finished ([`Aside`]). If the name ends in `.gz` or
-/// `.zst` it is compressed; a page trace always is.
+/// Writes a trace, which takes its name when it is finished ([`Aside`]). If the name ends in `.gz`
+/// or `.zst` it is compressed; a page trace always is.
 pub struct TraceWriter {
     path: PathBuf,
     output: Output,

@@ -61,8 +61,7 @@ impl GenerationSource {
     /// aged.
     ///
     /// # Errors
-    /// A process was named, there is no multi-gen LRU or it is off, debugfs cannot be read, or a
-    /// cgroup is not listed.
+    /// A process was named, or the multi-gen LRU is missing or off, or does not list a cgroup.
     pub fn open(
         roots: &Roots,
         targets: &Targets,

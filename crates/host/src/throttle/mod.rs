@@ -170,19 +170,12 @@ impl Throttle {
     }
 
     /// Checks that nobody else has changed a limit of ours, and none of theirs would be raised.
-    fn check_others(
-        &self,
-        cgroup: &Cgroup,
-        file: &Path,
-        limit_bytes: u64,
-    ) -> Result<(), ThrottleError> {
+    fn check_others(&self, cgroup: &Cgroup, file: &Path, bytes: u64) -> Result<(), ThrottleError> {
         let value = error::read(file)?.trim().to_owned();
         let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), file);
         let is_ours = noted.iter().any(|undo| undo.has_given(file, &value));
         let was_limited = noted.iter().any(|undo| undo.kind == Kind::Limit);
-        let is_lower = value
-            .parse()
-            .is_ok_and(|bytes: u64| bytes < whole(limit_bytes));
+        let is_lower = value.parse().is_ok_and(|held: u64| held < whole(bytes));
         if !is_ours && (was_limited || is_lower) {
             return Err(ThrottleError::Taken {
                 path: file.to_owned(),
