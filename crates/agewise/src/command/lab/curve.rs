@@ -13,13 +13,15 @@ use agewise_lab::study::parquet;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::table::Table;
 use agewise_lab::{plot, yardstick};
+use agewise_trace::DenseTrace;
 use agewise_trace::curve::{Curve, SamplingPlan, SizeSpec};
-use agewise_trace::yardstick::Yardstick;
+use agewise_trace::yardstick::{Counts, Yardstick};
 use anyhow::Context;
 
 use super::results::{BUILD, OutputFile, output_file, write};
 use crate::command::trace::input::InputArgs;
 use agewise_cli::output::Format;
+use agewise_cli::progress::Progress;
 
 /// Draw miss-ratio curves: the share of accesses that miss, as a function of memory size in pages.
 ///
@@ -128,10 +130,62 @@ impl PolicyList {
     }
 }
 
+/// A policy that shows each of its runs as progress. Stack policies need one pass for all sizes,
+/// and show none.
+#[derive(Debug)]
+struct Shown {
+    policy: Arc<dyn Yardstick>,
+    progress: Arc<Progress>,
+    /// Runs of all policies and traces.
+    runs: u64,
+}
+
+impl Yardstick for Shown {
+    fn name(&self) -> &str {
+        self.policy.name()
+    }
+
+    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
+        let misses = self.policy.misses(trace, capacity);
+        self.progress.advance(self.runs);
+        misses
+    }
+
+    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
+        self.policy.misses_among(trace, capacity, counts)
+    }
+
+    fn is_stack(&self) -> bool {
+        self.policy.is_stack()
+    }
+
+    fn capacity_min(&self) -> usize {
+        self.policy.capacity_min()
+    }
+
+    fn source_sha256(&self) -> Option<&str> {
+        self.policy.source_sha256()
+    }
+}
+
 impl Args {
-    fn policies(&self) -> Vec<Arc<dyn Yardstick>> {
-        let lists = self.policy.iter();
-        lists.flat_map(|list| list.0.iter().cloned()).collect()
+    fn policies(&self, progress: &Arc<Progress>) -> Vec<Arc<dyn Yardstick>> {
+        let policies = self.policy.iter().flat_map(|list| &list.0);
+        let sizes = match self.sizes.len() {
+            0 => usize::from(self.points),
+            sizes => sizes,
+        };
+        let samples = if self.sampled { self.samples } else { 1 };
+        let one_by_one = policies.clone().filter(|policy| !policy.is_stack()).count();
+        let runs = (one_by_one * sizes * samples * self.traces.len()) as u64;
+        let shown = |policy: &Arc<dyn Yardstick>| -> Arc<dyn Yardstick> {
+            Arc::new(Shown {
+                policy: Arc::clone(policy),
+                progress: Arc::clone(progress),
+                runs,
+            })
+        };
+        policies.map(shown).collect()
     }
 }
 
@@ -151,12 +205,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let html = output_file(args.html.as_deref())?;
     let png = output_file(args.png.as_deref())?;
     let parquet = output_file(args.parquet.as_deref())?;
+    let progress = Arc::new(Progress::new("runs"));
     let (mut by_trace, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
     for trace in &args.traces {
         let request = CurveRequest {
             trace: trace.clone(),
             reading: args.input.reading(),
-            policies: args.policies(),
+            policies: args.policies(&progress),
             sizes: args.sizes.clone(),
             points: args.points,
             sampling,
@@ -173,6 +228,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         by_trace.push(outcome.curves);
         cells.extend(outcome.cells);
     }
+    progress.finish();
     let curves = by_trace.concat();
     let description = Description::Curve { cells };
     write_file(svg, || Ok(plot::svg(&curves).into_bytes()))?;
