@@ -5,12 +5,7 @@ use std::sync::Arc;
 
 use super::accessed::Block;
 use super::frames::Folios;
-use super::layout::{File, Leaf, Super};
-
-/// From `include/uapi/linux/magic.h`.
-pub(super) const TMPFS_MAGIC: u64 = 0x0102_1994;
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
-const BDEVFS_MAGIC: u64 = 0x6264_6576;
+use super::layout::{BDEVFS_MAGIC, File, HUGETLBFS_MAGIC, Leaf, Super, TMPFS_MAGIC};
 
 /// File systems whose pages come back over a network or from another program, so that the cost of
 /// dropping them is unknown.

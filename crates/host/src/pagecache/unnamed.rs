@@ -7,7 +7,7 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, fstatfs, open};
 
-use super::shown::TMPFS_MAGIC;
+use super::layout::TMPFS_MAGIC;
 
 /// Creates an unnamed file in the file system of a directory. It is gone once closed.
 ///
