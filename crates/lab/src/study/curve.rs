@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Policies compared on a trace alone, as in `agewise lab curve`.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -81,14 +82,24 @@ pub struct CurveOutcome {
     pub counted_in: Duration,
 }
 
-/// A policy that is not run any more once `stop` is set.
-#[derive(Clone, Debug)]
-struct Stoppable {
+/// Called after each run of a policy at one size. Stack policies need one pass for all sizes, and
+/// have no runs.
+pub type Done = Arc<dyn Fn() + Send + Sync>;
+
+/// A policy that is not run any more once `stop` is set, and reports each of its runs.
+struct Watched {
     policy: Arc<dyn Yardstick>,
     stop: Arc<AtomicBool>,
+    done: Done,
 }
 
-impl Yardstick for Stoppable {
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.policy.fmt(f)
+    }
+}
+
+impl Yardstick for Watched {
     fn name(&self) -> &str {
         self.policy.name()
     }
@@ -97,7 +108,9 @@ impl Yardstick for Stoppable {
         if self.stop.load(Ordering::Relaxed) {
             return 0;
         }
-        self.policy.misses(trace, capacity)
+        let misses = self.policy.misses(trace, capacity);
+        (self.done)();
+        misses
     }
 
     fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
@@ -130,6 +143,18 @@ impl CurveRequest {
     /// Fails if the trace cannot be read; [`StudyError::Stopped`] if it was stopped.
     pub fn run(&self, stop: &Arc<AtomicBool>) -> Result<CurveOutcome, StudyError> {
         self.run_on(&self.read(&self.trace)?, stop)
+    }
+
+    /// Like [`CurveRequest::run`], and calls `done` after each run.
+    ///
+    /// # Errors
+    /// As [`CurveRequest::run`].
+    pub fn run_showing(
+        &self,
+        stop: &Arc<AtomicBool>,
+        done: Done,
+    ) -> Result<CurveOutcome, StudyError> {
+        self.count(&self.read(&self.trace)?, stop, done)
     }
 
     /// Reads the trace from `place`: its own path, or another path of the same file.
@@ -180,12 +205,22 @@ impl CurveRequest {
         trace: &CurveTrace,
         stop: &Arc<AtomicBool>,
     ) -> Result<CurveOutcome, StudyError> {
-        let policies: Vec<Stoppable> = self
+        self.count(trace, stop, Arc::new(|| ()))
+    }
+
+    fn count(
+        &self,
+        trace: &CurveTrace,
+        stop: &Arc<AtomicBool>,
+        done: Done,
+    ) -> Result<CurveOutcome, StudyError> {
+        let policies: Vec<Watched> = self
             .policies
             .iter()
-            .map(|policy| Stoppable {
+            .map(|policy| Watched {
                 policy: Arc::clone(policy),
                 stop: Arc::clone(stop),
+                done: Arc::clone(&done),
             })
             .collect();
         let name = short_name(&self.trace);

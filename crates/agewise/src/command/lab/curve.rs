@@ -13,9 +13,8 @@ use agewise_lab::study::parquet;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::table::Table;
 use agewise_lab::{plot, yardstick};
-use agewise_trace::DenseTrace;
 use agewise_trace::curve::{Curve, SamplingPlan, SizeSpec};
-use agewise_trace::yardstick::{Counts, Yardstick};
+use agewise_trace::yardstick::Yardstick;
 use anyhow::Context;
 
 use super::results::{BUILD, OutputFile, output_file, write};
@@ -130,62 +129,23 @@ impl PolicyList {
     }
 }
 
-/// A policy that shows each of its runs as progress. Stack policies need one pass for all sizes,
-/// and show none.
-#[derive(Debug)]
-struct Shown {
-    policy: Arc<dyn Yardstick>,
-    progress: Arc<Progress>,
-    /// Runs of all policies and traces.
-    runs: u64,
-}
-
-impl Yardstick for Shown {
-    fn name(&self) -> &str {
-        self.policy.name()
-    }
-
-    fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
-        let misses = self.policy.misses(trace, capacity);
-        self.progress.advance(self.runs);
-        misses
-    }
-
-    fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
-        self.policy.misses_among(trace, capacity, counts)
-    }
-
-    fn is_stack(&self) -> bool {
-        self.policy.is_stack()
-    }
-
-    fn capacity_min(&self) -> usize {
-        self.policy.capacity_min()
-    }
-
-    fn source_sha256(&self) -> Option<&str> {
-        self.policy.source_sha256()
-    }
-}
-
 impl Args {
-    fn policies(&self, progress: &Arc<Progress>) -> Vec<Arc<dyn Yardstick>> {
-        let policies = self.policy.iter().flat_map(|list| &list.0);
+    fn policies(&self) -> Vec<Arc<dyn Yardstick>> {
+        let lists = self.policy.iter();
+        lists.flat_map(|list| list.0.iter().cloned()).collect()
+    }
+
+    /// Runs for all traces, for the progress bar.
+    fn runs(&self) -> u64 {
+        let policies = self.policies();
+        let one_by_one = policies.iter().filter(|policy| !policy.is_stack()).count();
         let sizes = match self.sizes.len() {
             0 => usize::from(self.points),
             sizes => sizes,
         };
         let samples = if self.sampled { self.samples } else { 1 };
-        let one_by_one = policies.clone().filter(|policy| !policy.is_stack()).count();
-        let runs = (one_by_one * sizes * samples * self.traces.len()) as u64;
-        let shown = |policy: &Arc<dyn Yardstick>| -> Arc<dyn Yardstick> {
-            Arc::new(Shown {
-                policy: Arc::clone(policy),
-                progress: Arc::clone(progress),
-                runs,
-            })
-        };
-        policies.map(shown).collect()
+        let runs = one_by_one.saturating_mul(sizes).saturating_mul(samples);
+        runs.saturating_mul(self.traces.len()) as u64
     }
 }
 
@@ -205,19 +165,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let html = output_file(args.html.as_deref())?;
     let png = output_file(args.png.as_deref())?;
     let parquet = output_file(args.parquet.as_deref())?;
-    let progress = Arc::new(Progress::new("runs"));
+    let (progress, runs) = (Arc::new(Progress::new("runs")), args.runs());
     let (mut by_trace, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
     for trace in &args.traces {
         let request = CurveRequest {
             trace: trace.clone(),
             reading: args.input.reading(),
-            policies: args.policies(&progress),
+            policies: args.policies(),
             sizes: args.sizes.clone(),
             points: args.points,
             sampling,
             build: BUILD.to_owned(),
         };
-        let outcome = pool.install(|| request.run(&Arc::default()))?;
+        let progress = Arc::clone(&progress);
+        let done = Arc::new(move || progress.advance(runs));
+        let outcome = pool.install(|| request.run_showing(&Arc::default(), done))?;
         for note in &outcome.notes {
             agewise_cli::note!("{note}");
         }
