@@ -6,7 +6,8 @@
 //! 5f3a9c01 freeze<TAB>4711<TAB>/cgroup/a<TAB>write<TAB>/cgroup/a/cgroup.freeze<TAB>0
 //! ```
 //!
-//! A line begins with the CRC-32 of the rest of it. Version 1 had neither that nor the first line.
+//! A line begins with the CRC-32 of the rest of it. Version 1 had neither that nor the first line:
+//! it began with an entry, which no damage to the first line of a later version looks like.
 //! All bytes except printable ASCII are escaped: users who may name a cgroup must not be able to
 //! add lines to the ledger.
 
@@ -16,7 +17,6 @@ use std::path::{Path, PathBuf};
 
 use super::undo::{Kind, Step, Undo};
 
-const NAME: &[u8] = b"agewise-ledger ";
 const HEADER: &[u8] = b"agewise-ledger 2";
 
 /// The contents of a ledger.
@@ -53,8 +53,7 @@ impl Contents {
     pub fn decode(bytes: &[u8]) -> Self {
         let mut lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
         lines.retain(|line| !line.is_empty());
-        let has_version = |line: &&[u8]| line.starts_with(NAME) || checked(line).is_some();
-        let is_first_version = !lines.iter().any(has_version);
+        let is_first_version = lines.first().is_some_and(|line| parse(line).is_some());
         let mut contents = Contents::default();
         for line in lines {
             let rest = match is_first_version {
