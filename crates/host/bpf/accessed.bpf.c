@@ -41,7 +41,6 @@ struct af_counts { u64 events, dropped; };
 struct af_ctl {
 	volatile u32 epoch;	/* its lowest bit selects the map that is written */
 	u32 exclusive;		/* last_index is one past the last page, as in some kernels */
-	u64 sample_mask;	/* a block is recorded if its hash has none of these bits set */
 };
 /* The last long read on this CPU: each batch of its folios reports all that is still wanted. */
 struct af_long { u64 inode, first, last; u32 epoch, unused; };
@@ -83,12 +82,23 @@ struct {
 
 struct af_ctl af_ctl SEC(".data.ctl");
 
+/* Inodes of which only one block in eight is recorded, by the low bits of their numbers. */
+#define SAMPLED 1024
+volatile u64 af_sampled[SAMPLED] SEC(".data.sampled");
+
 struct span { u64 inode, number, first, last; u32 epoch; };
 
 static __always_inline u64 mix(u64 x)
 {
 	x *= 0x9e3779b97f4a7c15ULL;
 	return x ^ x >> 32;
+}
+
+/* Whether a block is not recorded: all but a random one of each group of eight of such an inode. */
+static __always_inline int is_left_out(u64 inode, u32 number, u32 block)
+{
+	return af_sampled[number & (SAMPLED - 1)] == inode &&
+	       (block & 7) != mix((u64)number << 32 ^ block >> 3) >> 61;
 }
 
 static __always_inline struct af_table *table_of(u32 epoch, struct af_key *key)
@@ -148,7 +158,7 @@ static __always_inline void note_block(struct span *s, u64 block)
 	struct af_table *table;
 	u64 from = 0, to = 511;
 
-	if (mix(s->inode ^ s->number << 32 ^ block) & af_ctl.sample_mask)
+	if (is_left_out(s->inode, s->number, block))
 		return;
 	table = table_of(s->epoch, &key);
 	if (!table) {
@@ -230,6 +240,8 @@ static __always_inline int note(struct inode *inode, u64 first, u64 last)
 		note_long(inode, &s);
 		return 0;
 	}
+	if (is_left_out((u64)inode, s.number, block))
+		return 0;
 	at = (s.number + block) & (KNOWN - 1);
 	k = bpf_map_lookup_elem(&known, &at);
 	if (!k)

@@ -161,6 +161,7 @@ impl Cache {
         cost.cache_ms_per_look = self.cpu_ns as f64 / 1e6 / self.looks.max(1) as f64;
         cost.cache_dropped = self.last.dropped;
         cost.cache_unfollowed = self.last.unfollowed;
+        cost.cache_sampled = self.last.sampled;
     }
 
     /// Bytes of memory used, in addition to maps in the kernel.
@@ -187,6 +188,9 @@ impl Agent {
         }
         if let Some(bounds) = &self.config.returned {
             ages.keep_returned(bounds.clone());
+        }
+        if self.config.sample.is_some() {
+            ages.allow_sample();
         }
         self.cache = Some(Cache::new(ages));
         Ok(())

@@ -107,6 +107,8 @@ pub struct CostReport {
     pub cache_dropped: u64,
     /// Files skipped by the last look because there were too many. No figure includes them.
     pub cache_unfollowed: u64,
+    /// Large files accessed so often that one block in eight is followed: their ages are estimates.
+    pub cache_sampled: u64,
     /// Size of the age maps: one byte per page slot, plus overhead.
     pub agemap_bytes: u64,
     /// The same per page slot of the tables they mirror.

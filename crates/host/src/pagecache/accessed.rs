@@ -16,6 +16,7 @@ use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::hooks::{self, Hook, Sees};
+use super::sampled::SLOTS;
 use super::unnamed::unnamed;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::bpf::{self, Mapping};
@@ -94,7 +95,6 @@ impl Accesses {
 struct Ctl {
     epoch: u32,
     exclusive: u32,
-    sample_mask: u64,
 }
 
 /// BPF programs that record accesses. Dropping it detaches them.
@@ -103,6 +103,8 @@ pub struct Accessed {
     _links: Vec<Link>,
     attached: Vec<&'static Hook>,
     ctl: Mapping<Ctl>,
+    /// Inodes of which a sample of the blocks is recorded, by slot; 0 for none.
+    sampled: Mapping<u64>,
     tables: [MapHandle; 2],
     counts: MapHandle,
     /// Counts as of the last look.
@@ -163,6 +165,7 @@ impl Accessed {
             _links: hooks::attach(&object)?,
             attached,
             ctl: Mapping::of(&object, ".data.ctl", 1)?,
+            sampled: Mapping::of(&object, ".data.sampled", SLOTS)?,
             tables: [map("even")?, map("odd")?],
             counts: map("counts")?,
             events: 0,
@@ -246,6 +249,12 @@ impl Accessed {
                 .unwrap_or(PageSet::NONE);
         }
         Ok(found)
+    }
+
+    /// From now on records one block in eight of the inode in this slot of
+    /// [`Sampled`](super::sampled::Sampled); 0 for none.
+    pub(super) fn sample(&mut self, slot: usize, inode: u64) {
+        self.sampled.write(slot, inode);
     }
 
     /// Events and lost events of all CPUs since loading.

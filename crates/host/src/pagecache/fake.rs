@@ -4,30 +4,40 @@
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use agewise_policy::table::PageSet;
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use super::accessed::{Accesses, Block};
 use super::files::FileAges;
 use super::frames::{Folios, Frames};
 use super::layout::{Leaf, Slots};
 use super::readers::{AccessNotes, CacheReader};
+use super::sampled::is_chosen;
 use super::shown::{CacheKind, CacheSink, Inode, SuperBlock, WalkReport};
-use crate::access::AccessError;
+use crate::access::{AccessError, PAGE_BYTES};
 
 /// Start of the fake array of `struct page`.
 const BASE: u64 = 0xffff_ea00_0000_0000;
 
-/// A file of up to 64 pages.
+/// A file with up to 64 pages in each of its blocks.
 #[derive(Clone, Copy, Debug)]
 pub struct FakeFile {
     pub number: u64,
     pub kind: CacheKind,
     pub cgroup: u64,
+    /// Pages present at the start of each block.
     pub pages: u32,
-    /// Frame of its first page; the others follow it.
+    pub blocks: u32,
+    /// Frame of its first page; those of its block follow it.
     pub frame: u64,
-    /// Pages read through descriptors since the last look.
+    /// Pages of each block read through descriptors since the last look.
     pub read: u64,
+}
+
+impl FakeFile {
+    fn size_bytes(&self) -> u64 {
+        let last = u64::from(self.blocks - 1) * PAGES_PER_TABLE as u64;
+        (last + u64::from(self.pages)) * PAGE_BYTES
+    }
 }
 
 /// A file that nobody has read.
@@ -37,6 +47,7 @@ pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
         kind,
         cgroup,
         pages,
+        blocks: 1,
         frame: number * 100,
         read: 0,
     }
@@ -47,6 +58,10 @@ pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
 pub struct FakeCache {
     pub files: Vec<FakeFile>,
     pub failure: Option<fn() -> AccessError>,
+    /// Accesses recorded since the last look.
+    pub events: u64,
+    /// Inodes followed by sample.
+    pub sampled: Vec<u64>,
 }
 
 /// The cache, shared by a test and the two readers.
@@ -81,18 +96,22 @@ impl CacheReader for Shared {
                 address: address(file),
                 number: file.number,
                 generation: 0,
-                size_bytes: u64::from(file.pages) * 4096,
+                size_bytes: file.size_bytes(),
                 links: 1,
-                pages: file.pages.into(),
+                pages: u64::from(file.pages) * u64::from(file.blocks),
             };
-            let mut leaf = Leaf::default();
-            leaf.present = u64::MAX >> (64 - file.pages);
-            leaf.cgroup = file.cgroup;
+            let leaf = |block: u32| {
+                let mut leaf = Leaf::at(u64::from(block) * PAGES_PER_TABLE as u64);
+                leaf.present = u64::MAX >> (64 - file.pages);
+                leaf.cgroup = file.cgroup;
+                leaf
+            };
+            let leaves: Vec<Leaf> = (0..file.blocks).map(leaf).collect();
             let folio = |page: u64| BASE + (file.frame + page) * 64;
             let slots: Slots = std::array::from_fn(|page| folio(page as u64));
-            let slots = [slots];
+            let slots = vec![slots; leaves.len()];
             let folios = Folios::new(&slots, Frames::new(BASE + 64, 1, 64));
-            sink.leaves(&on, &inode, &[leaf], &folios);
+            sink.leaves(&on, &inode, &leaves, &folios);
             sink.end(&on, &inode, true);
         }
         Ok(WalkReport::default())
@@ -112,11 +131,11 @@ impl CacheReader for Shared {
     }
 }
 
-fn block(file: &FakeFile) -> Block {
+fn block(file: &FakeFile, block: u32) -> Block {
     Block {
         inode: address(file),
         number: file.number as u32,
-        block: 0,
+        block,
     }
 }
 
@@ -124,19 +143,32 @@ impl AccessNotes for Shared {
     fn peek(&mut self, wanted: &Block) -> Result<PageSet, AccessError> {
         let mut pages = PageSet::NONE;
         let cache = self.0.lock().unwrap();
-        if let Some(file) = cache.files.iter().find(|file| block(file) == *wanted) {
+        let is_of = |file: &&FakeFile| block(file, wanted.block) == *wanted;
+        if let Some(file) = cache.files.iter().find(is_of) {
             pages[0] = file.read;
         }
         Ok(pages)
     }
 
     fn look(&mut self) -> Result<Accesses, AccessError> {
-        let mut found = Accesses::default();
-        for file in &mut self.0.lock().unwrap().files {
+        let mut cache = self.0.lock().unwrap();
+        let mut found = Accesses {
+            events: std::mem::take(&mut cache.events),
+            ..Accesses::default()
+        };
+        let sampled = cache.sampled.clone();
+        for file in &mut cache.files {
             let mut pages = PageSet::NONE;
             pages[0] = std::mem::take(&mut file.read);
-            found.blocks.insert(block(file), pages);
+            let is_whole = !sampled.contains(&address(file));
+            let blocks = (0..file.blocks).map(|at| block(file, at));
+            let followed = blocks.filter(|at| is_whole || is_chosen(at));
+            found.blocks.extend(followed.map(|block| (block, pages)));
         }
         Ok(found)
+    }
+
+    fn sample(&mut self, _: usize, inode: u64) {
+        self.0.lock().unwrap().sampled.push(inode);
     }
 }

@@ -6,15 +6,16 @@ use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 
 use agewise_policy::agemap::{AgeMap, Facts};
-use agewise_policy::generations::{Generations, LABEL_UNSEEN, LABELS, Sizes};
+use agewise_policy::generations::Generations;
 use agewise_policy::table::{PageSet, TableBits};
-use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
+use agewise_policy::workingset::{Histogram, Intervals};
 
 use super::accessed::{Accessed, Accesses, Block};
-use super::cached::{CachedFile, Mapped, Owner};
+use super::cached::{CachedFile, Mapped};
 use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};
 use super::readers::{AccessNotes, CacheReader, NotFollowed};
+use super::sampled::Sampled;
 use super::shown::{Key, WalkReport};
 use super::slots::Slots;
 use super::uses::{Unshown, Uses};
@@ -38,6 +39,8 @@ pub struct FilesLook {
     pub void: u64,
     /// Files beyond [`FILES_MAX`], which no age includes.
     pub unfollowed: u64,
+    /// Large files accessed so often that one block in eight is followed.
+    pub sampled: u64,
     /// CPU time in total, ns.
     pub cpu_ns: u64,
 }
@@ -46,20 +49,23 @@ pub struct FilesLook {
 pub struct FileAges {
     walk: Box<dyn CacheReader>,
     accessed: Box<dyn AccessNotes>,
-    map: AgeMap,
+    pub(super) map: AgeMap,
     slots: Slots,
-    files: HashMap<Key, CachedFile>,
+    pub(super) files: HashMap<Key, CachedFile>,
     /// Accesses since the last look that have been fetched already.
     pending: Accesses,
     unshown: Unshown,
+    /// Files followed by sample; `may_sample` says whether there may be more.
+    pub(super) sampled: Sampled,
+    may_sample: bool,
     dropped: Dropped,
     /// Pages dropped and read again since the start, by cgroup.
-    refaulted: HashMap<u64, u64>,
-    returned_bounds: Option<Intervals>,
+    pub(super) refaulted: HashMap<u64, u64>,
+    pub(super) returned_bounds: Option<Intervals>,
     /// Pages the last look found accessed, by cgroup and by their idle time until then.
-    returned: HashMap<u64, Histogram>,
-    looks: u32,
-    last_look_ms: u64,
+    pub(super) returned: HashMap<u64, Histogram>,
+    pub(super) looks: u32,
+    pub(super) last_look_ms: u64,
 }
 
 impl FileAges {
@@ -114,6 +120,8 @@ impl FileAges {
             files: HashMap::new(),
             pending: Accesses::default(),
             unshown: Unshown::default(),
+            sampled: Sampled::default(),
+            may_sample: false,
             dropped: Dropped::default(),
             refaulted: HashMap::new(),
             returned_bounds: None,
@@ -121,6 +129,13 @@ impl FileAges {
             looks: 0,
             last_look_ms: now_ms,
         }
+    }
+
+    /// From now on follows only a sample of the blocks of large files that are accessed very often,
+    /// so that their readers are not slowed down. Their ages are estimates then, and none of their
+    /// pages can be dropped.
+    pub fn allow_sample(&mut self) {
+        self.may_sample = true;
     }
 
     /// Looks at the whole page cache once. `owned` tells whether the pages of a cgroup count, by
@@ -190,6 +205,8 @@ impl FileAges {
             stays
         });
         given_up.into_iter().for_each(|slot| slots.give_back(slot));
+        self.choose_sampled(&accesses, now_ms.saturating_sub(self.last_look_ms));
+        report.sampled = self.sampled.count();
         self.last_look_ms = now_ms;
         report.cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
         Ok(report)
@@ -220,6 +237,41 @@ impl FileAges {
             let _ = look.table(facts);
         }
         look.finish().young
+    }
+
+    /// Decides which files are followed by sample until they are no longer cached.
+    fn choose_sampled(&mut self, accesses: &Accesses, elapsed_ms: u64) {
+        let files = &self.files;
+        for slot in self.sampled.remove_gone(|key| files.contains_key(key)) {
+            self.accessed.sample(slot, 0);
+        }
+        if !self.may_sample {
+            return;
+        }
+        for key in self.sampled.busy(accesses, elapsed_ms) {
+            if self.files.contains_key(&key)
+                && let Some(slot) = self.sampled.add(key)
+            {
+                self.accessed.sample(slot, key.0);
+            }
+        }
+    }
+
+    /// Whether only a sample of the blocks of a file is followed.
+    pub fn is_sampled(&self, file: &CachedFile) -> bool {
+        self.sampled.has(&file.inode.key())
+    }
+
+    /// The block that is followed in place of this one; itself, unless its file is followed by
+    /// sample.
+    pub fn stand_in(&self, block: &Block) -> Block {
+        self.sampled.stand_in(block)
+    }
+
+    /// The blocks, by index, for which the accesses of this one stand: itself, unless its file is
+    /// followed by sample.
+    pub fn stands_for(&self, block: &Block) -> Range<u32> {
+        self.sampled.stands_for(block)
     }
 
     /// Fetches the accesses so far, without looking at what is cached.
@@ -254,7 +306,8 @@ impl FileAges {
     }
 
     /// The pages of a file that were not accessed for this long, as runs of indexes. Only pages
-    /// charged to cgroups for which `owns` returns true, given a kernfs id.
+    /// charged to cgroups for which `owns` returns true, given a kernfs id. None of a file followed
+    /// by sample.
     pub fn cold(
         &self,
         file: &CachedFile,
@@ -263,6 +316,9 @@ impl FileAges {
     ) -> Vec<Range<u64>> {
         let first = file.slot.first;
         let mut runs: Vec<Range<u64>> = Vec::new();
+        if self.is_sampled(file) {
+            return runs;
+        }
         for (_, all) in file.owned().filter(|(owner, _)| owns(owner.cgroup)) {
             self.map
                 .runs_older_than(all, self.last_look_ms, older_than_ms, |run| {
@@ -288,54 +344,6 @@ impl FileAges {
         self.dropped.add(file, pages, clock_ms());
     }
 
-    /// From the next look on, counts accessed pages by how long they had been idle.
-    pub fn keep_returned(&mut self, bounds: Intervals) {
-        self.returned_bounds = Some(bounds);
-    }
-
-    /// Pages the last look found accessed, by their idle time until then, and the number of pages
-    /// dropped and read again since the start. Only of cgroups for which `owns` returns true.
-    /// `None` unless [`keep_returned`](Self::keep_returned) was called.
-    pub fn returned(&self, owns: &dyn Fn(u64) -> bool) -> Option<(Histogram, u64)> {
-        let mut sum = Histogram::new(self.returned_bounds.as_ref()?);
-        let of = self.returned.iter().filter(|(cgroup, _)| owns(**cgroup));
-        of.for_each(|(_, returned)| sum.add(returned));
-        let refaulted = self.refaulted.iter().filter(|(cgroup, _)| owns(**cgroup));
-        Some((sum, refaulted.map(|(_, pages)| pages).sum()))
-    }
-
-    /// Counts accessed pages by the labels they had until now.
-    fn count_returned(&mut self, words: &[Word], now_ms: u64) {
-        let Some(bounds) = &self.returned_bounds else {
-            return;
-        };
-        let mut sums: HashMap<u64, Box<Sizes>> = HashMap::new();
-        let files = self.files.values().filter(|file| file.look == self.looks);
-        for file in files.filter(|file| file.can_be_dropped()) {
-            for (owner, pages) in file.owned() {
-                let mut young = young_pages(words, pages).peekable();
-                if young.peek().is_none() {
-                    continue;
-                }
-                let sizes = sums.entry(owner.cgroup);
-                let sizes = sizes.or_insert_with(|| Box::new([[0; 2]; LABELS]));
-                for before in young.filter_map(|page| self.map.page(page)) {
-                    sizes[usize::from(before.label)][before.page_type as usize] += 1;
-                }
-            }
-        }
-        let window = self.map.generations();
-        let histogram = |sizes: &Sizes| {
-            let mut returned = Histogram::new(bounds);
-            returned.add_window(window, sizes, now_ms, OldestPages::AtLeast);
-            returned
-        };
-        let sums = sums.iter();
-        self.returned = sums
-            .map(|(cgroup, sizes)| (*cgroup, histogram(sizes)))
-            .collect();
-    }
-
     /// All files that have pages of the cgroups of the last look.
     pub fn files(&self) -> impl Iterator<Item = &CachedFile> {
         self.files.values()
@@ -351,58 +359,6 @@ impl FileAges {
         let since_ms = self.map.generations().unseen_since_ms();
         self.last_look_ms
             .saturating_sub(since_ms.unwrap_or(self.last_look_ms))
-    }
-
-    /// The pages of a file by age, and the minimum ages of its oldest and its youngest page, in ms.
-    pub fn ages(&self, file: &CachedFile, intervals: &Intervals) -> (Histogram, u64, u64) {
-        let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
-        let (mut oldest, mut youngest) = (u8::MAX, LABEL_UNSEEN);
-        let range = file.slot.first..file.slot.first + file.slot.pages();
-        self.map.count_within(range, |label, page_type, pages| {
-            sizes[usize::from(label)][page_type as usize] += pages;
-            if pages > 0 && label >= LABEL_UNSEEN {
-                oldest = oldest.min(label);
-                youngest = youngest.max(label);
-            }
-        });
-        let window = self.map.generations();
-        let mut histogram = Histogram::new(intervals);
-        histogram.add_window(window, &sizes, self.last_look_ms, OldestPages::AtLeast);
-        let at_least = |label| {
-            let bounds = window.age_bounds_ms(label, self.last_look_ms);
-            bounds.map_or(0, |(at_least, _)| at_least)
-        };
-        (histogram, at_least(oldest), at_least(youngest))
-    }
-
-    /// Pages that can be dropped, by age, of cgroups for which `owns` returns true.
-    pub fn droppable(&self, owns: &dyn Fn(u64) -> bool) -> Box<Sizes> {
-        let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
-        for file in self.files.values().filter(|file| file.can_be_dropped()) {
-            for (_, pages) in file.owned().filter(|(owner, _)| owns(owner.cgroup)) {
-                self.map.count_within(pages, |label, page_type, pages| {
-                    sizes[usize::from(label)][page_type as usize] += pages;
-                });
-            }
-        }
-        sizes
-    }
-
-    /// All pages by owner, age and type. Anon is shared memory, which has an inode but goes to
-    /// swap.
-    pub fn sizes_by_owner(&self) -> HashMap<Owner, Box<Sizes>> {
-        let mut found: HashMap<Owner, Box<Sizes>> = HashMap::new();
-        for file in self.files.values() {
-            for (owner, pages) in file.owned() {
-                let sizes = found
-                    .entry(owner)
-                    .or_insert_with(|| Box::new([[0; 2]; LABELS]));
-                self.map.count_within(pages, |label, page_type, pages| {
-                    sizes[usize::from(label)][page_type as usize] += pages;
-                });
-            }
-        }
-        found
     }
 
     /// The generations of the age map.
@@ -425,19 +381,6 @@ impl FileAges {
             + self.unshown.memory_bytes()
             + self.files.capacity() * (size_of::<CachedFile>() + size_of::<(u64, u64)>() + 1)
     }
-}
-
-/// The pages of a range that are young according to `words`, which must be sorted.
-fn young_pages(words: &[Word], pages: Range<u64>) -> impl Iterator<Item = u64> + '_ {
-    let from = words.partition_point(|word| word.at < pages.start / 64);
-    let of = words[from..]
-        .iter()
-        .take_while(move |word| word.at * 64 < pages.end);
-    let young = of.filter(|word| word.young != 0).flat_map(|word| {
-        let bits = (0..64).filter(|bit| word.young >> bit & 1 == 1);
-        bits.map(|bit| word.at * 64 + bit)
-    });
-    young.filter(move |page| pages.contains(page))
 }
 
 fn clock_ms() -> u64 {

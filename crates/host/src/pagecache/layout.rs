@@ -75,6 +75,15 @@ pub struct Leaf {
 }
 
 impl Leaf {
+    /// A leaf of pages that are not cached.
+    #[cfg(test)]
+    pub(super) fn at(first_page: u64) -> Self {
+        Leaf {
+            first_page_and_shift: first_page,
+            ..Leaf::default()
+        }
+    }
+
     /// Index of the first page in the file.
     pub fn first_page(&self) -> u64 {
         self.first_page_and_shift & !63

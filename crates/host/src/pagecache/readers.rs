@@ -58,6 +58,10 @@ pub trait AccessNotes: Send {
     /// # Errors
     /// Nothing can be read.
     fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
+
+    /// From now on records one block in eight of the inode at an address, which is in this slot of
+    /// the files followed by sample; 0 for none.
+    fn sample(&mut self, slot: usize, inode: u64);
 }
 
 impl AccessNotes for Accessed {
@@ -67,6 +71,10 @@ impl AccessNotes for Accessed {
 
     fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError> {
         Accessed::peek(self, block)
+    }
+
+    fn sample(&mut self, slot: usize, inode: u64) {
+        Accessed::sample(self, slot, inode);
     }
 }
 
@@ -81,4 +89,6 @@ impl AccessNotes for NotFollowed {
     fn peek(&mut self, _: &Block) -> Result<PageSet, AccessError> {
         Ok(PageSet::NONE)
     }
+
+    fn sample(&mut self, _: usize, _: u64) {}
 }

@@ -114,6 +114,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Duration::ZERO => FileAges::resident(horizon_ms)?,
         _ => FileAges::open(horizon_ms)?,
     };
+    ages.allow_sample();
     let stop = Stop::install()?;
     let look = observe(args, &cgroups, &mut ages, &stop)?;
     let (shown, totals) = list(args, under.as_deref(), &cgroups, &mut ages)?;
@@ -190,7 +191,9 @@ fn list(
         }
         if shown.len() < limit {
             files.push(file.clone());
-            shown.push(show(&file, path, &mounts, cgroups, histogram, oldest_ms));
+            let mut file = show(&file, path, &mounts, cgroups, histogram, oldest_ms);
+            file.is_sampled = ages.is_sampled(&file.file);
+            shown.push(file);
         }
     }
     name_openers(&proc, &mut shown)?;
@@ -221,6 +224,7 @@ fn show(
         cgroup: cgroups.name(file.cgroup),
         oldest_ms,
         ages,
+        is_sampled: false,
         open_by: Vec::new(),
         openers: 0,
     }

@@ -39,6 +39,8 @@ pub struct Shown {
     pub oldest_ms: u64,
     /// Pages by age.
     pub ages: Histogram,
+    /// Whether one block in eight is followed and stands for the others.
+    pub is_sampled: bool,
     /// The first processes that have it open or mapped.
     pub open_by: Vec<Opener>,
     /// The number of processes that have it open or mapped.
@@ -110,6 +112,8 @@ struct FileRecord<'a> {
     dirty_bytes: u64,
     oldest_ms: u64,
     ages: Vec<BinRecord>,
+    /// Whether the ages are estimated from one block in eight.
+    sampled: bool,
     openers: usize,
     open_by: &'a [Opener],
 }
@@ -193,6 +197,7 @@ fn json(
             dirty_bytes: file.dirty_pages * PAGE_BYTES,
             oldest_ms: shown.oldest_ms,
             ages: bins(&shown.ages).collect(),
+            sampled: shown.is_sampled,
             openers: shown.openers,
             open_by: &shown.open_by,
         };
@@ -217,7 +222,8 @@ fn json(
 fn csv(out: &mut impl Write, shown: &[Shown]) -> io::Result<()> {
     writeln!(
         out,
-        "time_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,oldest_ms,upper_ms,bytes"
+        "time_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,oldest_ms,sampled,\
+         upper_ms,bytes"
     )?;
     let time_ms = wall_clock_ms();
     let empty = Untrusted::default();
@@ -226,7 +232,7 @@ fn csv(out: &mut impl Write, shown: &[Shown]) -> io::Result<()> {
         for bin in shown.ages.bins() {
             writeln!(
                 out,
-                "{time_ms},{},{},{},{},{},{},{},{},{},{}",
+                "{time_ms},{},{},{},{},{},{},{},{},{},{},{}",
                 shown.path.as_ref().unwrap_or(&empty).csv(),
                 device_text(file.on.device),
                 file.inode.number,
@@ -235,6 +241,7 @@ fn csv(out: &mut impl Write, shown: &[Shown]) -> io::Result<()> {
                 file.pages * PAGE_BYTES,
                 file.dirty_pages * PAGE_BYTES,
                 shown.oldest_ms,
+                shown.is_sampled,
                 bin.bound_text(),
                 bytes_of(bin),
             )?;
@@ -305,6 +312,10 @@ fn text_of_losses(out: &mut impl Write, look: &FilesLook) -> io::Result<()> {
         ),
         (look.void, "files became others while they were looked at"),
         (look.unfollowed, "files beyond what is followed"),
+        (
+            look.sampled,
+            "files are accessed so often that ages are those of one block in eight",
+        ),
         (
             look.walk.unreadable,
             "parts of files changed faster than they were read",

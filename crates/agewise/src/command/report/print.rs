@@ -220,6 +220,7 @@ impl<W: Write> Printer<W> {
             for (count, what) in [
                 (cost.cache_dropped, "accesses lost"),
                 (cost.cache_unfollowed, "files too many to follow"),
+                (cost.cache_sampled, "files followed by sample"),
             ] {
                 if count > 0 {
                     write!(self.out, "; {count} {what}")?;

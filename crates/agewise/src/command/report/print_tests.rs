@@ -83,6 +83,7 @@ fn cost() -> CostReport {
         cache_ms_per_look: 0.0,
         cache_dropped: 0,
         cache_unfollowed: 0,
+        cache_sampled: 0,
         agemap_bytes: 139_264,
         agemap_bytes_per_page: 1.0625,
         unseen_processes: 0,

@@ -44,8 +44,10 @@ impl Cached<'_> {
         for id in ids.filter(|id| self.cache.is_of(of, *id)) {
             for file in &by_cgroup[&id] {
                 for block in file.blocks() {
-                    let used = self.uses.get(&block);
-                    show_block(look, file, &block, |page, at| {
+                    let followed = ages.stand_in(&block);
+                    let used = self.uses.get(&followed);
+                    show_block(look, file, &block, |_, at| {
+                        let page = followed.pages().start + at as u64;
                         let is_own = ages.is_present(file, page) && file.cgroup_of(page) == id;
                         let is_used = used.is_some_and(|used| used.contains(at));
                         let fact = if is_used { Fact::Used } else { Fact::Idle };
@@ -59,8 +61,16 @@ impl Cached<'_> {
     fn show_used(&self, of: &Cgroup, look: &mut Look<'_>) {
         for (block, used) in self.uses {
             let file = self.cache.ages.file_of(block);
-            if let Some(file) = file.filter(|file| file.on.kind == CacheKind::File) {
-                show_block(look, file, block, |page, at| {
+            let Some(file) = file.filter(|file| file.on.kind == CacheKind::File) else {
+                continue;
+            };
+            for number in self.cache.ages.stands_for(block) {
+                let shown = Block {
+                    block: number,
+                    ..*block
+                };
+                show_block(look, file, &shown, |_, at| {
+                    let page = block.pages().start + at as u64;
                     let is_own = used.contains(at) && self.cache.is_of(of, file.cgroup_of(page));
                     is_own.then_some(Fact::Used)
                 });
@@ -186,6 +196,52 @@ mod tests {
         let at = |percent| curves.of(Decider::Lru).at(percent).faults;
         assert!((at(40.0)[1].likely - 32.0).abs() < 1.0, "{:?}", at(40.0));
         assert_eq!((at(60.0)[1].likely, at(40.0)[0].likely), (0.0, 0.0));
+    }
+
+    /// The faults of a simulated LRU at 40 and 60 % of a file of 64 blocks, half of each of which is
+    /// read all the time.
+    fn faults_of_busy_file(is_sampled: bool) -> [f64; 2] {
+        let (_dir, [top, a]) = cgroups();
+        let shared = Shared::default();
+        let mut ages = shared.ages(3_600_000);
+        if is_sampled {
+            ages.allow_sample();
+        }
+        let mut cache = Cache::new(ages);
+        let mut what_if = WhatIf::new(Params::default());
+        for round in 0..60u64 {
+            let mut read = file(1, CacheKind::File, a.id(), 64);
+            (read.blocks, read.read) = (64, u64::from(u32::MAX));
+            let mut fake = shared.0.lock().unwrap();
+            (fake.files, fake.events) = (vec![read], 1 << 40);
+            drop(fake);
+            let is_look = round % 2 == 0;
+            if is_look {
+                std::thread::sleep(std::time::Duration::from_millis(2));
+                cache.look(&[subject(&top)], &nodes());
+            }
+            let uses = cache.ages.take_uses().unwrap();
+            let mut look = what_if.look(round * 1000);
+            cache.shown(&uses, is_look).show(&a, &mut look);
+            look.finish(0, is_look);
+            if round == 9 {
+                what_if.count_anew();
+            }
+        }
+        assert_eq!(
+            shared.0.lock().unwrap().sampled.len(),
+            usize::from(is_sampled)
+        );
+        let curves = what_if.curves();
+        assert_eq!(curves.full_bytes, 64 * 64 * 4096);
+        [40.0, 60.0].map(|percent| curves.of(Decider::Lru).at(percent).faults[1].likely)
+    }
+
+    #[test]
+    fn what_is_followed_by_sample_stands_for_the_rest() {
+        let [some, none] = faults_of_busy_file(true);
+        assert_eq!([some, none], faults_of_busy_file(false));
+        assert!(some > 1000.0 && none == 0.0, "{some} {none}");
     }
 
     /// A loop over more than a memory size can hold is seen piece by piece between two looks.
