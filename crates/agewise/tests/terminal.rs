@@ -114,8 +114,8 @@ fn watch_ends_on_every_signal_and_restores_the_terminal() {
     }
 }
 
-/// As under `timeout` in a script, which makes a process group of its own: the kernel would stop it at the first
-/// touch of the terminal, again and again.
+/// As under `timeout` in a script, which makes a process group of its own: the kernel would stop it
+/// at the first touch of the terminal, again and again.
 #[test]
 fn watch_in_the_background_says_so() {
     let pty = Pty::open();

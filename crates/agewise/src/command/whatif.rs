@@ -265,7 +265,7 @@ fn text(
     remarks(out, found, costs)
 }
 
-/// What waiting of more than all the time means, if there is any: the figure is right, but surprises.
+/// What waiting of more than all the time means, if there is any: it is right, but surprises.
 fn beyond(by: &[Vec<Record<'_>>]) -> Option<String> {
     let most = by.iter().flatten().map(|of| of.wait_ratio);
     let most = most.fold(1.0, f64::max);
