@@ -114,6 +114,23 @@ fn watch_ends_on_every_signal_and_restores_the_terminal() {
     }
 }
 
+/// As under `timeout` in a script, which makes a process group of its own: the kernel would stop it
+/// at the first touch of the terminal, again and again.
+#[test]
+fn watch_in_the_background_says_so() {
+    let pty = Pty::open();
+    // Not the last command of the shell, or it would be the shell's process and its group.
+    let script = r#"timeout 20 "$0" watch --pid 1; exit $?"#;
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "sh", "-c", script]);
+    command.arg(cargo_bin("agewise"));
+    command.stdin(pty.slave()).stdout(pty.slave());
+    let ended = command.output().expect("setsid starts");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(said.contains("timeout --foreground"), "{said}");
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+}
+
 #[test]
 fn watch_ends_by_its_keys() {
     let sleeper = Running::sleeper();

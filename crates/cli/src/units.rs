@@ -18,6 +18,9 @@ const DURATION_UNITS: [(&str, u64); 7] = [
     ("d", 86_400_000_000_000),
 ];
 
+/// The most whole days that a duration can have.
+const DURATION_MAX_DAYS: u64 = u64::MAX / 86_400_000_000_000;
+
 /// Multiplies; exact for whole numbers, and `None` if the product does not fit a u64.
 fn scale(number: f64, unit: u64) -> Option<u64> {
     let product = number * unit as f64;
@@ -61,7 +64,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .iter()
         .find(|(name, _)| *name == unit)
         .ok_or_else(bad)?;
-    let nanoseconds = scale(number, *factor).ok_or_else(|| format!("'{text}' is too long"))?;
+    let nanoseconds = scale(number, *factor)
+        .ok_or_else(|| format!("'{text}' is too long; the longest is {DURATION_MAX_DAYS}d"))?;
     Ok(Duration::from_nanos(nanoseconds))
 }
 
@@ -143,6 +147,9 @@ mod tests {
         for text in ["30", "", "s", "-1s", "1w", "1e3s"] {
             assert!(duration(text).is_err(), "{text}");
         }
+        let error = duration("99999999d").unwrap_err();
+        assert_eq!(error, "'99999999d' is too long; the longest is 213503d");
+        assert!(duration("213503d").is_ok() && duration("213504d").is_err());
         assert!(positive_duration("0s").is_err());
     }
 

@@ -35,6 +35,9 @@ pub struct Beside {
     pub error: f64,
     /// Share of the sizes for which the exact result lies within the predicted interval.
     pub within: f64,
+    /// A remark of the reader, such as that the file was truncated; not part of the record.
+    #[serde(skip)]
+    pub note: Option<String>,
 }
 
 impl Beside {
@@ -58,6 +61,7 @@ impl Beside {
             uses: looks.uses(),
             error,
             within,
+            note: looks.note,
         })
     }
 }
@@ -67,6 +71,7 @@ impl Beside {
 pub struct Looks {
     looks: Vec<Vec<u32>>,
     pages: usize,
+    note: Option<String>,
 }
 
 impl Looks {
@@ -104,7 +109,11 @@ impl Looks {
                 }
             }
         }
-        Ok(Looks { looks, pages })
+        Ok(Looks {
+            looks,
+            pages,
+            note: stream.note().map(str::to_owned),
+        })
     }
 
     /// Number of different pages.

@@ -255,6 +255,9 @@ fn read(path: &Path, trace_memory_max_bytes: u64) -> anyhow::Result<Reuse> {
         true => StackDistances::of(&DenseTrace::from_pages(&kept.pages)),
         false => StackDistances::of(&trace),
     };
+    if let Some(note) = stream.note() {
+        agewise_cli::note!("{note}");
+    }
     let seconds = last_ns.saturating_sub(first_ns.unwrap_or(0)) as f64 / 1e9;
     Ok(Reuse {
         seconds,

@@ -16,8 +16,9 @@ use serde::Serialize;
 /// Estimate how fast a running program would be with less memory.
 ///
 /// Watches a process or cgroup for a while and simulates it with other amounts of memory: how many
-/// faults per second each would cause, and which share of the time a task would wait for them at
-/// this machine's prices. No memory is taken from the program.
+/// faults per second each would cause, and how long its threads would wait for them at this
+/// machine's prices, all together, as a share of the time watched. No memory is taken from the
+/// program.
 ///
 /// `kernel` is the order in which the running kernel evicts (active and inactive lists, or
 /// generations), simulated in miniature; `lru` is an exact LRU; `reuse` is agewise's own order, by
@@ -258,7 +259,25 @@ fn text(
             )?;
         }
     }
+    if let Some(remark) = beyond(by) {
+        writeln!(out, "{remark}")?;
+    }
     remarks(out, found, costs)
+}
+
+/// What waiting of more than all the time means, if there is any: it is right, but surprises.
+fn beyond(by: &[Vec<Record<'_>>]) -> Option<String> {
+    let most = by.iter().flatten().map(|of| of.wait_ratio);
+    let most = most.fold(1.0, f64::max);
+    (most > 1.0).then(|| {
+        format!(
+            "waiting above 100 %: at {}, {:.1} threads would wait all the time, or one would take \
+             {:.1} times as long",
+            percent_text(most),
+            most,
+            most + 1.0
+        )
+    })
 }
 
 /// Prints how the curve was obtained and what it does not cover.
@@ -334,6 +353,29 @@ mod tests {
             assert!(memory(bad).is_err(), "{bad}");
         }
         assert_eq!(Memory::Percent(50.0).bytes(4096), 2048);
+    }
+
+    #[test]
+    fn waiting_of_several_threads_is_explained() {
+        let record = |wait_ratio| Record {
+            memory_bytes: 0,
+            memory_ratio: 0.5,
+            policy: "lru",
+            faults_per_second: 0.0,
+            faults_low: 0.0,
+            faults_high: 0.0,
+            wait_ratio,
+            wait_low: 0.0,
+            wait_high: f64::INFINITY,
+            anon_faults_per_second: 0.0,
+            file_faults_per_second: 0.0,
+            observed_seconds: 1.0,
+        };
+        assert_eq!(beyond(&[vec![record(0.2), record(1.0)]]), None);
+        let said = beyond(&[vec![record(0.2)], vec![record(2.5)]]);
+        let expected = "waiting above 100 %: at 250.000 %, 2.5 threads would wait all the time, or \
+                        one would take 3.5 times as long";
+        assert_eq!(said.as_deref(), Some(expected));
     }
 
     #[test]

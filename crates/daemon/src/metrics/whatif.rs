@@ -39,7 +39,7 @@ fn costs() -> [Family; 4] {
         gauge(
             "whatif_wait",
             Unit::Ratio,
-            "Share of the time that a task would wait for them",
+            "How long its tasks would wait for them, added up, per second of time; may exceed 1",
         ),
         gauge(
             "whatif_wait_high",

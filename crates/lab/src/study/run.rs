@@ -248,11 +248,11 @@ impl RunOutcome {
     /// What is to be said about the machine and the trace.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let of_trace = match &self.subject {
-            Subject::Trace(replay, _) => &replay.notes[..],
-            Subject::Workload(_) => &[],
-        };
-        self.note.iter().chain(of_trace).cloned().collect()
+        self.note
+            .iter()
+            .chain(self.subject.notes())
+            .cloned()
+            .collect()
     }
 
     /// All measures of all policies, compared with the first policy.

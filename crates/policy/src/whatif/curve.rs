@@ -129,8 +129,8 @@ impl Point {
         self.faults[0].plus(self.faults[1])
     }
 
-    /// Share of time that tasks wait for these faults, at these prices; above 1 if several wait at
-    /// once.
+    /// How long tasks wait for these faults at these prices, as a ratio to the time observed. Above
+    /// 1 if several wait at once, or if one would no longer get as much done in that time.
     pub fn wait_ratio(&self, prices: Prices) -> Estimate {
         let anon = self.faults[0].times(prices.anon_ns / 1e9);
         anon.plus(self.faults[1].times(prices.file_ns / 1e9))

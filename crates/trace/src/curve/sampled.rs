@@ -5,7 +5,7 @@
 //! "Cache modeling and optimization using miniature simulations", ATC 2017. A sample has all
 //! accesses to the pages whose hash falls into its range; a memory of `rate * size` pages
 //! represents one of `size`. Misses are scaled by the expected number of accesses in a sample, not
-//! the actual one (SHARDS-adj).
+//! the actual one (SHARDS-adj), and no estimate exceeds the accesses of the trace.
 //!
 //! Several samples of different pages are simulated; the error bar is the 95 % confidence interval
 //! of their mean (Student's t). It only reflects the selection of pages, and does not cover sizes
@@ -158,19 +158,22 @@ pub fn sampled(
             accesses: samples.accesses,
             footprint_pages: samples.footprint_pages(),
             sampling_rate: Some(rate),
-            points: points(&sizes_of(spec), by_sample, rate),
+            points: points(&sizes_of(spec), by_sample, samples),
         })
         .collect()
 }
 
 /// One point per size, from the misses in each sample.
-fn points(sizes: &[usize], by_sample: &[Vec<u64>], rate: f64) -> Vec<Point> {
+fn points(sizes: &[usize], by_sample: &[Vec<u64>], samples: &Samples) -> Vec<Point> {
+    let rate = samples.plan.rate;
     let point = |(at, &size_pages): (usize, &usize)| {
         let estimates = by_sample.iter().map(|misses| misses[at] as f64 / rate);
         let (misses, misses_error) = mean_and_error(&estimates.collect::<Vec<f64>>());
         Point {
             size_pages,
-            misses,
+            // Samples with hot pages have more accesses than expected. Only their mean is cut off:
+            // with each of them cut off, it would be too low.
+            misses: misses.min(samples.accesses as f64),
             misses_error,
         }
     };
@@ -249,6 +252,24 @@ mod tests {
                     counted.policy
                 );
             }
+        }
+    }
+
+    /// Two hot pages in one of the samples, which therefore has ten times the expected accesses.
+    #[test]
+    fn no_more_than_all_accesses_miss() {
+        let plan = SamplingPlan::new(0.05, 2).unwrap();
+        let mut hot = (0..).filter(|&page| plan.sample_of(page) == Some(0));
+        let hot = [hot.next().unwrap(), hot.next().unwrap()];
+        let pages: Vec<u64> = hot.into_iter().cycle().take(1000).collect();
+        let policies = [
+            yardstick::by_name("lru").unwrap(),
+            yardstick::by_name("fifo").unwrap(),
+        ];
+        for curve in sampled("t", &samples(&pages, plan), &policies, &[1, 20]) {
+            let (ratio, error) = curve.ratio(&curve.points[0]);
+            assert_eq!(ratio, 1.0, "{}", curve.policy);
+            assert!(error > 1.0, "{error}");
         }
     }
 

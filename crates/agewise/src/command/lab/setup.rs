@@ -108,7 +108,7 @@ impl Setup {
         let study = self.study();
         let subject: Subject = study.subject(subject)?.subject;
         let (plan, note) = study.plan(&subject, policy, seed)?;
-        if let Some(note) = note {
+        for note in note.iter().chain(subject.notes()) {
             agewise_cli::note!("{note}");
         }
         Ok(plan)

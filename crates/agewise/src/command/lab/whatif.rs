@@ -50,6 +50,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let mut source = TraceSource::new(path);
         source.options.limits.memory_max_bytes = trace_memory_default();
         let mut record = Beside::of(&source, args.sample)?;
+        if let Some(note) = &record.note {
+            agewise_cli::note!("{note}");
+        }
         record.trace = agewise_host::untrusted::clean(&record.trace);
         match args.format {
             Format::Text => text(&mut out, &record)?,

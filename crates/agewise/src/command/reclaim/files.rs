@@ -101,50 +101,54 @@ fn print(args: &Args, outcomes: &[Outcome]) -> anyhow::Result<()> {
     outcomes.iter().for_each(|(.., report)| total.add(report));
     let mut out = std::io::stdout().lock();
     let nameless = Untrusted::default();
-    let record = |(file, path, report): &Outcome| -> (Untrusted, u64, u64, DropReport) {
-        let path = path.clone().unwrap_or_default();
-        (path, file.inode.number, file.pages * PAGE_BYTES, *report)
+    let files = outcomes.iter().map(|(file, path, report)| Dropped {
+        record: "file",
+        path: path.as_ref().unwrap_or(&nameless),
+        inode: file.inode.number,
+        resident_bytes: file.pages * PAGE_BYTES,
+        report: *report,
+        dry_run: args.dry_run,
+    });
+    let all = outcomes.iter().map(|(file, ..)| file.pages * PAGE_BYTES);
+    let total_record = Dropped {
+        record: "total",
+        path: &nameless,
+        inode: 0,
+        resident_bytes: all.sum(),
+        report: total,
+        dry_run: args.dry_run,
     };
+    let mut records = files.chain([total_record]);
     match args.format {
-        Format::Json => {
-            for (path, inode, resident_bytes, report) in outcomes.iter().map(record) {
-                let dropped = Dropped {
-                    record: "file",
-                    path: &path,
-                    inode,
-                    resident_bytes,
-                    report,
-                    dry_run: args.dry_run,
-                };
-                output::json_line(&mut out, &dropped)?;
-            }
-            let dropped = Dropped {
-                record: "total",
-                path: &nameless,
-                inode: 0,
-                resident_bytes: outcomes
-                    .iter()
-                    .map(|(file, ..)| file.pages * PAGE_BYTES)
-                    .sum(),
-                report: total,
-                dry_run: args.dry_run,
-            };
-            output::json_line(&mut out, &dropped)?;
-        }
-        Format::Csv => {
-            writeln!(
-                out,
-                "path,inode,resident_bytes,{}",
-                DropReport::NAMES.join(",")
-            )?;
-            for (path, inode, resident_bytes, report) in outcomes.iter().map(record) {
-                let values = report.values().map(|bytes| bytes.to_string()).join(",");
-                writeln!(out, "{},{inode},{resident_bytes},{values}", path.csv())?;
-            }
-        }
+        Format::Json => records.try_for_each(|dropped| output::json_line(&mut out, &dropped))?,
+        Format::Csv => csv(&mut out, records)?,
         Format::Text => text(&mut out, args, outcomes, &total)?,
     }
     Ok(out.flush()?)
+}
+
+fn csv<'a>(
+    out: &mut impl Write,
+    mut records: impl Iterator<Item = Dropped<'a>>,
+) -> std::io::Result<()> {
+    let names = DropReport::NAMES.join(",");
+    writeln!(out, "record,path,inode,resident_bytes,{names},dry_run")?;
+    records.try_for_each(|dropped| {
+        let Dropped {
+            record,
+            path,
+            inode,
+            resident_bytes,
+            report,
+            dry_run,
+        } = dropped;
+        let values = report.values().map(|bytes| bytes.to_string()).join(",");
+        let path = path.csv();
+        writeln!(
+            out,
+            "{record},{path},{inode},{resident_bytes},{values},{dry_run}"
+        )
+    })
 }
 
 fn text(
@@ -200,4 +204,38 @@ fn text(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn csv_has_the_fields_of_json() {
+        let path = Untrusted::from("/var/data");
+        let record = || Dropped {
+            record: "file",
+            path: &path,
+            inode: 7,
+            resident_bytes: 8192,
+            report: DropReport {
+                asked_bytes: 4096,
+                left_bytes: 4096,
+                ..DropReport::default()
+            },
+            dry_run: true,
+        };
+        let (mut json, mut text) = (Vec::new(), Vec::new());
+        output::json_line(&mut json, &record()).unwrap();
+        csv(&mut text, [record()].into_iter()).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let fields: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+        assert_eq!(fields[0].len(), json.as_object().unwrap().len());
+        for (name, value) in fields[0].iter().zip(&fields[1]) {
+            let found = &json[name];
+            let found = found.as_str().map_or(found.to_string(), str::to_owned);
+            assert_eq!(found, **value, "{name}");
+        }
+    }
 }

@@ -158,8 +158,15 @@ impl Keeper {
         }
     }
 
-    /// Ends the work and returns the summary.
-    pub fn summary(mut self, command: Vec<String>, exit_code: u8, elapsed: Duration) -> Summary {
+    /// Ends the work of a command that ran for `elapsed`, and returns the summary. `began` is when
+    /// agewise itself started to work.
+    pub fn summary(
+        mut self,
+        command: Vec<String>,
+        exit_code: u8,
+        elapsed: Duration,
+        began: Instant,
+    ) -> Summary {
         self.meter.end(Instant::now());
         let children = children::children_usage();
         let done = self.way.done();
@@ -184,8 +191,38 @@ impl Keeper {
         self.way.finish(&mut summary, &mut self.notes);
         let cpu = clock::process_cpu();
         summary.agewise_cpu_ms = cpu.as_secs_f64() * 1e3;
-        summary.agewise_cpu_ratio = cpu.as_secs_f64() / elapsed.as_secs_f64().max(1e-9);
+        // Most of a short run is agewise's start, which the command's time does not include.
+        summary.agewise_cpu_ratio = cpu.as_secs_f64() / began.elapsed().as_secs_f64().max(1e-9);
         summary.notes = self.notes.0.into_iter().collect();
         summary
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Way for Nothing {
+        fn look(&mut self, _: &[Process], _: &mut Notes) {}
+
+        fn done(&self) -> Done {
+            Done::default()
+        }
+
+        fn finish(self: Box<Self>, _: &mut Summary, _: &mut Notes) {}
+    }
+
+    #[test]
+    fn the_cost_of_a_short_command_is_a_share_of_all_the_time() {
+        let keeper = Keeper::new(Box::new(Nothing), false);
+        let (own, short) = (Duration::from_secs(10), Duration::from_micros(1));
+        let began = Instant::now()
+            .checked_sub(own)
+            .expect("a machine up for longer");
+        let summary = keeper.summary(Vec::new(), 0, short, began);
+        let ratio = summary.agewise_cpu_ms / 1e3 / own.as_secs_f64();
+        assert!(summary.agewise_cpu_ratio <= ratio, "{summary:?}");
     }
 }

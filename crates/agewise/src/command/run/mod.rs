@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::OwnCgroup;
+use agewise_host::clock;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use anyhow::{Context, anyhow};
@@ -117,6 +118,9 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(250);
 /// # Errors
 /// None: failures are reported here, since their exit status must differ from the command's.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let now = Instant::now();
+    // What came before took at least its CPU time.
+    let began = now.checked_sub(clock::process_cpu()).unwrap_or(now);
     let prepared = match prepare(args) {
         Ok(prepared) => prepared,
         Err(error) => {
@@ -134,7 +138,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(error.exit_code()));
         }
     };
-    let summary = attend(args, prepared, child)?;
+    let summary = attend(args, prepared, child, began)?;
     eprint!("{summary}");
     Ok(ExitCode::from(summary.exit_code))
 }
@@ -188,8 +192,13 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     })
 }
 
-/// Keeps the command lean until it ends.
-fn attend(args: &Args, prepared: Prepared, mut child: Child) -> anyhow::Result<Summary> {
+/// Keeps the command lean until it ends. `own_began` is when agewise itself began.
+fn attend(
+    args: &Args,
+    prepared: Prepared,
+    mut child: Child,
+    own_began: Instant,
+) -> anyhow::Result<Summary> {
     let Prepared {
         mut keeper,
         first,
@@ -225,7 +234,8 @@ fn attend(args: &Args, prepared: Prepared, mut child: Child) -> anyhow::Result<S
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
-    let summary = keeper.summary(command, child::exit_code(status), began.elapsed());
+    let exit_code = child::exit_code(status);
+    let summary = keeper.summary(command, exit_code, began.elapsed(), own_began);
     if let Some(file) = &mut report
         && let Err(error) = output::json_line(file, &summary)
     {

@@ -61,7 +61,7 @@ pub struct Summary {
     pub scans: u64,
     /// Total CPU time of agewise itself.
     pub agewise_cpu_ms: f64,
-    /// The same as a share of one core over the run.
+    /// The same as a share of one core over the time that agewise ran, its own start included.
     pub agewise_cpu_ratio: f64,
     /// CPU time of the command and of the children it waited for.
     pub command_cpu_ms: f64,

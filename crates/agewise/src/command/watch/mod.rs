@@ -88,6 +88,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         std::io::stdout().is_terminal() && std::io::stdin().is_terminal(),
         "watch needs a terminal; `agewise report --follow 5s` prints the same"
     );
+    // The kernel would stop it as soon as it touches the terminal, and again after each signal that
+    // should end it.
+    anyhow::ensure!(
+        has_terminal(),
+        "watch needs the terminal to itself, and another program has it: start it in the \
+         foreground (with timeout: timeout --foreground)"
+    );
     let targets = if args.pid.is_empty() && args.cgroup.is_empty() {
         observe::all_cgroups(args.depth)?
     } else {
@@ -128,6 +135,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(stop.requested().map_or(ExitCode::SUCCESS, |signal| {
         ExitCode::from(Stop::exit_code(signal))
     }))
+}
+
+/// Whether this process may use its terminal now. One that is not its controlling terminal may
+/// always be used.
+fn has_terminal() -> bool {
+    let owner = rustix::termios::tcgetpgrp(std::io::stdin());
+    owner.map_or(true, |owner| owner == rustix::process::getpgrp())
 }
 
 /// Longest delay before a resize of the terminal is noticed.

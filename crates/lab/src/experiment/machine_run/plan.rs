@@ -93,6 +93,15 @@ impl Subject {
         }
     }
 
+    /// Remarks about the trace, such as that its file was truncated.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        match self {
+            Subject::Workload(_) => &[],
+            Subject::Trace(replay, _) => &replay.notes,
+        }
+    }
+
     /// Default swap device: the workload's own; zram for a trace.
     #[must_use]
     pub fn swap(&self) -> Option<DeviceKind> {
