@@ -119,8 +119,8 @@ pub(super) fn is_chosen(block: &Block) -> bool {
     chosen(block.number, block.block / GROUP) == block.block
 }
 
-/// Adds `total` pages of each type to `sizes`, distributed over ages like those of `sample`. If that
-/// has none, their age is unknown.
+/// Adds `total` pages of each type to `sizes`, distributed over ages like those of `sample`. If
+/// that has none, their age is unknown.
 pub(super) fn add_scaled(sizes: &mut Sizes, sample: &Sizes, total: [u64; 2]) {
     for (page_type, total) in total.into_iter().enumerate() {
         let of: u64 = sample.iter().map(|pages| pages[page_type]).sum();

@@ -84,8 +84,8 @@ impl FileAges {
         (histogram, at_least(oldest), at_least(youngest))
     }
 
-    /// Whether pages of a file can be dropped. Of a file followed by sample it is not known which of
-    /// them are cold.
+    /// Whether pages of a file can be dropped. Of a file followed by sample it is not known which
+    /// of them are cold.
     pub(super) fn is_droppable(&self, file: &CachedFile) -> bool {
         file.can_be_dropped() && !self.is_sampled(file)
     }
