@@ -137,10 +137,11 @@ impl Daemon {
             .forget_reports(|name| views.iter().any(|view| &*view.name == name));
         self.hub.publish(snapshot);
         let newest = &views[views.len() - 1 - (tick % CGROUPS) as usize].name;
-        self.hub.tell(Event::Pressure(Scope {
+        let scope = Scope {
             cgroup: Some(Arc::clone(newest)),
             node: 0,
-        }));
+        };
+        self.hub.tell(Event::Pressure([scope].into()));
 
         // A client that changes a file's setting and reads it, a scraper, and the web page.
         let interval = File::Group(Arc::clone(newest), GroupFile::RefreshInterval);

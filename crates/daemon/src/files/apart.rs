@@ -15,9 +15,6 @@ use crate::serve::wish::{self, FilesNews};
 use crate::serve::{Stall, Task};
 use crate::state::{Event, Hub, Scope};
 
-/// Maximum number of scopes under pressure kept for the process; further ones are dropped.
-const PRESSED_MAX: usize = 4096;
-
 /// The mount, unmounted when dropped.
 pub struct Place {
     dir: PathBuf,
@@ -25,7 +22,8 @@ pub struct Place {
     hub: Hub,
     is_mounted: bool,
     events: Receiver<Event>,
-    /// Where the kernel has reclaimed since the process was last notified.
+    /// Where the kernel has reclaimed since the process was last notified; at most the cgroups of
+    /// the ticks whose events the hub keeps, and those with settings.
     pressed: BTreeSet<Scope>,
     /// Number of wishes accepted from the current process.
     taken: Arc<AtomicU64>,
@@ -103,12 +101,10 @@ impl Stall for Place {
     fn news(&mut self, hub: &Hub) -> Option<FilesNews> {
         for event in self.events.try_iter() {
             match event {
-                Event::Pressure(scope) if self.pressed.len() < PRESSED_MAX => {
-                    self.pressed.insert(scope);
-                }
+                Event::Pressure(scopes) => self.pressed.extend(scopes.iter().cloned()),
                 // Which ones were lost is unknown: take all with settings.
                 Event::Lost(_) => self.pressed.extend(hub.settings().reports.into_keys()),
-                Event::Pressure(_) | Event::Tick { .. } => {}
+                Event::Tick { .. } => {}
             }
         }
         // Count first: settings made after this are sent with the next news.
@@ -121,5 +117,25 @@ impl Stall for Place {
                 .map(Into::into)
                 .collect(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::Settings;
+
+    #[test]
+    fn every_cgroup_under_pressure_is_passed_on() {
+        let hub = Hub::new(Settings::default());
+        let mut place = Place::new(PathBuf::new(), Access::default(), &hub).unwrap();
+        let scopes = (0..5000).map(|number| Scope {
+            cgroup: Some(format!("/job/{number}").into()),
+            node: 0,
+        });
+        hub.tell(Event::Pressure(scopes.collect()));
+        let news = place.news(&hub).unwrap();
+        assert_eq!(news.pressed.len(), 5000);
+        assert!(place.news(&hub).unwrap().pressed.is_empty());
     }
 }

@@ -348,7 +348,9 @@ impl Keeper {
         while !self.is_stopped.load(Ordering::SeqCst) {
             let sleep = self.source.age().unwrap_or(SLEEP_MAX).min(SLEEP_MAX);
             match self.events.recv_timeout(sleep) {
-                Ok(Event::Pressure(scope)) => self.tell_pressure(&scope),
+                Ok(Event::Pressure(scopes)) => {
+                    scopes.iter().for_each(|scope| self.tell_pressure(scope));
+                }
                 Ok(Event::Lost(lost)) if lost > 0 => {
                     // Which ones were lost is unknown: check all with settings.
                     for scope in self.source.hub().settings().reports.keys() {

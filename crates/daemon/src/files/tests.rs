@@ -374,7 +374,7 @@ fn who_polls_is_told_of_pressure() {
         };
         std::thread::sleep(Duration::from_millis(100));
         let told = Instant::now();
-        hub.tell(Event::Pressure(scope.clone()));
+        hub.tell(Event::Pressure([scope.clone()].into()));
         let (events_seen, woken) = waiter.join().unwrap();
         assert_eq!(events_seen, both);
         assert!(woken.saturating_duration_since(told) < Duration::from_secs(15));
@@ -383,7 +383,7 @@ fn who_polls_is_told_of_pressure() {
         file.read_to_end(&mut Vec::new()).unwrap();
         assert_eq!(events(file, Duration::ZERO), PollFlags::empty(), "read");
         // Again, within the threshold: no notification.
-        hub.tell(Event::Pressure(scope.clone()));
+        hub.tell(Event::Pressure([scope.clone()].into()));
         assert_eq!(events(file, Duration::from_millis(200)), PollFlags::empty());
     }
 }
@@ -728,7 +728,7 @@ fn a_client_of_plain_files_waits_for_pressure() {
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    hub.tell(Event::Pressure(scope));
+    hub.tell(Event::Pressure([scope].into()));
     let mut answer = String::new();
     control.read_to_string(&mut answer).unwrap();
     assert_eq!(answer, "ok\n");

@@ -91,8 +91,9 @@ impl Served {
             hub.publish(heard.snapshot);
         }
         #[cfg(feature = "fuse")]
-        for place in files {
-            hub.tell(crate::state::Event::Pressure(place.into()));
+        if !files.is_empty() {
+            let scopes = files.into_iter().map(Into::into).collect();
+            hub.tell(crate::state::Event::Pressure(scopes));
         }
     }
 }

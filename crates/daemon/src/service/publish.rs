@@ -44,7 +44,7 @@ impl Daemon {
         self.own.ticks = self.sequence;
         self.own.journal_lost_lines = self.journal.lost_lines();
         (self.own.late_ms, self.own.late_max_ms) = self.pace.lateness_ms();
-        let pressed: Vec<Scope> = subjects
+        let of_cgroups: Vec<Scope> = subjects
             .iter()
             .filter(|view| view.is_under_reclaim)
             .flat_map(|view| {
@@ -55,7 +55,7 @@ impl Daemon {
             })
             .collect();
         let nodes = self.agent.nodes().to_vec();
-        let whole: Vec<Scope> = nodes
+        let of_machine: Vec<Scope> = nodes
             .iter()
             .filter(|_| machine.is_under_reclaim)
             .map(|node| Scope {
@@ -77,8 +77,9 @@ impl Daemon {
             unseen_processes: tick.failed,
             unseen_cgroups: tick.unseen_cgroups,
         });
-        for scope in whole.into_iter().chain(pressed) {
-            self.hub.tell(Event::Pressure(scope));
+        let scopes: Arc<[Scope]> = of_machine.into_iter().chain(of_cgroups).collect();
+        if !scopes.is_empty() {
+            self.hub.tell(Event::Pressure(scopes));
         }
     }
 }

@@ -27,8 +27,9 @@ pub enum Event {
         /// Its number.
         sequence: u64,
     },
-    /// The kernel reclaims from this scope, or will have to soon: pollers are notified now.
-    Pressure(Scope),
+    /// The kernel reclaims from these scopes, or will have to soon: pollers are notified now. All
+    /// scopes of a tick are one event, so that none is lost however many there are.
+    Pressure(Arc<[Scope]>),
     /// This many events before this one were lost.
     Lost(u64),
 }
@@ -262,9 +263,12 @@ mod tests {
             hub.tell(Event::Tick { sequence });
         }
         assert_eq!(events.try_iter().count(), EVENTS_MAX);
-        hub.tell(Event::Pressure(Scope::default()));
+        hub.tell(Event::Pressure([Scope::default()].into()));
         let rest: Vec<Event> = events.try_iter().collect();
-        assert_eq!(rest, [Event::Lost(5), Event::Pressure(Scope::default())]);
+        assert_eq!(
+            rest,
+            [Event::Lost(5), Event::Pressure([Scope::default()].into())]
+        );
         drop(events);
         hub.tell(Event::Tick { sequence: 0 });
         assert!(lock(&hub.0.subscribers).is_empty());
