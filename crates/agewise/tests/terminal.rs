@@ -195,6 +195,46 @@ fn watch_ends_amid_a_key_and_on_a_terminal_that_takes_nothing() {
     }
 }
 
+#[test]
+fn reading_a_trace_shows_a_bar_that_is_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let trace = directory.path().join("t.trace").display().to_string();
+    let out = directory.path().join("out").display().to_string();
+    std::fs::write(&trace, "1\n2\n3\n".repeat(50_000)).unwrap();
+    for words in [
+        "lab curve --policy lru,fifo --points 2",
+        "lab run --policy classic --seeds 1",
+        "lab whatif",
+        "size",
+        "trace info",
+        "trace convert --to csv",
+        "trace sample --rate 0.9",
+    ] {
+        let mut pty = Pty::open();
+        let writes = words.starts_with("trace convert") || words.starts_with("trace sample");
+        let args: Vec<&str> = words
+            .split(' ')
+            .chain([&*trace])
+            .chain(writes.then_some(&*out))
+            .collect();
+        let mut running = start(&pty, &args, false);
+        assert!(running.0.wait().unwrap().success(), "{}", pty.all());
+        let said = pty.all();
+        let bar = said
+            .rfind("iB read, ")
+            .unwrap_or_else(|| panic!("{words}: {said:?}"));
+        assert!(
+            said[bar..].contains("\x1b[2K"),
+            "{words}: not removed: {said:?}"
+        );
+        let runs = said.find(" runs, ");
+        assert!(
+            runs.is_none_or(|runs| runs > bar),
+            "{words}: two bars at once: {said:?}"
+        );
+    }
+}
+
 /// Each runs for minutes unless interrupted.
 fn commands(pid: &str, directory: &std::path::Path) -> Vec<Vec<String>> {
     let out = directory.join("out.gz").display().to_string();

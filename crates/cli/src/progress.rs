@@ -27,6 +27,13 @@ impl Progress {
         Progress::with_template(&format!("{{bar:40}} {{pos}}/{{len}} {what}, {{msg}} left"))
     }
 
+    /// A bar for bytes of which `what` was done, such as `read`: see [`Progress::at`].
+    pub fn of_bytes(what: &str) -> Progress {
+        Progress::with_template(&format!(
+            "{{bar:40}} {{bytes}}/{{total_bytes}} {what}, {{eta}} left"
+        ))
+    }
+
     fn with_template(template: &str) -> Progress {
         let bar = if io::stderr().is_terminal() {
             ProgressBar::new(1)
@@ -45,14 +52,18 @@ impl Progress {
     /// Advances by one step; there are `total` steps.
     pub fn advance(&self, total: u64) {
         let done = self.done.fetch_add(1, Ordering::Relaxed) + 1;
+        self.at(done, total);
+    }
+
+    /// Sets what is done and the total.
+    pub fn at(&self, done: u64, total: u64) {
         self.bar.set_length(total);
         self.bar.set_position(done);
     }
 
     /// Sets the number of steps done, the total, and the remaining time.
     pub fn set(&self, done: u64, total: u64, left: Duration) {
-        self.bar.set_length(total);
-        self.bar.set_position(done);
+        self.at(done, total);
         self.bar.set_message(duration_text(left));
     }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::compression::{self, Compression};
 use super::error::TraceError;
+use super::progress::ReadProgress;
 
 /// Size of the buffer, and so the longest line.
 const BUFFER_BYTES: usize = 256 << 10;
@@ -27,6 +28,9 @@ pub struct Input {
     source: Box<dyn Read + Send>,
     /// Bytes read from the file itself.
     file_bytes: Arc<AtomicU64>,
+    /// Length of the file; 0 if it is not known.
+    length_bytes: u64,
+    progress: Option<ReadProgress>,
     expansion_max: u64,
     buffer: Box<[u8]>,
     start: usize,
@@ -52,12 +56,15 @@ impl Input {
             source,
         };
         let file = File::open(path).map_err(as_error)?;
-        if file.metadata().map_err(as_error)?.is_dir() {
+        let metadata = file.metadata().map_err(as_error)?;
+        if metadata.is_dir() {
             return Err(as_error(std::io::Error::other(
                 "is a directory, not a trace file",
             )));
         }
-        Self::from_reader(path, file)
+        let mut input = Self::from_reader(path, file)?;
+        input.length_bytes = metadata.len();
+        Ok(input)
     }
 
     /// Reads from any reader; `path` is only for messages.
@@ -77,6 +84,8 @@ impl Input {
             compression: opened.compression,
             source: opened.content,
             file_bytes: opened.file_bytes,
+            length_bytes: 0,
+            progress: None,
             expansion_max: EXPANSION_MAX,
             buffer: vec![0; BUFFER_BYTES].into_boxed_slice(),
             start: 0,
@@ -104,6 +113,11 @@ impl Input {
     /// Sets how many times its size the file may expand to.
     pub fn set_expansion_max(&mut self, expansion_max: u64) {
         self.expansion_max = expansion_max;
+    }
+
+    /// Sets what is told how much of the file has been read; nothing is if its length is unknown.
+    pub fn set_progress(&mut self, progress: Option<ReadProgress>) {
+        self.progress = progress.filter(|_| self.length_bytes > 0);
     }
 
     /// Number of bytes consumed.
@@ -328,6 +342,9 @@ impl Input {
         };
         self.end += got;
         self.finished = got == 0;
+        if let Some(progress) = &self.progress {
+            progress.tell(self.file_bytes.load(Ordering::Relaxed), self.length_bytes);
+        }
         Ok(())
     }
 }

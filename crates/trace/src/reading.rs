@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::error::TraceError;
 use super::format::{Format, ReadLimits, ReadOptions};
 use super::manifest::Manifest;
+use super::progress::ReadProgress;
 use super::reader::column::Column;
 use super::stream::TraceSource;
 
@@ -24,6 +25,8 @@ pub struct Reading {
     pub collapse_repeats: bool,
     /// Limits on reading a trace.
     pub limits: ReadLimits,
+    /// What is told how much has been read.
+    pub progress: Option<ReadProgress>,
 }
 
 impl Default for Reading {
@@ -36,6 +39,7 @@ impl Default for Reading {
             manifest: None,
             collapse_repeats: false,
             limits: options.limits,
+            progress: None,
         }
     }
 }
@@ -64,6 +68,7 @@ impl Reading {
             limits: self.limits,
         };
         source.collapse_repeats |= self.collapse_repeats;
+        source.progress.clone_from(&self.progress);
         Ok(source)
     }
 }

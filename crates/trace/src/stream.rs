@@ -8,6 +8,7 @@ use super::error::TraceError;
 use super::format::{Format, ReadOptions, RequestReader};
 use super::input::Input;
 use super::page_trace;
+use super::progress::ReadProgress;
 use super::reader::csv;
 use super::registry;
 
@@ -25,6 +26,8 @@ pub struct TraceSource {
     pub options: ReadOptions,
     /// Whether to count a run of accesses to the same page as one access.
     pub collapse_repeats: bool,
+    /// What is told how much has been read.
+    pub progress: Option<ReadProgress>,
 }
 
 impl TraceSource {
@@ -36,6 +39,7 @@ impl TraceSource {
             format: None,
             options: ReadOptions::default(),
             collapse_repeats: false,
+            progress: None,
         }
     }
 
@@ -46,6 +50,7 @@ impl TraceSource {
     pub fn open(&self) -> Result<AccessStream, TraceError> {
         let mut input = Input::open(&self.path)?;
         input.set_expansion_max(self.options.limits.expansion_max);
+        input.set_progress(self.progress.clone());
         let format = match self.format {
             Some(format) => format,
             None => registry::detect(&mut input)?,
@@ -264,6 +269,25 @@ mod tests {
         source.options.columns = vec![(Column::Page, "id".to_owned())];
         let error = source.open().err().unwrap().to_string();
         assert!(error.contains("this is not csv: it is lirs"), "{error}");
+    }
+
+    #[test]
+    fn the_whole_file_is_told_of() {
+        let file = tempfile::Builder::new()
+            .suffix(".trace")
+            .tempfile()
+            .unwrap();
+        std::fs::write(&file, "12345\n".repeat(100_000)).unwrap();
+        let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let tell = std::sync::Arc::clone(&told);
+        let mut source = TraceSource::new(file.path());
+        source.progress = Some(ReadProgress::new(move |read, all| {
+            tell.lock().unwrap().push((read, all));
+        }));
+        pages(&mut source.open().unwrap());
+        let told = told.lock().unwrap();
+        assert!(told.is_sorted() && told.len() > 3, "{told:?}");
+        assert_eq!(told.last(), Some(&(600_000, 600_000)));
     }
 
     #[test]

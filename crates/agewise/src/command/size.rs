@@ -15,7 +15,7 @@ use agewise_trace::{Access, DenseTrace, TraceSource};
 use anyhow::Context;
 use serde::Serialize;
 
-use crate::command::trace::input::trace_memory_default;
+use crate::command::trace::input::{ReadingBar, trace_memory_default};
 use agewise_cli::observe;
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
@@ -222,6 +222,8 @@ impl OncePerInterval {
 fn read(path: &Path, trace_memory_max_bytes: u64) -> anyhow::Result<Reuse> {
     let mut source = TraceSource::new(path);
     source.options.limits.memory_max_bytes = trace_memory_max_bytes;
+    let (bar, progress) = ReadingBar::show();
+    source.progress = progress;
     let trace = DenseTrace::read(&source)?;
     let mut stream = source.open()?;
     let by_interval = stream
@@ -255,6 +257,7 @@ fn read(path: &Path, trace_memory_max_bytes: u64) -> anyhow::Result<Reuse> {
         true => StackDistances::of(&DenseTrace::from_pages(&kept.pages)),
         false => StackDistances::of(&trace),
     };
+    bar.finish();
     if let Some(note) = stream.note() {
         agewise_cli::note!("{note}");
     }

@@ -145,18 +145,6 @@ impl CurveRequest {
         self.run_on(&self.read(&self.trace)?, stop)
     }
 
-    /// Like [`CurveRequest::run`], and calls `done` after each run.
-    ///
-    /// # Errors
-    /// As [`CurveRequest::run`].
-    pub fn run_showing(
-        &self,
-        stop: &Arc<AtomicBool>,
-        done: Done,
-    ) -> Result<CurveOutcome, StudyError> {
-        self.count(&self.read(&self.trace)?, stop, done)
-    }
-
     /// Reads the trace from `place`: its own path, or another path of the same file.
     ///
     /// # Errors
@@ -205,10 +193,14 @@ impl CurveRequest {
         trace: &CurveTrace,
         stop: &Arc<AtomicBool>,
     ) -> Result<CurveOutcome, StudyError> {
-        self.count(trace, stop, Arc::new(|| ()))
+        self.run_on_showing(trace, stop, Arc::new(|| ()))
     }
 
-    fn count(
+    /// Like [`CurveRequest::run_on`], and calls `done` after each run.
+    ///
+    /// # Errors
+    /// As [`CurveRequest::run_on`].
+    pub fn run_on_showing(
         &self,
         trace: &CurveTrace,
         stop: &Arc<AtomicBool>,

@@ -13,12 +13,13 @@ use agewise_lab::study::parquet;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::table::Table;
 use agewise_lab::{plot, yardstick};
+use agewise_trace::Reading;
 use agewise_trace::curve::{Curve, SamplingPlan, SizeSpec};
 use agewise_trace::yardstick::Yardstick;
 use anyhow::Context;
 
 use super::results::{BUILD, OutputFile, output_file, write};
-use crate::command::trace::input::InputArgs;
+use crate::command::trace::input::{InputArgs, ReadingBar};
 use agewise_cli::output::Format;
 use agewise_cli::progress::Progress;
 
@@ -168,9 +169,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (progress, runs) = (Arc::new(Progress::new("runs")), args.runs());
     let (mut by_trace, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
     for trace in &args.traces {
+        let (bar, progress_of_reading) = ReadingBar::show();
         let request = CurveRequest {
             trace: trace.clone(),
-            reading: args.input.reading(),
+            reading: Reading {
+                progress: progress_of_reading,
+                ..args.input.reading()
+            },
             policies: args.policies(),
             sizes: args.sizes.clone(),
             points: args.points,
@@ -179,7 +184,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         };
         let progress = Arc::clone(&progress);
         let done = Arc::new(move || progress.advance(runs));
-        let outcome = pool.install(|| request.run_showing(&Arc::default(), done))?;
+        let outcome = pool.install(|| {
+            let read = request.read(trace)?;
+            bar.finish();
+            request.run_on_showing(&read, &Arc::default(), done)
+        })?;
         for note in &outcome.notes {
             agewise_cli::note!("{note}");
         }

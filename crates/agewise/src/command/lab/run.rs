@@ -22,6 +22,7 @@ use clap::ValueEnum;
 
 use super::results::{BUILD, write};
 use super::setup::Setup;
+use crate::command::trace::input::ReadingBar;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
 
@@ -149,16 +150,22 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     for subject in subjects {
+        let (bar, progress) = ReadingBar::show();
+        let mut setup = args.setup.study();
+        setup.reading.progress = progress;
         let request = RunRequest {
-            setup: args.setup.study(),
+            setup,
             subject,
             columns: columns.clone(),
             sight: args.sight.sight(),
             seeds: args.seeds,
             build: BUILD.to_owned(),
         };
+        let named = request.setup.subject(&request.subject)?;
+        bar.finish();
         let progress = Progress::new("runs");
-        let outcome = request.run(&Arc::default(), |total| progress.advance(total))?;
+        let done = |total| progress.advance(total);
+        let outcome = request.run_on(&named, &Arc::default(), done)?;
         progress.finish();
         if let Some((path, file)) = events.take() {
             write_events((path, file), &request, &outcome)?;

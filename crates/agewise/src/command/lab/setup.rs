@@ -7,7 +7,7 @@ use agewise_lab::machine::Policy;
 use agewise_lab::study::{self, StudyError};
 use clap::ValueEnum;
 
-use crate::command::trace::input::InputArgs;
+use crate::command::trace::input::{InputArgs, ReadingBar};
 
 /// What to simulate on: shared by `run` and `inspect`.
 #[derive(Debug, clap::Args)]
@@ -105,8 +105,11 @@ impl Setup {
 
     /// The plan for a subject, a policy and a seed.
     pub fn plan(&self, subject: &str, policy: Policy, seed: u64) -> Result<Plan, StudyError> {
-        let study = self.study();
+        let (bar, progress) = ReadingBar::show();
+        let mut study = self.study();
+        study.reading.progress = progress;
         let subject: Subject = study.subject(subject)?.subject;
+        bar.finish();
         let (plan, note) = study.plan(&subject, policy, seed)?;
         for note in note.iter().chain(subject.notes()) {
             agewise_cli::note!("{note}");

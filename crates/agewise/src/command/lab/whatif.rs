@@ -9,7 +9,7 @@ use agewise_cli::output::{self, Format};
 use agewise_lab::whatif::Beside;
 use agewise_trace::TraceSource;
 
-use crate::command::trace::input::trace_memory_default;
+use crate::command::trace::input::{ReadingBar, trace_memory_default};
 
 /// Compare the predictions of `agewise whatif` with exact results, on traces.
 ///
@@ -49,7 +49,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for path in &args.traces {
         let mut source = TraceSource::new(path);
         source.options.limits.memory_max_bytes = trace_memory_default();
+        let (bar, progress) = ReadingBar::show();
+        source.progress = progress;
         let mut record = Beside::of(&source, args.sample)?;
+        bar.finish();
         if let Some(note) = &record.note {
             agewise_cli::note!("{note}");
         }

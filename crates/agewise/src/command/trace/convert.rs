@@ -10,7 +10,7 @@ use agewise_trace::{
 };
 use anyhow::{Context, ensure};
 
-use super::input::InputArgs;
+use super::input::{InputArgs, ReadingBar};
 
 /// Write a trace in another format.
 ///
@@ -51,7 +51,9 @@ pub struct Args {
 
 /// Converts the trace.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let source = args.input.source(&args.trace)?;
+    let (bar, progress) = ReadingBar::show();
+    let mut source = args.input.source(&args.trace)?;
+    source.progress = progress;
     ensure_different(&source.path, &args.out)?;
     let next = match args.to {
         OutputFormat::OracleGeneral => next_accesses(&source, args)?,
@@ -81,6 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let records = writer.records();
     writer.finish()?;
+    bar.finish();
     if let Some(note) = stream.note() {
         agewise_cli::note!("{note}");
     }

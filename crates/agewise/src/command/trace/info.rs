@@ -8,7 +8,7 @@ use std::time::Duration;
 use agewise_trace::{QUANTILES, Summary, short_name};
 use serde::Serialize;
 
-use super::input::InputArgs;
+use super::input::{InputArgs, ReadingBar};
 use agewise_cli::output::{self, Format};
 use agewise_cli::units;
 
@@ -100,7 +100,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut table = csv::Writer::from_writer(Vec::new());
     for trace in &args.traces {
-        let summary = Summary::read(&args.input.source(trace)?)?;
+        let (bar, progress) = ReadingBar::show();
+        let mut source = args.input.source(trace)?;
+        source.progress = progress;
+        let summary = Summary::read(&source)?;
+        bar.finish();
         if let Some(note) = &summary.note {
             agewise_cli::note!("{note}");
         }

@@ -2,12 +2,16 @@
 //! Which trace to read and how: arguments shared by all commands that read traces.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
 use agewise_trace::reader::column::Column;
-use agewise_trace::{EXPANSION_MAX, Format, ReadLimits, Reading, TraceSource, registry};
+use agewise_trace::{
+    EXPANSION_MAX, Format, ReadLimits, ReadProgress, Reading, TraceSource, registry,
+};
 
+use agewise_cli::progress::Progress;
 use agewise_cli::units;
 
 /// How traces are read.
@@ -62,12 +66,32 @@ impl InputArgs {
                 memory_max_bytes: self.trace_memory.unwrap_or_else(trace_memory_default),
                 expansion_max: self.expansion_max,
             },
+            progress: None,
         }
     }
 
     /// The trace with this path, or with this name in the manifest.
     pub fn source(&self, trace: &str) -> anyhow::Result<TraceSource> {
         Ok(self.reading().source(trace)?)
+    }
+}
+
+/// A bar for how much of a trace has been read.
+#[derive(Debug)]
+pub struct ReadingBar(Arc<Progress>);
+
+impl ReadingBar {
+    /// A bar, and what draws it while a trace is read.
+    pub fn show() -> (Self, Option<ReadProgress>) {
+        let bar = Arc::new(Progress::of_bytes("read"));
+        let drawn = Arc::clone(&bar);
+        let progress = ReadProgress::new(move |read, all| drawn.at(read, all));
+        (Self(bar), Some(progress))
+    }
+
+    /// Removes the bar, before anything else is drawn.
+    pub fn finish(&self) {
+        self.0.finish();
     }
 }
 

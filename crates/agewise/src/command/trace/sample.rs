@@ -9,7 +9,7 @@ use agewise_trace::page_trace::Header;
 use agewise_trace::{DenseTrace, OutputFormat, PageSample, TraceSource, TraceWriter};
 
 use super::convert::ensure_different;
-use super::input::InputArgs;
+use super::input::{InputArgs, ReadingBar};
 
 /// Write all accesses of a share of the pages, chosen by hash.
 ///
@@ -47,7 +47,9 @@ pub struct Args {
 /// Samples the trace and reports how accurate the sample is.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sample = PageSample::new(args.rate, args.seed).map_err(anyhow::Error::msg)?;
-    let source = args.input.source(&args.trace)?;
+    let (bar, progress) = ReadingBar::show();
+    let mut source = args.input.source(&args.trace)?;
+    source.progress = progress;
     ensure_different(&source.path, &args.out)?;
     let mut stream = source.open()?;
     let mut header = stream
@@ -69,6 +71,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     writer.finish()?;
+    bar.finish();
     if let Some(note) = stream.note() {
         agewise_cli::note!("{note}");
     }
@@ -81,13 +84,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if kept == 0 {
         println!("no page was chosen: raise --rate");
     } else if !args.no_check {
-        check(&source, args)?;
+        check(&source, args, &bar)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(source: &TraceSource, args: &Args) -> anyhow::Result<()> {
+fn check(source: &TraceSource, args: &Args, bar: &ReadingBar) -> anyhow::Result<()> {
     let whole = DenseTrace::read(source)?;
+    bar.finish();
     let mut sample_source = TraceSource::new(&args.out);
     sample_source.collapse_repeats = source.collapse_repeats;
     let sample = DenseTrace::read(&sample_source)?;
