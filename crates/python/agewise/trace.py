@@ -102,6 +102,9 @@ def _of_frame(frame: Any, names: list[str], time_ns: Any) -> tuple[Any, Any]:
 
 def _column(of: Any) -> Optional[tuple[bytes, bool]]:
     """Numbers of 64 bits, and whether they are signed; None for other types."""
+    # A masked array of numpy shows what is under the mask, too.
+    if hasattr(of, "filled"):
+        return None
     # Columns of polars have the method even without numpy, and then panic.
     try:
         if hasattr(of, "to_numpy") and find_spec("numpy") is not None:

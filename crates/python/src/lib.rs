@@ -30,7 +30,7 @@ use agewise_trace::{ReadLimits, TraceError};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict};
-use rayon::{ThreadPool, ThreadPoolBuilder};
+use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 
 use policy::{Failure, PolicyError, PythonPolicy};
 use progress::Counter;
@@ -149,17 +149,22 @@ fn exception(error: StudyError) -> PyErr {
 }
 
 /// The threads of this process. One that was forked has none of those of its parent, and would
-/// wait for them for ever.
+/// wait for them for ever; so would a policy that runs on one of them and starts another study,
+/// which therefore gets a thread of its own.
 fn threads() -> PyResult<Arc<ThreadPool>> {
     static THREADS: Mutex<Option<(u32, Arc<ThreadPool>)>> = Mutex::new(None);
+    let failed = |error: ThreadPoolBuildError| PyRuntimeError::new_err(error.to_string());
+    if rayon::current_thread_index().is_some() {
+        let one = ThreadPoolBuilder::new().num_threads(1).build();
+        return one.map(Arc::new).map_err(failed);
+    }
     let mut threads = THREADS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((pid, pool)) = &*threads
         && *pid == process::id()
     {
         return Ok(Arc::clone(pool));
     }
-    let pool = ThreadPoolBuilder::new().build().map(Arc::new);
-    let pool = pool.map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
+    let pool = Arc::new(ThreadPoolBuilder::new().build().map_err(failed)?);
     // What is the parent's is not ended here.
     mem::forget(threads.replace((process::id(), Arc::clone(&pool))));
     Ok(pool)

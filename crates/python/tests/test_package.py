@@ -284,6 +284,21 @@ class Package(unittest.TestCase):
         self.assertIsNone(runs[0]["scanned"])
         self.assertGreater(runs[-1]["scanned"], 0)
 
+    def test_policies_may_run_studies(self) -> None:
+        path = self.trace
+
+        class Nested(MyLru):
+            def __init__(self, capacity: int) -> None:
+                super().__init__(capacity)
+                lab.curve(path, ["lru", "fifo"], points=2)
+
+        rows = lab.curve(path, ["lru", Nested], points=8).rows()
+        misses = {
+            name: [row["misses"] for row in rows if row["policy"] == name]
+            for name in ("lru", "Nested")
+        }
+        self.assertEqual(misses["Nested"], misses["lru"])
+
     def zipf(self) -> str:
         """A million accesses, half of them of a fiftieth of the pages."""
         path = os.path.join(self.directory.name, "zipf.trace")
@@ -478,6 +493,15 @@ class Package(unittest.TestCase):
         path = os.path.join(self.directory.name, "null.pages")
         with self.assertRaisesRegex(ValueError, "access 1: .* is no page"):
             trace.write(path, pyarrow.array([1, None]))
+
+    @unittest.skipUnless(find_spec("numpy"), "numpy is not installed")
+    def test_what_is_masked_is_no_page(self) -> None:
+        numpy = import_module("numpy")
+        path = os.path.join(self.directory.name, "masked.pages")
+        pages = numpy.ma.array([1, 2, 3], mask=[False, True, False])
+        with self.assertRaisesRegex(ValueError, "access 1: .*None.* is no page"):
+            trace.write(path, pages)
+        self.assertEqual(trace.write(path, numpy.ma.array([1, 2, 3])), 3)
 
     def test_traces_are_written_as_they_should_be(self) -> None:
         path = os.path.join(self.directory.name, "written.pages")
