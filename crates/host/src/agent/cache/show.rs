@@ -198,6 +198,25 @@ mod tests {
         assert_eq!((at(60.0)[1].likely, at(40.0)[0].likely), (0.0, 0.0));
     }
 
+    /// Shows to the model what was used of a cgroup since the last step, a second ago, after a look
+    /// at all below `top` if it is given.
+    fn step(
+        cache: &mut Cache,
+        what_if: &mut WhatIf,
+        top: Option<&Cgroup>,
+        of: &Cgroup,
+        round: u64,
+    ) {
+        if let Some(top) = top {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            cache.look(&[subject(top)], &nodes());
+        }
+        let uses = cache.ages.take_uses().unwrap();
+        let mut look = what_if.look(round * 1000);
+        cache.shown(&uses, top.is_some()).show(of, &mut look);
+        look.finish(0, top.is_some());
+    }
+
     /// The faults of a simulated LRU at 40 and 60 % of a file of 64 blocks, half of each of which
     /// is read all the time.
     fn faults_of_busy_file(is_sampled: bool) -> [f64; 2] {
@@ -215,15 +234,8 @@ mod tests {
             let mut fake = shared.0.lock().unwrap();
             (fake.files, fake.events) = (vec![read], 1 << 40);
             drop(fake);
-            let is_look = round % 2 == 0;
-            if is_look {
-                std::thread::sleep(std::time::Duration::from_millis(2));
-                cache.look(&[subject(&top)], &nodes());
-            }
-            let uses = cache.ages.take_uses().unwrap();
-            let mut look = what_if.look(round * 1000);
-            cache.shown(&uses, is_look).show(&a, &mut look);
-            look.finish(0, is_look);
+            let looked_at = (round % 2 == 0).then_some(&top);
+            step(&mut cache, &mut what_if, looked_at, &a, round);
             if round == 9 {
                 what_if.count_anew();
             }
@@ -264,15 +276,8 @@ mod tests {
         for round in 0..160u64 {
             // 8 of 32 pages at a time: each look at the cache has seen all of them.
             read(0xff << (round % 4 * 8));
-            let is_look = round % 4 == 0;
-            if is_look {
-                std::thread::sleep(std::time::Duration::from_millis(2));
-                cache.look(&[subject(&top)], &nodes());
-            }
-            let uses = cache.ages.take_uses().unwrap();
-            let mut look = what_if.look(round * 1000);
-            cache.shown(&uses, is_look).show(&a, &mut look);
-            look.finish(0, is_look);
+            let looked_at = (round % 4 == 0).then_some(&top);
+            step(&mut cache, &mut what_if, looked_at, &a, round);
             if round == 19 {
                 what_if.count_anew();
             }
