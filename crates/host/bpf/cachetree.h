@@ -42,6 +42,32 @@ struct tree {
 	u32 n_leaves;
 };
 
+/* Reads the head of the tree, and how far it reaches. */
+static __always_inline void read_head(struct tree *t)
+{
+	u8 shift = 0;
+
+	t->head = 0;
+	t->end = 0;
+	read_at(t->head, field(t->array, struct xarray, xa_head));
+	if (is_node(t->head)) {
+		read_field(shift, t->head & ~3ULL, struct xa_node, shift);
+		t->end = shift >= 58 ? ~0ULL : (u64)CW_SLOTS << shift;
+	}
+}
+
+/* The node read is no longer in the tree: again from the head, a few times, or on without it. */
+static __always_inline void try_again(struct tree *t)
+{
+	if (t->tries++ < CW_RETRIES) {
+		read_head(t);
+		return;
+	}
+	cw_ctl.retries++;
+	t->tries = 0;
+	t->page = (t->page | (CW_SLOTS - 1)) + 1;
+}
+
 /* Kernfs id of the cgroup the folio is charged to, in v2 or the v1 memory hierarchy. */
 static __always_inline u64 cgroup_of(u64 folio)
 {
@@ -143,11 +169,8 @@ static __always_inline void last_level(struct tree *t, u64 node)
 	if (!leaf || !copy)
 		return;
 	if (!copy_node(t, node, copy, marks)) {
-		/* Retry from the head, a few times. */
-		if (t->tries++ < CW_RETRIES)
-			return;
-		cw_ctl.retries++;
-		goto next;
+		try_again(t);
+		return;
 	}
 	/* Without branches, or the verifier would follow each of 2^64 paths. */
 #pragma clang loop unroll(disable)
@@ -236,12 +259,7 @@ static long tree_step(u64 i, void *ctx)
 		if (read_field(shift, node, struct xa_node, shift) ||
 		    read_field(array, node, struct xa_node, array) || array != t->array ||
 		    shift > 60) {
-			/* The node left the tree after show_tree read the head. */
-			if (t->tries++ < CW_RETRIES)
-				return 0;
-			cw_ctl.retries++;
-			t->tries = 0;
-			t->page = (t->page | (CW_SLOTS - 1)) + 1;
+			try_again(t);
 			return 0;
 		}
 		if (!shift) {
@@ -270,21 +288,15 @@ static long tree_step(u64 i, void *ctx)
 static __always_inline int show_tree(u64 inode, struct cw_file *file)
 {
 	struct tree t = {};
-	u8 shift = 0;
 
 	t.array = field(inode, struct inode, i_data.i_pages);
 	t.page = cw_ctl.page;
-	t.n_leaves = 0;
-	if (read_field(t.head, inode, struct inode, i_data.i_pages.xa_head))
-		return 0;
-	if (is_folio(t.head)) {
-		if (!t.page)
-			single(&t);
-	} else if (is_node(t.head)) {
-		read_field(shift, t.head & ~3ULL, struct xa_node, shift);
-		t.end = shift >= 58 ? ~0ULL : (u64)CW_SLOTS << shift;
+	read_head(&t);
+	if (is_node(t.head))
 		bpf_loop(1 << 23, tree_step, &t, 0);
-	}
+	/* Also one that shrank to it before any page was shown. */
+	if (is_folio(t.head) && !t.page)
+		single(&t);
 	file->n_leaves = t.n_leaves;
 	cw_ctl.page = t.page;
 	if (t.stop == 1)
