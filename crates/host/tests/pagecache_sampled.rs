@@ -10,7 +10,7 @@ use agewise_host::pagecache::{Block, CachedFile, FileAges, FilesLook};
 use agewise_policy::table::PAGES_PER_TABLE;
 
 mod cache;
-use cache::{PAGE, advise, on_disk, opened, read_page};
+use cache::{Kept, PAGE, advise, on_disk, opened, read_page};
 
 const BLOCKS: u32 = 64;
 const PAGES: u64 = BLOCKS as u64 * PAGES_PER_TABLE as u64;
@@ -62,6 +62,12 @@ fn a_file_read_too_often_is_followed_by_sample() {
         return;
     }
 
+    let kept = (0..5).find_map(|_| {
+        (0..PAGES).for_each(|page| read_page(&file, page));
+        Kept::new(&file, PAGES as usize)
+    });
+    let _kept = kept.expect("the kernel takes pages away all the time");
+    ages.look(&|_| true).unwrap();
     std::thread::sleep(Duration::from_secs(3));
     let began = Instant::now();
     read_between_looks(&mut ages, &file, |page| page % 4 == 0);
