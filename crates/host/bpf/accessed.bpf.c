@@ -21,12 +21,14 @@ typedef __u32 u32;
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct inode { unsigned long i_ino; long long i_size; };
 struct address_space { struct inode *host; };
-struct folio { unsigned long index; };
+struct folio { unsigned long index, _flags_1; unsigned char _folio_order; };
 struct file { struct address_space *f_mapping; };
 struct kiocb { struct file *ki_filp; long long ki_pos; };
 struct iov_iter { unsigned long count; };
 struct vm_area_struct { struct file *vm_file; };
 struct vm_fault { struct vm_area_struct *vma; unsigned long pgoff; };
+struct page { unsigned long flags; };
+enum pageflags { PG_head = 6 };
 #pragma clang attribute pop
 
 /* Must match src/pagecache/accessed.rs. */
@@ -277,12 +279,35 @@ int BPF_PROG(fault, struct address_space *mapping, unsigned long index)
 	return note(mapping->host, index, index);
 }
 
+/*
+ * Pages of a folio. Its order is a field of its own, since 6.6 the low byte of the flags of its
+ * second page. Before 6.0 every folio counts as one page.
+ */
+static __always_inline u64 pages_of(struct folio *folio)
+{
+	u64 flags = 0;
+	unsigned char order = 0;
+
+	/* The flags are the first word of a page on every kernel. */
+	bpf_probe_read_kernel(&flags, sizeof(flags), folio);
+	if (!(flags >> bpf_core_enum_value(enum pageflags, PG_head) & 1))
+		return 1;
+	if (bpf_core_field_exists(folio->_folio_order))
+		order = BPF_CORE_READ(folio, _folio_order);
+	else if (bpf_core_field_exists(folio->_flags_1))
+		bpf_probe_read_kernel(&order, 1, (void *)folio + bpf_core_type_size(struct page));
+	return 1ULL << (order & 31);
+}
+
+/* Only the first write to a clean folio is seen, so any of its pages may have been written. */
 SEC("tp_btf/writeback_dirty_folio")
 int BPF_PROG(dirty, struct folio *folio, struct address_space *mapping)
 {
+	u64 first = folio->index;
+
 	if (!mapping)
 		return 0;
-	return note(mapping->host, folio->index, folio->index);
+	return note(mapping->host, first, first + pages_of(folio) - 1);
 }
 
 static __always_inline int on_read(struct inode *inode, u64 first, u64 last)

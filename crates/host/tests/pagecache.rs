@@ -305,13 +305,31 @@ fn what_is_read_is_what_was_read() {
         "{sent:?}"
     );
 
-    // Overwrites clean pages. A folio is dirty as a whole, and recorded by its first page.
+    // Overwrites clean pages. A folio is dirty as a whole, and recorded as a whole.
     let writer = File::options()
         .write(true)
         .open(dir.path().join("read"))
         .unwrap();
     writer.write_all_at(&[9; 8], 500 * PAGE as u64).unwrap();
     assert_eq!(accessed(&mut source, &file).len(), 1);
+}
+
+#[test]
+fn what_is_overwritten_is_accessed_whatever_the_size_of_folios() {
+    let test = "overwritten pages of large folios";
+    let Some(mut notes) = opened(test, Accessed::open()) else {
+        return;
+    };
+    let dir = on_disk();
+    let path = dir.path().join("large");
+    // Written at once and clean, it is cached in large folios where the file system has them.
+    fs::write(&path, vec![1; 512 * PAGE]).unwrap();
+    let file = File::options().write(true).open(&path).unwrap();
+    file.sync_all().unwrap();
+    let _ = accessed(&mut notes, &file);
+    file.write_all_at(&vec![2; 512 * PAGE], 0).unwrap();
+    let pages = accessed(&mut notes, &file);
+    assert_eq!(pages, (0..512).collect::<BTreeSet<u64>>());
 }
 
 #[test]
