@@ -69,8 +69,9 @@ fn only_large_files_and_only_above_a_rate() {
     assert!(sampled.add(other).is_some());
 }
 
-/// A file of 64 blocks, half of the pages of each of which are read at every look.
-fn read_half(shared: &Shared, ages: &mut FileAges, events: u64) {
+/// A file of 64 blocks, half of the pages of each of which are read at every look. Returns how long
+/// after the look before this one was, ms.
+fn read_half(shared: &Shared, ages: &mut FileAges, events: u64) -> u64 {
     let mut file = fake::file(77, CacheKind::File, 7, 64);
     file.blocks = BLOCKS;
     file.read = u64::from(u32::MAX);
@@ -80,12 +81,16 @@ fn read_half(shared: &Shared, ages: &mut FileAges, events: u64) {
         cache.events = events;
     }
     std::thread::sleep(std::time::Duration::from_millis(5));
+    let before_ms = ages.last_look_ms();
     ages.look(&|_| true).unwrap();
+    ages.last_look_ms() - before_ms
 }
 
-fn histogram(ages: &FileAges) -> Histogram {
+/// Which pages were read since the look before the last, `since_ms` ago, and which were not.
+fn histogram(ages: &FileAges, since_ms: u64) -> Histogram {
     let file = ages.files().next().unwrap();
-    let (histogram, oldest_ms, youngest_ms) = ages.ages(file, &"5ms".parse().unwrap());
+    let recent = format!("{}ms", since_ms + 2).parse().unwrap();
+    let (histogram, oldest_ms, youngest_ms) = ages.ages(file, &recent);
     assert_eq!(youngest_ms, 0);
     assert!(oldest_ms >= 20, "{oldest_ms}");
     histogram
@@ -100,12 +105,11 @@ fn ages_of_a_file_read_too_often_are_those_of_its_sample() {
     }
     assert!(shared.0.lock().unwrap().sampled.is_empty(), "not allowed");
     ages.allow_sample();
-    for _ in 0..8 {
-        read_half(&shared, &mut ages, u64::MAX);
-    }
+    let since_ms = (0..8).map(|_| read_half(&shared, &mut ages, u64::MAX));
+    let since_ms = since_ms.last().unwrap();
     assert_eq!(shared.0.lock().unwrap().sampled.len(), 1);
     let half = u64::from(BLOCKS) * 32;
-    let found = histogram(&ages);
+    let found = histogram(&ages, since_ms);
     let amounts: Vec<u64> = found.bins().iter().map(|bin| bin.amounts[1]).collect();
     assert_eq!(amounts.iter().sum::<u64>(), 2 * half);
     assert_eq!(amounts[0], half, "as if all were followed: {amounts:?}");
