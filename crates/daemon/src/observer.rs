@@ -36,6 +36,22 @@ pub struct Seen {
     pub pids: Vec<u32>,
 }
 
+impl Seen {
+    /// Number of cgroups above it; 0 for the root and for processes.
+    pub fn depth(&self) -> usize {
+        match &self.cgroup {
+            Some(cgroup) if !cgroup.is_root() => self.key.0.matches('/').count(),
+            _ => 0,
+        }
+    }
+}
+
+/// Of nested targets, the lowest keeps its processes for itself: a process that is a target, then
+/// cgroups from the deepest up.
+pub fn sort_lowest_first(targets: &mut [&Seen]) {
+    targets.sort_by_key(|seen| (seen.cgroup.is_some(), std::cmp::Reverse(seen.depth())));
+}
+
 /// The subjects that exist after a tick.
 pub fn subjects(agent: &Agent, containers: &mut Containers) -> Vec<Seen> {
     let mut all: Vec<Seen> = agent
@@ -135,10 +151,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         name: Arc::clone(name),
         is_cgroup: seen.cgroup.is_some(),
         container: seen.container.clone(),
-        depth: match &seen.cgroup {
-            Some(cgroup) if !cgroup.is_root() => name.matches('/').count(),
-            _ => 0,
-        },
+        depth: seen.depth(),
         id: seen.key.1,
         policy: None,
         is_rehearsal: false,
@@ -164,5 +177,33 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         shrink_limit_bytes: None,
         is_under_reclaim: false,
         troubles: ages.troubles.iter().take(TROUBLES_MAX).cloned().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agewise_host::cgroup::{Hierarchy, Version};
+
+    #[test]
+    fn the_root_comes_after_all_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("job/part")).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let seen = |name: &str| Seen {
+            at: 0,
+            key: (name.into(), 1),
+            cgroup: Some(Cgroup::open(&hierarchy, name).unwrap()),
+            container: None,
+            pids: Vec::new(),
+        };
+        let mut process = seen("/");
+        (process.key.0, process.cgroup) = ("7 (a/b/c)".into(), None);
+        let all = ["/", "/job", "/job/part"].map(seen);
+        let mut sorted: Vec<&Seen> = all.iter().chain([&process]).collect();
+        sort_lowest_first(&mut sorted);
+        let names: Vec<&str> = sorted.iter().map(|seen| &*seen.key.0).collect();
+        assert_eq!(names, ["7 (a/b/c)", "/job/part", "/job", "/"]);
+        assert_eq!(all.map(|seen| seen.depth()), [0, 1, 2]);
     }
 }

@@ -148,7 +148,8 @@ impl Demands {
             .filter(|(name, asked)| {
                 is_within(name, guilty) && all > 0 && **asked as f64 >= all as f64 * NARROW_SHARE
             })
-            .max_by_key(|(name, _)| name.matches('/').count())
+            // Each of them lies in the others, so the lowest has the longest name.
+            .max_by_key(|(name, _)| name.len())
             .map_or(guilty, |(name, _)| name);
         self.cgroups.get(name).cloned()
     }

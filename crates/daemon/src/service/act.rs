@@ -17,7 +17,7 @@ use crate::actor::Around;
 use crate::ahead::{Ahead, Announce, Begun, Held};
 use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
-use crate::observer::Seen;
+use crate::observer::{self, Seen};
 use crate::record::{Acted, AheadLine};
 
 /// The most that is moved at once: it delays a tick by 0.3 s.
@@ -40,12 +40,11 @@ impl Daemon {
                 .refault_ns(now_ms, self.actors.values().any(|a| a.files)),
         };
         let mut held = Vec::new();
-        // Of nested targets, the lowest keeps its processes for itself.
         let mut order: Vec<&Seen> = seen
             .iter()
             .filter(|seen| self.actors.contains_key(&seen.key))
             .collect();
-        order.sort_by_key(|seen| std::cmp::Reverse(seen.key.0.matches('/').count()));
+        observer::sort_lowest_first(&mut order);
         let mut taken: HashSet<u32> = self.own_line.iter().copied().collect();
         let mut taken_cgroups: Vec<PathBuf> = Vec::new();
         for seen in order {

@@ -324,7 +324,11 @@ impl Daemon {
         }
         self.pids = pids;
         match agent {
-            Some(agent) => self.agent = agent,
+            Some(agent) => {
+                self.agent = agent;
+                self.agent
+                    .set_also_young(self.ahead.as_ref().map(Ahead::seen));
+            }
             None => self.agent.set_clear(renewed.clear, renewed.clear_percent),
         }
         if let Some(wanted) = wanted {
