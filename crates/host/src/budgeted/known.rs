@@ -158,10 +158,15 @@ impl CachedFile {
     }
 
     pub fn seen(&self, since: &Accesses) -> Vec<Seen> {
+        // Where accesses were lost, any page may have been accessed.
+        let unnoted = match since.dropped {
+            0 => PageSet::NONE,
+            _ => PageSet::ALL,
+        };
         let tables = self.tables.iter();
         let seen = tables.map(|(index, table)| {
             let since = since.blocks.get(&self.block(*index)).copied();
-            self.seen_table(*index, table, since.unwrap_or(PageSet::NONE))
+            self.seen_table(*index, table, since.unwrap_or(PageSet::NONE) | unnoted)
         });
         seen.collect()
     }

@@ -25,12 +25,15 @@ use crate::mover::{Clock, SystemClock, TokenBucket};
 /// Pages per call, few enough that little time passes between looking at them and the call.
 const CHUNK_PAGES: u64 = 2048;
 
+/// Gives up a file after this many bytes in a row of which none left: something maps it.
+const STALLED_BYTES_MAX: u64 = 64 << 20;
+
 /// Limits of dropping.
 #[derive(Clone, Copy, Debug)]
 pub struct DropLimits {
-    /// Most bytes.
+    /// Most bytes that leave; those that stay do not count.
     pub bytes_max: u64,
-    /// Bytes per second, on average.
+    /// Bytes that leave per second, on average.
     pub rate_bytes_per_s: u64,
     /// Do everything except the call itself.
     pub rehearse: bool,
@@ -108,7 +111,8 @@ pub struct Dropper<'a> {
     limits: DropLimits,
     bucket: TokenBucket,
     cancel: &'a AtomicBool,
-    asked_bytes: u64,
+    /// What left, or would have.
+    used_bytes: u64,
 }
 
 impl<'a> Dropper<'a> {
@@ -118,7 +122,7 @@ impl<'a> Dropper<'a> {
             limits,
             bucket: TokenBucket::new(limits.rate_bytes_per_s, SystemClock.now_ns()),
             cancel,
-            asked_bytes: 0,
+            used_bytes: 0,
         }
     }
 
@@ -215,9 +219,14 @@ impl<'a> Dropper<'a> {
             report.unreachable_bytes = report.asked_bytes;
             return Ok(report);
         };
+        let mut stalled = Stalled::default();
         for run in runs {
             let mut at = run.start;
             while at < run.end {
+                if stalled.is_over(&report) {
+                    report.stayed_bytes += (run.end - at) * PAGE_BYTES;
+                    break;
+                }
                 let room = self.room_pages();
                 if room == 0 {
                     report.limited_bytes += (run.end - at) * PAGE_BYTES;
@@ -239,7 +248,7 @@ impl<'a> Dropper<'a> {
     /// Pages that still fit the limits, after waiting for the rate; 0 after a cancellation.
     fn room_pages(&mut self) -> u64 {
         loop {
-            let room = self.limits.bytes_max.saturating_sub(self.asked_bytes) / PAGE_BYTES;
+            let room = self.limits.bytes_max.saturating_sub(self.used_bytes) / PAGE_BYTES;
             if self.cancel.load(Relaxed) || room == 0 {
                 return 0;
             }
@@ -281,10 +290,9 @@ impl<'a> Dropper<'a> {
             report.dirty_bytes += cached_bytes;
             return;
         }
-        self.asked_bytes += cached_bytes;
-        self.bucket.take(cached_bytes);
         if self.limits.rehearse {
             report.rehearsed_bytes += cached_bytes;
+            self.use_up(cached_bytes);
             return;
         }
         let left_bytes = match hand.drop(&pages).and_then(|()| hand.stat(&pages)) {
@@ -296,6 +304,30 @@ impl<'a> Dropper<'a> {
         }
         report.left_bytes += left_bytes;
         report.stayed_bytes += cached_bytes - left_bytes;
+        self.use_up(left_bytes);
+    }
+
+    fn use_up(&mut self, bytes: u64) {
+        self.used_bytes += bytes;
+        self.bucket.take(bytes);
+    }
+}
+
+/// How much of a file has stayed in a row.
+#[derive(Default)]
+struct Stalled {
+    /// What had left, or would have, and what had stayed by then.
+    moved_bytes: u64,
+    stayed_bytes: u64,
+}
+
+impl Stalled {
+    fn is_over(&mut self, report: &DropReport) -> bool {
+        let moved_bytes = report.left_bytes + report.rehearsed_bytes;
+        if moved_bytes > self.moved_bytes {
+            (self.moved_bytes, self.stayed_bytes) = (moved_bytes, report.stayed_bytes);
+        }
+        report.stayed_bytes - self.stayed_bytes >= STALLED_BYTES_MAX
     }
 }
 
@@ -313,7 +345,8 @@ fn bytes_of(runs: &[Range<u64>]) -> u64 {
     pages.sum::<u64>() * PAGE_BYTES
 }
 
-/// The parts of `pages` that were not accessed. Accessed pages are counted in the report.
+/// The parts of `pages` that were not accessed, for all that is known. Others are counted in the
+/// report.
 fn quiet(
     accesses: &Accesses,
     file: &CachedFile,
@@ -322,6 +355,10 @@ fn quiet(
 ) -> Vec<Range<u64>> {
     let table = PAGES_PER_TABLE as u64;
     let mut parts: Vec<Range<u64>> = Vec::new();
+    if accesses.dropped > 0 {
+        report.young_bytes += (pages.end - pages.start) * PAGE_BYTES;
+        return parts;
+    }
     for page in pages.clone() {
         let block = file.inode.block(page / table);
         let set = accesses.blocks.get(&block);
@@ -378,6 +415,48 @@ mod tests {
         }
     }
 
+    fn limits() -> DropLimits {
+        DropLimits {
+            bytes_max: u64::MAX,
+            rate_bytes_per_s: u64::MAX,
+            rehearse: false,
+            far: false,
+            files_max: usize::MAX,
+        }
+    }
+
+    #[test]
+    fn what_stays_uses_up_no_limit() {
+        let cancel = AtomicBool::new(false);
+        let content = (0..20).map(|at| (at, if at < 10 { Page::Mapped } else { Page::Clean }));
+        let fake = Fake(RefCell::new(content.collect()));
+        let limits = DropLimits {
+            bytes_max: 10 * PAGE_BYTES,
+            ..limits()
+        };
+        let mut dropper = Dropper::new(limits, &cancel);
+        let mut report = DropReport::default();
+        dropper.drop_piece(&fake, 0..10, &mut report, &mut |_| ());
+        assert_eq!((report.stayed_bytes, dropper.room_pages()), (40960, 10));
+        dropper.drop_piece(&fake, 10..14, &mut report, &mut |_| ());
+        assert_eq!((report.left_bytes, dropper.room_pages()), (16384, 6));
+    }
+
+    #[test]
+    fn a_file_that_stays_is_given_up() {
+        let mut stalled = Stalled::default();
+        let mut report = DropReport::default();
+        report.stayed_bytes += STALLED_BYTES_MAX - 1;
+        assert!(!stalled.is_over(&report));
+        report.left_bytes += 1;
+        report.stayed_bytes += 1;
+        assert!(!stalled.is_over(&report), "some left");
+        report.stayed_bytes += STALLED_BYTES_MAX - 1;
+        assert!(!stalled.is_over(&report));
+        report.stayed_bytes += 1;
+        assert!(stalled.is_over(&report));
+    }
+
     proptest! {
         #[test]
         fn all_that_is_asked_is_accounted_for(
@@ -394,13 +473,7 @@ mod tests {
             let content = pages.iter().map(kinds).enumerate();
             let content = content.filter_map(|(at, page)| Some((at as u64, page?)));
             let fake = Fake(RefCell::new(content.collect()));
-            let limits = DropLimits {
-                bytes_max: u64::MAX,
-                rate_bytes_per_s: u64::MAX,
-                rehearse,
-                far: false,
-                files_max: usize::MAX,
-            };
+            let limits = DropLimits { rehearse, ..limits() };
             let cancel = AtomicBool::new(false);
             let mut report = DropReport::default();
             let mut noted = 0;

@@ -60,6 +60,8 @@ pub struct FakeCache {
     pub failure: Option<fn() -> AccessError>,
     /// Accesses recorded since the last look.
     pub events: u64,
+    /// Accesses lost since the last look.
+    pub dropped: u64,
     /// Inodes followed by sample.
     pub sampled: Vec<u64>,
 }
@@ -154,6 +156,7 @@ impl AccessNotes for Shared {
         let mut cache = self.0.lock().unwrap();
         let mut found = Accesses {
             events: std::mem::take(&mut cache.events),
+            dropped: std::mem::take(&mut cache.dropped),
             ..Accesses::default()
         };
         let sampled = cache.sampled.clone();

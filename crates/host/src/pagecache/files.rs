@@ -17,7 +17,7 @@ use super::gather::{Asked, Gather, Gathered, Word};
 use super::readers::{AccessNotes, CacheReader, NotFollowed};
 use super::sampled::Sampled;
 use super::shown::{Key, WalkReport};
-use super::slots::Slots;
+use super::slots::{Slot, Slots};
 use super::uses::{Unshown, Uses};
 use super::walk::CacheWalk;
 use crate::access::AccessError;
@@ -51,6 +51,8 @@ pub struct FileAges {
     accessed: Box<dyn AccessNotes>,
     pub(super) map: AgeMap,
     slots: Slots,
+    /// Slots whose pages leave the age map with the look.
+    given_up: Vec<Slot>,
     pub(super) files: HashMap<Key, CachedFile>,
     /// Accesses since the last look that have been fetched already.
     pending: Accesses,
@@ -66,6 +68,8 @@ pub struct FileAges {
     pub(super) returned: HashMap<u64, Histogram>,
     pub(super) looks: u32,
     pub(super) last_look_ms: u64,
+    /// When the last look that lacked accesses was.
+    lost_ms: Option<u64>,
 }
 
 impl FileAges {
@@ -117,6 +121,7 @@ impl FileAges {
             accessed,
             map: AgeMap::new(now_ms, horizon_ms),
             slots: Slots::default(),
+            given_up: Vec::new(),
             files: HashMap::new(),
             pending: Accesses::default(),
             unshown: Unshown::default(),
@@ -128,6 +133,7 @@ impl FileAges {
             returned: HashMap::new(),
             looks: 0,
             last_look_ms: now_ms,
+            lost_ms: None,
         }
     }
 
@@ -169,7 +175,7 @@ impl FileAges {
             mapped,
         };
         let mut gather = Gather::new(asked, &mut self.slots, &mut self.files, self.looks);
-        let walk = self.walk.walk(&mut gather)?;
+        let walked = self.walk.walk(&mut gather);
         let Gathered {
             mut words,
             given_up,
@@ -177,6 +183,18 @@ impl FileAges {
             void,
             unfollowed,
         } = gather.finish();
+        self.given_up.extend(given_up);
+        let walk = match walked {
+            Ok(walk) => walk,
+            Err(error) => {
+                // They count at the next look.
+                self.pending = accesses;
+                return Err(error);
+            }
+        };
+        if accesses.dropped > 0 {
+            self.lost_ms = Some(now_ms);
+        }
         let mut report = FilesLook {
             walk,
             events: accesses.events,
@@ -204,7 +222,9 @@ impl FileAges {
             }
             stays
         });
-        given_up.into_iter().for_each(|slot| slots.give_back(slot));
+        self.given_up
+            .drain(..)
+            .for_each(|slot| slots.give_back(slot));
         self.choose_sampled(&accesses, now_ms.saturating_sub(self.last_look_ms));
         report.sampled = self.sampled.count();
         self.last_look_ms = now_ms;
@@ -300,6 +320,13 @@ impl FileAges {
         self.files.get(&(block.inode, block.number))
     }
 
+    /// Whether accesses were lost within this time before the last look, or after it: a page that
+    /// seems to be as old may have been accessed since.
+    pub fn has_lost_within(&self, age_ms: u64) -> bool {
+        let is_within = |at: u64| self.last_look_ms.saturating_sub(at) < age_ms;
+        self.pending.dropped > 0 || self.lost_ms.is_some_and(is_within)
+    }
+
     /// Accesses since the last look, as far as they have been fetched.
     pub fn pending(&self) -> &Accesses {
         &self.pending
@@ -385,4 +412,63 @@ impl FileAges {
 
 fn clock_ms() -> u64 {
     monotonic_ns() / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Shared, file};
+    use super::super::shown::CacheKind;
+    use super::*;
+
+    fn cold_pages(ages: &FileAges, older_than_ms: u64) -> u64 {
+        let files = ages.files();
+        let cold = files.flat_map(|file| ages.cold(file, older_than_ms, &|_| true));
+        cold.map(|run| run.end - run.start).sum()
+    }
+
+    #[test]
+    fn accesses_outlast_a_walk_that_failed() {
+        let shared = Shared::default();
+        let mut ages = shared.ages(3_600_000);
+        shared.0.lock().unwrap().files = vec![file(1, CacheKind::File, 7, 64)];
+        ages.look(&|_| true).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        shared.0.lock().unwrap().files[0].read = 0xff;
+        let failure = || AccessError::Unsupported {
+            what: "walking",
+            why: "it was taken away".into(),
+        };
+        shared.0.lock().unwrap().failure = Some(failure);
+        assert!(ages.look(&|_| true).is_err());
+        shared.0.lock().unwrap().failure = None;
+        assert_eq!(ages.look(&|_| true).unwrap().young_pages, 8);
+        assert_eq!(cold_pages(&ages, 20), 56);
+    }
+
+    #[test]
+    fn after_a_loss_nothing_is_known_to_be_as_old() {
+        let shared = Shared::default();
+        let mut ages = shared.ages(3_600_000);
+        ages.look(&|_| true).unwrap();
+        assert!(!ages.has_lost_within(3_600_000));
+        shared.0.lock().unwrap().dropped = 1;
+        ages.take_in_accesses().unwrap();
+        assert!(ages.has_lost_within(1), "since the last look");
+        ages.look(&|_| true).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        ages.look(&|_| true).unwrap();
+        assert!(ages.has_lost_within(3_600_000), "as far as known");
+        assert!(!ages.has_lost_within(20), "seen since");
+    }
+
+    #[test]
+    fn what_is_not_followed_counts_once() {
+        let shared = Shared::default();
+        let mut ages = shared.ages(3_600_000);
+        let mut large = file(1, CacheKind::File, 7, 64);
+        large.blocks = 5;
+        shared.0.lock().unwrap().files = vec![large, file(2, CacheKind::File, 7, 1)];
+        ages.slots = Slots::used_up();
+        assert_eq!(ages.look(&|_| true).unwrap().unfollowed, 2);
+    }
 }

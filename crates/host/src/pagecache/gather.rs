@@ -67,6 +67,8 @@ pub(super) struct Gather<'a> {
     look: u32,
     found: Gathered,
     open: Option<Open>,
+    /// Whether the file being shown is not followed.
+    is_refused: bool,
 }
 
 /// The file currently being shown.
@@ -89,7 +91,7 @@ impl CacheSink for Gather<'_> {
         folios: &Folios<'_>,
     ) {
         for (at, leaf) in leaves.iter().enumerate() {
-            if !(self.asked.owned)(leaf.cgroup) {
+            if self.is_refused || !(self.asked.owned)(leaf.cgroup) {
                 continue;
             }
             let mut open = match self.open.take() {
@@ -105,6 +107,7 @@ impl CacheSink for Gather<'_> {
     }
 
     fn end(&mut self, _: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
+        self.is_refused = false;
         let Some(mut open) = self.open.take() else {
             return;
         };
@@ -156,11 +159,15 @@ impl<'a> Gather<'a> {
                 unfollowed: 0,
             },
             open: None,
+            is_refused: false,
         }
     }
 
-    /// Returns the result.
-    pub fn finish(self) -> Gathered {
+    /// Returns the result. A file that was not shown to its end is given up.
+    pub fn finish(mut self) -> Gathered {
+        if let Some(open) = self.open.take().filter(|open| !open.is_known) {
+            self.found.given_up.push(open.file.slot);
+        }
         self.found
     }
 
@@ -182,6 +189,7 @@ impl<'a> Gather<'a> {
         };
         let Some(slot) = slot else {
             self.found.unfollowed += 1;
+            self.is_refused = true;
             return None;
         };
         Some(Open {

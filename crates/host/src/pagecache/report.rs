@@ -17,7 +17,7 @@ pub struct DropReport {
     /// Dirty or under writeback; never touched.
     pub dirty_bytes: u64,
     /// Stayed although asked to leave: mapped by a process, locked, or part of a large folio in
-    /// use.
+    /// use. If much of a file stays, the rest of it counts as well.
     pub stayed_bytes: u64,
     /// Left on their own since planning.
     pub vanished_bytes: u64,
@@ -69,6 +69,15 @@ impl DropReport {
             unreachable_bytes,
             limited_bytes,
         ]
+    }
+
+    /// The report for what left only.
+    pub fn only_left(&self) -> DropReport {
+        DropReport {
+            asked_bytes: self.left_bytes,
+            left_bytes: self.left_bytes,
+            ..DropReport::default()
+        }
     }
 
     /// Adds the report of another file.

@@ -45,6 +45,15 @@ pub(super) struct Slots {
 }
 
 impl Slots {
+    /// Slots of which none is left.
+    #[cfg(test)]
+    pub fn used_up() -> Self {
+        Slots {
+            free: Vec::new(),
+            next: END,
+        }
+    }
+
     /// Takes a slot for a file of this many pages; `None` if page numbers have run out.
     pub fn take(&mut self, pages: u64) -> Option<Slot> {
         let class = class_of(pages)?;

@@ -11,6 +11,7 @@ use agewise_host::pagecache::{
 };
 use agewise_host::root::ProcRoot;
 use agewise_host::untrusted::Untrusted;
+use anyhow::ensure;
 use serde::Serialize;
 
 use super::Args;
@@ -61,6 +62,11 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
         let pause = interval.max(Duration::from_nanos(look.cpu_ns) * CORE_SHARE);
         stop.wait_until((began + pause).min(end));
     }
+    ensure!(
+        !ages.has_lost_within(older_than_ms),
+        "more files were accessed at a time than can be noted, so it is not known what was not; \
+         nothing was moved; try again"
+    );
     let dropped = drop_all(args, &mut ages, &stop)?;
     print(args, &dropped)?;
     Ok(match stop.requested() {

@@ -33,7 +33,8 @@ pub enum DropError {
     NotFollowed,
     /// Accesses were lost, so an accessed page may look idle.
     #[error(
-        "page cache: accesses were lost since the last look; what is cold is known after the next"
+        "page cache: accesses were lost lately: what was not accessed for as long as asked is not \
+         known yet"
     )]
     Lost,
     /// The accesses could not be read.
@@ -95,11 +96,11 @@ impl Cache {
         let Some(least_ms) = self.least_age_ms() else {
             return Ok(sum);
         };
+        let older_than_ms = older_than_ms.max(least_ms);
         self.ages.take_in_accesses()?;
-        if self.last.dropped > 0 || self.ages.pending().dropped > 0 {
+        if self.ages.has_lost_within(older_than_ms) {
             return Err(DropError::Lost);
         }
-        let older_than_ms = older_than_ms.max(least_ms);
         let owned: std::collections::HashSet<u64> = {
             let known = self.sizes.keys().map(|owner| owner.cgroup);
             known.filter(|id| self.owns(of, *id)).collect()
@@ -115,6 +116,8 @@ impl Cache {
                 owns: &owns,
             };
             let report = dropper.drop_cold(&mut self.ages, cold, mounts, &mut |_, _, _| ())?;
+            // Whatever did not leave is asked again.
+            sum = sum.only_left();
             sum.add(&report);
             // A rehearsal drops nothing, so a second pass would find the same pages.
             if limits.rehearse || age_ms == older_than_ms {
