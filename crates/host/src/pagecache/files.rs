@@ -213,6 +213,16 @@ impl FileAges {
         self.unshown.add_blocks(&mapped);
         report.young_pages = self.take_in(&words);
         self.map.advance(now_ms);
+        self.remove_gone();
+        self.choose_sampled(&accesses, now_ms.saturating_sub(self.last_look_ms));
+        report.sampled = self.sampled.count();
+        self.last_look_ms = now_ms;
+        report.cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
+        Ok(report)
+    }
+
+    /// Removes files that the look did not find, and frees slots.
+    fn remove_gone(&mut self) {
         let look = self.looks;
         let slots = &mut self.slots;
         self.files.retain(|_, file| {
@@ -225,11 +235,6 @@ impl FileAges {
         self.given_up
             .drain(..)
             .for_each(|slot| slots.give_back(slot));
-        self.choose_sampled(&accesses, now_ms.saturating_sub(self.last_look_ms));
-        report.sampled = self.sampled.count();
-        self.last_look_ms = now_ms;
-        report.cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
-        Ok(report)
     }
 
     /// Passes the tables to the age map, and returns the number of young pages. `words` must be
