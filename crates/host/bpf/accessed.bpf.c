@@ -280,8 +280,8 @@ int BPF_PROG(fault, struct address_space *mapping, unsigned long index)
 }
 
 /*
- * Pages of a folio. Its order is a field of its own, since 6.6 the low byte of the flags of its
- * second page. Before 6.0 every folio counts as one page.
+ * Pages of a folio. Its order is a field of its own, in later kernels the low byte of the flags of
+ * its second page. Where a kernel has neither, every folio counts as one page.
  */
 static __always_inline u64 pages_of(struct folio *folio)
 {

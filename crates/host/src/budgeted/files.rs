@@ -337,6 +337,11 @@ pub(super) mod tests {
         assert_eq!(words(&held.look(true).unwrap()[&name]), [0xff, 0b11, 0]);
         assert_eq!(words(&held.look(false).unwrap()[&name]), [0xff, 0, 0]);
 
+        // Where accesses were lost, any page may have been accessed.
+        shared.0.lock().unwrap().dropped = 1;
+        assert_eq!(words(&held.look(true).unwrap()[&name]), [0xff, 0xff, 0]);
+        assert_eq!(words(&held.look(true).unwrap()[&name]), [0xff, 0, 0]);
+
         // Half of it is dropped; then one of those pages comes back and is seen before the next
         // walk.
         shared.0.lock().unwrap().files[0].pages = 4;
