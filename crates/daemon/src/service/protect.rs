@@ -83,8 +83,10 @@ impl Daemon {
         }
     }
 
-    /// Reads the cgroups' counters, and holds back the culprit or releases it.
+    /// Tries again what could not be undone, reads the cgroups' counters, and holds back the
+    /// culprit or releases it.
     pub(super) fn watch_over(&mut self) {
+        self.settle();
         let now_ms = self.now_ms();
         if let Some(protector) = &mut self.protector {
             protector.poll(

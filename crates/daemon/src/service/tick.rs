@@ -360,7 +360,6 @@ impl Daemon {
         let began_ms = self.now_ms();
         self.pace.begin(began_ms);
         self.journal.retry();
-        self.settle();
         let cpu_before = clock::process_cpu();
         let tick = self.curves.tick(&mut self.agent)?;
         self.looked_ms = self.now_ms();

@@ -4,6 +4,7 @@
 //!
 //! `make model SEEDS=100 STEPS=10000` runs it for longer than `make test` does.
 
+mod cases;
 mod checks;
 mod machine;
 
@@ -159,6 +160,18 @@ impl World {
         };
         world.start(Text::UpTo("freeze"));
         world
+    }
+
+    /// One in which cgroup 2 has just been frozen.
+    fn with_frozen() -> Self {
+        let mut world = World::new();
+        for _ in 0..60 {
+            if world.frozen_since_ms.contains_key(&2) {
+                return world;
+            }
+            world.hurt(2, 1);
+        }
+        panic!("nothing was frozen");
     }
 
     fn write(&self, text: Text) {
@@ -443,58 +456,5 @@ fn whatever_happens_for_long() {
     for seed in first..first + number("SEEDS", 100) {
         let [squeezed, frozen, limited] = run(seed, 1, number("STEPS", 10_000) as usize);
         println!("seed {seed}: clean; {squeezed} squeezed, {frozen} frozen, {limited} limited");
-    }
-}
-
-#[test]
-fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
-    let mut world = World::new();
-    machine::tell_pages(false);
-    world.reload(Text::Rules);
-    assert_eq!(world.text, Text::UpTo("freeze"), "taken by a reload");
-    world.reload(Text::Rehearsal);
-    assert_eq!(
-        world.text,
-        Text::Rehearsal,
-        "without a rule it does not matter"
-    );
-    world.start(Text::Rules);
-    assert!(world.daemon.is_none(), "taken by a start");
-    machine::tell_pages(true);
-    world.start(Text::UpTo("freeze"));
-    world.reload(Text::Rules);
-    assert_eq!(world.text, Text::Rules);
-}
-
-#[test]
-fn one_that_is_frozen_goes_on_where_its_counters_cannot_be_read() {
-    let mut world = World::new();
-    let is_frozen = |world: &World| world.frozen_since_ms.contains_key(&2);
-    for _ in 0..60 {
-        if !is_frozen(&world) {
-            world.hurt(2, 1);
-        }
-    }
-    assert!(is_frozen(&world), "nothing was tried");
-    world.run(&Step::Break(Fault::Stat(2)));
-    world.run(&Step::Rest(11));
-    assert!(world.frozen_since_ms.is_empty());
-}
-
-#[test]
-fn what_the_daemon_before_could_not_undo_is_undone_by_the_end_of_this_one() {
-    for text in [
-        Text::UpTo("report"),
-        Text::Rehearsal,
-        Text::Rules,
-        Text::NoJournal,
-    ] {
-        let mut world = World::new();
-        world.run(&Step::Hurt(2, 16));
-        assert!(world.acts[0] > 0, "nothing was tried");
-        world.run(&Step::Break(Fault::High(2)));
-        world.run(&Step::Crash(text));
-        world.run(&Step::Mend);
-        world.run(&Step::End(text));
     }
 }

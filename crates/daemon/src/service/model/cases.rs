@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sequences that once went wrong, or that chance is slow to find.
+
+use super::*;
+
+#[test]
+fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
+    let mut world = World::new();
+    machine::tell_pages(false);
+    world.reload(Text::Rules);
+    assert_eq!(world.text, Text::UpTo("freeze"), "taken by a reload");
+    world.reload(Text::Rehearsal);
+    assert_eq!(
+        world.text,
+        Text::Rehearsal,
+        "without a rule it does not matter"
+    );
+    world.start(Text::Rules);
+    assert!(world.daemon.is_none(), "taken by a start");
+    machine::tell_pages(true);
+    world.start(Text::UpTo("freeze"));
+    world.reload(Text::Rules);
+    assert_eq!(world.text, Text::Rules);
+}
+
+#[test]
+fn one_that_is_frozen_goes_on_where_its_counters_cannot_be_read() {
+    let mut world = World::with_frozen();
+    world.run(&Step::Break(Fault::Stat(2)));
+    world.run(&Step::Rest(11));
+    assert!(world.frozen_since_ms.is_empty());
+}
+
+/// Looks may be far apart.
+#[test]
+fn a_thaw_that_failed_is_tried_again_between_two_looks() {
+    let mut world = World::with_frozen();
+    for step in [
+        Step::Break(Fault::Freeze(2)),
+        Step::Jump(60_000),
+        Step::Mend,
+        Step::Jump(60_000),
+    ] {
+        world.run(&step);
+    }
+    assert!(world.frozen_since_ms.is_empty());
+}
+
+#[test]
+fn what_the_daemon_before_could_not_undo_is_undone_by_the_end_of_this_one() {
+    for text in [
+        Text::UpTo("report"),
+        Text::Rehearsal,
+        Text::Rules,
+        Text::NoJournal,
+    ] {
+        let mut world = World::new();
+        world.run(&Step::Hurt(2, 16));
+        assert!(world.acts[0] > 0, "nothing was tried");
+        world.run(&Step::Break(Fault::High(2)));
+        world.run(&Step::Crash(text));
+        world.run(&Step::Mend);
+        world.run(&Step::End(text));
+    }
+}
