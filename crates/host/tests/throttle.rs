@@ -137,6 +137,50 @@ fn a_frozen_cgroup_stands_still_and_goes_on() {
     assert!(runs_again(pid));
 }
 
+/// A chain of processes, each of which starts the next one and ends, for as long as a file exists.
+const FORKS: &str = "next() { [ -e \"$0\" ] && { next & } }; next";
+
+#[test]
+fn one_that_forks_all_the_time_is_frozen_whole() {
+    const TEST: &str = "one_that_forks_all_the_time_is_frozen_whole";
+    let Some(mut place) = Place::new(TEST, "forks") else {
+        return;
+    };
+    let goes_on = tempfile::NamedTempFile::new().unwrap();
+    let procs = place.cgroup.dir().join("cgroup.procs");
+    let script = format!("echo $$ > {}; {FORKS}", procs.display());
+    let child = Command::new("setsid")
+        .args(["sh", "-c", &script])
+        .arg(goes_on.path())
+        .spawn()
+        .expect("setsid of util-linux");
+    place.children.push(child);
+    let pids = || place.cgroup.procs(true).unwrap();
+    let has_changed = |before: &[u32]| {
+        (0..2000).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            pids() != before
+        })
+    };
+    assert!(has_changed(&[]));
+    let mut hands = throttle(None);
+    for round in 0..10 {
+        match hands.freeze(&place.cgroup) {
+            Err(ThrottleError::NoFreezer { why, .. }) if round == 0 => {
+                println!("SKIP {TEST}: {why}");
+                return;
+            }
+            other => other.unwrap(),
+        }
+        let frozen = pids();
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(pids(), frozen, "round {round}");
+        assert!(!frozen.is_empty());
+        hands.thaw(&place.cgroup).unwrap();
+        assert!(has_changed(&frozen), "round {round}");
+    }
+}
+
 #[test]
 fn the_next_one_thaws_what_a_killed_one_froze() {
     let Some(mut place) = Place::new("the_next_one_thaws_what_a_killed_one_froze", "ledger") else {

@@ -4,6 +4,7 @@
 //! killed, by its next run.
 
 pub(crate) mod format;
+mod freezer;
 mod kill;
 mod ledger;
 mod login;
@@ -13,18 +14,18 @@ mod undo;
 mod untouchable;
 
 use std::collections::HashSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use freezer::Freezer;
 pub use kill::Killed;
 pub use ledger::{Ledger, LedgerError, Undone, state_directory};
 pub use undo::{Kind, Step, Undo};
 pub use untouchable::{Untouchable, untouchable};
 
-use crate::cgroup::{Cgroup, CgroupError, Mounts, TreeLimits, Version};
+use crate::cgroup::{Cgroup, CgroupError, TreeLimits, Version};
 use crate::error::{self, FileError};
-use crate::process::{Process, ProcessError};
+use crate::process::ProcessError;
 use crate::root::ProcRoot;
 
 /// How long to wait for the kernel to freeze: a task that waits for a disk freezes after its I/O.
@@ -274,9 +275,8 @@ impl Throttle {
 
     /// Stops all tasks of a cgroup, until [`thaw`](Self::thaw).
     ///
-    /// In v1 the freezer is a separate hierarchy: if the processes of the memory cgroup have a
-    /// freezer cgroup to themselves, that one is used, otherwise they are moved into a temporary
-    /// one.
+    /// In v1 the freezer is a separate hierarchy: processes that do not have a freezer cgroup to
+    /// themselves are moved into a temporary one.
     ///
     /// # Errors
     /// [`ThrottleError`]; everything keeps running then.
@@ -298,7 +298,7 @@ impl Throttle {
         result
     }
 
-    fn freeze_v2(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
+    fn freeze_v2(&self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         let file = cgroup.dir().join("cgroup.freeze");
         if error::read(&file)?.trim() == "1" {
             // Frozen by another program, which will thaw it.
@@ -318,56 +318,14 @@ impl Throttle {
         wait_for(cgroup, &events, is_frozen)
     }
 
-    fn freeze_v1(&mut self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
-        let no_freezer = |why| ThrottleError::NoFreezer {
-            path: cgroup.name(),
-            why,
-        };
-        let mounts = Mounts::read(&self.proc)?;
-        let root = mounts
-            .controller_dir("freezer")
-            .ok_or_else(|| no_freezer("no mounted hierarchy has the freezer controller"))?;
-        let pids = cgroup.procs(true)?;
-        let place = freezer_of(&self.proc, &pids)?
-            .ok_or_else(|| no_freezer("its processes are in several freezer cgroups"))?;
-        let home = root.join(place.strip_prefix("/").unwrap_or(&place));
-        let is_own = place != Path::new("/") && pids_in(&home)? == pids;
-        let mut steps = Vec::new();
-        let dir = match is_own {
-            true => home.clone(),
-            false => home.join(format!("agewise-{}", cgroup.id())),
-        };
-        let state = dir.join("freezer.state");
-        if is_own && error::read(&state)?.trim() != "THAWED" {
-            // Frozen by another program, which will thaw it.
+    fn freeze_v1(&self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
+        let freezer = Freezer::find(&self.proc, cgroup)?;
+        if freezer.is_frozen_already()? {
             return Ok(());
         }
-        steps.push(Step::Write {
-            file: state.clone(),
-            value: "THAWED".to_owned(),
-        });
-        if !is_own {
-            steps.push(Step::Leave {
-                from: dir.clone(),
-                to: home,
-            });
-        }
+        let steps = freezer.undo_steps();
         self.note(cgroup, Kind::Freeze, steps)?;
-        if !is_own {
-            fs::create_dir(&dir).map_err(|source| FileError::Write {
-                path: dir.clone(),
-                value: "mkdir".to_owned(),
-                source,
-            })?;
-            for pid in pids {
-                match error::write(&dir.join("cgroup.procs"), &pid.to_string()) {
-                    Err(error) if !error.is_not_found() => return Err(error.into()),
-                    _ => {}
-                }
-            }
-        }
-        error::write(&state, "FROZEN")?;
-        wait_for(cgroup, &state, |text| text.trim() == "FROZEN")
+        freezer.freeze()
     }
 
     /// Thaws a frozen cgroup.
@@ -414,7 +372,7 @@ impl Throttle {
         }
     }
 
-    fn note(&mut self, cgroup: &Cgroup, kind: Kind, steps: Vec<Step>) -> Result<(), ThrottleError> {
+    fn note(&self, cgroup: &Cgroup, kind: Kind, steps: Vec<Step>) -> Result<(), ThrottleError> {
         Ok(self.ledger.add(Undo {
             dir: cgroup.dir(),
             inode: cgroup.id(),
@@ -454,42 +412,17 @@ fn wait_for(
     let began = Instant::now();
     while !is_done(&error::read(file)?) {
         if began.elapsed() > FREEZE_TIMEOUT {
-            return Err(ThrottleError::Slow {
-                path: cgroup.name(),
-            });
+            return Err(slow(cgroup));
         }
         std::thread::sleep(FREEZE_STEP);
     }
     Ok(())
 }
 
-/// The freezer cgroup of all these processes; `None` if there are several, or no process.
-fn freezer_of(proc: &ProcRoot, pids: &[u32]) -> Result<Option<PathBuf>, ThrottleError> {
-    let mut place: Option<PathBuf> = None;
-    for pid in pids {
-        let memberships = match Process::open_in(proc, *pid).and_then(|process| process.cgroups()) {
-            Ok(memberships) => memberships,
-            Err(error) if error.is_gone() => continue,
-            Err(error) => return Err(error.into()),
-        };
-        let freezer = memberships
-            .into_iter()
-            .find(|membership| membership.controllers.iter().any(|name| name == "freezer"))
-            .map(|membership| membership.path);
-        match (&place, freezer) {
-            (None, freezer) => place = freezer,
-            (Some(known), Some(freezer)) if *known == freezer => {}
-            _ => return Ok(None),
-        }
+fn slow(cgroup: &Cgroup) -> ThrottleError {
+    ThrottleError::Slow {
+        path: cgroup.name(),
     }
-    Ok(place)
-}
-
-fn pids_in(dir: &Path) -> Result<Vec<u32>, FileError> {
-    let text = error::read(&dir.join("cgroup.procs"))?;
-    let mut pids: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).collect();
-    pids.sort_unstable();
-    Ok(pids)
 }
 
 #[cfg(test)]

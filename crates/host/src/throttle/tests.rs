@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+use std::fs;
+
 use super::*;
 use crate::cgroup::Hierarchy;
 use crate::root::Roots;

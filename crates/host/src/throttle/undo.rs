@@ -235,24 +235,25 @@ fn failed(path: &Path, value: &str, source: io::Error) -> FileError {
     }
 }
 
-/// Moves every process of a cgroup to another one and removes the first. Repeats until none is
-/// left, since processes may fork in the meantime.
+/// Moves every process of a cgroup to another one and removes the first. Repeats while it is busy,
+/// since processes may fork in the meantime.
 fn leave(from: &Path, to: &Path) -> Result<(), FileError> {
     const ROUNDS: usize = 100;
-    let procs = from.join("cgroup.procs");
+    let mut removed = Ok(());
     for _ in 0..ROUNDS {
-        let pids = error::read(&procs)?;
-        if pids.trim().is_empty() {
-            break;
-        }
-        for pid in pids.lines() {
+        for pid in error::read(&from.join("cgroup.procs"))?.lines() {
             match error::write(&to.join("cgroup.procs"), pid) {
                 Err(error) if !error.is_not_found() => return Err(error),
                 _ => {}
             }
         }
+        removed = fs::remove_dir(from);
+        match &removed {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+            _ => break,
+        }
     }
-    fs::remove_dir(from).map_err(|source| failed(from, "rmdir", source))
+    removed.map_err(|source| failed(from, "rmdir", source))
 }
 
 #[cfg(test)]
