@@ -55,7 +55,8 @@ pub struct Report {
     pub steps: u64,
     /// Scans of all its memory.
     pub scans: u64,
-    /// Memory that the policy asked for.
+    /// The most memory that the policy asked for at any one time: each step asks again for what has
+    /// not left yet.
     pub asked_bytes: u64,
     /// Memory that was still there and untouched when its turn came.
     pub tried_bytes: u64,
@@ -87,7 +88,7 @@ impl Report {
     pub fn add(&mut self, later: Report) {
         self.steps += later.steps;
         self.scans += later.scans;
-        self.asked_bytes += later.asked_bytes;
+        self.asked_bytes = self.asked_bytes.max(later.asked_bytes);
         self.tried_bytes += later.tried_bytes;
         self.young_again_bytes += later.young_again_bytes;
         self.left_bytes += later.left_bytes;

@@ -330,7 +330,7 @@ impl<M: Memory> World for Turn<'_, '_, M> {
     fn decided(&mut self, decision: &Decision) -> bool {
         let asked_bytes = decision.action.bytes();
         self.report.behind |= matches!(decision.reason, Reason::OverBudget { behind: true, .. });
-        self.report.asked_bytes += asked_bytes;
+        self.report.asked_bytes = self.report.asked_bytes.max(asked_bytes);
         if let Action::Coldest { types, .. } = decision.action {
             self.queue.let_go(types);
         }
