@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds what got worse from one result to another.
 
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
-use serde_json::{Map, Value as Json};
 
 use super::description::{Described, Description};
 use super::error::StudyError;
-use super::result::{Form, ResultFile};
+use super::measured::{Key, check_contents, measured};
+use super::result::ResultFile;
 use crate::experiment::statistics::Summary;
 
 /// Measures for which more is worse. The others say what happened, not what it cost.
@@ -88,14 +88,12 @@ pub struct Checked {
     pub notes: Vec<String>,
 }
 
-/// Key of a cell: workload, policy, memory, conditions, measure.
-type Key = (String, String, u64, String, String);
-
 /// Compares two results.
 ///
 /// # Errors
-/// Fails if the results are from different experiments, use different contents under one name, or
-/// have no common cells.
+/// Fails if the results are from different experiments or have no common cells.
+/// [`StudyError::Contradiction`] if they use different contents under one name, or one of them has
+/// two values for one seed of a cell.
 pub fn check(
     before: &ResultFile,
     after: &ResultFile,
@@ -103,14 +101,11 @@ pub fn check(
 ) -> Result<Checked, StudyError> {
     let notes = compare_descriptions(&before.description, &after.description)?;
     let by_conditions = has_conditions(&before.description) || has_conditions(&after.description);
-    let (order, first) = summaries(before, by_conditions)?;
-    let (_, second) = summaries(after, by_conditions)?;
-    let mut cells = Vec::new();
-    for key in &order {
-        if let (Some(a), Some(b)) = (first.get(key), second.get(key)) {
-            cells.push(compare(key, a, b));
-        }
-    }
+    check_contents([before, after])?;
+    let first = measured(before, by_conditions)?;
+    let second: HashMap<_, _> = measured(after, by_conditions)?.into_iter().collect();
+    let both = |(key, a): &(Key, Summary)| Some(compare(key, a, second.get(key)?));
+    let mut cells: Vec<Comparison> = first.iter().filter_map(both).collect();
     if cells.is_empty() {
         return Err(StudyError::argument(
             "the results have no workload with the same policy and memory in common",
@@ -124,17 +119,20 @@ pub fn check(
     })
 }
 
-fn compare(
-    (workload, policy, memory_bytes, conditions, measure): &Key,
-    a: &Summary,
-    b: &Summary,
-) -> Comparison {
+fn compare(key: &Key, a: &Summary, b: &Summary) -> Comparison {
+    let Key {
+        workload,
+        policy,
+        memory_bytes,
+        conditions,
+        measure,
+    } = key.clone();
     Comparison {
-        workload: workload.clone(),
-        policy: policy.clone(),
-        memory_bytes: *memory_bytes,
-        conditions: conditions.clone(),
-        measure: measure.clone(),
+        workload,
+        policy,
+        memory_bytes,
+        conditions,
+        measure,
         n_before: a.n,
         before: a.mean,
         n_after: b.n,
@@ -195,132 +193,12 @@ fn are_several<'c, C, V: PartialEq>(
     })
 }
 
-/// The conditions of a row.
-fn conditions(row: &Map<String, Json>) -> String {
-    let part = |name: &&str| match row.get(*name)? {
-        Json::String(text) if text.is_empty() => None,
-        Json::String(text) if *name == "swap" => Some(format!("swap={text}")),
-        Json::String(text) => Some(text.clone()),
-        Json::Number(number) => Some(format!("{name}={number}")),
-        _ => None,
-    };
-    let parts: Vec<String> = [
-        "swap",
-        "settings",
-        "damon",
-        "sampling_rate",
-        "samples",
-        "options",
-    ]
-    .iter()
-    .filter_map(part)
-    .collect();
-    parts.join(" ")
-}
-
-/// The measured values of each cell, and the cells in order.
-fn summaries(
-    result: &ResultFile,
-    by_conditions: bool,
-) -> Result<(Vec<Key>, HashMap<Key, Summary>), StudyError> {
-    let mut order: Vec<Key> = Vec::new();
-    let mut samples: HashMap<Key, Vec<f64>> = HashMap::new();
-    let mut summaries = HashMap::new();
-    for row in &result.rows {
-        let text = |name: &str| row.get(name).and_then(Json::as_str).unwrap_or_default();
-        let count = |name: &str| row.get(name).and_then(Json::as_u64);
-        let key = |measure: &str| {
-            let subject = [text("workload"), text("trace")].concat();
-            let pages = count("size_pages").map(|pages| pages.saturating_mul(4096));
-            let memory_bytes = count("memory_bytes").or(pages).unwrap_or_default();
-            (
-                subject,
-                text("policy").to_owned(),
-                memory_bytes,
-                match by_conditions {
-                    true => conditions(row),
-                    false => String::new(),
-                },
-                measure.to_owned(),
-            )
-        };
-        match (&result.description, result.form) {
-            (Description::Run { .. }, Form::Parquet) => {
-                for name in COSTS {
-                    if let Some(value) = row.get(name).and_then(Json::as_f64) {
-                        let values = samples.entry(key(name)).or_default();
-                        if values.is_empty() {
-                            order.push(key(name));
-                        }
-                        values.push(value);
-                    }
-                }
-                continue;
-            }
-            (Description::Run { .. }, _) if !COSTS.contains(&text("measure")) => continue,
-            _ => {}
-        }
-        let measure = match &result.description {
-            Description::Run { .. } => text("measure"),
-            Description::Curve { .. } => "miss_ratio",
-        };
-        let key = key(measure);
-        let summary = summary(row).ok_or_else(|| {
-            StudyError::Argument(format!("a row of {} {} has no mean", key.0, key.1))
-        })?;
-        // Curves with overlapping sizes have counted the same point.
-        let known = summaries.insert(key.clone(), summary);
-        if known == Some(summary) {
-            continue;
-        }
-        if known.is_some() {
-            return Err(StudyError::Argument(format!(
-                "{} {} is there twice with the same memory: compare results of one setting",
-                key.0, key.1
-            )));
-        }
-        order.push(key);
-    }
-    for (key, values) in samples {
-        summaries.extend(Summary::of(&values).map(|summary| (key, summary)));
-    }
-    Ok((order, summaries))
-}
-
-/// Summary of a row of means or of a point of a curve.
-fn summary(row: &Map<String, Json>) -> Option<Summary> {
-    let number = |name: &str| row.get(name).and_then(Json::as_f64);
-    let count = |name: &str| row.get(name).and_then(Json::as_u64);
-    let (mean, n, ci95) = match number("mean") {
-        Some(mean) => (mean, count("n")?, number("ci95")),
-        None => {
-            let error = number("miss_ratio_error");
-            (number("miss_ratio")?, count("samples").unwrap_or(1), error)
-        }
-    };
-    Some(Summary::from_interval(n as usize, mean, ci95))
-}
-
 /// Notes on differences between the conditions of two results.
 fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>, StudyError> {
     if std::mem::discriminant(a) != std::mem::discriminant(b) {
         return Err(StudyError::argument(
             "one result is of `lab run`, the other of `lab curve`",
         ));
-    }
-    let contents = |of: &Description| -> BTreeMap<String, String> {
-        let origins = of.origins().into_iter();
-        origins
-            .map(|origin| (origin.source.clone(), origin.source_sha256.clone()))
-            .collect()
-    };
-    let theirs = contents(b);
-    for (source, hash) in contents(a) {
-        if let Some(other) = theirs.get(&source).filter(|other| **other != hash) {
-            return Err(StudyError::Argument(format!(
-                "{source} is another file in each of the results: SHA-256 {hash} and {other}"
-            )));
-        }
     }
     let mut notes = Vec::new();
     let mut note = |what: &str, values: [Vec<String>; 2]| {
@@ -354,13 +232,13 @@ mod tests {
 
     fn cell(before: f64, after: f64, p: Option<f64>) -> Comparison {
         let summary = |mean| Summary::from_interval(1, mean, None);
-        let key = (
-            "w".to_owned(),
-            "p".to_owned(),
-            4096,
-            String::new(),
-            "major_faults".to_owned(),
-        );
+        let key = Key {
+            workload: "w".to_owned(),
+            policy: "p".to_owned(),
+            memory_bytes: 4096,
+            conditions: String::new(),
+            measure: "major_faults".to_owned(),
+        };
         Comparison {
             p,
             ..compare(&key, &summary(before), &summary(after))

@@ -66,6 +66,19 @@ pub enum StudyError {
         /// What is wrong, and what to do.
         what: String,
     },
+    /// Two results, or two rows of one, do not agree on what can have only one value.
+    #[error(
+        "{what} is {} in {} and {} in {}: leave one of them out",
+        values[0], files[0].display(), values[1], files[1].display()
+    )]
+    Contradiction {
+        /// A cell and its measure and seed, or the content behind a name.
+        what: String,
+        /// Its two values.
+        values: [String; 2],
+        /// The files that hold them; twice the same if one file contradicts itself.
+        files: [PathBuf; 2],
+    },
 }
 
 impl StudyError {

@@ -7,6 +7,7 @@ pub mod check;
 pub mod curve;
 pub mod description;
 mod error;
+mod measured;
 pub mod options;
 pub mod parquet;
 pub mod result;

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
@@ -39,6 +39,8 @@ pub struct ResultFile {
     pub bytes: Vec<u8>,
     /// Rows by column, as JSON values.
     pub rows: Vec<Map<String, Json>>,
+    /// The files that the rows are from, in order, each with the number of rows up to its end.
+    files: Vec<(PathBuf, usize)>,
 }
 
 impl ResultFile {
@@ -67,10 +69,12 @@ impl ResultFile {
 
     /// Reads all results of a sweep as one.
     fn read_all(directory: &Path) -> Result<ResultFile, StudyError> {
-        let (mut rows, mut runs, mut curves) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut rows, mut files) = (Vec::new(), Vec::new());
+        let (mut runs, mut curves) = (Vec::new(), Vec::new());
         for path in dataset::results(directory)? {
             let result = ResultFile::read(&path)?;
             rows.extend(result.rows);
+            files.push((path, rows.len()));
             match result.description {
                 Description::Run { cells } => runs.extend(cells),
                 Description::Curve { cells } => curves.extend(cells),
@@ -92,7 +96,17 @@ impl ResultFile {
             form: Form::Parquet,
             bytes: Vec::new(),
             rows,
+            files,
         })
+    }
+
+    /// The file that a row is from.
+    #[must_use]
+    pub fn file_of(&self, row: usize) -> &Path {
+        let before = self.files.partition_point(|(_, end)| *end <= row);
+        self.files
+            .get(before)
+            .map_or(Path::new(""), |(file, _)| file)
     }
 
     /// Reads a result from bytes; `path` appears in messages.
@@ -115,6 +129,7 @@ impl ResultFile {
             description,
             form,
             bytes,
+            files: vec![(path.to_owned(), rows.len())],
             rows,
         })
     }

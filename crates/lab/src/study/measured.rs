@@ -1,0 +1,362 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The measured values of each cell of a result, each seed once.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use agewise_policy::units::bytes_text;
+use serde_json::{Map, Value as Json};
+
+use super::check::COSTS;
+use super::description::Description;
+use super::error::StudyError;
+use super::result::{Form, ResultFile};
+use crate::experiment::statistics::Summary;
+
+/// One measure of a cell.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    /// Workload or trace.
+    pub workload: String,
+    pub policy: String,
+    pub memory_bytes: u64,
+    /// Swap, settings and so on; empty unless they distinguish cells.
+    pub conditions: String,
+    pub measure: String,
+}
+
+impl Key {
+    fn of(row: &Map<String, Json>, measure: &str, by_conditions: bool) -> Key {
+        let count = |name: &str| row.get(name).and_then(Json::as_u64);
+        let pages = count("size_pages").map(|pages| pages.saturating_mul(4096));
+        Key {
+            workload: [text(row, "workload"), text(row, "trace")].concat(),
+            policy: text(row, "policy").to_owned(),
+            memory_bytes: count("memory_bytes").or(pages).unwrap_or_default(),
+            conditions: match by_conditions {
+                true => conditions(row),
+                false => String::new(),
+            },
+            measure: measure.to_owned(),
+        }
+    }
+
+    fn words(&self) -> String {
+        let memory = bytes_text(self.memory_bytes);
+        let parts = [
+            &self.workload,
+            &self.policy,
+            &memory,
+            &self.conditions,
+            &self.measure,
+        ];
+        let parts = parts.into_iter().filter(|part| !part.is_empty());
+        parts.cloned().collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// The measures of a result, in the order of its rows.
+pub(super) type Measured = Vec<(Key, Summary)>;
+
+/// The measures of all cells. A seed or point that is there twice, as where cells of a sweep
+/// overlap, counts once: counted twice it would seem to be more evidence than it is.
+///
+/// # Errors
+/// [`StudyError::Contradiction`] if it is there with two values.
+pub(super) fn measured(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyError> {
+    match (&result.description, result.form) {
+        (Description::Run { .. }, Form::Parquet) => of_runs(result, by_conditions),
+        _ => of_means(result, by_conditions),
+    }
+}
+
+/// The measures of a result with a row per run.
+fn of_runs(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyError> {
+    let mut order: Vec<Key> = Vec::new();
+    let mut samples: HashMap<Key, BTreeMap<u64, (f64, usize)>> = HashMap::new();
+    for (at, row) in result.rows.iter().enumerate() {
+        let seed = row.get("seed").and_then(Json::as_u64);
+        let seed = seed.ok_or_else(|| StudyError::argument("a row has no seed"))?;
+        for name in COSTS {
+            let Some(value) = row.get(name).and_then(Json::as_f64) else {
+                continue;
+            };
+            let key = Key::of(row, name, by_conditions);
+            let seeds = samples.entry(key.clone()).or_default();
+            if seeds.is_empty() {
+                order.push(key.clone());
+            }
+            let (known, first) = *seeds.entry(seed).or_insert((value, at));
+            if known != value {
+                return Err(StudyError::Contradiction {
+                    what: format!("{} with seed {seed}", key.words()),
+                    values: [known, value].map(|value| value.to_string()),
+                    files: [first, at].map(|row| result.file_of(row).to_owned()),
+                });
+            }
+        }
+    }
+    let summary = |key: Key| {
+        let seeds = samples.get(&key)?.values();
+        let values: Vec<f64> = seeds.map(|(value, _)| *value).collect();
+        Some((key, Summary::of(&values)?))
+    };
+    Ok(order.into_iter().filter_map(summary).collect())
+}
+
+/// The measures of a result with a row per mean, or per point of a curve.
+fn of_means(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyError> {
+    let mut measured: Measured = Vec::new();
+    let mut known: HashMap<Key, (Summary, usize)> = HashMap::new();
+    for (at, row) in result.rows.iter().enumerate() {
+        let measure = match &result.description {
+            Description::Run { .. } => text(row, "measure"),
+            Description::Curve { .. } => "miss_ratio",
+        };
+        if !COSTS.contains(&measure) {
+            continue;
+        }
+        let key = Key::of(row, measure, by_conditions);
+        let summary = summary(row)
+            .ok_or_else(|| StudyError::Argument(format!("{} has no mean", key.words())))?;
+        match known.entry(key.clone()) {
+            Entry::Vacant(place) => {
+                place.insert((summary, at));
+                measured.push((key, summary));
+            }
+            Entry::Occupied(place) if place.get().0 == summary => {}
+            Entry::Occupied(place) => {
+                let (first, first_row) = *place.get();
+                let value = |of: Summary| format!("{} (n {})", of.mean, of.n);
+                return Err(StudyError::Contradiction {
+                    what: key.words(),
+                    values: [first, summary].map(value),
+                    files: [first_row, at].map(|row| result.file_of(row).to_owned()),
+                });
+            }
+        }
+    }
+    Ok(measured)
+}
+
+/// Checks that each name stands for one content: no name of a workload or trace has two hashes in
+/// all results, and no name of a policy two in one of them. Between results the policy may have
+/// changed: this is what they are compared for.
+///
+/// # Errors
+/// [`StudyError::Contradiction`] with the two files.
+pub(super) fn check_contents(results: [&ResultFile; 2]) -> Result<(), StudyError> {
+    let mut sources = HashMap::new();
+    for result in results {
+        let mut policies = HashMap::new();
+        for (at, row) in result.rows.iter().enumerate() {
+            let file = result.file_of(at);
+            let subject = [text(row, "workload"), text(row, "trace")].concat();
+            let found = (text(row, "source_sha256"), file);
+            one_content(&mut sources, subject, found)?;
+            let found = (text(row, "policy_sha256"), file);
+            one_content(&mut policies, text(row, "policy").to_owned(), found)?;
+        }
+    }
+    Ok(())
+}
+
+/// Contents (hashes) by name, with the file that says so.
+type Contents<'r> = HashMap<String, (&'r str, &'r Path)>;
+
+fn one_content<'r>(
+    known: &mut Contents<'r>,
+    name: String,
+    (hash, file): (&'r str, &'r Path),
+) -> Result<(), StudyError> {
+    let what = format!("the SHA-256 of {name}");
+    let (first, first_file) = *known.entry(name).or_insert((hash, file));
+    if first == hash {
+        return Ok(());
+    }
+    Err(StudyError::Contradiction {
+        what,
+        values: [first, hash].map(str::to_owned),
+        files: [first_file, file].map(Path::to_owned),
+    })
+}
+
+fn text<'r>(row: &'r Map<String, Json>, name: &str) -> &'r str {
+    row.get(name).and_then(Json::as_str).unwrap_or_default()
+}
+
+/// The conditions of a row.
+fn conditions(row: &Map<String, Json>) -> String {
+    let part = |name: &&str| match row.get(*name)? {
+        Json::String(text) if text.is_empty() => None,
+        Json::String(text) if *name == "swap" => Some(format!("swap={text}")),
+        Json::String(text) => Some(text.clone()),
+        Json::Number(number) => Some(format!("{name}={number}")),
+        _ => None,
+    };
+    let parts: Vec<String> = [
+        "swap",
+        "settings",
+        "damon",
+        "sampling_rate",
+        "samples",
+        "options",
+    ]
+    .iter()
+    .filter_map(part)
+    .collect();
+    parts.join(" ")
+}
+
+/// Summary of a row of means or of a point of a curve.
+fn summary(row: &Map<String, Json>) -> Option<Summary> {
+    let number = |name: &str| row.get(name).and_then(Json::as_f64);
+    let count = |name: &str| row.get(name).and_then(Json::as_u64);
+    let (mean, n, ci95) = match number("mean") {
+        Some(mean) => (mean, count("n")?, number("ci95")),
+        None => {
+            let error = number("miss_ratio_error");
+            (number("miss_ratio")?, count("samples").unwrap_or(1), error)
+        }
+    };
+    Some(Summary::from_interval(n as usize, mean, ci95))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::study::check::{Checked, Limits, check};
+    use crate::study::description::{Described, Origin, RunCell};
+    use crate::study::parquet;
+    use crate::study::table::{Column, Kind, Table, Value};
+
+    /// A sweep with one cell per list of seeds and their faults.
+    struct Place(tempfile::TempDir);
+
+    impl Place {
+        fn with(cells: &[&[(u64, f64)]]) -> Place {
+            let place = Place(tempfile::tempdir().unwrap());
+            for (number, runs) in cells.iter().enumerate() {
+                place.put(number, runs, "1f");
+            }
+            place
+        }
+
+        fn put(&self, number: usize, runs: &[(u64, f64)], source_sha256: &str) {
+            let directory = self.0.path().join("workload=w/policy=p");
+            fs::create_dir_all(&directory).unwrap();
+            let path = directory.join(format!("{number:032x}.parquet"));
+            fs::write(path, bytes(runs, source_sha256)).unwrap();
+        }
+
+        fn read(&self) -> ResultFile {
+            ResultFile::read(self.0.path()).unwrap()
+        }
+    }
+
+    fn bytes(runs: &[(u64, f64)], source_sha256: &str) -> Vec<u8> {
+        let cell = RunCell {
+            workload: "w".to_owned(),
+            policy: "p".to_owned(),
+            policy_sha256: None,
+            agent: None,
+            memory_bytes: 1 << 20,
+            swap: "none".to_owned(),
+            settings: String::new(),
+            damon: None,
+            seeds: format!("1-{}", runs.len()),
+        };
+        let origin = Origin {
+            options: String::new(),
+            source: "w.toml".to_owned(),
+            source_sha256: source_sha256.to_owned(),
+            version: "1".to_owned(),
+            build: "b".to_owned(),
+        };
+        let mut columns = vec![
+            Column::new("workload", Kind::Text),
+            Column::new("policy", Kind::Text),
+            Column::new("seed", Kind::Count),
+            Column::new("major_faults", Kind::Number),
+        ];
+        columns.extend(RunCell::COLUMNS);
+        columns.extend(Origin::COLUMNS);
+        let row = |(seed, faults): &(u64, f64)| {
+            let mut row: Vec<Value> =
+                vec!["w".into(), "p".into(), (*seed).into(), (*faults).into()];
+            row.extend(cell.values());
+            row.extend(origin.values());
+            row
+        };
+        let rows = runs.iter().map(row).collect();
+        let cells = vec![Described {
+            cell: cell.clone(),
+            origin: origin.clone(),
+        }];
+        parquet::bytes(&Table { columns, rows }, &Description::Run { cells }).unwrap()
+    }
+
+    fn checked(before: &Place, after: &Place) -> Result<Checked, StudyError> {
+        let limits = Limits {
+            budget: 0.01,
+            significance: 0.05,
+        };
+        check(&before.read(), &after.read(), limits)
+    }
+
+    /// What contradicts, and the numbers of the cells' files.
+    fn contradiction(checked: Result<Checked, StudyError>) -> (String, [String; 2]) {
+        match checked.unwrap_err() {
+            StudyError::Contradiction { what, files, .. } => {
+                let number = |file: PathBuf| {
+                    let stem = file.file_stem().unwrap().to_string_lossy().into_owned();
+                    stem.trim_start_matches('0').to_owned()
+                };
+                (what, files.map(number))
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_seed_counts_once() {
+        let before = Place::with(&[&[(1, 10.0), (2, 14.0)]]);
+        let twice = Place::with(&[
+            &[(1, 10.0), (2, 14.0)],
+            &[(1, 10.0), (2, 14.0), (3, 18.0)],
+            &[(1, 10.0), (2, 14.0)],
+        ]);
+        let cells = checked(&before, &twice).unwrap().cells;
+        assert_eq!((cells[0].n_before, cells[0].n_after), (2, 3));
+        assert_eq!((cells[0].before, cells[0].after), (12.0, 14.0));
+    }
+
+    #[test]
+    fn what_contradicts_is_refused_with_both_files() {
+        let good = Place::with(&[&[(1, 10.0), (2, 14.0)]]);
+        let bad = Place::with(&[&[], &[(1, 10.0), (2, 14.0)], &[(1, 10.0), (2, 15.0)]]);
+        let (what, files) = contradiction(checked(&good, &bad));
+        assert_eq!(what, "w p 1.0 MiB major_faults with seed 2");
+        assert_eq!(files, ["1", "2"]);
+        let error = checked(&bad, &good).unwrap_err().to_string();
+        assert!(
+            error.contains(" is 14 in ") && error.contains(" and 15 in "),
+            "{error}"
+        );
+        // Another workload of the same name, in one result and in the other.
+        good.put(3, &[(1, 10.0), (2, 14.0)], "2e");
+        let (what, files) = contradiction(checked(&good, &good));
+        assert_eq!(
+            (what.as_str(), files),
+            ("the SHA-256 of w", ["".to_owned(), "3".to_owned()])
+        );
+        let other = Place::with(&[]);
+        other.put(4, &[(1, 10.0)], "2e");
+        let of_both = checked(&Place::with(&[&[(1, 10.0)]]), &other);
+        assert_eq!(contradiction(of_both).1[1], "4");
+    }
+}
