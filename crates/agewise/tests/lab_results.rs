@@ -228,7 +228,7 @@ fn what_differs_is_said() {
         ("{\"a\":1}\n", "no result of `agewise lab run`"),
         ("{\"workload\":", "no result of `agewise lab run`"),
         ("workload,policy,n\nkv,classic,3\n", "row 1: missing field"),
-        ("PAR1", "no result of `agewise lab run`"),
+        ("PAR1", "bad is damaged: it has no checksum"),
         ("\u{1}\u{2}", "no result of `agewise lab run`"),
     ] {
         fs::write(place.at("bad"), content).expect("written");

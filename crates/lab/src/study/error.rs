@@ -66,6 +66,14 @@ pub enum StudyError {
         /// What is wrong, and what to do.
         what: String,
     },
+    /// A file is not as it was written.
+    #[error("{} is damaged: {what}; make it again", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What shows it.
+        what: String,
+    },
     /// Two results, or two rows of one, do not agree on what can have only one value.
     #[error(
         "{what} is {} in {} and {} in {}: leave one of them out",

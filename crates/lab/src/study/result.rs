@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -11,7 +12,7 @@ use serde_json::{Map, Value as Json};
 
 use super::description::{CurveCell, Described, Description, Origin, RunCell};
 use super::error::StudyError;
-use super::parquet::DESCRIPTION_KEY;
+use super::parquet::{DESCRIPTION_KEY, check_whole};
 use super::sweep::dataset;
 
 /// Size limit of a result, in bytes.
@@ -47,24 +48,13 @@ impl ResultFile {
     /// Reads a file written by `lab run` or `lab curve` in any format, or the directory of a sweep.
     ///
     /// # Errors
-    /// Fails if it cannot be read or is not such a result.
+    /// Fails if it cannot be read or is not such a result. [`StudyError::Damaged`] if it is a
+    /// Parquet file that does not have its checksum.
     pub fn read(path: &Path) -> Result<ResultFile, StudyError> {
-        let unreadable = |source| StudyError::Read {
-            path: path.to_owned(),
-            source,
-        };
-        let metadata = fs::metadata(path).map_err(unreadable)?;
-        if metadata.is_dir() {
-            return ResultFile::read_all(path);
+        match path.is_dir() {
+            true => ResultFile::read_all(path),
+            false => ResultFile::parse(path, contents(path)?),
         }
-        let length = metadata.len();
-        if length > FILE_BYTES_MAX {
-            return Err(wrong(
-                path,
-                "it is larger than 1 GiB: no result is".to_owned(),
-            ));
-        }
-        ResultFile::parse(path, fs::read(path).map_err(unreadable)?)
     }
 
     /// Reads all results of a sweep as one.
@@ -72,7 +62,7 @@ impl ResultFile {
         let (mut rows, mut files) = (Vec::new(), Vec::new());
         let (mut runs, mut curves) = (Vec::new(), Vec::new());
         for path in dataset::results(directory)? {
-            let result = ResultFile::read(&path)?;
+            let result = ResultFile::parse_parquet(&path, contents(&path)?)?;
             rows.extend(result.rows);
             files.push((path, rows.len()));
             match result.description {
@@ -114,25 +104,66 @@ impl ResultFile {
     /// # Errors
     /// The same as those of [`ResultFile::read`].
     pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<ResultFile, StudyError> {
-        let described = |form, rows: Vec<_>| Ok((form, describe(path, &rows)?, rows));
-        let (form, description, rows) = match bytes.first() {
-            None => Err(wrong(path, "it is empty".to_owned())),
-            Some(b'{') => described(Form::Json, rows_of_json(path, &bytes)?),
+        let (form, rows) = match bytes.first() {
+            None => return Err(wrong(path, "it is empty".to_owned())),
+            Some(b'{') => (Form::Json, rows_of_json(path, &bytes)?),
             Some(_) if bytes.starts_with(b"PAR1") => {
-                let reader = parquet_reader(path, &bytes)?;
-                let description = description_of_parquet(path, &reader)?;
-                Ok((Form::Parquet, description, rows_of_parquet(path, &reader)?))
+                return ResultFile::parse_parquet(path, bytes);
             }
-            Some(_) => described(Form::Csv, rows_of_csv(path, &bytes)?),
-        }?;
-        Ok(ResultFile {
+            Some(_) => (Form::Csv, rows_of_csv(path, &bytes)?),
+        };
+        let description = describe(path, &rows)?;
+        Ok(ResultFile::of_one(path, form, description, bytes, rows))
+    }
+
+    fn parse_parquet(path: &Path, bytes: Vec<u8>) -> Result<ResultFile, StudyError> {
+        let damaged = |what: &str| StudyError::Damaged {
+            path: path.to_owned(),
+            what: what.to_owned(),
+        };
+        check_whole(&bytes).map_err(damaged)?;
+        let read = || {
+            let reader = parquet_reader(path, &bytes)?;
+            let description = description_of_parquet(path, &reader)?;
+            Ok((description, rows_of_parquet(path, &reader)?))
+        };
+        // A checksum can be forged, and the reader panics on some files that are wrong.
+        let (description, rows) = catch_unwind(AssertUnwindSafe(read))
+            .unwrap_or_else(|_| Err(damaged("it cannot be read as Parquet")))?;
+        let form = Form::Parquet;
+        Ok(ResultFile::of_one(path, form, description, bytes, rows))
+    }
+
+    fn of_one(
+        path: &Path,
+        form: Form,
+        description: Description,
+        bytes: Vec<u8>,
+        rows: Vec<Map<String, Json>>,
+    ) -> ResultFile {
+        ResultFile {
             description,
             form,
             bytes,
             files: vec![(path.to_owned(), rows.len())],
             rows,
-        })
+        }
     }
+}
+
+/// The bytes of a result.
+fn contents(path: &Path) -> Result<Vec<u8>, StudyError> {
+    let unreadable = |source| StudyError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    if fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
+        return Err(wrong(
+            path,
+            "it is larger than 1 GiB: no result is".to_owned(),
+        ));
+    }
+    fs::read(path).map_err(unreadable)
 }
 
 fn wrong(path: &Path, what: String) -> StudyError {
@@ -313,4 +344,34 @@ fn read_cell<C: serde::de::DeserializeOwned>(
         }
     }
     serde_json::from_value(Json::Object(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::study::parquet::{bytes, seal};
+    use crate::study::table::{Column, Kind, Table};
+
+    #[test]
+    fn no_file_makes_the_reader_panic() {
+        let columns = vec![
+            Column::new("policy", Kind::Text),
+            Column::optional("n", Kind::Count),
+            Column::new("mean", Kind::Number),
+        ];
+        let rows = vec![vec!["lru".into(), 7.into(), 0.5.into()]; 3];
+        let description = Description::Run { cells: Vec::new() };
+        let whole = bytes(&Table { columns, rows }, &description).unwrap();
+        let path = Path::new("r.parquet");
+        ResultFile::parse(path, whole.clone()).unwrap();
+        for at in 4..whole.len() {
+            for bit in 0..8 {
+                let mut forged = whole.clone();
+                forged[at] ^= 1 << bit;
+                let is_sealed = seal(&mut forged).is_ok();
+                let read = ResultFile::parse(path, forged);
+                assert!(is_sealed || read.is_err(), "byte {at}, bit {bit}");
+            }
+        }
+    }
 }

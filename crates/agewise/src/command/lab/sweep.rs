@@ -39,8 +39,8 @@ use crate::command::trace::input::trace_memory_default;
 /// The results are Parquet files, one row per run, which DuckDB and polars can read in place, and
 /// which `lab show` and `lab check` treat as one result:
 /// DIRECTORY/workload=NAME/policy=NAME/CELL.parquet (for curves trace=NAME). A cell whose file
-/// exists is not run again: an interrupted sweep, even after kill -9, resumes where it stopped. A
-/// damaged one is.
+/// exists is not run again: an interrupted sweep, even after kill -9, resumes where it stopped. One
+/// whose file is damaged is, as its checksum tells.
 /// Files belong to a description, a build of agewise and the content of traces; others are refused,
 /// or deleted with --prune.
 ///
@@ -79,7 +79,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sweep = Sweep::read(&args.spec, limits, BUILD)?;
     let mut out = io::stdout().lock();
     if args.dry_run {
-        let found = sweep.found(&args.out)?;
+        let (found, damaged) = sweep.found(&args.out)?;
+        say_damaged(&damaged);
         writeln!(out, "{} cells, {found} of them done", sweep.len())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -93,6 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })
     })?;
     progress.finish();
+    say_damaged(&outcome.damaged);
     for (cell, error) in &outcome.failed {
         agewise_cli::note!("{}: {error}", output::message(cell));
     }
@@ -108,4 +110,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// Says in one line which cells have to be run again.
+fn say_damaged(files: &[PathBuf]) {
+    match files {
+        [] => {}
+        [file] => agewise_cli::note!("{} is damaged: its cell is run again", file.display()),
+        [first, more @ ..] => agewise_cli::note!(
+            "{} and {} more are damaged: their cells are run again",
+            first.display(),
+            more.len()
+        ),
+    }
 }

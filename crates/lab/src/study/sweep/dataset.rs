@@ -21,7 +21,7 @@ const LOCK: &str = ".lock";
 #[derive(Debug)]
 pub struct Dataset {
     directory: PathBuf,
-    known: HashSet<String>,
+    found: Found,
     /// Released when dropped.
     _lock: File,
 }
@@ -43,19 +43,13 @@ impl Dataset {
         if lock.try_lock().is_err() {
             return Err(unusable(directory, "another sweep writes to it".to_owned()));
         }
-        let (mut known, mut others) = (HashSet::new(), Vec::new());
         for path in files(directory)? {
             if id_of(&path, ".part").is_some() {
                 // An unfinished file of a killed sweep.
                 fs::remove_file(&path).map_err(failed)?;
-            } else if let Some(id) = id_of(&path, ".parquet") {
-                if !cells.contains(id) {
-                    others.push(path);
-                } else if is_whole(&path) {
-                    known.insert(id.to_owned());
-                }
             }
         }
+        let (found, others) = find(directory, cells)?;
         match prune {
             true => others
                 .iter()
@@ -74,7 +68,7 @@ impl Dataset {
         }
         Ok(Dataset {
             directory: directory.to_owned(),
-            known,
+            found,
             _lock: lock,
         })
     }
@@ -82,12 +76,18 @@ impl Dataset {
     /// Number of cells that existed when it was opened.
     #[must_use]
     pub fn found(&self) -> usize {
-        self.known.len()
+        self.found.whole.len()
+    }
+
+    /// Files of cells that were damaged when it was opened; these cells are missing.
+    #[must_use]
+    pub fn damaged(&self) -> &[PathBuf] {
+        &self.found.damaged
     }
 
     /// Whether a cell existed when the directory was opened.
     pub(super) fn has(&self, id: &str) -> bool {
-        self.known.contains(id)
+        self.found.whole.contains(id)
     }
 
     /// Stores the file of a cell, completely or not at all.
@@ -122,18 +122,37 @@ pub(super) fn partition(kind: &str, name: &str, policy: &str) -> PathBuf {
     .collect()
 }
 
-/// The ids of the complete cells in a directory; empty if it does not exist.
+/// The cells of a sweep that are in a directory.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Ids of those that are as they were written.
+    pub whole: HashSet<String>,
+    /// Files of the others.
+    pub damaged: Vec<PathBuf>,
+}
+
+/// Finds these cells in a directory, and the files of all others; none if it does not exist.
 ///
 /// # Errors
 /// Fails if it cannot be read.
-pub(super) fn ids(directory: &Path) -> Result<HashSet<String>, StudyError> {
+pub(super) fn find(
+    directory: &Path,
+    cells: &HashSet<&str>,
+) -> Result<(Found, Vec<PathBuf>), StudyError> {
+    let (mut found, mut others) = (Found::default(), Vec::new());
     if !directory.exists() {
-        return Ok(HashSet::new());
+        return Ok((found, others));
     }
-    let mut files = results(directory)?;
-    files.retain(|path| is_whole(path));
-    let ids = files.iter().filter_map(|path| id_of(path, ".parquet"));
-    Ok(ids.map(str::to_owned).collect())
+    for path in results(directory)? {
+        match id_of(&path, ".parquet").filter(|id| cells.contains(id)) {
+            None => others.push(path),
+            Some(id) if is_whole(&path) => {
+                found.whole.insert(id.to_owned());
+            }
+            Some(_) => found.damaged.push(path),
+        }
+    }
+    Ok((found, others))
 }
 
 /// The result files in a directory.
@@ -146,9 +165,9 @@ pub(in crate::study) fn results(directory: &Path) -> Result<Vec<PathBuf>, StudyE
     Ok(files)
 }
 
-/// Whether a cell is there to its last byte; one that is not is run again.
+/// Whether a cell is as it was written; one that is not is run again.
 fn is_whole(path: &Path) -> bool {
-    fs::read(path).is_ok_and(parquet::is_whole)
+    fs::read(path).is_ok_and(|bytes| parquet::check_whole(&bytes).is_ok())
 }
 
 /// The id of a cell, if the file is named by one and has this ending.

@@ -9,7 +9,7 @@ mod spec;
 mod task;
 mod times;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -71,6 +71,8 @@ pub struct SweepOutcome {
     pub ran: usize,
     /// Cells that already had results.
     pub found: usize,
+    /// Files of cells that were damaged, and therefore run again.
+    pub damaged: Vec<PathBuf>,
     /// Cells that cannot be run, and why.
     pub failed: Vec<(String, StudyError)>,
 }
@@ -145,14 +147,17 @@ impl Sweep {
         self.cells.is_empty()
     }
 
-    /// Number of its cells that are in a directory.
+    /// Number of its cells that are in a directory, and the files of those that are damaged.
     ///
     /// # Errors
     /// Fails if the directory cannot be read.
-    pub fn found(&self, directory: &Path) -> Result<usize, StudyError> {
-        let there = dataset::ids(directory)?;
-        let cells = self.cells.iter();
-        Ok(cells.filter(|cell| there.contains(&cell.id)).count())
+    pub fn found(&self, directory: &Path) -> Result<(usize, Vec<PathBuf>), StudyError> {
+        let (found, _) = dataset::find(directory, &self.ids())?;
+        Ok((found.whole.len(), found.damaged))
+    }
+
+    fn ids(&self) -> HashSet<&str> {
+        self.cells.iter().map(|cell| cell.id.as_str()).collect()
     }
 
     /// Opens a directory for cells that run elsewhere, and returns the cells that are missing in
@@ -165,8 +170,7 @@ impl Sweep {
         directory: &Path,
         prune: bool,
     ) -> Result<(Dataset, Vec<Errand>), StudyError> {
-        let ids = self.cells.iter().map(|cell| cell.id.as_str()).collect();
-        let dataset = Dataset::open(directory, &ids, prune)?;
+        let dataset = Dataset::open(directory, &self.ids(), prune)?;
         let missing = self.cells.iter().filter(|cell| !dataset.has(&cell.id));
         let errands = missing.map(|cell| Errand {
             id: cell.id.clone(),
@@ -191,8 +195,7 @@ impl Sweep {
         stop: &Arc<AtomicBool>,
         advance: impl Fn(Advance) + Sync,
     ) -> Result<SweepOutcome, StudyError> {
-        let ids = self.cells.iter().map(|cell| cell.id.as_str()).collect();
-        let dataset = Dataset::open(directory, &ids, prune)?;
+        let dataset = Dataset::open(directory, &self.ids(), prune)?;
         let missing = self.cells.iter().filter(|cell| !dataset.has(&cell.id));
         let missing: Vec<&Cell> = missing.collect();
         let found = self.cells.len() - missing.len();
@@ -219,6 +222,7 @@ impl Sweep {
         Ok(SweepOutcome {
             ran: missing.len() - failed.len(),
             found,
+            damaged: dataset.damaged().to_vec(),
             failed,
         })
     }
