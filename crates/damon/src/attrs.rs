@@ -43,10 +43,10 @@ pub struct IntervalsGoal {
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum AttrsError {
     /// With fewer than three regions nothing can be distinguished.
-    #[error("min_nr_regions is {0}; it must be at least 3")]
+    #[error("min_nr_regions is {0}; it must be from 3 to max_nr_regions")]
     TooFewRegions(u64),
     /// The bounds on the number of regions cross.
-    #[error("min_nr_regions {min} is greater than max_nr_regions {max}")]
+    #[error("min_nr_regions {min} is greater than max_nr_regions {max}; both are at least 3")]
     RegionBounds {
         /// Lower bound.
         min: u64,
@@ -54,7 +54,10 @@ pub enum AttrsError {
         max: u64,
     },
     /// Sampling would be less frequent than aggregation.
-    #[error("sampling interval {sample_us} us is longer than aggregation interval {aggr_us} us")]
+    #[error(
+        "sampling interval {sample_us} us is longer than aggregation interval {aggr_us} us; \
+         it may be at most as long"
+    )]
     SampleOverAggr {
         /// Sampling interval.
         sample_us: u64,

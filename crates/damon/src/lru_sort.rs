@@ -7,7 +7,8 @@ use super::filter::{Filter, FilterKind};
 use super::goal::{Goal, GoalMetric};
 use super::module::{Common, Module, number_param};
 use super::monitor::Monitor;
-use super::params::{Param, ParamsError, number, number32, put, switch, yes_no};
+use super::params::{Errno, Param, ParamsError, SWITCH};
+use super::params::{number, number32, put, switch, yes_no};
 use super::profile::Profile;
 use super::quota::{Limits, Quota};
 use super::region::BP;
@@ -55,9 +56,15 @@ pub const HOT: usize = 0;
 /// Index of the cold scheme among the monitor's schemes.
 pub const COLD: usize = 1;
 
+/// What `active_mem_bp` takes.
+const ACTIVE_MEM: &str = "a whole number of ten-thousandths from 0 to 10000";
+
+/// What the two weights take.
+const OWN_WEIGHTS: &str = "kernel, or RATE,AGE: two whole numbers from 0 to 2^32-1";
+
 /// Parses `RATE,AGE`.
-fn weights(text: &str) -> Result<Option<(u32, u32)>, super::params::Errno> {
-    let (rate, age) = text.split_once(',').ok_or(super::params::Errno::Einval)?;
+fn weights(text: &str) -> Result<Option<(u32, u32)>, Errno> {
+    let (rate, age) = text.split_once(',').ok_or(Errno::Einval)?;
     Ok(Some((number32(rate)?, number32(age)?)))
 }
 
@@ -72,16 +79,19 @@ impl Module for Params {
         number_param!(
             "hot_thres_access_freq",
             "hot: accessed in at least this many looks, 1/1000 (500)",
+            "thousandths from 0 to 2^64-1",
             hot_freq_permille
         ),
         number_param!(
             "cold_min_age",
             "cold: idle for this long, us (120000000)",
+            "microseconds from 0 to 2^64-1",
             cold_min_age_us
         ),
         Param {
             name: "active_mem_bp",
             meaning: "wanted share of active memory, 1/10000; 0: off (0)",
+            takes: ACTIVE_MEM,
             is_tuning: true,
             set: |p, text| put(&mut p.active_mem_bp, number(text)),
             get: |p| p.active_mem_bp.to_string(),
@@ -89,6 +99,7 @@ impl Module for Params {
         Param {
             name: "filter_young_pages",
             meaning: "look again at each page before it is moved (N)",
+            takes: SWITCH,
             is_tuning: true,
             set: |p, text| put(&mut p.filter_young_pages, switch(text)),
             get: |p| yes_no(p.filter_young_pages),
@@ -96,6 +107,7 @@ impl Module for Params {
         Param {
             name: "hot_weights",
             meaning: "RATE,AGE in the order of hot regions; no kernel has it (kernel)",
+            takes: OWN_WEIGHTS,
             is_tuning: false,
             set: |p, text| match text {
                 "kernel" => put(&mut p.hot_weights, Ok(None)),
@@ -106,6 +118,7 @@ impl Module for Params {
         Param {
             name: "cold_weights",
             meaning: "RATE,AGE in the order of cold regions; no kernel has it (kernel)",
+            takes: OWN_WEIGHTS,
             is_tuning: false,
             set: |p, text| match text {
                 "kernel" => put(&mut p.cold_weights, Ok(None)),
@@ -145,7 +158,8 @@ impl Module for Params {
     ) -> Result<Monitor, ParamsError> {
         if self.common.sample_us == 0 {
             let given = [("sample_interval", 0)];
-            return Err(ParamsError::invalid(&given, "the interval has no length"));
+            let reason = "it must be from 1 to aggr_interval (us)";
+            return Err(ParamsError::invalid(&given, reason));
         }
         let attrs = self.common.attrs(profile)?;
         self.check(profile)?;
@@ -197,8 +211,10 @@ impl Params {
         }
         if self.active_mem_bp > BP {
             let given = [("active_mem_bp", self.active_mem_bp)];
-            let reason = "a share in 1/10000 cannot exceed 10000";
-            return Err(ParamsError::invalid(&given, reason));
+            return Err(ParamsError::invalid(
+                &given,
+                format!("it takes {ACTIVE_MEM}"),
+            ));
         }
         Ok(())
     }
@@ -248,6 +264,37 @@ mod tests {
         assert_eq!(hot.pattern.nr_accesses, 10..=u32::MAX);
         assert_eq!(cold.pattern.age, 1200..=u32::MAX);
         assert_eq!((hot.quota.limits.ms, cold.quota.limits.ms), (5, 5));
+    }
+
+    #[test]
+    fn a_refusal_says_which_values_are_valid_and_in_which_unit() {
+        for (key, value, expected) in [
+            ("quota_ms", "ten", "milliseconds from 0 to 2^64-1"),
+            ("sample_interval", "5ms", "microseconds from 0 to aggr_int"),
+            ("sample_interval", "200000", "us; it may be at most as long"),
+            ("sample_interval", "0", "from 1 to aggr_interval (us)"),
+            ("wmarks_high", "50%", "thousandths of memory from 0"),
+            ("max_nr_regions", "1e3", "regions from min_nr_regions to"),
+            ("min_nr_regions", "2", "from 3 to max_nr_regions"),
+            ("addr_unit", "0", "from 1 byte"),
+            ("enabled", "perhaps", "it takes Y or N"),
+            ("hot_weights", "1", "RATE,AGE: two whole numbers from 0"),
+            ("active_mem_bp", "10001", "ten-thousandths from 0 to 10000"),
+            ("active_mem_bp", "half", "ten-thousandths from 0 to 10000"),
+        ] {
+            let mut params = Params::default();
+            let set = params.set(Profile::V7_2, key, value);
+            let error = set.and_then(|()| params.monitor(Profile::V7_2, TARGET, 1).map(|_| ()));
+            let text = error.unwrap_err().to_string();
+            assert!(text.contains(&format!("{key}={value} ")), "{text}");
+            assert!(text.contains(expected), "{text}");
+        }
+        let error = Params::default().set(Profile::V7_2, "cold_min_age", "2m");
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "cold_min_age=2m is refused with EINVAL: \
+             it takes a whole number of microseconds from 0 to 2^64-1"
+        );
     }
 
     #[test]

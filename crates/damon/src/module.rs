@@ -5,7 +5,7 @@
 
 use super::attrs::{Attrs, IntervalsGoal, PAGE_BYTES};
 use super::monitor::Monitor;
-use super::params::{Errno, Param, ParamsError, number, put, switch, yes_no};
+use super::params::{Errno, Param, ParamsError, SWITCH, number, put, switch, yes_no};
 use super::profile::Profile;
 use super::scheme::Watermarks;
 use super::target::TargetId;
@@ -82,7 +82,7 @@ impl Common {
             let given = [("monitor_region_start", start), ("monitor_region_end", end)];
             return Err(ParamsError::invalid(
                 &given,
-                "the start must be below the end",
+                "the start must be below the end (address units; 0 and 0 for all memory)",
             ));
         }
         if !profile.has_tuning_params {
@@ -95,16 +95,13 @@ impl Common {
         }
         if self.addr_unit == 0 {
             let given = [("addr_unit", 0)];
-            return Err(ParamsError::invalid(
-                &given,
-                "a step of zero bytes is invalid",
-            ));
+            return Err(ParamsError::invalid(&given, "it must be from 1 byte"));
         }
         let granule = (PAGE_BYTES / self.addr_unit).max(1);
         if !granule.is_power_of_two() {
             let given = [("addr_unit", self.addr_unit)];
             let reason =
-                format!("the smallest region, 4096/addr_unit = {granule}, must be a power of two");
+                format!("4096 bytes / addr_unit, here {granule}, must be 0 or a power of two");
             return Err(ParamsError::invalid(&given, reason));
         }
         let mut attrs = Attrs {
@@ -133,10 +130,11 @@ impl Common {
 }
 
 macro_rules! number_param {
-    ($name:literal, $meaning:literal, $($field:tt).+) => {
+    ($name:literal, $meaning:literal, $takes:literal, $($field:tt).+) => {
         Param {
             name: $name,
             meaning: $meaning,
+            takes: concat!("a whole number of ", $takes),
             is_tuning: false,
             set: |p, text| put(&mut p.$($field).+, number(text)),
             get: |p| p.$($field).+.to_string(),
@@ -150,6 +148,7 @@ const COMMON: &[Param<Common>] = &[
     Param {
         name: "enabled",
         meaning: "whether it runs (Y)",
+        takes: SWITCH,
         is_tuning: false,
         set: |p, text| put(&mut p.enabled, switch(text)),
         get: |p| yes_no(p.enabled),
@@ -157,54 +156,79 @@ const COMMON: &[Param<Common>] = &[
     number_param!(
         "quota_ms",
         "ms per window that all schemes together may take; 0: no limit (10)",
+        "milliseconds from 0 to 2^64-1",
         quota_ms
     ),
     number_param!(
         "quota_reset_interval_ms",
         "length of a window, ms (1000)",
+        "milliseconds from 0 to 2^64-1",
         quota_reset_interval_ms
     ),
     number_param!(
         "wmarks_interval",
         "us between checks of free memory while inactive (5000000)",
+        "microseconds from 0 to 2^64-1",
         watermarks.interval_us
     ),
     number_param!(
         "wmarks_high",
         "inactive above this much free memory, 1/1000",
+        "thousandths of memory from 0 to 2^64-1",
         watermarks.high
     ),
     number_param!(
         "wmarks_mid",
         "active again below this much, 1/1000",
+        "thousandths of memory from 0 to 2^64-1",
         watermarks.mid
     ),
     number_param!(
         "wmarks_low",
         "inactive below this much, 1/1000",
+        "thousandths of memory from 0 to 2^64-1",
         watermarks.low
     ),
-    number_param!("sample_interval", "us between two looks (5000)", sample_us),
+    number_param!(
+        "sample_interval",
+        "us between two looks (5000)",
+        "microseconds from 0 to aggr_interval",
+        sample_us
+    ),
     number_param!(
         "aggr_interval",
         "us over which looks are aggregated (100000)",
+        "microseconds from sample_interval to 2^64-1",
         aggr_us
     ),
-    number_param!("min_nr_regions", "fewest regions (10)", min_nr_regions),
-    number_param!("max_nr_regions", "most regions (1000)", max_nr_regions),
+    number_param!(
+        "min_nr_regions",
+        "fewest regions (10)",
+        "regions from 3 to max_nr_regions",
+        min_nr_regions
+    ),
+    number_param!(
+        "max_nr_regions",
+        "most regions (1000)",
+        "regions from min_nr_regions to 2^64-1",
+        max_nr_regions
+    ),
     number_param!(
         "monitor_region_start",
         "first address; 0 with end 0: all memory (0)",
+        "address units from 0 to 2^64-1",
         region.0
     ),
     number_param!(
         "monitor_region_end",
         "one past the last address (0)",
+        "address units from 0 to 2^64-1",
         region.1
     ),
     Param {
         name: "autotune_monitoring_intervals",
         meaning: "tune the intervals (N)",
+        takes: SWITCH,
         is_tuning: true,
         set: |p, text| put(&mut p.autotune, switch(text)),
         get: |p| yes_no(p.autotune),
@@ -212,6 +236,7 @@ const COMMON: &[Param<Common>] = &[
     Param {
         name: "addr_unit",
         meaning: "bytes a step of an address stands for (1)",
+        takes: "a whole number of bytes from 1 to 2^64-1",
         is_tuning: true,
         set: |p, text| put(&mut p.addr_unit, number(text)),
         get: |p| p.addr_unit.to_string(),
@@ -259,19 +284,20 @@ pub trait Module: Sized + 'static {
             reason,
         };
         let module = format!("damon_{}", Self::NAME);
-        let result = if let Some(param) = Self::OWN.iter().find(|param| param.name == key) {
+        let (result, takes) = if let Some(param) = Self::OWN.iter().find(|param| param.name == key)
+        {
             if !param.exists_in(profile) {
                 return Err(ParamsError::too_new(key, value));
             }
-            (param.set)(self, value)
+            ((param.set)(self, value), param.takes)
         } else if let Some(param) = COMMON.iter().find(|param| param.name == key) {
             if !param.exists_in(profile) {
                 return Err(ParamsError::too_new(key, value));
             }
-            (param.set)(self.common_mut(), value)
+            ((param.set)(self.common_mut(), value), param.takes)
         } else if key == "commit_inputs" {
             return match switch(value) {
-                Err(errno) => Err(refuse(errno, "it is Y or N".to_owned())),
+                Err(errno) => Err(ParamsError::unreadable(key, value, errno, SWITCH)),
                 // Otherwise the flag is read later, when there is nothing new to commit.
                 Ok(true) if profile.refuses_early_commit => {
                     Err(refuse(Errno::Einval, format!("{module} was never started")))
@@ -286,13 +312,7 @@ pub trait Module: Sized + 'static {
                 format!("{module} has no such parameter"),
             ));
         };
-        result.map_err(|errno| {
-            let reason = match errno {
-                Errno::Erange => "it does not fit into the parameter",
-                _ => "it is not what the parameter takes: a number, or Y or N",
-            };
-            refuse(errno, reason.to_owned())
-        })
+        result.map_err(|errno| ParamsError::unreadable(key, value, errno, takes))
     }
 
     /// All writable parameters of the profile's kernel: name, value, meaning.
@@ -385,6 +405,30 @@ mod tests {
         let reclaim = |pairs| refused::<reclaim::Params>(new, pairs).errno;
         assert_eq!(reclaim(&[("hot_thres_access_freq", "1")]), Enoent);
         assert_eq!(reclaim(&[("skip_anon", "2x")]), Einval);
+    }
+
+    /// What a parameter says it takes, it takes: a number if its value is one, otherwise words.
+    #[test]
+    fn what_a_parameter_takes_agrees_with_its_value() {
+        let check = |name: &str, takes: &str, value: &str| {
+            let is_number = value.parse::<u64>().is_ok();
+            assert_eq!(takes.starts_with("a whole number of "), is_number, "{name}");
+            assert_eq!(
+                takes.contains(" from "),
+                is_number || name.ends_with("weights"),
+                "{name}"
+            );
+        };
+        let (sort, reclaim) = (lru_sort::Params::default(), reclaim::Params::default());
+        for param in COMMON {
+            check(param.name, param.takes, &(param.get)(&sort.common));
+        }
+        for param in lru_sort::Params::OWN {
+            check(param.name, param.takes, &(param.get)(&sort));
+        }
+        for param in reclaim::Params::OWN {
+            check(param.name, param.takes, &(param.get)(&reclaim));
+        }
     }
 
     #[test]

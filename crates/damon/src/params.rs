@@ -86,6 +86,15 @@ impl ParamsError {
             reason: "it does not exist before Linux 7.2; use the 7.2 profile".to_owned(),
         }
     }
+
+    /// A value that cannot be parsed as what a parameter takes (see [`Param::takes`]).
+    pub fn unreadable(key: &str, value: &str, errno: Errno, takes: &str) -> ParamsError {
+        ParamsError {
+            errno,
+            given: vec![(key.to_owned(), value.to_owned())],
+            reason: format!("it takes {takes}"),
+        }
+    }
 }
 
 impl From<AttrsError> for ParamsError {
@@ -111,6 +120,9 @@ pub struct Param<P> {
     pub name: &'static str,
     /// Its meaning, with the unit.
     pub meaning: &'static str,
+    /// The values it takes, with their range and unit, as error messages say it after "it takes":
+    /// "a whole number of bytes from 0 to 2^64-1".
+    pub takes: &'static str,
     /// Whether it was introduced with self-tuning ([`Profile::has_tuning_params`]).
     pub is_tuning: bool,
     /// Parses and sets the value.
@@ -173,6 +185,9 @@ pub fn switch(text: &str) -> Result<bool, Errno> {
 pub fn yes_no(on: bool) -> String {
     if on { "Y" } else { "N" }.to_owned()
 }
+
+/// What a switch takes, for [`Param::takes`].
+pub const SWITCH: &str = "Y or N";
 
 /// Stores a parsed value.
 ///

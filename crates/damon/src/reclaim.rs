@@ -6,7 +6,7 @@ use super::filter::{Filter, FilterKind};
 use super::goal::{Goal, GoalMetric};
 use super::module::{Common, Module, number_param};
 use super::monitor::Monitor;
-use super::params::{Param, ParamsError, number, put, switch, yes_no};
+use super::params::{Param, ParamsError, SWITCH, number, put, switch, yes_no};
 use super::profile::Profile;
 use super::quota::{Limits, Quota};
 use super::region::BP;
@@ -51,26 +51,31 @@ impl Module for Params {
         number_param!(
             "min_age",
             "reclaim memory idle for this long, us (120000000)",
+            "microseconds from 0 to 2^64-1",
             min_age_us
         ),
         number_param!(
             "quota_sz",
             "bytes per window it may try; 0: no limit (134217728)",
+            "bytes from 0 to 2^64-1",
             quota_bytes
         ),
         number_param!(
             "quota_mem_pressure_us",
             "target stall per window for tuning the quota, us; 0: off (0)",
+            "microseconds from 0 to 2^64-1",
             quota_mem_pressure_us
         ),
         number_param!(
             "quota_autotune_feedback",
             "score fed to the quota, 10000 when satisfied; 0: off (0)",
+            "ten-thousandths from 0 to 2^64-1",
             quota_autotune_feedback
         ),
         Param {
             name: "skip_anon",
             meaning: "leave anonymous memory alone (N)",
+            takes: SWITCH,
             is_tuning: false,
             set: |p, text| put(&mut p.skip_anon, switch(text)),
             get: |p| yes_no(p.skip_anon),
@@ -102,7 +107,8 @@ impl Module for Params {
     ) -> Result<Monitor, ParamsError> {
         if self.common.aggr_us == 0 {
             let given = [("aggr_interval", 0)];
-            return Err(ParamsError::invalid(&given, "the interval has no length"));
+            let reason = "it must be at least 1 and at least sample_interval (us)";
+            return Err(ParamsError::invalid(&given, reason));
         }
         let attrs = self.common.attrs(profile)?;
         let age = u32::try_from(self.min_age_us / attrs.aggr_us.max(1)).unwrap_or(u32::MAX);

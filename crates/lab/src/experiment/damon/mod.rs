@@ -286,10 +286,23 @@ mod tests {
                 "reclaim:quota_size=1",
                 "ENOENT: damon_reclaim has no such parameter; did you mean `quota_sz`?",
             ),
-            ("scheme:action=prio", "action=prio is refused with EINVAL"),
+            (
+                "scheme:action=prio",
+                "action=prio is refused with EINVAL: it takes stat, pageout, lru_prio",
+            ),
+            (
+                "scheme:min_size=4K",
+                "min_size=4K is refused with EINVAL: it takes a whole number of bytes from 0",
+            ),
+            (
+                "scheme:min_age=2:max_age=1",
+                "min_age=2 max_age=1 is refused with EINVAL: min_age may be at most 1 us, max_age",
+            ),
+            ("scheme:anon=no", "it takes any, only or skip"),
             (
                 "scheme:space=virtual:action=lru_prio",
-                "action=lru_prio space=virtual is refused with EINVAL",
+                "action=lru_prio space=virtual is refused with EINVAL: \
+                 virtual space has the actions stat, pageout, cold and willneed",
             ),
         ] {
             assert!(error(text).contains(expected), "{text}: {}", error(text));

@@ -95,12 +95,14 @@ fn weights(text: &str) -> Result<(u32, u32), Errno> {
 const fn param(
     name: &'static str,
     meaning: &'static str,
+    takes: &'static str,
     set: fn(&mut Params, &str) -> Result<(), Errno>,
     get: fn(&Params) -> String,
 ) -> Param<Params> {
     Param {
         name,
         meaning,
+        takes,
         is_tuning: false,
         set,
         get,
@@ -114,12 +116,14 @@ impl Module for Params {
         param(
             "action",
             "stat, pageout, lru_prio, lru_deprio, cold or willneed (stat)",
+            "stat, pageout, lru_prio, lru_deprio, cold or willneed",
             |p, text| put(&mut p.action, action(text)),
             |p| p.action.name().to_owned(),
         ),
         param(
             "space",
             "physical, or virtual: that of the workload's processes (physical)",
+            "physical or virtual",
             |p, text| {
                 p.is_virtual = match text {
                     "physical" => false,
@@ -133,66 +137,77 @@ impl Module for Params {
         param(
             "min_freq",
             "accessed in at least this many looks, 1/1000 (0)",
+            "a whole number of thousandths from 0 to 2^64-1",
             |p, text| put(&mut p.freq_permille.0, number(text)),
             |p| p.freq_permille.0.to_string(),
         ),
         param(
             "max_freq",
             "and in at most this many (1000)",
+            "a whole number of thousandths from 0 to 2^64-1",
             |p, text| put(&mut p.freq_permille.1, number(text)),
             |p| p.freq_permille.1.to_string(),
         ),
         param(
             "min_age",
             "unchanged for at least this long, us (0)",
+            "a whole number of microseconds from 0 to 2^64-1",
             |p, text| put(&mut p.age_us.0, number(text)),
             |p| p.age_us.0.to_string(),
         ),
         param(
             "max_age",
             "and for at most this long (no limit)",
+            "a whole number of microseconds from 0 to 2^64-1",
             |p, text| put(&mut p.age_us.1, number(text)),
             |p| p.age_us.1.to_string(),
         ),
         param(
             "min_size",
             "at least this many bytes (0)",
+            "a whole number of bytes from 0 to 2^64-1",
             |p, text| put(&mut p.size_bytes.0, number(text)),
             |p| p.size_bytes.0.to_string(),
         ),
         param(
             "max_size",
             "and at most this many (no limit)",
+            "a whole number of bytes from 0 to 2^64-1",
             |p, text| put(&mut p.size_bytes.1, number(text)),
             |p| p.size_bytes.1.to_string(),
         ),
         param(
             "apply_interval",
             "us between two applications; 0: once per aggregation (0)",
+            "a whole number of microseconds from 0 to 2^64-1",
             |p, text| put(&mut p.apply_interval_us, number(text)),
             |p| p.apply_interval_us.to_string(),
         ),
         param(
             "quota_sz",
             "bytes per window it may try; 0: no limit (0)",
+            "a whole number of bytes from 0 to 2^64-1",
             |p, text| put(&mut p.quota_bytes, number(text)),
             |p| p.quota_bytes.to_string(),
         ),
         param(
             "weights",
             "weights RATE,AGE in the order of regions (1,1)",
+            "RATE,AGE: two whole numbers from 0 to 2^32-1",
             |p, text| put(&mut p.weights, weights(text)),
             |p| format!("{},{}", p.weights.0, p.weights.1),
         ),
         param(
             "anon",
             "anonymous pages: any, only or skip (any)",
+            "any, only or skip",
             |p, text| put(&mut p.anon, wish(text)),
             |p| wish_text(p.anon),
         ),
         param(
             "young",
             "pages accessed since the last look: any, only or skip (any)",
+            "any, only or skip",
             |p, text| put(&mut p.young, wish(text)),
             |p| wish_text(p.young),
         ),
@@ -229,10 +244,10 @@ impl Params {
         let physical = matches!(self.action, Action::LruPrio | Action::LruDeprio);
         let of_processes = matches!(self.action, Action::Cold | Action::Willneed);
         if self.is_virtual && physical || !self.is_virtual && of_processes {
-            let space = if self.is_virtual {
-                "virtual"
+            let (space, others) = if self.is_virtual {
+                ("virtual", "cold and willneed")
             } else {
-                "physical"
+                ("physical", "lru_prio and lru_deprio")
             };
             return Err(ParamsError {
                 errno: Errno::Einval,
@@ -240,19 +255,20 @@ impl Params {
                     ("action".to_owned(), self.action.name().to_owned()),
                     ("space".to_owned(), space.to_owned()),
                 ],
-                reason: "the operations of that space do not have the action".to_owned(),
+                reason: format!("{space} space has the actions stat, pageout, {others}"),
             });
         }
-        let range = |name: [&str; 2], (low, high): (u64, u64)| {
+        let range = |name: [&str; 2], (low, high): (u64, u64), unit: &str| {
             if low > high {
                 let given = [(name[0], low), (name[1], high)];
-                return Err(ParamsError::invalid(&given, "no region is within"));
+                let reason = format!("{} may be at most {high} {unit}, {}", name[0], name[1]);
+                return Err(ParamsError::invalid(&given, reason));
             }
             Ok(())
         };
-        range(["min_freq", "max_freq"], self.freq_permille)?;
-        range(["min_age", "max_age"], self.age_us)?;
-        range(["min_size", "max_size"], self.size_bytes)?;
+        range(["min_freq", "max_freq"], self.freq_permille, "thousandths")?;
+        range(["min_age", "max_age"], self.age_us, "us")?;
+        range(["min_size", "max_size"], self.size_bytes, "bytes")?;
         let attrs = self.common.attrs(profile)?;
         let most = u128::from(attrs.max_nr_accesses());
         let looks =
