@@ -210,6 +210,7 @@ fn curves_in_every_form() {
 #[test]
 fn traces_are_converted_and_keep_what_they_say() {
     let place = Place::new();
+    let ok = |arguments: &str| place.ok(&arguments.split(' ').collect::<Vec<_>>());
     let text = "time_ns,page,count,kind,process,class\n5,7,3,w,12,anon\n1000000000,1,1,r,13,file\n";
     place.file("t.csv", text);
     place.ok(&["trace", "convert", "t.csv", "t.pagetrace"]);
@@ -226,26 +227,11 @@ fn traces_are_converted_and_keep_what_they_say() {
         })
         .collect();
     assert_eq!(cat, expected);
-    let later = place.ok(&[
-        "trace",
-        "cat",
-        "t.pagetrace",
-        "--from",
-        "1s",
-        "--format",
-        "json",
-    ]);
+    let later = ok("trace cat t.pagetrace --from 1s --format json");
     assert_eq!(lines(&later)[0]["page"], 1);
     assert_eq!(lines(&later).len(), 1);
 
-    place.ok(&[
-        "trace",
-        "convert",
-        "t.pagetrace",
-        "t.lirs.gz",
-        "--to",
-        "lirs",
-    ]);
+    ok("trace convert t.pagetrace t.lirs.gz --to lirs");
     let info = lines(&place.ok(&["trace", "info", "t.lirs.gz", "--format", "json"]));
     assert_eq!(
         (&info[0]["accesses"], &info[0]["compression"]),
@@ -253,17 +239,20 @@ fn traces_are_converted_and_keep_what_they_say() {
     );
     assert_eq!(info[0]["sequential"], 2);
 
-    place.ok(&[
-        "trace",
-        "convert",
-        "t.pagetrace",
-        "t.oracleGeneral.zst",
-        "--to",
-        "oracleGeneral",
-    ]);
+    ok("trace convert t.pagetrace t.oracleGeneral.zst --to oracleGeneral");
     let info = lines(&place.ok(&["trace", "info", "t.oracleGeneral.zst", "--format", "json"]));
     assert_eq!(info[0]["trace_format"], "oracleGeneral");
     assert_eq!(info[0]["last_time_ns"], 1_000_000_000);
+    // As CSV a page trace keeps its header, and becomes the same file again; the CSV of a trace in
+    // another format needs none.
+    ok("trace convert t.pagetrace back.csv --to csv");
+    ok("trace convert back.csv back.pagetrace");
+    assert_eq!(
+        fs::read(place.at("back.pagetrace")).unwrap(),
+        fs::read(place.at("t.pagetrace")).unwrap()
+    );
+    ok("trace convert t.csv plain.csv --to csv");
+    assert_eq!(fs::read_to_string(place.at("plain.csv")).unwrap(), text);
     assert!(
         place
             .error(&["trace", "convert", "t.csv", "./t.csv"])

@@ -43,6 +43,22 @@ pub enum Evidence {
 }
 
 impl Evidence {
+    /// All kinds with their names in CSV, which [`Evidence::Seen`] leaves empty.
+    pub const NAMES: [(&str, Self); 5] = [
+        ("", Self::Seen),
+        ("fault", Self::Fault),
+        ("inferred", Self::Inferred),
+        ("minor_fault", Self::MinorFault),
+        ("major_fault", Self::MajorFault),
+    ];
+
+    /// Its name in CSV.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(_, known)| *known == self);
+        found.map_or("", |(name, _)| name)
+    }
+
     /// Whether it is a page fault of any kind.
     #[must_use]
     pub fn is_fault(self) -> bool {

@@ -62,7 +62,7 @@ pub trait RequestReader: Send {
         None
     }
 
-    /// The header of a file in agewise's own format.
+    /// The header of a file in agewise's own format, also if it was written as CSV.
     fn page_trace_header(&self) -> Option<&page_trace::Header> {
         None
     }

@@ -145,7 +145,7 @@ impl AccessStream {
         self.reader.note()
     }
 
-    /// The header of a file in agewise's own format.
+    /// The header of a file in agewise's own format, also if it was written as CSV.
     #[must_use]
     pub fn page_trace_header(&self) -> Option<&page_trace::Header> {
         self.reader.page_trace_header()

@@ -14,7 +14,7 @@ use super::page_trace::{Header, PageTraceWriter};
 pub enum OutputFormat {
     /// Our own page trace: everything known about an access.
     Page,
-    /// CSV with a header: everything known about an access.
+    /// CSV with a header: as much, as text.
     Csv,
     /// One page per line: only the order.
     Lirs,
@@ -103,10 +103,13 @@ pub struct TraceWriter {
     offset: u64,
     records: u64,
     line: String,
+    /// Whether CSV says how accesses are known.
+    evidence: bool,
 }
 
 impl TraceWriter {
-    /// Creates the file. `header` is for page traces.
+    /// Creates the file. `header` is written in page traces, and in CSV as comments before the
+    /// names of the columns, unless it is the default.
     ///
     /// # Errors
     /// [`TraceError::Open`] or [`TraceError::Write`].
@@ -126,9 +129,15 @@ impl TraceWriter {
             offset: 0,
             records: 0,
             line: String::new(),
+            evidence: header.evidence,
         };
         if format == OutputFormat::Csv {
-            writer.put(b"time_ns,page,count,kind,process,class\n")?;
+            if *header != Header::default() {
+                writer.put(header.to_comments().as_bytes())?;
+            }
+            let evidence = if header.evidence { ",evidence" } else { "" };
+            let names = format!("time_ns,page,count,kind,process,class{evidence}\n");
+            writer.put(names.as_bytes())?;
         }
         Ok(writer)
     }
@@ -158,7 +167,7 @@ impl TraceWriter {
         };
         if format == OutputFormat::Csv {
             self.records += 1;
-            self.line = csv_line(request);
+            self.line = csv_line(request, self.evidence);
             return self.put_line();
         }
         self.records = self.records.saturating_add(request.page_count);
@@ -210,7 +219,7 @@ impl TraceWriter {
     }
 }
 
-fn csv_line(request: &Request) -> String {
+fn csv_line(request: &Request, with_evidence: bool) -> String {
     let kind = match request.kind {
         AccessKind::Unknown => "",
         AccessKind::Read => "r",
@@ -221,8 +230,12 @@ fn csv_line(request: &Request) -> String {
         PageClass::Anon => "anon",
         PageClass::File => "file",
     };
+    let (comma, evidence) = match with_evidence {
+        true => (",", request.evidence.name()),
+        false => ("", ""),
+    };
     format!(
-        "{},{},{},{kind},{},{class}\n",
+        "{},{},{},{kind},{},{class}{comma}{evidence}\n",
         request.time_ns, request.first_page, request.page_count, request.process
     )
 }

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use agewise_trace::page_trace::{FORMAT, Frame, Header, Order, PageTraceWriter, frames, open_at};
 use agewise_trace::{
-    AccessKind, Evidence, Input, PageClass, ReadOptions, Request, RequestReader, TraceError,
+    AccessKind, Evidence, Input, OutputFormat, PageClass, ReadOptions, Request, RequestReader,
+    TraceError, TraceSource, TraceWriter,
 };
 use proptest::prelude::*;
 
@@ -35,7 +36,11 @@ fn write(requests: &[Request], frame: usize, header: &Header) -> Vec<u8> {
 }
 
 fn requests() -> impl Strategy<Value = Vec<Request>> {
-    let page = prop_oneof![0u64..1000, any::<u64>().prop_map(|page| page >> 12)];
+    let page = prop_oneof![
+        0u64..1000,
+        any::<u64>().prop_map(|page| page >> 12),
+        Just(u64::MAX)
+    ];
     let request = (
         page,
         1u64..100,
@@ -48,7 +53,11 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
         .prop_map(
             |(first_page, count, time_ns, process, kind, class, evidence)| Request {
                 first_page,
-                page_count: if count > 20 { 1 } else { count },
+                page_count: if count > 20 || first_page == u64::MAX {
+                    1
+                } else {
+                    count
+                },
                 time_ns,
                 process,
                 kind: [AccessKind::Unknown, AccessKind::Read, AccessKind::Write][usize::from(kind)],
@@ -63,6 +72,44 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
             },
         );
     proptest::collection::vec(request, 0..120)
+}
+
+fn headers() -> impl Strategy<Value = Header> {
+    let metadata = proptest::collection::vec("[ -~]{0,20}\n", 0..4);
+    let parts = (
+        0u8..=63,
+        any::<bool>(),
+        any::<u64>(),
+        any::<bool>(),
+        metadata,
+    );
+    let any_header = parts.prop_map(
+        |(page_shift, by_interval, interval_ns, evidence, metadata)| {
+            let order = match by_interval {
+                true => Order::Interval,
+                false => Order::Exact,
+            };
+            Header {
+                page_shift,
+                order,
+                interval_ns,
+                evidence,
+                metadata: metadata.concat(),
+            }
+        },
+    );
+    prop_oneof![Just(Header::default()), any_header]
+}
+
+/// Writes the trace again in a format, as the conversion does.
+fn convert(from: &Path, to: &Path, format: OutputFormat) {
+    let mut stream = TraceSource::new(from).open().unwrap();
+    let header = stream.page_trace_header().cloned().unwrap_or_default();
+    let mut writer = TraceWriter::create(to, format, &header).unwrap();
+    while let Ok(Some(request)) = stream.next_request() {
+        writer.push(&request, || None).unwrap();
+    }
+    writer.finish().unwrap();
 }
 
 fn with_evidence() -> Header {
@@ -93,6 +140,18 @@ proptest! {
             ..request
         });
         prop_assert_eq!(rest(&mut *reader).unwrap(), seen.collect::<Vec<_>>());
+    }
+
+    /// As CSV it keeps everything: converted back, it is the same file.
+    #[test]
+    fn nothing_is_lost_as_csv(requests in requests(), header in headers()) {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name| directory.path().join(name);
+        let bytes = write(&requests, 1 << 15, &header);
+        std::fs::write(at("before.pagetrace"), &bytes).unwrap();
+        convert(&at("before.pagetrace"), &at("between.csv"), OutputFormat::Csv);
+        convert(&at("between.csv"), &at("after.pagetrace"), OutputFormat::Page);
+        prop_assert_eq!(std::fs::read(at("after.pagetrace")).unwrap(), bytes);
     }
 
     /// Truncated anywhere, a file returns every request of its full frames, and reports the

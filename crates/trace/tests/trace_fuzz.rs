@@ -82,7 +82,9 @@ fn seed(name: &str) -> Vec<u8> {
         "ucsd" => b"s 0x1fffff50 1\nl 0x1fffff58 6\n".to_vec(),
         "adaptsize" => b"1 0 68\n2 1 7454\n".to_vec(),
         "lackey" => b"==1== x\nI  04000000,3\n L 1ffeffe7e0,8\n M 0,4\n".to_vec(),
-        "csv" => b"time_us,address,bytes,op,pid,class\n1,4096,5000,r,7,anon\n2.5,0x10,1,w,8,file\n"
+        "csv" => b"# page trace: page_shift=12 order=interval interval_ns=9 evidence=true\n\
+            # metadata: a=b\ntime_us,address,bytes,op,pid,class,evidence\n\
+            1,4096,5000,r,7,anon,\n2.5,0x10,1,w,8,file,minor_fault\n"
             .to_vec(),
         "damon" => b"k 1.5: damon_aggregated: target_id=0 nr_regions=2 4096-8192: 5 0\n".to_vec(),
         "page" => page_trace(&[Request::page(7), Request::page(8), Request::page(1 << 40)]),

@@ -11,6 +11,8 @@ const VERSION_PLAIN: u16 = 1;
 pub(super) const HEADER_BYTES: usize = 32;
 /// Maximum size of the metadata.
 pub(super) const METADATA_BYTES_MAX: usize = 1 << 16;
+/// Largest page shift: a larger one would leave no page numbers.
+pub(super) const PAGE_SHIFT_MAX: u8 = 63;
 /// First bytes of a frame.
 pub(super) const FRAME_MAGIC: [u8; 4] = *b"FRAM";
 /// First bytes of the index.
@@ -116,7 +118,7 @@ impl Header {
             other => return Err(format!("order {other}; expected 0 or 1")),
         };
         let page_shift = bytes[12];
-        if page_shift > 63 {
+        if page_shift > PAGE_SHIFT_MAX {
             return Err(format!("a page shift of {page_shift}"));
         }
         let interval_ns = u64_at(bytes, 16);

@@ -3,6 +3,7 @@
 //!
 //! `docs/inside/page-trace.md` describes the format byte by byte.
 
+mod comments;
 mod layout;
 mod reader;
 mod record;

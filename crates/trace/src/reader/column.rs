@@ -20,10 +20,12 @@ pub enum Column {
     Process,
     /// Anonymous or file.
     Class,
+    /// Seen, faulted or inferred.
+    Evidence,
 }
 
 /// The columns and their known names.
-const NAMES: [(Column, &[&str]); 11] = [
+const NAMES: [(Column, &[&str]); 12] = [
     (
         Column::Page,
         &["page", "key", "id", "obj_id", "block", "lba", "vpn"],
@@ -41,6 +43,7 @@ const NAMES: [(Column, &[&str]); 11] = [
     (Column::Kind, &["kind", "op", "operation", "rw", "type"]),
     (Column::Process, &["process", "pid", "tgid"]),
     (Column::Class, &["class", "page_type", "backing"]),
+    (Column::Evidence, &["evidence"]),
 ];
 
 impl Column {

@@ -11,17 +11,22 @@
 //! | kind | kind, op, operation, rw, type | r, read, l, load, get or w, write, s, store, set, m |
 //! | process | process, pid, tgid | number |
 //! | class | class, page_type, backing | anon or file |
+//! | evidence | evidence | fault, minor_fault, major_fault or inferred; empty: seen |
 //!
 //! Page or address is required, everything else is optional, other columns are ignored. Columns are
 //! separated by commas, semicolons or tabs. A line is at most 256 KiB; a quoted field stays on its
 //! line.
+//!
+//! Lines before the header that start with `# page trace: ` and `# metadata: ` are the header of a
+//! page trace that was written as CSV.
 
 use super::column::Column;
-use crate::access::{AccessKind, PageClass, Request};
+use crate::access::{AccessKind, Evidence, PageClass, Request};
 use crate::error::TraceError;
 use crate::format::{Format, PAGES_PER_REQUEST_MAX, ReadOptions, RequestReader};
 use crate::input::Input;
 use crate::number;
+use crate::page_trace::Header;
 
 /// CSV with named columns.
 pub static FORMAT: Format = Format {
@@ -31,19 +36,30 @@ pub static FORMAT: Format = Format {
     description_hints: &[&["csv"], &["named columns"], &["header", "column"]],
     recognise: |head| {
         let first = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        Layout::of_header(first.trim_ascii(), &[]).is_ok()
+        Header::is_in_comments(head) || Layout::of_header(first.trim_ascii(), &[]).is_ok()
     },
     open: |mut input, options: &ReadOptions| {
-        let header = input.next_line(FORMAT.name)?.unwrap_or_default().to_vec();
-        let layout = Layout::of_header(&header, &options.columns)
+        let mut header = None;
+        let names = loop {
+            let line = input.next_line(FORMAT.name)?.unwrap_or_default().to_vec();
+            let is_comment = Header::read_comment(&mut header, &line);
+            if !is_comment.map_err(|what| input.malformed(FORMAT.name, what))? {
+                break line;
+            }
+        };
+        let layout = Layout::of_header(&names, &options.columns)
             .and_then(Layout::unique)
             .map_err(|what| input.malformed(FORMAT.name, what))?;
         let fields = Fields::new(layout.delimiter);
+        if layout.columns.iter().any(|(_, of)| *of == Column::Evidence) {
+            header.get_or_insert_default().evidence = true;
+        }
         Ok(Box::new(Csv {
             input,
             layout,
             fields,
             page_shift: options.page_shift,
+            header,
         }))
     },
 };
@@ -174,6 +190,7 @@ struct Csv {
     layout: Layout,
     fields: Fields,
     page_shift: u32,
+    header: Option<Header>,
 }
 
 impl RequestReader for Csv {
@@ -193,6 +210,10 @@ impl RequestReader for Csv {
                 .map(Some)
                 .map_err(|what| self.input.malformed(FORMAT.name, what));
         }
+    }
+
+    fn page_trace_header(&self) -> Option<&Header> {
+        self.header.as_ref()
     }
 }
 
@@ -220,6 +241,7 @@ fn parse(fields: &Fields, layout: &Layout, page_shift: u32) -> Result<Request, S
                     .map_err(|_| format!("process {process} is too large"))?;
             }
             Column::Class => request.class = class(text)?,
+            Column::Evidence => request.evidence = evidence(text)?,
         }
     }
     match (page, address) {
@@ -239,7 +261,9 @@ fn parse(fields: &Fields, layout: &Layout, page_shift: u32) -> Result<Request, S
             "a request of {count} pages; at most {PAGES_PER_REQUEST_MAX}"
         ));
     }
-    if request.first_page.checked_add(request.page_count).is_none() {
+    // A single page may be the last one of the address space.
+    let single = request.page_count == 1;
+    if !single && request.first_page.checked_add(request.page_count).is_none() {
         return Err("the pages of the request do not fit in 64 bits".into());
     }
     Ok(request)
@@ -284,6 +308,17 @@ fn class(text: &[u8]) -> Result<PageClass, String> {
             number::lossy(text)
         )),
     }
+}
+
+fn evidence(text: &[u8]) -> Result<Evidence, String> {
+    let is_name = |(name, _): &&(&str, Evidence)| text.eq_ignore_ascii_case(name.as_bytes());
+    let found = Evidence::NAMES.iter().find(is_name);
+    found.map(|(_, evidence)| *evidence).ok_or_else(|| {
+        format!(
+            "\"{}\" is not a kind of evidence: fault, minor_fault, major_fault, inferred or empty",
+            number::lossy(text)
+        )
+    })
 }
 
 #[cfg(test)]
@@ -336,6 +371,12 @@ mod tests {
         assert!(error(&FORMAT, b"a,b\n1,2\n").contains("page or address is needed"));
         assert!(error(&FORMAT, b"page,op\n1\n").contains("1 fields"));
         assert!(error(&FORMAT, b"page,op\n1,x\n").contains("neither read nor write"));
+        assert!(error(&FORMAT, b"page,evidence\n1,guess\n").contains("minor_fault, major_fault"));
+        let comment = error(&FORMAT, b"# page trace: page_shift=64\npage\n1\n");
+        assert!(
+            comment.contains("\"page_shift=64\"") && comment.contains("line 1"),
+            "{comment}"
+        );
         assert!(error(&FORMAT, b"page,count\n1,99999999999\n").contains("at most"));
         assert!(error(&FORMAT, b"page,time\n1,-5\n").contains("out of range"));
         let twice = error(&FORMAT, b"page,x,x,Page\n1,2,3,4\n");

@@ -5,9 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use agewise_trace::{
-    AccessKind, AccessStream, Evidence, PageClass, Request, TraceSource, page_trace,
-};
+use agewise_trace::{AccessKind, AccessStream, PageClass, Request, TraceSource, page_trace};
 use anyhow::ensure;
 use serde::Serialize;
 
@@ -68,13 +66,7 @@ impl Record {
                 PageClass::Anon => "anon",
                 PageClass::File => "file",
             },
-            evidence: match request.evidence {
-                Evidence::Seen => "",
-                Evidence::Fault => "fault",
-                Evidence::Inferred => "inferred",
-                Evidence::MinorFault => "minor_fault",
-                Evidence::MajorFault => "major_fault",
-            },
+            evidence: request.evidence.name(),
         }
     }
 }
@@ -140,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Opens the trace, near `from_ns` if it has an index.
 fn open(source: &TraceSource, from_ns: u64) -> anyhow::Result<AccessStream> {
     let stream = source.open()?;
-    let is_page_trace = stream.page_trace_header().is_some();
+    let is_page_trace = stream.format().name == page_trace::FORMAT.name;
     if from_ns == 0 || !is_page_trace || stream.compression() != "plain" {
         return Ok(stream);
     }

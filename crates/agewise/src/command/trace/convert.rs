@@ -15,9 +15,10 @@ use super::input::{InputArgs, ReadingBar};
 /// Write a trace in another format.
 ///
 /// page keeps everything known about each access, is compressed and indexed, and stays readable up
-/// to the point where it was cut off. csv keeps as much, as text. lirs keeps only the order of the
-/// pages. oracleGeneral (libCacheSim) keeps pages and seconds, and takes two passes and 8 bytes of
-/// memory per access. Files whose names end in .gz or .zst are compressed.
+/// to the point where it was cut off. csv keeps as much, as text: what a page trace says of all its
+/// accesses is in lines that start with # before the names of the columns. lirs keeps only the
+/// order of the pages. oracleGeneral (libCacheSim) keeps pages and seconds, and takes two passes
+/// and 8 bytes of memory per access. Files whose names end in .gz or .zst are compressed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace: a file, or a name in the manifest.
@@ -65,7 +66,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .cloned()
         .unwrap_or_else(|| Header {
             page_shift: args.input.page_shift as u8,
-            metadata: format!("converted_from={}\n", stream.format().name),
+            // CSV needs no comment for that: tools that know no comments read it, too.
+            metadata: match args.to {
+                OutputFormat::Csv => String::new(),
+                _ => format!("converted_from={}\n", stream.format().name),
+            },
             ..Header::default()
         });
     let mut writer = TraceWriter::create(&args.out, args.to, &header)?;

@@ -115,7 +115,7 @@ fn named_column(text: &str) -> Result<(Column, String), String> {
     let column = Column::by_name(column).ok_or_else(|| {
         format!(
             "there is no column '{column}'; there are page, address, bytes, count, time_ns, \
-                 time_us, time_ms, time_s, kind, process, class"
+                 time_us, time_ms, time_s, kind, process, class, evidence"
         )
     })?;
     Ok((column, header.to_string()))
