@@ -77,6 +77,27 @@ fn the_default_configuration_is_accepted() {
     agewise(&["config", "check", path.to_str().unwrap()]).success();
 }
 
+/// A variable of a script that was never set must not mean the whole machine.
+#[test]
+fn an_empty_cgroup_is_not_the_root() {
+    for arguments in [
+        &["files"][..],
+        &["reclaim", "--older-than", "5s"],
+        &["recommend"],
+        &["report"],
+        &["shrink"],
+        &["size"],
+        &["sort"],
+        &["trace", "record", "--files", "--out", "t.pages"],
+        &["watch"],
+        &["whatif"],
+    ] {
+        let empty = agewise(&[arguments, &["--cgroup", ""]].concat()).code(2);
+        let said = text(&empty.get_output().stderr);
+        assert!(said.contains("the root is /"), "{arguments:?}: {said}");
+    }
+}
+
 #[cfg(not(feature = "web"))]
 #[test]
 fn what_was_not_built_is_named() {

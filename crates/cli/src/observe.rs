@@ -166,11 +166,13 @@ pub fn listed(pids: &[u32], cgroups: &[String]) -> anyhow::Result<Targets> {
     Ok(Targets::Listed(subjects))
 }
 
-/// Reads the path of a cgroup, which may hold bytes that are not UTF-8.
+/// Reads the path of a cgroup, which may hold bytes that are not UTF-8. An empty one is refused: in
+/// a script it is a variable that was never set, and would name the root, with all of the machine.
 pub fn cgroup_path() -> impl TypedValueParser<Value = String> {
-    OsStringValueParser::new().map(|given| match given.into_string() {
-        Ok(text) => text,
-        Err(given) => name::text(Path::new(&given)),
+    OsStringValueParser::new().try_map(|given| match given.into_string() {
+        Ok(text) if text.is_empty() => Err("an empty path names no cgroup; the root is /"),
+        Ok(text) => Ok(text),
+        Err(given) => Ok(name::text(Path::new(&given))),
     })
 }
 
