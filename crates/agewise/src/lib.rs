@@ -19,7 +19,7 @@ pub fn main() -> ExitCode {
         Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             agewise_cli::note!("{}", agewise_cli::output::chain(&error));
-            ExitCode::FAILURE
+            ExitCode::from(agewise_cli::usage::exit_status(&error, 1))
         }
     }
 }

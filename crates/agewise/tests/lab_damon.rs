@@ -79,7 +79,7 @@ fn heat_is_drawn_as_svg_and_as_a_page_that_needs_nothing_else() {
     }
     let (code, _, error) = watch(&["--plot", "heat.png"]);
     assert!(
-        code == Some(1) && error.contains(".svg or .html"),
+        code == Some(2) && error.contains(".svg or .html"),
         "{error}"
     );
     let (code, _, error) = watch(&["--plot", "/nonexistent/heat.svg"]);

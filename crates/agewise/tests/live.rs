@@ -338,7 +338,7 @@ fn run_ends_as_its_command_does() {
         assert_eq!(output.status.code(), Some(code), "{command:?}: {output:?}");
     }
     let output = agewise(&["run", "--older-than", "1ms", "--", "true"]);
-    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }
 
 #[test]

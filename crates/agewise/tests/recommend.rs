@@ -156,7 +156,7 @@ fn damaged_or_missing_histories_are_said() {
     );
     assert_eq!(recommend(state.path(), &[]).status.code(), Some(2));
     let far = recommend(state.path(), &["--prometheus", "https://localhost"]);
-    assert_eq!(far.status.code(), Some(1));
+    assert_eq!(far.status.code(), Some(2));
 }
 
 /// Checks what the API server checks, by the schema of `autoscaling.k8s.io/v1`.

@@ -98,6 +98,53 @@ fn an_empty_cgroup_is_not_the_root() {
     }
 }
 
+/// The parser ends with 2 too.
+#[test]
+fn a_wrong_argument_ends_with_2_however_late_it_is_found() {
+    let mut cases = vec![
+        ("doctor --need glasses", "no such line"),
+        ("recommend --prometheus https://host", "only http://"),
+        (
+            "reclaim --pid 1 --older-than 5s --interval 9s",
+            "shorter than the scan interval",
+        ),
+        (
+            "reclaim --pid 1 --older-than 5s --observe 3s",
+            "--observe 3 s is too short",
+        ),
+        (
+            "run --older-than 1ms -- true",
+            "the command was not started",
+        ),
+        (
+            "sort --pid 1 --older-than 1s --interval 2s",
+            "shorter than the scan interval",
+        ),
+        ("trace cat t.pages --collapse-repeats", "as they are stored"),
+        (
+            "trace record --pid 1 --interval 1ms --out t.pages",
+            "at least 10ms",
+        ),
+        ("trace sample t.pages out.pages --rate 2", "at most 1"),
+        ("whatif --pid 1 --files", "give --cgroup"),
+    ];
+    if cfg!(feature = "lab") {
+        cases.extend([
+            ("lab curve t.pages --sampled --rate 2", "at most 1"),
+            ("lab damon kv --plot map.txt", ".svg or .html"),
+            ("lab fuzz --policy optimist", "optimist"),
+            ("lab inspect kv --at soon", "not a time"),
+            ("lab run kv --policy optimist", "optimist"),
+        ]);
+    }
+    for (arguments, says) in cases {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let refused = agewise(&arguments).code(2);
+        let said = text(&refused.get_output().stderr);
+        assert!(said.contains(says), "{arguments:?}: {said}");
+    }
+}
+
 #[cfg(not(feature = "web"))]
 #[test]
 fn what_was_not_built_is_named() {

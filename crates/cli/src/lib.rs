@@ -9,4 +9,5 @@ pub mod pause;
 pub mod progress;
 pub mod signal;
 pub mod units;
+pub mod usage;
 pub mod whatif;

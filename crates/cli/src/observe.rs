@@ -17,6 +17,7 @@ use agewise_trace::suggest::nearest;
 use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use crate::refuse;
 use crate::units;
 
 /// The most targets that can be given by name.
@@ -138,19 +139,22 @@ pub fn millis(duration: Duration) -> u64 {
         .max(1)
 }
 
-/// Targets from pids and cgroup names.
+/// Targets from pids and cgroup names; one that is given twice, whatever its spelling, counts once.
 ///
 /// # Errors
-/// A target does not exist or has no memory (a kernel thread, a zombie).
+/// A target does not exist or has no memory (a kernel thread, a zombie). More than [`TARGETS_MAX`]
+/// are a [`WrongArgument`](crate::usage::WrongArgument).
 pub fn listed(pids: &[u32], cgroups: &[String]) -> anyhow::Result<Targets> {
     let roots = Roots::default();
     let count = pids.len() + cgroups.len();
-    anyhow::ensure!(
-        count <= TARGETS_MAX,
-        "{count} targets given, at most {TARGETS_MAX} at a time"
-    );
+    if count > TARGETS_MAX {
+        refuse!("{count} targets given, at most {TARGETS_MAX} at a time");
+    }
     let mut subjects = Vec::new();
-    for pid in pids {
+    for (at, pid) in pids.iter().enumerate() {
+        if pids[..at].contains(pid) {
+            continue;
+        }
         anyhow::ensure!(
             *pid != std::process::id(),
             "agewise does not observe itself (pid {pid})"
@@ -158,12 +162,22 @@ pub fn listed(pids: &[u32], cgroups: &[String]) -> anyhow::Result<Targets> {
         subjects.push(Subject::process(&roots.proc, *pid)?);
     }
     if !cgroups.is_empty() {
-        let hierarchy = Hierarchy::discover(&roots.proc)?;
-        for cgroup in cgroups {
-            subjects.push(Subject::Cgroup(open_cgroup(&hierarchy, cgroup)?));
-        }
+        let opened = open_each(&Hierarchy::discover(&roots.proc)?, cgroups)?;
+        subjects.extend(opened.into_iter().map(Subject::Cgroup));
     }
     Ok(Targets::Listed(subjects))
+}
+
+/// Opens cgroups in the order given, each once.
+fn open_each(hierarchy: &Hierarchy, given: &[String]) -> anyhow::Result<Vec<Cgroup>> {
+    let mut opened = Vec::new();
+    for given in given {
+        let cgroup = open_cgroup(hierarchy, given)?;
+        if !opened.contains(&cgroup) {
+            opened.push(cgroup);
+        }
+    }
+    Ok(opened)
 }
 
 /// Reads the path of a cgroup, which may hold bytes that are not UTF-8. An empty one is refused: in
@@ -342,11 +356,35 @@ mod tests {
     }
 
     #[test]
+    fn a_target_given_twice_counts_once() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("batch/jobs")).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let directory = dir.path().join("batch").display().to_string();
+        let given = ["batch", "/batch/jobs", "/batch/", &directory].map(str::to_owned);
+        let opened = open_each(&hierarchy, &given).unwrap();
+        let names: Vec<String> = opened.iter().map(Cgroup::name).collect();
+        assert_eq!(names, ["/batch", "/batch/jobs"]);
+
+        let child = std::process::Command::new("sleep").arg("60").spawn();
+        let mut child = child.expect("sleep");
+        let targets = listed(&[child.id(), child.id()], &[]);
+        child.kill().expect("a child");
+        child.wait().expect("a child");
+        let Targets::Listed(subjects) = targets.unwrap() else {
+            panic!("a list becomes a list");
+        };
+        assert_eq!(subjects.len(), 1);
+    }
+
+    #[test]
     fn what_cannot_be_observed_says_why() {
         let own = listed(&[std::process::id()], &[]).unwrap_err().to_string();
         assert!(own.contains("itself"), "{own}");
         let many = listed(&[1; 65], &[]).unwrap_err().to_string();
         assert!(many.contains("at most 64"), "{many}");
+        let many = listed(&[1; 65], &[]).unwrap_err();
+        assert_eq!(crate::usage::exit_status(&many, 1), 2);
         assert!(listed(&[u32::MAX], &[]).is_err());
     }
 }

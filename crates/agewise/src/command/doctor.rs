@@ -69,7 +69,7 @@ fn unmet(table: &Capabilities, needs: &[&str]) -> anyhow::Result<Vec<String>> {
         let mut found = table.lines().iter().filter(named).peekable();
         if found.peek().is_none() {
             let names: Vec<&str> = table.lines().iter().map(|line| line.name).collect();
-            anyhow::bail!(
+            agewise_cli::refuse!(
                 "--need {need}: no such line; there are {}",
                 names.join(", ")
             );

@@ -160,7 +160,7 @@ impl<'a> Record<'a> {
 /// The target cannot be watched.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.watching.files && args.cgroup.is_none() {
-        anyhow::bail!("--files: file memory is charged to cgroups: give --cgroup PATH");
+        agewise_cli::refuse!("--files: file memory is charged to cgroups: give --cgroup PATH");
     }
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
     let stop = Stop::install()?;

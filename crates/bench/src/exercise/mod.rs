@@ -137,15 +137,17 @@ impl Args {
             );
         }
         if self.size == 0 && self.file.is_none() {
-            bail!("nothing to exercise: --size is 0 and there is no --file");
+            agewise_cli::refuse!("nothing to exercise: --size is 0 and there is no --file");
         }
         if let Some(seconds) = self.seconds
             && !(seconds.is_finite() && seconds > 0.0)
         {
-            bail!("--seconds {seconds}: give a number above 0");
+            agewise_cli::refuse!("--seconds {seconds}: give a number above 0");
         }
         if self.active.is_some() && matches!(self.pattern, Pattern::HotCold(_)) {
-            bail!("hotcold says itself which fraction is active; leave --active out");
+            agewise_cli::refuse!(
+                "hotcold says itself which fraction is active; leave --active out"
+            );
         }
         let available = available_bytes()?;
         let wanted = self.size.saturating_add(self.file_bytes());

@@ -134,11 +134,12 @@ struct Sums {
 /// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<Scale> {
     let chunks = args.size / CHUNK_BYTES;
-    anyhow::ensure!(chunks > 0, "--size of at least 1 MiB");
-    anyhow::ensure!(
-        args.block_pages.is_power_of_two() && args.block_pages <= 512 && args.blocks > 0,
-        "--block-pages is a power of two up to 512, --blocks at least 1"
-    );
+    if chunks == 0 {
+        agewise_cli::refuse!("--size {}: give at least 1M", args.size);
+    }
+    if !args.block_pages.is_power_of_two() || args.block_pages > 512 || args.blocks == 0 {
+        agewise_cli::refuse!("--block-pages is a power of two up to 512, --blocks at least 1");
+    }
     let bounds = Bounds {
         blocks: args.blocks,
         block_pages: args.block_pages,

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use agewise_lab::experiment::balloon::{Host, Outcome, Sharing, run_host};
 use agewise_lab::workload::library;
 use agewise_policy::units::size_bytes;
-use anyhow::anyhow;
 use serde::Serialize;
 
 use agewise_cli::output;
@@ -68,8 +67,10 @@ fn rows<'a>(seed: u64, sharing: &'static str, outcome: &'a Outcome) -> Vec<Row<'
 
 /// Runs and prints.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let bytes =
-        size_bytes(&args.memory).map_err(|error| anyhow!("--memory `{}` {error}", args.memory))?;
+    let bytes = match size_bytes(&args.memory) {
+        Ok(bytes) => bytes,
+        Err(error) => agewise_cli::refuse!("--memory `{}` {error}", args.memory),
+    };
     let mut host = Host {
         memory_pages: bytes / 4096,
         duration_ms: args.seconds * 1000,

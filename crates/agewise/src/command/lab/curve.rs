@@ -22,6 +22,7 @@ use super::results::{BUILD, OutputFile, output_file, write};
 use crate::command::trace::input::{InputArgs, ReadingBar};
 use agewise_cli::output::Format;
 use agewise_cli::progress::Progress;
+use agewise_cli::usage::WrongArgument;
 
 /// Draw miss-ratio curves: the share of accesses that miss, as a function of memory size in pages.
 ///
@@ -153,7 +154,7 @@ impl Args {
 /// Computes, prints and writes the pictures.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sampling = if args.sampled {
-        Some(SamplingPlan::new(args.rate, args.samples).map_err(anyhow::Error::msg)?)
+        Some(SamplingPlan::new(args.rate, args.samples).map_err(WrongArgument)?)
     } else {
         None
     };

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use agewise_lab::experiment::machine_run::Run;
 use agewise_lab::heatmap::{self, Summary, Window};
 use agewise_lab::study::setup::parse_policy;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde::Serialize;
 
 use super::inspect::parse_time_ns;
@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => match path.extension().and_then(|ending| ending.to_str()) {
             Some("svg") => Some(heatmap::svg),
             Some("html") => Some(heatmap::html),
-            _ => bail!(
+            _ => agewise_cli::refuse!(
                 "--plot {}: the name must end in .svg or .html",
                 path.display()
             ),

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::progress::Progress;
+use agewise_cli::usage::WrongArgument;
 use agewise_lab::fuzz::{Case, Failure, draw, play, shrink};
 use agewise_lab::machine::Policy;
 use agewise_lab::workload::random::XorShift64Star;
@@ -108,7 +109,7 @@ fn again(paths: &[PathBuf]) -> anyhow::Result<Outcome> {
 
 fn at_random(args: &Args) -> anyhow::Result<Outcome> {
     for name in &args.policy {
-        Policy::parse(name)?;
+        Policy::parse(name).map_err(|error| WrongArgument(error.to_string()))?;
     }
     let policies = match args.policy.is_empty() {
         true => Policy::names(),

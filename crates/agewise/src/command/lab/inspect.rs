@@ -4,10 +4,11 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use agewise_cli::usage::WrongArgument;
 use agewise_lab::experiment::machine_run::Run;
 use agewise_lab::study::setup::parse_policy;
 use agewise_trace::suggest::nearest;
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 
 use super::setup::Setup;
 
@@ -55,18 +56,14 @@ pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
         "us" => 1e3,
         "ms" => 1e6,
         "s" => 1e9,
-        _ => {
-            return Err(anyhow!(
-                "`{text}` is not a time; write a number with ns, us, ms or s"
-            ));
-        }
+        _ => agewise_cli::refuse!("`{text}` is not a time; write a number with ns, us, ms or s"),
     };
-    let number: f64 = number
-        .parse()
-        .with_context(|| format!("`{text}` is not a time"))?;
+    let Ok(number) = number.parse::<f64>() else {
+        agewise_cli::refuse!("`{text}` is not a time; write a number with ns, us, ms or s");
+    };
     let ns = number * scale;
     if !(0.0..=1e18).contains(&ns) {
-        return Err(anyhow!("`{text}` is not between 0 and 10^9 s"));
+        agewise_cli::refuse!("`{text}` is not between 0 and 10^9 s");
     }
     Ok(ns as u64)
 }
@@ -84,9 +81,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let mut out = io::stdout().lock();
     for write in &args.write {
-        let (path, text) = write
-            .split_once('=')
-            .with_context(|| format!("--write `{write}` is not of the form PATH=TEXT"))?;
+        let Some((path, text)) = write.split_once('=') else {
+            agewise_cli::refuse!("--write `{write}` is not of the form PATH=TEXT");
+        };
         machine
             .write_file(path, text.as_bytes())
             .map_err(|error| anyhow!("{path}: {error}"))?;
@@ -101,9 +98,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let paths = machine.file_paths();
         match nearest(&args.file, paths.iter().map(String::as_str)) {
             Some(near) if near != args.file => {
-                anyhow!("{}: {error}; did you mean {near}?", args.file)
+                WrongArgument(format!("{}: {error}; did you mean {near}?", args.file))
             }
-            _ => anyhow!("{}: {error}", args.file),
+            _ => WrongArgument(format!("{}: {error}", args.file)),
         }
     })?;
     out.write_all(text.as_bytes())?;

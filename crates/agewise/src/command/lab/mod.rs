@@ -21,6 +21,9 @@ pub mod whatif;
 
 use std::process::ExitCode;
 
+use agewise_cli::usage::WrongArgument;
+use agewise_lab::study::StudyError;
+
 /// The parser of `--jobs`. More threads than the maximum only take longer to start.
 fn jobs() -> clap::builder::RangedU64ValueParser<usize> {
     clap::builder::RangedU64ValueParser::new().range(0..=1024)
@@ -57,7 +60,18 @@ pub enum Command {
 
 /// Runs the subcommand asked for.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    match &args.command {
+    command(&args.command).map_err(|error| {
+        // With words around it, it is about what a file says.
+        let top = error.chain().next();
+        match top.and_then(|top| top.downcast_ref::<StudyError>()) {
+            Some(StudyError::Argument(what)) => WrongArgument(what.clone()).into(),
+            _ => error,
+        }
+    })
+}
+
+fn command(command: &Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Run(args) => run::run(args),
         Command::List(args) => list::run(args),
         Command::Inspect(args) => inspect::run(args),

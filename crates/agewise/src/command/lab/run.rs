@@ -138,7 +138,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (mut table, mut cells, mut is_first) = (Table::default(), Vec::new(), true);
     let subjects = expand(&args.subjects)?;
     if args.trace_events.is_some() && subjects.len() > 1 {
-        anyhow::bail!("--trace-events writes one run: name one workload or trace");
+        agewise_cli::refuse!("--trace-events writes one run: name one workload or trace");
     }
     // Create the file first: an error is then known before the run.
     let mut events = match &args.trace_events {

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use agewise_lab::reference::mutation::{Caught, mutate};
 use agewise_lab::reference::verify::{CellReport, Comparison, Effort, deviation, verify};
 use agewise_lab::reference::{Cell, rows};
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::ValueEnum;
 
 use agewise_cli::output;
@@ -93,7 +93,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })?;
         progress.finish();
         if caught.is_empty() {
-            bail!("no change of a rule begins with `{only}`; --mutate alone tries all");
+            agewise_cli::refuse!(
+                "no change of a rule begins with `{only}`; --mutate alone tries all"
+            );
         }
         print_caught(args.format, &caught)?;
         return Ok(ExitCode::SUCCESS);
@@ -147,7 +149,7 @@ fn read_cells(args: &Args) -> anyhow::Result<Vec<Cell>> {
     if let Some(kernel) = &args.kernel {
         cells.retain(|cell| cell.kernel == *kernel);
         if cells.is_empty() {
-            bail!("{name} has no row of kernel {kernel}");
+            agewise_cli::refuse!("{name} has no row of kernel {kernel}");
         }
     }
     Ok(cells)

@@ -118,11 +118,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.trace.is_empty() {
         rows.retain(|row| args.trace.contains(&row.trace));
     }
-    anyhow::ensure!(
-        !rows.is_empty(),
-        "{}: no rows to verify",
-        args.reference.display()
-    );
+    if rows.is_empty() {
+        agewise_cli::refuse!(
+            "{}: no rows to verify; give other values of --policy and --trace, or neither",
+            args.reference.display()
+        );
+    }
 
     let progress = indicatif::ProgressBar::new(rows.len() as u64);
     let pool = rayon::ThreadPoolBuilder::new()

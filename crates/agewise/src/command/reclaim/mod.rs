@@ -18,7 +18,7 @@ use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use agewise_host::untrusted::Untrusted;
 use agewise_policy::generations::PageType;
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use agewise_cli::observe;
@@ -120,9 +120,8 @@ const EXIT_TARGET_GONE: u8 = 3;
 /// # Errors
 /// A target does not exist or may not be touched, privileges are missing, or times are invalid.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
-    let observation =
-        timing::observation(args.older_than, interval, args.observe).map_err(|why| anyhow!(why))?;
+    let interval = timing::interval(args.older_than, args.interval)?;
+    let observation = timing::observation(args.older_than, interval, args.observe)?;
     if args.files {
         return files::run(args, interval, observation);
     }

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use agewise_cli::units::duration_text;
+use agewise_cli::usage::WrongArgument;
 
 /// Shortest time between two looks; below it, looking itself takes most of the time.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -16,17 +17,17 @@ const INTERVAL_MAX: Duration = Duration::from_secs(10);
 /// # Errors
 /// Ages are no finer than the time between two looks. An `older_than` shorter than that is refused
 /// rather than silently rounded up.
-pub fn interval(older_than: Duration, asked: Option<Duration>) -> Result<Duration, String> {
+pub fn interval(older_than: Duration, asked: Option<Duration>) -> Result<Duration, WrongArgument> {
     let interval = asked.unwrap_or((older_than / 4).clamp(INTERVAL_MIN, INTERVAL_MAX));
     if interval < INTERVAL_MIN {
-        return Err(format!(
+        agewise_cli::refuse!(
             "an interval of {} is shorter than {}: looking would be most of what happens",
             duration_text(interval),
             duration_text(INTERVAL_MIN)
-        ));
+        );
     }
     if older_than < interval {
-        return Err(format!(
+        agewise_cli::refuse!(
             "--older-than {} is shorter than the scan interval of {}: ages finer than a scan are \
              not known; make --older-than longer{}",
             duration_text(older_than),
@@ -36,7 +37,7 @@ pub fn interval(older_than: Duration, asked: Option<Duration>) -> Result<Duratio
             } else {
                 ""
             }
-        ));
+        );
     }
     Ok(interval)
 }
@@ -49,19 +50,19 @@ pub fn observation(
     older_than: Duration,
     interval: Duration,
     asked: Option<Duration>,
-) -> Result<Duration, String> {
+) -> Result<Duration, WrongArgument> {
     let needed = older_than + interval;
     match asked {
         None => Ok(needed),
         Some(asked) if asked >= needed => Ok(asked),
-        Some(asked) => Err(format!(
+        Some(asked) => agewise_cli::refuse!(
             "--observe {} is too short: to know what was not touched for {}, looking every {}, \
              takes {}",
             duration_text(asked),
             duration_text(older_than),
             duration_text(interval),
             duration_text(needed)
-        )),
+        ),
     }
 }
 
@@ -85,7 +86,11 @@ mod tests {
     #[test]
     fn what_cannot_be_known_is_refused() {
         let error = interval(s(1), Some(s(5))).expect_err("coarser than asked");
-        assert!(error.contains("--older-than 1 s is shorter than the scan interval of 5 s"));
+        assert!(
+            error
+                .0
+                .contains("--older-than 1 s is shorter than the scan interval of 5 s")
+        );
         assert!(interval(Duration::from_millis(50), None).is_err());
         assert!(interval(s(1), Some(Duration::from_millis(1))).is_err());
         assert!(observation(s(30), s(5), Some(s(30))).is_err());

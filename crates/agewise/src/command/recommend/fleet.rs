@@ -224,7 +224,7 @@ struct Server {
 impl Server {
     fn new(url: &str) -> anyhow::Result<Self> {
         if !url.starts_with("http://") {
-            bail!(
+            agewise_cli::refuse!(
                 "{url}: only http:// is supported; for encryption or a password use a proxy \
                  that has both"
             );

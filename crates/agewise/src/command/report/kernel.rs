@@ -6,15 +6,36 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Targets;
-use agewise_host::kernel_source::Unit;
+use agewise_host::kernel_source::{KernelSourceError, Unit};
 use agewise_host::root::Roots;
 use agewise_host::source::{AgesWanted, OpenHistograms};
 
 use super::knows::Knows;
 use super::print::{KernelLook, Printer};
 use super::{Args, EXIT_TARGETS_GONE, Left, later, progress, sort_and_cut, wait};
-use agewise_cli::observe::{ScanInterval, millis};
+use agewise_cli::observe::{AgeArgs, ScanInterval, millis};
 use agewise_cli::signal::Stop;
+use agewise_cli::usage::WrongArgument;
+
+/// Refuses options that only apply to page tables.
+fn check(ages: &AgeArgs) -> Result<(), WrongArgument> {
+    if ages.exact || ages.cpu_limit.is_some() || ages.scan_interval != ScanInterval::Auto {
+        agewise_cli::refuse!(
+            "--exact, --cpu-limit and --scan-interval apply to page tables; this source reads none"
+        );
+    }
+    Ok(())
+}
+
+/// Distinguishes targets that no such source can have from what this machine lacks.
+fn refused(error: KernelSourceError) -> anyhow::Error {
+    match error {
+        KernelSourceError::NoProcesses { .. } | KernelSourceError::Targets { .. } => {
+            WrongArgument(error.to_string()).into()
+        }
+        error => error.into(),
+    }
+}
 
 /// Observes through a kernel source; `period` is the time between two looks.
 pub fn run(
@@ -24,13 +45,7 @@ pub fn run(
     duration: Option<Duration>,
     period: Duration,
 ) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(
-        !args.ages.exact
-            && args.ages.cpu_limit.is_none()
-            && args.ages.scan_interval == ScanInterval::Auto,
-        "--exact, --cpu-limit and --scan-interval apply to page tables; this source \
-         reads none"
-    );
+    check(&args.ages)?;
     // Install the signal handlers first: from here on there is something to undo.
     let stop = Stop::install()?;
     let wanted = AgesWanted {
@@ -38,7 +53,7 @@ pub fn run(
         oldest: args.ages.config(period).oldest,
         window_ms: millis(period),
     };
-    let mut source = open(&Roots::default(), targets, &wanted)?;
+    let mut source = open(&Roots::default(), targets, &wanted).map_err(refused)?;
     let knows = match source.unit() {
         Unit::Processes => Knows::Processes,
         Unit::Cgroups => Knows::Cgroups,

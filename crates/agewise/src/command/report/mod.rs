@@ -183,10 +183,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .unwrap_or(DEFAULT_DURATION);
     let source = args.source.0;
     if let Some(Open::Histograms(open)) = source.map(|source| source.open) {
-        anyhow::ensure!(
-            !args.files,
-            "--files combines page tables and the page cache; this source reads neither"
-        );
+        if args.files {
+            agewise_cli::refuse!(
+                "--files combines page tables and the page cache; this source reads neither"
+            );
+        }
         agewise_host::access::check_page_size()?;
         return kernel::run(args, open, &targets, duration, period);
     }

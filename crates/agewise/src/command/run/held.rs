@@ -43,12 +43,13 @@ impl Held {
     /// # Errors
     /// No swap, no access to page tables, or no usable cgroup; each error says how to fix it.
     pub fn new(limit_bytes: u64, by: &str, files: bool, rehearse: bool) -> anyhow::Result<Self> {
-        ensure!(
-            limit_bytes >= LIMIT_MIN_BYTES,
-            "--memory {}: nothing runs in that; give at least {}",
-            bytes_text(limit_bytes),
-            bytes_text(LIMIT_MIN_BYTES)
-        );
+        if limit_bytes < LIMIT_MIN_BYTES {
+            agewise_cli::refuse!(
+                "--memory {}: nothing runs in that; give at least {}",
+                bytes_text(limit_bytes),
+                bytes_text(LIMIT_MIN_BYTES)
+            );
+        }
         let spec: Spec = format!("budget:{limit_bytes},by={by}")
             .parse()
             .with_context(|| format!("--memory {} --by {by}", bytes_text(limit_bytes)))?;

@@ -20,11 +20,12 @@ use agewise_host::cgroup::OwnCgroup;
 use agewise_host::clock;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
-use anyhow::{Context, anyhow};
+use anyhow::Context;
 
 use super::reclaim::{swap_note, timing};
 use agewise_cli::output;
 use agewise_cli::units;
+use agewise_cli::usage::exit_status;
 use child::Child;
 use held::Held;
 use idle::{Idle, Limits};
@@ -128,7 +129,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 "{}; the command was not started",
                 agewise_cli::output::chain(&error)
             );
-            return Ok(ExitCode::from(EXIT_OWN_FAILURE));
+            return Ok(ExitCode::from(exit_status(&error, EXIT_OWN_FAILURE)));
         }
     };
     let child = match Child::spawn(&args.command, prepared.own.as_deref()) {
@@ -172,7 +173,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
             report,
         });
     };
-    let interval = timing::interval(older_than, args.interval).map_err(|why| anyhow!(why))?;
+    let interval = timing::interval(older_than, args.interval)?;
     let limits = Limits {
         older_than,
         rate_bytes_per_s: args.rate,

@@ -14,7 +14,7 @@ use agewise_host::clock;
 use agewise_host::lru_gen::LruGen;
 use agewise_host::mover;
 use agewise_host::root::Roots;
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use serde::Serialize;
 
 use self::sorter::Sorter;
@@ -141,7 +141,7 @@ struct Limits {
 /// # Errors
 /// A target does not exist or may not be touched, privileges are missing, or times are invalid.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let interval = timing::interval(args.older_than, args.interval).map_err(|why| anyhow!(why))?;
+    let interval = timing::interval(args.older_than, args.interval)?;
     let roots = Roots::default();
     if let Some(pid) = args.pid
         && mover::own_lineage().contains(&pid)

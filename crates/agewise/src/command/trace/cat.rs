@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agewise_trace::{AccessKind, AccessStream, PageClass, Request, TraceSource, page_trace};
-use anyhow::ensure;
 use serde::Serialize;
 
 use super::input::InputArgs;
@@ -73,10 +72,11 @@ impl Record {
 
 /// Reads the trace and prints its requests.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    ensure!(
-        !args.input.collapse_repeats,
-        "cat prints requests as they are stored"
-    );
+    if args.input.collapse_repeats {
+        agewise_cli::refuse!(
+            "--collapse-repeats: cat prints requests as they are stored; leave it out"
+        );
+    }
     let from_ns = args
         .from
         .map_or(0, |from| u64::try_from(from.as_nanos()).unwrap_or(u64::MAX));

@@ -8,7 +8,7 @@ use agewise_trace::page_trace::Header;
 use agewise_trace::{
     AccessKind, DenseTrace, NEVER, OutputFormat, PageClass, Request, TraceSource, TraceWriter,
 };
-use anyhow::{Context, ensure};
+use anyhow::Context;
 
 use super::input::{InputArgs, ReadingBar};
 
@@ -105,20 +105,20 @@ pub fn ensure_different(input: &Path, output: &Path) -> anyhow::Result<()> {
         (Ok(input), Ok(output)) => input == output,
         _ => false,
     };
-    ensure!(
-        !same,
-        "{}: input and output are the same file",
-        output.display()
-    );
+    if same {
+        agewise_cli::refuse!("{}: input and output are the same file", output.display());
+    }
     Ok(())
 }
 
 fn next_accesses(source: &TraceSource, args: &Args) -> anyhow::Result<Vec<u32>> {
     // Next-access indices refer to the accesses of the whole file, so all of them must be written.
-    ensure!(
-        !source.collapse_repeats && args.limit.is_none(),
-        "oracleGeneral is written of whole traces only: convert to page first, then sample or cut"
-    );
+    if source.collapse_repeats || args.limit.is_some() {
+        agewise_cli::refuse!(
+            "oracleGeneral is written of whole traces only: convert to page first, then sample or \
+             cut"
+        );
+    }
     Ok(DenseTrace::read(source)
         .context("the first of two passes")?
         .next_accesses())

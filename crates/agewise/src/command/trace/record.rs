@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -144,7 +144,7 @@ struct Summary {
 /// The process cannot be observed, or the trace cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.interval < INTERVAL_MIN {
-        bail!(
+        agewise_cli::refuse!(
             "--interval {:?} is too short: at least {INTERVAL_MIN:?}",
             args.interval
         );

@@ -10,6 +10,7 @@ use agewise_trace::{DenseTrace, OutputFormat, PageSample, TraceSource, TraceWrit
 
 use super::convert::ensure_different;
 use super::input::{InputArgs, ReadingBar};
+use agewise_cli::usage::WrongArgument;
 
 /// Write all accesses of a share of the pages, chosen by hash.
 ///
@@ -46,7 +47,7 @@ pub struct Args {
 
 /// Samples the trace and reports how accurate the sample is.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let sample = PageSample::new(args.rate, args.seed).map_err(anyhow::Error::msg)?;
+    let sample = PageSample::new(args.rate, args.seed).map_err(WrongArgument)?;
     let (bar, progress) = ReadingBar::show();
     let mut source = args.input.source(&args.trace)?;
     source.progress = progress;

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Arguments that turn out to be wrong only after the command line was parsed, such as two that
+//! contradict each other. They end a command like those that the parser refuses.
+
+use std::error::Error;
+use std::fmt;
+
+/// Exit status for a wrong argument, the one the parser of the command line uses.
+pub const EXIT_WRONG_ARGUMENT: u8 = 2;
+
+/// An argument cannot be meant as it was given: no retry and no privilege would help. The message
+/// names it and says what to give instead.
+#[derive(Debug, PartialEq, Eq)]
+pub struct WrongArgument(pub String);
+
+impl fmt::Display for WrongArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for WrongArgument {}
+
+/// Returns a [`WrongArgument`] from a function; arguments as for `format!`.
+#[macro_export]
+macro_rules! refuse {
+    ($($text:tt)*) => {
+        return Err($crate::usage::WrongArgument(format!($($text)*)).into())
+    };
+}
+
+/// The exit status of a command that failed with `error`: `otherwise`, unless an argument was
+/// wrong.
+pub fn exit_status(error: &anyhow::Error, otherwise: u8) -> u8 {
+    match error.is::<WrongArgument>() {
+        true => EXIT_WRONG_ARGUMENT,
+        false => otherwise,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+
+    #[test]
+    fn a_wrong_argument_has_a_status_of_its_own_whatever_is_said_around_it() {
+        fn refused(share: f64) -> anyhow::Result<()> {
+            if share > 1.0 {
+                refuse!("--share {share}: give at most 1");
+            }
+            anyhow::bail!("no luck")
+        }
+        let status = |share| exit_status(&refused(share).context("lab").unwrap_err(), 1);
+        assert_eq!((status(1.5), status(0.5)), (2, 1));
+        assert_eq!(
+            refused(1.5).unwrap_err().to_string(),
+            "--share 1.5: give at most 1"
+        );
+    }
+}
