@@ -199,6 +199,82 @@ fn curves_are_run_again() {
 }
 
 #[test]
+fn profiles_are_found_by_content() {
+    let place = Place::new();
+    let move_to = |from: &str, to: &str| {
+        let to = place.at(to);
+        fs::create_dir_all(to.parent().expect("a directory")).expect("a directory");
+        fs::rename(place.at(from), to).expect("moved");
+    };
+    let rerun = |arguments: &[&str]| {
+        let (ok, said, error) = place.run(&[&["lab", "rerun"], arguments].concat());
+        assert_eq!(ok, said.starts_with("the same "), "{said}{error}");
+        error
+    };
+    fs::create_dir(place.at("mine")).expect("a directory");
+    fs::write(place.at("mine/my.toml"), "tier_gain = [1, 1]\n").expect("written");
+    let hash = sha256sum(&place.at("mine/my.toml"));
+    let run = "lab run one.trace --policy mglru:mine/my.toml,lru --seeds 1 --format parquet";
+    place.result("r.parquet", &run.split(' ').collect::<Vec<_>>());
+    let curve = "lab curve one.trace --sizes 200 --policy mglru-mapped:mine/my.toml --format json";
+    place.result("c.json", &curve.split(' ').collect::<Vec<_>>());
+    move_to("mine/my.toml", "elsewhere/renamed.toml");
+    for name in ["r.parquet", "c.json"] {
+        let error = rerun(&[name]);
+        let expected = format!("the result needs mine/my.toml with SHA-256 {hash}: there is no");
+        assert!(error.contains(&expected), "{error}");
+        for from in ["elsewhere", "elsewhere/renamed.toml"] {
+            assert_eq!(rerun(&[name, "--from", "mine", "--from", from]), "");
+        }
+    }
+    // What is sent to others together is found there.
+    move_to("elsewhere/renamed.toml", "sent/my.toml");
+    move_to("c.json", "sent/c.json");
+    move_to("one.trace", "sent/one.trace");
+    assert_eq!(rerun(&["sent/c.json"]), "");
+    // A changed one is not used.
+    let (_, _, error) = place.run(&["lab", "show", "sent/c.json"]);
+    assert_eq!(error, "");
+    fs::write(place.at("sent/my.toml"), "tier_gain = [5, 7]\n").expect("written");
+    let error = rerun(&["sent/c.json"]);
+    assert!(
+        error.contains("sent/my.toml is not what the result is of"),
+        "{error}"
+    );
+    for command in ["lab show sent/c.json", "lab check sent/c.json sent/c.json"] {
+        let (ok, _, error) = place.run(&command.split(' ').collect::<Vec<_>>());
+        assert!(
+            ok && error.contains("sent/my.toml has changed since"),
+            "{error}"
+        );
+    }
+    fs::copy(place.at("sent/my.toml"), place.at("mine/my.toml")).expect("a file");
+    let curve = curve.replace("one.trace", "sent/one.trace");
+    place.result("changed.json", &curve.split(' ').collect::<Vec<_>>());
+    let (_, said, error) = place.run(&["lab", "check", "sent/c.json", "changed.json"]);
+    let expected = format!("differs: profile of mglru-mapped:mine/my.toml: `{hash}` and `");
+    assert!(said.contains(&expected), "{said}{error}");
+}
+
+#[test]
+fn manifests_are_found_where_they_were_moved() {
+    let place = Place::new();
+    let manifest = "file,trace_name,format\none.trace,first,text\n";
+    fs::write(place.at("list.csv"), manifest).expect("written");
+    let curve = "lab curve first --manifest list.csv --sizes 200 --policy lru --format json";
+    place.result("c.json", &curve.split(' ').collect::<Vec<_>>());
+    let rerun = ["lab", "rerun", "c.json", "--from", "moved/list.csv"];
+    fs::create_dir(place.at("moved")).expect("a directory");
+    for name in ["list.csv", "one.trace"] {
+        fs::rename(place.at(name), place.at("moved").join(name)).expect("moved");
+    }
+    let (ok, _, error) = place.run(&rerun[..3]);
+    assert!(!ok && error.contains("list.csv"), "{error}");
+    let (ok, said, error) = place.run(&rerun);
+    assert!(ok && said.starts_with("the same "), "{said}{error}");
+}
+
+#[test]
 fn what_differs_is_said() {
     let place = Place::new();
     let run = [

@@ -11,6 +11,8 @@
 //! too, reclaim works in batches of 32 pages and charging in batches of 64. Pools below some 500
 //! pages measure mostly these effects. Pages are laid out in the order of their first accesses.
 
+use std::path::Path;
+
 use agewise_kernel::ids::MemcgId;
 
 use crate::machine::address_space::{Advice, Backing, MapOptions};
@@ -94,17 +96,19 @@ pub(crate) struct KernelPolicy {
 }
 
 impl KernelPolicy {
-    /// Parses `mglru:FILE.toml` or `mglru-mapped:FILE.toml`.
+    /// Parses `mglru:FILE.toml` or `mglru-mapped:FILE.toml`; `profile` is the place of the file if
+    /// it is not where the name says.
     ///
     /// # Errors
     /// Describes what is wrong with the file.
-    pub fn parse(name: &str) -> Result<KernelPolicy, String> {
+    pub fn parse(name: &str, profile: Option<&Path>) -> Result<KernelPolicy, String> {
         let (plain, mapped) = match name.strip_prefix("mglru-mapped:") {
             Some(file) => (format!("mglru:{file}"), true),
             None => (name.to_owned(), false),
         };
+        let policy = machine::Policy::parse_at(&plain, profile);
         Ok(KernelPolicy {
-            policy: machine::Policy::parse(&plain).map_err(|error| error.to_string())?,
+            policy: policy.map_err(|error| error.to_string())?,
             name: name.to_owned(),
             mapped,
         })

@@ -2,12 +2,14 @@
 //! All policies that can run on a trace alone: yardsticks of the field, and the kernel's LRUs as
 //! pools.
 
+use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use agewise_trace::suggest::nearest;
 use agewise_trace::yardstick::{PolicySpec, YARDSTICKS, Yardstick};
 
 use crate::kernel_pool::KernelPolicy;
+use crate::machine::profile_file::named_in;
 use crate::reuse_pool::Reuse;
 use crate::{kernel_pool, reuse_pool};
 
@@ -65,13 +67,21 @@ pub fn by_name(name: &str) -> Option<&'static PolicySpec> {
 /// # Errors
 /// Says what is wrong and which policies exist.
 pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
+    parse_at(text, None)
+}
+
+/// Like [`parse`], with the place of the profile if it is not where the name says.
+///
+/// # Errors
+/// The same as those of [`parse`].
+pub fn parse_at(text: &str, profile: Option<&Path>) -> Result<Arc<dyn Yardstick>, String> {
     if let Some((name, parameters)) = text.split_once(':')
         && reuse_pool::SPEC.is_called(name)
     {
         return Ok(Arc::new(Reuse::parse(parameters)?));
     }
-    if text.contains(':') && text.ends_with(".toml") {
-        return Ok(Arc::new(KernelPolicy::parse(text)?));
+    if named_in(text).is_some() {
+        return Ok(Arc::new(KernelPolicy::parse(text, profile)?));
     }
     let spec = by_name(text).ok_or_else(|| match nearest(text, all().map(|spec| spec.name)) {
         Some(near) => format!("there is no policy '{text}'; did you mean '{near}'?"),

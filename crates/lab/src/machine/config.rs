@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Configuration of a simulated machine: policy, zones, devices, kernel parameters.
 
+use std::path::Path;
+
 use super::kernel::{KERNELS, Kernel};
 use agewise_kernel::lru::Mode;
 use agewise_kernel::mglru::ablation::Ablation;
@@ -141,6 +143,15 @@ impl Policy {
     /// # Errors
     /// Fails if there is no such policy or the file is invalid.
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
+        Policy::parse_at(text, None)
+    }
+
+    /// Like [`Policy::parse`], with the place of the profile if it is not where the name says. The
+    /// name stays the same.
+    ///
+    /// # Errors
+    /// The same as those of [`Policy::parse`].
+    pub fn parse_at(text: &str, profile: Option<&Path>) -> Result<Policy, PolicyError> {
         let unknown = || PolicyError::Unknown(text.to_owned());
         let (family, version) = text
             .split_once(':')
@@ -168,7 +179,9 @@ impl Policy {
             _ => return Err(unknown()),
         };
         let kernel = match version.ends_with(".toml") {
-            true if multi_gen => profile_file::read(version)?,
+            true if multi_gen => {
+                profile_file::read(version, profile.unwrap_or(Path::new(version)))?
+            }
             true => return Err(PolicyError::NotMultiGen(text.to_owned())),
             false => Kernel::by_name(version).ok_or_else(unknown)?,
         };

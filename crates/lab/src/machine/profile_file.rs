@@ -215,12 +215,18 @@ fn whole(value: &Value, low: u64, high: u64) -> Option<u64> {
     (low..=high).contains(&number).then_some(number)
 }
 
-/// Reads a kernel from a file, which also gives it its name.
+/// The file that the name of a policy refers to, as in `mglru:FILE.toml`.
+#[must_use]
+pub fn named_in(policy: &str) -> Option<&str> {
+    let (_, file) = policy.split_once(':')?;
+    file.ends_with(".toml").then_some(file)
+}
+
+/// Reads a kernel from a file; its name is `name`, the path by which the file was first given.
 ///
 /// # Errors
 /// Describes what is wrong with the file.
-pub fn read(name: &str) -> Result<&'static Kernel, ProfileError> {
-    let path = Path::new(name);
+pub fn read(name: &str, path: &Path) -> Result<&'static Kernel, ProfileError> {
     let invalid = |what| ProfileError::Invalid {
         path: path.to_owned(),
         what,

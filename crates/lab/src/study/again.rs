@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Running a result again from its own description.
 
-use std::path::{Path, PathBuf};
-
 use agewise_policy::proactive::Spec;
-use agewise_trace::Reading;
 use agewise_trace::curve::{SamplingPlan, SizeSpec};
 
+use super::base::Base;
 use super::curve::CurveRequest;
 use super::description::{CurveCell, Described, Origin, RunCell};
 use super::error::StudyError;
 use super::options;
 use super::run::RunRequest;
-use super::setup::{Setup, parse_contender, sha256_of};
+use super::setup::{Setup, parse_contender_at};
 use crate::proactive::Sight;
 use crate::yardstick;
 
@@ -67,7 +65,11 @@ pub fn run_request(cells: &[Described<RunCell>], base: &Base) -> Result<RunReque
     for of in cells {
         let agent = of.cell.agent.as_deref().map(str::parse::<Spec>).transpose();
         let agent = agent.map_err(|error| StudyError::Argument(error.to_string()))?;
-        columns.push((parse_contender(of.cell.lru())?, agent));
+        let profile = base.profile(of.cell.lru(), of.cell.policy_sha256.as_deref())?;
+        columns.push((
+            parse_contender_at(of.cell.lru(), profile.as_deref())?,
+            agent,
+        ));
     }
     let seeds = first.cell.seeds.strip_prefix("1-");
     let seeds = seeds.and_then(|last| last.parse().ok()).ok_or_else(|| {
@@ -75,7 +77,7 @@ pub fn run_request(cells: &[Described<RunCell>], base: &Base) -> Result<RunReque
     })?;
     Ok(RunRequest {
         setup,
-        subject: base.find(&first.origin.source),
+        subject: base.source(&first.origin)?,
         columns,
         sight,
         seeds: Some(seeds),
@@ -103,14 +105,20 @@ pub fn curve_request(
         }
         _ => None,
     };
-    let policies = cells.iter().map(|of| yardstick::parse(&of.cell.policy));
+    let policy = |CurveCell {
+                      policy,
+                      policy_sha256,
+                      ..
+                  }: &CurveCell| {
+        let profile = base.profile(policy, policy_sha256.as_deref())?;
+        yardstick::parse_at(policy, profile.as_deref()).map_err(StudyError::Argument)
+    };
+    let policies = cells.iter().map(|of| policy(&of.cell));
     let pages = |pages: &u64| SizeSpec::Pages(*pages as usize);
     Ok(CurveRequest {
-        trace: base.find(&first.origin.source),
+        trace: base.source(&first.origin)?,
         reading: setup.reading,
-        policies: policies
-            .collect::<Result<_, _>>()
-            .map_err(StudyError::Argument)?,
+        policies: policies.collect::<Result<_, _>>()?,
         sizes: cell.sizes_pages.iter().map(pages).collect(),
         points: 1,
         sampling,
@@ -118,62 +126,13 @@ pub fn curve_request(
     })
 }
 
-/// Environment for running a result again.
-#[derive(Clone, Debug, Default)]
-pub struct Base {
-    /// Directory of the files, if they are not where the result says.
-    pub directory: Option<PathBuf>,
-    /// Limits on the size of traces; the other fields are ignored.
-    pub reading: Reading,
-    /// The commit of this build, or `unknown`.
-    pub build: String,
-}
-
-impl Base {
-    /// Current path of a file.
-    fn find(&self, source: &str) -> String {
-        let moved = |directory: &PathBuf| {
-            let moved = directory.join(Path::new(source).file_name()?);
-            moved
-                .is_file()
-                .then(|| moved.to_string_lossy().into_owned())
-        };
-        let moved = self.directory.as_ref().and_then(moved);
-        moved.unwrap_or_else(|| source.to_owned())
-    }
-
-    /// Checks that a file is the one in the result.
-    ///
-    /// # Errors
-    /// Fails if it is missing or different.
-    pub fn check_hash(&self, origin: &Origin, found: &str) -> Result<(), StudyError> {
-        if found == origin.source_sha256 {
-            return Ok(());
-        }
-        Err(StudyError::Argument(format!(
-            "{} is not what the result is of: its SHA-256 is {found}, the result says {}",
-            origin.source, origin.source_sha256
-        )))
-    }
-
-    /// The same check before anything runs, for a source that is a file named by its path.
-    ///
-    /// # Errors
-    /// The same as those of [`Base::check_hash`].
-    pub fn check_file(&self, origin: &Origin) -> Result<(), StudyError> {
-        let path = self.find(&origin.source);
-        let of_manifest = origin.options.contains("manifest=");
-        match Path::new(&path).is_file() && !of_manifest {
-            true => self.check_hash(origin, &sha256_of(Path::new(&path))?),
-            false => Ok(()),
-        }
-    }
-}
-
 fn setup_of(origin: &Origin, base: &Base) -> Result<(Setup, Sight), StudyError> {
     let mut setup = Setup::default();
     let mut sight = Sight::default();
     options::from_text(&origin.options, &mut setup, &mut sight)?;
-    setup.reading.limits = base.reading.limits;
+    setup.reading.limits = base.limits;
+    if let Some(manifest) = &mut setup.reading.manifest {
+        *manifest = base.manifest(manifest);
+    }
     Ok((setup, sight))
 }

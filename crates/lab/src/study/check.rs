@@ -200,7 +200,7 @@ fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>,
             "one result is of `lab run`, the other of `lab curve`",
         ));
     }
-    let mut notes = Vec::new();
+    let mut notes = changed_policies(a, b);
     let mut note = |what: &str, values: [Vec<String>; 2]| {
         let [mut a, mut b] = values;
         a.dedup();
@@ -224,6 +224,21 @@ fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>,
         note("damon", both(|cell| cell.damon.clone().unwrap_or_default()));
     }
     Ok(notes)
+}
+
+/// The policies whose files differ between two results.
+fn changed_policies(a: &Description, b: &Description) -> Vec<String> {
+    let theirs: HashMap<_, _> = b.policies().into_iter().collect();
+    let mut notes = Vec::new();
+    for (policy, ours) in a.policies() {
+        if let (Some(ours), Some(Some(theirs))) = (ours, theirs.get(policy))
+            && ours != *theirs
+        {
+            notes.push(format!("profile of {policy}: `{ours}` and `{theirs}`"));
+        }
+    }
+    notes.dedup();
+    notes
 }
 
 #[cfg(test)]

@@ -161,6 +161,20 @@ impl Description {
             Description::Curve { cells } => cells.iter().map(|of| &of.origin).collect(),
         }
     }
+
+    /// The policies, without agents, and the hashes of the files that describe them.
+    pub(super) fn policies(&self) -> Vec<(&str, Option<&str>)> {
+        match self {
+            Description::Run { cells } => cells
+                .iter()
+                .map(|of| (of.cell.lru(), of.cell.policy_sha256.as_deref()))
+                .collect(),
+            Description::Curve { cells } => cells
+                .iter()
+                .map(|of| (of.cell.policy.as_str(), of.cell.policy_sha256.as_deref()))
+                .collect(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -66,6 +66,16 @@ pub enum StudyError {
         /// What is wrong, and what to do.
         what: String,
     },
+    /// A file that a result was made from is not there.
+    #[error("the result needs {name} with SHA-256 {sha256}: {found}")]
+    Needs {
+        /// The file, as the result names it.
+        name: String,
+        /// SHA-256 of its content.
+        sha256: String,
+        /// What is there instead.
+        found: String,
+    },
     /// A file is not as it was written.
     #[error("{} is damaged: {what}; make it again", path.display())]
     Damaged {

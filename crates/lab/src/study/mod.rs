@@ -3,6 +3,7 @@
 //! command and the Python package share this code, so the same study gives the same rows in both.
 
 pub mod again;
+pub mod base;
 pub mod check;
 pub mod curve;
 pub mod description;

@@ -57,7 +57,11 @@ pub struct Named {
 /// # Errors
 /// Fails if there is none, and names the most similar one.
 pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
-    Policy::parse(text).map_err(|error| {
+    parse_policy_at(text, None)
+}
+
+fn parse_policy_at(text: &str, profile: Option<&Path>) -> Result<Policy, StudyError> {
+    Policy::parse_at(text, profile).map_err(|error| {
         let mut names = Policy::names();
         names.extend(yardstick::beside_kernels().map(|spec| spec.name.to_owned()));
         let near = match error {
@@ -76,12 +80,23 @@ pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
 /// # Errors
 /// Fails if there is none, and names the most similar one.
 pub fn parse_contender(text: &str) -> Result<Contender, StudyError> {
+    parse_contender_at(text, None)
+}
+
+/// Like [`parse_contender`], with the place of the profile if it is not where the name says.
+///
+/// # Errors
+/// The same as those of [`parse_contender`].
+pub(super) fn parse_contender_at(
+    text: &str,
+    profile: Option<&Path>,
+) -> Result<Contender, StudyError> {
     let name = text.split(':').next().unwrap_or(text);
     if yardstick::beside_kernels().any(|spec| spec.is_called(name)) {
         let yardstick = yardstick::parse(text).map_err(StudyError::Argument)?;
         return Ok(Contender::Yardstick(yardstick));
     }
-    parse_policy(text).map(Contender::Kernel)
+    parse_policy_at(text, profile).map(Contender::Kernel)
 }
 
 /// Finds a swap device by name; `none` means no swap.

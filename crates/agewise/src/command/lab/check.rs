@@ -8,7 +8,8 @@ use std::process::ExitCode;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units;
 use agewise_lab::study::check::{Checked, Limits, check};
-use agewise_lab::study::result::ResultFile;
+
+use super::results;
 
 /// Report what got worse from one result to another.
 ///
@@ -54,8 +55,8 @@ fn share(text: &str) -> Result<f64, String> {
 
 /// Compares and prints.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let before = ResultFile::read(&args.before)?;
-    let after = ResultFile::read(&args.after)?;
+    let before = results::read(&args.before)?;
+    let after = results::read(&args.after)?;
     let limits = Limits {
         budget: args.budget,
         significance: args.significance,

@@ -8,13 +8,11 @@ use std::sync::Arc;
 
 use agewise_cli::output;
 use agewise_cli::progress::Progress;
-use agewise_lab::study::again::{
-    Base, curve_request, groups, is_same_curve, is_same_run, run_request,
-};
-use agewise_lab::study::description::{Described, Description, Origin};
+use agewise_lab::study::again::{curve_request, groups, is_same_curve, is_same_run, run_request};
+use agewise_lab::study::base::Base;
+use agewise_lab::study::description::{CurveCell, Described, Description, Origin, RunCell};
 use agewise_lab::study::result::{Form, ResultFile};
 use agewise_lab::study::table::Table;
-use agewise_trace::{ReadLimits, Reading};
 use anyhow::Context;
 
 use super::results::{BUILD, write};
@@ -22,8 +20,10 @@ use crate::command::trace::input::trace_memory_default;
 
 /// Repeat the run behind a result, and compare byte for byte.
 ///
-/// The workload or trace must be the same file, as identified by its SHA-256. If another version or
-/// build of agewise produced the result, this is reported, and everything else is compared.
+/// The workload or trace and the profiles of policies must be the same files, as identified by
+/// their SHA-256. They are looked for where the result says, beside the result, and with --from. If
+/// another version or build of agewise produced the result, this is reported, and everything else
+/// is compared.
 ///
 /// Exit status 0 if the bytes are the same, 1 if they differ; the first difference is printed.
 #[derive(Debug, clap::Args)]
@@ -31,28 +31,19 @@ pub struct Args {
     /// A file with the output of `lab run` or `lab curve`, as json, csv or parquet.
     #[arg(value_name = "RESULT")]
     pub result: PathBuf,
-    /// Where workloads and traces are, if not where the result says.
-    #[arg(long, value_name = "DIRECTORY")]
-    pub from: Option<PathBuf>,
+    /// A workload, trace, manifest or profile that has moved, or a directory of such files. A
+    /// profile may have another name. Can be given several times.
+    #[arg(long, value_name = "FILE|DIRECTORY")]
+    pub from: Vec<PathBuf>,
 }
 
 /// Runs and compares.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let before = ResultFile::read(&args.result)?;
-    let base = Base {
-        directory: args.from.clone(),
-        reading: Reading {
-            limits: ReadLimits {
-                memory_max_bytes: trace_memory_default(),
-                ..ReadLimits::default()
-            },
-            ..Reading::default()
-        },
-        build: BUILD.to_owned(),
-    };
-    for origin in before.description.origins() {
-        base.check_file(origin)?;
-    }
+    let mut base = Base::of(&args.result);
+    base.places.extend(args.from.iter().cloned());
+    base.limits.memory_max_bytes = trace_memory_default();
+    base.build = BUILD.to_owned();
     if let Some(origin) = before.description.origins().first() {
         say_who(origin);
     }
@@ -62,7 +53,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let bytes = bytes.with_context(|| {
         format!(
-            "cannot run {} again (files are looked for where the result says, or with --from)",
+            "cannot run {} again (files are looked for where the result says, beside the result, \
+             and with --from)",
             args.result.display()
         )
     })?;
@@ -93,10 +85,9 @@ fn say_who(origin: &Origin) {
 fn of_before<C: Clone>(
     ours: &[Described<C>],
     theirs: &[Described<C>],
-    base: &Base,
 ) -> anyhow::Result<Vec<Described<C>>> {
     let pair = |(ours, theirs): (&Described<C>, &Described<C>)| {
-        base.check_hash(&theirs.origin, &ours.origin.source_sha256)?;
+        Base::check_hash(&theirs.origin, &ours.origin.source_sha256)?;
         Ok(Described {
             cell: ours.cell.clone(),
             origin: theirs.origin.clone(),
@@ -107,16 +98,19 @@ fn of_before<C: Clone>(
 
 fn run_again(
     before: &ResultFile,
-    cells: &[Described<agewise_lab::study::description::RunCell>],
+    cells: &[Described<RunCell>],
     base: &Base,
 ) -> anyhow::Result<Vec<u8>> {
     let (mut table, mut ran) = (Table::default(), Vec::new());
-    for group in groups(cells, is_same_run) {
-        let request = run_request(group, base)?;
+    let groups = groups(cells, is_same_run);
+    // All of them before the first runs: a file that is missing is then known at once.
+    let requests = groups.iter().map(|group| run_request(group, base));
+    let requests: Vec<_> = requests.collect::<Result<_, _>>()?;
+    for (group, request) in groups.into_iter().zip(requests) {
         let progress = Progress::new("runs");
         let mut outcome = request.run(&Arc::default(), |total| progress.advance(total))?;
         progress.finish();
-        outcome.cells = of_before(&outcome.cells, group, base)?;
+        outcome.cells = of_before(&outcome.cells, group)?;
         table.append(match before.form {
             Form::Parquet => outcome.run_table(),
             Form::Json | Form::Csv => outcome.summary_table(),
@@ -128,13 +122,16 @@ fn run_again(
 
 fn count_again(
     before: &ResultFile,
-    cells: &[Described<agewise_lab::study::description::CurveCell>],
+    cells: &[Described<CurveCell>],
     base: &Base,
 ) -> anyhow::Result<Vec<u8>> {
     let (mut table, mut ran) = (Table::default(), Vec::new());
-    for group in groups(cells, is_same_curve) {
-        let mut outcome = curve_request(group, base)?.run(&Arc::default())?;
-        outcome.cells = of_before(&outcome.cells, group, base)?;
+    let groups = groups(cells, is_same_curve);
+    let requests = groups.iter().map(|group| curve_request(group, base));
+    let requests: Vec<_> = requests.collect::<Result<_, _>>()?;
+    for (group, request) in groups.into_iter().zip(requests) {
+        let mut outcome = request.run(&Arc::default())?;
+        outcome.cells = of_before(&outcome.cells, group)?;
         table.append(outcome.table());
         ran.extend(outcome.cells);
     }

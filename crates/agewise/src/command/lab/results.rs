@@ -5,15 +5,26 @@ use std::io::Write;
 use std::path::Path;
 
 use agewise_cli::output;
+use agewise_lab::study::StudyError;
+use agewise_lab::study::base::Base;
 use agewise_lab::study::description::Description;
 use agewise_lab::study::parquet;
-use agewise_lab::study::result::Form;
+use agewise_lab::study::result::{Form, ResultFile};
 use agewise_lab::study::table::Table;
 use agewise_trace::Aside;
 use anyhow::Context;
 
 /// The commit of this build, or `unknown`.
 pub const BUILD: &str = env!("AGEWISE_BUILD");
+
+/// Reads a result, and notes which of its profiles have changed since.
+pub fn read(path: &Path) -> Result<ResultFile, StudyError> {
+    let result = ResultFile::read(path)?;
+    for line in Base::of(path).changed_profiles(&result.description) {
+        agewise_cli::note!("{}: {line}", path.display());
+    }
+    Ok(result)
+}
 
 /// Writes a table; for CSV with a header, if wanted.
 pub fn write(

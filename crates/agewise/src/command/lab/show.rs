@@ -9,9 +9,10 @@ use agewise_cli::output;
 use agewise_cli::units;
 use agewise_lab::study::again::{groups, is_same_curve, is_same_run};
 use agewise_lab::study::description::{CurveCell, Described, Description, Origin, RunCell};
-use agewise_lab::study::result::ResultFile;
 use clap::ValueEnum;
 use serde::Serialize;
+
+use super::results;
 
 /// Print what was run to produce a result.
 ///
@@ -47,7 +48,7 @@ struct Cell<'a, C: Serialize> {
 
 /// Reads the result and prints its description.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let description = ResultFile::read(&args.result)?.description;
+    let description = results::read(&args.result)?.description;
     let mut out = io::stdout().lock();
     match (&description, args.format) {
         (Description::Run { cells }, Format::Text) => {
