@@ -99,6 +99,19 @@ pub enum TraceError {
         /// The reason.
         what: String,
     },
+    /// The given page size is not that of the trace.
+    #[error(
+        "{}: page shift {given} was given, but its header says {recorded} (2^{recorded} bytes a \
+         page): leave --page-shift out", path.display()
+    )]
+    PageShift {
+        /// The file.
+        path: PathBuf,
+        /// The page shift in its header.
+        recorded: u32,
+        /// The given page shift.
+        given: u32,
+    },
     /// A limit of the implementation was reached.
     #[error("{}: {what}", path.display())]
     Limit {

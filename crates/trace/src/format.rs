@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Trace formats: how they are detected and read.
 
+use std::path::Path;
+
 use super::access::Request;
 use super::error::TraceError;
 use super::input::{EXPANSION_MAX, Input};
@@ -10,11 +12,16 @@ use super::reader::column::Column;
 /// The largest run of pages in one request; anything larger is a damaged record.
 pub const PAGES_PER_REQUEST_MAX: u64 = 1 << 24;
 
+/// The page shift of traces that do not record theirs: pages of 4 KiB.
+pub const PAGE_SHIFT_DEFAULT: u32 = 12;
+
 /// Settings of a reader.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ReadOptions {
-    /// Byte addresses become pages by this shift (12 is 4 KiB). At most 63.
-    pub page_shift: u32,
+    /// A page is `1 << page_shift` bytes, at most 63: byte addresses become pages by this shift.
+    /// `None` for what the header of a page trace says, and [`PAGE_SHIFT_DEFAULT`] in formats that
+    /// do not say it.
+    pub page_shift: Option<u32>,
     /// Names of CSV columns, if the header uses unusual ones.
     pub columns: Vec<(Column, String)>,
     /// Limits on reading.
@@ -39,12 +46,32 @@ impl Default for ReadLimits {
     }
 }
 
-impl Default for ReadOptions {
-    fn default() -> Self {
-        Self {
-            page_shift: 12,
-            columns: Vec::new(),
-            limits: ReadLimits::default(),
+impl ReadOptions {
+    /// The page shift of a trace without a header.
+    #[must_use]
+    pub fn page_shift_or_default(&self) -> u32 {
+        self.page_shift.unwrap_or(PAGE_SHIFT_DEFAULT)
+    }
+
+    /// The page shift of a trace with this header.
+    ///
+    /// # Errors
+    /// [`TraceError::PageShift`] if another one was given.
+    pub(crate) fn page_shift_of(
+        &self,
+        path: &Path,
+        header: Option<&page_trace::Header>,
+    ) -> Result<u32, TraceError> {
+        let Some(recorded) = header.map(|header| u32::from(header.page_shift)) else {
+            return Ok(self.page_shift_or_default());
+        };
+        match self.page_shift {
+            Some(given) if given != recorded => Err(TraceError::PageShift {
+                path: path.to_path_buf(),
+                recorded,
+                given,
+            }),
+            _ => Ok(recorded),
         }
     }
 }

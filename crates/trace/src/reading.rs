@@ -15,8 +15,9 @@ use super::stream::TraceSource;
 pub struct Reading {
     /// The format; `None` to detect it from content and name.
     pub format: Option<&'static Format>,
-    /// Byte addresses become pages by this shift.
-    pub page_shift: u32,
+    /// A page is `1 << page_shift` bytes; `None` to take it from the trace
+    /// ([`ReadOptions::page_shift`]).
+    pub page_shift: Option<u32>,
     /// CSV columns with unusual names.
     pub columns: Vec<(Column, String)>,
     /// A CSV file naming traces, which are then given by name.

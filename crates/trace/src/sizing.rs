@@ -8,9 +8,6 @@
 
 use crate::curve::StackDistances;
 
-/// Page size in bytes.
-pub const PAGE_BYTES: u64 = 4096;
-
 /// Cost of a refault on a backing device. The values are the defaults of the simulated devices: the
 /// latency of one 4 KiB read with an empty queue.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -54,6 +51,8 @@ pub fn cost_model(name: &str) -> Option<CostModel> {
 /// The reuse in a trace.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reuse {
+    /// Size of a page in bytes.
+    pub page_bytes: u64,
     /// Time span of the trace in s; 0 if it has no time.
     pub seconds: f64,
     /// Distances for the order of accesses in the trace.
@@ -129,7 +128,7 @@ pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) ->
     };
     let points: Vec<SizePoint> = (0..sizes.len())
         .map(|at| SizePoint {
-            size_bytes: (sizes[at] as u64).saturating_mul(PAGE_BYTES),
+            size_bytes: (sizes[at] as u64).saturating_mul(reuse.page_bytes),
             refaults: middle[at],
             refaults_min: least[at],
             refaults_max: most[at],
@@ -137,7 +136,7 @@ pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) ->
             stall_max: stall_of(most[at]),
         })
         .collect();
-    let footprint_bytes = (footprint as u64).saturating_mul(PAGE_BYTES);
+    let footprint_bytes = (footprint as u64).saturating_mul(reuse.page_bytes);
     let first_touch_share = distances.cold() as f64 / distances.accesses().max(1) as f64;
     Need::of(points, footprint_bytes, target_stall, first_touch_share)
 }
@@ -214,6 +213,8 @@ mod tests {
     use crate::DenseTrace;
     use crate::curve::IntervalDistances;
 
+    const PAGE_BYTES: u64 = 4096;
+
     /// 1000 rounds over 10 hot pages; each round is followed by the next one of 90 cold pages.
     fn hot_and_cold(seconds: f64) -> Reuse {
         let mut pages = Vec::new();
@@ -227,6 +228,7 @@ mod tests {
     fn exact(pages: &[u64], seconds: f64) -> Reuse {
         let distances = StackDistances::of(&DenseTrace::from_pages(pages));
         Reuse {
+            page_bytes: PAGE_BYTES,
             seconds,
             distances,
             bounds: None,
@@ -258,6 +260,22 @@ mod tests {
         );
         assert!((need.first_touch_share - 100.0 / 11_000.0).abs() < 1e-12);
         assert_eq!(need.order_uncertainty, 0.0);
+    }
+
+    #[test]
+    fn larger_pages_are_more_memory() {
+        let small = hot_and_cold(10.0);
+        let large = Reuse {
+            page_bytes: 16 * PAGE_BYTES,
+            ..small.clone()
+        };
+        let (small, large) = (
+            need(&small, zram(), 0.01, 50),
+            need(&large, zram(), 0.01, 50),
+        );
+        assert_eq!(large.footprint_bytes, 16 * small.footprint_bytes);
+        assert_eq!(large.recommended_bytes, 16 * small.recommended_bytes);
+        assert_eq!(large.points[0].size_bytes, 16 * small.points[0].size_bytes);
     }
 
     #[test]

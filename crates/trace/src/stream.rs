@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::access::{Access, Request};
 use super::error::TraceError;
-use super::format::{Format, ReadOptions, RequestReader};
+use super::format::{Format, PAGE_SHIFT_DEFAULT, ReadOptions, RequestReader};
 use super::input::Input;
 use super::page_trace;
 use super::progress::ReadProgress;
@@ -46,7 +46,8 @@ impl TraceSource {
     /// Starts reading.
     ///
     /// # Errors
-    /// The file cannot be opened, its format cannot be detected, or its beginning is invalid.
+    /// The file cannot be opened, its format cannot be detected, its beginning is invalid, or its
+    /// header has another page size than was given.
     pub fn open(&self) -> Result<AccessStream, TraceError> {
         let mut input = Input::open(&self.path)?;
         input.set_expansion_max(self.options.limits.expansion_max);
@@ -67,7 +68,10 @@ impl TraceSource {
         }
         let compression = input.compression();
         let reader = (format.open)(input, &self.options)?;
+        let header = reader.page_trace_header();
+        let page_shift = self.options.page_shift_of(&self.path, header)?;
         let mut stream = AccessStream::new(&self.path, format, reader);
+        stream.page_shift = page_shift;
         stream.collapse_repeats = self.collapse_repeats;
         stream.compression = compression;
         stream.memory_max_bytes = self.options.limits.memory_max_bytes;
@@ -80,6 +84,7 @@ pub struct AccessStream {
     path: PathBuf,
     format: &'static Format,
     compression: &'static str,
+    page_shift: u32,
     memory_max_bytes: u64,
     reader: Box<dyn RequestReader>,
     /// The rest of the request that did not fit in the last batch.
@@ -93,10 +98,12 @@ impl AccessStream {
     /// Splits the requests of a reader into accesses. `path` is for messages.
     #[must_use]
     pub fn new(path: &Path, format: &'static Format, reader: Box<dyn RequestReader>) -> Self {
+        let header = reader.page_trace_header();
         Self {
             path: path.to_path_buf(),
             format,
             compression: "plain",
+            page_shift: header.map_or(PAGE_SHIFT_DEFAULT, |header| header.page_shift.into()),
             memory_max_bytes: u64::MAX,
             reader,
             rest: Request::default(),
@@ -116,6 +123,12 @@ impl AccessStream {
     #[must_use]
     pub fn compression(&self) -> &'static str {
         self.compression
+    }
+
+    /// A page is `1 << page_shift` bytes, at most 63: as its header says, or else as it is read.
+    #[must_use]
+    pub fn page_shift(&self) -> u32 {
+        self.page_shift
     }
 
     /// Records read so far; a record may be several accesses.
@@ -269,6 +282,26 @@ mod tests {
         source.options.columns = vec![(Column::Page, "id".to_owned())];
         let error = source.open().err().unwrap().to_string();
         assert!(error.contains("this is not csv: it is lirs"), "{error}");
+    }
+
+    #[test]
+    fn the_header_says_the_page_size_and_nothing_contradicts_it() {
+        let text = "time_ns,page,count,kind,process,class\n0,1,1,,0,\n";
+        let with_header = format!("# page trace: page_shift=16\n{text}");
+        let shift = |text: &str, given| {
+            let file = tempfile::Builder::new().suffix(".csv").tempfile().unwrap();
+            std::fs::write(&file, text).unwrap();
+            let mut source = TraceSource::new(file.path());
+            source.options.page_shift = given;
+            source.open().map(|stream| stream.page_shift())
+        };
+        assert_eq!(shift(text, None).unwrap(), 12);
+        assert_eq!(shift(text, Some(14)).unwrap(), 14);
+        assert_eq!(shift(&with_header, None).unwrap(), 16);
+        assert_eq!(shift(&with_header, Some(16)).unwrap(), 16);
+        let error = shift(&with_header, Some(12)).unwrap_err().to_string();
+        assert!(error.contains("page shift 12 was given"), "{error}");
+        assert!(error.contains("its header says 16"), "{error}");
     }
 
     #[test]

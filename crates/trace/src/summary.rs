@@ -19,6 +19,8 @@ pub struct Summary {
     pub format: &'static str,
     /// How the file is compressed.
     pub compression: &'static str,
+    /// A page is `1 << page_shift` bytes.
+    pub page_shift: u32,
     /// Number of records; a record may be several accesses.
     pub requests: u64,
     /// Accesses of single pages.
@@ -129,6 +131,7 @@ impl Tally {
         Summary {
             format: stream.format().name,
             compression: stream.compression(),
+            page_shift: stream.page_shift(),
             requests: stream.requests(),
             accesses: trace.accesses().len() as u64,
             footprint_pages: trace.page_count() as u64,

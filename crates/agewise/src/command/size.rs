@@ -2,7 +2,7 @@
 //! `agewise size`.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -67,6 +67,12 @@ pub struct Args {
           value_parser = ["auto", "pmem", "zram", "nvme", "ssd", "hdd"])]
     pub cost_model: String,
 
+    /// A page of the trace is 2^BITS bytes. Default: as the header of a page trace says, which
+    /// cannot be contradicted; 12 (4 KiB) for other formats.
+    #[arg(long, value_name = "BITS", conflicts_with_all = ["pid", "cgroup"],
+          value_parser = clap::value_parser!(u32).range(0..=63))]
+    pub page_shift: Option<u32>,
+
     /// Memory for holding the trace. Default: a quarter of this machine's memory.
     #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
     pub trace_memory: Option<u64>,
@@ -113,8 +119,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cost = cost_model(&args.cost_model)?;
     let (seconds, need) = match &args.trace {
         Some(path) => {
-            let memory_max_bytes = args.trace_memory.unwrap_or_else(trace_memory_default);
-            let reuse = read(path, memory_max_bytes)?;
+            let mut source = TraceSource::new(path);
+            source.options.page_shift = args.page_shift;
+            source.options.limits.memory_max_bytes =
+                args.trace_memory.unwrap_or_else(trace_memory_default);
+            let reuse = read(source)?;
             let need = sizing::need(&reuse, cost, args.target, usize::from(args.points));
             (reuse.seconds, need)
         }
@@ -219,9 +228,7 @@ impl OncePerInterval {
 }
 
 /// Reads the reuse distances of a trace, and its times and order as far as they are recorded.
-fn read(path: &Path, trace_memory_max_bytes: u64) -> anyhow::Result<Reuse> {
-    let mut source = TraceSource::new(path);
-    source.options.limits.memory_max_bytes = trace_memory_max_bytes;
+fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
     let (bar, progress) = ReadingBar::show();
     source.progress = progress;
     let trace = DenseTrace::read(&source)?;
@@ -263,6 +270,7 @@ fn read(path: &Path, trace_memory_max_bytes: u64) -> anyhow::Result<Reuse> {
     }
     let seconds = last_ns.saturating_sub(first_ns.unwrap_or(0)) as f64 / 1e9;
     Ok(Reuse {
+        page_bytes: 1 << stream.page_shift(),
         seconds,
         distances,
         bounds,
@@ -396,6 +404,8 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Resu
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use agewise_trace::page_trace::{Header, Order};
     use agewise_trace::{OutputFormat, Request, TraceWriter};
@@ -405,6 +415,7 @@ mod tests {
         let header = Header {
             order: Order::Interval,
             interval_ns: 1_000_000_000,
+            page_shift: 16,
             ..Header::default()
         };
         let mut writer = TraceWriter::create(path, OutputFormat::Page, &header).unwrap();
@@ -425,13 +436,18 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.pages");
         recording(&path);
-        let reuse = read(&path, u64::MAX).unwrap();
+        let reuse = read(TraceSource::new(&path)).unwrap();
         let need = sizing::need(&reuse, cost_model("ssd").unwrap(), 0.01, 27);
         for point in &need.points {
             assert!(point.refaults_min <= point.refaults, "{point:?}");
             assert!(point.refaults <= point.refaults_max, "{point:?}");
         }
         assert!(need.points[0].refaults > 0.0);
+        assert_eq!(
+            need.footprint_bytes,
+            27 << 16,
+            "the header says 64 KiB a page"
+        );
     }
 
     #[test]
@@ -463,7 +479,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.pages");
         recording(&path);
-        let error = read(&path, 100).unwrap_err().to_string();
+        let mut source = TraceSource::new(&path);
+        source.options.limits.memory_max_bytes = 100;
+        let error = read(source).unwrap_err().to_string();
         assert!(error.contains("--trace-memory"), "{error}");
     }
 }

@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 
 use agewise_trace::reader::column::Column;
+use agewise_trace::registry;
 use agewise_trace::suggest::nearest;
-use agewise_trace::{Reading, registry};
 
 use super::error::StudyError;
 use super::setup::Setup;
@@ -94,8 +94,8 @@ pub(super) fn to_text(setup: &Setup, sight: Sight) -> String {
     if let Some(format) = reading.format {
         put("trace_format", format.name);
     }
-    if reading.page_shift != Reading::default().page_shift {
-        put("page_shift", &reading.page_shift.to_string());
+    if let Some(shift) = reading.page_shift {
+        put("page_shift", &shift.to_string());
     }
     for (column, header) in &reading.columns {
         put("column", &format!("{}:{header}", column.name()));
@@ -128,7 +128,7 @@ pub fn from_text(text: &str, setup: &mut Setup, sight: &mut Sight) -> Result<(),
             }
             "page_shift" => {
                 let shift = value.parse().ok().filter(|shift| *shift < 64);
-                reading.page_shift = shift.ok_or_else(wrong)?;
+                reading.page_shift = Some(shift.ok_or_else(wrong)?);
             }
             "column" => {
                 let (column, header) = value.split_once(':').ok_or_else(wrong)?;
@@ -161,7 +161,7 @@ mod tests {
             arrangement: Arrangement::Reverse,
             ..Setup::default()
         };
-        setup.reading.page_shift = 0;
+        setup.reading.page_shift = Some(0);
         setup.reading.columns = vec![(Column::Page, "my 100% id".to_owned())];
         setup.reading.collapse_repeats = true;
         let text = to_text(&setup, Sight::Generations);

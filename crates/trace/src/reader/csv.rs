@@ -51,14 +51,22 @@ pub static FORMAT: Format = Format {
             .and_then(Layout::unique)
             .map_err(|what| input.malformed(FORMAT.name, what))?;
         let fields = Fields::new(layout.delimiter);
+        let mut page_shift = options.page_shift_or_default();
+        if let Some(header) = &header {
+            page_shift = header.page_shift.into();
+        }
         if layout.columns.iter().any(|(_, of)| *of == Column::Evidence) {
-            header.get_or_insert_default().evidence = true;
+            let without = || Header {
+                page_shift: page_shift as u8,
+                ..Header::default()
+            };
+            header.get_or_insert_with(without).evidence = true;
         }
         Ok(Box::new(Csv {
             input,
             layout,
             fields,
-            page_shift: options.page_shift,
+            page_shift,
             header,
         }))
     },
@@ -350,6 +358,8 @@ mod tests {
     #[test]
     fn bytes_touch_every_page_they_reach() {
         let (requests, _) = read(&FORMAT, b"address,size,time\n4095,2,0.5\n8192,0,1\n");
+        let larger = b"# page trace: page_shift=16\naddress\n65536\n";
+        assert_eq!(pages(&FORMAT, larger), [1]);
         assert_eq!((requests[0].first_page, requests[0].page_count), (0, 2));
         assert_eq!(requests[0].time_ns, 500_000_000);
         assert_eq!((requests[1].first_page, requests[1].page_count), (2, 1));

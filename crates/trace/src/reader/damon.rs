@@ -30,7 +30,7 @@ pub static FORMAT: Format = Format {
     open: |input, options: &ReadOptions| {
         Ok(Box::new(Damon {
             input,
-            page_shift: options.page_shift,
+            page_shift: options.page_shift_or_default(),
         }))
     },
 };

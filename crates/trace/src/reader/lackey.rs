@@ -22,7 +22,7 @@ pub static FORMAT: Format = Format {
     open: |input, options: &ReadOptions| {
         Ok(Box::new(Lackey {
             input,
-            page_shift: options.page_shift,
+            page_shift: options.page_shift_or_default(),
         }))
     },
 };

@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .page_trace_header()
         .cloned()
         .unwrap_or_else(|| Header {
-            page_shift: args.input.page_shift as u8,
+            page_shift: stream.page_shift() as u8,
             // CSV needs no comment for that: tools that know no comments read it, too.
             metadata: match args.to {
                 OutputFormat::Csv => String::new(),

@@ -38,6 +38,7 @@ struct Record<'a> {
     trace: &'a str,
     trace_format: &'static str,
     compression: &'static str,
+    page_bytes: u64,
     requests: u64,
     accesses: u64,
     footprint_pages: u64,
@@ -69,6 +70,7 @@ impl<'a> Record<'a> {
             trace,
             trace_format: summary.format,
             compression: summary.compression,
+            page_bytes: 1 << summary.page_shift,
             requests: summary.requests,
             accesses: summary.accesses,
             footprint_pages: summary.footprint_pages,
@@ -110,7 +112,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         let record = Record::of(short_name(trace), &summary);
         match args.format {
-            Format::Text => text(&mut out, trace, &summary, args.input.page_shift)?,
+            Format::Text => text(&mut out, trace, &summary)?,
             Format::Json => output::json_line(&mut out, &record)?,
             Format::Csv => table.serialize(record)?,
         }
@@ -120,12 +122,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(
-    out: &mut impl Write,
-    trace: &str,
-    summary: &Summary,
-    page_shift: u32,
-) -> std::io::Result<()> {
+fn text(out: &mut impl Write, trace: &str, summary: &Summary) -> std::io::Result<()> {
+    let page_shift = summary.page_shift;
     let of_accesses = |count: u64| {
         format!(
             "{count} ({:.1} %)",

@@ -23,10 +23,10 @@ pub struct InputArgs {
     #[arg(long, value_name = "FORMAT", value_parser = known_format)]
     pub trace_format: Option<&'static Format>,
 
-    /// Byte addresses become pages by this shift: 12 for 4 KiB pages.
-    #[arg(long, value_name = "BITS", default_value_t = 12,
-          value_parser = clap::value_parser!(u32).range(0..=63))]
-    pub page_shift: u32,
+    /// A page is 2^BITS bytes; byte addresses become pages by this shift. Default: as the header
+    /// of a page trace says, which cannot be contradicted; 12 (4 KiB) for other formats.
+    #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u32).range(0..=63))]
+    pub page_shift: Option<u32>,
 
     /// A CSV column with a different name, such as page=object or time_us=when.
     #[arg(long, value_name = "COLUMN=HEADER", value_parser = named_column)]

@@ -57,7 +57,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .page_trace_header()
         .cloned()
         .unwrap_or_else(|| Header {
-            page_shift: args.input.page_shift as u8,
+            page_shift: stream.page_shift() as u8,
             metadata: format!("converted_from={}\n", stream.format().name),
             ..Header::default()
         });

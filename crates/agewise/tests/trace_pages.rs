@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The size of the pages of a trace, which its header has.
+
+mod program;
+
+use std::fs;
+
+use program::agewise;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Two pages of 64 KiB, by address and as a page trace.
+fn traces() -> (TempDir, String, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (text, trace) = (at("t.csv"), at("t.pagetrace"));
+    let accesses = (0..200u64).map(|n| format!("{},{n}\n", (n % 2) << 16 | 8));
+    let lines: String = accesses.collect();
+    fs::write(&text, format!("address,time_ms\n{lines}")).unwrap();
+    ok(&["trace", "convert", &text, &trace, "--page-shift", "16"]);
+    (directory, text, trace)
+}
+
+fn ok(arguments: &[&str]) -> String {
+    let (worked, out, error) = agewise(arguments);
+    assert!(worked, "{arguments:?}: {error}");
+    out
+}
+
+fn error(arguments: &[&str]) -> String {
+    let (worked, out, error) = agewise(arguments);
+    assert!(!worked, "{arguments:?}: {out}");
+    error
+}
+
+fn last(json: &str) -> Value {
+    serde_json::from_str(json.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn the_page_size_in_the_header_counts() {
+    let (directory, text, trace) = traces();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let info = |trace: &str| last(&ok(&["trace", "info", trace, "--format", "json"]));
+    assert_eq!(info(&trace)["page_bytes"], 1 << 16);
+    assert_eq!(info(&trace)["footprint_pages"], 2);
+    let said = ok(&["trace", "info", &trace]);
+    assert!(
+        said.contains("2 pages (128.0 KiB at 64.0 KiB a page)"),
+        "{said}"
+    );
+    let table = ok(&["trace", "info", &trace, "--format", "csv"]);
+    assert!(
+        table.contains(",compression,page_bytes,requests,"),
+        "{table}"
+    );
+    assert!(table.contains(",plain,65536,200,"), "{table}");
+    // Whatever is made of it has pages of the same size.
+    let (sample, csv) = (at("s.pagetrace"), at("c.csv"));
+    ok(&["trace", "sample", &trace, &sample, "--rate", "1"]);
+    ok(&["trace", "convert", &trace, &csv, "--to", "csv"]);
+    assert_eq!(info(&sample)["page_bytes"], 1 << 16);
+    assert_eq!(info(&csv)["page_bytes"], 1 << 16);
+    // A format without a header has the pages that are asked for.
+    assert_eq!(info(&text)["footprint_pages"], 2);
+    assert_eq!(info(&text)["page_bytes"], 4096);
+    let size = |trace: &str, shift: &[&str]| {
+        last(&ok(&[&["size", trace, "--format", "json"], shift].concat()))["footprint_bytes"]
+            .clone()
+    };
+    assert_eq!(size(&trace, &[]), 2 << 16);
+    assert_eq!(size(&text, &[]), 2 << 12);
+    assert_eq!(size(&text, &["--page-shift", "14"]), 2 << 14);
+}
+
+#[test]
+fn a_page_size_that_contradicts_the_header_is_refused() {
+    let (_directory, _, trace) = traces();
+    for command in [
+        &["trace", "info"][..],
+        &["trace", "cat"],
+        &["size"],
+        &["lab", "curve"],
+        &["lab", "run"],
+    ] {
+        let arguments = [command, &[&trace, "--page-shift", "12"]].concat();
+        let said = error(&arguments);
+        assert!(
+            said.contains("page shift 12 was given"),
+            "{arguments:?}: {said}"
+        );
+        assert!(said.contains("its header says 16"), "{arguments:?}: {said}");
+    }
+    ok(&["trace", "info", &trace, "--page-shift", "16"]);
+}
+
+#[test]
+fn a_live_program_has_no_page_shift() {
+    let said = error(&["size", "--pid", "1", "--page-shift", "12"]);
+    assert!(said.contains("--pid <PID>' cannot be used with"), "{said}");
+}
