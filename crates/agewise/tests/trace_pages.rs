@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The size of the pages of a trace, which its header has.
+//! The size of the pages of a trace, which its header has, and options of `agewise size` that only
+//! some subjects have.
 
 mod program;
 
@@ -95,7 +96,17 @@ fn a_page_size_that_contradicts_the_header_is_refused() {
 }
 
 #[test]
-fn a_live_program_has_no_page_shift() {
-    let said = error(&["size", "--pid", "1", "--page-shift", "12"]);
-    assert!(said.contains("--pid <PID>' cannot be used with"), "{said}");
+fn size_refuses_what_it_cannot_follow() {
+    let (_directory, _, trace) = traces();
+    let said = error(&["size", "--pid", "1", "--files"]);
+    assert!(said.contains("give --cgroup PATH"), "{said}");
+    let said = error(&["size", &trace, "--files"]);
+    assert!(
+        said.contains("'--files'") && said.contains("[TRACE]"),
+        "{said}"
+    );
+    for option in [["--page-shift", "12"], ["--trace-memory", "1G"]] {
+        let said = error(&["size", "--pid", "1", option[0], option[1]]);
+        assert!(said.contains("--pid <PID>' cannot be used with"), "{said}");
+    }
 }

@@ -56,6 +56,19 @@ pub struct Watching {
     pub files: bool,
 }
 
+impl Watching {
+    /// Whether to count all file memory of this cgroup.
+    ///
+    /// # Errors
+    /// `--files` without a cgroup: file memory is charged to cgroups only.
+    pub fn files_of(&self, cgroup: Option<&str>) -> anyhow::Result<bool> {
+        if self.files && cgroup.is_none() {
+            bail!("--files: file memory is charged to cgroups: give --cgroup PATH");
+        }
+        Ok(self.files)
+    }
+}
+
 /// How to watch.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {

@@ -48,6 +48,7 @@ pub struct Args {
     pub cgroup: Option<String>,
 
     /// A recorded trace, of any format `agewise trace info` knows.
+    #[arg(conflicts_with = "files")]
     pub trace: Option<PathBuf>,
 
     /// How long to watch a live program.
@@ -74,7 +75,8 @@ pub struct Args {
     pub page_shift: Option<u32>,
 
     /// Memory for holding the trace. Default: a quarter of this machine's memory.
-    #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
+    #[arg(long, value_name = "SIZE", value_parser = units::positive_size,
+          conflicts_with_all = ["pid", "cgroup"])]
     pub trace_memory: Option<u64>,
 
     /// Number of sizes on the curve.
@@ -171,12 +173,13 @@ fn swap_kind(roots: &Roots) -> &'static str {
 /// Watches a live program with the curve of `agewise whatif` at this cost model; returns the
 /// observed time and the memory needed.
 fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need)> {
+    let files = args.watching.files_of(args.cgroup.as_deref())?;
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
     let plan = Plan {
         duration: args.watching.duration,
         interval: Some(args.interval),
         spares_lists: false,
-        files: false,
+        files,
     };
     let curves = watch(targets, plan, &Stop::install()?)?.curves;
     let steps = u64::from(args.points);

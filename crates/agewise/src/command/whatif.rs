@@ -159,9 +159,7 @@ impl<'a> Record<'a> {
 /// # Errors
 /// The target cannot be watched.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.watching.files && args.cgroup.is_none() {
-        agewise_cli::refuse!("--files: file memory is charged to cgroups: give --cgroup PATH");
-    }
+    let files = args.watching.files_of(args.cgroup.as_deref())?;
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
     let stop = Stop::install()?;
     let costs = costs();
@@ -169,7 +167,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration: args.watching.duration,
         interval: args.interval.0,
         spares_lists: false,
-        files: args.watching.files,
+        files,
     };
     let found = watch(targets, plan, &stop)?;
     let full = found.curves.full_bytes;
