@@ -27,10 +27,13 @@ pub struct Settings {
     pub history: bool,
     /// The order of cgroups in global reclaim; `None` for the profile's.
     pub memcg_order: Option<MemcgOrder>,
-    /// Probability (0..=1) that the process is scheduled between two agings of one reclaim call,
-    /// which decides whether the second walk visits it. One such event empties the Bloom filter of
-    /// 6.12 for good, so some counts have two possible values. The default comes from runs of 6.12
-    /// on one virtual CPU: 5 events in about 70 pairs of agings.
+    /// Probability, from 0 (never) to 1 (always), that a walk visits a process that has not run
+    /// since the previous walk, as if it had been scheduled in between. It is drawn for each such
+    /// process at each walk; the classic LRU has no walks and does not use it.
+    ///
+    /// On a real machine this happens between two agings of one reclaim call. One such event
+    /// empties the Bloom filter of 6.12 for good, so some counts have two possible values. The
+    /// default comes from runs of 6.12 on one virtual CPU: 5 events in about 70 pairs of agings.
     pub reschedule_chance: f64,
     /// The first access through a file descriptor keeps the usage count restored by a refault,
     /// which the kernel overwrites.

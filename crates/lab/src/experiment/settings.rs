@@ -188,8 +188,8 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         key: "reschedule_chance",
-        description: "chance that the process is scheduled between two agings of a call (0)",
-        expected: "a number from 0 to 1",
+        description: "mglru: chance that a walk visits a process idle since the last walk (0)",
+        expected: "a probability from 0 (never) to 1 (always); only mglru uses it",
         apply: |config, text| put(&mut config.reschedule_chance, number(text, 0.0, 1.0)),
     },
     Setting {
@@ -457,7 +457,8 @@ mod tests {
             ("swappiness", "key=value"),
             ("swapiness=1", "did you mean `swappiness`"),
             ("swappiness=201", "0 to 200"),
-            ("reschedule_chance=NaN", "0 to 1"),
+            ("reschedule_chance=NaN", "a probability from 0 (never) to 1"),
+            ("reschedule_chance=7", "only mglru uses it"),
             ("cpus=0", "1 to 1024"),
             ("file_device=tape", "device"),
             ("zones=high=1M", "dma32, normal or movable"),

@@ -296,7 +296,8 @@ pub struct MachineConfig {
     pub dirty_background_ratio: u64,
     /// Largest read-ahead window in pages; 0 switches it off.
     pub readahead_pages: u32,
-    /// Probability that the running process is scheduled between two agings of one reclaim call.
+    /// Multi-gen LRU only: probability, 0 to 1, that a walk visits a process that has not run since
+    /// the previous walk ([`agewise_kernel::mglru::Settings::reschedule_chance`]).
     pub reschedule_chance: f64,
     /// `lru_gen/enabled`: 2 walks, 4 accessed bits of non-leaf entries. `policy` decides about 1.
     pub lru_gen_bits: u32,

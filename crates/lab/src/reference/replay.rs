@@ -47,7 +47,8 @@ pub struct Conditions {
     pub miss_ns: [u64; 3],
     /// Time of the first flush of memcg statistics, in ns after the start of the process.
     pub flush_phase_ns: u64,
-    /// Probability that the process is scheduled between two agings of one reclaim call.
+    /// Probability, 0 to 1, that a walk of the multi-gen LRU visits a process that has not run
+    /// since the previous walk.
     pub reschedule_chance: f64,
     /// Kernel pages charged in addition to the model: a few pages vary from boot to boot.
     pub extra_kernel_pages: u64,
