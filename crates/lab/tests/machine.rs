@@ -339,6 +339,19 @@ fn too_little_memory_is_refused() {
 }
 
 #[test]
+fn too_much_memory_is_refused() {
+    let pages = (1 << 26) + 1;
+    for memory_pages in [pages, u64::MAX] {
+        let plan = Plan {
+            memory_pages: Some(memory_pages),
+            ..plan("kv")
+        };
+        let error = run(&plan).unwrap_err();
+        assert!(error.to_string().contains("67108864 (256 GiB)"), "{error}");
+    }
+}
+
+#[test]
 fn a_page_costs_at_most_64_bytes_of_simulator() {
     let pages = 1 << 17;
     for name in ["classic", "mglru:7.2"] {

@@ -22,6 +22,10 @@ use crate::proactive::Sight;
 /// Smallest useful sample, in pages.
 const SAMPLE_PAGES_MIN: usize = 100;
 
+/// Limit on a size larger than the trace, in pages (128 GiB): the kernel's LRUs run on a machine
+/// that has it.
+const SIZE_BEYOND_MAX: u64 = 1 << 25;
+
 /// The curves to compute.
 #[derive(Clone, Debug)]
 pub struct CurveRequest {
@@ -217,7 +221,7 @@ impl CurveRequest {
             .collect();
         let name = short_name(&self.trace);
         let started = Instant::now();
-        let sizes = self.sizes(trace.pages.footprint());
+        let sizes = self.sizes(trace.pages.footprint())?;
         let curves = match &trace.pages {
             Pages::All(dense) => exact(name, dense, &policies, &sizes),
             Pages::Samples(samples) => sampled(name, samples, &policies, &sizes),
@@ -266,15 +270,23 @@ impl CurveRequest {
         ))
     }
 
-    fn sizes(&self, footprint_pages: u64) -> Vec<usize> {
+    fn sizes(&self, footprint_pages: u64) -> Result<Vec<usize>, StudyError> {
         if self.sizes.is_empty() {
-            return spread_sizes(footprint_pages, usize::from(self.points));
+            return Ok(spread_sizes(footprint_pages, usize::from(self.points)));
         }
         let sizes = self.sizes.iter().map(|size| size.pages(footprint_pages));
         let mut sizes: Vec<usize> = sizes.collect();
         sizes.sort_unstable();
         sizes.dedup();
-        sizes
+        let most = footprint_pages.max(SIZE_BEYOND_MAX);
+        match sizes.last() {
+            Some(&largest) if largest as u64 > most => Err(StudyError::Argument(format!(
+                "{}: a size of {largest} pages, but at most {most} can be counted: the trace has \
+                 {footprint_pages} pages, and more memory than that changes nothing",
+                self.trace
+            ))),
+            _ => Ok(sizes),
+        }
     }
 
     fn describe(&self, curves: &[Curve], sha256: &str) -> Vec<Described<CurveCell>> {
@@ -397,6 +409,8 @@ mod tests {
         assert_eq!(sizes_of(&outcome), [("lru", vec![10])]);
         let error = run(request("classic", &[10], None)).unwrap_err();
         assert!(error.to_string().contains("below 64 pages"), "{error}");
+        let error = run(request("classic", &[64, 1 << 40], None)).unwrap_err();
+        assert!(error.to_string().contains("at most 33554432"), "{error}");
         let plan = SamplingPlan::new(0.25, 4).unwrap();
         let outcome = run(request("lru,classic", &[200, 253, 254], Some(plan))).unwrap();
         let sizes = sizes_of(&outcome);

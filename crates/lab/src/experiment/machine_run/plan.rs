@@ -19,6 +19,14 @@ use crate::workload::spec::{Workload, WorkloadError};
 /// Smallest `memory.max`: one charge batch for the process itself and one to work with.
 pub const MIN_MEMORY_PAGES: u64 = 128;
 
+/// Largest machine (256 GiB): simulating a page takes up to 64 bytes, so one of this size takes 4
+/// GiB.
+pub const MAX_MACHINE_PAGES: u64 = 1 << 26;
+
+/// Most pages of a trace whose memory is derived from them: half of them, in a machine four times
+/// as large as that.
+const MAX_DERIVING_PAGES: u64 = MAX_MACHINE_PAGES / 2;
+
 /// A run that is not possible.
 #[derive(Debug, Error)]
 pub enum RunError {
@@ -28,6 +36,25 @@ pub enum RunError {
     )]
     TooSmall {
         /// Pages asked for.
+        pages: u64,
+    },
+    /// The memory limit is larger than any machine.
+    #[error(
+        "memory of {pages} pages is more than the largest machine has, {MAX_MACHINE_PAGES} (256 \
+         GiB): make it smaller, or sample the trace (agewise trace sample)"
+    )]
+    TooLarge {
+        /// Pages needed.
+        pages: u64,
+    },
+    /// The trace is too large for a memory derived from it.
+    #[error(
+        "no size of memory is given, and none is derived from a trace of over {MAX_DERIVING_PAGES} \
+         different pages (this one has {pages}): give one (--memory), or sample the trace (agewise \
+         trace sample)"
+    )]
+    NoMemory {
+        /// Different pages of the trace.
         pages: u64,
     },
     /// A process needs more address space than there is.
@@ -188,13 +215,17 @@ impl Plan {
     /// # Errors
     /// Fails if it is invalid or less than a process needs.
     pub(in crate::experiment) fn limit_pages(&self) -> Result<u64, RunError> {
+        if let (None, Subject::Trace(replay, _)) = (self.memory_pages, &self.subject) {
+            check_deriving(replay.footprint_pages())?;
+        }
         let pages = match self.memory_pages {
             Some(pages) => pages,
             None => self.subject.memory_pages()?,
         };
         match pages {
             ..MIN_MEMORY_PAGES => Err(RunError::TooSmall { pages }),
-            _ => Ok(pages),
+            MIN_MEMORY_PAGES..=MAX_MACHINE_PAGES => Ok(pages),
+            _ => Err(RunError::TooLarge { pages }),
         }
     }
 
@@ -211,7 +242,7 @@ impl Plan {
             }
             _ => memory_pages.saturating_mul(4),
         };
-        let machine_pages = machine_pages.clamp(1 << 12, 1 << 30) as u32;
+        let machine_pages = machine_pages.clamp(1 << 12, MAX_MACHINE_PAGES) as u32;
         let (cpus, anon_pages) = match &self.subject {
             Subject::Workload(workload) => (workload.cpus as usize, anon_pages(workload)),
             Subject::Trace(replay, _) => (1, replay.anon_pages()),
@@ -251,6 +282,14 @@ impl Plan {
     }
 }
 
+/// Whether the memory for a trace of this many different pages can be derived from them.
+fn check_deriving(pages: u64) -> Result<(), RunError> {
+    match pages {
+        ..=MAX_DERIVING_PAGES => Ok(()),
+        _ => Err(RunError::NoMemory { pages }),
+    }
+}
+
 /// Most anonymous pages that a workload can have at the same time, all of which may be swapped out.
 fn anon_pages(workload: &Workload) -> u64 {
     let of_processes: u64 = workload
@@ -268,4 +307,17 @@ fn anon_pages(workload: &Workload) -> u64 {
         .as_ref()
         .map_or(0, |trace| u64::from(trace.pages) + u64::from(trace.hot));
     of_processes + of_trace
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_not_derived_from_a_huge_trace() {
+        assert!(check_deriving(1 << 25).is_ok());
+        let error = check_deriving((1 << 25) + 1).unwrap_err().to_string();
+        assert!(error.contains("over 33554432 different pages"), "{error}");
+        assert!(error.contains("--memory"), "{error}");
+    }
 }
