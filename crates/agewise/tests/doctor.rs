@@ -3,7 +3,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use assert_cmd::cargo::cargo_bin;
@@ -188,6 +188,31 @@ fn with_the_capabilities_of_the_unit_it_sees_what_root_sees() {
         });
         assert_eq!(states[0], states[1], "{name}");
     }
+}
+
+/// Nothing at all could be done, which is no success.
+#[test]
+fn sort_fails_if_it_may_not_look() {
+    const NAME: &str = "sort_fails_if_it_may_not_look";
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIPPED {NAME}: only root can give up rights");
+    }
+    let (_dir, binary) = for_all();
+    let nobody = |program: &Path| {
+        let mut command = Command::new(program);
+        command.uid(65_534).gid(65_534);
+        command
+    };
+    let mut target = nobody(Path::new("sleep")).arg("60").spawn().unwrap();
+    let pid = target.id().to_string();
+    let words = ["sort", "--duration", "1s", "--pid", &pid];
+    let output = nobody(&binary).args(words).output();
+    target.kill().unwrap();
+    target.wait().unwrap();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("run as root"), "{said}");
 }
 
 /// A process that may not be observed is reported as such, not as observed for too short a time.

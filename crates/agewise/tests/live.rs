@@ -626,19 +626,16 @@ fn sort_marks_the_cold_half_and_raises_the_hot_one() {
     ]);
     let pid = exerciser.pid().to_string();
     let sort = |more: &[&str]| {
-        let arguments = [
-            "sort",
-            "--pid",
-            &pid,
-            "--older-than",
-            "2s",
-            "--interval",
-            "500ms",
-        ];
-        let rest = ["--duration", "4s", "--format", "json"];
-        let output = agewise(&[&arguments[..], &rest[..], more].concat());
+        let target = ["sort", "--pid", &pid, "--older-than", "2s"];
+        let times = ["--interval", "700ms", "--duration", "4s"];
+        let rest = ["--format", "json"];
+        let output = agewise(&[&target[..], &times[..], &rest[..], more].concat());
         assert!(output.status.success(), "{output:?}");
-        last(&output)
+        let total = last(&output);
+        // It does not end with the last interval that is complete.
+        assert!(total["seconds"].as_f64() >= Some(4.0), "{total}");
+        assert!(number(&total, "used_bytes") > 24 << 20, "{total}");
+        total
     };
     let tried = sort(&["--dry-run"]);
     assert_eq!(number(&tried, "sorted_bytes"), 0);

@@ -77,8 +77,9 @@ pub enum PageoutError {
     },
     /// The access source does not know the age of single pages.
     #[error(
-        "moving memory out needs the age of single pages, which the access source that works here \
-         ({source_name}) does not know: run as root (`agewise doctor` says what else is missing)"
+        "moving or marking memory needs the age of single pages, which the access source that \
+         works here ({source_name}) does not know: run as root (`agewise doctor` says what else is \
+         missing)"
     )]
     NoPageAges {
         /// Name of the source.

@@ -8,6 +8,7 @@ use std::io::{Write, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use agewise_host::agent::Agent;
 use agewise_host::cgroup::Hierarchy;
 use agewise_host::clear::Means;
 use agewise_host::clock;
@@ -35,7 +36,8 @@ use agewise_cli::units::{self, bytes_text, duration_text};
 /// Nothing is written and nothing leaves memory; a page that is touched again counts as young
 /// again. Works on a stock kernel.
 ///
-/// Runs until interrupted, until the target has ended, or for --duration. Each page is marked once
+/// Runs until interrupted, until the target has ended, or for --duration, with a last look at its
+/// end. Each page is marked once
 /// each time it grows cold, and activated once each time it comes into use, or again when the
 /// kernel has rebuilt its active lists. mlocked memory is left alone, and the kernel does not mark
 /// memory that other programs map too. agewise itself and its ancestors are never touched.
@@ -44,7 +46,8 @@ use agewise_cli::units::{self, bytes_text, duration_text};
 /// other commands may, would put hot pages on the inactive list too. Without activation that alone
 /// would do harm, because the kernel spares a page for its accessed bit, which was cleared.
 ///
-/// Exit status: 0 done, interrupted, or the target has ended; 1 an error; 2 a wrong argument.
+/// Exit status: 0 done, interrupted, or the target has ended; 1 an error, or nothing at all could
+/// be sorted; 2 a wrong argument; 3 the target was gone before anything was sorted.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup"]))]
 pub struct Args {
@@ -93,13 +96,18 @@ pub(super) struct Sorted {
     /// "pass" or "total".
     record: &'static str,
     seconds: f64,
+    /// Sorted.
     processes: usize,
+    /// Not sorted, because they could not be looked at or marked; the reason is a note.
+    failed_processes: usize,
     /// Newly found cold.
     asked_bytes: u64,
     /// Marked as cold.
     sorted_bytes: u64,
     /// Refused by the kernel: locked or unmapped meanwhile.
     refused_bytes: u64,
+    /// Found in use by the look; in the total, by the last one.
+    used_bytes: u64,
     /// Activated (moved to the active list).
     raised_bytes: u64,
     /// Number of system calls that marked or activated pages.
@@ -122,9 +130,19 @@ impl Sorted {
         ] {
             *sum += part;
         }
+        self.used_bytes = pass.used_bytes;
         self.processes = self.processes.max(pass.processes);
+        self.failed_processes = self.failed_processes.max(pass.failed_processes);
+    }
+
+    /// Whether nothing was marked or activated.
+    fn is_empty(&self) -> bool {
+        self.sorted_bytes + self.raised_bytes == 0
     }
 }
+
+/// Exit status if the target was gone before anything was sorted.
+const EXIT_TARGET_GONE: u8 = 3;
 
 /// Limits of the sorter.
 #[derive(Clone, Copy, Debug)]
@@ -153,6 +171,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut config = observe::cold_config(args.older_than, interval)?;
     config.clear.means = Means::Refs;
     let (mut agent, note) = observe::open_agent(observe::listed(&pids, &cgroups)?, config)?;
+    mover::require_page_ages(&mut agent)?;
     if let Some(note) = note {
         agewise_cli::note!("{note}");
     }
@@ -169,37 +188,67 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let hierarchy = Hierarchy::discover(&roots.proc).ok();
     let start_cpu_ms = clock::process_cpu().as_secs_f64() * 1e3;
     let mut sorter = Sorter::new(limits, hierarchy, &stop);
-    let began = Instant::now();
-    let (mut next, mut is_first) = (began, true);
-    loop {
-        let tick = agent.tick()?;
-        if agent.is_finished() {
-            break;
-        }
-        if tick.processes == 0 && tick.failed > 0 {
-            let troubles: Vec<String> = agent
-                .report()
-                .into_iter()
-                .flat_map(|report| report.troubles)
-                .collect();
-            bail!("nothing could be looked at: {}", troubles.join("; "));
-        }
-        let pass = sorter.pass(&mut agent);
-        if pass.asked_bytes + pass.raised_bytes > 0 {
-            print(stdout(), args.format, &pass, std::mem::take(&mut is_first))?;
-        }
-        next = (next + interval).max(Instant::now());
-        let end = args.duration.map(|duration| began + duration);
-        if end.is_some_and(|end| next >= end) || pause::until(Some(&mut agent), &stop, next) {
-            break;
-        }
-    }
+    let is_first = sort(args, interval, &mut agent, &mut sorter, &stop)?;
     let total = Sorted {
         start_cpu_ms,
         ..sorter.total()
     };
     print(stdout(), args.format, &total, is_first)?;
-    Ok(ExitCode::SUCCESS)
+    match stop.requested() {
+        None if total.processes == 0 && agent.is_finished() => {
+            agewise_cli::note!("the target was gone before anything was sorted");
+            Ok(ExitCode::from(EXIT_TARGET_GONE))
+        }
+        None if total.processes == 0 => bail!(
+            "nothing was sorted: there is no process, or only those that are left alone (init, \
+             agewise and its ancestors)"
+        ),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Looks and sorts until the end; returns whether no pass was printed.
+///
+/// # Errors
+/// Nothing at all can be done, or output cannot be written.
+fn sort(
+    args: &Args,
+    interval: Duration,
+    agent: &mut Agent,
+    sorter: &mut Sorter<'_>,
+    stop: &Stop,
+) -> anyhow::Result<bool> {
+    let began = Instant::now();
+    let end = args.duration.map(|duration| began + duration);
+    let (mut next, mut is_first, mut failed_before) = (began, true, 0);
+    loop {
+        let look_began = Instant::now();
+        let tick = agent.tick()?;
+        if agent.is_finished() {
+            return Ok(is_first);
+        }
+        let pass = sorter.pass(agent, tick.failed);
+        let why = sorter.trouble().unwrap_or_default();
+        if pass.failed_processes > 0 && pass.processes == 0 && sorter.total().is_empty() {
+            bail!("nothing can be sorted: {why}");
+        }
+        if pass.failed_processes > failed_before {
+            let (failed, sorted) = (pass.failed_processes, pass.processes);
+            agewise_cli::note!("{failed} processes cannot be sorted, {sorted} can: {why}");
+        }
+        failed_before = pass.failed_processes;
+        if pass.asked_bytes + pass.raised_bytes > 0 {
+            print(stdout(), args.format, &pass, std::mem::take(&mut is_first))?;
+        }
+        if end.is_some_and(|end| look_began >= end) {
+            return Ok(is_first);
+        }
+        next = (next + interval).max(Instant::now());
+        let wake = end.map_or(next, |end| end.min(next));
+        if pause::until(Some(agent), stop, wake) {
+            return Ok(is_first);
+        }
+    }
 }
 
 fn print(
@@ -221,9 +270,14 @@ fn print(
                 0 => String::new(),
                 bytes => format!(", {} refused", bytes_text(bytes)),
             };
+            let failed = match sorted.failed_processes {
+                0 => String::new(),
+                count => format!("; {count} processes not sorted"),
+            };
             writeln!(
                 out,
-                "{:<5} {:>8}  {} found cold, {} {}{refused}; {} in use, activated; {:.1} ms CPU",
+                "{:<5} {:>8}  {} found cold, {} {}{refused}; {} in use, {} activated{failed}; \
+                 {:.1} ms CPU",
                 sorted.record,
                 duration_text(Duration::from_millis((sorted.seconds * 1e3) as u64)),
                 bytes_text(sorted.asked_bytes),
@@ -233,6 +287,7 @@ fn print(
                 } else {
                     "marked"
                 },
+                bytes_text(sorted.used_bytes),
                 bytes_text(sorted.raised_bytes),
                 sorted.cpu_ms,
             )?;
@@ -244,6 +299,28 @@ fn print(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_total_adds_what_was_done_and_has_the_last_use_and_the_most_failures() {
+        let mut total = Sorted::default();
+        for (used_bytes, sorted_bytes, failed_processes) in [(8192, 0, 2), (4096, 4096, 1)] {
+            assert!(total.is_empty());
+            total.add(&Sorted {
+                used_bytes,
+                sorted_bytes,
+                failed_processes,
+                ..Sorted::default()
+            });
+        }
+        assert!(!total.is_empty());
+        assert_eq!((total.used_bytes, total.sorted_bytes), (4096, 4096));
+        let mut out = Vec::new();
+        print(&mut out, Format::Text, &total, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let expected = "4.0 KiB in use, 0 B activated; 2 processes not sorted; 0.0 ms CPU
+";
+        assert!(text.ends_with(expected), "{text}");
+    }
 
     #[test]
     fn csv_has_the_fields_of_json_under_one_header() {

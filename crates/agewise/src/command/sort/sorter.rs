@@ -17,7 +17,9 @@ use agewise_host::vma::VmaTable;
 use agewise_policy::generations::LABEL_OLDEST;
 
 use super::{Limits, Sorted};
+use agewise_cli::output;
 use agewise_cli::signal::Stop;
+use anyhow::Context;
 
 /// CPU budget of activation: a burst (enough for some 50000 pages), and a share of one core.
 const RAISE_BURST: Duration = Duration::from_millis(30);
@@ -49,6 +51,8 @@ pub(super) struct Sorter<'a> {
     activate_cpu: Duration,
     /// By pid and start time.
     known: HashMap<(u32, u64), Known>,
+    /// Why the last pass could not sort a process.
+    trouble: Option<String>,
     total: Sorted,
 }
 
@@ -64,6 +68,7 @@ impl<'a> Sorter<'a> {
             began: Instant::now(),
             activate_cpu: Duration::ZERO,
             known: HashMap::new(),
+            trouble: None,
             total: Sorted {
                 record: "total",
                 dry_run: limits.dry_run,
@@ -81,15 +86,24 @@ impl<'a> Sorter<'a> {
         }
     }
 
-    /// Makes one pass; call it after a look.
-    pub fn pass(&mut self, agent: &mut Agent) -> Sorted {
+    /// Why the last pass could not sort one of the processes that it counts as failed.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Makes one pass; call it after a look, which failed for `failed` processes.
+    pub fn pass(&mut self, agent: &mut Agent, failed: usize) -> Sorted {
         let before = clock::process_cpu();
         let mut pass = Sorted {
             record: "pass",
             dry_run: self.limits.dry_run,
+            failed_processes: failed,
             ..Sorted::default()
         };
-        let mut pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
+        self.trouble = (failed > 0).then(|| troubles(agent));
+        // The look that failed is counted already, and what it would have seen is not known.
+        let looked_at = agent.spaces().filter(|space| space.trouble().is_none());
+        let mut pids: Vec<u32> = looked_at.map(|space| space.process().pid()).collect();
         pids.retain(|pid| !mover::own_lineage().contains(pid));
         let mut still = HashMap::new();
         for pid in pids {
@@ -97,25 +111,39 @@ impl<'a> Sorter<'a> {
             else {
                 continue;
             };
-            let Ok(process) = Process::open_user(&ProcRoot::default(), pid) else {
-                continue;
+            let process = match Process::open_user(&ProcRoot::default(), pid) {
+                Ok(process) => process,
+                Err(error) if error.is_gone() => continue,
+                Err(error) => {
+                    self.note_failure(&mut pass, pid, &error.into());
+                    continue;
+                }
             };
             if process.start_ticks() != start_ticks || process.is_init() {
                 continue;
             }
             let mut known = self.known.remove(&(pid, start_ticks)).unwrap_or_default();
-            // A process may have ended meanwhile; continue with the others.
-            if self.sort(agent, &process, &mut known, &mut pass).is_err() {
-                continue;
+            match self.sort(agent, &process, &mut known, &mut pass) {
+                Ok(()) => {
+                    pass.processes += 1;
+                    still.insert((pid, start_ticks), known);
+                }
+                // It has ended meanwhile; the others go on.
+                Err(_) if !process.is_alive() => {}
+                Err(error) => self.note_failure(&mut pass, pid, &error),
             }
-            pass.processes += 1;
-            still.insert((pid, start_ticks), known);
         }
         self.known = still;
         pass.seconds = self.began.elapsed().as_secs_f64();
         pass.cpu_ms = (clock::process_cpu() - before).as_secs_f64() * 1e3;
         self.total.add(&pass);
         pass
+    }
+
+    fn note_failure(&mut self, pass: &mut Sorted, pid: u32, error: &anyhow::Error) {
+        pass.failed_processes += 1;
+        let why = || format!("process {pid}: {}", output::chain(error));
+        self.trouble.get_or_insert_with(why);
     }
 
     fn sort(
@@ -140,6 +168,7 @@ impl<'a> Sorter<'a> {
         // one.
         let youngest = map.generations().youngest();
         let young = mover::labelled(map, (youngest - 1).max(LABEL_OLDEST), youngest);
+        pass.used_bytes += young.bytes();
 
         known.marked = known.marked.intersect(&cold);
         let new = cold.subtract(&known.marked);
@@ -172,7 +201,7 @@ impl<'a> Sorter<'a> {
         let new = plan.pages();
         pass.asked_bytes += new.bytes();
         if !self.limits.dry_run {
-            self.mark(process, &new, pass);
+            self.mark(process, &new, pass)?;
         }
         Ok(new)
     }
@@ -263,7 +292,7 @@ impl<'a> Sorter<'a> {
         Cgroup::of_process(hierarchy, process).ok().flatten()
     }
 
-    fn mark(&mut self, process: &Process, new: &RunSet, pass: &mut Sorted) {
+    fn mark(&mut self, process: &Process, new: &RunSet, pass: &mut Sorted) -> anyhow::Result<()> {
         let mut hand = KernelHand::new(process);
         let bucket = Some(&mut self.bucket);
         let (marked, error) =
@@ -271,10 +300,18 @@ impl<'a> Sorter<'a> {
         pass.calls += marked.calls;
         pass.sorted_bytes += marked.marked_bytes;
         pass.refused_bytes += marked.refused_bytes;
-        if let Some(error) = error {
-            agewise_cli::note!("process {}: cannot mark: {error}", process.pid());
+        match error {
+            Some(error) => Err(error).context("cannot mark pages as cold"),
+            None => Ok(()),
         }
     }
+}
+
+/// Why processes could not be looked at.
+fn troubles(agent: &Agent) -> String {
+    let reports = agent.report().into_iter();
+    let troubles: Vec<String> = reports.flat_map(|report| report.troubles).collect();
+    troubles.join("; ")
 }
 
 /// Size of a huge page (a leaf one level up).
