@@ -126,7 +126,14 @@ fn a_wrong_argument_ends_with_2_however_late_it_is_found() {
             "at least 10ms",
         ),
         ("trace sample t.pages out.pages --rate 2", "at most 1"),
+        (
+            "shrink --cgroup / --to 50% --duration 1ms",
+            "at least 400 ms",
+        ),
+        ("size --pid 1 --files", "give --cgroup"),
+        ("size --pid 1 --duration 3s --interval 1s", "a quarter"),
         ("whatif --pid 1 --files", "give --cgroup"),
+        ("whatif --pid 1 --duration 2s --interval 5s", "a quarter"),
     ];
     if cfg!(feature = "lab") {
         cases.extend([

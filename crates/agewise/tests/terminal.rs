@@ -240,7 +240,7 @@ fn commands(pid: &str, directory: &std::path::Path) -> Vec<Vec<String>> {
     let out = directory.join("out.gz").display().to_string();
     let lines = [
         format!("report --pid {pid} --follow 100s --eye pagemap"),
-        format!("size --pid {pid} --duration 300s --interval 100s"),
+        format!("size --pid {pid} --duration 400s --interval 100s"),
         format!("trace record --pid {pid} --interval 100s --faults off --out {out}"),
         format!("reclaim --pid {pid} --older-than 300s --dry-run"),
         "exercise --size 1M --rate 10 --seconds 300".to_owned(),

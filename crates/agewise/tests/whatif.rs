@@ -121,6 +121,29 @@ fn live_half_of_the_memory_is_known_to_do() {
 }
 
 #[test]
+fn live_it_does_not_watch_beyond_the_duration() {
+    let _one = one();
+    let test = "live_it_does_not_watch_beyond_the_duration";
+    if let Some(why) = blind() {
+        return println!("SKIPPED {test}: {why}");
+    }
+    let mut sleeper = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let pid = sleeper.id().to_string();
+    // Three seconds learn. The look at the end comes soon after one that an interval requires.
+    let words = ["--duration", "4100ms", "--interval", "1s"];
+    let output = Command::new(AGEWISE)
+        .args(["whatif", "--pid", &pid, "--format", "json"])
+        .args(words)
+        .output();
+    sleeper.kill().expect("a child");
+    sleeper.wait().expect("a child");
+    let output = output.expect("agewise runs");
+    let line = lines(&output).remove(0);
+    let observed = line["observed_seconds"].as_f64().expect("a number");
+    assert!((0.5..1.6).contains(&observed), "{line}");
+}
+
+#[test]
 fn live_what_hurts_is_refused_and_a_plan_changes_nothing() {
     let _one = one();
     let scene = match Scene::new("hurts") {

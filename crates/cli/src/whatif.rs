@@ -23,8 +23,10 @@ use anyhow::bail;
 
 use crate::observe;
 use crate::pause;
+use crate::refuse;
 use crate::signal::Stop;
-use crate::units;
+use crate::units::{self, duration_text};
+use crate::usage::WrongArgument;
 
 /// Shortest time between two looks.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -37,11 +39,13 @@ const USED_PART: u64 = 16;
 const LEARN_PART: u32 = 4;
 /// Minimum number of looks in that part.
 const LEARN_LOOKS: u32 = 3;
+/// Intervals between the looks of an observation of which at least one counts.
+const INTERVALS_MIN: u32 = LEARN_LOOKS + 1;
 
 /// How long commands watch.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Watching {
-    /// How long to watch. The first quarter only learns which pages are where.
+    /// How long to watch, at least 400ms. The first quarter only learns which pages are where.
     #[arg(
         long,
         value_name = "DURATION",
@@ -57,22 +61,60 @@ pub struct Watching {
 }
 
 impl Watching {
-    /// Whether to count all file memory of this cgroup.
+    /// The plan for a target, which is a cgroup or a process, with this time between two looks or
+    /// one that is adapted.
     ///
     /// # Errors
-    /// `--files` without a cgroup: file memory is charged to cgroups only.
-    pub fn files_of(&self, cgroup: Option<&str>) -> anyhow::Result<bool> {
-        if self.files && cgroup.is_none() {
-            bail!("--files: file memory is charged to cgroups: give --cgroup PATH");
+    /// There would be too few looks to know anything, or a process would have to have a cache.
+    pub fn plan(&self, interval: Option<Duration>, is_cgroup: bool) -> Result<Plan, WrongArgument> {
+        let least = INTERVAL_MIN * INTERVALS_MIN;
+        if self.duration < least {
+            refuse!(
+                "--duration {}: give at least {}, for {INTERVALS_MIN} intervals of {}",
+                duration_text(self.duration),
+                duration_text(least),
+                duration_text(INTERVAL_MIN),
+            );
         }
-        Ok(self.files)
+        let longest = self.duration / INTERVALS_MIN;
+        if let Some(interval) = interval.filter(|interval| *interval > longest) {
+            refuse!(
+                "--interval {} is longer than a quarter of --duration {}: the first {LEARN_LOOKS} \
+                 intervals only learn which pages are where; make --interval shorter or --duration \
+                 longer",
+                duration_text(interval),
+                duration_text(self.duration),
+            );
+        }
+        if self.files && !is_cgroup {
+            refuse!("--files: file memory is charged to cgroups: give --cgroup PATH");
+        }
+        Ok(Plan {
+            duration: self.duration,
+            interval,
+            spares_lists: false,
+            files: self.files,
+        })
+    }
+}
+
+/// Reads the time between two looks.
+///
+/// # Errors
+/// It is no duration, or shorter than [`INTERVAL_MIN`].
+pub fn interval(text: &str) -> Result<Duration, String> {
+    match units::positive_duration(text)? {
+        interval if interval < INTERVAL_MIN => {
+            Err("looking more often than every 100ms measures itself".to_owned())
+        }
+        interval => Ok(interval),
     }
 }
 
 /// How to watch.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// Total duration.
+    /// Total duration. Longer only if looks take so long that nothing is known by then.
     pub duration: Duration,
     /// Time between two looks; `None` adapts it to the use of memory.
     pub interval: Option<Duration>,
@@ -81,6 +123,24 @@ pub struct Plan {
     /// For a cgroup: count all file memory charged to it, mapped or not. Costs programs that read
     /// files.
     pub files: bool,
+}
+
+impl Plan {
+    /// The time to the second look. If it adapts, there are twice as many looks as are needed,
+    /// which leaves time for slow ones.
+    fn first_interval(&self) -> Duration {
+        let auto = (self.duration / (2 * INTERVALS_MIN)).clamp(INTERVAL_MIN, INTERVAL_AUTO);
+        self.interval.unwrap_or(auto)
+    }
+
+    /// When the look is made that is due at `next`: no later than the end, unless that had come
+    /// after `elapsed`.
+    fn wake(&self, began: Instant, elapsed: Duration, next: Instant) -> Instant {
+        match elapsed < self.duration {
+            true => next.min(began + self.duration),
+            false => next,
+        }
+    }
 }
 
 /// The result of watching.
@@ -109,7 +169,7 @@ pub struct Found {
 /// # Errors
 /// The targets cannot be observed, or all are gone before anything is known.
 pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found> {
-    let mut interval = plan.interval.unwrap_or(INTERVAL_AUTO);
+    let mut interval = plan.first_interval();
     let (mut agent, note) = open(targets, plan)?;
     let params = Params {
         kernel: kernel_in_use(&Roots::default()),
@@ -164,9 +224,9 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             is_counting = true;
         }
         next = (next + interval).max(Instant::now());
-        // At least one look is counted, however short the duration.
+        // At least one look is counted, however long looks take.
         let is_over = elapsed >= plan.duration && is_counting && what_if.observed_ms() > 0;
-        if is_over || pause::until(Some(&mut agent), stop, next) {
+        if is_over || pause::until(Some(&mut agent), stop, plan.wake(began, elapsed, next)) {
             break;
         }
     }
@@ -310,5 +370,43 @@ pub fn costs() -> Costs {
         prices: Prices { anon_ns, file_ns },
         anon_source,
         file_source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_looks_are_refused() {
+        let plan = |duration_ms, interval_ms: Option<u64>| {
+            let watching = Watching {
+                duration: Duration::from_millis(duration_ms),
+                files: false,
+            };
+            let plan = watching.plan(interval_ms.map(Duration::from_millis), false);
+            plan.map(|plan| plan.interval).map_err(|error| error.0)
+        };
+        assert_eq!(plan(400, None), Ok(None));
+        assert_eq!(plan(4000, Some(1000)), Ok(Some(Duration::from_secs(1))));
+        let short = plan(399, None).unwrap_err();
+        assert!(short.contains("at least 400 ms"), "{short}");
+        let long = plan(4000, Some(1001)).unwrap_err();
+        assert!(
+            long.contains("longer than a quarter of --duration 4 s"),
+            "{long}"
+        );
+        assert!(interval("99ms").is_err() && interval("100ms").is_ok());
+    }
+
+    #[test]
+    fn only_a_cgroup_has_a_cache() {
+        let watching = Watching {
+            duration: Duration::from_secs(60),
+            files: true,
+        };
+        assert!(watching.plan(None, true).is_ok_and(|plan| plan.files));
+        let error = watching.plan(None, false).unwrap_err();
+        assert!(error.0.contains("give --cgroup"), "{error}");
     }
 }

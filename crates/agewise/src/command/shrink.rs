@@ -195,6 +195,10 @@ struct Scene<'a> {
 /// # Errors
 /// The cgroup cannot be watched or limited, or the curve predicts too much waiting.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let watching = Plan {
+        spares_lists: true,
+        ..args.watching.plan(None, true)?
+    };
     let proc = ProcRoot::default();
     let hierarchy = Hierarchy::discover(&proc)?;
     let cgroup = observe::open_cgroup(&hierarchy, &args.cgroup)?;
@@ -209,12 +213,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let stop = Stop::install()?;
     let costs = costs();
-    let watching = Plan {
-        duration: args.watching.duration,
-        interval: None,
-        spares_lists: true,
-        files: args.watching.files,
-    };
     let targets = observe::listed(&[], std::slice::from_ref(&args.cgroup))?;
     let found = watch(targets, watching, &stop)?;
     if let Some(signal) = stop.requested() {

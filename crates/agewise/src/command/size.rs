@@ -20,7 +20,7 @@ use agewise_cli::observe;
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
-use agewise_cli::whatif::{Plan, Watching, watch};
+use agewise_cli::whatif::{Watching, watch};
 
 /// Estimate how much memory a program needs.
 ///
@@ -55,9 +55,10 @@ pub struct Args {
     #[command(flatten)]
     pub watching: Watching,
 
-    /// Time between two looks at a live program.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
-    pub interval: Duration,
+    /// Time between two looks at a live program, at least 100ms and at most a quarter of
+    /// --duration. Default: a second, if that is no more.
+    #[arg(long, value_name = "DURATION", value_parser = agewise_cli::whatif::interval)]
+    pub interval: Option<Duration>,
 
     /// Share of time that waiting for pages may take. For a trace without times: us per access.
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = target)]
@@ -87,6 +88,9 @@ pub struct Args {
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }
+
+/// Default time between two looks, if the observation is long enough.
+const INTERVAL: Duration = Duration::from_secs(1);
 
 fn target(text: &str) -> Result<f64, String> {
     let (number, scale) = match text.strip_suffix('%') {
@@ -173,14 +177,11 @@ fn swap_kind(roots: &Roots) -> &'static str {
 /// Watches a live program with the curve of `agewise whatif` at this cost model; returns the
 /// observed time and the memory needed.
 fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need)> {
-    let files = args.watching.files_of(args.cgroup.as_deref())?;
+    let interval = args
+        .interval
+        .unwrap_or(INTERVAL.min(args.watching.duration / 4));
+    let plan = args.watching.plan(Some(interval), args.cgroup.is_some())?;
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
-    let plan = Plan {
-        duration: args.watching.duration,
-        interval: Some(args.interval),
-        spares_lists: false,
-        files,
-    };
     let curves = watch(targets, plan, &Stop::install()?)?.curves;
     let steps = u64::from(args.points);
     let point = |step: u64| {

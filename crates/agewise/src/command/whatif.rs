@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Costs, Found, INTERVAL_MIN, Plan, Watching, costs, watch};
+use agewise_cli::whatif::{Costs, Found, Watching, costs, watch};
 use agewise_cli::{observe, units};
 use agewise_policy::whatif::{Curve, PERCENTS, POLICIES, Point};
 use clap::builder::PossibleValuesParser;
@@ -50,8 +50,9 @@ pub struct Args {
     #[command(flatten)]
     watching: Watching,
 
-    /// Time between two looks, at least 100ms; `auto` starts with a second and looks more often
-    /// while much is used in between.
+    /// Time between two looks, at least 100ms and at most a quarter of --duration; `auto` starts
+    /// with a second, or an eighth of --duration if that is less, and looks more often while much
+    /// is used in between.
     #[arg(long, value_name = "DURATION", default_value = "auto", value_parser = interval)]
     interval: Interval,
 
@@ -102,12 +103,7 @@ fn interval(text: &str) -> Result<Interval, String> {
     if text == "auto" {
         return Ok(Interval(None));
     }
-    match units::positive_duration(text)? {
-        interval if interval < INTERVAL_MIN => Err("looking more often than every 100ms measures \
-                                                    itself"
-            .to_owned()),
-        interval => Ok(Interval(Some(interval))),
-    }
+    agewise_cli::whatif::interval(text).map(|interval| Interval(Some(interval)))
 }
 
 /// A point of the curve as printed.
@@ -159,16 +155,10 @@ impl<'a> Record<'a> {
 /// # Errors
 /// The target cannot be watched.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let files = args.watching.files_of(args.cgroup.as_deref())?;
+    let plan = args.watching.plan(args.interval.0, args.cgroup.is_some())?;
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
     let stop = Stop::install()?;
     let costs = costs();
-    let plan = Plan {
-        duration: args.watching.duration,
-        interval: args.interval.0,
-        spares_lists: false,
-        files,
-    };
     let found = watch(targets, plan, &stop)?;
     let full = found.curves.full_bytes;
     let sizes: Vec<u64> = match args.memory[..] {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use agewise_cli::observe;
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Plan, costs, watch};
+use agewise_cli::whatif::{costs, watch};
 use agewise_daemon::curves::{beyond_bytes, histories, history};
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::container::Containers;
@@ -136,12 +136,7 @@ impl Known {
 
     fn look(&self, args: &Args, cgroup: &Cgroup, stop: &Stop) -> anyhow::Result<Seen> {
         let name = cgroup.name();
-        let plan = Plan {
-            duration: args.watching.duration,
-            interval: None,
-            spares_lists: false,
-            files: args.watching.files,
-        };
+        let plan = args.watching.plan(None, true)?;
         let targets = observe::listed(&[], std::slice::from_ref(&name))?;
         let mut curves = watch(targets, plan, stop)?.curves;
         curves.beyond_bytes = beyond_bytes(cgroup);
