@@ -144,7 +144,65 @@ fn text_and_csv_show_no_controls() {
         }
         assert!(out.contains("a\\x0a\\x1bb"), "{out}");
         assert!(!out.contains('\u{1b}'));
+        // Nothing was observed.
+        let unknown = match format {
+            "text" => " ?  /",
+            _ => ",false,,",
+        };
+        assert!(out.contains(unknown), "{out}");
     }
+    drop(file);
+}
+
+#[test]
+fn ages_are_null_if_nothing_was_observed() {
+    let dir = disk();
+    let file = cached(&dir.path().join("a"));
+    let under = dir.path().to_str().unwrap();
+    let words = ["files", "--all", "--under", under, "--duration", "0s"];
+    let args = [&words[..], &["--format", "json"]].concat();
+    let Some(found) = records("ages_are_null", &args) else {
+        return;
+    };
+    let of_file = &found[0];
+    assert_eq!(of_file["resident_bytes"], PAGES * PAGE as u64);
+    assert!(
+        of_file["ages"].is_null() && of_file["oldest_ms"].is_null(),
+        "{of_file}"
+    );
+    drop(file);
+}
+
+/// A file that is older than the observation cannot be told from one that is as old.
+#[test]
+fn what_is_older_than_the_observation_is_not_asked_for() {
+    let words = ["files", "--all", "--older-than", "1m", "--duration", "30s"];
+    let output = Command::new(env!("CARGO_BIN_EXE_agewise"))
+        .args(words)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("give a --duration of at least 1 m 0 s"),
+        "{said}"
+    );
+}
+
+/// One that was not read meanwhile is exactly as old as the observation.
+#[test]
+fn a_file_can_be_as_old_as_the_observation() {
+    let dir = disk();
+    let file = cached(&dir.path().join("a"));
+    hold(&file);
+    let under = dir.path().to_str().unwrap();
+    let times = ["--older-than", "1s", "--duration", "1s"];
+    let words = ["files", "--all", "--under", under, "--format", "json"];
+    let args = [&words[..], &times[..]].concat();
+    let Some(found) = records("a_file_can_be_as_old", &args) else {
+        return;
+    };
+    assert_eq!(found[0]["record"], "file", "{found:?}");
     drop(file);
 }
 

@@ -19,7 +19,7 @@ use anyhow::Context;
 use agewise_cli::observe::{self, millis};
 use agewise_cli::output::Format;
 use agewise_cli::signal::Stop;
-use agewise_cli::units;
+use agewise_cli::units::{self, duration_text};
 use print::{Opener, Shown, Totals};
 
 /// Show which files fill memory, and how long ago their pages were last read or written
@@ -55,12 +55,12 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     under: Option<PathBuf>,
 
-    /// List only files that were not accessed for this long.
+    /// List only files that were not accessed for this long, which is at most --duration.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     older_than: Option<Duration>,
 
-    /// Observe for this long before reporting; 0s shows what is cached, without ages, and follows
-    /// no accesses (which some kernels do not allow).
+    /// Observe for this long before reporting; 0s shows what is cached, with ages unknown, and
+    /// follows no accesses (which some kernels do not allow).
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = units::duration)]
     duration: Duration,
 
@@ -98,6 +98,13 @@ const OPENERS_SHOWN: usize = 8;
 /// # Errors
 /// The cgroup or directory does not exist, privileges are missing, or output cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(older_than) = args.older_than.filter(|age| *age > args.duration) {
+        let (age, seen) = (duration_text(older_than), duration_text(args.duration));
+        agewise_cli::refuse!(
+            "--older-than {age} is longer than --duration {seen}: a file is known to be as old as \
+             it was observed without an access, and no older; give a --duration of at least {age}"
+        );
+    }
     let cgroups = Cgroups::find(args.targets.cgroup.as_deref())?;
     let under = match &args.under {
         Some(dir) => {
@@ -132,19 +139,21 @@ fn observe(
     ages: &mut FileAges,
     stop: &Stop,
 ) -> anyhow::Result<FilesLook> {
-    let began = Instant::now();
-    let end = began + args.duration;
     let finest = Duration::from_millis(args.intervals.finest_ms().unwrap_or(1000));
     let owned = |id: u64| cgroups.owns(id);
-    loop {
-        let look_began = Instant::now();
-        let look = ages.look(&owned)?;
-        if look_began >= end || stop.requested().is_some() {
-            return Ok(look);
-        }
+    let mut look_began = Instant::now();
+    let mut look = ages.look(&owned)?;
+    // What was cached then has been observed for all of the time, and is known to be as old.
+    let end = Instant::now() + args.duration;
+    let is_over =
+        |began: Instant| args.duration.is_zero() || began >= end || stop.requested().is_some();
+    while !is_over(look_began) {
         let pause = finest.max(Duration::from_nanos(look.cpu_ns) * CORE_SHARE);
         stop.wait_until((look_began + pause).min(end));
+        look_began = Instant::now();
+        look = ages.look(&owned)?;
     }
+    Ok(look)
 }
 
 /// Returns the matching files, largest first, and the totals of all files.

@@ -110,8 +110,9 @@ struct FileRecord<'a> {
     cgroup: &'a Option<Untrusted>,
     resident_bytes: u64,
     dirty_bytes: u64,
-    oldest_ms: u64,
-    ages: Vec<BinRecord>,
+    /// Null, as are the ages, if nothing was observed.
+    oldest_ms: Option<u64>,
+    ages: Option<Vec<BinRecord>>,
     /// Whether the ages are estimated from one block in eight.
     sampled: bool,
     openers: usize,
@@ -149,7 +150,7 @@ pub fn print(
     match format {
         Format::Text => text(&mut out, shown, totals, look, observed_ms)?,
         Format::Json => json(&mut out, shown, totals, look, observed_ms)?,
-        Format::Csv => csv(&mut out, shown)?,
+        Format::Csv => csv(&mut out, shown, observed_ms)?,
     }
     out.flush()
 }
@@ -195,8 +196,8 @@ fn json(
             cgroup: &shown.cgroup,
             resident_bytes: file.pages * PAGE_BYTES,
             dirty_bytes: file.dirty_pages * PAGE_BYTES,
-            oldest_ms: shown.oldest_ms,
-            ages: bins(&shown.ages).collect(),
+            oldest_ms: (observed_ms > 0).then_some(shown.oldest_ms),
+            ages: (observed_ms > 0).then(|| bins(&shown.ages).collect()),
             sampled: shown.is_sampled,
             openers: shown.openers,
             open_by: &shown.open_by,
@@ -219,7 +220,8 @@ fn json(
     output::json_line(out, &record)
 }
 
-fn csv(out: &mut impl Write, shown: &[Shown]) -> io::Result<()> {
+/// Writes a row for each bin of a file; if nothing was observed, one without an age.
+fn csv(out: &mut impl Write, shown: &[Shown], observed_ms: u64) -> io::Result<()> {
     writeln!(
         out,
         "time_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,oldest_ms,sampled,\
@@ -229,21 +231,26 @@ fn csv(out: &mut impl Write, shown: &[Shown]) -> io::Result<()> {
     let empty = Untrusted::default();
     for shown in shown {
         let file = &shown.file;
-        for bin in shown.ages.bins() {
+        let resident_bytes = file.pages * PAGE_BYTES;
+        let (oldest_ms, rows) = match observed_ms {
+            0 => (String::new(), vec![(String::new(), resident_bytes)]),
+            _ => {
+                let rows = shown.ages.bins().iter();
+                let rows = rows.map(|bin| (bin.bound_text(), bytes_of(bin)));
+                (shown.oldest_ms.to_string(), rows.collect())
+            }
+        };
+        for (upper_ms, bytes) in rows {
             writeln!(
                 out,
-                "{time_ms},{},{},{},{},{},{},{},{},{},{},{}",
+                "{time_ms},{},{},{},{},{},{resident_bytes},{},{oldest_ms},{},{upper_ms},{bytes}",
                 shown.path.as_ref().unwrap_or(&empty).csv(),
                 device_text(file.on.device),
                 file.inode.number,
                 kind_text(file.on.kind),
                 shown.cgroup.as_ref().unwrap_or(&empty).csv(),
-                file.pages * PAGE_BYTES,
                 file.dirty_pages * PAGE_BYTES,
-                shown.oldest_ms,
                 shown.is_sampled,
-                bin.bound_text(),
-                bytes_of(bin),
             )?;
         }
     }
@@ -264,7 +271,7 @@ fn text(
     writeln!(out, "  FILE")?;
     for shown in shown {
         let file = &shown.file;
-        row(out, file.pages, file.dirty_pages, &shown.ages)?;
+        row(out, file.pages, file.dirty_pages, &shown.ages, observed_ms)?;
         write!(out, "  ")?;
         name(out, shown)?;
         if let Some(cgroup) = &shown.cgroup {
@@ -274,7 +281,7 @@ fn text(
         writeln!(out)?;
     }
     let pages = totals.pages.iter().sum();
-    row(out, pages, totals.dirty_pages, &totals.ages)?;
+    row(out, pages, totals.dirty_pages, &totals.ages, observed_ms)?;
     writeln!(out, "  all {} files", totals.files)?;
     let left = totals.matching.saturating_sub(shown.len() as u64);
     if left > 0 {
@@ -287,12 +294,18 @@ fn text(
         bytes_text(totals.bytes(CacheKind::Shmem)),
         bytes_text(totals.bytes(CacheKind::Device)),
     )?;
-    writeln!(
-        out,
-        "# observed for {}: what was never seen accessed is at least that old; not seen are \
-         accesses through mappings (see report)",
-        duration_text(Duration::from_millis(observed_ms)),
-    )?;
+    match observed_ms {
+        0 => writeln!(
+            out,
+            "# ages are unknown: nothing was observed; give a --duration"
+        )?,
+        _ => writeln!(
+            out,
+            "# observed for {}: what was never seen accessed is at least that old; not seen are \
+             accesses through mappings (see report)",
+            duration_text(Duration::from_millis(observed_ms)),
+        )?,
+    }
     text_of_losses(out, look)?;
     writeln!(
         out,
@@ -357,7 +370,14 @@ fn bound(upper_ms: u64) -> String {
     }
 }
 
-fn row(out: &mut impl Write, pages: u64, dirty_pages: u64, ages: &Histogram) -> io::Result<()> {
+/// Writes sizes and ages; the latter are unknown if nothing was observed.
+fn row(
+    out: &mut impl Write,
+    pages: u64,
+    dirty_pages: u64,
+    ages: &Histogram,
+    observed_ms: u64,
+) -> io::Result<()> {
     let bytes = |bytes: u64| match bytes {
         0 => "-".to_owned(),
         bytes => bytes_text(bytes),
@@ -369,7 +389,11 @@ fn row(out: &mut impl Write, pages: u64, dirty_pages: u64, ages: &Histogram) -> 
         bytes(dirty_pages * PAGE_BYTES)
     )?;
     for bin in bins(ages) {
-        write!(out, " {:>10}", bytes(bin.bytes))?;
+        let age = match observed_ms {
+            0 => "?".to_owned(),
+            _ => bytes(bin.bytes),
+        };
+        write!(out, " {age:>10}")?;
     }
     Ok(())
 }
