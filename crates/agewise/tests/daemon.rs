@@ -46,22 +46,38 @@ fn a_configuration_is_printed_checked_and_refused_with_its_line() {
     assert_eq!(check(), (Some(0), String::new()));
     std::fs::write(&file, "[observe]\n\ntick = 'often'\n").unwrap();
     let (code, error) = check();
-    assert_eq!(code, Some(1));
+    assert_eq!(code, Some(78));
     assert!(
         error.contains("line 3") && error.contains("tick"),
         "{error}"
     );
     assert!(error.contains("agewise.toml"), "{error}");
     // The daemon refuses it too, before it does anything.
-    let output = Command::new(AGEWISE)
-        .args(["daemon", "--config"])
-        .arg(&file)
-        .env("STATE_DIRECTORY", directory.path())
-        .output()
-        .unwrap();
+    let daemon = || {
+        let output = Command::new(AGEWISE)
+            .args(["daemon", "--config"])
+            .arg(&file)
+            .env("STATE_DIRECTORY", directory.path())
+            .output();
+        output.unwrap()
+    };
+    let output = daemon();
     let unit = include_str!("../../../packaging/systemd/agewise.service");
     assert_eq!(output.status.code(), Some(78));
     assert!(unit.contains("RestartPreventExitStatus=78\n"), "{unit}");
+
+    // So do both where a file could not be written.
+    let nowhere = directory.path().join("none/journal");
+    let text = format!("journal.file = '{}'\n", nowhere.display());
+    std::fs::write(&file, text).unwrap();
+    let wanted = format!("journal.file: {}: there is no directory", nowhere.display());
+    let (code, error) = check();
+    assert_eq!(code, Some(78), "{error}");
+    assert!(error.contains(&wanted), "{error}");
+    let output = daemon();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(78), "{said}");
+    assert!(said.contains(&wanted), "{said}");
 }
 
 #[test]

@@ -2,12 +2,14 @@
 //! `agewise config`.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use agewise_daemon::config::{Config, DEFAULT_TEXT};
+use agewise_daemon::config::{Config, ConfigError, DEFAULT_TEXT, MADE_AT_START};
+
+use super::daemon::EX_CONFIG;
 
 /// The configuration of `agewise daemon`: print the defaults, check a file, print the schema.
 #[derive(Debug, clap::Args)]
@@ -20,9 +22,12 @@ pub struct Args {
 enum What {
     /// Print the defaults with an explanation of each key: a file to start from.
     Default,
-    /// Check a file: unknown keys and invalid values are reported with their line.
+    /// Check a file: unknown keys and invalid values are reported with their line, and places where
+    /// the daemon could not write with their key.
     ///
-    /// Exit status: 0 if the file is valid; 1 if it is not, or cannot be read.
+    /// Directories have to exist and to be writable for whoever runs this, except /run/agewise and
+    /// /var/log/agewise, which the systemd unit creates. Exit status: 0 if the daemon can start
+    /// with the file; 78 if not, as for the daemon.
     Check {
         /// The file.
         file: PathBuf,
@@ -34,13 +39,19 @@ enum What {
 /// Runs the command.
 ///
 /// # Errors
-/// The file cannot be read or is invalid.
+/// Output cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     match &args.what {
         What::Default => out.write_all(DEFAULT_TEXT.as_bytes())?,
         What::Check { file } => {
-            let config = Config::read(file)?;
+            let config = match read(file) {
+                Ok(config) => config,
+                Err(error) => {
+                    agewise_cli::note!("{error}");
+                    return Ok(ExitCode::from(EX_CONFIG));
+                }
+            };
             let rules = config.act.len();
             let live = config.act.iter().filter(|act| !act.dry_run).count();
             writeln!(
@@ -55,4 +66,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn read(file: &Path) -> Result<Config, ConfigError> {
+    let config = Config::read(file)?;
+    config.check_places(&MADE_AT_START)?;
+    Ok(config)
 }

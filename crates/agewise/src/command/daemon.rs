@@ -8,7 +8,7 @@ use agewise_daemon::options::Options;
 use agewise_daemon::service;
 
 /// EX_CONFIG of sysexits.h; systemd does not restart after it (RestartPreventExitStatus).
-const EX_CONFIG: u8 = 78;
+pub(super) const EX_CONFIG: u8 = 78;
 
 /// Run as a service: track the age of all memory, and act according to the configured rules.
 ///
@@ -30,8 +30,8 @@ const EX_CONFIG: u8 = 78;
 /// /var/lib/agewise. Under systemd it reports when it is ready and answers the watchdog.
 ///
 /// Exit status: 0 ended by SIGTERM, or all ticks done; 1 an error; 78 an error that a restart does
-/// not fix: the configuration is invalid, or needs something that this machine lacks; 128 + the
-/// signal for others.
+/// not fix: the configuration is invalid, names a place where nothing can be written, or needs
+/// something that this machine lacks; 128 + the signal for others.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file. Default: built-in values (`agewise config default`).

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agewise_policy::proactive::Controller;
@@ -15,10 +15,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod matcher;
+mod places;
 mod read;
 mod values;
 
 pub use matcher::Matcher;
+pub use places::MADE_AT_START;
 pub use values::{
     Bounds, Count, Depth, Listen, PathGlob, Pause, Percent, PolicySpec, Size, SocketMode, Span,
 };
@@ -326,6 +328,16 @@ pub enum ConfigError {
         /// What is wrong, and where.
         message: String,
     },
+    /// Something cannot be written where it says.
+    #[error("{key}: {}: {why}", path.display())]
+    Place {
+        /// The key.
+        key: &'static str,
+        /// The path that it names.
+        path: PathBuf,
+        /// Why not, and what to do.
+        why: String,
+    },
 }
 
 impl Config {
@@ -390,15 +402,22 @@ impl Config {
         let no_file = |path: &&PathBuf| !path.is_absolute() || path.file_name().is_none();
         if let Some(path) = self.protect.ledger.as_ref().filter(no_file) {
             return Err(format!(
-                "protect.ledger: {} is not an absolute path of a file",
+                "protect.ledger: '{}' is not an absolute path of a file",
                 path.display()
             ));
         }
         let journal = &self.journal.file;
-        if journal.file_name().is_none() {
+        if journal != Path::new("-") && no_file(&journal) {
             return Err(format!(
-                "journal.file: '{}' is not the path of a file: give one, or - for standard output",
+                "journal.file: '{}' is not an absolute path of a file: give one, or - for standard \
+                 output",
                 journal.display()
+            ));
+        }
+        if no_file(&&self.files.directory) {
+            return Err(format!(
+                "files.directory: '{}' is not an absolute path of a directory that can be created",
+                self.files.directory.display()
             ));
         }
         let is_prom = |path: &&PathBuf| {
@@ -406,8 +425,8 @@ impl Config {
         };
         if let Some(path) = self.metrics.textfile.as_ref().filter(|path| !is_prom(path)) {
             return Err(format!(
-                "metrics.textfile: {} is not an absolute path that ends with .prom, which is what \
-                 node_exporter reads",
+                "metrics.textfile: '{}' is not an absolute path that ends with .prom, which is \
+                 what node_exporter reads",
                 path.display()
             ));
         }

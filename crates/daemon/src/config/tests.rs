@@ -164,12 +164,25 @@ fn errors_carry_line_and_key() {
 
 #[test]
 fn a_journal_that_cannot_be_a_file_is_refused() {
-    for file in ["", "/", ".."] {
+    for file in ["", "/", "..", "journal"] {
         let error = error(&format!("[journal]\nfile = '{file}'\n"));
         assert!(
             error.contains(&format!("journal.file: '{file}'")),
             "{error}"
         );
+    }
+}
+
+#[test]
+fn paths_are_absolute_and_not_empty() {
+    for (text, wanted) in [
+        ("metrics.listen = 'unix:/'", "ends with its name"),
+        ("metrics.textfile = ''", "metrics.textfile: ''"),
+        ("files.directory = ''", "files.directory: ''"),
+        ("files.directory = 'x'", "files.directory: 'x'"),
+    ] {
+        let error = error(text);
+        assert!(error.contains(wanted), "{text}: {error}");
     }
 }
 

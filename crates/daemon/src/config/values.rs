@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agewise_policy::proactive::{POLICIES, Spec};
@@ -247,8 +247,10 @@ pub enum Listen {
 impl Listen {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix:") {
-            if !path.starts_with('/') {
-                return Err(format!("'{text}': the path of a socket begins with /"));
+            if !path.starts_with('/') || Path::new(path).file_name().is_none() {
+                return Err(format!(
+                    "'{text}': the path of a socket begins with / and ends with its name"
+                ));
             }
             return Ok(Listen::Unix(path.into()));
         }

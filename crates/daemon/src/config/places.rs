@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Checks that what a configuration lets the daemon write can be written, before it begins to work.
+
+use std::path::Path;
+
+use rustix::fs::{Access, AtFlags, CWD, accessat};
+
+use super::{Config, ConfigError, Listen};
+
+/// The directories that the systemd unit creates when it starts the daemon. They need not exist
+/// before.
+pub const MADE_AT_START: [&str; 2] = ["/run/agewise", "/var/log/agewise"];
+
+impl Config {
+    /// Checks the journal, the textfile, the socket and the directory of the report files, as far
+    /// as they are used: that their directories exist, except those in `made_later`, and that this
+    /// user may write there.
+    ///
+    /// # Errors
+    /// [`ConfigError::Place`], with the key.
+    pub fn check_places(&self, made_later: &[&str]) -> Result<(), ConfigError> {
+        let journal = &self.journal.file;
+        if journal != Path::new("-") {
+            check("journal.file", journal, made_later)?;
+        }
+        if let Some(textfile) = &self.metrics.textfile {
+            check("metrics.textfile", textfile, made_later)?;
+        }
+        if let (true, Listen::Unix(socket)) = (self.metrics.enabled, &self.metrics.listen) {
+            check("metrics.listen", socket, made_later)?;
+        }
+        // This one is created, with all directories above it.
+        let directory = &self.files.directory;
+        if let Some(nearest) = directory.ancestors().find(|path| path.exists())
+            && self.files.enabled
+        {
+            let key = "files.directory";
+            may_write(nearest).map_err(|why| place(key, directory, why))?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks a file or socket: the directory that it is in, or is created in.
+fn check(key: &'static str, path: &Path, made_later: &[&str]) -> Result<(), ConfigError> {
+    if path.is_dir() {
+        let why = "this is a directory: give the path of a file in it".to_owned();
+        return Err(place(key, path, why));
+    }
+    let directory = path.parent().unwrap_or(path);
+    if !directory.exists() && made_later.iter().any(|made| directory == Path::new(made)) {
+        return Ok(());
+    }
+    may_write(directory).map_err(|why| place(key, path, why))
+}
+
+fn may_write(directory: &Path) -> Result<(), String> {
+    let shown = directory.display();
+    match directory.metadata() {
+        Err(error) => {
+            return Err(format!(
+                "there is no directory {shown} ({error}): create it"
+            ));
+        }
+        Ok(found) if !found.is_dir() => return Err(format!("{shown} is not a directory")),
+        Ok(_) => {}
+    }
+    let wanted = Access::WRITE_OK | Access::EXEC_OK;
+    accessat(CWD, directory, wanted, AtFlags::EACCESS).map_err(|error| {
+        format!("{shown} cannot be written ({error}): let the user of agewise write there")
+    })
+}
+
+fn place(key: &'static str, path: &Path, why: String) -> ConfigError {
+    ConfigError::Place {
+        key,
+        path: path.to_owned(),
+        why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_that_is_used_is_checked() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().display();
+        std::fs::write(dir.path().join("plain"), "").unwrap();
+        let error = |text: String| {
+            let config = Config::parse(&text).unwrap();
+            config.check_places(&[]).map_err(|error| error.to_string())
+        };
+        let none = format!("{home}/none");
+        for (key, text) in [
+            ("journal.file", format!("journal.file = '{none}/j'")),
+            (
+                "metrics.textfile",
+                format!("metrics.textfile = '{none}/a.prom'"),
+            ),
+            (
+                "metrics.listen",
+                format!("metrics = {{ enabled = true, listen = 'unix:{none}/s' }}"),
+            ),
+        ] {
+            let said = error(text.clone()).unwrap_err();
+            assert!(said.starts_with(&format!("{key}: {none}/")), "{said}");
+            assert!(said.contains(&format!("no directory {none} ")), "{said}");
+            assert_eq!(error(text.replace("/none", "")), Ok(()));
+        }
+        let files = |place: &str| {
+            error(format!(
+                "files = {{ enabled = true, directory = '{home}/{place}' }}"
+            ))
+        };
+        assert_eq!(files("deep/er"), Ok(()));
+        let said = files("plain/deep").unwrap_err();
+        assert!(said.starts_with("files.directory: ") && said.ends_with("not a directory"));
+        let said = error(format!("journal.file = '{home}'")).unwrap_err();
+        assert!(said.contains("give the path of a file"), "{said}");
+        // What is not used does not have to exist.
+        for text in [
+            format!("metrics.listen = 'unix:{none}/s'"),
+            format!("files.directory = '{home}/plain/deep'"),
+        ] {
+            assert_eq!(error(text), Ok(()));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_named() {
+        if rustix::process::geteuid().is_root() {
+            // Root may write anywhere, but to a file system that takes no writes.
+            let config = Config::parse("journal.file = '/proc/agewise/journal'").unwrap();
+            assert!(config.check_places(&[]).is_err());
+            return;
+        }
+        let config = Config::parse("journal.file = '/journal'").unwrap();
+        let said = config.check_places(&[]).unwrap_err().to_string();
+        assert!(said.contains("let the user of agewise write"), "{said}");
+    }
+
+    #[test]
+    fn the_unit_makes_directories_when_it_starts_the_daemon() {
+        let unit = include_str!("../../../../packaging/systemd/agewise.service");
+        assert!(unit.contains("\nRuntimeDirectory=agewise\nRuntimeDirectoryMode"));
+        assert!(unit.contains("\nLogsDirectory=agewise\n"));
+        let config = Config::parse("journal.file = '/var/log/agewise/none/j'").unwrap();
+        assert!(config.check_places(&MADE_AT_START).is_err(), "only itself");
+        let below = Config::parse("journal.file = '/none/agewise/j'").unwrap();
+        assert!(below.check_places(&[]).is_err());
+        assert!(below.check_places(&["/none/agewise"]).is_ok());
+    }
+}
