@@ -7,6 +7,7 @@
 //! process.
 
 mod drop;
+mod margins;
 mod show;
 
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -289,7 +289,11 @@ fn area(vma: &Vma, is_shared: bool) -> Area {
 }
 
 /// The bin of each label, by the middle of its interval.
-fn bins_of_labels(window: &Generations, now_ms: u64, bounds: &Intervals) -> [usize; LABELS] {
+pub(super) fn bins_of_labels(
+    window: &Generations,
+    now_ms: u64,
+    bounds: &Intervals,
+) -> [usize; LABELS] {
     let bounds_ms = bounds.bounds_ms();
     let bin = |age_ms: u64| bounds_ms.partition_point(|bound| *bound < age_ms);
     let mut bins = [0; LABELS];

@@ -236,7 +236,15 @@ impl SubjectReport {
         }
     }
 
-    /// Adds the margins of error of a process's sample.
+    /// Notes that the ages of some cached pages, which were added, are those of a sample: how many
+    /// are not followed, and the margin of each bin in pages.
+    pub(super) fn add_unseen(&mut self, pages: u64, margins: &[ByType<Margin>]) {
+        let bytes = pages.saturating_mul(PAGE_BYTES);
+        self.followed_bytes = self.followed_bytes.saturating_sub(bytes);
+        self.add_margins(margins);
+    }
+
+    /// Adds the margins of error of a sample.
     fn add_margins(&mut self, margins: &[ByType<Margin>]) {
         if self.margins_bytes.len() < margins.len() {
             self.margins_bytes

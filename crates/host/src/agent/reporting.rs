@@ -145,7 +145,10 @@ impl Agent {
         }
         for (report, subject) in reports.iter_mut().zip(&self.resolved.subjects) {
             match (&self.cache, &subject.cgroup) {
-                (Some(cache), Some(cgroup)) => cache.add_to(report, cgroup, oldest),
+                (Some(cache), Some(cgroup)) => {
+                    cache.add_to(report, cgroup, oldest);
+                    cache.add_margins_to(report, cgroup, same_bounds);
+                }
                 _ => report.unmapped_cache_bytes = self.unmapped_cache_bytes(subject),
             }
             report.finish();

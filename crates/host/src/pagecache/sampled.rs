@@ -41,6 +41,11 @@ impl Sampled {
         self.by_slot.get(&slot(key)) == Some(key)
     }
 
+    /// The files followed by sample.
+    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.by_slot.values()
+    }
+
     /// Number of files followed by sample.
     pub fn count(&self) -> u64 {
         self.by_slot.len() as u64

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use agewise_policy::generations::{LABEL_UNSEEN, LABELS, Sizes};
+use agewise_policy::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::accessed::Block;
@@ -117,19 +117,45 @@ impl FileAges {
         found
     }
 
+    /// The files followed by sample.
+    pub fn sampled_files(&self) -> impl Iterator<Item = &CachedFile> {
+        self.sampled.keys().filter_map(|key| self.files.get(key))
+    }
+
+    /// The pages by age of each block that is followed of a file.
+    pub fn sampled_blocks(&self, file: &CachedFile) -> impl Iterator<Item = Box<Sizes>> {
+        let is_followed = |block: &Block| self.sampled.stand_in(block) == *block;
+        file.blocks().filter(is_followed).map(|block| {
+            let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
+            let (pages, first) = (block.pages(), file.slot.first);
+            self.count(first + pages.start..first + pages.end, None, &mut sizes);
+            sizes
+        })
+    }
+
+    /// The pages of a file by type, of cgroups for which `owns` returns true.
+    pub fn pages_of(&self, file: &CachedFile, owns: &dyn Fn(u64) -> bool) -> ByType<u64> {
+        let mut total = [0; 2];
+        for (_, pages) in file.owned().filter(|(owner, _)| owns(owner.cgroup)) {
+            self.map.count_within(pages, |_, page_type, pages| {
+                total[page_type as usize] += pages;
+            });
+        }
+        total
+    }
+
     /// The pages of the blocks that are followed, by age, if a file is followed by sample.
     fn sample_of(&self, file: &CachedFile) -> Option<Box<Sizes>> {
         if !self.is_sampled(file) {
             return None;
         }
-        let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
-        let is_followed = |block: &Block| self.sampled.stand_in(block) == *block;
-        for block in file.blocks().filter(is_followed) {
-            let pages = block.pages();
-            let first = file.slot.first;
-            self.count(first + pages.start..first + pages.end, None, &mut sizes);
+        let mut sum: Box<Sizes> = Box::new([[0; 2]; LABELS]);
+        for sizes in self.sampled_blocks(file) {
+            for (sum, pages) in sum.iter_mut().flatten().zip(sizes.iter().flatten()) {
+                *sum += pages;
+            }
         }
-        Some(sizes)
+        Some(sum)
     }
 
     /// Adds the pages of a range to `sizes` by age, which is that of `sample` if there is one.
