@@ -25,7 +25,7 @@ install: build
 	scripts/install $(AGEWISE) $(PREFIX) $(DESTDIR)
 
 # The artifacts for users, in target/dist: tarball, .deb, .rpm, OCI image, bill of materials,
-# checksums.
+# checksums. ARCH="x86_64 aarch64" builds them for several architectures.
 dist:
 	@scripts/setup dist
 	scripts/dist
