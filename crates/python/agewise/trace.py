@@ -24,7 +24,8 @@ def open(trace: Path, *, options: Optional[Mapping[str, object]] = None) -> Iter
 
     `options` are those of `agewise.lab.run` that say how traces are read, such as
     ``{"trace_format": "csv", "page_shift": 12}``. A batch is a RecordBatch, which polars, pandas
-    and DuckDB turn into frames without a copy.
+    and DuckDB turn into frames without a copy. Its schema has the metadata ``page_shift``: a page
+    is 2 to the power of that many bytes.
 
     Raises ImportError without pyarrow, OSError and ValueError for unreadable traces.
     """
@@ -43,6 +44,7 @@ def _batches(pyarrow: Any, reader: _native.TraceReader) -> Iterator[Any]:
         indices = codes.cast(pyarrow.int8())
         return pyarrow.DictionaryArray.from_arrays(indices, pyarrow.array(names))
 
+    metadata = {"page_shift": str(reader.page_shift())}
     while (columns := reader.next_batch()) is not None:
         arrays = []
         for column in columns:
@@ -52,7 +54,7 @@ def _batches(pyarrow: Any, reader: _native.TraceReader) -> Iterator[Any]:
         yield pyarrow.RecordBatch.from_arrays(
             [page, time_ns, process, named(kind, KINDS), named(backing, CLASSES)],
             names=["page", "time_ns", "process", "kind", "class"],
-        )
+        ).replace_schema_metadata(metadata)
     if (note := reader.note()) is not None:
         warnings.warn(note, stacklevel=2)
 
@@ -63,6 +65,7 @@ def write(
     *,
     time_ns: Optional[Iterable[int]] = None,
     format: str = "page",
+    page_shift: Optional[int] = None,
 ) -> int:
     """Writes pages, in the order of their accesses, and returns how many.
 
@@ -70,17 +73,21 @@ def write(
     columns ``page`` and, if it has times, ``time_ns``. `time_ns`: when each was accessed, in
     nanoseconds; by default 0. Columns of 64 bits are used without conversion, everything else
     number by number. `format`: ``"page"``, ``"csv"`` or ``"lirs"`` (one page per line).
+    `page_shift`: a page is 2 to the power of that many bytes; by default that of a table made of
+    batches of `open`, and otherwise 12 (4 KiB). ``"lirs"`` does not keep it.
     A name that ends in .gz or .zst is compressed. An existing file is overwritten.
 
     Raises ValueError for anything that is not a page (a fraction, NaN, less than 0, nothing) or
     that goes back in time, OSError if the file cannot be written.
     """
+    if page_shift is None:
+        page_shift = _page_shift_of(pages)
     names = getattr(pages, "column_names", None) or getattr(pages, "columns", None)
     if names is not None:
         pages, time_ns = _of_frame(pages, list(names), time_ns)
     column, times = _column(pages), None if time_ns is None else _column(time_ns)
     if column is not None and (time_ns is None or times is not None):
-        return _native.write_columns(os.fspath(path), column, times, format)
+        return _native.write_columns(os.fspath(path), column, times, format, page_shift)
     ticks = None if time_ns is None else _numbers(time_ns)
 
     def accesses() -> Iterator[tuple[Any, Any]]:
@@ -89,7 +96,12 @@ def write(
         if ticks is not None and next(ticks, None) is not None:
             raise ValueError("more times than pages: each access has both")
 
-    return _native.write_trace(os.fspath(path), accesses(), format)
+    return _native.write_trace(os.fspath(path), accesses(), format, page_shift)
+
+
+def _page_shift_of(pages: Any) -> int:
+    metadata = getattr(getattr(pages, "schema", None), "metadata", None) or {}
+    return int(metadata.get(b"page_shift", 12))
 
 
 def _of_frame(frame: Any, names: list[str], time_ns: Any) -> tuple[Any, Any]:

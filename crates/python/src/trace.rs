@@ -33,6 +33,12 @@ impl TraceReader {
         Ok(TraceReader(Mutex::new(stream)))
     }
 
+    /// A page is `1 << page_shift` bytes.
+    fn page_shift(&self) -> u32 {
+        let stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        stream.page_shift()
+    }
+
     /// What is to be said of it, once the end was reached.
     fn note(&self) -> Option<String> {
         let stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,6 +98,7 @@ pub fn write_columns(
     pages: Column<'_>,
     times: Option<Column<'_>>,
     format: &str,
+    page_shift: i64,
 ) -> PyResult<u64> {
     let many = |column: &Column<'_>| column.0.as_bytes().len() / 8;
     let (all, with_time) = (many(&pages), times.as_ref().map(many));
@@ -112,18 +119,23 @@ pub fn write_columns(
             false => Ok((page, time_ns)),
         }
     });
-    write(&path, format, accesses)
+    write(&path, format, page_shift, accesses)
 }
 
 /// Writes pages with their times, in order, and returns their number.
 #[pyfunction]
-pub fn write_trace(path: PathBuf, accesses: &Bound<'_, PyAny>, format: &str) -> PyResult<u64> {
+pub fn write_trace(
+    path: PathBuf,
+    accesses: &Bound<'_, PyAny>,
+    format: &str,
+    page_shift: i64,
+) -> PyResult<u64> {
     let accesses = accesses.try_iter()?.enumerate().map(|(at, access)| {
         let access = access?;
         let wrong = |_| no_access(at, &format!("{access:?}"));
         access.extract().map_err(wrong)
     });
-    write(&path, format, accesses)
+    write(&path, format, page_shift, accesses)
 }
 
 fn no_access(at: usize, access: &str) -> PyErr {
@@ -135,13 +147,20 @@ fn no_access(at: usize, access: &str) -> PyErr {
 fn write(
     path: &Path,
     format: &str,
+    page_shift: i64,
     accesses: impl Iterator<Item = PyResult<(u64, u64)>>,
 ) -> PyResult<u64> {
     let format = OutputFormat::by_name(format).filter(|of| *of != OutputFormat::OracleGeneral);
     let format =
         format.ok_or_else(|| PyValueError::new_err("format is \"page\", \"csv\" or \"lirs\""))?;
+    let page_shift = u8::try_from(page_shift).ok().filter(|shift| *shift < 64);
+    let header = Header {
+        page_shift: page_shift
+            .ok_or_else(|| PyValueError::new_err("page_shift is a number of bits from 0 to 63"))?,
+        ..Header::default()
+    };
     let failed = |error: agewise_trace::TraceError| exception(error.into());
-    let mut writer = TraceWriter::create(path, format, &Header::default()).map_err(failed)?;
+    let mut writer = TraceWriter::create(path, format, &header).map_err(failed)?;
     let mut last_ns = 0;
     for (at, access) in accesses.enumerate() {
         let (page, time_ns) = access?;

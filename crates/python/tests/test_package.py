@@ -560,6 +560,24 @@ class Package(unittest.TestCase):
         with self.assertRaises(FileNotFoundError):
             trace.open("/nonexistent")
 
+    @unittest.skipUnless(find_spec("pyarrow"), "pyarrow is not installed")
+    def test_the_page_size_is_kept(self) -> None:
+        pyarrow = import_module("pyarrow")
+        large, again, small = (os.path.join(self.directory.name, f"{n}.pages") for n in range(3))
+        trace.write(large, [1, 2, 1], page_shift=16)
+        [batch] = trace.open(large)
+        self.assertEqual(batch.schema.metadata, {b"page_shift": b"16"})
+        trace.write(again, pyarrow.Table.from_batches([batch]))
+        self.assertEqual(Path(again).read_bytes(), Path(large).read_bytes())
+        trace.write(small, [1, 2, 1])
+        [batch] = trace.open(small)
+        self.assertEqual(batch.schema.metadata, {b"page_shift": b"12"})
+        with self.assertRaisesRegex(ValueError, "page shift 12 was given, but its header says 16"):
+            trace.open(large, options={"page_shift": 12})
+        for wrong in (-1, 64):
+            with self.assertRaisesRegex(ValueError, "from 0 to 63"):
+                trace.write(small, [1], page_shift=wrong)
+
     def test_plots_need_altair_or_matplotlib(self) -> None:
         results = lab.curve(self.trace, ["lru"], points=3)
         self.assertEqual(len(results), 3)
