@@ -14,14 +14,24 @@ pub struct Events {
     pub pgsteal: [u64; 2],
     /// Pages isolated by kswapd.
     pub pgscan_kswapd: u64,
-    /// Pages isolated by direct reclaim.
+    /// Pages isolated by direct reclaim of the machine.
     pub pgscan_direct: u64,
+    /// Pages isolated at limits of cgroups.
+    pub pgscan_limit: u64,
+    /// Pages isolated by proactive reclaim.
+    pub pgscan_proactive: u64,
     /// Pages reclaimed by kswapd.
     pub pgsteal_kswapd: u64,
-    /// Pages reclaimed by direct reclaim.
+    /// Pages reclaimed by direct reclaim of the machine.
     pub pgsteal_direct: u64,
+    /// Pages reclaimed at limits of cgroups.
+    pub pgsteal_limit: u64,
+    /// Pages reclaimed by proactive reclaim.
+    pub pgsteal_proactive: u64,
     /// Pages scanned on active lists (classic) or sorted (multi-gen).
     pub pgrefill: u64,
+    /// Those of [`Events::pgrefill`] by reclaim of cgroups, at limits and proactive.
+    pub pgrefill_cgroup: u64,
     /// Pages activated.
     pub pgactivate: u64,
     /// Pages deactivated.
@@ -48,7 +58,8 @@ impl Events {
         match reclaimer {
             Reclaimer::Kswapd => self.pgscan_kswapd += pages,
             Reclaimer::Direct => self.pgscan_direct += pages,
-            Reclaimer::MemcgLimit | Reclaimer::Proactive => {}
+            Reclaimer::MemcgLimit => self.pgscan_limit += pages,
+            Reclaimer::Proactive => self.pgscan_proactive += pages,
         }
     }
 
@@ -59,7 +70,18 @@ impl Events {
         match reclaimer {
             Reclaimer::Kswapd => self.pgsteal_kswapd += pages,
             Reclaimer::Direct => self.pgsteal_direct += pages,
-            Reclaimer::MemcgLimit | Reclaimer::Proactive => {}
+            Reclaimer::MemcgLimit => self.pgsteal_limit += pages,
+            Reclaimer::Proactive => self.pgsteal_proactive += pages,
+        }
+    }
+
+    /// Counts pages scanned on an active list, or sorted.
+    #[inline]
+    pub fn count_refill(&mut self, reclaimer: Reclaimer, pages: u64) {
+        self.pgrefill += pages;
+        match reclaimer {
+            Reclaimer::Kswapd | Reclaimer::Direct => {}
+            Reclaimer::MemcgLimit | Reclaimer::Proactive => self.pgrefill_cgroup += pages,
         }
     }
 

@@ -2,6 +2,7 @@
 //! The simulated machine as a whole: the same seed gives the same run, counts match real kernels,
 //! and its files answer like the kernel's. Invariants under any load are tested in src/fuzz.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agewise_kernel::ids::MemcgId;
@@ -293,6 +294,79 @@ fn files_answer_as_the_kernels() {
             );
         }
         machine.check().unwrap();
+    }
+}
+
+/// The counters in a file of the machine.
+fn counters(machine: &mut Machine, path: &str) -> BTreeMap<String, u64> {
+    let text = machine.read_file(path).unwrap();
+    let pair = |line: &str| {
+        let (name, value) = line.split_once(' ').unwrap();
+        (name.to_owned(), value.parse().unwrap())
+    };
+    text.lines().map(pair).collect()
+}
+
+#[test]
+fn reclaim_is_counted_as_the_version_does() {
+    const STAT: &str = "/sys/fs/cgroup/t/memory.stat";
+    const SPLIT: [&str; 4] = ["kswapd", "direct", "khugepaged", "proactive"];
+    for name in POLICIES {
+        let (is_new, is_v6) = (name == "classic" || name == "mglru:7.2", name == "mglru:v6");
+        let mut machine = Machine::new(config(name, 4096, Some((DeviceKind::Zram, 4096))));
+        let group = machine.add_memcg(MemcgId::ROOT, "t", limit(500));
+        let process = machine.add_process(group);
+        let vpn = machine.map(process, &MapOptions::anon(800)).unwrap();
+        for page in (0..800).chain(0..800) {
+            machine.access(process, vpn + page, true);
+        }
+        // Only the limit has reclaimed.
+        let at_limit = counters(&mut machine, STAT);
+        let vm = counters(&mut machine, "/proc/vmstat");
+        assert!(
+            at_limit["pgscan"] > 300 && at_limit["pgsteal"] > 300,
+            "{name}"
+        );
+        for of in ["pgscan", "pgsteal"] {
+            let by_type = vm[&format!("{of}_anon")] + vm[&format!("{of}_file")];
+            assert_eq!(by_type, at_limit[of], "{name}");
+            // The totals are in memory.stat alone, types of pages in vmstat alone.
+            assert!(!vm.contains_key(of) && !at_limit.contains_key(&format!("{of}_anon")));
+            let expected = if is_new { at_limit[of] } else { 0 };
+            assert_eq!(vm[&format!("{of}_direct")], expected, "{name}");
+            for who in SPLIT {
+                let counter = format!("{of}_{who}");
+                let has_since = match who {
+                    "proactive" => is_new,
+                    "khugepaged" => !is_v6,
+                    _ => true,
+                };
+                assert_eq!(vm.contains_key(&counter), has_since, "{name} {counter}");
+                let in_stat = has_since && !is_v6;
+                assert_eq!(at_limit.contains_key(&counter), in_stat, "{name} {counter}");
+                if in_stat && who != "direct" {
+                    assert_eq!(at_limit[&counter], 0, "{name} {counter}");
+                }
+            }
+        }
+        let refilled = if is_new { at_limit["pgrefill"] } else { 0 };
+        assert_eq!(vm["pgrefill"], refilled, "{name}");
+        machine
+            .write_file("/sys/fs/cgroup/t/memory.reclaim", b"400K")
+            .unwrap();
+        let now = counters(&mut machine, STAT);
+        assert!(now["pgsteal"] >= at_limit["pgsteal"] + 100, "{name}");
+        let split = SPLIT.map(|who| now.get(&format!("pgsteal_{who}")).copied());
+        let total = now["pgsteal"];
+        let expected = match (is_new, is_v6) {
+            (true, _) => {
+                let of_limit = at_limit["pgsteal"];
+                [Some(0), Some(of_limit), Some(0), Some(total - of_limit)]
+            }
+            (_, true) => [None; 4],
+            _ => [Some(0), Some(total), Some(0), None],
+        };
+        assert_eq!(split, expected, "{name}");
     }
 }
 

@@ -29,7 +29,8 @@ pub fn shrink_active<W: World>(
     let mut chunk = std::mem::take(&mut lru.nodes[node].chunk);
     let isolated = isolate(lru, lruvec, list, nr_to_scan, sc, &mut chunk);
     world.trace(&isolated.tracepoint(list, nr_to_scan, sc));
-    lru.lruvecs[lruvec.index()].events.pgrefill += isolated.scanned_pages;
+    let events = &mut lru.lruvecs[lruvec.index()].events;
+    events.count_refill(sc.reclaimer, isolated.scanned_pages);
     let mut rotated_pages = 0;
     let mut deactivated_pages = 0;
     for &pfn in &chunk {

@@ -119,7 +119,7 @@ pub(super) fn scan_folios(
         }
     }
     scan.exhausted = remaining == 0;
-    lruvec.events.pgrefill += sorted;
+    lruvec.events.count_refill(sc.reclaimer, sorted);
     lruvec
         .events
         .count_scan(sc.reclaimer, folio_type, scan.isolated);

@@ -5,6 +5,7 @@
 mod background_aging;
 pub mod charge;
 pub mod chosen;
+pub mod counters_profile;
 pub mod direct;
 pub mod kswapd;
 pub mod kswapd_zones;

@@ -6,6 +6,7 @@ use agewise_damon::profile::Profile as DamonProfile;
 use agewise_kernel::classic;
 use agewise_kernel::mglru::ablation::Ablation;
 use agewise_kernel::mglru::profile::{Profile, V6, V6_12, V6_14, V7_2};
+use agewise_kernel::reclaim::counters_profile::{self, CountersProfile};
 
 /// A kernel, described by the profiles of its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Kernel {
     pub classic: classic::Settings,
     /// DAMON.
     pub damon: DamonProfile,
+    /// Counters of reclaim in `memory.stat` and `/proc/vmstat`.
+    pub counters: &'static CountersProfile,
     /// Number of cgroups whose charges a CPU can keep in stock (`NR_MEMCG_STOCK`).
     pub stock_slots: usize,
     /// Features of the multi-gen LRU that are switched off.
@@ -30,6 +33,7 @@ pub static KERNELS: [Kernel; 4] = [
         mglru: &V7_2,
         classic: classic::Settings::linux_7_2(),
         damon: DamonProfile::V7_2,
+        counters: &counters_profile::LINUX_7_2,
         stock_slots: 7,
         ablation: Ablation::NONE,
         sha256: None,
@@ -44,7 +48,11 @@ pub static KERNELS: [Kernel; 4] = [
         stock_slots: 1,
         ..OLD
     },
-    Kernel { mglru: &V6, ..OLD },
+    Kernel {
+        mglru: &V6,
+        counters: &counters_profile::V6,
+        ..OLD
+    },
 ];
 
 /// Common to the kernels before 7.2.
@@ -52,6 +60,7 @@ const OLD: Kernel = Kernel {
     mglru: &V6_12,
     classic: classic::Settings::linux_6_12(),
     damon: DamonProfile::V6_12,
+    counters: &counters_profile::LINUX_6_12,
     stock_slots: 7,
     ablation: Ablation::NONE,
     sha256: None,

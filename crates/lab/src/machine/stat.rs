@@ -3,6 +3,7 @@
 
 use agewise_kernel::folio::FolioType;
 use agewise_kernel::ids::{LruvecId, MemcgId};
+use agewise_kernel::reclaim::counters_profile::Counter;
 use agewise_kernel::work::{Events, Work};
 
 use super::memcg::{Limits, MemcgEvents};
@@ -25,9 +26,14 @@ fn add(into: &mut Events, events: &Events) {
     }
     into.pgscan_kswapd += events.pgscan_kswapd;
     into.pgscan_direct += events.pgscan_direct;
+    into.pgscan_limit += events.pgscan_limit;
+    into.pgscan_proactive += events.pgscan_proactive;
     into.pgsteal_kswapd += events.pgsteal_kswapd;
     into.pgsteal_direct += events.pgsteal_direct;
+    into.pgsteal_limit += events.pgsteal_limit;
+    into.pgsteal_proactive += events.pgsteal_proactive;
     into.pgrefill += events.pgrefill;
+    into.pgrefill_cgroup += events.pgrefill_cgroup;
     into.pgactivate += events.pgactivate;
     into.pgdeactivate += events.pgdeactivate;
     into.pgrotated += events.pgrotated;
@@ -124,8 +130,9 @@ impl Machine {
         [self.policy_ns, self.background_ns, self.lock_wait_ns]
     }
 
-    /// `memory.stat` of a cgroup: levels in bytes, then events. In the kernel, reading it flushes
-    /// the statistics; here [`Machine::flush_stats`] does.
+    /// `memory.stat` of a cgroup: levels in bytes, then events; those of reclaim are the ones that
+    /// the kernel version has. In the kernel, reading it flushes the statistics; here
+    /// [`Machine::flush_stats`] does.
     pub fn memory_stat(&self, memcg: MemcgId) -> Vec<Line> {
         let bytes = |pages: u64| pages * 4096;
         let [anon, file] = self.resident_pages(memcg);
@@ -144,7 +151,10 @@ impl Machine {
             ("inactive_file", list(FolioType::File, false)),
             ("active_file", list(FolioType::File, true)),
         ];
-        lines.extend(event_lines(&self.memcg_events(memcg)));
+        let events = self.memcg_events(memcg);
+        lines.extend(workingset_lines(&events));
+        let counters = self.config.policy.kernel.counters;
+        lines.extend(reclaim_lines(counters.memory_stat, &events));
         lines
     }
 
@@ -170,12 +180,15 @@ impl Machine {
             ("nr_vmscan_write", counters.vmscan_write.iter().sum()),
             ("slabs_scanned", counters.slabs_scanned),
         ];
-        lines.extend(event_lines(&self.memcg_events(MemcgId::ROOT)));
+        let events = self.memcg_events(MemcgId::ROOT);
+        lines.extend(workingset_lines(&events));
+        let counters = self.config.policy.kernel.counters;
+        lines.extend(reclaim_lines(counters.vmstat, &events));
         lines
     }
 }
 
-fn event_lines(events: &Events) -> [Line; 18] {
+fn workingset_lines(events: &Events) -> [Line; 7] {
     [
         ("workingset_refault_anon", events.workingset_refault[0]),
         ("workingset_refault_file", events.workingset_refault[1]),
@@ -184,16 +197,12 @@ fn event_lines(events: &Events) -> [Line; 18] {
         ("workingset_restore_anon", events.workingset_restore[0]),
         ("workingset_restore_file", events.workingset_restore[1]),
         ("workingset_nodereclaim", events.workingset_nodereclaim),
-        ("pgscan", events.scanned()),
-        ("pgsteal", events.stolen()),
-        ("pgscan_kswapd", events.pgscan_kswapd),
-        ("pgscan_direct", events.pgscan_direct),
-        ("pgsteal_kswapd", events.pgsteal_kswapd),
-        ("pgsteal_direct", events.pgsteal_direct),
-        ("pgscan_anon", events.pgscan[0]),
-        ("pgscan_file", events.pgscan[1]),
-        ("pgrefill", events.pgrefill),
-        ("pgactivate", events.pgactivate),
-        ("pgdeactivate", events.pgdeactivate),
     ]
+}
+
+fn reclaim_lines<'e>(
+    counters: &'static [Counter],
+    events: &'e Events,
+) -> impl Iterator<Item = Line> + 'e {
+    counters.iter().map(|(name, of)| (*name, of(events)))
 }
