@@ -371,6 +371,22 @@ fn reclaim_is_counted_as_the_version_does() {
 }
 
 #[test]
+fn dropped_shadows_count_for_the_cgroup_that_pays_for_them() {
+    const COUNTER: &str = "workingset_nodereclaim";
+    let mut machine = Machine::new(config("mglru:7.2", 8192, Some((DeviceKind::Zram, 4096))));
+    let groups = ["a", "b"].map(|name| machine.add_memcg(MemcgId::ROOT, name, limit(500)));
+    let reader = machine.add_process(groups[0]);
+    let file = machine.add_file(60_000, groups[0], Advice::Random);
+    for page in 0..60_000 {
+        machine.read(reader, file, page, 1);
+    }
+    let stat = |name| format!("/sys/fs/cgroup/{name}/memory.stat");
+    let [a, b] = ["a", "b"].map(|name| counters(&mut machine, &stat(name))[COUNTER]);
+    assert!(a > 100 && b == 0, "a {a}, b {b}");
+    assert_eq!(counters(&mut machine, "/proc/vmstat")[COUNTER], a);
+}
+
+#[test]
 fn limits_below_usage_full_swap_and_removal_under_reclaim_end_well() {
     for name in POLICIES {
         let mut machine = Machine::new(config(name, 4096, Some((DeviceKind::Zram, 100))));

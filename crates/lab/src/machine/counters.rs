@@ -20,8 +20,6 @@ pub struct Counters {
     pub allocstall: u64,
     /// Tasks killed for lack of memory.
     pub oom_kill: u64,
-    /// Shadow nodes dropped by their shrinker.
-    pub workingset_nodereclaim: u64,
     /// Time reclaimers slept, in ns.
     pub throttled_ns: u64,
     /// Pages written by reclaim itself, anon and file (`nr_vmscan_write`).

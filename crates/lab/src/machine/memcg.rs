@@ -86,6 +86,8 @@ pub struct MemcgCounters {
     pub shadow_nodes: std::collections::VecDeque<(u32, u32)>,
     /// Number of listed nodes that still have only shadows.
     pub shadow_node_count: u64,
+    /// Listed nodes dropped by their shrinker.
+    pub shadow_nodes_dropped: u64,
 }
 
 /// All cgroups and the stocks of all CPUs.
@@ -131,6 +133,7 @@ impl Memcgs {
             shrinker_deferred: 0,
             shadow_nodes: std::collections::VecDeque::new(),
             shadow_node_count: 0,
+            shadow_nodes_dropped: 0,
         });
         if parent != MemcgId::NONE {
             self[parent].children.push(id);

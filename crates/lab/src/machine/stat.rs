@@ -49,7 +49,8 @@ impl Machine {
                 add(&mut sum, &lruvec.events);
             }
         }
-        sum.workingset_nodereclaim += self.sys.counters.workingset_nodereclaim;
+        let dropped = |at| self.sys.memcgs[at].shadow_nodes_dropped;
+        sum.workingset_nodereclaim += self.below(memcg).map(dropped).sum::<u64>();
         sum
     }
 

@@ -213,7 +213,7 @@ impl System {
                 .free_objects(memcg, u64::from(freed) * NODE_BYTES);
             dropped += 1;
         }
-        self.counters.workingset_nodereclaim += dropped;
+        self.memcgs[memcg].shadow_nodes_dropped += dropped;
         dropped
     }
 
