@@ -16,7 +16,6 @@ use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::hooks::{self, Hook, Sees};
-use super::sampled::SLOTS;
 use super::unnamed::unnamed;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::bpf::{self, Mapping};
@@ -28,6 +27,9 @@ static OBJECT: &[u8] = include_bytes!("../../bpf/accessed.bpf.o");
 pub const TABLES_MAX: u32 = 1 << 18;
 /// Fewest tables between two looks.
 const TABLES_MIN: u32 = 64;
+/// Most files followed by sample, by the low bits of their inode numbers: `SAMPLED` of
+/// `accessed.bpf.c`.
+pub(super) const SAMPLED_FILES_MAX: usize = 1024;
 /// Tables fetched from the map per call.
 const BATCH: u32 = 4096;
 
@@ -165,7 +167,7 @@ impl Accessed {
             _links: hooks::attach(&object)?,
             attached,
             ctl: Mapping::of(&object, ".data.ctl", 1)?,
-            sampled: Mapping::of(&object, ".data.sampled", SLOTS)?,
+            sampled: Mapping::of(&object, ".data.sampled", SAMPLED_FILES_MAX)?,
             tables: [map("even")?, map("odd")?],
             counts: map("counts")?,
             events: 0,

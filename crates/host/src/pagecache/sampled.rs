@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use agewise_policy::generations::{LABEL_UNSEEN, Sizes};
 
-use super::accessed::{Accesses, Block};
+use super::accessed::{Accesses, Block, SAMPLED_FILES_MAX};
 use super::shown::Key;
 
 /// Recorded accesses per second above which large files are followed by sample. At 0.1 to 0.35 us
@@ -21,9 +21,6 @@ const EVENTS_PER_S_MAX: u64 = 50_000;
 /// Fewest blocks accessed between two looks that make a file a large one: it then has at least four
 /// blocks in the sample.
 const BLOCKS_MIN: usize = 32;
-/// Most files followed by sample, by the low bits of their inode numbers: `SAMPLED` of
-/// `accessed.bpf.c`.
-pub(super) const SLOTS: usize = 1024;
 /// Blocks for which one stands.
 const GROUP: u32 = 8;
 /// `mix()` of `accessed.bpf.c`.
@@ -110,7 +107,7 @@ impl Sampled {
 }
 
 fn slot(key: &Key) -> usize {
-    key.1 as usize % SLOTS
+    key.1 as usize % SAMPLED_FILES_MAX
 }
 
 /// The block of a group that is followed.

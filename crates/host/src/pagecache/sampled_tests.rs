@@ -62,7 +62,7 @@ fn only_large_files_and_only_above_a_rate() {
     let slot = sampled.add(KEY).unwrap();
     assert!(sampled.busy(&accesses(BLOCKS, u64::MAX), 2000).is_empty());
     // Another file whose number has the same low bits stays whole.
-    let other = (KEY.0 + 1, KEY.1 + SLOTS as u32);
+    let other = (KEY.0 + 1, KEY.1 + SAMPLED_FILES_MAX as u32);
     assert!(sampled.add(other).is_none() && !sampled.has(&other));
     assert!(sampled.remove_gone(|key| *key == KEY).is_empty());
     assert_eq!(sampled.remove_gone(|_| false), [slot]);

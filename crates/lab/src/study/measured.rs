@@ -8,11 +8,37 @@ use std::path::Path;
 use agewise_policy::units::bytes_text;
 use serde_json::{Map, Value as Json};
 
-use super::check::COSTS;
 use super::description::Description;
 use super::error::StudyError;
 use super::result::{Form, ResultFile};
 use crate::experiment::statistics::Summary;
+
+/// Measures for which more is worse. The others say what happened, not what it cost.
+const COSTS: [&str; 23] = [
+    "major_faults",
+    "refaults_anon",
+    "refaults_file",
+    "scanned",
+    "scan_per_steal",
+    "pte_checks",
+    "rmap_visits",
+    "swap_in",
+    "swap_out",
+    "file_in",
+    "file_out",
+    "direct_reclaims",
+    "oom_kills",
+    "stall_some_ms",
+    "stall_full_ms",
+    "policy_cpu_ms",
+    "background_cpu_ms",
+    "lock_wait_ms",
+    "p50_ns",
+    "p99_ns",
+    "p999_ns",
+    "time_ms",
+    "miss_ratio",
+];
 
 /// One measure of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
