@@ -3,7 +3,9 @@
 
 use std::path::Path;
 
+use caps::{CapSet, Capability};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::io::Errno;
 
 use super::{Config, ConfigError, Listen};
 
@@ -14,14 +16,17 @@ pub const MADE_AT_START: [&str; 2] = ["/run/agewise", "/var/log/agewise"];
 impl Config {
     /// Checks the journal, the textfile, the socket and the directory of the report files, as far
     /// as they are used: that their directories exist, except those in `made_later`, and that this
-    /// user may write there.
+    /// user may write there. Of a journal that exists, only that it may be written.
     ///
     /// # Errors
     /// [`ConfigError::Place`], with the key.
     pub fn check_places(&self, made_later: &[&str]) -> Result<(), ConfigError> {
-        let journal = &self.journal.file;
-        if journal != Path::new("-") {
-            check("journal.file", journal, made_later)?;
+        let (key, journal) = ("journal.file", &self.journal.file);
+        if journal.exists() && !journal.is_dir() {
+            // It is appended to, as /dev/stderr or a file in a directory of somebody else.
+            may(journal, Access::WRITE_OK).map_err(|why| place(key, journal, why))?;
+        } else if journal != Path::new("-") {
+            check(key, journal, made_later)?;
         }
         if let Some(textfile) = &self.metrics.textfile {
             check("metrics.textfile", textfile, made_later)?;
@@ -65,10 +70,27 @@ fn may_write(directory: &Path) -> Result<(), String> {
         Ok(found) if !found.is_dir() => return Err(format!("{shown} is not a directory")),
         Ok(_) => {}
     }
-    let wanted = Access::WRITE_OK | Access::EXEC_OK;
-    accessat(CWD, directory, wanted, AtFlags::EACCESS).map_err(|error| {
-        format!("{shown} cannot be written ({error}): let the user of agewise write there")
-    })
+    may(directory, Access::WRITE_OK | Access::EXEC_OK)
+}
+
+fn may(path: &Path, wanted: Access) -> Result<(), String> {
+    let error = match accessat(CWD, path, wanted, AtFlags::EACCESS) {
+        Ok(()) => return Ok(()),
+        // Without faccessat2 (Linux before 5.8, or a sandbox that does not know it) this is
+        // refused, or answered as if there were no capabilities. Then only writing shows what is
+        // allowed.
+        Err(Errno::PERM) => return Ok(()),
+        Err(Errno::ACCESS) if may_override() => return Ok(()),
+        Err(error) => error,
+    };
+    let shown = path.display();
+    Err(format!(
+        "{shown} cannot be written ({error}): let the user of agewise write there"
+    ))
+}
+
+fn may_override() -> bool {
+    caps::has_cap(None, CapSet::Effective, Capability::CAP_DAC_OVERRIDE).unwrap_or(false)
 }
 
 fn place(key: &'static str, path: &Path, why: String) -> ConfigError {
@@ -117,6 +139,7 @@ mod tests {
         assert_eq!(files("deep/er"), Ok(()));
         let said = files("plain/deep").unwrap_err();
         assert!(said.starts_with("files.directory: ") && said.ends_with("not a directory"));
+        assert_eq!(error("journal.file = '/proc/self/comm'".to_owned()), Ok(()));
         let said = error(format!("journal.file = '{home}'")).unwrap_err();
         assert!(said.contains("give the path of a file"), "{said}");
         // What is not used does not have to exist.
