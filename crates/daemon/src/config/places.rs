@@ -36,8 +36,12 @@ impl Config {
         }
         // This one is created, with all directories above it.
         let directory = &self.files.directory;
-        if let Some(nearest) = directory.ancestors().find(|path| path.exists())
+        let is_made = |path: &Path| made_later.iter().any(|made| path == Path::new(made));
+        if let Some(nearest) = directory
+            .ancestors()
+            .find(|path| path.exists() || is_made(path))
             && self.files.enabled
+            && nearest.exists()
         {
             let key = "files.directory";
             may_write(nearest).map_err(|why| place(key, directory, why))?;
@@ -174,5 +178,10 @@ mod tests {
         let below = Config::parse("journal.file = '/none/agewise/j'").unwrap();
         assert!(below.check_places(&[]).is_err());
         assert!(below.check_places(&["/none/agewise"]).is_ok());
+        // The report files are in a directory that nobody may make.
+        let text = "files = { enabled = true, directory = '/proc/none/files' }";
+        let files = Config::parse(text).unwrap();
+        let made = |made| files.check_places(&[made]);
+        assert!(made("/proc/none").is_ok() && made("/proc/none/files").is_ok());
     }
 }
