@@ -14,13 +14,22 @@ use super::{Config, ConfigError, Listen};
 pub const MADE_AT_START: [&str; 2] = ["/run/agewise", "/var/log/agewise"];
 
 impl Config {
-    /// Checks the journal, the textfile, the socket and the directory of the report files, as far
-    /// as they are used: that their directories exist, except those in `made_later`, and that this
-    /// user may write there. Of a journal that exists, only that it may be written.
+    /// Checks the places of everything that is written, as far as it is used: that directories
+    /// exist, except those in `made_later`, and that this user may write there.
     ///
     /// # Errors
     /// [`ConfigError::Place`], with the key.
     pub fn check_places(&self, made_later: &[&str]) -> Result<(), ConfigError> {
+        self.check_outputs(made_later)?;
+        self.check_files_directory(made_later)
+    }
+
+    /// Checks the journal, the textfile and the socket. Of a journal that exists, only that it may
+    /// be written.
+    ///
+    /// # Errors
+    /// As [`check_places`](Self::check_places).
+    pub(crate) fn check_outputs(&self, made_later: &[&str]) -> Result<(), ConfigError> {
         let (key, journal) = ("journal.file", &self.journal.file);
         if journal.exists() && !journal.is_dir() {
             // It is appended to, as /dev/stderr or a file in a directory of somebody else.
@@ -34,19 +43,23 @@ impl Config {
         if let (true, Listen::Unix(socket)) = (self.metrics.enabled, &self.metrics.listen) {
             check("metrics.listen", socket, made_later)?;
         }
-        // This one is created, with all directories above it.
+        Ok(())
+    }
+
+    /// Checks the directory of the report files, which is created with all directories above it.
+    ///
+    /// # Errors
+    /// As [`check_places`](Self::check_places).
+    pub(crate) fn check_files_directory(&self, made_later: &[&str]) -> Result<(), ConfigError> {
         let directory = &self.files.directory;
         let is_made = |path: &Path| made_later.iter().any(|made| path == Path::new(made));
-        if let Some(nearest) = directory
-            .ancestors()
-            .find(|path| path.exists() || is_made(path))
-            && self.files.enabled
-            && nearest.exists()
-        {
-            let key = "files.directory";
-            may_write(nearest).map_err(|why| place(key, directory, why))?;
+        let mut above = directory.ancestors();
+        match above.find(|path| path.exists() || is_made(path)) {
+            Some(nearest) if self.files.enabled && nearest.exists() => {
+                may_write(nearest).map_err(|why| place("files.directory", directory, why))
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -263,7 +263,11 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         sd_notify::NotifyState::monotonic_usec_now().unwrap_or(sd_notify::NotifyState::Reloading),
     ]);
     let reloaded = options.read_again().and_then(|config| {
-        config.check_places(&[])?;
+        config.check_outputs(&[])?;
+        if config.files != daemon.config.files {
+            // The directory in use is a mount that only its own process writes to.
+            config.check_files_directory(&[])?;
+        }
         let message = match config.files == daemon.config.files {
             true => "the configuration was read again",
             false => "the configuration was read again; [files] takes effect at the next start",
