@@ -22,12 +22,11 @@ pub struct Args {
 enum What {
     /// Print the defaults with an explanation of each key: a file to start from.
     Default,
-    /// Check a file: unknown keys and invalid values are reported with their line, and places where
-    /// the daemon could not write with their key.
+    /// Check a file: unknown keys and invalid values are reported with their line, and places that
+    /// do not exist with their key.
     ///
-    /// Directories have to exist and to be writable for whoever runs this, except /run/agewise and
-    /// /var/log/agewise, which the systemd unit creates. Exit status: 0 if the daemon can start
-    /// with the file; 78 if not, as for the daemon.
+    /// Directories have to exist, except /run/agewise and /var/log/agewise, which the systemd unit
+    /// creates. Exit status: 0 if the daemon can start with the file; 78 if not, as for the daemon.
     Check {
         /// The file.
         file: PathBuf,

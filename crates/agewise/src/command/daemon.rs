@@ -30,8 +30,8 @@ pub(super) const EX_CONFIG: u8 = 78;
 /// /var/lib/agewise. Under systemd it reports when it is ready and answers the watchdog.
 ///
 /// Exit status: 0 ended by SIGTERM, or all ticks done; 1 an error; 78 an error that a restart does
-/// not fix: the configuration is invalid, names a place where nothing can be written, or needs
-/// something that this machine lacks; 128 + the signal for others.
+/// not fix: the configuration is invalid, names a directory that does not exist, or needs something
+/// that this machine lacks; 128 + the signal for others.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file. Default: built-in values (`agewise config default`).

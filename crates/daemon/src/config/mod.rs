@@ -328,7 +328,7 @@ pub enum ConfigError {
         /// What is wrong, and where.
         message: String,
     },
-    /// Something cannot be written where it says.
+    /// A place that it names does not exist.
     #[error("{key}: {}: {why}", path.display())]
     Place {
         /// The key.

@@ -71,8 +71,10 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let mut found = Found::at_start(options);
     let config = options.read()?;
     found.undo_named(&config);
+    config.check_places(&[])?;
     // Before there is any other thread: capabilities belong to each thread separately.
-    let kept = keep_needed(&config)?;
+    let kept =
+        privileges::drop_others(&needed_besides(&config)).context("cannot drop privileges")?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
     found.tell(hub.health());
@@ -186,15 +188,6 @@ fn look(daemon: &mut Daemon, stop: &Stop, said: &mut Option<String>) -> u64 {
     }
 }
 
-/// Drops all privileges but those needed, and checks that these suffice to write what the
-/// configuration says. Returns the names of those kept.
-fn keep_needed(config: &Config) -> anyhow::Result<Vec<String>> {
-    let kept =
-        privileges::drop_others(&needed_besides(config)).context("cannot drop privileges")?;
-    config.check_places(&[])?;
-    Ok(kept)
-}
-
 /// Capabilities that only some configurations need.
 fn needed_besides(config: &Config) -> Vec<caps::Capability> {
     let sets = [
@@ -263,11 +256,7 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         sd_notify::NotifyState::monotonic_usec_now().unwrap_or(sd_notify::NotifyState::Reloading),
     ]);
     let reloaded = options.read_again().and_then(|config| {
-        config.check_outputs(&[])?;
-        if config.files != daemon.config.files {
-            // The directory in use is a mount that only its own process writes to.
-            config.check_files_directory(&[])?;
-        }
+        config.check_places(&[])?;
         let message = match config.files == daemon.config.files {
             true => "the configuration was read again",
             false => "the configuration was read again; [files] takes effect at the next start",
