@@ -73,8 +73,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     found.undo_named(&config);
     config.check_places(&[])?;
     // Before there is any other thread: capabilities belong to each thread separately.
-    let kept =
-        privileges::drop_others(&needed_besides(&config)).context("cannot drop privileges")?;
+    let kept = keep_needed(&config)?;
     let stop = Stop::install_for_daemon()?;
     let hub = Hub::new(first_settings(&config));
     found.tell(hub.health());
@@ -186,6 +185,11 @@ fn look(daemon: &mut Daemon, stop: &Stop, said: &mut Option<String>) -> u64 {
             Agent::now_ms() + observe::millis(daemon.config.observe.tick.0)
         }
     }
+}
+
+/// Drops all privileges but those needed. Returns the names of those kept.
+fn keep_needed(config: &Config) -> anyhow::Result<Vec<String>> {
+    privileges::drop_others(&needed_besides(config)).context("cannot drop privileges")
 }
 
 /// Capabilities that only some configurations need.
