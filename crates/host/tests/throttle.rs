@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
+use agewise_host::cgroup::{Cgroup, Hierarchy, Mounts, Version};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Ledger, Throttle, ThrottleError, Untouchable, untouchable};
@@ -179,6 +179,36 @@ fn one_that_forks_all_the_time_is_frozen_whole() {
         hands.thaw(&place.cgroup).unwrap();
         assert!(has_changed(&frozen), "round {round}");
     }
+}
+
+/// In v1, processes in different freezer cgroups cannot be frozen together; none may stand still
+/// while that is found out.
+#[test]
+fn one_in_several_freezers_is_left_running() {
+    const TEST: &str = "one_in_several_freezers_is_left_running";
+    let Some(mut place) = Place::new(TEST, "several") else {
+        return;
+    };
+    let mounts = Mounts::read(&ProcRoot::default()).unwrap();
+    let Some(freezer) = mounts.controller_dir("freezer") else {
+        return println!("SKIP {TEST}: no freezer hierarchy");
+    };
+    let apart = freezer.join(format!("agewise-test-several-{}", std::process::id()));
+    if let Err(error) = fs::create_dir(&apart) {
+        return println!("SKIP {TEST}: no freezer cgroup can be made here ({error})");
+    }
+    let [_, pid] = [place.spawn(), place.spawn()];
+    fs::write(apart.join("cgroup.procs"), pid.to_string()).unwrap();
+    let began = Instant::now();
+    let result = throttle(None).freeze(&place.cgroup);
+    let took = began.elapsed();
+    fs::write(freezer.join("cgroup.procs"), pid.to_string()).unwrap();
+    fs::remove_dir(&apart).unwrap();
+    assert!(
+        matches!(result, Err(ThrottleError::NoFreezer { .. })),
+        "{result:?}"
+    );
+    assert!(took < Duration::from_secs(2), "{took:?}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl<'a> Freezer<'a> {
         let root = root
             .ok_or_else(|| no_freezer(cgroup, "no mounted hierarchy has the freezer controller"))?;
         let pids = cgroup.procs(true)?;
-        let home = common_home(proc, cgroup, &pids)?;
+        let home = common_home(proc, cgroup, &pids, &root)?;
         let mut freezer = Freezer {
             proc,
             cgroup,
@@ -151,21 +151,37 @@ impl<'a> Freezer<'a> {
 }
 
 /// The freezer cgroup of all these processes.
-fn common_home(proc: &ProcRoot, cgroup: &Cgroup, pids: &[u32]) -> Result<PathBuf, ThrottleError> {
-    let mut home: Option<PathBuf> = None;
+fn common_home(
+    proc: &ProcRoot,
+    cgroup: &Cgroup,
+    pids: &[u32],
+    root: &Path,
+) -> Result<PathBuf, ThrottleError> {
+    let top = Path::new("/");
+    let (mut home, mut at_top) = (None, Vec::new());
     for pid in pids {
-        let Some(place) = freezer_of(proc, *pid)? else {
-            continue;
-        };
-        match &home {
-            Some(known) if *known == place => {}
-            // The kernel shows a v1 process that exits as one in the root.
-            Some(_) if place == Path::new("/") => {}
-            Some(known) if known != Path::new("/") => return Err(no_freezer(cgroup, SEVERAL)),
-            _ => home = Some(place),
+        match freezer_of(proc, *pid)? {
+            None => {}
+            Some(place) if place == top => at_top.push(*pid),
+            Some(place) if *home.get_or_insert_with(|| place.clone()) == place => {}
+            Some(_) => return Err(no_freezer(cgroup, SEVERAL)),
         }
     }
-    home.ok_or_else(|| no_freezer(cgroup, "no process in it has a freezer cgroup"))
+    let Some(home) = home else {
+        return match at_top.is_empty() {
+            true => Err(no_freezer(cgroup, "no process in it has a freezer cgroup")),
+            false => Ok(top.to_owned()),
+        };
+    };
+    // The kernel shows a v1 process that exits as one in the root, but does not list it there.
+    let listed = match at_top.is_empty() {
+        true => Vec::new(),
+        false => pids_in(root)?,
+    };
+    match at_top.iter().any(|pid| listed.contains(pid)) {
+        true => Err(no_freezer(cgroup, SEVERAL)),
+        false => Ok(home),
+    }
 }
 
 /// The freezer cgroup of a process. `None` if it has ended, or is in none.
