@@ -19,6 +19,18 @@ use crate::root::ProcRoot;
 
 const SEVERAL: &str = "its processes are in several freezer cgroups";
 
+/// How often in a row no process may be found outside: the list of a v1 cgroup can lack one that is
+/// forked while it is read (`pidlist_array_load`, Linux 6.18).
+const LOOKS: u32 = 3;
+
+/// The processes that are still to be frozen.
+struct Outside {
+    /// Their pids and freezer cgroups.
+    places: Vec<(u32, PathBuf)>,
+    /// False if one has ended since it was listed, which may have forked another before.
+    is_all: bool,
+}
+
 /// Where the processes of a memory cgroup can be frozen.
 pub(super) struct Freezer<'a> {
     proc: &'a ProcRoot,
@@ -40,8 +52,16 @@ impl<'a> Freezer<'a> {
         let root = Mounts::read(proc)?.controller_dir("freezer");
         let root = root
             .ok_or_else(|| no_freezer(cgroup, "no mounted hierarchy has the freezer controller"))?;
-        let pids = cgroup.procs(true)?;
-        let home = common_home(proc, cgroup, &pids, &root)?;
+        let began = Instant::now();
+        let (pids, home) = loop {
+            let pids = cgroup.procs(true)?;
+            match common_home(proc, cgroup, &pids, &root)? {
+                Some(home) => break (pids, home),
+                // They have ended since, perhaps after forking others.
+                None if !pids.is_empty() && began.elapsed() < FREEZE_TIMEOUT => {}
+                None => return Err(no_freezer(cgroup, "no process in it has a freezer cgroup")),
+            }
+        };
         let mut freezer = Freezer {
             proc,
             cgroup,
@@ -106,39 +126,45 @@ impl<'a> Freezer<'a> {
     fn gather(&self) -> Result<(), ThrottleError> {
         let began = Instant::now();
         let procs = self.dir(&self.place).join("cgroup.procs");
-        loop {
-            let outside = self.outside()?;
-            if outside.is_empty() {
-                return Ok(());
-            }
-            if began.elapsed() > FREEZE_TIMEOUT {
-                return Err(match outside.iter().any(|(_, place)| *place != self.home) {
+        let mut looks = 0;
+        while looks < LOOKS {
+            let Outside { places, is_all } = self.outside()?;
+            looks = if places.is_empty() && is_all {
+                looks + 1
+            } else {
+                0
+            };
+            if looks == 0 && began.elapsed() > FREEZE_TIMEOUT {
+                return Err(match places.iter().any(|(_, place)| *place != self.home) {
                     true => no_freezer(self.cgroup, SEVERAL),
                     false => super::slow(self.cgroup),
                 });
             }
-            for (pid, _) in outside.iter().filter(|(_, place)| *place == self.home) {
+            for (pid, _) in places.iter().filter(|(_, place)| *place == self.home) {
                 match error::write(&procs, &pid.to_string()) {
                     Err(error) if !error.is_not_found() => return Err(error.into()),
                     _ => {}
                 }
             }
-            if outside.iter().all(|(_, place)| *place != self.home) {
+            if !places.is_empty() && places.iter().all(|(_, place)| *place != self.home) {
                 std::thread::sleep(FREEZE_STEP);
             }
         }
+        Ok(())
     }
 
-    /// The processes of the memory cgroup that are not in the frozen one, and where they are.
-    fn outside(&self) -> Result<Vec<(u32, PathBuf)>, ThrottleError> {
-        let mut outside = Vec::new();
-        for pid in self.cgroup.procs(true)? {
+    /// The processes of the memory cgroup that are not in the frozen one.
+    fn outside(&self) -> Result<Outside, ThrottleError> {
+        let (mut places, mut is_all) = (Vec::new(), true);
+        // 0 stands for those of another pid namespace, which cannot be named.
+        for pid in self.cgroup.procs(true)?.into_iter().filter(|pid| *pid != 0) {
             match freezer_of(self.proc, pid)? {
-                Some(place) if place != self.place => outside.push((pid, place)),
-                _ => {}
+                Some(place) if place != self.place => places.push((pid, place)),
+                Some(_) => {}
+                None => is_all = false,
             }
         }
-        Ok(outside)
+        Ok(Outside { places, is_all })
     }
 
     fn state(&self) -> PathBuf {
@@ -150,13 +176,13 @@ impl<'a> Freezer<'a> {
     }
 }
 
-/// The freezer cgroup of all these processes.
+/// The freezer cgroup of all these processes; `None` if all have ended.
 fn common_home(
     proc: &ProcRoot,
     cgroup: &Cgroup,
     pids: &[u32],
     root: &Path,
-) -> Result<PathBuf, ThrottleError> {
+) -> Result<Option<PathBuf>, ThrottleError> {
     let top = Path::new("/");
     let (mut home, mut at_top) = (None, Vec::new());
     for pid in pids {
@@ -168,10 +194,7 @@ fn common_home(
         }
     }
     let Some(home) = home else {
-        return match at_top.is_empty() {
-            true => Err(no_freezer(cgroup, "no process in it has a freezer cgroup")),
-            false => Ok(top.to_owned()),
-        };
+        return Ok((!at_top.is_empty()).then(|| top.to_owned()));
     };
     // The kernel shows a v1 process that exits as one in the root, but does not list it there.
     let listed = match at_top.is_empty() {
@@ -180,7 +203,7 @@ fn common_home(
     };
     match at_top.iter().any(|pid| listed.contains(pid)) {
         true => Err(no_freezer(cgroup, SEVERAL)),
-        false => Ok(home),
+        false => Ok(Some(home)),
     }
 }
 
