@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use agewise_policy::proactive::Controller;
@@ -407,16 +407,15 @@ impl Config {
             ));
         }
         let journal = &self.journal.file;
-        if journal != Path::new("-") && no_file(&journal) {
+        if journal.file_name().is_none() {
             return Err(format!(
-                "journal.file: '{}' is not an absolute path of a file: give one, or - for standard \
-                 output",
+                "journal.file: '{}' is not the path of a file: give one, or - for standard output",
                 journal.display()
             ));
         }
-        if no_file(&&self.files.directory) {
+        if self.files.directory.file_name().is_none() {
             return Err(format!(
-                "files.directory: '{}' is not an absolute path of a directory that can be created",
+                "files.directory: '{}' is not the path of a directory that can be created",
                 self.files.directory.display()
             ));
         }

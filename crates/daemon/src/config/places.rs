@@ -12,9 +12,10 @@ use super::{Config, ConfigError, Listen};
 pub const MADE_AT_START: [&str; 2] = ["/run/agewise", "/var/log/agewise"];
 
 impl Config {
-    /// Checks the journal, the textfile, the socket and the report files, as far as they are used:
-    /// their directories exist, except those in `made_later`. That of the report files is created
-    /// with all directories above it, so only one of these may not be something else.
+    /// Checks the journal, the socket and the report files, as far as they are used: their
+    /// directories exist, except those in `made_later`. That of the report files is created with
+    /// all directories above it, so only one of these may not be something else. The textfile is
+    /// tried again and again, since node_exporter may create its directory later.
     ///
     /// # Errors
     /// [`ConfigError::Place`], with the key.
@@ -22,9 +23,6 @@ impl Config {
         let journal = &self.journal.file;
         if journal != Path::new("-") {
             check("journal.file", journal, made_later)?;
-        }
-        if let Some(textfile) = &self.metrics.textfile {
-            check("metrics.textfile", textfile, made_later)?;
         }
         if let (true, Listen::Unix(socket)) = (self.metrics.enabled, &self.metrics.listen) {
             check("metrics.listen", socket, made_later)?;
@@ -46,7 +44,10 @@ fn check(key: &'static str, path: &Path, made_later: &[&str]) -> Result<(), Conf
         let why = "this is a directory: give the path of a file in it".to_owned();
         return Err(place(key, path, why));
     }
-    let directory = path.parent().unwrap_or(path);
+    let directory = match path.parent() {
+        Some(above) if above != Path::new("") => above,
+        _ => Path::new("."),
+    };
     let shown = directory.display();
     match directory.metadata() {
         Ok(found) if found.is_dir() => Ok(()),
@@ -84,10 +85,6 @@ mod tests {
         for (key, text) in [
             ("journal.file", format!("journal.file = '{none}/j'")),
             (
-                "metrics.textfile",
-                format!("metrics.textfile = '{none}/a.prom'"),
-            ),
-            (
                 "metrics.listen",
                 format!("metrics = {{ enabled = true, listen = 'unix:{none}/s' }}"),
             ),
@@ -105,12 +102,15 @@ mod tests {
         assert_eq!(files("deep/er"), Ok(()));
         let said = files("plain/deep").unwrap_err();
         assert!(said.starts_with("files.directory: ") && said.ends_with("not a directory"));
-        assert_eq!(error("journal.file = '/proc/self/comm'".to_owned()), Ok(()));
+        for file in ["/proc/self/comm", "journal"] {
+            assert_eq!(error(format!("journal.file = '{file}'")), Ok(()));
+        }
         let said = error(format!("journal.file = '{home}'")).unwrap_err();
         assert!(said.contains("give the path of a file"), "{said}");
         // What is not used does not have to exist.
         for text in [
             format!("metrics.listen = 'unix:{none}/s'"),
+            format!("metrics.textfile = '{none}/a.prom'"),
             format!("files.directory = '{home}/plain/deep'"),
         ] {
             assert_eq!(error(text), Ok(()));

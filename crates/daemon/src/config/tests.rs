@@ -164,7 +164,7 @@ fn errors_carry_line_and_key() {
 
 #[test]
 fn a_journal_that_cannot_be_a_file_is_refused() {
-    for file in ["", "/", "..", "journal"] {
+    for file in ["", "/", ".."] {
         let error = error(&format!("[journal]\nfile = '{file}'\n"));
         assert!(
             error.contains(&format!("journal.file: '{file}'")),
@@ -174,12 +174,12 @@ fn a_journal_that_cannot_be_a_file_is_refused() {
 }
 
 #[test]
-fn paths_are_absolute_and_not_empty() {
+fn paths_that_name_nothing_are_refused() {
     for (text, wanted) in [
         ("metrics.listen = 'unix:/'", "ends with its name"),
         ("metrics.textfile = ''", "metrics.textfile: ''"),
         ("files.directory = ''", "files.directory: ''"),
-        ("files.directory = 'x'", "files.directory: 'x'"),
+        ("files.directory = '/'", "files.directory: '/'"),
     ] {
         let error = error(text);
         assert!(error.contains(wanted), "{text}: {error}");
