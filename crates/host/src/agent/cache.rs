@@ -232,6 +232,19 @@ mod tests {
         }
     }
 
+    /// The root, `/a`, `/a/b` and `/c`.
+    pub fn cgroups() -> (tempfile::TempDir, [Cgroup; 4]) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
+        std::fs::create_dir(dir.path().join("c")).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let cgroups = ["/", "/a", "/a/b", "/c"].map(|path| {
+            let cgroup = Cgroup::open(&hierarchy, path);
+            cgroup.unwrap()
+        });
+        (dir, cgroups)
+    }
+
     pub fn nodes() -> Nodes {
         Nodes {
             ids: vec![0],
@@ -258,14 +271,7 @@ mod tests {
 
     #[test]
     fn each_page_counts_for_its_cgroup_and_those_above_as_young_as_its_last_access() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
-        std::fs::create_dir(dir.path().join("c")).unwrap();
-        let hierarchy = Hierarchy::at(Version::V2, dir.path());
-        let [top, a, b, c] = ["/", "/a", "/a/b", "/c"].map(|path| {
-            let cgroup = Cgroup::open(&hierarchy, path);
-            cgroup.unwrap()
-        });
+        let (_dir, [top, a, b, c]) = cgroups();
         let nodes = nodes();
         let shared = Shared::default();
         shared.0.lock().unwrap().files = vec![

@@ -37,10 +37,10 @@ use agewise_cli::units::{self, bytes_text, duration_text};
 /// again. Works on a stock kernel.
 ///
 /// Runs until interrupted, until the target has ended, or for --duration, with a last look at its
-/// end. Each page is marked once
-/// each time it grows cold, and activated once each time it comes into use, or again when the
-/// kernel has rebuilt its active lists. mlocked memory is left alone, and the kernel does not mark
-/// memory that other programs map too. agewise itself and its ancestors are never touched.
+/// end. Each page is marked once each time it grows cold, and activated once each time it comes
+/// into use, or again when the kernel has rebuilt its active lists. mlocked memory is left alone,
+/// and the kernel does not mark memory that other programs map too. agewise itself and its
+/// ancestors are never touched.
 ///
 /// This command clears accessed bits with clear_refs, because clearing them with MADV_COLD, as
 /// other commands may, would put hot pages on the inactive list too. Without activation that alone

@@ -87,9 +87,8 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{nodes, subject};
+    use super::super::tests::{cgroups, nodes, subject};
     use super::*;
-    use crate::cgroup::{Hierarchy, Version};
     use crate::pagecache::CacheKind;
     use crate::pagecache::fake::{FakeFile, Shared, file};
     use agewise_policy::workingset::OldestPages;
@@ -111,14 +110,7 @@ mod tests {
     /// leaves open.
     #[test]
     fn a_sampled_file_has_margins_and_only_its_sample_is_followed() {
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("a/b")).unwrap();
-        std::fs::create_dir(dir.path().join("c")).unwrap();
-        let hierarchy = Hierarchy::at(Version::V2, dir.path());
-        let [top, a, b, c] = ["/", "/a", "/a/b", "/c"].map(|path| {
-            let cgroup = Cgroup::open(&hierarchy, path);
-            cgroup.unwrap()
-        });
+        let (_dir, [top, a, b, c]) = cgroups();
         let shared = Shared::default();
         let mut large = file(77, CacheKind::File, b.id(), PAGES);
         large.blocks = BLOCKS;
