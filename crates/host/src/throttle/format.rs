@@ -56,12 +56,12 @@ impl Contents {
         let is_first_version = lines.first().is_some_and(|line| parse(line).is_some());
         let mut contents = Contents::default();
         for line in lines {
-            let rest = match is_first_version {
-                true => Some(line),
-                false if line == HEADER => continue,
-                false => checked(line),
-            };
-            match rest.and_then(parse) {
+            if line == HEADER {
+                continue;
+            }
+            // A program of the first version keeps the lines of later ones when it writes.
+            let with_checksum = checked(line).and_then(parse);
+            match with_checksum.or_else(|| parse(line).filter(|_| is_first_version)) {
                 Some(undo) => contents.undos.push(undo),
                 None => contents.unreadable.push(line.to_owned()),
             }

@@ -67,6 +67,20 @@ fn the_first_version_is_read() {
 }
 
 #[test]
+fn lines_that_the_first_version_kept_are_read() {
+    let newer = Contents {
+        undos: vec![squeeze(Path::new("/cg/a"))],
+        unreadable: Vec::new(),
+    };
+    let mut text = b"freeze\t9\t/cg/c\twrite\t/f/c/freezer.state\tTHAWED\n".to_vec();
+    text.extend(newer.encode());
+    let contents = Contents::decode(&text);
+    assert_eq!(contents.undos.len(), 2);
+    assert_eq!(contents.undos[1], newer.undos[0]);
+    assert!(contents.unreadable.is_empty());
+}
+
+#[test]
 fn what_means_nothing_is_kept_and_not_carried_out() {
     for bad in [
         "x\t1\t/a",

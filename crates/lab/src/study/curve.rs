@@ -366,14 +366,25 @@ impl CurveOutcome {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::yardstick;
 
-    /// A request for a loop over 1000 pages.
-    fn request(policies: &str, sizes: &[usize], sampling: Option<SamplingPlan>) -> CurveRequest {
-        let trace = std::env::temp_dir().join(format!("curve-{}.trace", std::process::id()));
+    /// Writes a loop over 1000 pages.
+    fn trace() -> tempfile::NamedTempFile {
         let text: String = (0..20_000).map(|n| format!("{}\n", n % 1000)).collect();
+        let trace = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(&trace, text).unwrap();
+        trace
+    }
+
+    fn request(
+        trace: &Path,
+        policies: &str,
+        sizes: &[usize],
+        sampling: Option<SamplingPlan>,
+    ) -> CurveRequest {
         CurveRequest {
             trace: trace.to_string_lossy().into_owned(),
             reading: Reading::default(),
@@ -393,8 +404,11 @@ mod tests {
 
     #[test]
     fn no_cgroup_is_smaller_than_64_pages() {
-        let run = |request: CurveRequest| request.run(&Arc::default());
-        let outcome = run(request("opt,mglru-7.2", &[10, 63, 64, 500], None)).unwrap();
+        let trace = trace();
+        let run = |policies: &str, sizes: &[usize], plan: Option<SamplingPlan>| {
+            request(trace.path(), policies, sizes, plan).run(&Arc::default())
+        };
+        let outcome = run("opt,mglru-7.2", &[10, 63, 64, 500], None).unwrap();
         let sizes = sizes_of(&outcome);
         assert_eq!(
             sizes,
@@ -405,14 +419,14 @@ mod tests {
             "{:?}",
             outcome.notes
         );
-        let outcome = run(request("lru,classic", &[10], None)).unwrap();
+        let outcome = run("lru,classic", &[10], None).unwrap();
         assert_eq!(sizes_of(&outcome), [("lru", vec![10])]);
-        let error = run(request("classic", &[10], None)).unwrap_err();
+        let error = run("classic", &[10], None).unwrap_err();
         assert!(error.to_string().contains("below 64 pages"), "{error}");
-        let error = run(request("classic", &[64, 1 << 40], None)).unwrap_err();
+        let error = run("classic", &[64, 1 << 40], None).unwrap_err();
         assert!(error.to_string().contains("at most 33554432"), "{error}");
         let plan = SamplingPlan::new(0.25, 4).unwrap();
-        let outcome = run(request("lru,classic", &[200, 253, 254], Some(plan))).unwrap();
+        let outcome = run("lru,classic", &[200, 253, 254], Some(plan)).unwrap();
         let sizes = sizes_of(&outcome);
         assert_eq!(
             sizes,
