@@ -4,6 +4,7 @@
 mod program;
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -231,7 +232,11 @@ fn profiles_are_found_by_content() {
     move_to("elsewhere/renamed.toml", "sent/my.toml");
     move_to("c.json", "sent/c.json");
     move_to("one.trace", "sent/one.trace");
+    move_to("sent/my.toml", "sent/other.toml");
+    // A file that cannot be read, even by root.
+    symlink("/proc/self/mem", place.at("sent/a.toml")).expect("a link");
     assert_eq!(rerun(&["sent/c.json"]), "");
+    move_to("sent/other.toml", "sent/my.toml");
     // A changed one is not used.
     let (_, _, error) = place.run(&["lab", "show", "sent/c.json"]);
     assert_eq!(error, "");

@@ -130,10 +130,14 @@ impl Base {
     fn find_profile(&self, name: &str, sha256: &str) -> Result<Found, StudyError> {
         match find(sha256, &self.named(name))? {
             Found::Same(path) => Ok(Found::Same(path)),
-            known => match find(sha256, &self.profiles())? {
-                Found::Same(path) => Ok(Found::Same(path)),
-                _ => Ok(known),
-            },
+            // Nothing says that one of these is it, so one that cannot be read is passed over.
+            known => {
+                let mut others = self.profiles().into_iter();
+                let is_it = |path: &PathBuf| {
+                    path.is_file() && sha256_of(path).is_ok_and(|found| found == sha256)
+                };
+                Ok(others.find(is_it).map_or(known, Found::Same))
+            }
         }
     }
 
