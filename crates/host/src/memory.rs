@@ -33,6 +33,8 @@ pub struct MemInfo {
     pub swap_total_bytes: u64,
     /// Free swap space.
     pub swap_free_bytes: u64,
+    /// Memory that is resident and also still has its place in swap.
+    pub swap_cached_bytes: u64,
 }
 
 impl MemInfo {
@@ -73,6 +75,7 @@ impl MemInfo {
                 "Mlocked" => &mut info.mlocked_bytes,
                 "SwapTotal" => &mut info.swap_total_bytes,
                 "SwapFree" => &mut info.swap_free_bytes,
+                "SwapCached" => &mut info.swap_cached_bytes,
                 _ => continue,
             };
             *field = kib(path, line, value)?;
@@ -229,10 +232,11 @@ mod tests {
     fn machine_and_node_lines_parse() {
         let path = Path::new("meminfo");
         let machine = "MemTotal:       100 kB\nMemFree:  50 kB\nMemAvailable: 60 kB\nCached: 7 kB\n\
-                       AnonPages: 8 kB\nSwapTotal: 9 kB\nSwapFree: 3 kB\nHugePages_Total:       0\n";
+                       AnonPages: 8 kB\nSwapTotal: 9 kB\nSwapFree: 3 kB\nSwapCached: 1 kB\nHugePages_Total:       0\n";
         let info = MemInfo::parse(path, machine).unwrap();
         assert_eq!((info.total_bytes, info.available_bytes), (102_400, 61_440));
         assert_eq!((info.swap_total_bytes, info.swap_free_bytes), (9216, 3072));
+        assert_eq!(info.swap_cached_bytes, 1024);
         let node = "Node 12 MemTotal:       100 kB\nNode 12 FilePages: 7 kB\n";
         let info = MemInfo::parse(path, node).unwrap();
         assert_eq!((info.total_bytes, info.file_bytes), (102_400, 7168));

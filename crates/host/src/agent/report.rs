@@ -29,7 +29,8 @@ pub struct SubjectReport {
     /// The part of it never seen accessed. Its age is at least `observed_ms`, or the time its
     /// process has been observed if that is less.
     pub unseen_bytes: ByType<u64>,
-    /// Pages of its processes in swap, in bytes.
+    /// Memory in swap: what is charged to a cgroup, where the kernel accounts for it; otherwise the
+    /// entries in the page tables of its processes, which have none for shared memory.
     pub swapped_bytes: u64,
     /// Page cache charged to the cgroup that no process maps. It has no accessed bits and so no
     /// age, and is in no histogram. `None` if unknown (for single processes), and if the page cache

@@ -37,6 +37,27 @@ impl Cost {
     }
 }
 
+/// Memory of a cgroup that page tables do not show. `None`: unknown.
+#[derive(Default)]
+struct Charged {
+    /// Page cache that no process maps.
+    unmapped_cache_bytes: Option<u64>,
+    /// Memory that is only in swap. Entries of page tables miss shared memory, of which none is
+    /// left, and count a page twice that two processes have since a fork.
+    swapped_bytes: Option<u64>,
+}
+
+impl Charged {
+    fn to_machine(info: &MemInfo) -> Self {
+        let mapped_bytes = info.mapped_bytes.max(info.shmem_bytes);
+        let used_bytes = info.swap_total_bytes.saturating_sub(info.swap_free_bytes);
+        Charged {
+            unmapped_cache_bytes: Some(info.file_bytes.saturating_sub(mapped_bytes)),
+            swapped_bytes: Some(used_bytes.saturating_sub(info.swap_cached_bytes)),
+        }
+    }
+}
+
 impl Agent {
     /// Returns the state after the last tick.
     pub fn report(&self) -> Vec<SubjectReport> {
@@ -144,33 +165,38 @@ impl Agent {
             }
         }
         for (report, subject) in reports.iter_mut().zip(&self.resolved.subjects) {
+            let charged = self.charged(subject);
+            if let Some(bytes) = charged.swapped_bytes {
+                report.swapped_bytes = bytes;
+            }
             match (&self.cache, &subject.cgroup) {
                 (Some(cache), Some(cgroup)) => {
                     cache.add_to(report, cgroup, oldest);
                     cache.add_margins_to(report, cgroup, same_bounds);
                 }
-                _ => report.unmapped_cache_bytes = self.unmapped_cache_bytes(subject),
+                _ => report.unmapped_cache_bytes = charged.unmapped_cache_bytes,
             }
             report.finish();
         }
         reports
     }
 
-    /// Page cache of the subject that no process maps.
-    fn unmapped_cache_bytes(&self, subject: &ResolvedSubject) -> Option<u64> {
-        let cgroup = subject.cgroup.as_ref()?;
-        if cgroup.is_root() {
-            let info = MemInfo::of_machine(&self.roots.proc).ok()?;
-            return Some(
-                info.file_bytes
-                    .saturating_sub(info.mapped_bytes.max(info.shmem_bytes)),
-            );
-        }
-        let stat = cgroup.stat().ok()?;
-        Some(
-            stat.file_bytes
-                .saturating_sub(stat.file_mapped_bytes.max(stat.shmem_bytes)),
-        )
+    /// What the kernel says about a subject that is a cgroup.
+    fn charged(&self, subject: &ResolvedSubject) -> Charged {
+        let found = subject.cgroup.as_ref().and_then(|cgroup| {
+            if cgroup.is_root() {
+                return Some(Charged::to_machine(
+                    &MemInfo::of_machine(&self.roots.proc).ok()?,
+                ));
+            }
+            let stat = cgroup.stat().ok()?;
+            let mapped_bytes = stat.file_mapped_bytes.max(stat.shmem_bytes);
+            Some(Charged {
+                unmapped_cache_bytes: Some(stat.file_bytes.saturating_sub(mapped_bytes)),
+                swapped_bytes: cgroup.out_bytes(&stat),
+            })
+        });
+        found.unwrap_or_default()
     }
 
     /// The cost so far.

@@ -480,6 +480,11 @@ fn a_filter_finds_cgroups_as_they_come_and_counts_nested_ones_in_both() {
     let report = agent.report();
     assert_eq!(report[0].resident_bytes, report[1].resident_bytes);
     assert!(report[0].resident_bytes[0] > 0);
+    // What is in swap alone is what the kernel charges, shared memory included.
+    std::fs::write(dir.path().join("app/memory.stat"), "swapcached 4096\n").unwrap();
+    std::fs::write(dir.path().join("app/memory.swap.current"), "12288\n").unwrap();
+    let out = |agent: &Agent| agent.report().iter().map(|r| r.swapped_bytes).max();
+    assert_eq!((report[0].swapped_bytes, out(&agent)), (0, Some(8192)));
     // A cgroup that does not list its processes is reported.
     std::fs::create_dir(dir.path().join("app/odd")).unwrap();
     assert_eq!(agent.tick().unwrap().unseen_cgroups, 1);

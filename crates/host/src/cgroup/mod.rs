@@ -244,6 +244,19 @@ impl Cgroup {
         }
     }
 
+    /// Memory charged to it that is only in swap, given its [`stat`](Self::stat); `None` if swap is
+    /// not accounted.
+    pub fn out_bytes(&self, stat: &MemoryStat) -> Option<u64> {
+        match self.hierarchy.version {
+            // A charge that has come back is no longer counted.
+            Version::V1 => stat.swap_bytes,
+            Version::V2 => {
+                let charged = self.swap_bytes().ok()??;
+                Some(charged.saturating_sub(stat.swap_cached_bytes))
+            }
+        }
+    }
+
     /// Its memory by kind.
     pub fn stat(&self) -> Result<MemoryStat, CgroupError> {
         let path = self.dir().join("memory.stat");

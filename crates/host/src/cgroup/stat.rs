@@ -41,6 +41,8 @@ pub struct MemoryStat {
     pub slab_bytes: Option<u64>,
     /// Memory in swap, if `memory.stat` reports it (v1 with swap accounting).
     pub swap_bytes: Option<u64>,
+    /// Memory that is resident and also still has its place in swap, for which v2 charges twice.
+    pub swap_cached_bytes: u64,
     /// Page faults.
     pub faults: u64,
     /// Major faults, which needed I/O.
@@ -98,6 +100,7 @@ impl MemoryStat {
             (_, "active_anon") => &mut self.active_anon_bytes,
             (_, "inactive_file") => &mut self.inactive_file_bytes,
             (_, "active_file") => &mut self.active_file_bytes,
+            (_, "swapcached") => &mut self.swap_cached_bytes,
             (_, "unevictable") => &mut self.unevictable_bytes,
             (_, "pgfault") => &mut self.faults,
             (_, "pgmajfault") => &mut self.major_faults,
@@ -125,13 +128,15 @@ mod tests {
         let v2 = "anon 4096\nfile 8192\nkernel 77\nanon_thp 0\nshmem 100\nfile_mapped 200\n\
                   file_dirty 300\nfile_writeback 400\ninactive_anon 1\nactive_anon 2\n\
                   inactive_file 3\nactive_file 4\nunevictable 5\npgfault 6\npgmajfault 7\n\
-                  workingset_refault_anon 8\nworkingset_refault_file 9\nslab 11\n";
+                  workingset_refault_anon 8\nworkingset_refault_file 9\nslab 11\n\
+                  swapcached 13\n";
         let path = Path::new("memory.stat");
         let one = MemoryStat::parse(Version::V1, path, v1).unwrap();
         let two = MemoryStat::parse(Version::V2, path, v2).unwrap();
         assert_eq!(one.swap_bytes, Some(12));
         assert_eq!(two.slab_bytes, Some(11));
         assert_eq!(one.anon_bytes, 4096);
+        assert_eq!(two.swap_cached_bytes, 13);
         assert_eq!(one.refaults_file_pages, 9);
         assert_eq!(
             MemoryStat {
@@ -140,6 +145,7 @@ mod tests {
             },
             MemoryStat {
                 slab_bytes: None,
+                swap_cached_bytes: 0,
                 ..two
             }
         );
