@@ -80,7 +80,7 @@ pub fn find_cold(
         let mut vmas = VmaTable::new();
         vmas.read(pid)?;
         vmas.mark_locked(pid)?;
-        plan.exclude_unevictable(&vmas);
+        plan.heed(&vmas);
     }
     Ok(Some(Cold {
         target,

@@ -109,6 +109,7 @@ pub struct Eviction<'a> {
     cancel: &'a AtomicBool,
     limits: PageoutLimits,
     queue: Queue,
+    shmem: &'a RunSet,
     bucket: Option<TokenBucket>,
     started_ns: u64,
     stalled_bytes: u64,
@@ -122,7 +123,7 @@ impl<'a> Eviction<'a> {
     /// Prepares to move `plan` out of `mover`. Nothing happens before the first step. If `cancel`
     /// becomes true, the eviction ends before the next call.
     pub fn new(
-        plan: &Plan,
+        plan: &'a Plan,
         limits: PageoutLimits,
         mover: &'a mut dyn Mover,
         recheck: &'a mut dyn Recheck,
@@ -142,6 +143,7 @@ impl<'a> Eviction<'a> {
             cancel,
             limits,
             queue: Queue::new(plan),
+            shmem: plan.shmem(),
             bucket: limits
                 .rate_bytes_per_s
                 .map(|rate| TokenBucket::new(rate, started_ns)),
@@ -355,8 +357,9 @@ impl<'a> Eviction<'a> {
         let left = passed.subtract(&after);
         let (anon, file) = (left.intersect(&before.anon), left.intersect(&before.file));
         let left_bytes = left.bytes();
-        self.report.left_anon_bytes += anon.bytes();
-        self.report.left_file_bytes += file.bytes();
+        let to_swap = anon.bytes() + file.intersect(self.shmem).bytes();
+        self.report.left_anon_bytes += to_swap;
+        self.report.left_file_bytes += left_bytes - to_swap;
         self.report.left_bytes += left_bytes;
         self.report.kept_bytes += passed.bytes() - left_bytes;
         self.stalled_bytes = if left_bytes == 0 {
@@ -381,14 +384,16 @@ impl<'a> Eviction<'a> {
         whole
     }
 
-    /// Skips anonymous pages beyond the free swap space.
+    /// Skips anonymous pages and shared memory beyond the free swap space. The kernel would unmap
+    /// shared memory without room in swap, and keep it.
     fn with_room_in_swap(
         &mut self,
         before: &Present,
         there: RunSet,
         unit_bytes: u64,
     ) -> Result<RunSet, PageoutError> {
-        let anon = there.intersect(&before.anon);
+        let shmem = before.file.intersect(self.shmem);
+        let anon = there.intersect(&before.anon.union(&shmem));
         if anon.is_empty() {
             return Ok(there);
         }

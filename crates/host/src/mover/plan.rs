@@ -4,7 +4,7 @@
 use super::look::Found;
 use super::report::{SkipReason, Skipped};
 use super::runs::{Run, RunSet};
-use crate::vma::{VmaKind, VmaTable};
+use crate::vma::{Vma, VmaKind, VmaTable};
 
 /// Size of a huge page, mapped by one page-middle-directory entry (x86-64, and others with 4 KiB
 /// pages).
@@ -15,6 +15,8 @@ pub const HUGE_BYTES: u64 = 2 << 20;
 pub struct Plan {
     base: RunSet,
     huge: RunSet,
+    /// Where shared memory is mapped, which page tables show as files.
+    shmem: RunSet,
     skipped: Skipped,
 }
 
@@ -75,6 +77,11 @@ impl Plan {
         &self.huge
     }
 
+    /// Where mappings of shared memory and tmpfs are, if [`Plan::heed`] was told.
+    pub fn shmem(&self) -> &RunSet {
+        &self.shmem
+    }
+
     /// All pages, of both sizes.
     pub fn pages(&self) -> RunSet {
         self.base.union(&self.huge)
@@ -100,20 +107,22 @@ impl Plan {
         self.keep_whole(huge);
     }
 
-    /// Removes the mappings that the kernel does not page out: mlocked (as marked by
-    /// [`VmaTable::mark_locked`]), hugetlb, device memory. This only saves calls, since the
-    /// eviction continues after refusals anyway.
-    pub fn exclude_unevictable(&mut self, table: &VmaTable) {
+    /// Takes the mappings into account. Removes those that the kernel does not page out: mlocked
+    /// (as marked by [`VmaTable::mark_locked`]), hugetlb, device memory; this only saves calls, since
+    /// the eviction continues after refusals anyway. Notes which are shared memory: it goes to swap.
+    pub fn heed(&mut self, table: &VmaTable) {
+        let ranges = |want: &dyn Fn(&Vma) -> bool| -> RunSet {
+            let vmas = table.vmas().iter().filter(|vma| want(vma));
+            let runs = vmas.map(|vma| Run {
+                start: vma.range.start,
+                end: vma.range.end,
+            });
+            runs.collect()
+        };
         let fixed = |kind| matches!(kind, VmaKind::Hugetlb | VmaKind::Special);
-        let ranges = table
-            .vmas()
-            .iter()
-            .filter(|vma| vma.locked || fixed(vma.kind));
-        let ranges = ranges.map(|vma| Run {
-            start: vma.range.start,
-            end: vma.range.end,
-        });
-        self.exclude(&ranges.collect(), SkipReason::Unevictable);
+        let unevictable = ranges(&|vma| vma.locked || fixed(vma.kind));
+        self.exclude(&unevictable, SkipReason::Unevictable);
+        self.shmem = ranges(&|vma| vma.kind == VmaKind::Shmem);
     }
 }
 

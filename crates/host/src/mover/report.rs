@@ -17,7 +17,7 @@ pub enum SkipReason {
     Unevictable,
     /// Part of a huge page, which would have to be split.
     PartialHuge,
-    /// Anonymous, without free swap space.
+    /// Anonymous or shared memory, without free swap space.
     NoSwap,
     /// Beyond the byte limit.
     Limit,
@@ -73,7 +73,7 @@ impl SkipReason {
             Self::Hole => "no longer mapped",
             Self::Unevictable => "mlocked, hugetlb or device memory",
             Self::PartialHuge => "part of a huge page, which is not split",
-            Self::NoSwap => "anonymous memory needs swap space, and none is free",
+            Self::NoSwap => "anonymous and shared memory need swap space, and none is free",
             Self::Limit => "beyond the limit of bytes",
             Self::Floor => "kept resident as asked",
             Self::Cancelled => "stopped before",
@@ -144,10 +144,10 @@ pub struct PageoutReport {
     pub rehearsed_bytes: u64,
     /// Present before the call and absent after it: `left_anon_bytes + left_file_bytes`.
     pub left_bytes: u64,
-    /// The part of `left_bytes` that went to swap.
+    /// The part of `left_bytes` that went to swap: private and shared memory, tmpfs.
     pub left_anon_bytes: u64,
-    /// The part of `left_bytes` that was file or shared memory. It has left the process; a dirty
-    /// file page stays in the page cache until it has been written back.
+    /// The part of `left_bytes` that was of files. It has left the process; a dirty page stays in
+    /// the page cache until it has been written back.
     pub left_file_bytes: u64,
     /// Tried but still present: mapped by others too, pinned, under writeback, swap or a cgroup
     /// limit full, or touched again at once.

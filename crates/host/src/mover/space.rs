@@ -20,7 +20,7 @@ pub const VECTOR_MAX: usize = 1024;
 pub struct Present {
     /// Private anonymous memory, including private copies of file pages. It can only go to swap.
     pub anon: RunSet,
-    /// Files and shared memory.
+    /// Files and shared memory, which page tables do not tell apart.
     pub file: RunSet,
 }
 

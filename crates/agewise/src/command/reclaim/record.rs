@@ -211,7 +211,7 @@ fn print_total(out: &mut impl Write, total: &Reclaimed) -> io::Result<()> {
         line(
             "left",
             report.left_bytes,
-            &format!("{anon} to swap, {file} of files and shared memory"),
+            &format!("{anon} to swap, {file} of files"),
         )?;
     }
     if report.young_again_bytes > 0 {
@@ -354,8 +354,8 @@ mod tests {
                 10  re,dis            left  256.0 MiB  resident  512.0 MiB ->  256.0 MiB
                 11  re,dis            left  128.0 MiB  resident  512.0 MiB ->  384.0 MiB
           asked         384.0 MiB
-          left          384.0 MiB  384.0 MiB to swap, 0 B of files and shared memory
-          skipped        16.0 KiB  anonymous memory needs swap space, and none is free
+          left          384.0 MiB  384.0 MiB to swap, 0 B of files
+          skipped        16.0 KiB  anonymous and shared memory need swap space, and none is free
           refaulted       8.0 KiB  within 10 s
           resident        1.0 GiB  -> 640.0 MiB; 6 ms CPU, 500 ms
         ");

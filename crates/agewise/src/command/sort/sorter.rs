@@ -283,7 +283,7 @@ impl<'a> Sorter<'a> {
         let mut vmas = VmaTable::new();
         vmas.read(process.pid())?;
         vmas.mark_locked(process.pid())?;
-        plan.exclude_unevictable(&vmas);
+        plan.heed(&vmas);
         Ok(plan)
     }
 

@@ -12,6 +12,8 @@ use crate::mover::fake::{FakeClock, FakeMover, Fault, PAGE, Page, Place};
 use crate::mover::plan::HUGE_BYTES;
 use crate::mover::recheck::NoRecheck;
 
+mod swap;
+
 const BASE: u64 = 0x7f00_0000_0000;
 
 const COLD: Page = Page {
@@ -125,33 +127,6 @@ fn mlocked_memory_in_the_middle_is_skipped_and_the_rest_goes() {
     );
     assert_eq!(report.left_bytes, 20 * PAGE);
     assert!(mover.pages[10..13].iter().all(|page| page.processed == 0));
-}
-
-#[test]
-fn without_swap_files_leave_and_anonymous_memory_says_why_not() {
-    let mut mover = cold(20);
-    mover.swap_free_bytes = 0;
-    for page in &mut mover.pages[12..] {
-        (page.file, page.mapping) = (true, 2);
-    }
-    let plan = Plan::of_base([run_of(0, 20)]);
-    let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default());
-    result.unwrap();
-    assert_eq!(report.skipped_bytes.bytes(SkipReason::NoSwap), 12 * PAGE);
-    assert_eq!(
-        (report.left_anon_bytes, report.left_file_bytes),
-        (0, 8 * PAGE)
-    );
-}
-
-#[test]
-fn a_full_swap_takes_what_fits() {
-    let mut mover = cold(20);
-    mover.swap_free_bytes = 7 * PAGE + 100;
-    let plan = Plan::of_base([run_of(0, 20)]);
-    let (_, report, _) = evict(&mut mover, &plan, PageoutLimits::default());
-    assert_eq!(report.left_bytes, 7 * PAGE);
-    assert_eq!(report.skipped_bytes.bytes(SkipReason::NoSwap), 13 * PAGE);
 }
 
 #[test]
