@@ -8,14 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use agewise_damon::action::Action;
 use agewise_damon::attrs::Attrs;
-use agewise_damon::lru_sort;
-use agewise_damon::module::Module;
-use agewise_damon::profile::Profile;
-use agewise_damon::quota::Quota;
-use agewise_damon::scheme::{AccessPattern, Scheme};
-use agewise_damon::target::TargetId;
 use agewise_host::access::{AccessSource, AddressRange, TableSight, Target};
 use agewise_host::agent::{Subject, Targets};
 use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
@@ -72,11 +65,6 @@ impl Toucher {
 
     fn path_in_hierarchy(&self) -> String {
         format!("/{}", self.group.file_name().unwrap().to_str().unwrap())
-    }
-
-    fn resident_pages(&self) -> u64 {
-        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap();
-        statm.split(' ').nth(1).unwrap().parse().unwrap()
     }
 }
 
@@ -190,15 +178,6 @@ fn the_kernels_generations_are_read_aged_and_evicted() {
     assert!(matches!(refused, CommandError::Invalid { .. }), "{refused}");
 }
 
-fn every_region(action: Action) -> Scheme {
-    let pattern = AccessPattern {
-        size_bytes: 0..=u64::MAX,
-        nr_accesses: 0..=u32::MAX,
-        age: 0..=u32::MAX,
-    };
-    Scheme::new(pattern, action, Quota::unlimited())
-}
-
 #[test]
 #[ignore = "needs a kernel whose DAMON has no other owner: make test-vm"]
 fn the_kernels_monitor_finds_what_a_process_touches() {
@@ -209,14 +188,13 @@ fn the_kernels_monitor_finds_what_a_process_touches() {
     let setup = Setup {
         watched: Watched::Processes(vec![toucher.child.id()]),
         attrs: Attrs::default(),
-        schemes: vec![every_region(Action::Stat)],
     };
     let session = damon.start(&setup).unwrap();
     assert!(session.pid().unwrap() > 0);
     assert!(matches!(damon.start(&setup), Err(DamonError::Owned { .. })));
     std::thread::sleep(Duration::from_secs(3));
     let (start, end) = (toucher.start, toucher.start + PAGES as u64 * 4096);
-    let regions = session.tried_regions(0).unwrap();
+    let regions = session.regions().unwrap().concat();
     let touched: u64 = regions
         .iter()
         .filter(|region| region.nr_accesses > 0)
@@ -227,54 +205,7 @@ fn the_kernels_monitor_finds_what_a_process_touches() {
         "{touched} bytes of {} seen accessed",
         end - start
     );
-    assert!(session.stats().unwrap()[0].nr_tried > 0);
     drop(session);
-    assert_eq!(damon.owner().unwrap(), Owner::Nobody);
-}
-
-#[test]
-#[ignore = "needs a kernel whose DAMON has no other owner: make test-vm"]
-fn the_kernels_monitor_pages_out_idle_memory_and_sorts() {
-    let Some(damon) = damon("schemes") else {
-        return;
-    };
-    let toucher = Toucher::start("idle", false);
-    let before = toucher.resident_pages();
-    let mut pageout = every_region(Action::Pageout);
-    pageout.pattern.nr_accesses = 0..=0;
-    pageout.pattern.age = 5..=u32::MAX;
-    let setup = Setup {
-        watched: Watched::Processes(vec![toucher.child.id()]),
-        attrs: Attrs::default(),
-        schemes: vec![pageout],
-    };
-    let session = damon.start(&setup).unwrap();
-    std::thread::sleep(Duration::from_secs(4));
-    let applied = session.stats().unwrap()[0].sz_applied;
-    drop(session);
-    let after = toucher.resident_pages();
-    assert!(
-        before - after >= PAGES as u64 / 2,
-        "resident pages {before} -> {after}"
-    );
-    // How much of the reclaimed memory a kernel counts as applied differs: 7.2 counts less than
-    // 6.12.
-    assert!(applied > 0);
-
-    let sort = lru_sort::Params::default()
-        .monitor(Profile::V7_2, TargetId(0), 1)
-        .unwrap();
-    let setup = Setup {
-        watched: Watched::Physical(Vec::new()),
-        attrs: *sort.attrs(),
-        schemes: sort.schemes().to_vec(),
-    };
-    match damon.start(&setup) {
-        Ok(session) => assert_eq!(session.stats().unwrap().len(), 2),
-        // Without ranges, some kernels reject physical memory.
-        Err(DamonError::Refused { .. }) => {}
-        Err(error) => panic!("{error}"),
-    }
     assert_eq!(damon.owner().unwrap(), Owner::Nobody);
 }
 

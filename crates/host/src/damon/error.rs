@@ -43,12 +43,6 @@ pub enum DamonError {
         /// The missing file, relative to its directory.
         file: String,
     },
-    /// A memory-cgroup filter was given by number rather than by path.
-    #[error(
-        "a DAMON filter by memory cgroup names it by number, which means something in the lab only; \
-         watch the processes of the cgroup instead"
-    )]
-    MemcgFilter,
     /// The kernel returned EINVAL at start.
     #[error("the kernel refused the monitor (EINVAL): {hint}")]
     Refused {

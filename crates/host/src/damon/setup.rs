@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The setup of a monitor, and how to write it into sysfs. Its parts are the engine's own types, so
-//! that a scheme tried in the lab runs here unchanged.
+//! The setup of a monitor, and how to write it into sysfs. It only watches: its schemes take no
+//! action, and exist because the kernel lists regions by scheme.
 
 use std::path::{Path, PathBuf};
 
 use agewise_damon::attrs::Attrs;
-use agewise_damon::filter::{Filter, FilterKind};
-use agewise_damon::goal::{Goal, GoalMetric};
-use agewise_damon::scheme::Scheme;
 
 use super::DamonError;
 use super::probe::operations;
@@ -36,10 +33,18 @@ impl Watched {
 pub struct Setup {
     /// What to watch.
     pub watched: Watched,
-    /// Sampling intervals and numbers of regions.
+    /// Sampling intervals and numbers of regions. The kernel does not tune them.
     pub attrs: Attrs,
-    /// The schemes to apply.
-    pub schemes: Vec<Scheme>,
+}
+
+impl Setup {
+    /// One scheme for each target, because regions of several are told apart by scheme only.
+    pub(super) fn nr_schemes(&self) -> usize {
+        match &self.watched {
+            Watched::Processes(pids) => pids.len(),
+            Watched::Physical(_) => 1,
+        }
+    }
 }
 
 /// A directory of the sysfs interface.
@@ -52,24 +57,6 @@ impl Dir {
 
     fn set(&self, name: &str, value: impl ToString) -> Result<(), FileError> {
         file::write(&self.0.join(name), &value.to_string())
-    }
-
-    /// Writes a file that older kernels lack.
-    fn set_since(
-        &self,
-        name: &str,
-        value: impl ToString,
-        what: &'static str,
-        since: &'static str,
-    ) -> Result<(), DamonError> {
-        if !self.0.join(name).exists() {
-            return Err(DamonError::TooOld {
-                what,
-                since,
-                file: name.to_owned(),
-            });
-        }
-        Ok(self.set(name, value)?)
     }
 
     fn has(&self, name: &str) -> bool {
@@ -94,26 +81,24 @@ pub(super) fn write(kdamond: &Path, setup: &Setup) -> Result<(), DamonError> {
     write_attrs(&context.below("monitoring_attrs"), &setup.attrs)?;
     write_targets(&context.below("targets"), &setup.watched)?;
     let schemes = context.below("schemes");
-    schemes.set("nr_schemes", setup.schemes.len())?;
-    for (index, scheme) in setup.schemes.iter().enumerate() {
-        write_scheme(&schemes.below(index.to_string()), scheme)?;
+    let nr_schemes = setup.nr_schemes();
+    schemes.set("nr_schemes", nr_schemes)?;
+    for target in 0..nr_schemes {
+        let scheme = schemes.below(target.to_string());
+        write_scheme(&scheme)?;
+        // A single scheme needs no filter, and so no kernel with target filters (6.6).
+        if nr_schemes > 1 {
+            write_filter(&scheme, target)?;
+        }
     }
     Ok(())
 }
 
-fn write_attrs(dir: &Dir, attrs: &Attrs) -> Result<(), DamonError> {
+fn write_attrs(dir: &Dir, attrs: &Attrs) -> Result<(), FileError> {
     let intervals = dir.below("intervals");
     intervals.set("sample_us", attrs.sample_us)?;
     intervals.set("aggr_us", attrs.aggr_us)?;
     intervals.set("update_us", attrs.ops_update_us)?;
-    if let Some(goal) = attrs.tune {
-        const WHAT: &str = "automatic tuning of the intervals";
-        let dir = intervals.below("intervals_goal");
-        dir.set_since("access_bp", goal.access_bp, WHAT, "6.15")?;
-        dir.set("aggrs", goal.aggrs)?;
-        dir.set("min_sample_us", goal.min_sample_us)?;
-        dir.set("max_sample_us", goal.max_sample_us)?;
-    }
     let regions = dir.below("nr_regions");
     // The maximum first, because the minimum may exceed the old maximum.
     regions.set("max", attrs.max_nr_regions)?;
@@ -121,7 +106,7 @@ fn write_attrs(dir: &Dir, attrs: &Attrs) -> Result<(), DamonError> {
     Ok(())
 }
 
-fn write_targets(dir: &Dir, watched: &Watched) -> Result<(), DamonError> {
+fn write_targets(dir: &Dir, watched: &Watched) -> Result<(), FileError> {
     match watched {
         Watched::Processes(pids) => {
             dir.set("nr_targets", pids.len())?;
@@ -143,134 +128,45 @@ fn write_targets(dir: &Dir, watched: &Watched) -> Result<(), DamonError> {
     Ok(())
 }
 
-fn write_scheme(dir: &Dir, scheme: &Scheme) -> Result<(), DamonError> {
-    dir.set("action", scheme.action.name())?;
-    if scheme.apply_interval_us != 0 {
-        let interval_us = scheme.apply_interval_us;
-        dir.set_since("apply_interval_us", interval_us, "an apply interval", "6.7")?;
-    }
+/// A scheme that takes no action and matches every region. The kernel creates it without a quota,
+/// watermarks or filters.
+fn write_scheme(dir: &Dir) -> Result<(), FileError> {
+    dir.set("action", "stat")?;
     let pattern = dir.below("access_pattern");
-    write_range(&pattern.below("sz"), scheme.pattern.size_bytes.clone())?;
-    write_range(
-        &pattern.below("nr_accesses"),
-        scheme.pattern.nr_accesses.clone(),
-    )?;
-    write_range(&pattern.below("age"), scheme.pattern.age.clone())?;
-    write_quota(&dir.below("quotas"), scheme)?;
-    write_watermarks(&dir.below("watermarks"), scheme)?;
-    write_filters(dir, &scheme.filters)
-}
-
-fn write_range<T: ToString>(
-    dir: &Dir,
-    range: std::ops::RangeInclusive<T>,
-) -> Result<(), FileError> {
-    dir.set("min", range.start().to_string())?;
-    dir.set("max", range.end().to_string())
-}
-
-fn write_quota(dir: &Dir, scheme: &Scheme) -> Result<(), DamonError> {
-    let limits = &scheme.quota.limits;
-    dir.set("ms", limits.ms)?;
-    dir.set("bytes", limits.bytes)?;
-    dir.set("reset_interval_ms", limits.reset_interval_ms)?;
-    let weights = dir.below("weights");
-    weights.set("sz_permil", limits.weights.size)?;
-    weights.set("nr_accesses_permil", limits.weights.nr_accesses)?;
-    weights.set("age_permil", limits.weights.age)?;
-    let goals = dir.below("goals");
-    if limits.goals.is_empty() && !goals.has("nr_goals") {
-        return Ok(());
-    }
-    goals.set_since("nr_goals", limits.goals.len(), "a quota goal", "6.8")?;
-    for (index, goal) in limits.goals.iter().enumerate() {
-        write_goal(&goals.below(index.to_string()), goal)?;
+    for (name, max) in [
+        ("sz", u64::MAX),
+        ("nr_accesses", u32::MAX.into()),
+        ("age", u32::MAX.into()),
+    ] {
+        let range = pattern.below(name);
+        range.set("min", 0)?;
+        range.set("max", max)?;
     }
     Ok(())
 }
 
-fn write_goal(dir: &Dir, goal: &Goal) -> Result<(), DamonError> {
-    let (word, since) = match goal.metric {
-        GoalMetric::UserInput => ("user_input", "6.9"),
-        GoalMetric::SomeMemPsi => ("some_mem_psi_us", "6.9"),
-        GoalMetric::ActiveMem => ("active_mem_bp", "7.0"),
-        GoalMetric::InactiveMem => ("inactive_mem_bp", "7.0"),
+/// Excludes everything that does not belong to the target. Since 6.14 filters by target have a
+/// directory of their own.
+fn write_filter(scheme: &Dir, target: usize) -> Result<(), DamonError> {
+    let filters = match scheme.has("core_filters") {
+        true => scheme.below("core_filters"),
+        false => scheme.below("filters"),
     };
-    dir.set_since("target_metric", word, "a metric of a quota goal", since)?;
-    dir.set("target_value", goal.target)?;
-    dir.set("current_value", goal.current)?;
-    Ok(())
-}
-
-fn write_watermarks(dir: &Dir, scheme: &Scheme) -> Result<(), FileError> {
-    let Some(marks) = scheme.watermarks else {
-        return dir.set("metric", "none");
+    let too_old = |file: &str, since| DamonError::TooOld {
+        what: "telling processes apart by a filter",
+        since,
+        file: file.to_owned(),
     };
-    dir.set("metric", "free_mem_rate")?;
-    dir.set("interval_us", marks.interval_us)?;
-    dir.set("high", marks.high)?;
-    dir.set("mid", marks.mid)?;
-    dir.set("low", marks.low)
-}
-
-/// Since 6.14 core filters and page filters have separate directories. Before, one directory has
-/// both, and its filters can only exclude.
-fn write_filters(dir: &Dir, filters: &[Filter]) -> Result<(), DamonError> {
-    if dir.has("core_filters") {
-        let is_core = |filter: &&Filter| filter.kind.is_core();
-        let core: Vec<_> = filters.iter().filter(is_core).collect();
-        let page: Vec<_> = filters.iter().filter(|filter| !is_core(filter)).collect();
-        write_filter_dir(&dir.below("core_filters"), &core)?;
-        return write_filter_dir(&dir.below("ops_filters"), &page);
+    if !filters.has("nr_filters") {
+        return Err(too_old("filters/nr_filters", "6.3"));
     }
-    let all = dir.below("filters");
-    if filters.is_empty() && !all.has("nr_filters") {
-        return Ok(());
+    filters.set("nr_filters", 1)?;
+    let filter = filters.below("0");
+    if !filter.has("damon_target_idx") {
+        return Err(too_old("damon_target_idx", "6.6"));
     }
-    if !all.has("nr_filters") {
-        let file = "filters/nr_filters".to_owned();
-        return Err(DamonError::TooOld {
-            what: "a filter",
-            since: "6.3",
-            file,
-        });
-    }
-    write_filter_dir(&all, &filters.iter().collect::<Vec<_>>())
-}
-
-fn write_filter_dir(dir: &Dir, filters: &[&Filter]) -> Result<(), DamonError> {
-    dir.set("nr_filters", filters.len())?;
-    for (index, filter) in filters.iter().enumerate() {
-        let dir = dir.below(index.to_string());
-        match filter.kind {
-            FilterKind::Anon => dir.set("type", "anon")?,
-            FilterKind::Young => dir.set("type", "young")?,
-            FilterKind::Active => dir.set("type", "active")?,
-            FilterKind::Unmapped => dir.set("type", "unmapped")?,
-            FilterKind::HugepageSize(min, max) => {
-                dir.set("type", "hugepage_size")?;
-                dir.set("min", min)?;
-                dir.set("max", max)?;
-            }
-            // The kernel identifies cgroups by path, but the filter has a number that is valid only
-            // in the lab.
-            FilterKind::Memcg(_) => return Err(DamonError::MemcgFilter),
-            FilterKind::Address(start, end) => {
-                const WHAT: &str = "a filter by address";
-                dir.set_since("addr_start", start, WHAT, "6.6")?;
-                dir.set("type", "addr")?;
-                dir.set("addr_end", end)?;
-            }
-            FilterKind::Target(target) => {
-                const WHAT: &str = "telling processes apart by a filter";
-                dir.set_since("damon_target_idx", target.0, WHAT, "6.6")?;
-                dir.set("type", "target")?;
-            }
-        }
-        dir.set("matching", if filter.matching { "Y" } else { "N" })?;
-        if filter.allow {
-            dir.set_since("allow", "Y", "a filter that lets through", "6.14")?;
-        }
-    }
+    filter.set("damon_target_idx", target)?;
+    filter.set("type", "target")?;
+    filter.set("matching", "N")?;
     Ok(())
 }

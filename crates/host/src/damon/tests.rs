@@ -3,21 +3,13 @@
 
 use std::path::PathBuf;
 
-use agewise_damon::action::Action;
 use agewise_damon::attrs::Attrs;
-use agewise_damon::filter::{Filter, FilterKind};
-use agewise_damon::lru_sort;
-use agewise_damon::module::Module;
-use agewise_damon::profile::Profile;
-use agewise_damon::quota::Quota;
-use agewise_damon::scheme::{AccessPattern, Scheme};
-use agewise_damon::target::TargetId;
 
 use super::*;
 use crate::root::Roots;
 
-/// Files of kdamond 0 on every kernel since 6.3, for two schemes and two targets.
-const FILES: [&str; 27] = [
+/// Files of kdamond 0 on every kernel since 6.6, for two schemes and two targets.
+const FILES: [&str; 16] = [
     "state",
     "pid",
     "contexts/nr_contexts",
@@ -34,34 +26,20 @@ const FILES: [&str; 27] = [
     "contexts/0/targets/0/regions/nr_regions",
     "contexts/0/targets/0/regions/0/start",
     "contexts/0/targets/0/regions/0/end",
-    "contexts/0/schemes/nr_schemes",
-    "S/action",
-    "S/watermarks/metric",
-    "S/watermarks/interval_us",
-    "S/watermarks/high",
-    "S/watermarks/mid",
-    "S/watermarks/low",
-    "S/quotas/ms",
-    "S/quotas/bytes",
-    "S/quotas/reset_interval_ms",
-    "S/filters/nr_filters",
 ];
 
-const SCHEME_FILES: [&str; 14] = [
+const SCHEME_FILES: [&str; 11] = [
+    "action",
     "access_pattern/sz/min",
     "access_pattern/sz/max",
     "access_pattern/nr_accesses/min",
     "access_pattern/nr_accesses/max",
     "access_pattern/age/min",
     "access_pattern/age/max",
-    "quotas/weights/sz_permil",
-    "quotas/weights/nr_accesses_permil",
-    "quotas/weights/age_permil",
-    "stats/nr_tried",
-    "stats/sz_tried",
-    "stats/nr_applied",
-    "stats/sz_applied",
-    "stats/qt_exceeds",
+    "filters/nr_filters",
+    "filters/0/damon_target_idx",
+    "filters/0/type",
+    "filters/0/matching",
 ];
 
 /// An unused DAMON.
@@ -79,11 +57,9 @@ impl Fake {
         };
         fake.put("nr_kdamonds", "0\n");
         for file in FILES {
-            for scheme in 0..2 {
-                let file = file.replace("S/", &format!("contexts/0/schemes/{scheme}/"));
-                fake.put(&format!("0/{file}"), "0\n");
-            }
+            fake.put(&format!("0/{file}"), "0\n");
         }
+        fake.put("0/contexts/0/schemes/nr_schemes", "0\n");
         for file in SCHEME_FILES {
             for scheme in 0..2 {
                 fake.put(&format!("0/contexts/0/schemes/{scheme}/{file}"), "0\n");
@@ -121,46 +97,46 @@ impl Fake {
     }
 }
 
-fn sort_setup() -> Setup {
-    let monitor = lru_sort::Params::default()
-        .monitor(Profile::V7_2, TargetId(0), 1)
-        .unwrap();
+fn setup(watched: Watched) -> Setup {
     Setup {
-        watched: Watched::Physical(vec![(4096, 8192)]),
-        attrs: *monitor.attrs(),
-        schemes: monitor.schemes().to_vec(),
+        watched,
+        attrs: Attrs::default(),
     }
 }
 
-fn stat_scheme() -> Scheme {
-    let pattern = AccessPattern {
-        size_bytes: 0..=u64::MAX,
-        nr_accesses: 0..=u32::MAX,
-        age: 0..=u32::MAX,
-    };
-    Scheme::new(pattern, Action::Stat, Quota::unlimited())
-}
-
 #[test]
-fn a_setup_of_the_engine_is_written_as_sysfs_wants_it() {
+fn a_monitor_of_physical_memory_has_one_scheme_and_no_filter() {
     let fake = Fake::new();
-    let session = fake.damon.start(&sort_setup()).unwrap();
+    let setup = setup(Watched::Physical(vec![(4096, 8192)]));
+    let session = fake.damon.start(&setup).unwrap();
     assert_eq!(fake.get("nr_kdamonds"), "1");
     assert_eq!(fake.get("0/state"), "on");
     let context = |name: &str| fake.get(&format!("0/contexts/0/{name}"));
     assert_eq!(context("operations"), "paddr");
     assert_eq!(context("monitoring_attrs/intervals/aggr_us"), "100000");
     assert_eq!(context("targets/0/regions/0/end"), "8192");
-    assert_eq!(context("schemes/0/action"), "lru_prio");
-    assert_eq!(context("schemes/0/access_pattern/nr_accesses/min"), "10");
-    assert_eq!(context("schemes/1/action"), "lru_deprio");
-    assert_eq!(context("schemes/1/access_pattern/age/min"), "1200");
-    assert_eq!(context("schemes/1/quotas/ms"), "5");
-    assert_eq!(context("schemes/1/watermarks/metric"), "free_mem_rate");
-    assert_eq!(context("schemes/1/watermarks/mid"), "150");
+    assert_eq!(context("schemes/nr_schemes"), "1");
+    assert_eq!(context("schemes/0/action"), "stat");
+    let max = u32::MAX.to_string();
+    assert_eq!(context("schemes/0/access_pattern/age/max"), max);
+    assert_eq!(context("schemes/0/filters/nr_filters"), "0");
     drop(session);
     assert_eq!(fake.get("0/state"), "off");
     assert_eq!(fake.get("nr_kdamonds"), "0");
+}
+
+#[test]
+fn each_of_several_processes_has_a_scheme_with_a_filter() {
+    let fake = Fake::new();
+    let setup = setup(Watched::Processes(vec![7, 8]));
+    fake.damon.start(&setup).unwrap();
+    let context = |name: &str| fake.get(&format!("0/contexts/0/{name}"));
+    assert_eq!(context("targets/1/pid_target"), "8");
+    assert_eq!(context("schemes/nr_schemes"), "2");
+    assert_eq!(context("schemes/1/filters/nr_filters"), "1");
+    assert_eq!(context("schemes/1/filters/0/type"), "target");
+    assert_eq!(context("schemes/1/filters/0/damon_target_idx"), "1");
+    assert_eq!(context("schemes/1/filters/0/matching"), "N");
 }
 
 #[test]
@@ -169,7 +145,10 @@ fn somebody_elses_monitor_is_never_touched() {
     fake.put("nr_kdamonds", "1\n");
     fake.put("0/state", "on\n");
     fake.put("0/pid", "77\n");
-    let error = fake.damon.start(&sort_setup()).unwrap_err();
+    let error = fake
+        .damon
+        .start(&setup(Watched::Physical(Vec::new())))
+        .unwrap_err();
     assert!(
         error
             .to_string()
@@ -193,8 +172,7 @@ fn somebody_elses_monitor_is_never_touched() {
 fn kernels_that_lack_a_part_say_which() {
     let fake = Fake::new();
     fake.put("0/contexts/0/avail_operations", "paddr\n");
-    let mut setup = sort_setup();
-    setup.watched = Watched::Processes(vec![1]);
+    let setup = setup(Watched::Processes(vec![7, 8]));
     let error = fake.damon.start(&setup).unwrap_err();
     assert!(
         error
@@ -204,22 +182,14 @@ fn kernels_that_lack_a_part_say_which() {
     );
     assert_eq!(fake.get("nr_kdamonds"), "0", "taken down again");
 
-    let mut scheme = stat_scheme();
-    scheme.filters = vec![Filter {
-        kind: FilterKind::Anon,
-        matching: true,
-        allow: true,
-    }];
-    for name in ["type", "matching"] {
-        fake.put(&format!("0/contexts/0/schemes/0/filters/0/{name}"), "");
-    }
-    let setup = Setup {
-        watched: Watched::Physical(Vec::new()),
-        attrs: Attrs::default(),
-        schemes: vec![scheme],
-    };
+    fake.put("0/contexts/0/avail_operations", "vaddr\n");
+    let filters = fake.path("0/contexts/0/schemes/0/filters");
+    std::fs::remove_file(filters.join("0/damon_target_idx")).unwrap();
     let error = fake.damon.start(&setup).unwrap_err();
-    assert!(error.to_string().contains("needs Linux 6.14"), "{error}");
+    assert!(error.to_string().contains("needs Linux 6.6"), "{error}");
+    std::fs::remove_file(filters.join("nr_filters")).unwrap();
+    let error = fake.damon.start(&setup).unwrap_err();
+    assert!(error.to_string().contains("needs Linux 6.3"), "{error}");
 
     let none = Damon::new(SysRoot::new("/nowhere"));
     assert!(matches!(none.start(&setup), Err(DamonError::Missing)));
@@ -227,15 +197,10 @@ fn kernels_that_lack_a_part_say_which() {
 }
 
 #[test]
-fn regions_and_stats_are_read_back() {
+fn regions_are_read_back() {
     let fake = Fake::new();
-    let setup = Setup {
-        watched: Watched::Processes(vec![7, 8]),
-        attrs: Attrs::default(),
-        schemes: vec![stat_scheme()],
-    };
+    let setup = setup(Watched::Processes(vec![7]));
     let session = fake.damon.start(&setup).unwrap();
-    assert_eq!(fake.get("0/contexts/0/targets/1/pid_target"), "8");
     let put = |name: &str, value: &str| {
         fake.put(&format!("0/contexts/0/schemes/0/{name}"), value);
     };
@@ -252,17 +217,14 @@ fn regions_and_stats_are_read_back() {
             );
         }
     }
-    let regions = session.tried_regions(0).unwrap();
+    let regions = session.regions().unwrap();
     let region = |start| TriedRegion {
         start,
         end: start + 4096,
         nr_accesses: 3,
         age: 2,
     };
-    assert_eq!(regions, [region(4096), region(8192)]);
-    put("stats/sz_tried", "12345\n");
-    fake.put("0/state", "on\n");
-    assert_eq!(session.stats().unwrap()[0].sz_tried, 12345);
+    assert_eq!(regions, [[region(4096), region(8192)]]);
     fake.put("0/state", "off\n");
-    assert!(matches!(session.stats(), Err(DamonError::Stopped)));
+    assert!(matches!(session.regions(), Err(DamonError::Stopped)));
 }

@@ -6,12 +6,7 @@
 //! (`damon_region.age`, mm/damon/core.c). That is an estimate: DAMON samples one page of a region
 //! at a time, and a few accesses (a tenth of the maximum that can be seen) do not reset the age.
 
-use agewise_damon::action::Action;
 use agewise_damon::attrs::Attrs;
-use agewise_damon::filter::{Filter, FilterKind};
-use agewise_damon::quota::Quota;
-use agewise_damon::scheme::{AccessPattern, Scheme};
-use agewise_damon::target::TargetId;
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages};
 
@@ -90,7 +85,6 @@ impl DamonSource {
         let setup = Setup {
             watched: Watched::Processes(members.iter().map(|m| m.process.pid()).collect()),
             attrs,
-            schemes: schemes_for(members.len()),
         };
         let session = Damon::new(roots.sys.clone()).start(&setup)?;
         Ok(DamonSource {
@@ -173,7 +167,7 @@ impl KernelSource for DamonSource {
 
     fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         let began = thread_cpu_ns();
-        let regions = match self.session.all_tried_regions() {
+        let regions = match self.session.regions() {
             Ok(regions) => regions,
             // The monitor ends when its last target exits.
             Err(DamonError::Stopped) if self.members.iter().all(|m| !m.process.is_alive()) => {
@@ -264,30 +258,6 @@ fn members_of(
         found if found > PROCESSES_MAX => Err(KernelSourceError::TooManyProcesses { found }),
         _ => Ok((subjects, members)),
     }
-}
-
-/// One scheme per target that takes no action on its regions. A single scheme needs no filter, and
-/// so no kernel with target filters (6.6).
-fn schemes_for(targets: usize) -> Vec<Scheme> {
-    let pattern = AccessPattern {
-        size_bytes: 0..=u64::MAX,
-        nr_accesses: 0..=u32::MAX,
-        age: 0..=u32::MAX,
-    };
-    (0..targets)
-        .map(|target| {
-            let mut scheme = Scheme::new(pattern.clone(), Action::Stat, Quota::unlimited());
-            if targets > 1 {
-                // Excludes everything that does not belong to the target.
-                scheme.filters = vec![Filter {
-                    kind: FilterKind::Target(TargetId(target as u32)),
-                    matching: false,
-                    allow: false,
-                }];
-            }
-            scheme
-        })
-        .collect()
 }
 
 /// Counts what is currently resident of a process.
@@ -425,20 +395,6 @@ mod tests {
         let counted =
             count_resident(&mut source, &target, &vmas, &regions, &intervals, scale).unwrap();
         assert_eq!(counted.histogram.bins()[3].amounts, [65, 32]);
-    }
-
-    #[test]
-    fn one_target_needs_no_filter_and_several_have_one_each() {
-        assert!(schemes_for(1)[0].filters.is_empty());
-        let schemes = schemes_for(3);
-        assert_eq!(schemes.len(), 3);
-        for (index, scheme) in schemes.iter().enumerate() {
-            assert_eq!(
-                scheme.filters[0].kind,
-                FilterKind::Target(TargetId(index as u32))
-            );
-            assert!(!scheme.filters[0].matching && !scheme.filters[0].allow);
-        }
     }
 
     #[test]

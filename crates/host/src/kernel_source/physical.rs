@@ -9,10 +9,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use agewise_damon::action::Action;
 use agewise_damon::attrs::Attrs;
-use agewise_damon::quota::Quota;
-use agewise_damon::scheme::{AccessPattern, Scheme};
 use agewise_policy::generations::{ByType, PageType};
 use agewise_policy::workingset::{Intervals, OldestPages};
 
@@ -79,15 +76,9 @@ impl PhysicalSource {
             min_nr_regions: REGIONS_MIN,
             ..Attrs::default()
         };
-        let pattern = AccessPattern {
-            size_bytes: 0..=u64::MAX,
-            nr_accesses: 0..=u32::MAX,
-            age: 0..=u32::MAX,
-        };
         let setup = Setup {
             watched: Watched::Physical(ranges.clone()),
             attrs,
-            schemes: vec![Scheme::new(pattern, Action::Stat, Quota::unlimited())],
         };
         let session = Damon::new(roots.sys.clone()).start(&setup)?;
         Ok(PhysicalSource {
@@ -120,7 +111,7 @@ impl KernelSource for PhysicalSource {
 
     fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         let began = thread_cpu_ns();
-        let regions = self.session.tried_regions(0)?;
+        let regions: Vec<_> = self.session.regions()?.into_iter().flatten().collect();
         if let Ok(pid) = self.session.pid()
             && let Ok(kdamond) = Process::open_in(&self.roots.proc, pid)
             && let Ok(stat) = kdamond.stat()
