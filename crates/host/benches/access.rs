@@ -13,10 +13,11 @@ use agewise_host::clear::hand::{ClearHand, KernelHand, RefsScope};
 use agewise_host::clear::{ClearPolicy, Clearer};
 use agewise_host::clock::{monotonic_ns, thread_cpu_ns};
 use agewise_host::pagewalk::entry::{EntryFormat, x86_64};
-use agewise_host::pagewalk::extract::{Extract, Extractor};
+use agewise_host::pagewalk::extract::Extractor;
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 use agewise_host::process::Process;
 use agewise_host::vma::{Vma, VmaTable};
+use agewise_policy::table::TableBits;
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -69,7 +70,7 @@ fn extraction() {
         ("vector", Extractor::new(format, 0)),
         ("portable", Extractor::portable(format, 0)),
     ] {
-        let mut out = Extract::default();
+        let mut out = TableBits::default();
         let times = (0..21).map(|_| {
             let began = thread_cpu_ns();
             for table in &tables {

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 use serde::Serialize;
 
-use crate::pagewalk::entry::{EntryFormat, SwapEntry};
+use crate::pagewalk::entry::EntryFormat;
 use crate::process::Process;
 
 #[cfg(any(test, feature = "testing"))]
@@ -90,15 +90,15 @@ pub enum Leaf {
     Giant,
 }
 
-/// Where the frame numbers and swap entries of a sight come from.
+/// Where the frame numbers of a sight come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Entries<'a> {
     /// The source cannot provide them.
     Unknown,
     /// The raw last-level table.
     Table(&'a [u64; PAGES_PER_TABLE], EntryFormat),
-    /// The raw leaf entry, and the frame number of the first page of this sight.
-    Leaf(u64, u64),
+    /// The frame number of the first page of this sight.
+    Leaf(u64),
 }
 
 /// One look at the part of a mapping that lies in one 2 MiB-aligned range.
@@ -119,9 +119,6 @@ pub struct TableSight<'a> {
     /// Present, young, dirty and swapped pages. Pages that are not the process's own memory
     /// ("special" entries: the zero page, vdso, device memory) are in none of these sets.
     pub bits: &'a TableBits,
-    /// Pages whose entry is neither present nor swapped: a page under migration, a poisoned page, a
-    /// guard or userfaultfd marker. This scan learned nothing about their age.
-    pub other: &'a PageSet,
     /// `CLOCK_MONOTONIC` time in ns before the first table of this batch was read. Every young page
     /// was accessed before then, or during the read itself (well below a millisecond).
     pub seen_ns: u64,
@@ -138,7 +135,7 @@ impl TableSight<'_> {
         match self.entries {
             Entries::Unknown => None,
             Entries::Table(table, format) => format.pfn(table[page]),
-            Entries::Leaf(_, first_pfn) => Some(first_pfn + page as u64),
+            Entries::Leaf(first_pfn) => Some(first_pfn + page as u64),
         }
     }
 
@@ -147,30 +144,8 @@ impl TableSight<'_> {
     pub fn frame(&self, page: usize) -> Option<u64> {
         match self.entries {
             Entries::Table(table, format) => format.pfn(*table.get(page)?),
-            Entries::Leaf(_, first_pfn) => Some(first_pfn + page as u64),
+            Entries::Leaf(first_pfn) => Some(first_pfn + page as u64),
             Entries::Unknown => None,
-        }
-    }
-
-    /// Returns the raw page-table entry of page `page` (for a huge page, the leaf entry), if the
-    /// source has it.
-    pub fn raw(&self, page: usize) -> Option<u64> {
-        match self.entries {
-            Entries::Unknown => None,
-            Entries::Table(table, _) => table.get(page).copied(),
-            Entries::Leaf(entry, _) => Some(entry),
-        }
-    }
-
-    /// Returns the swap device and slot of page `page`, if it is swapped out and the source knows
-    /// them.
-    pub fn swap_entry(&self, page: usize) -> Option<SwapEntry> {
-        if page >= PAGES_PER_TABLE || !self.bits.swapped.contains(page) {
-            return None;
-        }
-        match self.entries {
-            Entries::Table(table, format) => format.swap_entry(table[page]),
-            Entries::Unknown | Entries::Leaf(..) => None,
         }
     }
 }
@@ -236,19 +211,6 @@ pub struct ScanCost {
     pub unreadable: u64,
     /// Tables read again because they changed during the read.
     pub retries: u64,
-}
-
-impl ScanCost {
-    /// Adds the counts of another scan.
-    pub fn add(&mut self, other: &ScanCost) {
-        self.cpu_ns = self.cpu_ns.saturating_add(other.cpu_ns);
-        self.calls = self.calls.saturating_add(other.calls);
-        self.tables = self.tables.saturating_add(other.tables);
-        self.leaves = self.leaves.saturating_add(other.leaves);
-        self.present_pages = self.present_pages.saturating_add(other.present_pages);
-        self.unreadable = self.unreadable.saturating_add(other.unreadable);
-        self.retries = self.retries.saturating_add(other.retries);
-    }
 }
 
 /// The result of a scan that did not fail.

@@ -5,12 +5,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use agewise_policy::table::PAGES_PER_TABLE;
+use agewise_policy::table::{PAGES_PER_TABLE, TableBits};
 
 use crate::cgroup::{MemoryStat, Mounts, Version, name};
 use crate::memory::{MemInfo, Zone};
 use crate::pagewalk::entry::{EntryFormat, x86_64};
-use crate::pagewalk::extract::{Extract, Extractor};
+use crate::pagewalk::extract::Extractor;
 use crate::pressure::Psi;
 use crate::process::{Stat, Status, parse_memberships};
 use crate::swap::SwapArea;
@@ -63,7 +63,7 @@ pub fn pages(bytes: &[u8]) {
         address_mask: 0x000f_ffff_ffff_f000,
         address_end: 1 << 40,
     };
-    let (mut wide, mut plain) = (Extract::default(), Extract::default());
+    let (mut wide, mut plain) = (TableBits::default(), TableBits::default());
     let is_table = Extractor::new(format, 0).extract(&table, &mut wide);
     assert_eq!(
         is_table,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use agewise_policy::table::{PageSet, TableBits};
+use agewise_policy::table::TableBits;
 
 use super::{
     Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, LeafRun, Resolution,
@@ -56,11 +56,6 @@ impl FakeSource {
     /// Makes every later scan of `pid` fail with `error`.
     pub fn fail(&mut self, pid: u32, error: fn(u32) -> AccessError) {
         self.failures.insert(pid, error);
-    }
-
-    /// Makes the table at `va` unreadable from now on.
-    pub fn hide(&mut self, va: u64) {
-        self.unreadable.push(va);
     }
 }
 
@@ -119,7 +114,6 @@ impl AccessSource for FakeSource {
                     leaf: table.leaf,
                     covered,
                     bits: &bits,
-                    other: &PageSet::default(),
                     seen_ns: 0,
                     entries: Entries::Unknown,
                 };

@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use agewise_policy::table::{PageSet, TableBits};
+use agewise_policy::table::TableBits;
 
 use super::{
     Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, PAGE_BYTES,
@@ -310,7 +310,6 @@ impl Building {
             leaf,
             covered: covered(self.va, self.range),
             bits: &bits,
-            other: &PageSet::default(),
             seen_ns: self.seen_ns,
             entries: Entries::Unknown,
         });

@@ -10,8 +10,8 @@
 //! - 31: a marker (userfaultfd write protection or poison, or a guard page; not distinguished
 //!   here). Uses no memory.
 //! - otherwise: migration (the page is resident but moving), hwpoison, device-private; or swap
-//!   device 23 and up on a kernel built without some of those. Not distinguished: all count as
-//!   "other", with unknown age for this scan.
+//!   device 23 and up on a kernel built without some of those. Not distinguished: such a page
+//!   counts as absent in this scan.
 //!
 //! Page tables do not show swapped-out shared memory (the entry is simply empty), nor pages in the
 //! swap cache or page cache that no process maps.
@@ -59,8 +59,6 @@ pub struct Bits {
     pub inverts: bool,
     /// Position of the lowest of the five swap-type bits.
     pub swap_type_shift: u32,
-    /// Position of the lowest of the fifty slot bits.
-    pub swap_slot_shift: u32,
     /// (mask, value): an entry masked with the first equals the second if it points to a lower
     /// table.
     pub table: (u64, u64),
@@ -87,17 +85,6 @@ pub(super) struct Said {
     pub young: bool,
     pub dirty: bool,
     pub swapped: bool,
-    /// Neither empty, nor present, nor on a swap device.
-    pub other: bool,
-}
-
-/// A page's place on a swap device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SwapEntry {
-    /// The kernel's number of the device (its position in `/proc/swaps`, ignoring gaps).
-    pub device: u8,
-    /// The slot of the page on that device.
-    pub slot: u64,
 }
 
 /// How to read page-table entries of this machine.
@@ -144,16 +131,6 @@ impl EntryFormat {
         let stored = if inverted { !entry } else { entry };
         (stored & self.address_mask) >> 12
     }
-
-    /// The swap device and slot of an entry that is on one.
-    pub fn swap_entry(&self, entry: u64) -> Option<SwapEntry> {
-        let bits = self.bits;
-        let stored = if bits.inverts { !entry } else { entry };
-        bits.said(entry, bits.mapped).swapped.then(|| SwapEntry {
-            device: bits.swap_type(entry) as u8,
-            slot: stored >> bits.swap_slot_shift & ((1 << 50) - 1),
-        })
-    }
 }
 
 impl Bits {
@@ -185,7 +162,6 @@ impl Bits {
             young: present && entry & self.accessed != 0,
             dirty: present && (entry & self.dirty != 0 || written),
             swapped: gone && on_device,
-            other: gone && !on_device,
         }
     }
 

@@ -3,7 +3,7 @@
 //! CPU supports. The portable version is the definition; the others must agree with it (checked by
 //! a test).
 
-use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
+use agewise_policy::table::{PAGES_PER_TABLE, TableBits, WORDS_PER_TABLE};
 
 use super::entry::{Bits, EntryFormat};
 #[cfg(target_arch = "x86_64")]
@@ -15,15 +15,6 @@ use super::entry::{
 };
 
 type Raw = [u64; PAGES_PER_TABLE];
-
-/// The states of the pages in a table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extract {
-    /// Pages by state.
-    pub bits: TableBits,
-    /// Neither empty, nor present, nor on a swap device.
-    pub other: PageSet,
-}
 
 /// Turns raw tables into bitmaps.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +57,7 @@ impl Extractor {
     /// but not accessible to user space, or has reserved bits set, including a frame far past the
     /// end of memory (except for special entries, which may be anything). Such a table was freed
     /// and reused while it was read.
-    pub fn extract(&self, table: &Raw, out: &mut Extract) -> bool {
+    pub fn extract(&self, table: &Raw, out: &mut TableBits) -> bool {
         match self.width {
             Width::Portable => self.extract_portable(table, out),
             // SAFETY: `Width::best` chooses this only if the CPU supports it.
@@ -78,8 +69,8 @@ impl Extractor {
         }
     }
 
-    fn extract_portable(&self, table: &Raw, out: &mut Extract) -> bool {
-        *out = Extract::default();
+    fn extract_portable(&self, table: &Raw, out: &mut TableBits) -> bool {
+        *out = TableBits::default();
         let (format, mut bad) = (self.bits, false);
         for word in 0..WORDS_PER_TABLE {
             let mut contiguous = 0;
@@ -87,23 +78,22 @@ impl Extractor {
                 let entry = table[word * 64 + bit];
                 let said = format.said(entry, format.mapped);
                 let set = |yes: bool| u64::from(yes) << bit;
-                out.bits.present[word] |= set(said.present);
-                out.bits.young[word] |= set(said.young);
-                out.bits.dirty[word] |= set(said.dirty);
-                out.bits.swapped[word] |= set(said.swapped);
-                out.other[word] |= set(said.other);
+                out.present[word] |= set(said.present);
+                out.young[word] |= set(said.young);
+                out.dirty[word] |= set(said.dirty);
+                out.swapped[word] |= set(said.swapped);
                 contiguous |= set(said.present && entry & format.contiguous != 0);
                 bad |= format.is_bad(entry, self.reserved);
             }
-            out.bits.young[word] |= neighbours(out.bits.young[word] & contiguous) & contiguous;
-            out.bits.dirty[word] |= neighbours(out.bits.dirty[word] & contiguous) & contiguous;
+            out.young[word] |= neighbours(out.young[word] & contiguous) & contiguous;
+            out.dirty[word] |= neighbours(out.dirty[word] & contiguous) & contiguous;
         }
         !bad
     }
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
-    fn extract_avx512(&self, table: &Raw, out: &mut Extract) -> bool {
+    fn extract_avx512(&self, table: &Raw, out: &mut TableBits) -> bool {
         use std::arch::x86_64::*;
         let word = |value: u64| _mm512_set1_epi64(value as i64);
         let (present_bit, special) = (word(PRESENT), word(SPECIAL));
@@ -114,7 +104,7 @@ impl Extractor {
         for (index, word_entries) in table.chunks_exact(64).enumerate() {
             // SAFETY: each slice has eight readable u64s; the loads need no alignment.
             let load = |entries: &[u64]| unsafe { _mm512_loadu_si512(entries.as_ptr().cast()) };
-            let mut bits = [0u64; 5];
+            let mut bits = [0u64; 4];
             let (mut any, mut all) = (_mm512_setzero_si512(), word(u64::MAX));
             for (lane, entries) in word_entries.chunks_exact(8).enumerate() {
                 let e = load(entries);
@@ -129,13 +119,13 @@ impl Extractor {
                 bits[0] = u64::MAX;
                 seen_or = _mm512_or_si512(seen_or, any);
                 seen_and = _mm512_and_si512(seen_and, all);
-                out.put(index, bits);
+                put(out, index, bits);
                 continue;
             }
             let (young, dirt) = (bits[1], bits[2]);
-            bits = [0; 5];
+            bits = [0; 4];
             if _mm512_test_epi64_mask(any, any) == 0 {
-                out.put(index, bits);
+                put(out, index, bits);
                 continue;
             }
             for (lane, entries) in word_entries.chunks_exact(8).enumerate() {
@@ -150,11 +140,10 @@ impl Extractor {
                 let swapped = _mm512_mask_cmplt_epu64_mask(gone, e, swap_end);
                 bits[0] |= u64::from(mapped & plain) << shift;
                 bits[3] |= u64::from(swapped) << shift;
-                bits[4] |= u64::from(gone & !swapped) << shift;
             }
             bits[1] = young & bits[0];
             bits[2] = dirt & bits[0];
-            out.put(index, bits);
+            put(out, index, bits);
         }
         let bad = _mm512_reduce_or_epi64(seen_or) as u64 & self.reserved != 0
             || _mm512_reduce_and_epi64(seen_and) as u64 & USER == 0;
@@ -163,7 +152,7 @@ impl Extractor {
 
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2")]
-    fn extract_avx2(&self, table: &Raw, out: &mut Extract) -> bool {
+    fn extract_avx2(&self, table: &Raw, out: &mut TableBits) -> bool {
         use std::arch::x86_64::*;
         let word = |value: u64| _mm256_set1_epi64x(value as i64);
         // A bit becomes a mask by shifting it to the sign bit.
@@ -174,7 +163,7 @@ impl Extractor {
         let mut seen_or = zero;
         let mut seen_and = word(u64::MAX);
         for (index, word_entries) in table.chunks_exact(64).enumerate() {
-            let mut bits = [0u64; 5];
+            let mut bits = [0u64; 4];
             for (lane, entries) in word_entries.chunks_exact(4).enumerate() {
                 // SAFETY: `entries` has four readable u64s; the load needs no alignment.
                 let e = unsafe { _mm256_loadu_si256(entries.as_ptr().cast()) };
@@ -196,14 +185,13 @@ impl Extractor {
                 bits[2] |= (present & dirt) << shift;
                 if mapped != 0xf {
                     for (at, &entry) in entries.iter().enumerate() {
-                        if entry != 0 && entry & (PRESENT | PROTNONE) == 0 {
-                            let kind = if entry < FIRST_SPECIAL_SWAP { 3 } else { 4 };
-                            bits[kind] |= 1 << (shift + at);
-                        }
+                        let is_gone = entry != 0 && entry & (PRESENT | PROTNONE) == 0;
+                        let is_swapped = is_gone && entry < FIRST_SPECIAL_SWAP;
+                        bits[3] |= u64::from(is_swapped) << (shift + at);
                     }
                 }
             }
-            out.put(index, bits);
+            put(out, index, bits);
         }
         let mut lanes = [0u64; 8];
         // SAFETY: `lanes` has room for twice four u64s.
@@ -225,23 +213,12 @@ fn neighbours(bits: u64) -> u64 {
         .fold(0, |all, group| all | 0xffff << group)
 }
 
-impl Extract {
-    /// The part of it for these pages.
-    pub(super) fn within(&self, pages: &PageSet) -> Extract {
-        Extract {
-            bits: self.bits.within(pages),
-            other: self.other & *pages,
-        }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    fn put(&mut self, word: usize, bits: [u64; 5]) {
-        self.bits.present[word] = bits[0];
-        self.bits.young[word] = bits[1];
-        self.bits.dirty[word] = bits[2];
-        self.bits.swapped[word] = bits[3];
-        self.other[word] = bits[4];
-    }
+#[cfg(target_arch = "x86_64")]
+fn put(out: &mut TableBits, word: usize, bits: [u64; 4]) {
+    out.present[word] = bits[0];
+    out.young[word] = bits[1];
+    out.dirty[word] = bits[2];
+    out.swapped[word] = bits[3];
 }
 
 impl Width {
@@ -266,6 +243,7 @@ mod tests {
     use super::super::entry::x86_64::{ACCESSED, DIRTY, PROTNONE, SAVED_DIRTY, SPECIAL, USER};
     use super::super::entry::{PRESENT, aarch64, x86_64};
     use super::*;
+    use agewise_policy::table::PageSet;
     use proptest::prelude::*;
 
     const FORMAT: EntryFormat = EntryFormat {
@@ -294,17 +272,14 @@ mod tests {
         all
     }
 
-    fn extract(extractor: &Extractor, table: &Raw) -> Option<Extract> {
+    fn extract(extractor: &Extractor, table: &Raw) -> Option<TableBits> {
         // Previous content of `out` must not remain.
         let full = PageSet::ALL;
-        let mut out = Extract {
-            bits: TableBits {
-                present: full,
-                young: full,
-                dirty: full,
-                swapped: full,
-            },
-            other: full,
+        let mut out = TableBits {
+            present: full,
+            young: full,
+            dirty: full,
+            swapped: full,
         };
         extractor.extract(table, &mut out).then_some(out)
     }
@@ -355,7 +330,7 @@ mod tests {
         table[20] |= aarch64::ACCESSED;
         table[31] |= aarch64::DIRTY;
         table[77] |= aarch64::ACCESSED | aarch64::DIRTY;
-        let said = extract(&Extractor::new(format, 0), &table).unwrap().bits;
+        let said = extract(&Extractor::new(format, 0), &table).unwrap();
         assert!(said.present.is_full());
         for bits in [said.young, said.dirty] {
             assert_eq!(bits[0], 0xffff_0000);
@@ -389,7 +364,7 @@ mod tests {
         let mut table = [0u64; PAGES_PER_TABLE];
         table[3] = 1 << 36 | PRESENT | USER | SPECIAL;
         for extractor in widths() {
-            assert_eq!(extract(&extractor, &table), Some(Extract::default()));
+            assert_eq!(extract(&extractor, &table), Some(TableBits::default()));
         }
     }
 }

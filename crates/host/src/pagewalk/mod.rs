@@ -15,14 +15,14 @@
 //! Supports x86-64, and AArch64 with 4 KiB pages. Needs BTF, BPF syscall programs or task iterators
 //! (Linux 5.17), CAP_BPF and CAP_PERFMON.
 
-use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
 use crate::access::{
     Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, LeafRun, Resolution,
     ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-use extract::{Extract, Extractor};
+use extract::Extractor;
 use layout::{Ctl, Entry, Range};
 use leaf::leaf_bits;
 use machine::Machine;
@@ -133,10 +133,10 @@ impl PageWalk {
         }
         for (slot, digest) in (0..).zip(&mut self.digested[..tables]) {
             let raw = &self.program.table(slot).e;
-            digest.makes_sense = self.extractor.extract(raw, &mut digest.extract);
+            digest.makes_sense = self.extractor.extract(raw, &mut digest.bits);
             if !digest.makes_sense && self.machine.has_grown() {
                 self.extractor = Extractor::new(self.machine.format, self.machine.encryption_mask);
-                digest.makes_sense = self.extractor.extract(raw, &mut digest.extract);
+                digest.makes_sense = self.extractor.extract(raw, &mut digest.bits);
             }
         }
     }
@@ -172,8 +172,8 @@ impl PageWalk {
                     report.cost.tables += 1;
                     let raw = &self.program.table(entry.slot).e;
                     let entries = Entries::Table(raw, self.machine.format);
-                    let extract = &digest.extract;
-                    emit(cursor, entry.va, Leaf::Page, extract, entries, report, sink);
+                    let bits = &digest.bits;
+                    emit(cursor, entry.va, Leaf::Page, bits, entries, report, sink);
                 }
                 layout::KIND_PMD => self.show_leaf(cursor, entry, Leaf::Huge, report, sink),
                 layout::KIND_PUD => self.show_giant(cursor, entry, end, report, sink),
@@ -197,7 +197,7 @@ impl PageWalk {
         sink: &mut Shown<'_>,
     ) {
         let tables = leaves.len() as u64;
-        let Extract { bits, other } = leaf_bits(self.machine.format.bits, leaves[0].entry);
+        let bits = leaf_bits(self.machine.format.bits, leaves[0].entry);
         let format = self.machine.format;
         let first = TableSight {
             va: leaves[0].va,
@@ -205,9 +205,8 @@ impl PageWalk {
             leaf: Leaf::Huge,
             covered: PageSet::ALL,
             bits,
-            other,
             seen_ns: sink.seen_ns,
-            entries: Entries::Leaf(leaves[0].entry, format.huge_pfn(leaves[0].entry)),
+            entries: Entries::Leaf(format.huge_pfn(leaves[0].entry)),
         };
         report.cost.leaves += tables;
         report.cost.present_pages += tables * PAGES_PER_TABLE as u64;
@@ -234,9 +233,9 @@ impl PageWalk {
             }
             _ => format.huge_pfn(entry.entry),
         };
-        let entries = Entries::Leaf(entry.entry, pfn);
-        let extract = leaf_bits(format.bits, entry.entry);
-        emit(cursor, entry.va, leaf, extract, entries, report, sink);
+        let entries = Entries::Leaf(pfn);
+        let bits = leaf_bits(format.bits, entry.entry);
+        emit(cursor, entry.va, leaf, bits, entries, report, sink);
     }
 
     fn show_giant(
@@ -328,7 +327,7 @@ impl AccessSource for PageWalk {
 /// A table of the last call, decoded.
 #[derive(Clone, Debug, Default)]
 struct Digest {
-    extract: Extract,
+    bits: TableBits,
     /// Whether it can be a page table of a process.
     makes_sense: bool,
 }
@@ -364,7 +363,7 @@ fn emit(
     cursor: &mut Cursor<'_>,
     va: u64,
     leaf: Leaf,
-    extract: &Extract,
+    bits: &TableBits,
     entries: Entries<'_>,
     report: &mut ScanReport,
     sink: &mut Shown<'_>,
@@ -373,11 +372,11 @@ fn emit(
     let seen_ns = sink.seen_ns;
     cursor.each(va, base + TABLE_BYTES, |index, range| {
         let covered = covered(base, range);
-        let clipped: Extract;
-        let Extract { bits, other } = if covered.is_full() {
-            extract
+        let clipped: TableBits;
+        let bits = if covered.is_full() {
+            bits
         } else {
-            clipped = extract.within(&covered);
+            clipped = bits.within(&covered);
             &clipped
         };
         let sight = TableSight {
@@ -386,7 +385,6 @@ fn emit(
             leaf,
             covered,
             bits,
-            other,
             seen_ns,
             entries,
         };

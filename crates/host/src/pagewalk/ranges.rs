@@ -68,7 +68,7 @@ pub(super) fn leaves_alike(
         _ => return None,
     };
     let seen = leaf_bits(bits, first.entry);
-    if !seen.bits.present.is_full() {
+    if !seen.present.is_full() {
         return None;
     }
     let range = cursor.whole(first.va)?;
