@@ -55,15 +55,6 @@ impl Tally {
         *field += 1;
     }
 
-    /// Adds the result of another scan.
-    pub fn add(&mut self, other: &Self) {
-        self.accessed_seen += other.accessed_seen;
-        self.accessed_missed += other.accessed_missed;
-        self.unaccessed_seen += other.unaccessed_seen;
-        self.unaccessed_unseen += other.unaccessed_unseen;
-        self.undecided += other.undecided;
-    }
-
     /// Pages that could be judged.
     pub fn judged(&self) -> u64 {
         self.accessed_seen + self.accessed_missed + self.unaccessed_seen + self.unaccessed_unseen
@@ -126,9 +117,6 @@ mod tests {
         assert_eq!(tally, expected);
         assert!((tally.missed_ratio() - 1.0 / 3.0).abs() < 1e-12);
         assert!((tally.false_ratio() - 1.0 / 3.0).abs() < 1e-12);
-        let mut sum = tally;
-        sum.add(&tally);
-        assert_eq!(sum.undecided, 8);
         assert_eq!(Tally::default().missed_ratio(), 0.0);
     }
 }

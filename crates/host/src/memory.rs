@@ -44,30 +44,17 @@ impl MemInfo {
         Self::parse(&path, &error::read(&path)?)
     }
 
-    /// Reads the values of one NUMA node.
-    pub fn of_node(root: &SysRoot, node: u32) -> Result<Self, FileError> {
-        let path = root.join(format!("devices/system/node/node{node}/meminfo"));
-        Self::parse(&path, &error::read(&path)?)
-    }
-
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Self, FileError> {
         let mut info = Self::default();
         for line in text.lines() {
-            // Lines of a node begin with "Node 0 ".
-            let plain = match line.strip_prefix("Node ") {
-                Some(rest) => rest
-                    .trim_start_matches(|c: char| c.is_ascii_digit())
-                    .trim_start(),
-                None => line,
-            };
-            let Some((key, value)) = plain.split_once(':') else {
+            let Some((key, value)) = line.split_once(':') else {
                 continue;
             };
             let field = match key {
                 "MemTotal" => &mut info.total_bytes,
                 "MemFree" => &mut info.free_bytes,
                 "MemAvailable" => &mut info.available_bytes,
-                "Cached" | "FilePages" => &mut info.file_bytes,
+                "Cached" => &mut info.file_bytes,
                 "AnonPages" => &mut info.anon_bytes,
                 "AnonHugePages" => &mut info.anon_thp_bytes,
                 "Mapped" => &mut info.mapped_bytes,
@@ -229,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn machine_and_node_lines_parse() {
+    fn lines_of_the_machine_parse() {
         let path = Path::new("meminfo");
         let machine = "MemTotal:       100 kB\nMemFree:  50 kB\nMemAvailable: 60 kB\nCached: 7 kB\n\
                        AnonPages: 8 kB\nSwapTotal: 9 kB\nSwapFree: 3 kB\nSwapCached: 1 kB\nHugePages_Total:       0\n";
@@ -237,9 +224,6 @@ mod tests {
         assert_eq!((info.total_bytes, info.available_bytes), (102_400, 61_440));
         assert_eq!((info.swap_total_bytes, info.swap_free_bytes), (9216, 3072));
         assert_eq!(info.swap_cached_bytes, 1024);
-        let node = "Node 12 MemTotal:       100 kB\nNode 12 FilePages: 7 kB\n";
-        let info = MemInfo::parse(path, node).unwrap();
-        assert_eq!((info.total_bytes, info.file_bytes), (102_400, 7168));
         assert!(MemInfo::parse(path, "").is_err());
         assert!(MemInfo::parse(path, "MemTotal: lots\n").is_err());
     }

@@ -139,7 +139,7 @@ fn child_touches_memory() {
 
 #[test]
 #[ignore = "needs a kernel with CONFIG_LRU_GEN: make test-vm"]
-fn the_kernels_generations_are_read_aged_and_evicted() {
+fn the_kernels_generations_are_read_and_aged() {
     let toucher = Toucher::start("aged", false);
     let lru_gen = LruGen::new(SysRoot::default());
     assert!(
@@ -169,12 +169,7 @@ fn the_kernels_generations_are_read_aged_and_evicted() {
     }
     let (_, aged_seq, _) = look();
     assert_eq!(aged_seq, first_seq + 3);
-    lru_gen.evict(id, 0, aged_seq - 2, 200, 1000).unwrap();
-    let (_, _, left) = look();
-    assert!(anon - left >= 900, "{} pages evicted of 1000", anon - left);
     let refused = lru_gen.age(id, 0, aged_seq + 5, 200, true).unwrap_err();
-    assert!(matches!(refused, CommandError::Invalid { .. }), "{refused}");
-    let refused = lru_gen.evict(id, 0, aged_seq, 200, 10).unwrap_err();
     assert!(matches!(refused, CommandError::Invalid { .. }), "{refused}");
 }
 

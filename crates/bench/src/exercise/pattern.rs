@@ -139,11 +139,6 @@ impl Walk {
         }
     }
 
-    /// Pages that the pattern covers.
-    pub fn active(&self) -> u64 {
-        self.active
-    }
-
     /// The next page, `elapsed` after the start; `None` if the pattern covers no page.
     #[inline]
     pub fn next(&mut self, rng: &mut Pcg64, elapsed: Duration) -> Option<u64> {

@@ -275,11 +275,6 @@ impl Daemon {
         (self.around.now_ms)()
     }
 
-    /// The hub, from which results can be read.
-    pub fn hub(&self) -> &Hub {
-        &self.hub
-    }
-
     /// Adopts another configuration from the next tick on. What is known about memory is kept.
     ///
     /// # Errors

@@ -147,11 +147,6 @@ impl Agent {
         self.also_young = also_young;
     }
 
-    /// The targets.
-    pub fn targets(&self) -> &Targets {
-        &self.targets
-    }
-
     /// Changes the targets from the next tick on. Processes that are in both keep their ages.
     pub fn set_targets(&mut self, targets: Targets) {
         self.targets = targets;

@@ -22,8 +22,7 @@ use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
 use crate::clock;
 use crate::error::FileError;
 use crate::pagecache::{
-    AccessNotes, Accessed, Accesses, Block, CacheReader, CacheWalk, DropLimits, Dropper, Key,
-    Mounts,
+    AccessNotes, Accessed, Accesses, CacheReader, CacheWalk, DropLimits, Dropper, Key, Mounts,
 };
 use crate::root::ProcRoot;
 
@@ -269,17 +268,6 @@ impl BudgetedFiles {
             },
         );
         Ok(gone)
-    }
-
-    /// Bytes of memory it uses, in addition to maps in the kernel.
-    pub fn memory_bytes(&self) -> usize {
-        let known = &self.known;
-        let tables: usize = known.files.values().map(|file| file.tables.len()).sum();
-        tables * size_of::<(u64, Table)>()
-            + known.files.len() * size_of::<(u64, super::known::CachedFile)>()
-            + known.names.capacity() * size_of::<(Key, u64)>()
-            + known.strangers.capacity() * size_of::<Key>()
-            + self.since.blocks.capacity() * size_of::<(Block, PageSet)>()
     }
 }
 

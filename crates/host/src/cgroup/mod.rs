@@ -216,14 +216,6 @@ impl Cgroup {
         Ok(pids)
     }
 
-    /// The ids of its threads, ascending.
-    pub fn threads(&self) -> Result<Vec<u32>, CgroupError> {
-        self.ids(match self.hierarchy.version {
-            Version::V1 => "tasks",
-            Version::V2 => "cgroup.threads",
-        })
-    }
-
     /// Memory charged to it and the cgroups below. `None` for the v2 root, which has no such file.
     pub fn usage_bytes(&self) -> Result<Option<u64>, CgroupError> {
         self.number(self.usage_file())

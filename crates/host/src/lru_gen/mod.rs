@@ -100,14 +100,6 @@ impl LruGen {
         }))
     }
 
-    /// Minimum time to live of the working set, in ms; 0 is off.
-    ///
-    /// # Errors
-    /// The file is missing or does not contain a number.
-    pub fn min_ttl_ms(&self) -> Result<u64, FileError> {
-        error::read_u64(&self.sys.join("kernel/mm/lru_gen/min_ttl_ms"))
-    }
-
     /// Reads the generations of every cgroup on every node.
     ///
     /// # Errors
@@ -134,21 +126,6 @@ impl LruGen {
             "+ {memcg} {node} {max_seq} {swappiness} {}",
             u8::from(force)
         ))
-    }
-
-    /// Evicts generations up to and including `min_seq`, at most `pages` pages.
-    ///
-    /// # Errors
-    /// See [`CommandError`]. The two youngest generations are never evicted (EINVAL).
-    pub fn evict(
-        &self,
-        memcg: u64,
-        node: u32,
-        min_seq: u64,
-        swappiness: u32,
-        pages: u64,
-    ) -> Result<(), CommandError> {
-        self.command(format!("- {memcg} {node} {min_seq} {swappiness} {pages}"))
     }
 
     fn command(&self, command: String) -> Result<(), CommandError> {
@@ -213,9 +190,6 @@ mod tests {
         let written = || std::fs::read_to_string(lru_gen.debugfs()).unwrap();
         lru_gen.age(28, 0, 3, 200, true).unwrap();
         assert_eq!(written(), "+ 28 0 3 200 1");
-        std::fs::write(lru_gen.debugfs(), "").unwrap();
-        lru_gen.evict(28, 0, 8, 1, 100).unwrap();
-        assert_eq!(written(), "- 28 0 8 1 100");
     }
 
     #[test]

@@ -34,12 +34,6 @@ impl Lruvec {
     pub fn max_seq(&self) -> Option<u64> {
         self.generations.last().map(|generation| generation.seq)
     }
-
-    /// The oldest generation's number; `None` without generations.
-    #[must_use]
-    pub fn min_seq(&self) -> Option<u64> {
-        self.generations.first().map(|generation| generation.seq)
-    }
 }
 
 /// One memory cgroup.

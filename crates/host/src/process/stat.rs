@@ -128,11 +128,6 @@ impl Stat {
         self.kind = thread.kind;
         self.rss_pages = thread.rss_pages;
     }
-
-    /// Whether it is stopped by a signal or a tracer. It still has its memory, but does not run.
-    pub fn is_stopped(&self) -> bool {
-        matches!(self.state, 'T' | 't')
-    }
 }
 
 /// The fields of `/proc/PID/status` that agewise uses. Sizes are as exact as the kernel's counters,

@@ -29,7 +29,7 @@ fn names_with_parentheses_and_newlines_parse() {
     let process = Process::open_in(&root, 5).unwrap();
     let stat = process.stat().unwrap();
     assert_eq!(stat.comm, "a) S 1 (b\nc");
-    assert!(stat.is_stopped());
+    assert_eq!(stat.state, 'T');
     assert_eq!((stat.session, stat.has_terminal), (7, false));
     assert_eq!((stat.minor_faults, stat.major_faults), (11, 13));
     assert_eq!(

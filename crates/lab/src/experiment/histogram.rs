@@ -45,11 +45,6 @@ impl Histogram {
         self.count += 1;
     }
 
-    /// Number of values counted.
-    pub fn count(&self) -> u64 {
-        self.count
-    }
-
     /// Lower end of the bucket that contains quantile `q`, 0 to 1; 0 if nothing was counted.
     pub fn quantile(&self, q: f64) -> u64 {
         let wanted = (self.count as f64 * q).ceil().max(1.0) as u64;

@@ -166,12 +166,6 @@ impl Replay {
         Ok(replay)
     }
 
-    /// Number of accesses.
-    #[must_use]
-    pub fn accesses(&self) -> u64 {
-        self.items.len() as u64
-    }
-
     /// Number of different pages.
     #[must_use]
     pub fn footprint_pages(&self) -> u64 {

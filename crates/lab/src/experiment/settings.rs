@@ -427,13 +427,6 @@ pub fn check(settings: &[String]) -> Result<(), SettingError> {
         .try_for_each(|text| apply(&mut config, text))
 }
 
-/// Whether a setting of this name was given.
-pub fn is_set(settings: &[String], key: &str) -> bool {
-    settings
-        .iter()
-        .any(|text| text.split_once('=').is_some_and(|(given, _)| given == key))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

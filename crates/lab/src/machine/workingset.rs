@@ -5,7 +5,7 @@
 use agewise_kernel::ids::{MemcgId, NodeId};
 use agewise_kernel::mglru::age_for_report;
 use agewise_policy::generations::PageType;
-use agewise_policy::workingset::report::{File, Lruvecs, Notice, ReportError, Reports, Tick};
+use agewise_policy::workingset::report::{File, Lruvecs, ReportError, Reports, Tick};
 use agewise_policy::workingset::{Histogram, OldestPages, Slice};
 
 use super::Machine;
@@ -17,7 +17,6 @@ const PAGE_BYTES: u64 = 4096;
 #[derive(Clone, Debug)]
 pub(super) struct WorkingSets {
     reports: Reports<MemcgId>,
-    notices: Vec<Notice<MemcgId>>,
     /// When the aging thread runs next.
     due_ns: u64,
 }
@@ -26,7 +25,6 @@ impl WorkingSets {
     pub fn new(nodes: u32) -> Self {
         WorkingSets {
             reports: none(0..nodes),
-            notices: Vec::new(),
             due_ns: u64::MAX,
         }
     }
@@ -82,16 +80,10 @@ impl Machine {
         self.with_reports(|reports, machine| reports.age(machine));
     }
 
-    /// Reports that kswapd reached a priority on a node, for all cgroups.
+    /// Reports that kswapd reached a priority on a node: receivers get a fresh report. Nobody waits
+    /// for notices here.
     pub(super) fn note_pressure(&mut self, node: NodeId, priority: u32) {
-        let notices =
-            self.with_reports(|reports, machine| reports.pressure(None, node.0, priority, machine));
-        self.working_sets.notices.extend(notices);
-    }
-
-    /// Listeners notified of pressure since the last call.
-    pub fn take_notices(&mut self) -> Vec<Notice<MemcgId>> {
-        std::mem::take(&mut self.working_sets.notices)
+        self.with_reports(|reports, machine| reports.pressure(None, node.0, priority, machine));
     }
 }
 

@@ -94,7 +94,6 @@ const LOG_MAX: usize = 10_000;
 /// An agent that manages a cgroup.
 pub struct Agent {
     kind: Kind,
-    wants_truth: bool,
     due_ns: u64,
     ledger: Ledger,
 }
@@ -149,7 +148,6 @@ impl Agent {
         };
         Agent {
             kind,
-            wants_truth: plan.truth,
             due_ns,
             ledger: Ledger::default(),
         }
@@ -158,11 +156,6 @@ impl Agent {
     /// When its next turn is due.
     pub fn due_ns(&self) -> u64 {
         self.due_ns
-    }
-
-    /// Whether the run should record the truth for it.
-    pub fn wants_truth(&self) -> bool {
-        self.wants_truth
     }
 
     /// Statistics.
