@@ -65,7 +65,6 @@ pub struct Setup<'a> {
     pub size_bytes: u64,
     /// Size of the exerciser's mapped file; 0 for none.
     pub file_bytes: u64,
-    /// Directory for that file.
     pub file_directory: PathBuf,
     /// Whether to use huge pages.
     pub huge: bool,

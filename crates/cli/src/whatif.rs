@@ -146,7 +146,6 @@ impl Plan {
 /// The result of watching.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// The curves.
     pub curves: Curves,
     /// The last time between two looks.
     pub interval: Duration,
@@ -319,7 +318,6 @@ pub fn machine_waited_us() -> Option<u64> {
 /// The cost of bringing a page back on this machine, and where the figures come from.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// The prices.
     pub prices: Prices,
     /// The origin of the price of swap.
     pub anon_source: &'static str,

@@ -31,7 +31,6 @@ const HOLD_EVERY_MS: u64 = 60_000;
 /// The machine around an actor.
 #[derive(Clone, Copy, Debug)]
 pub struct Around {
-    /// The machine.
     pub machine: Machine,
     /// Where anonymous memory goes.
     pub backend: Backend,

@@ -322,10 +322,8 @@ fn file_name(name: &str) -> String {
 /// Why a history cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The file cannot be read.
     #[error(transparent)]
     File(#[from] io::Error),
-    /// Its content is not a history.
     #[error(transparent)]
     History(#[from] HistoryError),
 }

@@ -96,7 +96,6 @@ impl Done {
             .for_each(|text| self.trouble(text));
     }
 
-    /// Bytes that left.
     pub fn left_bytes(&self) -> u64 {
         self.left_anon_bytes.saturating_add(self.left_file_bytes)
     }

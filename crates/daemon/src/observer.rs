@@ -28,7 +28,6 @@ pub struct Seen {
     pub at: usize,
     /// Its name and id.
     pub key: Key,
-    /// The cgroup, if it is one.
     pub cgroup: Option<Cgroup>,
     /// The container or pod that the cgroup is.
     pub container: Option<Container>,

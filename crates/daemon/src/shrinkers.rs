@@ -29,7 +29,6 @@ const MARKED_MS: u64 = 2000;
 pub struct Small {
     /// Identifies it.
     pub key: Key,
-    /// The cgroup.
     pub cgroup: Cgroup,
     /// How small it should be held.
     pub wanted: Wanted,
@@ -54,7 +53,6 @@ pub struct Known<'a> {
     /// Time for which some task of the machine has waited for memory, us; `None` if the kernel does
     /// not report it.
     pub machine_waited_us: Option<u64>,
-    /// Free swap.
     pub swap_free_bytes: u64,
     /// The cost of bringing pages back.
     pub prices: Prices,

@@ -27,7 +27,6 @@ pub struct Moment {
 /// A subject at that moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Its name.
     pub name: Arc<str>,
     /// Bytes in each bin of age, of all nodes and types.
     pub ages_bytes: Vec<u64>,

@@ -5,6 +5,8 @@
 //!
 //! [`Monitor`] samples a [`Space`] and keeps its regions; a [`scheme::Scheme`] acts on them.
 
+#![warn(missing_docs)]
+
 pub mod action;
 mod apply;
 pub mod attrs;

@@ -216,7 +216,6 @@ pub struct ScanCost {
 /// The result of a scan that did not fail.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScanReport {
-    /// The cost of the scan.
     pub cost: ScanCost,
     /// Whether every range was walked to its end. False if the sink returned `Break`.
     pub complete: bool,
@@ -283,60 +282,31 @@ pub fn check_page_size() -> Result<(), AccessError> {
 /// Why the memory of a process could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
-    /// No process has this pid, or it has exited.
     #[error("process {pid} does not exist or has exited")]
-    NoSuchProcess {
-        /// The pid asked for.
-        pid: u32,
-    },
-    /// The process is exiting or is a zombie.
+    NoSuchProcess { pid: u32 },
     #[error("process {pid} has no address space: it is exiting or a zombie")]
-    NoAddressSpace {
-        /// The pid asked for.
-        pid: u32,
-    },
-    /// Kernel threads have no memory of their own.
+    NoAddressSpace { pid: u32 },
     #[error("process {pid} is a kernel thread: it has no memory of its own")]
-    KernelThread {
-        /// The pid asked for.
-        pid: u32,
-    },
-    /// The pid now belongs to another process.
+    KernelThread { pid: u32 },
     #[error("pid {pid} now belongs to another process than the one asked for")]
-    Reused {
-        /// The pid asked for.
-        pid: u32,
-    },
-    /// The process called exec, or exited, during the scan.
+    Reused { pid: u32 },
     #[error("process {pid} replaced its address space (exec or exit) during the scan")]
-    Changed {
-        /// The pid asked for.
-        pid: u32,
-    },
+    Changed { pid: u32 },
     /// The given ranges are not whole pages, not ascending, or overlap.
     #[error("address range {start:#x}-{end:#x} is empty, unaligned or out of order")]
     BadRange {
-        /// First byte.
         start: u64,
         /// One past the last byte.
         end: u64,
     },
-    /// The caller lacks a privilege.
     #[error("{what}: not permitted; {hint}")]
     NoPrivilege {
-        /// What was attempted.
         what: String,
         /// How to obtain the privilege.
         hint: &'static str,
     },
-    /// The machine or the kernel cannot do it.
     #[error("{what} is not available here: {why}")]
-    Unsupported {
-        /// What was attempted.
-        what: &'static str,
-        /// Why not.
-        why: String,
-    },
+    Unsupported { what: &'static str, why: String },
     /// A `/proc` file or a system call failed.
     #[error("{}: {source}", path.display())]
     Io {

@@ -22,7 +22,6 @@ pub const PAGES_MAX: usize = 1024;
 /// The outcome of [`activate`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activated {
-    /// Pages activated.
     pub pages: u64,
     /// Pages that could not be read: unmapped in the meantime, or device memory.
     pub refused: u64,

@@ -72,7 +72,6 @@ impl Budgeted {
         })
     }
 
-    /// The process.
     pub fn process(&self) -> &Process {
         &self.process
     }

@@ -16,27 +16,21 @@ pub enum FileError {
     /// Reading failed. `NotFound` is common: the kernel lacks the file, or its owner has just gone.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// The error the system returned.
         source: io::Error,
     },
-    /// Writing failed.
     #[error("cannot write '{value}' to {}: {source}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
         /// The value to be written.
         value: String,
         /// The error the system returned.
         source: io::Error,
     },
-    /// The content does not match the documented format.
     #[error("{}: expected {expected}, found '{found}'", path.display())]
     Format {
-        /// The file.
         path: PathBuf,
-        /// The expected content.
         expected: &'static str,
         /// The offending part, cut to 80 characters.
         found: String,

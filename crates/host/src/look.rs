@@ -16,10 +16,8 @@ use crate::process::{Process, ProcessError};
 /// Why a look at a process failed or stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum LookError {
-    /// Its page tables could not be read.
     #[error(transparent)]
     Source(#[from] AccessError),
-    /// Its mappings could not be read.
     #[error(transparent)]
     Maps(#[from] FileError),
     /// A file of its directory in `/proc` could not be read.
@@ -45,7 +43,6 @@ impl LookError {
 
 /// Receives what a look shows, like a [`SightSink`], and tells the clearer what to clear.
 pub(crate) trait Viewer {
-    /// One table.
     fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer);
 
     /// Adjacent leaves that look alike.

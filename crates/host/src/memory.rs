@@ -107,7 +107,6 @@ pub struct Zone {
     pub node: u32,
     /// DMA, DMA32, Normal, Movable, Device.
     pub name: String,
-    /// Free pages.
     pub free_pages: u64,
     /// Below it, only emergency allocations of the kernel succeed.
     pub watermark_min_pages: u64,

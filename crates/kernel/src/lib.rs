@@ -6,6 +6,8 @@
 //! [`Lru`] holds the state of a machine, [`World`] is what it asks of the rest, and
 //! [`mglru::Profile`] is what differs between kernel versions.
 
+#![warn(missing_docs)]
+
 pub mod batch;
 mod cgroups;
 pub mod classic;

@@ -6,6 +6,8 @@
 //! [`AgeMap`] records ages, [`Histogram`] sums them up, and [`proactive::Controller`] decides from
 //! both.
 
+#![warn(missing_docs)]
+
 pub mod agemap;
 pub mod budget;
 pub mod clear;

@@ -6,6 +6,8 @@
 //! [`TraceSource::open`] gives a stream of accesses, [`DenseTrace`] holds a trace for many runs over
 //! it, [`curve::exact()`] and [`sizing`] say what it means.
 
+#![warn(missing_docs)]
+
 mod access;
 mod aside;
 mod compression;

@@ -71,7 +71,6 @@ pub struct Args {
 pub enum Memory {
     /// Percent of the peak resident size.
     Percent(f64),
-    /// Bytes.
     Bytes(u64),
 }
 

@@ -154,7 +154,6 @@ impl MappedFile {
         self.ours.is_some()
     }
 
-    /// Its pages.
     pub fn pages(&self) -> &Pages {
         &self.pages
     }

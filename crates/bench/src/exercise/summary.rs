@@ -57,7 +57,6 @@ impl Summary {
         }
     }
 
-    /// One line of text.
     pub fn line_text(&self) -> String {
         format!(
             "{:<8} {:>7.1} s  {:>9.0} ops/s  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}  resident {}{}",

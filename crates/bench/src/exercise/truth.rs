@@ -85,25 +85,16 @@ pub enum State {
     Steady,
     /// Reads all pages once more to check that nothing changed.
     Checking,
-    /// Has ended.
     Ended,
 }
 
 /// An unusable truth file.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system reported an error.
     #[error("truth file {path}: {source}")]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The cause.
-        source: io::Error,
-    },
-    /// The file is something else, or truncated.
+    Io { path: PathBuf, source: io::Error },
     #[error("{path} is not a truth file of this version of agewise: {reason}")]
     Malformed {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it.
         reason: &'static str,

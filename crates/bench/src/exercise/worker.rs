@@ -34,7 +34,6 @@ pub enum Ending {
     Changed {
         /// Its number in the order of the truth file.
         page: u64,
-        /// Its address.
         address: u64,
         /// The difference.
         change: Changed,

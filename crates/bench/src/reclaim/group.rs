@@ -22,7 +22,6 @@ impl Group {
         Ok(Group { own })
     }
 
-    /// The cgroup.
     pub fn cgroup(&self) -> &Cgroup {
         self.own.cgroup()
     }

@@ -85,7 +85,6 @@ impl Program {
         matches!(self, Program::Postgres | Program::SqliteFile)
     }
 
-    /// The path of its socket.
     fn socket(self, directory: &Path) -> PathBuf {
         directory.join(match self {
             Program::Postgres => postgres::SOCKET,
@@ -225,7 +224,6 @@ impl Server {
         self.child.id()
     }
 
-    /// The path of its socket.
     pub fn socket(&self) -> PathBuf {
         self.program.socket(self.directory.path())
     }

@@ -238,7 +238,6 @@ impl<M: Memory> Spaces<M> {
         is_new
     }
 
-    /// The files that are held, if any.
     fn held_files(&mut self) -> Option<&mut dyn Files> {
         match &mut self.files {
             Some(Ok(files)) => Some(&mut **files),

@@ -289,49 +289,34 @@ impl Act {
 /// Why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// The error of the system.
         source: std::io::Error,
     },
-    /// It is a directory, a FIFO or a device.
     #[error("{} is not a regular file: give the path of one", path.display())]
-    NoFile {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Its file system does not respond.
+    NoFile { path: PathBuf },
     #[error(
         "{} could not be read within {} s: its file system does not answer; try again when it does",
         path.display(), patience.as_secs_f64()
     )]
     Slow {
-        /// The file.
         path: PathBuf,
         /// How long the daemon waited.
         patience: Duration,
     },
-    /// It is too large for a configuration.
     #[error("{} is larger than 1 MiB, too large for a configuration", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// Its content is invalid; the message states line and key.
     #[error("{}: {message}", path.display())]
     Invalid {
-        /// The file.
         path: PathBuf,
         /// What is wrong, and where.
         message: String,
     },
-    /// A place that it names does not exist.
     #[error("{key}: {}: {why}", path.display())]
     Place {
-        /// The key.
         key: &'static str,
         /// The path that it names.
         path: PathBuf,

@@ -33,7 +33,6 @@ impl Inodes {
         self.entries.get(&number).map(|(entry, _)| entry.clone())
     }
 
-    /// The number of an entry, if it has one.
     pub fn number(&self, entry: &Entry) -> Option<u64> {
         self.numbers.get(entry).copied()
     }

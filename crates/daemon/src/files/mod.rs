@@ -90,44 +90,26 @@ impl Default for FilesConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    /// Another daemon serves that directory.
     #[error("another agewise daemon serves {}: stop it, or give this one another directory", dir.display())]
-    Served {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// It does not belong to this daemon.
+    Served { dir: PathBuf },
     #[error("{} is not empty, not a directory, or mounted by another program: give another one", dir.display())]
-    Occupied {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// A directory created there would be a cgroup.
+    Occupied { dir: PathBuf },
     #[error("{} would be a cgroup: give another directory", dir.display())]
-    Cgroup {
-        /// The directory.
-        dir: PathBuf,
-    },
-    /// The directory cannot be used.
+    Cgroup { dir: PathBuf },
     #[error("cannot {what} {}: {source}", dir.display())]
     Directory {
-        /// What failed.
         what: &'static str,
-        /// The directory.
         dir: PathBuf,
         /// The error of the system.
         source: io::Error,
     },
-    /// FUSE does not work, and nothing else was allowed.
     #[error("cannot mount a FUSE file system at {}: {source}; load the fuse module, make /dev/fuse \
              accessible, or let the files be plain", dir.display())]
     NoFuse {
-        /// The directory.
         dir: PathBuf,
         /// The error of the system.
         source: io::Error,
     },
-    /// No thread or subscription was available.
     #[error("cannot start serving files: {0}")]
     Start(io::Error),
 }

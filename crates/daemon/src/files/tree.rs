@@ -25,7 +25,6 @@ pub enum Entry {
     Report(u32),
     /// A cgroup's directory; `/` is `cgroup` itself.
     Cgroup(Group),
-    /// A file.
     File(ReportFile),
 }
 

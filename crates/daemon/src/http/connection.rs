@@ -26,7 +26,6 @@ const DRAIN_MAX_BYTES: usize = 1 << 20;
 pub(super) enum Progress {
     /// Try again when its socket is ready.
     Wait,
-    /// Close it.
     Close,
 }
 

@@ -39,34 +39,20 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// Another program uses the port or the socket.
     #[error(
         "metrics.listen: {listen} is in use by another program (or another agewise daemon): stop it, \
          or choose another address"
     )]
-    InUse {
-        /// The address.
-        listen: Listen,
-    },
-    /// Other machines could connect.
+    InUse { listen: Listen },
     #[error(
         "metrics.listen: {address} can be reached from other machines; set metrics.allow_remote = \
          true if that is intended"
     )]
-    NotLoopback {
-        /// The address.
-        address: SocketAddr,
-    },
-    /// The existing file is not a socket.
+    NotLoopback { address: SocketAddr },
     #[error("metrics.listen: {} exists and is not a socket: choose another path", path.display())]
-    NoSocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Anything else.
+    NoSocket { path: PathBuf },
     #[error("metrics.listen: cannot listen on {listen}: {source}")]
     Listen {
-        /// The address.
         listen: Listen,
         /// The error of the system.
         source: io::Error,
@@ -80,7 +66,6 @@ pub struct Response {
     pub status: u16,
     /// The type of the body.
     pub media_type: &'static str,
-    /// The body.
     pub body: Arc<[u8]>,
 }
 
@@ -106,7 +91,6 @@ impl Response {
 
 /// Answers requests that are well-formed, for one of our hosts, and read-only.
 pub trait Answer: Send + 'static {
-    /// The answer to a request.
     fn answer(&mut self, request: &Request) -> Response;
 }
 

@@ -4,9 +4,7 @@
 /// The unit of a family, with which its name ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// Bytes.
     Bytes,
-    /// Seconds.
     Seconds,
     /// A share; 1 means all.
     Ratio,
@@ -63,7 +61,6 @@ pub struct Family {
     pub name: &'static str,
     /// What it means.
     pub help: &'static str,
-    /// The unit.
     pub unit: Unit,
     /// How the values behave.
     pub kind: Kind,

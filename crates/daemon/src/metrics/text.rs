@@ -40,7 +40,6 @@ impl Syntax {
         }
     }
 
-    /// The media type.
     #[must_use]
     pub fn media_type(self) -> &'static str {
         match self {

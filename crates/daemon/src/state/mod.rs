@@ -114,7 +114,6 @@ impl Reclaimed {
 /// The memory of one subject on one NUMA node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeView {
-    /// The node.
     pub node: u32,
     /// Ages in bytes, with the bounds of the snapshot ([`Snapshot::intervals`]).
     #[serde(with = "as_text")]
@@ -164,7 +163,6 @@ pub struct SubjectView {
     pub policy: Option<Reason>,
     /// Whether actions are only recorded (dry run).
     pub is_rehearsal: bool,
-    /// Processes in it.
     pub processes: usize,
     /// Its memory by node, in the order of [`Snapshot::nodes`].
     pub nodes: Vec<NodeView>,
@@ -310,11 +308,9 @@ pub struct Snapshot {
     /// Sorted by path, component by component: a cgroup comes directly before those below it.
     /// Processes come last.
     pub subjects: Vec<SubjectView>,
-    /// The machine.
     pub machine: Machine,
     /// The daemon.
     pub own: OwnUse,
-    /// Its budget.
     pub budget: Budget,
     /// Whether there are more cgroups or processes than the limits allow.
     pub is_truncated: bool,
@@ -343,7 +339,6 @@ impl Snapshot {
         }
     }
 
-    /// A subject by its name.
     pub fn subject(&self, name: &str) -> Option<&SubjectView> {
         self.subjects.iter().find(|subject| &*subject.name == name)
     }

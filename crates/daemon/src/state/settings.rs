@@ -11,7 +11,6 @@ use agewise_policy::workingset::Intervals;
 pub struct Scope {
     /// The cgroup's path; `None` for the machine.
     pub cgroup: Option<Arc<str>>,
-    /// The node.
     pub node: u32,
 }
 

@@ -74,7 +74,6 @@ pub struct TickReport {
     pub failed: usize,
     /// Cgroups whose processes cannot be listed.
     pub unseen_cgroups: usize,
-    /// Present pages.
     pub present_pages: u64,
     /// Pages seen accessed since the previous tick.
     pub young_pages: u64,

@@ -137,7 +137,6 @@ impl Agent {
         &self.config
     }
 
-    /// The access source.
     pub fn source(&mut self) -> &mut dyn AccessSource {
         &mut *self.source
     }

@@ -96,7 +96,6 @@ pub struct CostReport {
     pub classify_ms_per_gib: f64,
     /// Clearing, per GiB.
     pub clear_ms_per_gib: f64,
-    /// Percent of one core.
     pub core_percent: f64,
     /// Time from one scan to the next.
     pub scan_interval_ms: u64,

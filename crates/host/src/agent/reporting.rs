@@ -26,7 +26,6 @@ pub(super) struct Cost {
 }
 
 impl Cost {
-    /// Adds a tick.
     pub fn add(&mut self, tick: &TickReport) {
         self.scans += 1;
         self.total_ns += tick.cpu_ns;

@@ -114,7 +114,6 @@ impl Space {
         stat.is_some()
     }
 
-    /// The process.
     pub fn process(&self) -> &Process {
         &self.process
     }

@@ -17,9 +17,7 @@ pub const PROCESSES_MAX: usize = 16_384;
 /// Something whose memory is reported as a unit.
 #[derive(Debug)]
 pub enum Subject {
-    /// One process.
     Process {
-        /// Its pid.
         pid: u32,
         /// Its start time, so that a reused pid is not mistaken for it.
         start_ticks: u64,
@@ -128,7 +126,6 @@ pub struct ResolvedSubject {
     pub name: Untrusted,
     /// Start time, if the subject is a process.
     pub start_ticks: Option<u64>,
-    /// The cgroup, if the subject is one.
     pub cgroup: Option<Cgroup>,
     /// Why it no longer has processes.
     pub gone: Option<String>,

@@ -59,10 +59,8 @@ pub enum FilesError {
     /// The page cache, or the accesses to it, cannot be read.
     #[error("page cache: {0}")]
     Source(#[from] AccessError),
-    /// The cgroup is gone.
     #[error("page cache: {0}")]
     Cgroup(#[from] CgroupError),
-    /// The mount table cannot be read.
     #[error("page cache: {0}")]
     Mounts(#[from] FileError),
 }

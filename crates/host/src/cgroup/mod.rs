@@ -27,34 +27,21 @@ use crate::untrusted;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CgroupError {
-    /// No hierarchy accounts memory.
     #[error(
         "no mounted cgroup hierarchy has the memory controller (layout: {}): mount cgroup2 at \
          /sys/fs/cgroup, and boot without cgroup_disable=memory; processes can still be given by \
          --pid",
         layout.name()
     )]
-    NoMemoryController {
-        /// What is mounted.
-        layout: Layout,
-    },
-    /// No such cgroup exists.
+    NoMemoryController { layout: Layout },
     #[error("no cgroup {path} below {}: `ls` there shows what exists", root.display())]
     NotFound {
         /// The path below the hierarchy.
         path: String,
-        /// The mount point.
         root: PathBuf,
     },
-    /// The path is outside the hierarchy.
     #[error("{given} is not below {}, the hierarchy that accounts memory", root.display())]
-    Outside {
-        /// The path as given.
-        given: String,
-        /// The mount point.
-        root: PathBuf,
-    },
-    /// The cgroup existed and has been removed.
+    Outside { given: String, root: PathBuf },
     #[error("cgroup {path} has been removed")]
     Gone {
         /// The path below the hierarchy.
@@ -406,10 +393,8 @@ impl Cgroup {
 /// Why the cgroup of a process could not be determined.
 #[derive(Debug, thiserror::Error)]
 pub enum OfProcessError {
-    /// The process could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The cgroup could not be opened.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
 }

@@ -80,7 +80,6 @@ impl OwnCgroup {
         made
     }
 
-    /// The cgroup.
     pub fn cgroup(&self) -> &Cgroup {
         &self.cgroup
     }

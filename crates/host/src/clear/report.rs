@@ -38,27 +38,19 @@ pub struct ClearReport {
 /// Why nothing could be cleared.
 #[derive(Debug, thiserror::Error)]
 pub enum ClearError {
-    /// The process is gone.
     #[error("process {pid} is gone: its accessed bits need no clearing any more")]
-    Gone {
-        /// Its pid.
-        pid: u32,
-    },
-    /// Neither means is permitted.
+    Gone { pid: u32 },
     #[error(
         "accessed bits of process {pid} cannot be cleared: {source}; run as root, or as its user \
          (clear_refs), or with CAP_SYS_NICE and CAP_SYS_PTRACE (MADV_COLD)"
     )]
     Denied {
-        /// Its pid.
         pid: u32,
         /// The error the system returned.
         source: io::Error,
     },
-    /// Anything else.
     #[error("cannot clear accessed bits of process {pid}: {source}")]
     System {
-        /// Its pid.
         pid: u32,
         /// The error the system returned.
         source: io::Error,

@@ -29,7 +29,6 @@ pub struct Container {
     /// The namespace of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<Untrusted>,
-    /// The pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<Untrusted>,
     /// The name of the container, within its pod or in Docker or Podman. The sandbox of a pod has
@@ -48,7 +47,6 @@ impl Container {
     /// The output names of the fields, in the order of [`fields`](Self::fields).
     pub const NAMES: [&'static str; 5] = ["namespace", "pod", "container", "container_id", "image"];
 
-    /// All fields.
     pub fn fields(&self) -> [Option<&Untrusted>; 5] {
         let Container {
             namespace,

@@ -8,20 +8,15 @@ use crate::error::FileError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DamonError {
-    /// The kernel has no DAMON interface.
     #[error(
         "this kernel has no /sys/kernel/mm/damon: it needs CONFIG_DAMON_SYSFS (Linux 5.18) and root"
     )]
     Missing,
-    /// Another program or module runs it.
     #[error(
         "DAMON is in use by {owner}; it has one owner at a time, and agewise never interferes: stop \
          it where it was started, or use another source (--source pagewalk)"
     )]
-    Owned {
-        /// Who runs it.
-        owner: Owner,
-    },
+    Owned { owner: Owner },
     /// The address space is not supported by this build of the kernel.
     #[error(
         "this kernel's DAMON cannot watch '{wanted}' (it offers: {offered}): {}",
@@ -33,7 +28,6 @@ pub enum DamonError {
         /// What `avail_operations` lists.
         offered: String,
     },
-    /// The kernel lacks a file that the setup needs.
     #[error("{what} needs Linux {since} or later: this kernel has no {file}")]
     TooOld {
         /// The part of the setup that needs it.
@@ -45,14 +39,9 @@ pub enum DamonError {
     },
     /// The kernel returned EINVAL at start.
     #[error("the kernel refused the monitor (EINVAL): {hint}")]
-    Refused {
-        /// What to check.
-        hint: &'static str,
-    },
-    /// The kernel thread ended on its own.
+    Refused { hint: &'static str },
     #[error("the monitor has stopped on its own: its targets have exited, or its settings failed")]
     Stopped,
-    /// Any other failure of a file.
     #[error(transparent)]
     File(#[from] FileError),
 }

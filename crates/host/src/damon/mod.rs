@@ -26,7 +26,6 @@ pub use setup::{Setup, Watched};
 /// The current user of DAMON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// Nobody.
     Nobody,
     /// A program using sysfs.
     Sysfs {
@@ -37,7 +36,6 @@ pub enum Owner {
     },
     /// A kernel module (`damon_reclaim`, `damon_lru_sort`, `damon_stat`).
     Module {
-        /// Its name.
         name: String,
     },
 }

@@ -99,33 +99,27 @@ pub fn start_damon(
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelSourceError {
-    /// An error of DAMON.
     #[error(transparent)]
     Damon(#[from] DamonError),
-    /// More processes than a monitor can watch.
     #[error("{found} processes, but at most {PROCESSES_MAX} at a time for DAMON: name fewer")]
     TooManyProcesses {
         /// How many processes there are.
         found: usize,
     },
-    /// A process was named, but generations belong to cgroups.
     #[error(
         "the kernel keeps generations by memory cgroup, not by process: name the cgroup of process \
          {pid} instead ({hint})"
     )]
     NoProcesses {
-        /// The process asked for.
         pid: u32,
         /// Its cgroup as an argument, or where to find it.
         hint: String,
     },
-    /// This source does not support these targets.
     #[error("{what}")]
     Targets {
         /// The reason, and what to do.
         what: &'static str,
     },
-    /// The kernel was built without the multi-gen LRU.
     #[error("this kernel has no multi-gen LRU (CONFIG_LRU_GEN, since Linux 6.1)")]
     NoGenerations,
     /// The multi-gen LRU is switched off, so its generations are empty.
@@ -133,31 +127,22 @@ pub enum KernelSourceError {
         "the multi-gen LRU is built in and switched off: echo y > /sys/kernel/mm/lru_gen/enabled"
     )]
     SwitchedOff,
-    /// The debugfs file could not be read.
     #[error(
         "the generations cannot be read: {0}; needs root and debugfs (mount -t debugfs debugfs \
          /sys/kernel/debug)"
     )]
     NoDebugfs(#[source] FileError),
-    /// The kernel does not list a cgroup.
     #[error(
         "the kernel lists no generations of cgroup {path}: it accounts no memory there, or the \
          hierarchy is seen from within a container"
     )]
-    NotListed {
-        /// Its path.
-        path: String,
-    },
-    /// The kernel refused to age a cgroup.
+    NotListed { path: String },
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// An error of a process.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// An error of a cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// Any other file.
     #[error(transparent)]
     File(#[from] FileError),
 }

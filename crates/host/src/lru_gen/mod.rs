@@ -35,23 +35,13 @@ pub enum CommandError {
         "the kernel refused '{command}': memory cgroup or node unknown, or the generation no \
          longer exists; read the generations again"
     )]
-    Invalid {
-        /// The command.
-        command: String,
-    },
+    Invalid { command: String },
     /// ERANGE (before 6.14): an aging without `force` would push out the oldest generation.
     #[error("the kernel refused '{command}': all generations are in use; age with force")]
-    NoRoom {
-        /// The command.
-        command: String,
-    },
+    NoRoom { command: String },
     /// EEXIST (since 6.15): another program aged at the same time.
     #[error("'{command}' lost a race: another program has just aged this cgroup")]
-    Raced {
-        /// The command.
-        command: String,
-    },
-    /// Anything else.
+    Raced { command: String },
     #[error(transparent)]
     File(#[from] FileError),
 }

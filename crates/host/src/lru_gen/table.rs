@@ -13,9 +13,7 @@ pub struct Generation {
     pub seq: u64,
     /// Time since the generation was created, in ms.
     pub age_ms: u64,
-    /// Anon pages.
     pub anon_pages: u64,
-    /// File pages.
     pub file_pages: u64,
 }
 
@@ -24,7 +22,6 @@ pub struct Generation {
 pub struct Lruvec {
     /// The NUMA node.
     pub node: u32,
-    /// Its generations.
     pub generations: Vec<Generation>,
 }
 

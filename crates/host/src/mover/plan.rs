@@ -92,7 +92,6 @@ impl Plan {
         &self.skipped
     }
 
-    /// All bytes asked for.
     pub fn asked_bytes(&self) -> u64 {
         self.base.bytes() + self.huge.bytes() + self.skipped.total_bytes()
     }

@@ -134,7 +134,6 @@ impl Serialize for Skipped {
 /// + kept_bytes` holds once it has ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PageoutReport {
-    /// Bytes asked for.
     pub asked_bytes: u64,
     /// Touched since they were found cold, as seen right before the call; not moved.
     pub young_again_bytes: u64,

@@ -13,40 +13,20 @@ use crate::root::ProcRoot;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PageoutError {
-    /// The process is agewise itself.
     #[error("process {pid} is agewise itself, which does not page itself out")]
-    Ourselves {
-        /// The pid.
-        pid: u32,
-    },
+    Ourselves { pid: u32 },
     /// The process is an ancestor of agewise, and may wait for it.
     #[error("process {pid} is an ancestor of agewise: it would wait for itself; left alone")]
-    Ancestor {
-        /// The pid.
-        pid: u32,
-    },
-    /// The process is init, on which everything depends.
+    Ancestor { pid: u32 },
     #[error("process {pid} is init: paging it out can stall the whole machine; left alone")]
-    Init {
-        /// The pid.
-        pid: u32,
-    },
-    /// The process runs guests, whose accesses are unknown.
+    Init { pid: u32 },
     #[error("{}; left alone", guest::note(*pid))]
-    Guests {
-        /// The pid.
-        pid: u32,
-    },
-    /// Permission was denied.
+    Guests { pid: u32 },
     #[error(
         "no permission to page out process {pid}: needs CAP_SYS_NICE and the right to read it \
          (CAP_SYS_PTRACE for other users' processes); run as root"
     )]
-    Denied {
-        /// The pid.
-        pid: u32,
-    },
-    /// The kernel lacks the system call.
+    Denied { pid: u32 },
     #[error(
         "this kernel cannot page out another process: process_madvise(MADV_PAGEOUT) needs Linux \
          5.10, CONFIG_ADVISE_SYSCALLS and CONFIG_SWAP or file memory"
@@ -57,14 +37,9 @@ pub enum PageoutError {
         "process {pid} runs on without its first thread: process_madvise cannot reach its memory; \
          limit its cgroup instead (memory.high, memory.reclaim)"
     )]
-    LostLeader {
-        /// The pid.
-        pid: u32,
-    },
-    /// The system call failed otherwise.
+    LostLeader { pid: u32 },
     #[error("process_madvise(MADV_PAGEOUT) on process {pid}: {source}")]
     System {
-        /// The pid.
         pid: u32,
         /// The error the system returned.
         source: std::io::Error,
@@ -81,14 +56,9 @@ pub enum PageoutError {
          works here ({source_name}) does not know: run as root (`agewise doctor` says what else is \
          missing)"
     )]
-    NoPageAges {
-        /// Name of the source.
-        source_name: String,
-    },
-    /// An error of the process.
+    NoPageAges { source_name: String },
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A kernel file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
 }

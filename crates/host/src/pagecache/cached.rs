@@ -18,7 +18,6 @@ pub const FILES_MAX: usize = 4 << 20;
 /// One file in the cache.
 #[derive(Clone, Debug)]
 pub struct CachedFile {
-    /// The inode.
     pub inode: Inode,
     /// The file system it is on.
     pub on: Arc<SuperBlock>,
@@ -39,7 +38,6 @@ pub struct CachedFile {
 /// node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The cgroup.
     pub cgroup: u64,
     /// The node, as returned by [`Mapped::node_of`].
     pub node: u8,

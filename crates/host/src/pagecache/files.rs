@@ -26,7 +26,6 @@ use crate::clock::{monotonic_ns, thread_cpu_ns};
 /// The results and the cost of one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct FilesLook {
-    /// The report of the walk.
     #[serde(flatten)]
     pub walk: WalkReport,
     /// Pages accessed since the previous look.

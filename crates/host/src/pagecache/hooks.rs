@@ -31,7 +31,6 @@ impl Sees {
 /// How the BPF program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A tracepoint.
     Tracepoint,
     /// The entry of a function, through a BPF trampoline.
     Function,
@@ -67,7 +66,6 @@ const fn function(name: &'static str, sees: Sees, program: &'static str) -> Hook
     }
 }
 
-/// All hooks.
 pub const HOOKS: [Hook; 6] = [
     tracepoint("mm_filemap_get_pages", Sees::Reads, "get_pages"),
     tracepoint("mm_filemap_fault", Sees::Faults, "fault"),

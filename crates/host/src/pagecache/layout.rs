@@ -20,7 +20,6 @@ pub const SHOWN: u64 = u64::MAX;
 
 /// [`Super::magic`] of tmpfs. This and the following are from `include/uapi/linux/magic.h`.
 pub const TMPFS_MAGIC: u64 = 0x0102_1994;
-/// Of hugetlbfs.
 pub const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// Of the file system of block devices.
 pub const BDEVFS_MAGIC: u64 = 0x6264_6576;

@@ -68,11 +68,9 @@ impl SuperBlock {
 pub struct Inode {
     /// Kernel address, which identifies the inode while it exists.
     pub address: u64,
-    /// Inode number.
     pub number: u64,
     /// Generation, if the file system has them.
     pub generation: u32,
-    /// Size in bytes.
     pub size_bytes: u64,
     /// Number of hard links; 0 after deletion.
     pub links: u32,

@@ -21,7 +21,6 @@ impl Bound {
         }
     }
 
-    /// The pid.
     pub fn pid(&self) -> u32 {
         self.pid
     }
@@ -43,13 +42,8 @@ impl Bound {
 /// Why a bound pid has no process.
 #[derive(Debug, thiserror::Error)]
 pub enum BoundError {
-    /// There was none at binding.
     #[error("{why} (when its number was read)")]
-    Never {
-        /// The error at binding.
-        why: String,
-    },
-    /// The process has ended.
+    Never { why: String },
     #[error(transparent)]
     Process(#[from] ProcessError),
 }

@@ -31,77 +31,45 @@ use crate::untrusted::Untrusted;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    /// The number is not a valid pid.
     #[error("{pid} is not a process id: give a number from 1 to 4194304")]
-    InvalidPid {
-        /// The number given.
-        pid: u32,
-    },
-    /// No such process exists, or it has ended.
+    InvalidPid { pid: u32 },
     #[error("process {pid} is gone: nothing was done to it; see `ps` for what runs")]
-    Gone {
-        /// The pid.
-        pid: u32,
-    },
-    /// The pid now belongs to another process.
+    Gone { pid: u32 },
     #[error(
         "process {pid} has exited and its number now belongs to another process, which was left alone"
     )]
-    Reused {
-        /// The pid.
-        pid: u32,
-    },
-    /// The id is a thread's.
+    Reused { pid: u32 },
     #[error("{pid} is a thread of process {tgid}: memory belongs to the process, use --pid {tgid}")]
-    Thread {
-        /// The id given.
-        pid: u32,
-        /// Its process.
-        tgid: u32,
-    },
-    /// A kernel thread has no user memory.
+    Thread { pid: u32, tgid: u32 },
     #[error(
         "{pid} ({}) is a kernel thread: it has no memory of its own to look at",
         comm.terminal()
     )]
-    KernelThread {
-        /// The pid.
-        pid: u32,
-        /// Its name.
-        comm: Untrusted,
-    },
-    /// A zombie no longer has memory.
+    KernelThread { pid: u32, comm: Untrusted },
     #[error(
         "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it no longer has memory",
         comm.terminal()
     )]
     Zombie {
-        /// The pid.
         pid: u32,
-        /// Its name.
         comm: Untrusted,
         /// The parent that should reap it.
         ppid: u32,
     },
-    /// Permission was denied.
     #[error("no permission to {action} process {pid}: {advice}")]
     Denied {
-        /// The pid.
         pid: u32,
         /// The action, as a verb phrase.
         action: &'static str,
-        /// What would help.
         advice: &'static str,
     },
     /// The system refused for another reason, for example no free file descriptors.
     #[error("cannot open process {pid}: {source}")]
     System {
-        /// The pid.
         pid: u32,
         /// The error the system returned.
         source: std::io::Error,
     },
-    /// One of its files could not be parsed.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -284,7 +252,6 @@ impl Process {
         Ok(())
     }
 
-    /// The kind of process.
     pub fn kind(&self) -> Result<ProcessKind, ProcessError> {
         Ok(self.read_stat()?.kind)
     }

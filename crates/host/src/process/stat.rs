@@ -41,7 +41,6 @@ pub struct Stat {
     pub has_terminal: bool,
     /// Device number of that terminal, as packed by the kernel (`tty_nr`, proc(5)); 0 for none.
     pub terminal: u32,
-    /// The kind of process.
     pub kind: ProcessKind,
     /// Page faults without I/O.
     pub minor_faults: u64,

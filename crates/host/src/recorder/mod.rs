@@ -41,24 +41,14 @@ pub enum RecordError {
     /// The trace could not be written. What was written before stays readable.
     #[error("{0}; what was recorded before stays readable")]
     Write(#[from] TraceError),
-    /// The source only sees whole mappings.
     #[error(
         "a page trace needs an access source that sees single pages; '{name}' sees whole mappings only: run \
          as root on a kernel with BTF (see agewise doctor)"
     )]
-    Coarse {
-        /// Name of the source.
-        name: &'static str,
-    },
+    Coarse { name: &'static str },
     /// A process could not be looked at, for another reason than that it is gone.
     #[error("process {pid} cannot be recorded: {source}")]
-    Watch {
-        /// The process.
-        pid: u32,
-        /// What failed.
-        source: LookError,
-    },
-    /// Page faults could not be read.
+    Watch { pid: u32, source: LookError },
     #[error("page faults cannot be recorded: {0}; --faults off does without")]
     Faults(AccessError),
 }

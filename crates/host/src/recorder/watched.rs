@@ -44,7 +44,6 @@ const RANGE_BYTES_MAX: u64 = 16 << 20;
 /// A process, and the state needed to look at it again.
 #[derive(Debug)]
 pub struct Watched {
-    /// The process.
     pub process: Process,
     slot: u64,
     clearer: Clearer,

@@ -20,7 +20,6 @@ use crate::root::ProcRoot;
 pub struct SwapArea {
     /// The device or file.
     pub path: PathBuf,
-    /// Its size in bytes.
     pub size_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,

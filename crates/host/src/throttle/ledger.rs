@@ -25,14 +25,10 @@ const SHOWN_MAX: usize = 120;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// Another program is using it.
     #[error(
         "another agewise daemon or shrink uses {}; only one at a time may act", path.display()
     )]
-    Taken {
-        /// The path of the ledger.
-        path: PathBuf,
-    },
+    Taken { path: PathBuf },
     /// It cannot be read or written, or it is uncertain who wrote it.
     #[error("the ledger: {0}")]
     File(#[from] FileError),

@@ -37,49 +37,28 @@ const FREEZE_STEP: Duration = Duration::from_millis(2);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ThrottleError {
-    /// The cgroup must not be touched.
     #[error("cgroup {path} is left alone: {}", why.reason())]
-    Untouchable {
-        /// The cgroup.
-        path: String,
-        /// The reason.
-        why: Untouchable,
-    },
+    Untouchable { path: String, why: Untouchable },
     /// It has more descendants than are listed, so not all of its processes are known.
     #[error("cgroup {path} is left alone: it holds more cgroups than are listed")]
-    TooLarge {
-        /// The cgroup.
-        path: String,
-    },
+    TooLarge { path: String },
     /// There is no freezer, or its processes are in several freezer cgroups.
     #[error("cgroup {path} cannot be frozen: {why}")]
-    NoFreezer {
-        /// The cgroup.
-        path: String,
-        /// The reason.
-        why: &'static str,
-    },
+    NoFreezer { path: String, why: &'static str },
     /// The kernel did not freeze it in time, so it was thawed again.
     #[error("cgroup {path} did not freeze within {} s; it runs again", FREEZE_TIMEOUT.as_secs())]
-    Slow {
-        /// The cgroup.
-        path: String,
-    },
+    Slow { path: String },
     /// Somebody else has limited it meanwhile, or already holds it lower.
     #[error("somebody else has set {} to {value}: it stays so", path.display())]
     Taken {
         /// The file with the limit.
         path: PathBuf,
-        /// What it holds.
         value: String,
     },
-    /// An error of the cgroup.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// A process cannot be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// A file cannot be read or written.
     #[error(transparent)]
     File(#[from] FileError),
     /// The action cannot be recorded, and so is not done.

@@ -30,7 +30,6 @@ const LAST_MOMENT: Duration = Duration::from_millis(500);
 pub struct Mounted {
     /// File system type.
     pub kind: String,
-    /// Mount source.
     pub source: String,
 }
 

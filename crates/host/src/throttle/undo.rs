@@ -23,16 +23,10 @@ const WRITABLE: [&str; 5] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Write a value to a file.
-    Write {
-        /// The file.
-        file: PathBuf,
-        /// The value.
-        value: String,
-    },
+    Write { file: PathBuf, value: String },
     /// A value that was written to a file by us. If the file contains none of these values, another
     /// program has set it since, and a [`Write`](Step::Write) to it is skipped.
     Given {
-        /// The file.
         file: PathBuf,
         /// The value, as the kernel prints it.
         value: String,
@@ -50,10 +44,7 @@ pub enum Step {
         dir: PathBuf,
     },
     /// Remove a socket that nobody listens to any more.
-    RemoveSocket {
-        /// Its path.
-        path: PathBuf,
-    },
+    RemoveSocket { path: PathBuf },
 }
 
 impl Step {

@@ -87,32 +87,23 @@ impl Outcome {
 /// A host that cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// A guest cannot be run.
     #[error("guest {guest}: {source}")]
     Run {
-        /// Name of its workload.
         guest: String,
-        /// Why.
         source: Box<RunError>,
     },
-    /// The age intervals are invalid.
     #[error(transparent)]
     Intervals(#[from] IntervalError),
-    /// A guest cannot make reports.
     #[error(transparent)]
     Report(#[from] ReportError),
-    /// A workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// Too little memory for this many guests.
     #[error("{pages} pages are too few for {guests} guests: {FLOOR_PAGES} for each at least")]
     TooSmall {
         /// Pages of all guests together.
         pages: u64,
-        /// Number of guests.
         guests: usize,
     },
-    /// There is no guest.
     #[error("no guest given")]
     NoGuests,
 }

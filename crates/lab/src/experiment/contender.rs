@@ -28,7 +28,6 @@ impl From<Policy> for Contender {
 }
 
 impl Contender {
-    /// Name.
     #[must_use]
     pub fn name(&self) -> String {
         match self {

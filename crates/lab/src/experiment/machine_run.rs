@@ -48,7 +48,6 @@ pub struct Lap {
 
 /// A machine with the processes of a workload on it.
 pub struct Run {
-    /// The machine.
     pub machine: Machine,
     /// The cgroup of the workload.
     pub memcg: MemcgId,

@@ -15,7 +15,6 @@ use crate::proactive::ProactivePlan;
 /// Results of one policy, with one run per seed.
 #[derive(Clone, Debug)]
 pub struct PolicyResult {
-    /// The policy.
     pub policy: String,
     /// Names and meanings of the measures.
     pub measures: Vec<(&'static str, &'static str)>,
@@ -26,18 +25,14 @@ pub struct PolicyResult {
 /// One measure of one policy, compared with the first policy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeasureSummary {
-    /// Workload.
     pub workload: String,
-    /// Policy.
     pub policy: String,
     /// Index of the policy.
     #[serde(skip)]
     pub column: usize,
-    /// Measure.
     pub measure: &'static str,
     /// Seeds.
     pub n: usize,
-    /// Mean.
     pub mean: f64,
     /// Half the width of the 95 % confidence interval; None for one seed.
     pub ci95: Option<f64>,

@@ -17,22 +17,15 @@ pub enum SettingError {
     /// It is not of the form `key=value`.
     #[error("`{0}` is not of the form key=value")]
     Form(String),
-    /// No setting has that name.
     #[error("unknown setting `{key}`{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     Unknown {
-        /// The name.
         key: String,
-        /// The most similar name.
         nearest: Option<&'static str>,
     },
-    /// The setting does not accept the value.
     #[error("setting {key}: `{value}` is not {expected}")]
     Value {
-        /// The setting.
         key: &'static str,
-        /// The value.
         value: String,
-        /// What it accepts.
         expected: &'static str,
     },
 }
@@ -96,7 +89,6 @@ fn micros(text: &str) -> Option<u64> {
     number(text, 0, u64::MAX / 1_000_000).map(|us| us * 1000)
 }
 
-/// All settings.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "cpus",

@@ -18,7 +18,6 @@ pub enum SpeedTrace {
 }
 
 impl SpeedTrace {
-    /// Name.
     pub fn name(self) -> &'static str {
         match self {
             SpeedTrace::Zipf => "zipf-0.99",

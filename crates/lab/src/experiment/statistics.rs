@@ -9,7 +9,6 @@ use statrs::distribution::{ContinuousCDF, StudentsT};
 pub struct Summary {
     /// Number of repetitions.
     pub n: usize,
-    /// Mean.
     pub mean: f64,
     /// Half the width of the 95 % confidence interval of the mean; None for a single repetition.
     pub ci95: Option<f64>,

@@ -20,7 +20,6 @@ pub(super) enum Operation {
     },
     /// Reads or writes a page of a file.
     Io {
-        /// The file.
         file: FileId,
         /// Its page.
         index: u32,
@@ -54,7 +53,6 @@ pub(super) enum Operation {
     },
     /// Forks its children.
     Fork,
-    /// Exits.
     Exit,
 }
 
@@ -369,12 +367,10 @@ impl TraceScript {
 pub(super) enum Driver {
     /// A workload's process.
     Script(Box<Script>),
-    /// A trace.
     Trace(Box<TraceScript>),
 }
 
 impl Driver {
-    /// The next operation.
     #[inline]
     pub fn next(&mut self) -> Operation {
         match self {

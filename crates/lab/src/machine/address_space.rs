@@ -13,7 +13,6 @@ pub enum Backing {
     Anon,
     /// A file, mapped from `first_page` on.
     File {
-        /// The file.
         file: u32,
         /// The file's page at the start of the range.
         first_page: u32,

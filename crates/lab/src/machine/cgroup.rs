@@ -15,7 +15,6 @@ pub enum CgroupError {
     /// It still has tasks or children (`EBUSY`).
     #[error("cgroup {0} still has tasks or children")]
     Busy(String),
-    /// It is the root, or was removed before.
     #[error("cgroup {0} cannot be removed")]
     NotRemovable(String),
 }

@@ -95,17 +95,14 @@ const RULES: [(&str, Rule); 4] = [
 /// A policy that cannot be used.
 #[derive(Debug, Error)]
 pub enum PolicyError {
-    /// No policy has this name.
     #[error(
         "unknown policy `{0}`: classic or mglru, with refault distance classic+rd or mglru+rd \
          (without one of its parts +rd-holes, +rd-active, +rd-eviction), with lists per zone \
          classic+zone or classic+zone+fair, and :VERSION of the kernel, or mglru:FILE.toml"
     )]
     Unknown(String),
-    /// A profile was given for the classic LRU.
     #[error("`{0}`: profiles are of the multi-gen LRU, mglru:FILE.toml")]
     NotMultiGen(String),
-    /// The profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
 }
@@ -229,7 +226,6 @@ impl Policy {
 /// A swap area.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SwapConfig {
-    /// The device.
     pub device: DeviceModel,
     /// Size in pages.
     pub pages: u32,
@@ -268,9 +264,7 @@ pub struct MachineConfig {
     /// Factor applied to sizes in bytes before they are judged (inactive ratio), for machines at a
     /// fraction of their real size; 1 for full size.
     pub size_scale: u64,
-    /// CPUs.
     pub cpus: usize,
-    /// Swap, if any.
     pub swap: Option<SwapConfig>,
     /// Device of the files.
     pub file_device: DeviceModel,
@@ -399,21 +393,13 @@ impl MachineConfig {
 /// Zones that no machine can have.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ZoneError {
-    /// All zones are empty.
     #[error("every zone is empty: give at least one of dma, dma32 and normal a size")]
     Empty,
     /// All memory is movable; the kernel has none for itself.
     #[error("all memory is movable: the kernel needs some of dma, dma32 or normal for itself")]
     OnlyMovable,
-    /// The zones are larger than the machine.
     #[error("zones of {zones} pages do not fit into a machine of {machine}: set machine_memory")]
-    TooLarge {
-        /// Pages of the zones.
-        zones: u64,
-        /// Pages of the machine.
-        machine: u32,
-    },
-    /// The machine has more than one node.
+    TooLarge { zones: u64, machine: u32 },
     #[error("zones can be given for a machine with one node only")]
     Nodes,
 }

@@ -43,7 +43,6 @@ pub struct CostModel {
     pub pmd_check_ns: u64,
     /// A mapping visited through the reverse map.
     pub rmap_visit_ns: u64,
-    /// A list move.
     pub list_move_ns: u64,
     /// An unmapping.
     pub unmap_ns: u64,

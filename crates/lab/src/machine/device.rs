@@ -29,7 +29,6 @@ pub enum DeviceKind {
 pub struct UnknownDevice(pub String);
 
 impl DeviceKind {
-    /// All kinds.
     pub const ALL: [DeviceKind; 5] = [
         DeviceKind::Zram,
         DeviceKind::Pmem,

@@ -18,16 +18,12 @@ pub enum Owner {
     None,
     /// A page of a file.
     File {
-        /// The file.
         file: u32,
         /// Its page.
         index: u32,
     },
     /// Anonymous memory in the swap cache.
-    Swap {
-        /// Its slot.
-        slot: u32,
-    },
+    Swap { slot: u32 },
 }
 
 const OWNER_NONE: u64 = u64::MAX;
@@ -135,7 +131,6 @@ impl Frames {
         self.nodes.len()
     }
 
-    /// Zones of a node.
     pub fn zones(&self, node: NodeId) -> [ZoneState; 4] {
         std::array::from_fn(|zone| self.nodes[node.index()][zone].state())
     }
@@ -243,7 +238,6 @@ impl Frames {
         }
     }
 
-    /// Adds a mapping.
     #[inline]
     pub fn add_mapping(&mut self, pfn: Pfn, mapping: Mapping) {
         let raw = self.frames[pfn.index()].mapping;

@@ -15,7 +15,6 @@ pub struct Kernel {
     pub mglru: &'static Profile,
     /// The classic LRU.
     pub classic: classic::Settings,
-    /// DAMON.
     pub damon: DamonProfile,
     /// Counters of reclaim in `memory.stat` and `/proc/vmstat`.
     pub counters: &'static CountersProfile,

@@ -32,12 +32,8 @@ pub enum FileError {
     /// Less was reclaimed than was asked for (`EAGAIN`).
     #[error("not everything could be reclaimed (EAGAIN)")]
     Again,
-    /// A file of the working-set report refused the operation.
     #[error("the working-set report refuses it (errno {errno})")]
-    Report {
-        /// The error number.
-        errno: i32,
-    },
+    Report { errno: i32 },
     /// A write to `lru_gen` failed.
     #[error(transparent)]
     LruGen(#[from] WriteError),

@@ -57,7 +57,6 @@ pub struct MemcgCounters {
     pub path: String,
     parent: MemcgId,
     children: Vec<MemcgId>,
-    /// Limits.
     pub limits: Limits,
     /// Pages charged in the subtree.
     pub usage_pages: u64,

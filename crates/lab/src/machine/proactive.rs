@@ -37,7 +37,6 @@ const RUNS_PER_CALL: u64 = 1024;
 /// Which accessed bits a look clears, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clearing {
-    /// None.
     None,
     /// Only those that are set, run by run.
     Accessed,

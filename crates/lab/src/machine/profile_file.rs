@@ -25,22 +25,13 @@ const FILES_MAX: usize = 10_000;
 /// A profile that cannot be used.
 #[derive(Debug, Error)]
 pub enum ProfileError {
-    /// The file cannot be read.
     #[error("cannot read the profile {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
-    /// The contents are invalid.
     #[error("profile {}: {what}", path.display())]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// The error, in words.
-        what: String,
-    },
+    Invalid { path: PathBuf, what: String },
 }
 
 /// One key of a profile: its name, what it decides, and the values it accepts.

@@ -78,7 +78,6 @@ pub struct System {
     pub lruvec_memcg: Vec<MemcgId>,
     /// Which page count limits shadow nodes.
     pub shadow_limit: ShadowLimit,
-    /// Counters.
     pub counters: Counters,
     /// Memory pressure of the cgroups.
     pub stalls: Stalls,
@@ -88,7 +87,6 @@ pub struct System {
     pub victims: Vec<MmId>,
     /// Whether everything dirty is to be written, because reclaim met only dirty pages.
     pub flush_everything: bool,
-    /// Dirty file pages.
     pub dirty_file_pages: u64,
     /// File pages in the order in which they became dirty.
     pub dirty_queue: std::collections::VecDeque<Pfn>,

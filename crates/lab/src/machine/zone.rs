@@ -58,7 +58,6 @@ impl Zone {
         (self.start..self.end()).contains(&frame)
     }
 
-    /// Managed pages.
     pub fn managed_pages(&self) -> u64 {
         self.managed.into()
     }

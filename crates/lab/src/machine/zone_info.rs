@@ -17,7 +17,6 @@ use super::zone::ZONE_NAMES;
 /// One zone and its contents, in pages.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ZoneInfo {
-    /// Node of the zone.
     pub node: u32,
     /// Name of the zone.
     pub zone: &'static str,

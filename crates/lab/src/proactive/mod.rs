@@ -66,7 +66,6 @@ pub struct AgentStats {
     pub left_pages: ByType<u64>,
     /// Pages it tried to move out.
     pub tried_pages: u64,
-    /// Pages it sorted.
     pub sorted_pages: u64,
     /// Slices in which it moved pages for a budget.
     pub slices: u64,

@@ -25,7 +25,6 @@ pub(super) type Tables = BTreeMap<Space, Vec<TableSeen>>;
 /// The file memory that an agent manages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FileMemory {
-    /// None.
     None,
     /// Pages mapped by processes, as part of their memory.
     Mapped,

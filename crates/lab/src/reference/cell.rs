@@ -64,7 +64,6 @@ impl Members {
 /// Properties of a guest outside its cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guest {
-    /// CPUs.
     pub cpus: u32,
     /// `lru_gen/min_ttl_ms`.
     pub min_ttl_ms: u32,
@@ -124,7 +123,6 @@ pub struct Cell {
     pub lru_gen: u32,
     /// `memory.max` in bytes; 0 for no limit.
     pub limit_bytes: u64,
-    /// The guest.
     pub guest: Guest,
     /// `vm.swappiness`.
     pub swappiness: u32,
@@ -135,11 +133,9 @@ pub struct Cell {
     /// Whether touches are writes in all phases, for `mixed` those of anonymous memory. Otherwise
     /// anonymous memory is written only when it is populated, and files never.
     pub writes: bool,
-    /// The trace.
     pub trace: TraceSpec,
     /// Hash of the trace as computed by the guest; None if every run was killed before its end.
     pub trace_hash: Option<u64>,
-    /// The runs.
     pub runs: Vec<Run>,
 }
 

@@ -34,7 +34,6 @@ enum Wrong {
 /// One mutation, and the results of the cells replayed with it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Caught {
-    /// The kernel.
     pub kernel: String,
     /// What was changed, as a line of a profile, or `enabled = N`.
     pub change: String,
@@ -167,7 +166,6 @@ fn is_caught(intact: &Comparison, changed: &Comparison) -> bool {
     !changed.agrees(SHARE) || intact.scans_agree() && !changed.scans_agree()
 }
 
-/// All counts of a phase.
 fn counts(phase: &Comparison) -> [Option<u64>; 7] {
     let [anon, file] = phase.refaults_sim;
     [

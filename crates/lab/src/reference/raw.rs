@@ -15,19 +15,15 @@ pub enum ReferenceError {
     /// It is not CSV, a column is missing, or a field is not a number.
     #[error("the reference cannot be read: {0}")]
     Csv(#[from] csv::Error),
-    /// A field has an invalid value.
     #[error("line {line} of the reference: {column} `{value}` {reason}")]
     Field {
         /// Line of the file, from 1.
         line: u64,
-        /// The column.
         column: &'static str,
-        /// Its value.
         value: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// There are no rows after the header.
     #[error("the reference has no row")]
     Empty,
 }

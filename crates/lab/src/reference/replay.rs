@@ -18,24 +18,18 @@ use crate::workload::kernel_trace::{FILE_BIT, Medium, TraceError, TraceGenerator
 /// A cell that cannot be replayed.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum ReplayError {
-    /// The trace is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// No profile has that name.
     #[error("kernel {0} is none of those the lab has a profile of (6.12, 7.2)")]
     Kernel(String),
-    /// The process needs more address space than there is.
     #[error("{0} pages do not fit into an address space")]
     TooLarge(u32),
-    /// The caller asked to stop.
     #[error("stopped")]
     Stopped,
-    /// The guest touched other pages than the trace would.
     #[error("trace hash {found:016x}, the reference has {expected:016x}")]
     Hash {
         /// Hash of what was replayed.
         found: u64,
-        /// Hash the guest printed.
         expected: u64,
     },
 }

@@ -62,7 +62,6 @@ pub struct Comparison {
     pub min_ttl_ms: u32,
     /// 1 if all anonymous memory used huge pages.
     pub thp: u32,
-    /// Phase.
     pub phase: &'static str,
     /// Median of the simulated misses; None if every run was killed before the phase ended.
     pub misses_sim: Option<u64>,

@@ -18,7 +18,6 @@ use agewise_trace::{DenseTrace, Manifest, TraceError};
 /// One row of a reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReferenceRow {
-    /// The trace.
     pub trace: String,
     /// Size of the pool in pages.
     pub cache_size: usize,
@@ -26,7 +25,6 @@ pub struct ReferenceRow {
     pub policy: String,
     /// Misses counted.
     pub misses: u64,
-    /// Note on the row.
     pub note: String,
 }
 
@@ -44,7 +42,6 @@ pub enum Standing {
 /// A row compared with our count.
 #[derive(Debug, Clone)]
 pub struct Verdict {
-    /// The row.
     pub row: ReferenceRow,
     /// Our misses; None if we have no such policy.
     pub misses: Option<u64>,

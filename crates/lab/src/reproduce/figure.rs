@@ -20,7 +20,6 @@ pub enum Better {
 pub struct Figure {
     /// Name of the measure, appended to the benchmark's name if that has several figures.
     pub metric: &'static str,
-    /// Unit.
     pub unit: &'static str,
     /// Which way is better.
     pub better: Better,

@@ -70,7 +70,6 @@ pub use verdict::{Expectation, Verdict};
 use crate::experiment::settings::{self, SettingError};
 use agewise_trace::suggest::nearest;
 
-/// All documents.
 pub static DOCUMENTS: &[&Document] = &[
     &damon_lru_sort::DOCUMENT,
     &mglru::DOCUMENT,
@@ -180,14 +179,10 @@ impl Benchmark {
 /// An error that prevents reproduction.
 #[derive(Debug, Error)]
 pub enum ReproduceError {
-    /// No such name.
     #[error("unknown {kind} `{name}`; one of {known}{}", .nearest.as_ref().map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default())]
     Unknown {
-        /// Kind of the name.
         kind: &'static str,
-        /// The name.
         name: String,
-        /// The existing names.
         known: String,
         /// The most similar of them.
         nearest: Option<String>,
@@ -195,31 +190,21 @@ pub enum ReproduceError {
     /// The number of seeds is 0.
     #[error("at least one seed is needed")]
     NoSeeds,
-    /// The caller asked to stop.
     #[error("stopped")]
     Stopped,
-    /// A setting is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// A measurement failed.
     #[error("benchmark {benchmark}, seed {seed}")]
     Failed {
-        /// Name of the benchmark.
         benchmark: String,
-        /// The seed.
         seed: u64,
-        /// Why.
         #[source]
         source: Box<dyn Error + Send + Sync>,
     },
-    /// A benchmark returned the wrong number of values.
     #[error("benchmark {benchmark} gave {given} values for {expected} figures")]
     Figures {
-        /// Name of the benchmark.
         benchmark: String,
-        /// Number of values.
         given: usize,
-        /// Number of figures.
         expected: usize,
     },
 }

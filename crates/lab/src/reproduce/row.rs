@@ -61,7 +61,6 @@ pub struct Row {
 pub struct Summary {
     /// `summary`, which distinguishes this line from rows.
     pub record: &'static str,
-    /// The document.
     pub document: &'static str,
     /// Figures with a statement in the document.
     pub claims: u64,

@@ -30,7 +30,6 @@ enum Found {
     Same(PathBuf),
     /// Only a file with another content, with its SHA-256.
     Other(PathBuf, String),
-    /// Nothing.
     Nothing,
 }
 

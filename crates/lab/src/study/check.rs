@@ -26,13 +26,10 @@ pub struct Limits {
 pub struct Comparison {
     /// Workload or trace.
     pub workload: String,
-    /// Policy.
     pub policy: String,
-    /// Memory.
     pub memory_bytes: u64,
     /// Swap, settings, DAMON, samples and options, if a result has several of them.
     pub conditions: String,
-    /// Measure.
     pub measure: String,
     /// Samples (seeds) of the first result.
     pub n_before: usize,

@@ -29,11 +29,9 @@ const SIZE_BEYOND_MAX: u64 = 1 << 25;
 /// The curves to compute.
 #[derive(Clone, Debug)]
 pub struct CurveRequest {
-    /// The trace.
     pub trace: String,
     /// How to read it.
     pub reading: Reading,
-    /// Policies.
     pub policies: Vec<Arc<dyn Yardstick>>,
     /// Pool sizes; if empty, they are spread over the footprint.
     pub sizes: Vec<SizeSpec>,

@@ -108,7 +108,6 @@ impl RunCell {
 pub struct CurveCell {
     /// Name of the trace.
     pub trace: String,
-    /// The policy.
     pub policy: String,
     /// SHA-256 of the file that describes the policy, if there is one.
     pub policy_sha256: Option<String>,
@@ -123,7 +122,6 @@ pub struct CurveCell {
 /// A cell with the program and input that produced it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Described<C> {
-    /// The cell.
     #[serde(flatten)]
     pub cell: C,
     /// The program and the input.

@@ -16,52 +16,33 @@ pub enum StudyError {
     /// An argument is invalid, or what it names does not exist.
     #[error("{0}")]
     Argument(String),
-    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
-    /// A file cannot be written.
     #[error("cannot write {}: {source}", path.display())]
     Write {
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
-    /// A run is not possible.
     #[error("cannot run {name}: {source}")]
-    Run {
-        /// The workload or trace.
-        name: String,
-        /// Why.
-        source: Box<RunError>,
-    },
-    /// The study was stopped from outside.
+    Run { name: String, source: Box<RunError> },
     #[error("stopped before the end")]
     Stopped,
-    /// A trace cannot be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// There is no such workload.
     #[error(transparent)]
     Library(#[from] LibraryError),
-    /// A workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// A table cannot be written.
     #[error("cannot write the table: {0}")]
     Table(#[from] csv::Error),
-    /// A table cannot be written or read as Parquet.
     #[error("Parquet: {0}")]
     Parquet(#[from] parquet::errors::ParquetError),
     /// A file is not a result, or cannot be used this way.
     #[error("{}: {what}", path.display())]
     Result {
-        /// The file.
         path: PathBuf,
         /// What is wrong, and what to do.
         what: String,
@@ -73,17 +54,10 @@ pub enum StudyError {
         name: String,
         /// SHA-256 of its content.
         sha256: String,
-        /// What is there instead.
         found: String,
     },
-    /// A file is not as it was written.
     #[error("{} is damaged: {what}; make it again", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What shows it.
-        what: String,
-    },
+    Damaged { path: PathBuf, what: String },
     /// Two results, or two rows of one, do not agree on what can have only one value.
     #[error(
         "{what} is {} in {} and {} in {}: leave one of them out",
@@ -92,7 +66,6 @@ pub enum StudyError {
     Contradiction {
         /// A cell and its measure and seed, or the content behind a name.
         what: String,
-        /// Its two values.
         values: [String; 2],
         /// The files that hold them; twice the same if one file contradicts itself.
         files: [PathBuf; 2],

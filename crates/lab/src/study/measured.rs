@@ -212,7 +212,6 @@ fn text<'r>(row: &'r Map<String, Json>, name: &str) -> &'r str {
     row.get(name).and_then(Json::as_str).unwrap_or_default()
 }
 
-/// The conditions of a row.
 fn conditions(row: &Map<String, Json>) -> String {
     let part = |name: &&str| match row.get(*name)? {
         Json::String(text) if text.is_empty() => None,

@@ -10,18 +10,15 @@ use serde::{Serialize, Serializer};
 /// Type of the values in a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Text.
     Text,
     /// Whole numbers.
     Count,
-    /// Numbers.
     Number,
 }
 
 /// A column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Name.
     pub name: &'static str,
     /// Type of its values.
     pub kind: Kind,
@@ -57,11 +54,9 @@ impl Column {
 pub enum Value {
     /// No value.
     Null,
-    /// Text.
     Text(#[serde(serialize_with = "text")] Arc<str>),
     /// A whole number.
     Count(u64),
-    /// A number.
     Number(f64),
 }
 
@@ -105,7 +100,6 @@ impl<T: Into<Value>> From<Option<T>> for Value {
 /// A table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Table {
-    /// Columns.
     pub columns: Vec<Column>,
     /// Rows, each with one value per column.
     pub rows: Vec<Vec<Value>>,

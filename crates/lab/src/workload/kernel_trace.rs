@@ -40,25 +40,18 @@ pub enum Order {
 /// Invalid parameters of a trace.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum TraceError {
-    /// The generator does not know the name.
     #[error(
         "unknown pattern `{0}`: anon-, file- or mmap- with zipf or uniform, anon-scan, anon-zscan, \
          anon-zipfshift, or mixed"
     )]
     Pattern(String),
-    /// The size leaves nothing to touch.
     #[error("pattern `{pattern}` over {pages} pages, {hot} of them hot: {reason}")]
     Size {
-        /// The pattern.
         pattern: String,
-        /// Number of pages.
         pages: u32,
-        /// Number of hot pages.
         hot: u32,
-        /// The error, in words.
         reason: &'static str,
     },
-    /// The distribution is invalid.
     #[error(transparent)]
     Zipf(#[from] ZipfError),
 }
@@ -113,7 +106,6 @@ pub struct TraceSpec {
     pub hot: u32,
     /// Exponent of the Zipf distribution.
     pub theta: f64,
-    /// Seed.
     pub seed: u64,
     /// Touches in the main phase; the warm phase has a quarter as many.
     pub touches: u64,

@@ -62,15 +62,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// A workload that is not available.
 #[derive(Debug, Error)]
 pub enum LibraryError {
-    /// No workload has that name.
     #[error("unknown workload `{name}`{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     Unknown {
-        /// The name.
         name: String,
-        /// The most similar name.
         nearest: Option<&'static str>,
     },
-    /// The workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
 }

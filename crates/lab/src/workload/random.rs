@@ -39,13 +39,11 @@ impl XorShift64Star {
 /// Invalid parameters of a distribution.
 #[derive(Clone, Debug, Error, PartialEq)]
 pub enum ZipfError {
-    /// There is no item.
     #[error("a zipf distribution needs at least one item")]
     Empty,
     /// The exponent is not a number, or so large that weights vanish.
     #[error("zipf exponent {0} is not between -10 and 10")]
     Exponent(f64),
-    /// The deviation is out of range.
     #[error("deviation {0} is not between 0.001 and 10")]
     Deviation(f64),
 }

@@ -20,27 +20,14 @@ pub enum WorkloadError {
     /// It is not TOML, a key is unknown or missing, or a value has the wrong type.
     #[error("workload {name}: {source}")]
     Toml {
-        /// The workload.
         name: String,
         /// The parser's error, with line and column.
         source: Box<toml::de::Error>,
     },
-    /// A value is invalid.
     #[error("workload {name}: {reason}")]
-    Invalid {
-        /// The workload.
-        name: String,
-        /// The error, in words.
-        reason: String,
-    },
-    /// The trace is invalid.
+    Invalid { name: String, reason: String },
     #[error("workload {name}: {source}")]
-    Trace {
-        /// The workload.
-        name: String,
-        /// Why.
-        source: TraceError,
-    },
+    Trace { name: String, source: TraceError },
 }
 
 /// A workload.
@@ -120,7 +107,6 @@ impl ZonesSpec {
     }
 }
 
-/// The index of a zone by name.
 pub(crate) fn zone_index(name: &str) -> Option<usize> {
     ["dma", "dma32", "normal", "movable"]
         .iter()
@@ -131,7 +117,6 @@ pub(crate) fn zone_index(name: &str) -> Option<usize> {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CgroupSpec {
-    /// Name.
     pub name: String,
     /// `memory.min`.
     pub min: Option<String>,
@@ -149,9 +134,7 @@ pub struct CgroupSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FileSpec {
-    /// Name.
     pub name: String,
-    /// Size.
     pub size: String,
     /// Whether read-ahead is used.
     #[serde(default)]
@@ -162,7 +145,6 @@ pub struct FileSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProcessSpec {
-    /// Name.
     pub name: String,
     /// How many of them run in parallel.
     #[serde(default = "one")]
@@ -193,7 +175,6 @@ pub struct ProcessSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AreaSpec {
-    /// Name.
     pub name: String,
     /// Size of anonymous memory; for a file, by default the whole file.
     pub size: Option<String>,

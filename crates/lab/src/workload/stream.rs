@@ -23,9 +23,7 @@ pub enum StreamOrder {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StreamSpec {
-    /// The area.
     pub area: String,
-    /// The order.
     pub order: StreamOrder,
     /// Exponent of the Zipf distribution.
     #[serde(default = "default_theta")]

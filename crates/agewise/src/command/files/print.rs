@@ -17,15 +17,12 @@ use agewise_cli::units::{bytes_text, duration_text};
 /// A process that has a file open or mapped.
 #[derive(Clone, Debug, Serialize)]
 pub struct Opener {
-    /// Its pid.
     pub pid: u32,
-    /// Its name.
     pub name: Untrusted,
 }
 
 /// A file to print.
 pub struct Shown {
-    /// The file.
     pub file: CachedFile,
     /// Device and inode number as reported by `stat`.
     pub stat: (u64, u64),
@@ -71,7 +68,6 @@ impl Totals {
         }
     }
 
-    /// Adds a file.
     pub fn add(&mut self, file: &CachedFile) {
         self.files += 1;
         self.pages[file.on.kind as usize] += file.pages;

@@ -32,7 +32,6 @@ pub struct Held {
     spec: Spec,
     backend: Backend,
     files: bool,
-    /// The sum of all reports.
     sum: Report,
 }
 

@@ -24,7 +24,6 @@ const NOTES_MAX: usize = 5;
 pub struct Notes(BTreeSet<String>);
 
 impl Notes {
-    /// Adds a note.
     pub fn add(&mut self, note: String) {
         if self.0.len() < NOTES_MAX {
             self.0.insert(note);
@@ -35,7 +34,6 @@ impl Notes {
 /// What was done so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Bytes that left.
     pub left_bytes: u64,
     /// Bytes that would have been tried in a dry run.
     pub rehearsed_bytes: u64,
@@ -98,7 +96,6 @@ impl Keeper {
         note.into_iter().for_each(|note| self.notes.add(note));
     }
 
-    /// Sets the pid of the command.
     pub fn set_command(&mut self, pid: u32) {
         self.command = Some(pid);
     }

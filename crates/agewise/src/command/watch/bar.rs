@@ -21,12 +21,10 @@ pub fn shade(bin: usize, bins: usize) -> usize {
     }
 }
 
-/// The pattern of a shade.
 pub fn pattern(shade: usize) -> &'static str {
     PATTERNS[shade.min(SHADES - 1)]
 }
 
-/// The style of a shade.
 pub fn style(shade: usize, has_color: bool) -> Style {
     if has_color {
         Style::new().fg(Color::Indexed(COLORS[shade.min(SHADES - 1)]))

@@ -19,7 +19,6 @@ pub const LEARN_LOOKS: u32 = 10;
 pub enum Of {
     /// A subject (a cgroup, or a target given on the command line) by name.
     Subject(Untrusted),
-    /// A process.
     Process(u32),
 }
 

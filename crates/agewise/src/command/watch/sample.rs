@@ -17,13 +17,11 @@ pub const MAPPINGS_MAX: usize = 1000;
 pub enum Place {
     /// All subjects: cgroups, or targets given on the command line.
     Subjects,
-    /// All processes.
     Processes,
     /// The processes of a subject.
     ProcessesOf(Untrusted),
     /// The mappings of a process.
     Mappings {
-        /// Its pid.
         pid: u32,
         /// Its name, for display.
         name: Untrusted,

@@ -21,7 +21,6 @@ pub enum Order {
     File,
     /// Most memory in swap first.
     Swapped,
-    /// By name.
     Name,
 }
 
@@ -55,7 +54,6 @@ pub enum Outcome {
     Stay,
     /// Other rows must be taken.
     Moved,
-    /// Quit.
     Quit,
 }
 

@@ -37,10 +37,8 @@ pub enum DropError {
          known yet"
     )]
     Lost,
-    /// The accesses could not be read.
     #[error("page cache: {0}")]
     Source(#[from] AccessError),
-    /// The mount table could not be read.
     #[error("page cache: {0}")]
     Mounts(#[from] FileError),
 }

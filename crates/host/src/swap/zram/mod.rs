@@ -30,32 +30,24 @@ pub enum ZramError {
         /// The file that is missing.
         path: PathBuf,
     },
-    /// Only root is permitted.
     #[error("no permission to {action}: run as root (CAP_SYS_ADMIN)")]
     Denied {
         /// The action that was denied.
         action: &'static str,
     },
-    /// A system call failed.
     #[error("cannot {action} {}: {source}", path.display())]
     System {
         /// The action, as a verb.
         action: &'static str,
-        /// The device.
         path: PathBuf,
         /// The error the system returned.
         source: std::io::Error,
     },
-    /// swapoff lacks memory for what is stored.
     #[error(
         "cannot swap off {}: not enough memory to bring back what is stored there; free some, then \
          `swapoff {0}` by hand", path.display()
     )]
-    CannotEmpty {
-        /// The device.
-        path: PathBuf,
-    },
-    /// A file of the device failed.
+    CannotEmpty { path: PathBuf },
     #[error(transparent)]
     File(#[from] FileError),
 }

@@ -21,30 +21,18 @@ use agewise_trace::suggest::nearest;
 /// An invalid description of a monitor.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum DamonError {
-    /// No use has that name.
     #[error("--damon `{name}`: not one of lru_sort, reclaim, scheme{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     Unknown {
-        /// The name.
         name: String,
-        /// The most similar name.
         nearest: Option<&'static str>,
     },
     /// A part that is not `key=value`.
     #[error("--damon {of}: `{part}` is not of the form key=value")]
-    Form {
-        /// The use.
-        of: &'static str,
-        /// The part.
-        part: String,
-    },
-    /// The kernel refuses a parameter.
+    Form { of: &'static str, part: String },
     #[error("--damon {of} of Linux {kernel}: {refusal}{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
     Params {
-        /// The use.
         of: &'static str,
-        /// The kernel.
         kernel: &'static str,
-        /// Why.
         refusal: ParamsError,
         /// The most similar parameter, if there is none of that name.
         nearest: Option<&'static str>,

@@ -29,7 +29,6 @@ pub enum Wish {
 pub struct Params {
     /// Monitoring, quota and watermarks.
     pub common: Common,
-    /// The action.
     pub action: Action,
     /// Whether it watches the processes instead of physical memory.
     pub is_virtual: bool,

@@ -30,23 +30,15 @@ const MAX_DERIVING_PAGES: u64 = MAX_MACHINE_PAGES / 2;
 /// A run that is not possible.
 #[derive(Debug, Error)]
 pub enum RunError {
-    /// The memory limit is too small.
     #[error(
         "memory of {pages} pages is less than {MIN_MEMORY_PAGES} (512 KiB): a process cannot run"
     )]
-    TooSmall {
-        /// Pages asked for.
-        pages: u64,
-    },
-    /// The memory limit is larger than any machine.
+    TooSmall { pages: u64 },
     #[error(
         "memory of {pages} pages is more than the largest machine has, {MAX_MACHINE_PAGES} (256 \
          GiB): make it smaller, or sample the trace (agewise trace sample)"
     )]
-    TooLarge {
-        /// Pages needed.
-        pages: u64,
-    },
+    TooLarge { pages: u64 },
     /// The trace is too large for a memory derived from it.
     #[error(
         "no size of memory is given, and none is derived from a trace of over {MAX_DERIVING_PAGES} \
@@ -57,37 +49,25 @@ pub enum RunError {
         /// Different pages of the trace.
         pages: u64,
     },
-    /// A process needs more address space than there is.
     #[error("process {0} does not fit into an address space")]
     AddressSpace(String),
-    /// The machine cannot have these zones.
     #[error(transparent)]
     Zones(#[from] ZoneError),
-    /// A setting is invalid.
     #[error(transparent)]
     Setting(#[from] SettingError),
-    /// The monitor is invalid.
     #[error(transparent)]
     Damon(#[from] DamonError),
-    /// The workload is invalid.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The trace is invalid.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A distribution is invalid.
     #[error(transparent)]
     Zipf(#[from] ZipfError),
     /// An agent or DAMON was asked for beside a yardstick.
     #[error("{0} is a yardstick: no agent and no DAMON can act beside it")]
     Yardstick(String),
-    /// A run under a yardstick has too many accesses.
     #[error("more than {max} accesses: a yardstick keeps them all; make the workload shorter")]
-    TooLong {
-        /// The limit on accesses.
-        max: usize,
-    },
-    /// The run was stopped from outside.
+    TooLong { max: usize },
     #[error("stopped before the end")]
     Stopped,
 }
@@ -95,7 +75,6 @@ pub enum RunError {
 /// What runs on the machine.
 #[derive(Clone, Debug)]
 pub enum Subject {
-    /// A workload.
     Workload(Arc<Workload>),
     /// A trace, and the order of accesses whose real order is unknown.
     Trace(Arc<Replay>, Arrangement),
@@ -191,9 +170,7 @@ pub struct Plan {
     pub settings: Vec<String>,
     /// DAMON beside the policy, as `USE[:KEY=VALUE…]`.
     pub damon: Option<String>,
-    /// Policy.
     pub policy: Policy,
-    /// Seed.
     pub seed: u64,
     /// An agent that reclaims beside the kernel, if any.
     pub proactive: Option<ProactivePlan>,
