@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -44,19 +45,34 @@ def rows(*arguments: str) -> Iterator[dict[str, Any]]:
 
 
 def _rows(line: list[str]) -> Iterator[dict[str, Any]]:
+    troubles: list[str] = []
     with tempfile.TemporaryFile("w+") as said:
         # Closing the iterator and Ctrl-C interrupt the command, which then cleans up.
-        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=said, text=True) as command:
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=said) as command:
             assert command.stdout is not None
             try:
-                for printed in command.stdout:
-                    yield json.loads(printed)
+                for printed in _lines(command.stdout.fileno()):
+                    row = json.loads(printed)
+                    troubles = row.get("troubles") or troubles
+                    yield row
                 status = command.wait()
             finally:
                 _end(command)
         if status != 0:
             said.seek(0)
-            raise _exception(said.read(), status)
+            raise _exception(said.read(), status, troubles)
+
+
+def _lines(pipe: int) -> Iterator[bytes]:
+    # A read may go on after Ctrl-C (polars sets SA_RESTART), a poll never does.
+    wait = select.poll()
+    wait.register(pipe, select.POLLIN)
+    rest = b""
+    while wait.poll() and (some := os.read(pipe, 1 << 16)):
+        *lines, rest = (rest + some).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _end(command: subprocess.Popen[str]) -> None:
@@ -68,10 +84,13 @@ def _end(command: subprocess.Popen[str]) -> None:
             command.kill()
 
 
-def _exception(said: str, status: int) -> Exception:
+def _exception(said: str, status: int, troubles: Sequence[str] = ()) -> Exception:
     words = said.strip()
     for start in ("agewise: ", "error: "):
         words = words.rpartition("\n" + start)[2].removeprefix(start)
+    # There are no lines above an exception.
+    if troubles:
+        words = words.replace("see the lines above", "; ".join(troubles))
     if status == 2:
         return ValueError(words.split("\n\n")[0])
     if "(os error 2)" in words:

@@ -269,6 +269,31 @@ class Package(unittest.TestCase):
             agewise.report(pid=2**22 + 1)
         self.assertEqual(raised.exception.status, 1)
 
+    def test_what_went_wrong_is_in_the_error(self) -> None:
+        said = "agewise: no process could be looked at: see the lines above\n"
+        fake = os.path.join(self.directory.name, "agewise")
+        row = '{"record":"ages","troubles":["7 (x): cannot read /proc/7/maps"]}'
+        Path(fake).write_text(f"#!/bin/sh\necho '{row}'\nprintf '{said}' >&2\nexit 1\n")
+        os.chmod(fake, 0o755)
+        with unittest.mock.patch.dict(os.environ, {"AGEWISE": fake}):
+            with self.assertRaisesRegex(agewise.CommandError, "looked at: 7 .x.: cannot read"):
+                agewise.report(pid=7)
+
+    def test_ctrl_c_ends_a_report_at_once(self) -> None:
+        # As polars does when it is imported.
+        signal.siginterrupt(signal.SIGINT, False)
+        self.addCleanup(signal.siginterrupt, signal.SIGINT, True)
+        fake = os.path.join(self.directory.name, "agewise")
+        Path(fake).write_text("#!/bin/sh\nexec sleep 60\n")
+        os.chmod(fake, 0o755)
+        timer = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+        timer.start()
+        started = time.monotonic()
+        with unittest.mock.patch.dict(os.environ, {"AGEWISE": fake}):
+            with self.assertRaises(KeyboardInterrupt):
+                agewise.report(pid=7)
+        self.assertLess(time.monotonic() - started, 30.0)
+
     def test_policies_in_python_count_as_ours(self) -> None:
         for trace in (self.trace, self.zipf()):
             rows = lab.curve(trace, ["lru", MyLru, MyFifo, "fifo"], points=5).rows()
