@@ -7,7 +7,7 @@ import importlib
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from . import _command, _native
@@ -71,6 +71,12 @@ class Results:
 
     def __len__(self) -> int:
         return len(self._native)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows())
+
+    def __repr__(self) -> str:
+        return f"<Results: {len(self)} rows; see rows(), frame(), plot()>"
 
     def plot(self, measure: str = "major_faults") -> Any:
         """An altair chart, or matplotlib axes if altair is not installed.
@@ -194,7 +200,7 @@ def run(
     with shown("run", progress) as advance:
         native = _native.run(
             os.fspath(workload_or_trace),
-            [describe(policy) for policy in _list(policies)],
+            describe(_list(policies)),
             _list(proactive),
             None if memory is None else str(memory),
             swap,
@@ -228,7 +234,7 @@ def curve(
     return _results(
         _native.curve(
             os.fspath(trace),
-            [describe(policy) for policy in _list(policies)],
+            describe(_list(policies)),
             [str(size) for size in _list(sizes)],
             points,
             sampling,
@@ -269,6 +275,8 @@ def whatif(traces: Union[Path, Sequence[Path]], *, sample: float = 1.0) -> Rows:
     if not 0 < sample <= 100:
         raise ValueError(f"{sample!r} is not a share of the pages: above 0, to 100 percent")
     all = [traces] if isinstance(traces, (str, os.PathLike)) else traces
+    if not all:
+        raise ValueError("no trace given")
     return _rows(_native.whatif([os.fspath(trace) for trace in all], float(sample)))
 
 

@@ -47,18 +47,34 @@ class Policy(ABC):
         """
 
 
-def describe(
-    policy: Union[str, type[Policy]],
-) -> Union[str, tuple[type[Policy], str, Optional[str]]]:
-    """A policy for the native part: a class with its name and the hash of its source."""
+#: A policy for the native part: a name, or a class with its name and the hash of its source.
+Described = Union[str, tuple[type[Policy], str, Optional[str]]]
+
+
+def describe(policies: Iterable[Union[str, type[Policy]]]) -> list[Described]:
+    """The policies for the native part. Rows tell them apart by their names."""
+    all = [_describe(policy) for policy in policies]
+    names = [of if isinstance(of, str) else of[1] for of in all]
+    for of in all:
+        if not isinstance(of, str) and names.count(of[1]) > 1:
+            raise ValueError(
+                f"several policies are called {of[1]!r}: give the class another `name`"
+            )
+    return all
+
+
+def _describe(policy: Union[str, type[Policy]]) -> Described:
     if isinstance(policy, str):
         return policy
     if not (isinstance(policy, type) and issubclass(policy, Policy)):
         wanted = "names and subclasses of agewise.policy.Policy"
         raise TypeError(f"policies are {wanted}, not {policy!r}")
+    name = policy.name or policy.__name__
+    if not isinstance(name, str):
+        raise TypeError(f"the `name` of a policy is a text, not {name!r}")
     try:
         source = inspect.getsource(policy)
     except (OSError, TypeError):
         # A class typed at a prompt or created at run time has no source.
-        return policy, policy.name or policy.__name__, None
-    return policy, policy.name or policy.__name__, hashlib.sha256(source.encode()).hexdigest()
+        return policy, name, None
+    return policy, name, hashlib.sha256(source.encode()).hexdigest()

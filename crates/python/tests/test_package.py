@@ -378,6 +378,22 @@ class Package(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "subclasses of agewise.policy.Policy"):
             lab.curve(self.trace, [int])  # type: ignore[list-item]
 
+    def test_policies_have_names_of_their_own(self) -> None:
+        class Mine(MyLru):
+            name = "lru"
+
+        with self.assertRaisesRegex(ValueError, "several policies are called 'lru'"):
+            lab.curve(self.trace, ["lru", Mine])
+        with self.assertRaisesRegex(ValueError, "several policies are called 'MyLru'"):
+            lab.run(self.trace, [MyLru, type("MyLru", (MyLru,), {})])
+        with self.assertRaisesRegex(TypeError, "is a text, not 7"):
+            lab.curve(self.trace, type("Mine", (MyLru,), {"name": 7}))
+
+    def test_results_show_what_they_are(self) -> None:
+        results = lab.curve(self.trace, "lru", points=2)
+        self.assertEqual(list(results), results.rows())
+        self.assertIn(f"{len(results)} rows", repr(results))
+
     def test_sweeps_are_those_of_the_command(self) -> None:
         spec = {
             "seeds": 2,
