@@ -675,4 +675,7 @@ class Package(unittest.TestCase):
 
 
 if __name__ == "__main__":
+    # A shell that runs this in the background lets it ignore Ctrl-C, and the tests of that would wait
+    # for ever.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     unittest.main()
