@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Optional, Union
@@ -92,6 +93,7 @@ def sweep(
 
     `prune`: deletes results in the directory that do not belong to this sweep. `progress` is called
     with cells done, total cells and seconds left; by default a tqdm bar. Ctrl-C stops the sweep.
+    A cell whose file is damaged is run again, with a warning.
 
     Raises ValueError for what does not exist, OSError for unreadable files, ImportError if Ray is
     requested but not installed.
@@ -110,9 +112,11 @@ def sweep(
 def _run(spec: str, out: str, on: str, prune: bool, progress: Optional[Advance]) -> Sweep:
     with shown("cell", progress) as advance:
         if on == "local":
-            ran, found, failed = _native.sweep(spec, out, prune, advance)
+            ran, found, failed, damage = _native.sweep(spec, out, prune, advance)
         else:
             opened = _native.OpenSweep(spec, out, prune)
-            found = opened.found()
+            found, damage = opened.found(), opened.damage()
             ran, failed = _ray.sweep(opened, advance)
+    if damage is not None:
+        warnings.warn(damage, stacklevel=3)
     return Sweep(out, ran, found, failed)

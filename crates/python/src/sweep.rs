@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use agewise_lab::study::sweep::{Advance, Dataset, Done, Errand, Sweep};
+use agewise_lab::study::sweep::{Advance, Dataset, Done, Errand, Sweep, damage};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -14,8 +14,11 @@ use crate::{BUILD, Failure, exception, setup, wait};
 /// Cells that could not be run, and why.
 type Failed = Vec<(String, String)>;
 
-/// Runs a sweep into a directory. Returns the number of cells run, the number found, and the failed
-/// cells with their errors. Calls `advance` with cells done, all cells, and the seconds left.
+/// The number of cells run, the number found, the failed ones, and what the command says of damaged
+/// files.
+type Outcome = (usize, usize, Failed, Option<String>);
+
+/// Runs a sweep into a directory. Calls `advance` with cells done, all cells, and the seconds left.
 #[pyfunction]
 pub fn sweep(
     py: Python<'_>,
@@ -23,7 +26,7 @@ pub fn sweep(
     out: PathBuf,
     prune: bool,
     advance: Bound<'_, PyAny>,
-) -> PyResult<(usize, usize, Failed)> {
+) -> PyResult<Outcome> {
     let limits = setup("")?.0.reading.limits;
     let last = Arc::new(Mutex::new(None::<Advance>));
     let seen = Arc::clone(&last);
@@ -43,7 +46,8 @@ pub fn sweep(
     })?;
     let failed = outcome.failed.into_iter();
     let failed = failed.map(|(cell, error)| (cell, error.to_string()));
-    Ok((outcome.ran, outcome.found, failed.collect()))
+    let damaged = damage(&outcome.damaged);
+    Ok((outcome.ran, outcome.found, failed.collect(), damaged))
 }
 
 /// A cell to run elsewhere: its id, its values, the hash of its workload or trace, and that one's
@@ -70,6 +74,11 @@ impl OpenSweep {
     /// Number of cells found.
     fn found(&self) -> usize {
         self.dataset.found()
+    }
+
+    /// What the command says of damaged files, whose cells are missing.
+    fn damage(&self) -> Option<String> {
+        damage(self.dataset.damaged())
     }
 
     /// The missing cells.

@@ -492,6 +492,18 @@ class Package(unittest.TestCase):
         self.assertIn("3 workers died of it", why)
         self.assertTrue(set(files(again).items()) < set(files(local).items()))
 
+    def test_damaged_cells_are_told(self) -> None:
+        out = os.path.join(self.directory.name, "swept")
+        spec = {"grid": {"trace": self.trace, "policy": ["lru", "fifo"], "points": 2}}
+        for on in ["local", "ray"] if find_spec("ray") else ["local"]:
+            agewise.sweep(spec, out, on=on)
+            whole = files(out)
+            first = sorted(whole)[0]
+            Path(out, first).write_bytes(whole[first][:-100])
+            with self.assertWarnsRegex(UserWarning, f"{first} is damaged: its cell is run again"):
+                swept = agewise.sweep(spec, out, on=on)
+            self.assertEqual((swept.ran, swept.found, files(out)), (1, 1, whole))
+
     def test_workers_refuse_cells_of_others(self) -> None:
         from agewise import _native
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use agewise_cli::output;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
-use agewise_lab::study::sweep::Sweep;
+use agewise_lab::study::sweep::{Sweep, damage};
 use agewise_trace::ReadLimits;
 
 use super::results::BUILD;
@@ -114,13 +114,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Says in one line which cells have to be run again.
 fn say_damaged(files: &[PathBuf]) {
-    match files {
-        [] => {}
-        [file] => agewise_cli::note!("{} is damaged: its cell is run again", file.display()),
-        [first, more @ ..] => agewise_cli::note!(
-            "{} and {} more are damaged: their cells are run again",
-            first.display(),
-            more.len()
-        ),
+    if let Some(words) = damage(files) {
+        agewise_cli::note!("{words}");
     }
 }

@@ -131,6 +131,23 @@ pub(super) struct Found {
     pub damaged: Vec<PathBuf>,
 }
 
+/// One line on damaged files of cells; nothing if there are none.
+#[must_use]
+pub fn damage(files: &[PathBuf]) -> Option<String> {
+    match files {
+        [] => None,
+        [file] => Some(format!(
+            "{} is damaged: its cell is run again",
+            file.display()
+        )),
+        [first, more @ ..] => Some(format!(
+            "{} and {} more are damaged: their cells are run again",
+            first.display(),
+            more.len()
+        )),
+    }
+}
+
 /// Finds these cells in a directory, and the files of all others; none if it does not exist.
 ///
 /// # Errors

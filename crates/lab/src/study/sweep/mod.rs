@@ -19,7 +19,7 @@ use agewise_trace::ReadLimits;
 
 use super::error::StudyError;
 use super::setup::read_text;
-pub use dataset::Dataset;
+pub use dataset::{Dataset, damage};
 pub use spec::Values;
 use task::{Subject, Task};
 pub use times::Advance;
