@@ -26,7 +26,7 @@ use crate::command::trace::input::ReadingBar;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
 
-/// Run workloads or traces on simulated memory under several policies, side by side.
+/// Run workloads or traces on simulated memory under several policies, side by side
 ///
 /// Each policy sees the same processes with the same seeds. The table has one column per policy:
 /// means over the seeds with their 95 % intervals, and `*` (p < 0.05), `**` (0.01) or `***` (0.001)
@@ -39,10 +39,12 @@ use agewise_cli::units;
 /// interval does not record the order inside an interval: each seed replays a different one (see
 /// --order), and the table shows the range over the seeds, which reflects the unknown order.
 ///
-/// Examples: agewise lab run kv --policy classic,mglru:7.2,mglru:6.12 --memory 24M --swap nvme;
-/// agewise lab run traces/redis.pages --memory 25%; agewise lab run kv --damon
-/// lru_sort:wmarks_high=1000:wmarks_mid=1001:wmarks_low=0:cold_min_age=200000
+/// Examples:
+///   agewise lab run kv --policy classic,mglru:7.2,mglru:6.12 --memory 24M --swap nvme
+///   agewise lab run traces/redis.pages --memory 25%
+///   agewise lab run kv --damon lru_sort:wmarks_high=1000:wmarks_mid=1001:wmarks_low=0
 #[derive(Debug, clap::Args)]
+#[command(verbatim_doc_comment)]
 pub struct Args {
     /// Workloads of `agewise lab list`, TOML files that describe one, trace files of any format or
     /// names in the --manifest; file names may be patterns.
