@@ -218,7 +218,8 @@ mod tests {
     fn lines_of_the_machine_parse() {
         let path = Path::new("meminfo");
         let machine = "MemTotal:       100 kB\nMemFree:  50 kB\nMemAvailable: 60 kB\nCached: 7 kB\n\
-                       AnonPages: 8 kB\nSwapTotal: 9 kB\nSwapFree: 3 kB\nSwapCached: 1 kB\nHugePages_Total:       0\n";
+                       AnonPages: 8 kB\nSwapTotal: 9 kB\nSwapFree: 3 kB\n\
+                       SwapCached: 1 kB\nHugePages_Total:       0\n";
         let info = MemInfo::parse(path, machine).unwrap();
         assert_eq!((info.total_bytes, info.available_bytes), (102_400, 61_440));
         assert_eq!((info.swap_total_bytes, info.swap_free_bytes), (9216, 3072));

@@ -107,8 +107,9 @@ impl Plan {
     }
 
     /// Takes the mappings into account. Removes those that the kernel does not page out: mlocked
-    /// (as marked by [`VmaTable::mark_locked`]), hugetlb, device memory; this only saves calls, since
-    /// the eviction continues after refusals anyway. Notes which are shared memory: it goes to swap.
+    /// (as marked by [`VmaTable::mark_locked`]), hugetlb, device memory; this only saves calls,
+    /// since the eviction continues after refusals anyway. Notes which are shared memory: it goes
+    /// to swap.
     pub fn heed(&mut self, table: &VmaTable) {
         let ranges = |want: &dyn Fn(&Vma) -> bool| -> RunSet {
             let vmas = table.vmas().iter().filter(|vma| want(vma));
