@@ -297,7 +297,7 @@ impl<'a> Eviction<'a> {
         self.report.young_again_bytes += young_bytes;
         let idle = self.whole_units(idle, batch.unit_bytes);
         if self.limits.rehearse {
-            self.report.rehearsed_bytes += idle.bytes();
+            self.rehearse(&idle, &before);
             return Ok(());
         }
         if idle.is_empty() {
@@ -318,6 +318,30 @@ impl<'a> Eviction<'a> {
         }
     }
 
+    /// Counts what the kernel would page out, and keep.
+    fn rehearse(&mut self, idle: &RunSet, before: &Present) {
+        let goes = idle.subtract(&before.shared);
+        let needs_swap = goes.intersect(&self.swap_backed(before));
+        self.report.rehearsed_bytes += goes.bytes();
+        self.report.rehearsed_anon_bytes += needs_swap.bytes();
+        self.report.kept_bytes += idle.bytes() - goes.bytes();
+        self.note_progress(idle.bytes(), goes.bytes());
+    }
+
+    /// The present pages that only swap can take.
+    fn swap_backed(&self, before: &Present) -> RunSet {
+        before.anon.union(&before.file.intersect(self.shmem))
+    }
+
+    /// Notes how much of what was tried has left.
+    fn note_progress(&mut self, tried_bytes: u64, left_bytes: u64) {
+        self.stalled_bytes = if left_bytes == 0 {
+            self.stalled_bytes + tried_bytes
+        } else {
+            0
+        };
+    }
+
     /// Finds what is present of a batch. If unverified, only checks that the address space is still
     /// the same.
     fn before(&mut self, batch: &Batch) -> Result<Present, PageoutError> {
@@ -329,7 +353,7 @@ impl<'a> Eviction<'a> {
         self.mover.present(&RunSet::from_runs(first))?;
         Ok(Present {
             anon: batch.runs.clone(),
-            file: RunSet::default(),
+            ..Present::default()
         })
     }
 
@@ -362,11 +386,7 @@ impl<'a> Eviction<'a> {
         self.report.left_file_bytes += left_bytes - to_swap;
         self.report.left_bytes += left_bytes;
         self.report.kept_bytes += passed.bytes() - left_bytes;
-        self.stalled_bytes = if left_bytes == 0 {
-            self.stalled_bytes + passed.bytes()
-        } else {
-            0
-        };
+        self.note_progress(passed.bytes(), left_bytes);
         self.untracked_bytes += self.anon_trail.extend(&anon) + self.file_trail.extend(&file);
         Ok(passed.bytes())
     }
@@ -392,12 +412,14 @@ impl<'a> Eviction<'a> {
         there: RunSet,
         unit_bytes: u64,
     ) -> Result<RunSet, PageoutError> {
-        let shmem = before.file.intersect(self.shmem);
-        let anon = there.intersect(&before.anon.union(&shmem));
+        let anon = there.intersect(&self.swap_backed(before));
         if anon.is_empty() {
             return Ok(there);
         }
-        let mut room = self.mover.swap_free_bytes()? / unit_bytes * unit_bytes;
+        // A rehearsal takes no swap, so subtract what would have been taken.
+        let taken = self.limits.swap_taken_bytes + self.report.rehearsed_anon_bytes;
+        let free = self.mover.swap_free_bytes()?.saturating_sub(taken);
+        let mut room = free / unit_bytes * unit_bytes;
         let mut fits = RunSet::default();
         for run in anon.runs() {
             let piece = Run::new(run.start, run.bytes().min(room));

@@ -30,7 +30,7 @@ pub(super) struct Page {
     pub file: bool,
     pub place: Place,
     pub young: bool,
-    /// Stays present although the kernel tries to evict it.
+    /// Stays present although the kernel tries to evict it, because others map it too.
     pub sticky: bool,
     /// Its mapping goes away right before the first call.
     pub unmaps: bool,
@@ -183,6 +183,7 @@ impl Mover for FakeMover {
         Ok(Present {
             anon: self.select(runs, |page| there(page) && !page.file),
             file: self.select(runs, |page| there(page) && page.file),
+            shared: self.select(runs, |page| there(page) && page.sticky),
         })
     }
 

@@ -141,6 +141,8 @@ pub struct PageoutLimits {
     pub floor_bytes: u64,
     /// Look, but do not move anything.
     pub rehearse: bool,
+    /// Free swap that the rehearsals of other processes would have taken.
+    pub swap_taken_bytes: u64,
     /// Assume that the pages returned by the second look are present, anonymous, and leave.
     /// Otherwise each is checked again before and after, for a tenth of the cost of a move. For
     /// callers that move a little at a time, often, and verify now and then. Which pages left is
@@ -157,6 +159,7 @@ impl Default for PageoutLimits {
             rate_bytes_per_s: None,
             floor_bytes: 0,
             rehearse: false,
+            swap_taken_bytes: 0,
             unverified: false,
         }
     }

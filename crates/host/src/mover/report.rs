@@ -139,8 +139,10 @@ pub struct PageoutReport {
     pub young_again_bytes: u64,
     /// Not tried.
     pub skipped_bytes: Skipped,
-    /// What would have been tried, in a rehearsal.
+    /// What would have left, in a rehearsal.
     pub rehearsed_bytes: u64,
+    /// The part of `rehearsed_bytes` that would have gone to swap.
+    pub rehearsed_anon_bytes: u64,
     /// Present before the call and absent after it: `left_anon_bytes + left_file_bytes`.
     pub left_bytes: u64,
     /// The part of `left_bytes` that went to swap: private and shared memory, tmpfs.
@@ -149,7 +151,7 @@ pub struct PageoutReport {
     /// the page cache until it has been written back.
     pub left_file_bytes: u64,
     /// Tried but still present: mapped by others too, pinned, under writeback, swap or a cgroup
-    /// limit full, or touched again at once.
+    /// limit full, or touched again at once. In a rehearsal: mapped by others too.
     pub kept_bytes: u64,
     /// System calls that move memory.
     pub calls: u64,
@@ -169,6 +171,7 @@ impl PageoutReport {
             (&mut self.asked_bytes, other.asked_bytes),
             (&mut self.young_again_bytes, other.young_again_bytes),
             (&mut self.rehearsed_bytes, other.rehearsed_bytes),
+            (&mut self.rehearsed_anon_bytes, other.rehearsed_anon_bytes),
             (&mut self.left_bytes, other.left_bytes),
             (&mut self.left_anon_bytes, other.left_anon_bytes),
             (&mut self.left_file_bytes, other.left_file_bytes),
@@ -228,6 +231,7 @@ mod tests {
             young_again_bytes: 1,
             skipped_bytes,
             rehearsed_bytes: 2,
+            rehearsed_anon_bytes: 1,
             left_bytes: 4,
             left_anon_bytes: 3,
             left_file_bytes: 1,

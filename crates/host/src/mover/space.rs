@@ -22,6 +22,8 @@ pub struct Present {
     pub anon: RunSet,
     /// Files and shared memory, which page tables do not tell apart.
     pub file: RunSet,
+    /// Pages of both kinds that are mapped more than once. The kernel does not page them out.
+    pub shared: RunSet,
 }
 
 impl Present {
@@ -207,6 +209,7 @@ impl<'a> ProcessMover<'a> {
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 const FILE_OR_SHARED: u64 = 1 << 61;
+const MAPPED_ONCE: u64 = 1 << 56;
 
 impl Mover for ProcessMover<'_> {
     fn pid(&self) -> u32 {
@@ -253,6 +256,9 @@ impl Mover for ProcessMover<'_> {
                     &mut present.file
                 };
                 kind.push(page);
+                if entry & MAPPED_ONCE == 0 {
+                    present.shared.push(page);
+                }
             }
         })?;
         Ok(present)

@@ -334,6 +334,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
         .map(|work| work.result.resident_before_bytes)
         .sum();
     let mut room = args.max_bytes.unwrap_or(u64::MAX);
+    let mut swap_taken_bytes = 0;
     let mut above_floor = resident.saturating_sub(args.keep);
     let asked: u64 = works.iter().map(|work| work.cold.plan.asked_bytes()).sum();
     let progress = bar(
@@ -350,6 +351,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
                 .resident_before_bytes
                 .saturating_sub(above_floor),
             rehearse: args.dry_run,
+            swap_taken_bytes,
             ..PageoutLimits::default()
         };
         let before = progress.position();
@@ -366,6 +368,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
         );
         let went = moved.report.left_bytes + moved.report.rehearsed_bytes;
         room = room.saturating_sub(went);
+        swap_taken_bytes += moved.report.rehearsed_anon_bytes;
         above_floor = above_floor.saturating_sub(went);
         work.result.resident_after_bytes = resident_bytes(&mut work.mover);
         work.result.error = moved

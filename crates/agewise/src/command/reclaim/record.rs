@@ -200,10 +200,11 @@ fn print_total(out: &mut impl Write, total: &Reclaimed) -> io::Result<()> {
     };
     line("asked", report.asked_bytes, "")?;
     if total.dry_run {
+        let anon = bytes_text(report.rehearsed_anon_bytes);
         line(
             "would leave",
             report.rehearsed_bytes,
-            "nothing was moved (--dry-run)",
+            &format!("{anon} of it to swap; nothing was moved (--dry-run)"),
         )?;
     } else {
         let anon = bytes_text(report.left_anon_bytes);
@@ -259,7 +260,8 @@ fn print_csv<'a>(
     write!(
         out,
         "record,pid,comm,resident_before_bytes,resident_after_bytes,asked_bytes,left_bytes,\
-         left_anon_bytes,left_file_bytes,young_again_bytes,kept_bytes,rehearsed_bytes"
+         left_anon_bytes,left_file_bytes,young_again_bytes,kept_bytes,rehearsed_bytes,\
+         rehearsed_anon_bytes"
     )?;
     for reason in SkipReason::ALL {
         write!(out, ",skipped_{}_bytes", reason.name())?;
@@ -272,7 +274,7 @@ fn print_csv<'a>(
         let report = &result.report;
         write!(
             out,
-            "{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{},{},{},{},{},{},{},{},{},{},{},{},{}",
             result.record,
             result.pid,
             result.comm.csv(),
@@ -284,7 +286,8 @@ fn print_csv<'a>(
             report.left_file_bytes,
             report.young_again_bytes,
             report.kept_bytes,
-            report.rehearsed_bytes
+            report.rehearsed_bytes,
+            report.rehearsed_anon_bytes
         )?;
         for reason in SkipReason::ALL {
             write!(out, ",{}", report.skipped_bytes.bytes(reason))?;

@@ -62,3 +62,38 @@ fn a_full_swap_takes_what_fits() {
     assert_eq!(report.left_bytes, 7 * PAGE);
     assert_eq!(report.skipped_bytes.bytes(SkipReason::NoSwap), 13 * PAGE);
 }
+
+/// A rehearsal of two processes, one after the other, announces what then leaves: not what others
+/// map too, nor more than swap takes.
+#[test]
+fn a_rehearsal_announces_what_then_leaves() {
+    let plan = Plan::of_base([run_of(0, 60)]);
+    let process = |free_pages: u64| {
+        let mut mover = cold(60);
+        mover.swap_free_bytes = free_pages * PAGE;
+        for page in &mut mover.pages[..20] {
+            page.sticky = true;
+        }
+        mover
+    };
+    let real = PageoutLimits {
+        call_bytes_max: 8 * PAGE,
+        ..Default::default()
+    };
+    let mut limits = PageoutLimits {
+        rehearse: true,
+        ..real
+    };
+    let mut free_pages = 70;
+    for left_pages in [40, 30] {
+        let (_, rehearsed, _) = evict(&mut process(70), &plan, limits);
+        let (_, moved, _) = evict(&mut process(free_pages), &plan, real);
+        assert_eq!(moved.left_bytes, left_pages * PAGE);
+        assert_eq!(rehearsed.rehearsed_bytes, moved.left_bytes);
+        assert_eq!(rehearsed.rehearsed_anon_bytes, moved.left_anon_bytes);
+        assert_eq!(rehearsed.kept_bytes, moved.kept_bytes);
+        assert_eq!(rehearsed.accounted_bytes(), plan.asked_bytes());
+        limits.swap_taken_bytes += rehearsed.rehearsed_anon_bytes;
+        free_pages -= left_pages;
+    }
+}
