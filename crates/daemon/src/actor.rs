@@ -38,6 +38,17 @@ pub struct Around {
     pub refault_ns: ByType<Option<u64>>,
 }
 
+/// What has been done about a target. It outlives the rule: a counter must not fall.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// What was moved out.
+    pub reclaimed: Reclaimed,
+    /// What would have been moved out.
+    pub rehearsed_bytes: u64,
+    /// Memory found by rehearsals that is still there; without a rehearsal it would be gone.
+    standing_bytes: u64,
+}
+
 /// A target under a policy.
 #[derive(Debug)]
 pub struct Actor {
@@ -49,10 +60,8 @@ pub struct Actor {
     pub dry_run: bool,
     /// Whether file memory charged to the cgroup is included, even if no process maps it.
     pub files: bool,
-    /// What this actor moved out.
-    pub reclaimed: Reclaimed,
-    /// What would have been moved out.
-    pub rehearsed_bytes: u64,
+    /// What was done about its target, by earlier rules too.
+    pub counted: Counted,
     /// The measured worth of the budget, if known.
     pub budget_gain: Option<Gain>,
     controller: Controller,
@@ -62,8 +71,6 @@ pub struct Actor {
     pub next_ms: u64,
     /// The last reason to do nothing that was written, and when, ms.
     said: Option<(&'static str, u64)>,
-    /// Memory found by rehearsals that is still there; without a rehearsal it would be gone.
-    standing_bytes: u64,
 }
 
 impl Actor {
@@ -74,15 +81,13 @@ impl Actor {
             reason: state::Reason::of(spec),
             dry_run,
             files: false,
-            reclaimed: Reclaimed::default(),
-            rehearsed_bytes: 0,
+            counted: Counted::default(),
             budget_gain: None,
             controller: Controller::new(spec),
             counters: None,
             outcome: None,
             next_ms: 0,
             said: None,
-            standing_bytes: 0,
         }
     }
 
@@ -186,22 +191,28 @@ impl Actor {
     /// the rehearsal found everything, not just as much as it may take at a time. `most_bytes` is
     /// an upper bound of what can be found.
     pub fn rehearsed(&mut self, found_bytes: u64, is_all: bool, most_bytes: u64) {
+        let counted = &mut self.counted;
         let standing_bytes = match is_all {
             true => found_bytes,
-            false => self
+            false => counted
                 .standing_bytes
                 .saturating_add(found_bytes)
                 .min(most_bytes),
         };
-        let more_bytes = standing_bytes.saturating_sub(self.standing_bytes);
-        self.rehearsed_bytes = self.rehearsed_bytes.saturating_add(more_bytes);
-        self.standing_bytes = standing_bytes;
+        let more_bytes = standing_bytes.saturating_sub(counted.standing_bytes);
+        counted.rehearsed_bytes = counted.rehearsed_bytes.saturating_add(more_bytes);
+        counted.standing_bytes = standing_bytes;
+    }
+
+    /// Counts memory that left, and the part of it that was file memory.
+    pub fn moved(&mut self, left_bytes: u64, left_file_bytes: u64) {
+        self.counted.reclaimed.add(self.reason, left_bytes);
+        self.counted.reclaimed.add_files(left_file_bytes);
     }
 
     /// Records the result of a decision.
     pub fn done(&mut self, action: &Action, done: &Done) {
-        self.reclaimed.add(self.reason, done.left_bytes());
-        self.reclaimed.add_files(done.left_file_bytes);
+        self.moved(done.left_bytes(), done.left_file_bytes);
         if self.dry_run {
             // Assume that it worked, or the rehearsal would stop where the real policy would not.
             self.outcome = None;
@@ -239,7 +250,7 @@ mod tests {
             (500, false, 900, 940),
         ] {
             actor.rehearsed(found, is_all, most);
-            assert_eq!(actor.rehearsed_bytes, counted);
+            assert_eq!(actor.counted.rehearsed_bytes, counted);
         }
     }
 

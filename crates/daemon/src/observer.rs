@@ -10,7 +10,7 @@ use agewise_host::cgroup::Cgroup;
 use agewise_host::container::{Container, Containers};
 use agewise_policy::workingset::Intervals;
 
-use super::actor::Actor;
+use super::actor::{Actor, Counted};
 use super::state::{NodeView, Settings, SubjectView};
 use super::world;
 
@@ -116,6 +116,7 @@ pub fn views(
     agent: &Agent,
     seen: &[Seen],
     actors: &HashMap<Key, Actor>,
+    retired: &HashMap<Key, Counted>,
     intervals: &Intervals,
     settings: &Settings,
     hits: &mut LimitHits,
@@ -130,9 +131,12 @@ pub fn views(
             if let Some(actor) = actor {
                 view.policy = Some(actor.reason);
                 view.is_rehearsal = actor.dry_run;
-                view.reclaimed = actor.reclaimed;
-                view.rehearsed_bytes = actor.rehearsed_bytes;
                 view.budget_gain = actor.budget_gain;
+            }
+            let counted = actor.map(|actor| &actor.counted);
+            if let Some(counted) = counted.or_else(|| retired.get(&seen.key)) {
+                view.reclaimed = counted.reclaimed;
+                view.rehearsed_bytes = counted.rehearsed_bytes;
             }
             if let Some(cgroup) = &seen.cgroup {
                 view.psi = world::psi_of(cgroup);

@@ -126,8 +126,7 @@ impl Daemon {
             let Some(actor) = self.actors.get_mut(&key) else {
                 continue;
             };
-            actor.reclaimed.add(actor.reason, report.left_bytes);
-            actor.reclaimed.add_files(report.dropped_bytes);
+            actor.moved(report.left_bytes, report.dropped_bytes);
             actor.rehearsed(report.rehearsed_bytes, true, u64::MAX);
             // If memory was moved without a comparison, the known gain is that of an earlier trial.
             if report.steps > 0 || report.measured.is_some() {

@@ -27,6 +27,7 @@ impl Daemon {
             &self.agent,
             seen,
             &self.actors,
+            &self.retired,
             &self.config.observe.intervals.0,
             &settings,
             &mut self.hits,

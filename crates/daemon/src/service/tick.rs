@@ -23,7 +23,7 @@ use super::protect::open_hands;
 use super::shrink::open_throttle;
 use super::surroundings::Surroundings;
 use super::undo::Found;
-use crate::actor::Actor;
+use crate::actor::{Actor, Counted};
 use crate::ahead::Ahead;
 use crate::config::{Config, Matcher};
 use crate::curves::AllCurves;
@@ -54,6 +54,8 @@ pub struct Daemon {
     pub(super) pace: Pace,
     pub(super) world: World,
     pub(super) actors: HashMap<Key, Actor>,
+    /// What was counted for subjects that no rule applies to any more.
+    pub(super) retired: HashMap<Key, Counted>,
     /// Holds targets under a budget, if a rule requires it.
     pub(super) ahead: Option<Ahead>,
     pub(super) protector: Option<Protector>,
@@ -249,6 +251,7 @@ impl Daemon {
             world: World::new(around.roots.clone()),
             around,
             actors: HashMap::new(),
+            retired: HashMap::new(),
             ahead: None,
             protector,
             shrinkers,
@@ -330,7 +333,9 @@ impl Daemon {
             self.agent.set_targets(wanted);
         }
         if config.act != self.config.act {
-            self.actors.clear();
+            let actors = self.actors.drain();
+            self.retired
+                .extend(actors.map(|(key, actor)| (key, actor.counted)));
         }
         self.pace.set(
             config.observe.cpu_percent.0,
@@ -407,14 +412,7 @@ impl Daemon {
     /// Adds actors for new subjects and drops those that are gone.
     fn follow(&mut self, seen: &[Seen]) {
         let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
-        let gone: Vec<Key> = self
-            .actors
-            .keys()
-            .filter(|key| !there.contains(key))
-            .cloned()
-            .collect();
-        for key in gone {
-            self.actors.remove(&key);
+        for (key, _) in self.actors.extract_if(|key, _| !there.contains(key)) {
             let change = Change {
                 subject: &key.0,
                 container: None,
@@ -422,6 +420,7 @@ impl Daemon {
             };
             self.journal.write("gone", &change);
         }
+        self.retired.retain(|key, _| there.contains(key));
         self.hits.retain(|key| there.contains(key));
         self.squeezed.retain(|key, _| there.contains(key));
         self.refaulted.retain(|key, _| there.contains(key));
@@ -439,6 +438,7 @@ impl Daemon {
             let act = &self.config.act[rule];
             let mut actor = Actor::new(rule, &act.policy.0, self.dry_run || act.dry_run);
             actor.files = act.files;
+            actor.counted = self.retired.remove(&seen.key).unwrap_or_default();
             let change = Change {
                 subject: &seen.key.0,
                 container: seen.container.as_ref(),

@@ -24,6 +24,37 @@ fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
 }
 
 #[test]
+fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
+    let mut world = World::new();
+    world.reload(Text::Rules);
+    world.tick();
+    let daemon = world.daemon.as_mut().unwrap();
+    let mut of_other = daemon
+        .actors
+        .iter_mut()
+        .filter(|(key, _)| &*key.0 == "/other");
+    let (_, actor) = of_other.next().expect("a rule for it");
+    actor.moved(8192, 4096);
+    actor.rehearsed(12_288, true, u64::MAX);
+    for (text, acts) in [(Text::UpTo("freeze"), false), (Text::Rules, true)] {
+        world.reload(text);
+        world.tick();
+        let daemon = world.daemon.as_ref().unwrap();
+        let snapshot = daemon.hub.snapshot();
+        let mut subjects = snapshot.subjects.iter();
+        let view = subjects.find(|view| &*view.name == "/other").unwrap();
+        assert_eq!(view.policy.is_some(), acts);
+        let reclaimed = &view.reclaimed;
+        assert_eq!(
+            (reclaimed.total_bytes(), reclaimed.file_bytes),
+            (8192, 4096)
+        );
+        assert_eq!(view.rehearsed_bytes, 12_288);
+        assert_eq!(daemon.retired.is_empty(), acts);
+    }
+}
+
+#[test]
 fn one_that_is_frozen_goes_on_where_its_counters_cannot_be_read() {
     let mut world = World::with_frozen();
     world.run(&Step::Break(Fault::Stat(2)));

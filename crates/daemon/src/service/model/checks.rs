@@ -181,6 +181,7 @@ impl World {
         let most = self.machine.groups.len() + 1;
         for (what, count) in [
             ("actors", daemon.actors.len()),
+            ("retired", daemon.retired.len()),
             ("refaulted", daemon.refaulted.len()),
             ("squeezed", daemon.squeezed.len()),
             ("shrunk", daemon.shrinkers.count()),
