@@ -96,6 +96,12 @@ impl Done {
             .for_each(|text| self.trouble(text));
     }
 
+    /// Whether there was nothing more to find within `bytes_max`: not even a page.
+    pub fn found_all(&self, bytes_max: u64) -> bool {
+        let found_bytes = self.tried_bytes.saturating_add(self.young_again_bytes);
+        found_bytes.saturating_add(PAGE_BYTES) <= bytes_max
+    }
+
     pub fn left_bytes(&self) -> u64 {
         self.left_anon_bytes.saturating_add(self.left_file_bytes)
     }
@@ -164,7 +170,11 @@ impl PageOut<'_> {
     pub fn run(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();
         let mut done = Done::default();
-        let surely = self.oldest_that_fit(pids, older_than_ms, bytes_max);
+        // In a rehearsal nothing leaves: one pass finds it all, a second would find it again.
+        let surely = match self.rehearse {
+            true => None,
+            false => self.oldest_that_fit(pids, older_than_ms, bytes_max),
+        };
         for ages in [surely, Some(older_than_ms)].into_iter().flatten() {
             for pid in pids {
                 let went = done.tried_bytes;
@@ -175,8 +185,7 @@ impl PageOut<'_> {
                     done.trouble(format!("process {pid}: {error}"));
                 }
             }
-            // In a rehearsal nothing leaves, so the same memory would be found twice.
-            if done.tried_bytes >= bytes_max || self.rehearse || surely == Some(older_than_ms) {
+            if done.tried_bytes >= bytes_max || surely == Some(older_than_ms) {
                 break;
             }
         }
@@ -326,4 +335,26 @@ fn older_bytes(space: &Space, now_ms: u64, ages: Ages) -> u64 {
         )
     };
     PageType::ALL.into_iter().filter_map(of).sum::<u64>() * PAGE_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_to_pages_or_used_again_is_not_all_there_was() {
+        let found_all = |tried_bytes, young_again_bytes, bytes_max| {
+            let done = Done {
+                tried_bytes,
+                young_again_bytes,
+                ..Done::default()
+            };
+            done.found_all(bytes_max)
+        };
+        let bytes_max = 10 * PAGE_BYTES + 5;
+        assert!(!found_all(10 * PAGE_BYTES, 0, bytes_max));
+        assert!(!found_all(7 * PAGE_BYTES, 3 * PAGE_BYTES, bytes_max));
+        assert!(found_all(9 * PAGE_BYTES, 0, bytes_max));
+        assert!(found_all(0, 0, PAGE_BYTES));
+    }
 }

@@ -191,7 +191,7 @@ impl Daemon {
             action => carry_out(&mut hand, whose, files, &action, &ages.resident, sort_first),
         };
         if actor.dry_run {
-            let is_all = done.tried_bytes < decision.action.bytes().min(MOVE_MAX_BYTES);
+            let is_all = done.found_all(decision.action.bytes().min(MOVE_MAX_BYTES));
             let [anon, file] = older_bytes(&ages.resident, &decision.action);
             let most_bytes = anon.saturating_add(file);
             actor.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
