@@ -161,6 +161,44 @@ fn it_ends_as_its_command_does_and_leaves_nothing() {
 }
 
 #[test]
+fn a_limit_that_somebody_else_changed_is_noted() {
+    let _one = one();
+    let Some(device) = swap("a_limit_that_somebody_else_changed_is_noted") else {
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report");
+    let mut child = Command::new(AGEWISE)
+        .args(["run", "--memory", "64M", "--report"])
+        .arg(&report)
+        .args(["--", "sleep", "2"])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let began = Instant::now();
+    let changed = |dir: &PathBuf| {
+        let files = ["memory.limit_in_bytes", "memory.max"].map(|file| dir.join(file));
+        files.iter().any(|file| {
+            let set = std::fs::read_to_string(file).unwrap_or_default();
+            set.trim() == (64 * MIB).to_string() && std::fs::write(file, "200M").is_ok()
+        })
+    };
+    while !cgroups_of(child.id()).iter().any(changed) {
+        assert!(
+            began.elapsed() < Duration::from_secs(20),
+            "no limit was set"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(child.wait().unwrap().success());
+    let text = std::fs::read_to_string(&report).unwrap();
+    let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let note = "somebody else changed the limit of the cgroup from 64.0 MiB to 200.0 MiB";
+    assert_eq!(summary["notes"], serde_json::json!([note]), "{summary}");
+    device.remove().expect("remove zram");
+}
+
+#[test]
 fn a_rehearsal_limits_nothing() {
     let _one = one();
     let Some(device) = swap("a_rehearsal_limits_nothing") else {

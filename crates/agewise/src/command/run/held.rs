@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use agewise_daemon::ahead::{self, Ahead, Report};
 use agewise_daemon::world::World;
-use agewise_host::cgroup::{Hierarchy, OwnCgroup};
+use agewise_host::access::PAGE_BYTES;
+use agewise_host::cgroup::{Hierarchy, Limits, OwnCgroup};
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::Process;
 use agewise_host::root::{ProcRoot, Roots};
@@ -85,6 +86,23 @@ impl Held {
         self.own.clone()
     }
 
+    /// Notes a limit that is no longer ours: the figures then say nothing about the one asked for.
+    fn check_limit(&self, notes: &mut Notes) {
+        let limits = self.own.as_ref().map(|own| own.cgroup().limits());
+        let Some(Ok(Limits { max_bytes, .. })) = limits else {
+            return;
+        };
+        // The kernel rounds to pages.
+        let pages = |bytes: u64| bytes / PAGE_BYTES;
+        if max_bytes.map(pages) != Some(pages(self.limit_bytes)) {
+            let now = max_bytes.map_or("no limit".to_owned(), bytes_text);
+            notes.add(format!(
+                "somebody else changed the limit of the cgroup from {} to {now}",
+                bytes_text(self.limit_bytes)
+            ));
+        }
+    }
+
     fn take_reports(&mut self, notes: &mut Notes) {
         for (_, mut report) in self.ahead.take_reports() {
             report
@@ -112,6 +130,7 @@ impl Way for Held {
             without: Vec::new(),
         }]);
         self.take_reports(notes);
+        self.check_limit(notes);
     }
 
     fn done(&self) -> Done {
@@ -124,6 +143,7 @@ impl Way for Held {
 
     fn finish(mut self: Box<Self>, summary: &mut Summary, notes: &mut Notes) {
         self.take_reports(notes);
+        self.check_limit(notes);
         // Stop the thread before its cgroup is removed.
         drop(self.ahead);
         summary.policy = Some(self.spec.to_string());
