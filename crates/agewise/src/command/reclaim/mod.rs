@@ -304,7 +304,7 @@ fn evict_all(
     record::print_results(&mut out, args.format, &results, &total)?;
     out.flush()?;
     Ok(Outcome {
-        all_gone: !cold.is_empty() && results.is_empty(),
+        all_gone: !cold.is_empty() && results.iter().all(Reclaimed::is_cut_short),
         failed: !results.is_empty() && results.iter().all(|result| !result.error.is_empty()),
     })
 }

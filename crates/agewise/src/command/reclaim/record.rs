@@ -59,6 +59,11 @@ pub struct Reclaimed {
 }
 
 impl Reclaimed {
+    /// Whether the process was gone before all its memory was dealt with.
+    pub fn is_cut_short(&self) -> bool {
+        self.report.skipped_bytes.bytes(SkipReason::ProcessGone) > 0
+    }
+
     /// An empty result for a process.
     pub fn new(pid: u32, comm: &Untrusted, dry_run: bool) -> Self {
         Self {
@@ -346,6 +351,15 @@ mod tests {
         )
         .expect("out");
         String::from_utf8(out).expect("UTF-8")
+    }
+
+    #[test]
+    fn a_process_that_exits_in_the_middle_is_cut_short() {
+        let mut result = result(10, 4096);
+        assert!(!result.is_cut_short());
+        let skipped = &mut result.report.skipped_bytes;
+        skipped.add(SkipReason::ProcessGone, 4096);
+        assert!(result.is_cut_short());
     }
 
     #[test]
