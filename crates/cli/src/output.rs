@@ -30,6 +30,29 @@ pub fn json_line(out: &mut impl Write, record: &impl Serialize) -> io::Result<()
     out.write_all(b"\n")
 }
 
+/// Writes records as CSV under a header with the names of their fields, or else as lines of JSON.
+///
+/// # Errors
+/// `out` cannot be written, or a record has no flat form.
+pub fn rows<R: Serialize>(
+    out: &mut impl Write,
+    format: Format,
+    records: impl IntoIterator<Item = R>,
+) -> io::Result<()> {
+    let mut records = records.into_iter();
+    if format != Format::Csv {
+        return records.try_for_each(|record| json_line(out, &record));
+    }
+    let mut csv = csv::Writer::from_writer(out);
+    let written = records.try_for_each(|record| csv.serialize(record));
+    written.map_err(|error| match error.into_kind() {
+        // As it is, so that `| head` is recognised.
+        csv::ErrorKind::Io(error) => error,
+        kind => io::Error::other(format!("{kind:?}")),
+    })?;
+    csv.flush()
+}
+
 /// Writes `record` as JSON and escapes invisible characters in strings (such as `\u202e`), so that
 /// names, and messages that contain names, can be printed safely.
 ///

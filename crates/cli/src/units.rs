@@ -2,7 +2,7 @@
 //! Sizes, durations and rates as people write and read them. Bytes use IEC units (1 MiB = 2^20).
 //! JSON and CSV contain raw integers and do not use this module.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use agewise_policy::units::bytes_text;
 use agewise_policy::units::{self, SizeError};
@@ -103,18 +103,34 @@ pub fn duration_text(duration: Duration) -> String {
     }
 }
 
-/// Parses a share such as `0.2%` or `0.002`, above 0 and up to 1.
-pub fn share(text: &str) -> Result<f64, String> {
+/// Parses a ratio such as `1%` or `0.01`: from 0, with no upper limit.
+pub fn ratio(text: &str) -> Result<f64, String> {
     let (number, scale) = match text.strip_suffix('%') {
         Some(number) => (number, 0.01),
         None => (text, 1.0),
     };
     match number.trim().parse::<f64>() {
-        Ok(number) if number > 0.0 && number * scale <= 1.0 => Ok(number * scale),
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * scale),
+        _ => Err("expected a share such as 1% or 0.01".to_owned()),
+    }
+}
+
+/// Parses a share such as `0.2%` or `0.002`, above 0 and up to 1.
+pub fn share(text: &str) -> Result<f64, String> {
+    match ratio(text) {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
         _ => Err(format!(
             "'{text}' is not a share above 0 and up to 100%, such as 0.2% or 0.002"
         )),
     }
+}
+
+/// The wall clock of this machine, in ms since 1970.
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+    })
 }
 
 /// Parses a share, or `none`, which is infinite.

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use agewise_cli::units::unix_ms;
 use agewise_cli::whatif::costs;
 use agewise_host::agent::{Agent, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError};
@@ -17,7 +18,6 @@ use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::whatif::history::{DAYS, History, HistoryError, name_hash};
 use agewise_policy::whatif::{Curves, Decider, Params, Prices, WhatIf};
 
-use crate::journal::unix_ms;
 use crate::observer::{Key, Seen};
 use crate::state::LessMemory;
 

@@ -11,19 +11,12 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use agewise_cli::units::unix_ms;
 use serde::Serialize;
 
 use super::config;
 use super::health::{Health, Part};
-
-/// Milliseconds since 1970.
-pub fn unix_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(0))
-}
 
 /// The journal. Clones write to the same one.
 #[derive(Clone, Debug)]

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::config::{Listen, Metrics};
 use super::demo;
-use super::journal::unix_ms;
 use super::options::Options;
 use super::outlet::Outlet;
 use super::state::{Hub, Snapshot};
 use agewise_cli::observe;
 use agewise_cli::signal::Stop;
+use agewise_cli::units::unix_ms;
 
 /// Looks that are already over at the start, so that the time line is not empty.
 const PAST_TICKS: u64 = 240;

@@ -61,7 +61,7 @@ pub struct Args {
     pub interval: Option<Duration>,
 
     /// Share of time that waiting for pages may take. For a trace without times: us per access.
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = target)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::ratio)]
     pub target: f64,
 
     /// Cost of bringing a page back: auto uses this machine's first swap device.
@@ -91,17 +91,6 @@ pub struct Args {
 
 /// Default time between two looks, if the observation is long enough.
 const INTERVAL: Duration = Duration::from_secs(1);
-
-fn target(text: &str) -> Result<f64, String> {
-    let (number, scale) = match text.strip_suffix('%') {
-        Some(number) => (number, 0.01),
-        None => (text, 1.0),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * scale),
-        _ => Err("expected a share such as 1% or 0.01".to_owned()),
-    }
-}
 
 /// The answer, with the field names of all outputs.
 #[derive(Debug, Serialize)]

@@ -190,18 +190,8 @@ fn print(args: &Args, found: &Found, costs: &Costs, by: &[Vec<Record<'_>>]) -> a
     let mut out = std::io::stdout().lock();
     match args.format {
         Format::Text => text(&mut out, found, costs, by)?,
-        Format::Json => {
-            for record in by.iter().flatten() {
-                output::json_line(&mut out, record)?;
-            }
-            agewise_cli::note!("{}", costs.text());
-        }
-        Format::Csv => {
-            let mut csv = csv::Writer::from_writer(&mut out);
-            for record in by.iter().flatten() {
-                csv.serialize(record)?;
-            }
-            csv.flush()?;
+        format => {
+            output::rows(&mut out, format, by.iter().flatten())?;
             agewise_cli::note!("{}", costs.text());
         }
     }

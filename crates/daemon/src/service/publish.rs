@@ -9,9 +9,9 @@ use agewise_host::clock;
 use agewise_host::root::Roots;
 
 use super::Daemon;
-use crate::journal::unix_ms;
 use crate::observer::{self, Seen};
 use crate::state::{Event, Reason, Scope, Snapshot, SubjectView};
+use agewise_cli::units::unix_ms;
 
 impl Daemon {
     pub(super) fn publish(

@@ -2,7 +2,7 @@
 //! Output of `agewise files`.
 
 use std::io::{self, Write};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::pagecache::{CacheKind, CachedFile, FilesLook, device_text};
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::kind_text;
 use agewise_cli::output::{self, Format};
-use agewise_cli::units::{bytes_text, duration_text};
+use agewise_cli::units::{bytes_text, duration_text, unix_ms};
 
 /// A process that has a file open or mapped.
 #[derive(Clone, Debug, Serialize)]
@@ -151,13 +151,6 @@ pub fn print(
     out.flush()
 }
 
-fn wall_clock_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    })
-}
-
 fn bins(ages: &Histogram) -> impl Iterator<Item = BinRecord> + '_ {
     ages.bins().iter().map(|bin| BinRecord {
         upper_ms: bin.bound_ms(),
@@ -176,7 +169,7 @@ fn json(
     look: &FilesLook,
     observed_ms: u64,
 ) -> io::Result<()> {
-    let time_ms = wall_clock_ms();
+    let time_ms = unix_ms();
     for shown in shown {
         let file = &shown.file;
         let record = FileRecord {
@@ -223,7 +216,7 @@ fn csv(out: &mut impl Write, shown: &[Shown], observed_ms: u64) -> io::Result<()
         "time_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,oldest_ms,sampled,\
          upper_ms,bytes"
     )?;
-    let time_ms = wall_clock_ms();
+    let time_ms = unix_ms();
     let empty = Untrusted::default();
     for shown in shown {
         let file = &shown.file;

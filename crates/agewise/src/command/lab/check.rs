@@ -32,7 +32,7 @@ pub struct Args {
     #[arg(value_name = "AFTER")]
     pub after: PathBuf,
     /// By how much a measure may rise.
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::ratio)]
     pub budget: f64,
     /// Share of false alarms.
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = units::share)]
@@ -40,17 +40,6 @@ pub struct Args {
     /// text: what is worse; json and csv: every cell compared.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    let (number, scale) = match text.strip_suffix('%') {
-        Some(number) => (number, 0.01),
-        None => (text, 1.0),
-    };
-    match number.trim().parse::<f64>() {
-        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * scale),
-        _ => Err("write a share such as 1% or 0.01".to_owned()),
-    }
 }
 
 /// Compares and prints.
@@ -65,18 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     match args.format {
         Format::Text => print(&mut out, &checked, args.budget)?,
-        Format::Json => {
-            for cell in &checked.cells {
-                output::json_line(&mut out, cell)?;
-            }
-        }
-        Format::Csv => {
-            let mut writer = csv::Writer::from_writer(&mut out);
-            for cell in &checked.cells {
-                writer.serialize(cell)?;
-            }
-            writer.flush()?;
-        }
+        format => output::rows(&mut out, format, &checked.cells)?,
     }
     let is_worse = checked.cells.iter().any(|cell| cell.worse);
     Ok(match is_worse {

@@ -151,18 +151,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     match args.format {
         Format::Json => {
-            for window in windows {
-                output::json_line(&mut out, &Record::Window(window))?;
-            }
+            output::rows(&mut out, args.format, windows.iter().map(Record::Window))?;
             output::json_line(&mut out, &all)?;
         }
-        Format::Csv => {
-            let mut writer = csv::Writer::from_writer(&mut out);
-            for window in windows {
-                writer.serialize(window)?;
-            }
-            writer.flush()?;
-        }
+        Format::Csv => output::rows(&mut out, args.format, windows)?,
         Format::Text => {
             writeln!(
                 out,

@@ -178,12 +178,7 @@ fn failed(passed: u64, seed: Option<u64>, path: &Path, failure: Failure) -> Outc
 fn print(outcome: &Outcome, format: Format) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match format {
-        Format::Json => output::json_line(&mut out, outcome)?,
-        Format::Csv => {
-            let mut writer = csv::Writer::from_writer(&mut out);
-            writer.serialize(outcome)?;
-            writer.flush()?;
-        }
+        Format::Json | Format::Csv => output::rows(&mut out, format, [outcome])?,
         Format::Text => match (&outcome.what, &outcome.case, outcome.step) {
             (Some(what), Some(case), Some(step)) => {
                 writeln!(out, "{}: step {step}: {what}", case.display())?;

@@ -113,18 +113,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 writeln!(out, "  {:24} {}", entry.name, entry.description)?;
             }
         }
-        Format::Json => {
-            for entry in &entries {
-                output::json_line(&mut out, entry)?;
-            }
-        }
-        Format::Csv => {
-            let mut writer = csv::Writer::from_writer(&mut out);
-            for entry in &entries {
-                writer.serialize(entry)?;
-            }
-            writer.flush()?;
-        }
+        format => output::rows(&mut out, format, &entries)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -11,9 +11,8 @@ use agewise_lab::reference::mutation::{Caught, mutate};
 use agewise_lab::reference::verify::{CellReport, Comparison, Effort, deviation, verify};
 use agewise_lab::reference::{Cell, rows};
 use anyhow::Context;
-use clap::ValueEnum;
 
-use agewise_cli::output;
+use agewise_cli::output::{self, Format};
 use agewise_cli::progress::Progress;
 
 /// Compare the simulated machine with counts taken from real kernels.
@@ -52,7 +51,7 @@ pub struct Args {
     #[arg(long, value_name = "VERSION")]
     pub kernel: Option<String>,
     /// text: a table; json: one object per line and cell; csv: the same fields.
-    #[arg(long, default_value = "text")]
+    #[arg(long, value_enum, default_value_t)]
     pub format: Format,
     /// Start phases of the statistics timer for each measured run of the classic LRU.
     #[arg(long, value_name = "N", default_value_t = Effort::default().flush_phases,
@@ -65,17 +64,6 @@ pub struct Args {
     /// such as `without`, `aging` or `tier_gain = [1, 1]`; `enabled` stands for lru_gen/enabled.
     #[arg(long, value_name = "RULE", num_args = 0..=1, default_missing_value = "")]
     pub mutate: Option<String>,
-}
-
-/// The form of the report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// A table and a summary.
-    Text,
-    /// One JSON object per line.
-    Json,
-    /// Comma-separated values.
-    Csv,
 }
 
 /// Verifies the cells and prints the result.
@@ -106,18 +94,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let all = || reports.iter().flat_map(|report| &report.comparisons);
     match args.format {
         Format::Text => print_text(&mut out, &reports)?,
-        Format::Json => {
-            for comparison in all() {
-                output::json_line(&mut out, comparison)?;
-            }
-        }
-        Format::Csv => {
-            let mut writer = csv::Writer::from_writer(&mut out);
-            for comparison in all() {
-                writer.serialize(comparison)?;
-            }
-            writer.flush()?;
-        }
+        format => output::rows(&mut out, format, all())?,
     }
     let agree = reports.iter().all(CellReport::kills_agree)
         && all()
@@ -158,18 +135,7 @@ fn read_cells(args: &Args) -> anyhow::Result<Vec<Cell>> {
 fn print_caught(format: Format, caught: &[Caught]) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match format {
-        Format::Json => {
-            for row in caught {
-                output::json_line(&mut out, row)?;
-            }
-        }
-        Format::Csv => {
-            let mut writer = csv::Writer::from_writer(&mut out);
-            for row in caught {
-                writer.serialize(row)?;
-            }
-            writer.flush()?;
-        }
+        Format::Json | Format::Csv => output::rows(&mut out, format, caught)?,
         Format::Text => {
             writeln!(
                 out,

@@ -138,18 +138,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     match args.format {
         Format::Text => text(&mut out, &verdicts)?,
-        Format::Json => {
-            for verdict in &verdicts {
-                output::json_line(&mut out, &Record::of(verdict))?;
-            }
-        }
-        Format::Csv => {
-            let mut csv = csv::Writer::from_writer(&mut out);
-            for verdict in &verdicts {
-                csv.serialize(Record::of(verdict))?;
-            }
-            csv.flush()?;
-        }
+        format => output::rows(&mut out, format, verdicts.iter().map(Record::of))?,
     }
     out.flush()?;
     let failed = verdicts.iter().any(Verdict::failed);

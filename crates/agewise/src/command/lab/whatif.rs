@@ -65,13 +65,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         records.push(record);
     }
     match args.format {
-        Format::Csv => {
-            let mut csv = csv::Writer::from_writer(&mut out);
-            for record in &records {
-                csv.serialize(record)?;
-            }
-            csv.flush()?;
-        }
+        Format::Csv => output::rows(&mut out, args.format, &records)?,
         Format::Text if records.len() > 1 => {
             let mean = |of: &dyn Fn(&Beside) -> f64| {
                 records.iter().map(of).sum::<f64>() / records.len() as f64

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use agewise_cli::observe;
 use agewise_cli::signal::Stop;
+use agewise_cli::units::unix_ms;
 use agewise_cli::whatif::{costs, watch};
 use agewise_daemon::curves::{beyond_bytes, histories, history};
 use agewise_host::cgroup::{Cgroup, Hierarchy};
@@ -155,9 +156,4 @@ impl Known {
 fn limit(cgroup: &Cgroup) -> Option<u64> {
     let limits = cgroup.limits().ok()?;
     limits.max_bytes.or(limits.high_bytes)
-}
-
-fn unix_ms() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.map_or(0, observe::millis)
 }

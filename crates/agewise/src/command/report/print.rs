@@ -3,7 +3,7 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use agewise_host::agent::{CostReport, SubjectReport};
 use agewise_host::container::{Container, Containers};
@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::knows::{Knows, kind};
 use super::text;
 use agewise_cli::output::{self, Format};
-use agewise_cli::units::{bytes_text, duration_text};
+use agewise_cli::units::{bytes_text, duration_text, unix_ms};
 
 /// A report and the names of its container or pod.
 type Named<'r> = (&'r SubjectReport, Option<Container>);
@@ -27,15 +27,6 @@ pub struct Printer<W> {
     /// The wall clock, in ms since 1970.
     now_ms: fn() -> u64,
     printed: bool,
-}
-
-/// The wall clock of this machine, in ms since 1970.
-fn wall_clock_ms() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| {
-            u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-        })
 }
 
 /// One target as JSON.
@@ -136,7 +127,7 @@ impl<W: Write> Printer<W> {
             out,
             format,
             containers: Containers::new(&ProcRoot::default()),
-            now_ms: wall_clock_ms,
+            now_ms: unix_ms,
             printed: false,
         }
     }
