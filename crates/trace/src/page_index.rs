@@ -2,9 +2,11 @@
 //! Maps 64-bit pages to small dense numbers in the order in which they first appear.
 //!
 //! Uses open addressing over the numbers alone, since the list of pages has the page of each
-//! number. Neighbouring pages have their slots in one cache line. A growing table is rebuilt from
-//! the list after the old one was freed: the peak is 8 bytes per page for the list and 10.7 for a
-//! table that has just grown.
+//! number. Neighbouring pages have their slots in one cache line. A slot also has a few bits of its
+//! page's hash, as many as the number leaves: the slot of another page is recognised without reading
+//! the list, which would be one more cache miss. A growing table is rebuilt from the list after the
+//! old one was freed: the peak is 8 bytes per page for the list and 10.7 for a table that has just
+//! grown.
 
 /// Slots per cache line, a power of two; as many neighbouring pages share one.
 const LINE_SLOTS: usize = 16;
@@ -17,9 +19,14 @@ const LINES_MIN: usize = 64;
 /// The most pages, so that a number plus one fits a `u32`.
 const PAGES_MAX: usize = (u32::MAX - 1) as usize;
 
+/// The tag begins here in the hash: it has neither the bits that select a line nor the last ones,
+/// which select the place in it.
+const TAG_SHIFT: u32 = u64::BITS - LINE_SHIFT - u32::BITS;
+
 /// The map. Numbers are `0..len()`.
 pub struct PageIndex {
-    /// A number plus one, or 0 for an empty slot: a zeroed table is not resident before it is used.
+    /// A number plus one, with the page's tag in the bits that it leaves; 0 for an empty slot: a
+    /// zeroed table is not resident before it is used.
     slots: Vec<u32>,
     pages: Vec<u64>,
     /// The number looked up last. Pages used in a run are mostly used in the same run again, so the
@@ -82,34 +89,28 @@ impl PageIndex {
             self.last += 1;
             return Some(self.last);
         }
-        let at = self.slot(page);
-        self.last = match self.slots[at].checked_sub(1) {
-            Some(number) => number,
-            None => self.add(page, at)?,
+        let (mut at, tag) = first_slot(page, self.slots.len());
+        self.last = loop {
+            let slot = self.slots[at];
+            if slot == 0 {
+                break self.add(page, at, tag)?;
+            }
+            let number = number_in(slot, tag);
+            if self.pages.get(number as usize) == Some(&page) {
+                break number;
+            }
+            at = next_slot(at, self.slots.len());
         };
         Some(self.last)
     }
 
-    /// The slot of a page, or the empty slot where it belongs.
-    #[inline]
-    fn slot(&self, page: u64) -> usize {
-        let mask = self.slots.len() - 1;
-        let mut at = first_slot(page) & mask;
-        while let Some(number) = self.slots[at].checked_sub(1)
-            && self.pages[number as usize] != page
-        {
-            at = (at + STEP) & mask;
-        }
-        at
-    }
-
-    fn add(&mut self, page: u64, at: usize) -> Option<u32> {
+    fn add(&mut self, page: u64, at: usize, tag: u32) -> Option<u32> {
         if self.pages.len() >= PAGES_MAX {
             return None;
         }
         let number = self.pages.len() as u32;
         self.pages.push(page);
-        self.slots[at] = number + 1;
+        self.slots[at] = tag ^ (number + 1);
         if self.pages.len() > self.slots.len() / 4 * 3 {
             self.grow();
         }
@@ -121,25 +122,41 @@ impl PageIndex {
         // Free the old table first: both together would be the peak.
         self.slots = Vec::new();
         self.slots = vec![0; size];
-        let mask = size - 1;
         for (number, &page) in (1..).zip(&self.pages) {
-            let mut at = first_slot(page) & mask;
+            let (mut at, tag) = first_slot(page, size);
             while self.slots[at] != 0 {
-                at = (at + STEP) & mask;
+                at = next_slot(at, size);
             }
-            self.slots[at] = number;
+            self.slots[at] = tag ^ number;
         }
     }
 }
 
-/// Where the search for a page starts, before masking. Neighbours differ only in the last bits,
-/// which are mixed with the hash: otherwise pages at equal distances would share a few slots of
-/// each line.
+/// Where the search for a page starts in a table of `size` slots, and the page's tag: bits of its
+/// hash above those that a number in such a table needs.
+///
+/// Neighbours differ only in the last bits, which are mixed with the hash: otherwise pages at equal
+/// distances would share a few slots of each line.
 #[inline]
-fn first_slot(page: u64) -> usize {
+fn first_slot(page: u64, size: usize) -> (usize, u32) {
+    let mask = size - 1;
     let line = hash(page >> LINE_SHIFT);
     let place = (page ^ (line >> (u64::BITS - LINE_SHIFT))) & (LINE_SLOTS as u64 - 1);
-    (line << LINE_SHIFT | place) as usize
+    let at = (line << LINE_SHIFT | place) as usize & mask;
+    (at, (line >> TAG_SHIFT) as u32 & !mask as u32)
+}
+
+/// The slot to look at after `at`.
+#[inline]
+fn next_slot(at: usize, size: usize) -> usize {
+    (at + STEP) & (size - 1)
+}
+
+/// The number in a slot, or none that exists if the slot is empty or of a page with another tag,
+/// whose entry in the list is then not read.
+#[inline]
+fn number_in(slot: u32, tag: u32) -> u32 {
+    (slot ^ tag).wrapping_sub(1)
 }
 
 /// Spreads a number over 64 bits by a folded multiplication.
