@@ -85,6 +85,8 @@ impl Previous {
     }
 
     /// Decodes the next request from the front of `bytes`.
+    // A call would copy the request right after it was written in smaller parts, which stalls.
+    #[inline(always)]
     pub(super) fn decode(&mut self, bytes: &mut &[u8]) -> Result<Request, String> {
         let (&tag, rest) = bytes
             .split_first()
