@@ -6,7 +6,8 @@
 //! the next action. It neither waits nor touches anything, so the same code runs for a real cgroup
 //! and for a simulated one. The cost of a page is only known to a factor of about two, and the
 //! waiting at a step reveals that factor: so it continues below the likely goal as long as the
-//! measurements predict that the next step does no harm either.
+//! measurements predict that the next step does no harm either, and towards the end in smaller
+//! steps.
 
 use super::{Bound, Curves, Decider, Estimate, Prices};
 
@@ -79,17 +80,30 @@ pub enum Refusal {
     },
 }
 
-/// The steps down from the current memory.
+/// The limits down from the current memory. A step goes down by [`STRIDE`] of them, or by fewer
+/// where that many would do harm.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
-    /// Steps to the goal; not empty in the result of [`plan`].
+    /// Limits down to the goal; not empty in the result of [`plan`].
     pub to_goal: Vec<Planned>,
-    /// Steps below the goal, each taken only if the measurements so far allow it.
+    /// Limits below the goal, each set only if the measurements so far allow it.
     pub further: Vec<Planned>,
+}
+
+impl Steps {
+    /// The limits that are set on the way to the goal if none does harm.
+    pub fn expected(&self) -> impl Iterator<Item = &Planned> {
+        let last = self.to_goal.len().saturating_sub(1);
+        let is_end = move |at: usize| at == last || (at + 1).is_multiple_of(STRIDE);
+        let limits = self.to_goal.iter().enumerate();
+        limits.filter_map(move |(at, planned)| is_end(at).then_some(planned))
+    }
 }
 
 /// One step takes one part in this many of the memory.
 const STEP_PART: u64 = 32;
+/// The limits of a full step.
+const STRIDE: usize = 4;
 /// Below the goal, the predicted waiting may be this many times the allowed waiting: prices are not
 /// wrong by more.
 const FURTHER_FACTOR: f64 = 4.0;
@@ -138,8 +152,9 @@ pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
             wait_max: terms.wait_max,
         });
     }
-    let step = (terms.usage_bytes / STEP_PART).max(STEP_BYTES_MIN);
-    let below = |from: u64| (1..STEP_PART).map(move |number| from.saturating_sub(step * number));
+    let step = (terms.usage_bytes / STEP_PART).max(STEP_BYTES_MIN) / STRIDE as u64;
+    let most = STEP_PART * STRIDE as u64;
+    let below = |from: u64| (1..most).map(move |number| from.saturating_sub(step * number));
     let between = below(terms.usage_bytes).take_while(|at| *at > goal);
     let mut to_goal: Vec<Planned> = between.map(planned).collect();
     to_goal.push(last);
@@ -236,8 +251,13 @@ pub struct Shrink {
     /// How many of them lead to the goal.
     to_goal: usize,
     terms: Terms,
-    /// The current step; `None` before the first.
+    /// The limit that is set, an index of `steps`; `None` without a limit.
     at: Option<usize>,
+    /// The limits that did no harm, each below the one before.
+    harmless: Vec<usize>,
+    /// The highest limit that did harm.
+    harmful: Option<usize>,
+    /// When the limit was last changed.
     since_ms: u64,
     /// Counters when the effects of the step had settled.
     settled: Option<Facts>,
@@ -258,6 +278,8 @@ impl Shrink {
             to_goal,
             terms,
             at: None,
+            harmless: Vec::new(),
+            harmful: None,
             since_ms: 0,
             settled: None,
             window: Vec::new(),
@@ -282,13 +304,14 @@ impl Shrink {
         if self.verdict != Verdict::Underway {
             return Act::Done;
         }
+        let held_ms = facts.now_ms.saturating_sub(self.since_ms);
         let Some(at) = self.at else {
-            return match facts.is_blind {
+            let rests = self.harmful.is_some() && held_ms < HOLD_MS;
+            return match facts.is_blind || rests {
                 true => Act::Wait,
-                false => self.begin(0, facts),
+                false => self.go_on(self.next_below(None, 0.0), facts),
             };
         };
-        let held_ms = facts.now_ms.saturating_sub(self.since_ms);
         let first = self.window[0];
         if held_ms < SETTLE_MS {
             let (_, wait) = self.rates(first, facts);
@@ -317,11 +340,11 @@ impl Shrink {
             return Act::Wait;
         }
         let (faults, wait) = self.rates(settled, facts);
-        let is_last = !self.may_go_on(at, wait);
-        if is_last && held_ms < LAST_HOLD_MS {
+        let next = self.next_below(Some(at), wait);
+        if next.is_none() && held_ms < LAST_HOLD_MS {
             return Act::Wait;
         }
-        if facts.is_blind && !is_last {
+        if facts.is_blind && next.is_some() {
             return Act::Wait;
         }
         let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;
@@ -330,46 +353,77 @@ impl Shrink {
             return self.back(at, facts, Verdict::Unpredicted);
         }
         self.note(at, settled, facts, true);
-        if is_last {
-            self.verdict = Verdict::Reached;
-            return Act::Done;
+        if self.harmless.last() != Some(&at) {
+            self.harmless.push(at);
         }
-        self.begin(at + 1, facts)
+        self.go_on(next, facts)
     }
 
-    /// Whether to take another step, given the waiting at this one: if it is on the way to the
-    /// goal, or if it is below the goal and harmless when its prediction is wrong by the same
-    /// factor.
-    fn may_go_on(&self, at: usize, wait: f64) -> bool {
-        let Some(next) = self.steps.get(at + 1) else {
-            return false;
-        };
-        let likely = self.steps[at].wait_ratio.likely;
-        let expected = next.wait_ratio.likely * wait / likely;
-        at + 1 < self.to_goal || (likely > 0.0 && expected <= self.terms.wait_max)
+    /// The limit to set after this one, given the waiting at this one. On the way to the goal, that
+    /// is the next one that is not known to do harm; below the goal it must also be harmless when
+    /// its prediction is wrong by the same factor as that of this one.
+    fn next_below(&self, at: Option<usize>, wait: f64) -> Option<usize> {
+        let from = at.map_or(0, |at| at + 1);
+        let goal = self.to_goal.saturating_sub(1);
+        let strides = [STRIDE, STRIDE / 2, 1].into_iter();
+        let mut candidates = strides.map(|stride| match from + stride - 1 {
+            next if from <= goal => next.min(goal),
+            next => next,
+        });
+        candidates.find(|&next| {
+            let is_open = next < self.harmful.unwrap_or(self.steps.len());
+            is_open && (next <= goal || at.is_some_and(|at| self.allows(at, wait, next)))
+        })
     }
 
-    fn begin(&mut self, at: usize, facts: Facts) -> Act {
-        let Some(step) = self.steps.get(at) else {
-            self.verdict = Verdict::Reached;
-            return Act::Done;
-        };
-        self.at = Some(at);
+    /// Whether the waiting at one limit predicts that another does no harm.
+    fn allows(&self, at: usize, wait: f64, next: usize) -> bool {
+        let [likely, expected] = [at, next].map(|of| self.steps[of].wait_ratio.likely);
+        likely > 0.0 && expected * wait / likely <= self.terms.wait_max
+    }
+
+    /// Sets the next limit; without one, it has ended.
+    fn go_on(&mut self, next: Option<usize>, facts: Facts) -> Act {
+        match next {
+            Some(next) => self.set(Some(next), facts),
+            None => {
+                self.end(Verdict::Waiting);
+                Act::Done
+            }
+        }
+    }
+
+    fn set(&mut self, at: Option<usize>, facts: Facts) -> Act {
+        self.at = at;
         self.since_ms = facts.now_ms;
         self.settled = None;
         self.window = vec![facts];
-        Act::Limit(step.limit_bytes)
-    }
-
-    /// Returns to the last harmless step. Below the goal this counts as reaching it.
-    fn back(&mut self, at: usize, facts: Facts, why: Verdict) -> Act {
-        let is_below = at >= self.to_goal;
-        self.verdict = if is_below { Verdict::Reached } else { why };
-        self.note(at, self.settled.unwrap_or(self.window[0]), facts, false);
-        match at.checked_sub(1) {
-            Some(before) => Act::Limit(self.steps[before].limit_bytes),
+        match at {
+            Some(at) => Act::Limit(self.steps[at].limit_bytes),
             None => Act::Unlimit,
         }
+    }
+
+    /// Returns to the last harmless limit, and ends unless there are limits between the two and it
+    /// may choose the goal.
+    fn back(&mut self, at: usize, facts: Facts, why: Verdict) -> Act {
+        self.note(at, self.settled.unwrap_or(self.window[0]), facts, false);
+        self.harmful = Some(at);
+        self.harmless.retain(|&of| of < at);
+        let before = self.harmless.last().copied();
+        let is_between = at > before.map_or(0, |before| before + 1);
+        let is_found = self.terms.goal == Goal::Auto(Bound::Likely);
+        if !(is_between && is_found && why == Verdict::Waiting) {
+            self.end(why);
+        }
+        self.set(before, facts)
+    }
+
+    /// Ends: with success if a limit at or below the goal did no harm, and for this reason if not.
+    fn end(&mut self, why: Verdict) {
+        let lowest = self.harmless.last();
+        let is_reached = lowest.is_some_and(|at| at + 1 >= self.to_goal);
+        self.verdict = if is_reached { Verdict::Reached } else { why };
     }
 
     fn note(&mut self, at: usize, from: Facts, to: Facts, is_kept: bool) {
@@ -389,7 +443,7 @@ impl Shrink {
         (faults, waited_ratio(from, to, self.terms.prices))
     }
 
-    /// The current step.
+    /// The limit that is set.
     pub(super) fn held(&self) -> Option<&Planned> {
         self.steps.get(self.at?)
     }

@@ -30,6 +30,20 @@ fn terms(goal: Goal) -> Terms {
     }
 }
 
+/// The same with more faults than anybody could bear below `wall` percent.
+fn with_wall(told: &Curves, wall: f64) -> Curves {
+    let wall = curves(wall, 20_000.0);
+    Curves::of_anon(FULL, 60_000, |percent| {
+        let at = f64::from(percent);
+        let [a, b] = [told, &wall].map(|of| of.of(Decider::Kernel).at(at).faults_per_second());
+        Estimate {
+            low: a.low + b.low,
+            likely: a.likely + b.likely,
+            high: a.high + b.high,
+        }
+    })
+}
+
 /// A cgroup that faults as its own curve says, whatever the plan's curve was.
 struct World {
     curves: Curves,
@@ -207,17 +221,7 @@ fn below_the_goal_stepping_back_is_no_failure() {
     let terms = terms(Goal::Auto(Bound::Likely));
     let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
     let goal = shrink.steps[shrink.to_goal - 1].limit_bytes;
-    // Harmless down to the goal, and a wall below it.
-    let wall = curves(57.0, 20_000.0);
-    let mut world = World::new(Curves::of_anon(FULL, 60_000, |percent| {
-        let at = f64::from(percent);
-        let [a, b] = [&told, &wall].map(|of| of.of(Decider::Kernel).at(at).faults_per_second());
-        Estimate {
-            low: a.low + b.low,
-            likely: a.likely + b.likely,
-            high: a.high + b.high,
-        }
-    }));
+    let mut world = World::new(with_wall(&told, 57.0));
     world.fault_ns = 1_000.0;
     let over_ms = world.run(&mut shrink, terms.wait_max);
     assert!((250..=4000).contains(&over_ms), "{over_ms}");
@@ -228,6 +232,27 @@ fn below_the_goal_stepping_back_is_no_failure() {
         limit <= goal && limit >= FULL * 57 / 100,
         "{limit} of {goal}"
     );
+}
+
+#[test]
+fn a_wall_is_found_to_a_quarter_of_a_step() {
+    let told = curves(60.0, 100.0);
+    let terms = terms(Goal::Auto(Bound::Likely));
+    let quarter = terms.usage_bytes / STEP_PART / STRIDE as u64;
+    for (wall, verdict) in [(57.0, Verdict::Reached), (75.0, Verdict::Waiting)] {
+        let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
+        let mut world = World::new(with_wall(&told, wall));
+        world.fault_ns = 1_000.0;
+        world.run(&mut shrink, terms.wait_max);
+        assert_eq!(shrink.verdict(), verdict);
+        let limit = world.limit_bytes.unwrap() - terms.beyond_bytes;
+        // The curve is interpolated between points at some percent.
+        let wall = FULL / 100 * wall as u64;
+        assert!(
+            limit + quarter > wall && limit < wall + 3 * quarter,
+            "{limit} for {wall}"
+        );
+    }
 }
 
 #[test]
