@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod command;
+mod complete;
 
 use std::process::ExitCode;
 
@@ -14,6 +15,7 @@ use clap::Parser;
 
 /// Parses the command line, runs the subcommand and prints errors on standard error.
 pub fn main() -> ExitCode {
+    complete::answer();
     match cli::Cli::parse().command.run() {
         Ok(code) => code,
         Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,

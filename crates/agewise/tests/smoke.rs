@@ -49,6 +49,39 @@ fn the_commands_are_those_of_the_features() {
     }
 }
 
+/// What a shell's script offers for the last of these words.
+fn completions(words: &[&str]) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_agewise"))
+        .arg("--")
+        .arg("agewise")
+        .args(words)
+        .env("AGEWISE_COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", words.len().to_string())
+        .env("_CLAP_IFS", "\n")
+        .output()
+        .expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    text(&output.stdout).to_owned()
+}
+
+#[test]
+fn shells_complete_values_by_asking() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = agewise(&["completions", shell]).success();
+        let script = text(&script.get_output().stdout).to_owned();
+        assert!(script.contains("AGEWISE_COMPLETE"), "{shell}: {script}");
+    }
+    assert!(completions(&["re"]).lines().any(|word| word == "report"));
+    let pid = std::process::id().to_string();
+    assert!(completions(&["report", "--pid", &pid]).contains(&pid));
+    if cfg!(feature = "lab") {
+        let policies = completions(&["lab", "run", "kv", "--policy", "classic,mglru"]);
+        assert!(policies.contains("classic,mglru:7.2"), "{policies}");
+        let workloads = completions(&["lab", "run", "thra"]);
+        assert_eq!(workloads.trim(), "thrash");
+    }
+}
+
 #[test]
 fn a_recorded_program_is_sized_without_the_lab() {
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/sqlite.pages");

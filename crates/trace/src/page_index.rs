@@ -3,10 +3,10 @@
 //!
 //! Uses open addressing over the numbers alone, since the list of pages has the page of each
 //! number. Neighbouring pages have their slots in one cache line. A slot also has a few bits of its
-//! page's hash, as many as the number leaves: the slot of another page is recognised without reading
-//! the list, which would be one more cache miss. A growing table is rebuilt from the list after the
-//! old one was freed: the peak is 8 bytes per page for the list and 10.7 for a table that has just
-//! grown.
+//! page's hash, as many as the number leaves: the slot of another page is recognised without
+//! reading the list, which would be one more cache miss. A growing table is rebuilt from the list
+//! after the old one was freed: the peak is 8 bytes per page for the list and 10.7 for a table that
+//! has just grown.
 
 /// Slots per cache line, a power of two; as many neighbouring pages share one.
 const LINE_SLOTS: usize = 16;

@@ -4,10 +4,12 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 
 /// Print a shell completion script on standard output.
+///
+/// The script asks agewise itself, so it completes cgroups, processes, policies, workloads and
+/// settings of the lab too, and stays right when agewise is updated.
 ///
 /// For bash: `agewise completions bash > /etc/bash_completion.d/agewise`; for zsh write it to
 /// `_agewise` in a directory of `$fpath`; for fish to `~/.config/fish/completions/agewise.fish`.
@@ -19,13 +21,6 @@ pub struct Args {
 
 /// Prints the script.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut script = Vec::new();
-    clap_complete::generate(
-        args.shell,
-        &mut crate::cli::Cli::command(),
-        "agewise",
-        &mut script,
-    );
-    std::io::stdout().write_all(&script)?;
+    std::io::stdout().write_all(&crate::complete::script(args.shell)?)?;
     Ok(ExitCode::SUCCESS)
 }

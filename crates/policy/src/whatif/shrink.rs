@@ -80,8 +80,8 @@ pub enum Refusal {
     },
 }
 
-/// The limits down from the current memory. A step goes down by four of them, or by fewer where that
-/// many would do harm.
+/// The limits down from the current memory. A step goes down by four of them, or by fewer where
+/// that many would do harm.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
     /// Limits down to the goal; not empty in the result of [`plan`].
