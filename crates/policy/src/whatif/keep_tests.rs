@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use proptest::prelude::*;
 
+use super::super::shrink::WINDOW_MS;
 use super::*;
 use crate::whatif::Decider;
 

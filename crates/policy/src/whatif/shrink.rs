@@ -236,9 +236,12 @@ const SETTLE_MS: u64 = 1_000;
 /// Until then, waiting may be this many times what is allowed.
 const SETTLE_FACTOR: f64 = 10.0;
 /// Waiting is judged over this period.
-const WINDOW_MS: u64 = 2_000;
+pub(super) const WINDOW_MS: u64 = 2_000;
 /// The last step is held for this long.
 const LAST_HOLD_MS: u64 = 10_000;
+/// After a step back nothing is judged until waiting is within the allowance again, but at most for
+/// this long: the pages that the step drove out come back, which is no harm of the limit before it.
+const RETURN_MS: u64 = 10_000;
 /// Fewer faults per second than this are too few to be compared with a prediction.
 const FAULTS_FEW: f64 = 10.0;
 /// This many steps in a row may have more faults than predicted.
@@ -257,7 +260,9 @@ pub struct Shrink {
     harmless: Vec<usize>,
     /// The highest limit that did harm.
     harmful: Option<usize>,
-    /// When the limit was last changed.
+    /// Whether pages may still come back that a harmful limit drove out.
+    is_returning: bool,
+    /// When the limit was last changed, or was last judged anew.
     since_ms: u64,
     /// Counters when the effects of the step had settled.
     settled: Option<Facts>,
@@ -280,6 +285,7 @@ impl Shrink {
             at: None,
             harmless: Vec::new(),
             harmful: None,
+            is_returning: false,
             since_ms: 0,
             settled: None,
             window: Vec::new(),
@@ -305,9 +311,18 @@ impl Shrink {
             return Act::Done;
         }
         let held_ms = facts.now_ms.saturating_sub(self.since_ms);
+        if self.is_returning {
+            let wait = recent_wait(&mut self.window, facts, self.terms.prices);
+            let is_back = wait.is_some_and(|wait| wait <= self.terms.wait_max);
+            if held_ms >= RETURN_MS || held_ms >= HOLD_MS && is_back {
+                self.is_returning = false;
+                // The same limit, judged from now on.
+                self.set(self.at, facts);
+            }
+            return Act::Wait;
+        }
         let Some(at) = self.at else {
-            let rests = self.harmful.is_some() && held_ms < HOLD_MS;
-            return match facts.is_blind || rests {
+            return match facts.is_blind {
                 true => Act::Wait,
                 false => self.go_on(self.next_below(None, 0.0), facts),
             };
@@ -323,17 +338,9 @@ impl Shrink {
         if self.settled.is_none() {
             self.window.clear();
         }
-        self.window.push(facts);
-        let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
-        let before = self.window.iter().take_while(|of| of.now_ms <= keep_ms);
-        let before = before.count().saturating_sub(1);
-        self.window.drain(..before);
-        let first = self.window[0];
-        if facts.now_ms >= first.now_ms + WINDOW_MS {
-            let (_, wait) = self.rates(first, facts);
-            if wait > self.terms.wait_max {
-                return self.back(at, facts, Verdict::Waiting);
-            }
+        let wait = recent_wait(&mut self.window, facts, self.terms.prices);
+        if wait > Some(self.terms.wait_max) {
+            return self.back(at, facts, Verdict::Waiting);
         }
         let settled = *self.settled.get_or_insert(facts);
         if held_ms < HOLD_MS {
@@ -416,6 +423,7 @@ impl Shrink {
         if !(is_between && is_found && why == Verdict::Waiting) {
             self.end(why);
         }
+        self.is_returning = true;
         self.set(before, facts)
     }
 
@@ -461,7 +469,7 @@ impl Facts {
 
 /// The share of the time that tasks waited between two samples: the kernel's own count; or faults
 /// times prices, but no more than the machine waited.
-pub(super) fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
+fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
     let counted_ms = |of: fn(&Facts) -> Option<u64>| {
         let waited_us = of(&to)?.saturating_sub(of(&from)?);
         Some(waited_us as f64 / 1000.0)
@@ -472,6 +480,18 @@ pub(super) fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
         counted_ms(|of| of.machine_waited_us).map_or(reckoned_ms, |most| reckoned_ms.min(most))
     });
     waited_ms / to.ms_since(from)
+}
+
+/// Adds to counters of the last seconds, oldest first; the waiting over [`WINDOW_MS`], if they span
+/// as much.
+pub(super) fn recent_wait(window: &mut Vec<Facts>, facts: Facts, prices: Prices) -> Option<f64> {
+    window.push(facts);
+    let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
+    let before = window.iter().take_while(|of| of.now_ms <= keep_ms).count();
+    window.drain(..before.saturating_sub(1));
+    let first = window[0];
+    let is_long = facts.now_ms >= first.now_ms + WINDOW_MS;
+    is_long.then(|| waited_ratio(first, facts, prices))
 }
 
 #[cfg(test)]

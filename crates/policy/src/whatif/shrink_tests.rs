@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const FULL: u64 = 100 << 20;
+const FULL: u64 = 1000 << 20;
 
 /// A curve without faults down to `knee` percent; below, `steep` more per second for each percent.
 fn curves(knee: f64, steep: f64) -> Curves {
@@ -52,6 +52,12 @@ struct World {
     now_ms: u64,
     /// The cost of a fault. If it differs from the terms, the machine's counter shows it.
     fault_ns: f64,
+    /// Memory in use: a limit below it drives out pages that come back once it is raised.
+    in_use_bytes: u64,
+    /// Those pages.
+    missing: f64,
+    /// The time that they take, s.
+    return_s: f64,
 }
 
 impl World {
@@ -62,7 +68,24 @@ impl World {
             faults: 0.0,
             now_ms: 5000,
             fault_ns: 10_000.0,
+            in_use_bytes: 0,
+            missing: 0.0,
+            return_s: 1.0,
         }
+    }
+
+    fn limit(&mut self, bytes: Option<u64>) {
+        let held = |limit: Option<u64>| limit.unwrap_or(u64::MAX).min(self.in_use_bytes);
+        let back_bytes = held(bytes).saturating_sub(held(self.limit_bytes));
+        self.missing += back_bytes as f64 / 4096.0;
+        self.limit_bytes = bytes;
+    }
+
+    /// Pages that come back in a quarter of a second.
+    fn back(&mut self) -> f64 {
+        let pages = self.missing * (0.25 / self.return_s);
+        self.missing -= pages;
+        pages
     }
 
     /// Runs a shrink to its end; returns the longest time for which waiting exceeded the allowance.
@@ -77,8 +100,8 @@ impl World {
                 is_blind: false,
             };
             match shrink.next(facts) {
-                Act::Limit(bytes) => self.limit_bytes = Some(bytes),
-                Act::Unlimit => self.limit_bytes = None,
+                Act::Limit(bytes) => self.limit(Some(bytes)),
+                Act::Unlimit => self.limit(None),
                 Act::Wait => {}
                 Act::Done => return most_ms,
             }
@@ -92,7 +115,7 @@ impl World {
                 .at(Decider::Kernel, memory)
                 .faults_per_second()
                 .likely;
-            self.faults += rate / 4.0;
+            self.faults += rate / 4.0 + self.back();
             let is_over = rate * self.fault_ns / 1e9 > wait_max;
             over_ms = if is_over { over_ms + 250 } else { 0 };
             most_ms = most_ms.max(over_ms);
@@ -252,6 +275,32 @@ fn a_wall_is_found_to_a_quarter_of_a_step() {
             limit + quarter > wall && limit < wall + 3 * quarter,
             "{limit} for {wall}"
         );
+    }
+}
+
+#[test]
+fn what_a_step_too_far_drove_out_may_come_back() {
+    let told = curves(60.0, 100.0);
+    let terms = terms(Goal::Auto(Bound::Likely));
+    let step = terms.usage_bytes / STEP_PART;
+    for (wall, fault_ns, verdict) in [
+        (57.0, 5_000.0, Verdict::Reached),
+        (75.0, 10_000.0, Verdict::Waiting),
+    ] {
+        for return_s in [0.25, 1.0, 3.0, 8.0] {
+            let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
+            let mut world = World::new(with_wall(&told, wall));
+            (world.fault_ns, world.return_s) = (fault_ns, return_s);
+            world.in_use_bytes = FULL / 100 * wall as u64 + terms.beyond_bytes;
+            world.run(&mut shrink, terms.wait_max);
+            assert_eq!(shrink.verdict(), verdict, "{return_s} s");
+            let limit = world.limit_bytes.unwrap();
+            let most = world.in_use_bytes + step;
+            assert!(limit <= most, "{limit} of {most}, {return_s} s");
+            let harmful = shrink.outcomes().iter().filter(|outcome| !outcome.is_kept);
+            let harmless = |outcome: &Outcome| outcome.planned.limit_bytes > most;
+            assert!(!harmful.into_iter().any(harmless), "{return_s} s");
+        }
     }
 }
 
