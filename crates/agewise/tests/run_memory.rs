@@ -32,6 +32,10 @@ fn free_swap_bytes() -> u64 {
 
 /// A swap device for the test; prints a message and returns `None` if the test cannot run.
 fn swap(test: &str) -> Option<ZramDevice> {
+    swap_of(test, 256 * MIB)
+}
+
+fn swap_of(test: &str, bytes: u64) -> Option<ZramDevice> {
     let refused = blind().or_else(|| {
         Hierarchy::discover(&ProcRoot::default())
             .err()
@@ -41,7 +45,7 @@ fn swap(test: &str) -> Option<ZramDevice> {
         println!("SKIPPED: {test}: {why}");
         return None;
     }
-    match ZramDevice::create(&ZramOptions::new(256 * MIB)) {
+    match ZramDevice::create(&ZramOptions::new(bytes)) {
         Ok(device) => Some(device),
         Err(error) => {
             println!("SKIPPED: {test}: {error}");
@@ -225,6 +229,14 @@ fn a_limit_in_which_nothing_runs_is_refused() {
     assert!(said.contains("give at least 64.0 KiB"), "{said}");
 }
 
+/// What a rehearsal says would have been tried, MiB.
+fn rehearsed_mib(output: &Output) -> f64 {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let tried = said.split(" MiB would have been tried").next().unwrap();
+    let tried = tried.rsplit(' ').next().unwrap();
+    tried.parse().unwrap_or_else(|_| panic!("{said}"))
+}
+
 #[test]
 fn a_rehearsal_counts_what_stays_idle_once() {
     let _one = one();
@@ -233,11 +245,30 @@ fn a_rehearsal_counts_what_stays_idle_once() {
     };
     let script = "head -c 60M /dev/zero | tail -c 30M | sleep 5";
     let output = run(&["--older-than", "1s", "--dry-run", "--", "sh", "-c", script]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    let tried = said.split(" MiB would have been tried").next().unwrap();
-    let tried = tried.rsplit(' ').next().unwrap();
-    let tried: f64 = tried.parse().unwrap_or_else(|_| panic!("{said}"));
-    assert!((20.0..60.0).contains(&tried), "{said}");
+    let would = rehearsed_mib(&output);
+    assert!((20.0..60.0).contains(&would), "{would}");
+    device.remove().expect("remove zram");
+}
+
+#[test]
+fn a_rehearsal_announces_no_more_than_swap_takes() {
+    let _one = one();
+    const TEST: &str = "a_rehearsal_announces_no_more_than_swap_takes";
+    let Some(device) = swap_of(TEST, 40 * MIB) else {
+        return;
+    };
+    let free = agewise_host::swap::free_bytes(&ProcRoot::default()).unwrap();
+    if free > 40 * MIB {
+        println!("SKIPPED: {TEST}: there is other swap");
+    } else {
+        // Two processes, each with less than fits.
+        let hold = "head -c 60M /dev/zero | tail -c 30M | sleep 5";
+        let script = format!("{hold} & {hold}; wait");
+        let output = run(&["--older-than", "1s", "--dry-run", "--", "sh", "-c", &script]);
+        let would = rehearsed_mib(&output);
+        // And a few pages of files.
+        assert!((20.0..45.0).contains(&would), "{would}");
+    }
     device.remove().expect("remove zram");
 }
 

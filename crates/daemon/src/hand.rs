@@ -39,8 +39,10 @@ pub struct Done {
     pub left_anon_bytes: u64,
     /// File memory that left.
     pub left_file_bytes: u64,
-    /// Memory that would have been tried, in a rehearsal.
+    /// Memory that would have left, or been marked, in a rehearsal.
     pub rehearsed_bytes: u64,
+    /// The part of it that would have gone to swap.
+    pub rehearsed_anon_bytes: u64,
     /// Memory marked to go first.
     pub sorted_bytes: u64,
     /// CPU time, ns.
@@ -67,6 +69,7 @@ impl Done {
         self.tried_bytes += report.asked_bytes.saturating_sub(untried_bytes);
         self.young_again_bytes += report.young_again_bytes;
         self.rehearsed_bytes += report.rehearsed_bytes;
+        self.rehearsed_anon_bytes += report.rehearsed_anon_bytes;
         self.left_anon_bytes += report.left_anon_bytes;
         self.left_file_bytes += report.left_file_bytes;
     }
@@ -87,6 +90,7 @@ impl Done {
         self.left_anon_bytes += later.left_anon_bytes;
         self.left_file_bytes += later.left_file_bytes;
         self.rehearsed_bytes += later.rehearsed_bytes;
+        self.rehearsed_anon_bytes += later.rehearsed_anon_bytes;
         self.sorted_bytes += later.sorted_bytes;
         self.cpu_ns += later.cpu_ns;
         self.dropped = later.dropped.or(self.dropped);
@@ -270,6 +274,7 @@ impl PageOut<'_> {
         let limits = PageoutLimits {
             call_bytes_max: CALL_BYTES,
             rehearse: self.rehearse,
+            swap_taken_bytes: done.rehearsed_anon_bytes,
             ..PageoutLimits::default()
         };
         let mut recheck = SourceRecheck::new(self.agent.source(), cold.target);

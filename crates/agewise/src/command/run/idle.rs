@@ -60,9 +60,14 @@ impl Idle {
         Ok((idle, note))
     }
 
-    /// Moves at most `bytes_max` of cold memory out of a process; returns the number of bytes
-    /// moved.
-    fn lighten(&mut self, process: &Process, bytes_max: u64) -> anyhow::Result<u64> {
+    /// Moves at most `bytes_max` of cold memory out of a process, where rehearsals have taken this
+    /// much of swap; returns the number of bytes moved.
+    fn lighten(
+        &mut self,
+        process: &Process,
+        bytes_max: u64,
+        swap_taken_bytes: u64,
+    ) -> anyhow::Result<u64> {
         let mut mover = match ProcessMover::open(process) {
             Ok(mover) => mover,
             Err(error) if error.is_gone() => return Ok(0),
@@ -80,6 +85,7 @@ impl Idle {
             rate_bytes_per_s: Some(self.limits.rate_bytes_per_s),
             floor_bytes: self.limits.keep_bytes,
             rehearse: self.limits.rehearse,
+            swap_taken_bytes,
             ..PageoutLimits::default()
         };
         let moved = mover::move_out(
@@ -93,7 +99,10 @@ impl Idle {
         self.done.add(&moved.report);
         match moved.error {
             Some(error) if !error.is_gone() => Err(error.into()),
-            _ => Ok(moved.report.left_bytes + moved.report.kept_bytes),
+            _ => {
+                let report = &moved.report;
+                Ok(report.left_bytes + report.rehearsed_bytes + report.kept_bytes)
+            }
         }
     }
 }
@@ -126,13 +135,14 @@ impl Way for Idle {
             .spaces()
             .map(|space| space.process().pid())
             .collect();
-        let before_bytes = self.done.rehearsed_bytes;
+        let before = [self.done.rehearsed_bytes, self.done.rehearsed_anon_bytes];
         let mut room = (self.limits.rate_bytes_per_s as f64 * self.interval.as_secs_f64()) as u64;
         for pid in pids {
             let Some(process) = family.iter().find(|process| process.pid() == pid) else {
                 continue;
             };
-            match self.lighten(process, room) {
+            let taken = self.done.rehearsed_anon_bytes - before[1];
+            match self.lighten(process, room, taken) {
                 Ok(went_bytes) => room = room.saturating_sub(went_bytes),
                 Err(error) => notes.add(format!(
                     "process {pid}: {}",
@@ -140,7 +150,7 @@ impl Way for Idle {
                 )),
             }
         }
-        let at_once_bytes = self.done.rehearsed_bytes - before_bytes;
+        let at_once_bytes = self.done.rehearsed_bytes - before[0];
         self.rehearsed_bytes = self.rehearsed_bytes.max(at_once_bytes);
     }
 
