@@ -75,7 +75,7 @@ def _lines(pipe: int) -> Iterator[bytes]:
         yield rest
 
 
-def _end(command: subprocess.Popen[str]) -> None:
+def _end(command: subprocess.Popen[bytes]) -> None:
     if command.poll() is None:
         command.send_signal(signal.SIGINT)
         try:
