@@ -295,6 +295,7 @@ pub enum AccessError {
     /// The given ranges are not whole pages, not ascending, or overlap.
     #[error("address range {start:#x}-{end:#x} is empty, unaligned or out of order")]
     BadRange {
+        /// First byte.
         start: u64,
         /// One past the last byte.
         end: u64,

@@ -33,7 +33,11 @@ pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
 /// Where memory is, and how old it is.
 fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
     let mut all = ages::families(snapshot, rows);
-    let mut swapped = gauge("swapped", Unit::Bytes, "Memory of its processes in swap");
+    let mut swapped = gauge(
+        "swapped",
+        Unit::Bytes,
+        "Memory charged to it that is in swap; page-table entries where the kernel has no account",
+    );
     let mut cache = gauge(
         "unmapped_cache",
         Unit::Bytes,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 use proptest::prelude::*;
 
+use super::plan::STEP_PART;
 use super::*;
+use crate::whatif::{Curves, Decider, Estimate};
 
 const FULL: u64 = 1000 << 20;
 
