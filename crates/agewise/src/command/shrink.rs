@@ -37,8 +37,7 @@ use super::whatif::{Memory, memory};
 ///
 /// With `auto`, the estimated cost of a page may be too high. Below the goal, shrink therefore
 /// continues step by step, as long as the measurement at one step predicts that the next stays
-/// within --max-wait. Where a step waits too long, or is expected to, half and a quarter of it are
-/// tried.
+/// within --max-wait.
 ///
 /// Waiting is the kernel's own count if it keeps one (v2, memory.pressure), otherwise faults times
 /// what one costs here, capped at what the whole machine waited (/proc/pressure/memory). Cgroups
@@ -244,7 +243,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let Some(mut throttle) = throttle else {
-        for step in steps.expected() {
+        for step in &steps.to_goal {
             Record::new(step, None).print(&mut out, args.format)?;
         }
         return Ok(ExitCode::SUCCESS);

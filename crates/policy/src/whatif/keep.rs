@@ -5,7 +5,7 @@
 //! [`Keeper`] takes the time, the counters of a cgroup and its newest curves, and returns the limit
 //! to set. Like [`Shrink`] it neither waits nor touches anything.
 
-use super::shrink::{Act, Facts, Goal, Shrink, Steps, Terms, Verdict, plan, recent_wait};
+use super::shrink::{Act, Facts, Goal, Shrink, Steps, Terms, Verdict, plan, waited_ratio};
 use super::{Bound, Curves, Estimate, Prices};
 
 /// The rest between two attempts to lower the limit.
@@ -18,6 +18,8 @@ const GAIN_PART: u64 = 16;
 /// removed.
 const RAISE_PART: u64 = 8;
 const RAISED_MS: u64 = 30 * 1000;
+/// Waiting is judged over this period.
+const WINDOW_MS: u64 = 2000;
 /// If swap has less room than this part of the cgroup's memory, there is no limit: the only way to
 /// keep growing memory below it would be to kill.
 const SWAP_PART: u64 = 8;
@@ -147,8 +149,7 @@ impl Keeper {
                 self.carry_on(act, verdict, told, facts)
             }
             State::Holding(window) => {
-                let wait = recent_wait(window, facts, room.prices);
-                let is_waiting = wait > Some(self.wanted.wait_max);
+                let is_waiting = waits(window, facts, room.prices, self.wanted.wait_max);
                 match self.limit_bytes.filter(|_| is_waiting) {
                     Some(limit_bytes) => Some(self.raise(limit_bytes, facts)),
                     None => self.lower(facts, room, curves?),
@@ -286,6 +287,16 @@ impl Keeper {
             told_wait_ratio: None,
         }
     }
+}
+
+/// Whether waiting exceeded the allowance over the window, including these facts.
+fn waits(window: &mut Vec<Facts>, facts: Facts, prices: Prices, wait_max: f64) -> bool {
+    window.push(facts);
+    let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
+    let before = window.iter().take_while(|of| of.now_ms <= keep_ms).count();
+    window.drain(..before.saturating_sub(1));
+    let first = window[0];
+    facts.now_ms >= first.now_ms + WINDOW_MS && waited_ratio(first, facts, prices) > wait_max
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use proptest::prelude::*;
 
-use super::super::shrink::WINDOW_MS;
 use super::*;
 use crate::whatif::Decider;
 

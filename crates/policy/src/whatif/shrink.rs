@@ -6,14 +6,156 @@
 //! the next action. It neither waits nor touches anything, so the same code runs for a real cgroup
 //! and for a simulated one. The cost of a page is only known to a factor of about two, and the
 //! waiting at a step reveals that factor: so it continues below the likely goal as long as the
-//! measurements predict that the next step does no harm either, and towards the end in smaller
-//! steps.
+//! measurements predict that the next step does no harm either.
 
-mod plan;
+use super::{Bound, Curves, Decider, Estimate, Prices};
 
-use super::{Bound, Prices};
-use plan::STRIDE;
-pub use plan::{Goal, Planned, Refusal, Steps, Terms, plan};
+/// How far to shrink.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Goal {
+    /// To the least memory that does no harm according to this bound of the curve. With the likely
+    /// value it goes further as long as measurements allow.
+    Auto(Bound),
+    /// To this many bytes of all charged memory.
+    Bytes(u64),
+}
+
+/// What is allowed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Terms {
+    /// How far to shrink.
+    pub goal: Goal,
+    /// Share of the time that waiting may take.
+    pub wait_max: f64,
+    /// The cost of bringing pages back.
+    pub prices: Prices,
+    /// Memory charged to the cgroup that the curve does not cover: kernel memory, and page cache
+    /// that no process maps. The cgroup keeps it.
+    pub beyond_bytes: u64,
+    /// Memory charged to it now.
+    pub usage_bytes: u64,
+}
+
+/// A step of a plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Planned {
+    /// The limit.
+    pub limit_bytes: u64,
+    /// Predicted faults per second.
+    pub faults_per_second: Estimate,
+    /// Predicted waiting.
+    pub wait_ratio: Estimate,
+}
+
+/// Why there is no plan.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+pub enum Refusal {
+    /// The curve predicts harm.
+    #[error(
+        "{limit_bytes} bytes would cost {:.2} % of the time in waiting, {:.2} % is allowed",
+        wait_ratio * 100.0, wait_max * 100.0
+    )]
+    Hurts {
+        /// The requested limit.
+        limit_bytes: u64,
+        /// The predicted waiting.
+        wait_ratio: f64,
+        /// What is allowed.
+        wait_max: f64,
+    },
+    /// Nothing can be taken.
+    #[error("no size below its current one keeps waiting within {:.2} %", wait_max * 100.0)]
+    Nothing {
+        /// What is allowed.
+        wait_max: f64,
+    },
+    /// It has no more memory than the requested limit.
+    #[error("it has {usage_bytes} bytes, which is not more than {limit_bytes}")]
+    Smaller {
+        /// The requested limit.
+        limit_bytes: u64,
+        /// What it has.
+        usage_bytes: u64,
+    },
+}
+
+/// The steps down from the current memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Steps {
+    /// Steps to the goal; not empty in the result of [`plan`].
+    pub to_goal: Vec<Planned>,
+    /// Steps below the goal, each taken only if the measurements so far allow it.
+    pub further: Vec<Planned>,
+}
+
+/// One step takes one part in this many of the memory.
+const STEP_PART: u64 = 32;
+/// Below the goal, the predicted waiting may be this many times the allowed waiting: prices are not
+/// wrong by more.
+const FURTHER_FACTOR: f64 = 4.0;
+/// The least memory that a step takes, bytes.
+const STEP_BYTES_MIN: u64 = 1 << 20;
+
+/// The steps from the current memory to the goal, and further.
+///
+/// # Errors
+/// [`Refusal`] if there is nothing to do or it would do harm.
+pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
+    let planned = |limit_bytes: u64| {
+        let memory = limit_bytes.saturating_sub(terms.beyond_bytes);
+        let point = curves.at(Decider::Kernel, memory);
+        Planned {
+            limit_bytes,
+            faults_per_second: point.faults_per_second(),
+            wait_ratio: point.wait_ratio(terms.prices),
+        }
+    };
+    let goal = match terms.goal {
+        Goal::Bytes(bytes) => bytes,
+        Goal::Auto(bound) => curves
+            .least_bytes(Decider::Kernel, terms.prices, terms.wait_max, bound)
+            .ok_or(Refusal::Nothing {
+                wait_max: terms.wait_max,
+            })?
+            .saturating_add(terms.beyond_bytes),
+    };
+    if goal >= terms.usage_bytes {
+        return Err(match terms.goal {
+            Goal::Auto(_) => Refusal::Nothing {
+                wait_max: terms.wait_max,
+            },
+            Goal::Bytes(_) => Refusal::Smaller {
+                limit_bytes: goal,
+                usage_bytes: terms.usage_bytes,
+            },
+        });
+    }
+    let last = planned(goal);
+    if last.wait_ratio.likely > terms.wait_max {
+        return Err(Refusal::Hurts {
+            limit_bytes: goal,
+            wait_ratio: last.wait_ratio.likely,
+            wait_max: terms.wait_max,
+        });
+    }
+    let step = (terms.usage_bytes / STEP_PART).max(STEP_BYTES_MIN);
+    let below = |from: u64| (1..STEP_PART).map(move |number| from.saturating_sub(step * number));
+    let between = below(terms.usage_bytes).take_while(|at| *at > goal);
+    let mut to_goal: Vec<Planned> = between.map(planned).collect();
+    to_goal.push(last);
+    let further = match terms.goal {
+        Goal::Auto(Bound::Likely) => {
+            let most = terms.wait_max * FURTHER_FACTOR;
+            let below = below(goal).take_while(|at| *at > terms.beyond_bytes);
+            let steps = below.map(planned);
+            steps
+                .take_while(|of| of.wait_ratio.likely <= most)
+                .collect()
+        }
+        _ => Vec::new(),
+    };
+    Ok(Steps { to_goal, further })
+}
 
 /// Counters of the cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,12 +221,9 @@ const SETTLE_MS: u64 = 1_000;
 /// Until then, waiting may be this many times what is allowed.
 const SETTLE_FACTOR: f64 = 10.0;
 /// Waiting is judged over this period.
-pub(super) const WINDOW_MS: u64 = 2_000;
+const WINDOW_MS: u64 = 2_000;
 /// The last step is held for this long.
 const LAST_HOLD_MS: u64 = 10_000;
-/// After a step back nothing is judged until waiting is within the allowance again, but at most for
-/// this long: the pages that the step drove out come back, which is no harm of the limit before it.
-const RETURN_MS: u64 = 10_000;
 /// Fewer faults per second than this are too few to be compared with a prediction.
 const FAULTS_FEW: f64 = 10.0;
 /// This many steps in a row may have more faults than predicted.
@@ -97,15 +236,8 @@ pub struct Shrink {
     /// How many of them lead to the goal.
     to_goal: usize,
     terms: Terms,
-    /// The limit that is set, an index of `steps`; `None` without a limit.
+    /// The current step; `None` before the first.
     at: Option<usize>,
-    /// The limits that did no harm, each below the one before.
-    harmless: Vec<usize>,
-    /// The highest limit that did harm.
-    harmful: Option<usize>,
-    /// Whether pages may still come back that a harmful limit drove out.
-    is_returning: bool,
-    /// When the limit was last changed, or was last judged anew.
     since_ms: u64,
     /// Counters when the effects of the step had settled.
     settled: Option<Facts>,
@@ -126,9 +258,6 @@ impl Shrink {
             to_goal,
             terms,
             at: None,
-            harmless: Vec::new(),
-            harmful: None,
-            is_returning: false,
             since_ms: 0,
             settled: None,
             window: Vec::new(),
@@ -153,23 +282,13 @@ impl Shrink {
         if self.verdict != Verdict::Underway {
             return Act::Done;
         }
-        let held_ms = facts.now_ms.saturating_sub(self.since_ms);
-        if self.is_returning {
-            let wait = recent_wait(&mut self.window, facts, self.terms.prices);
-            let is_back = wait.is_some_and(|wait| wait <= self.terms.wait_max);
-            if held_ms >= RETURN_MS || held_ms >= HOLD_MS && is_back {
-                self.is_returning = false;
-                // The same limit, judged from now on.
-                self.set(self.at, facts);
-            }
-            return Act::Wait;
-        }
         let Some(at) = self.at else {
             return match facts.is_blind {
                 true => Act::Wait,
-                false => self.go_on(self.next_below(None, 0.0), facts),
+                false => self.begin(0, facts),
             };
         };
+        let held_ms = facts.now_ms.saturating_sub(self.since_ms);
         let first = self.window[0];
         if held_ms < SETTLE_MS {
             let (_, wait) = self.rates(first, facts);
@@ -181,20 +300,28 @@ impl Shrink {
         if self.settled.is_none() {
             self.window.clear();
         }
-        let wait = recent_wait(&mut self.window, facts, self.terms.prices);
-        if wait > Some(self.terms.wait_max) {
-            return self.back(at, facts, Verdict::Waiting);
+        self.window.push(facts);
+        let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
+        let before = self.window.iter().take_while(|of| of.now_ms <= keep_ms);
+        let before = before.count().saturating_sub(1);
+        self.window.drain(..before);
+        let first = self.window[0];
+        if facts.now_ms >= first.now_ms + WINDOW_MS {
+            let (_, wait) = self.rates(first, facts);
+            if wait > self.terms.wait_max {
+                return self.back(at, facts, Verdict::Waiting);
+            }
         }
         let settled = *self.settled.get_or_insert(facts);
         if held_ms < HOLD_MS {
             return Act::Wait;
         }
         let (faults, wait) = self.rates(settled, facts);
-        let next = self.next_below(Some(at), wait);
-        if next.is_none() && held_ms < LAST_HOLD_MS {
+        let is_last = !self.may_go_on(at, wait);
+        if is_last && held_ms < LAST_HOLD_MS {
             return Act::Wait;
         }
-        if facts.is_blind && next.is_some() {
+        if facts.is_blind && !is_last {
             return Act::Wait;
         }
         let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;
@@ -203,78 +330,46 @@ impl Shrink {
             return self.back(at, facts, Verdict::Unpredicted);
         }
         self.note(at, settled, facts, true);
-        if self.harmless.last() != Some(&at) {
-            self.harmless.push(at);
+        if is_last {
+            self.verdict = Verdict::Reached;
+            return Act::Done;
         }
-        self.go_on(next, facts)
+        self.begin(at + 1, facts)
     }
 
-    /// The limit to set after this one, given the waiting at this one. On the way to the goal, that
-    /// is the next one that is not known to do harm; below the goal it must also be harmless when
-    /// its prediction is wrong by the same factor as that of this one.
-    fn next_below(&self, at: Option<usize>, wait: f64) -> Option<usize> {
-        let from = at.map_or(0, |at| at + 1);
-        let goal = self.to_goal.saturating_sub(1);
-        let strides = [STRIDE, STRIDE / 2, 1].into_iter();
-        let mut candidates = strides.map(|stride| match from + stride - 1 {
-            next if from <= goal => next.min(goal),
-            next => next,
-        });
-        candidates.find(|&next| {
-            let is_open = next < self.harmful.unwrap_or(self.steps.len());
-            is_open && (next <= goal || at.is_some_and(|at| self.allows(at, wait, next)))
-        })
+    /// Whether to take another step, given the waiting at this one: if it is on the way to the
+    /// goal, or if it is below the goal and harmless when its prediction is wrong by the same
+    /// factor.
+    fn may_go_on(&self, at: usize, wait: f64) -> bool {
+        let Some(next) = self.steps.get(at + 1) else {
+            return false;
+        };
+        let likely = self.steps[at].wait_ratio.likely;
+        let expected = next.wait_ratio.likely * wait / likely;
+        at + 1 < self.to_goal || (likely > 0.0 && expected <= self.terms.wait_max)
     }
 
-    /// Whether the waiting at one limit predicts that another does no harm.
-    fn allows(&self, at: usize, wait: f64, next: usize) -> bool {
-        let [likely, expected] = [at, next].map(|of| self.steps[of].wait_ratio.likely);
-        likely > 0.0 && expected * wait / likely <= self.terms.wait_max
-    }
-
-    /// Sets the next limit; without one, it has ended.
-    fn go_on(&mut self, next: Option<usize>, facts: Facts) -> Act {
-        match next {
-            Some(next) => self.set(Some(next), facts),
-            None => {
-                self.end(Verdict::Waiting);
-                Act::Done
-            }
-        }
-    }
-
-    fn set(&mut self, at: Option<usize>, facts: Facts) -> Act {
-        self.at = at;
+    fn begin(&mut self, at: usize, facts: Facts) -> Act {
+        let Some(step) = self.steps.get(at) else {
+            self.verdict = Verdict::Reached;
+            return Act::Done;
+        };
+        self.at = Some(at);
         self.since_ms = facts.now_ms;
         self.settled = None;
         self.window = vec![facts];
-        match at {
-            Some(at) => Act::Limit(self.steps[at].limit_bytes),
+        Act::Limit(step.limit_bytes)
+    }
+
+    /// Returns to the last harmless step. Below the goal this counts as reaching it.
+    fn back(&mut self, at: usize, facts: Facts, why: Verdict) -> Act {
+        let is_below = at >= self.to_goal;
+        self.verdict = if is_below { Verdict::Reached } else { why };
+        self.note(at, self.settled.unwrap_or(self.window[0]), facts, false);
+        match at.checked_sub(1) {
+            Some(before) => Act::Limit(self.steps[before].limit_bytes),
             None => Act::Unlimit,
         }
-    }
-
-    /// Returns to the last harmless limit, and ends unless there are limits between the two and it
-    /// may choose the goal.
-    fn back(&mut self, at: usize, facts: Facts, why: Verdict) -> Act {
-        self.note(at, self.settled.unwrap_or(self.window[0]), facts, false);
-        self.harmful = Some(at);
-        self.harmless.retain(|&of| of < at);
-        let before = self.harmless.last().copied();
-        let is_between = at > before.map_or(0, |before| before + 1);
-        let is_found = self.terms.goal == Goal::Auto(Bound::Likely);
-        if !(is_between && is_found && why == Verdict::Waiting) {
-            self.end(why);
-        }
-        self.is_returning = true;
-        self.set(before, facts)
-    }
-
-    /// Ends: with success if a limit at or below the goal did no harm, and for this reason if not.
-    fn end(&mut self, why: Verdict) {
-        let lowest = self.harmless.last();
-        let is_reached = lowest.is_some_and(|at| at + 1 >= self.to_goal);
-        self.verdict = if is_reached { Verdict::Reached } else { why };
     }
 
     fn note(&mut self, at: usize, from: Facts, to: Facts, is_kept: bool) {
@@ -294,7 +389,7 @@ impl Shrink {
         (faults, waited_ratio(from, to, self.terms.prices))
     }
 
-    /// The limit that is set.
+    /// The current step.
     pub(super) fn held(&self) -> Option<&Planned> {
         self.steps.get(self.at?)
     }
@@ -312,7 +407,7 @@ impl Facts {
 
 /// The share of the time that tasks waited between two samples: the kernel's own count; or faults
 /// times prices, but no more than the machine waited.
-fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
+pub(super) fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
     let counted_ms = |of: fn(&Facts) -> Option<u64>| {
         let waited_us = of(&to)?.saturating_sub(of(&from)?);
         Some(waited_us as f64 / 1000.0)
@@ -323,18 +418,6 @@ fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
         counted_ms(|of| of.machine_waited_us).map_or(reckoned_ms, |most| reckoned_ms.min(most))
     });
     waited_ms / to.ms_since(from)
-}
-
-/// Adds to counters of the last seconds, oldest first; the waiting over [`WINDOW_MS`], if they span
-/// as much.
-pub(super) fn recent_wait(window: &mut Vec<Facts>, facts: Facts, prices: Prices) -> Option<f64> {
-    window.push(facts);
-    let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
-    let before = window.iter().take_while(|of| of.now_ms <= keep_ms).count();
-    window.drain(..before.saturating_sub(1));
-    let first = window[0];
-    let is_long = facts.now_ms >= first.now_ms + WINDOW_MS;
-    is_long.then(|| waited_ratio(first, facts, prices))
 }
 
 #[cfg(test)]

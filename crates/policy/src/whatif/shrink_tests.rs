@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 use proptest::prelude::*;
 
-use super::plan::STEP_PART;
 use super::*;
-use crate::whatif::{Curves, Decider, Estimate};
 
-const FULL: u64 = 1000 << 20;
+const FULL: u64 = 100 << 20;
 
 /// A curve without faults down to `knee` percent; below, `steep` more per second for each percent.
 fn curves(knee: f64, steep: f64) -> Curves {
@@ -32,20 +30,6 @@ fn terms(goal: Goal) -> Terms {
     }
 }
 
-/// The same with more faults than anybody could bear below `wall` percent.
-fn with_wall(told: &Curves, wall: f64) -> Curves {
-    let wall = curves(wall, 20_000.0);
-    Curves::of_anon(FULL, 60_000, |percent| {
-        let at = f64::from(percent);
-        let [a, b] = [told, &wall].map(|of| of.of(Decider::Kernel).at(at).faults_per_second());
-        Estimate {
-            low: a.low + b.low,
-            likely: a.likely + b.likely,
-            high: a.high + b.high,
-        }
-    })
-}
-
 /// A cgroup that faults as its own curve says, whatever the plan's curve was.
 struct World {
     curves: Curves,
@@ -54,12 +38,6 @@ struct World {
     now_ms: u64,
     /// The cost of a fault. If it differs from the terms, the machine's counter shows it.
     fault_ns: f64,
-    /// Memory in use: a limit below it drives out pages that come back once it is raised.
-    in_use_bytes: u64,
-    /// Those pages.
-    missing: f64,
-    /// The time that they take, s.
-    return_s: f64,
 }
 
 impl World {
@@ -70,24 +48,7 @@ impl World {
             faults: 0.0,
             now_ms: 5000,
             fault_ns: 10_000.0,
-            in_use_bytes: 0,
-            missing: 0.0,
-            return_s: 1.0,
         }
-    }
-
-    fn limit(&mut self, bytes: Option<u64>) {
-        let held = |limit: Option<u64>| limit.unwrap_or(u64::MAX).min(self.in_use_bytes);
-        let back_bytes = held(bytes).saturating_sub(held(self.limit_bytes));
-        self.missing += back_bytes as f64 / 4096.0;
-        self.limit_bytes = bytes;
-    }
-
-    /// Pages that come back in a quarter of a second.
-    fn back(&mut self) -> f64 {
-        let pages = self.missing * (0.25 / self.return_s);
-        self.missing -= pages;
-        pages
     }
 
     /// Runs a shrink to its end; returns the longest time for which waiting exceeded the allowance.
@@ -102,8 +63,8 @@ impl World {
                 is_blind: false,
             };
             match shrink.next(facts) {
-                Act::Limit(bytes) => self.limit(Some(bytes)),
-                Act::Unlimit => self.limit(None),
+                Act::Limit(bytes) => self.limit_bytes = Some(bytes),
+                Act::Unlimit => self.limit_bytes = None,
                 Act::Wait => {}
                 Act::Done => return most_ms,
             }
@@ -117,7 +78,7 @@ impl World {
                 .at(Decider::Kernel, memory)
                 .faults_per_second()
                 .likely;
-            self.faults += rate / 4.0 + self.back();
+            self.faults += rate / 4.0;
             let is_over = rate * self.fault_ns / 1e9 > wait_max;
             over_ms = if is_over { over_ms + 250 } else { 0 };
             most_ms = most_ms.max(over_ms);
@@ -246,7 +207,17 @@ fn below_the_goal_stepping_back_is_no_failure() {
     let terms = terms(Goal::Auto(Bound::Likely));
     let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
     let goal = shrink.steps[shrink.to_goal - 1].limit_bytes;
-    let mut world = World::new(with_wall(&told, 57.0));
+    // Harmless down to the goal, and a wall below it.
+    let wall = curves(57.0, 20_000.0);
+    let mut world = World::new(Curves::of_anon(FULL, 60_000, |percent| {
+        let at = f64::from(percent);
+        let [a, b] = [&told, &wall].map(|of| of.of(Decider::Kernel).at(at).faults_per_second());
+        Estimate {
+            low: a.low + b.low,
+            likely: a.likely + b.likely,
+            high: a.high + b.high,
+        }
+    }));
     world.fault_ns = 1_000.0;
     let over_ms = world.run(&mut shrink, terms.wait_max);
     assert!((250..=4000).contains(&over_ms), "{over_ms}");
@@ -257,53 +228,6 @@ fn below_the_goal_stepping_back_is_no_failure() {
         limit <= goal && limit >= FULL * 57 / 100,
         "{limit} of {goal}"
     );
-}
-
-#[test]
-fn a_wall_is_found_to_a_quarter_of_a_step() {
-    let told = curves(60.0, 100.0);
-    let terms = terms(Goal::Auto(Bound::Likely));
-    let quarter = terms.usage_bytes / STEP_PART / STRIDE as u64;
-    for (wall, verdict) in [(57.0, Verdict::Reached), (75.0, Verdict::Waiting)] {
-        let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
-        let mut world = World::new(with_wall(&told, wall));
-        world.fault_ns = 1_000.0;
-        world.run(&mut shrink, terms.wait_max);
-        assert_eq!(shrink.verdict(), verdict);
-        let limit = world.limit_bytes.unwrap() - terms.beyond_bytes;
-        // The curve is interpolated between points at some percent.
-        let wall = FULL / 100 * wall as u64;
-        assert!(
-            limit + quarter > wall && limit < wall + 3 * quarter,
-            "{limit} for {wall}"
-        );
-    }
-}
-
-#[test]
-fn what_a_step_too_far_drove_out_may_come_back() {
-    let told = curves(60.0, 100.0);
-    let terms = terms(Goal::Auto(Bound::Likely));
-    let step = terms.usage_bytes / STEP_PART;
-    for (wall, fault_ns, verdict) in [
-        (57.0, 5_000.0, Verdict::Reached),
-        (75.0, 10_000.0, Verdict::Waiting),
-    ] {
-        for return_s in [0.25, 1.0, 3.0, 8.0] {
-            let mut shrink = Shrink::new(plan(&told, &terms).unwrap(), terms);
-            let mut world = World::new(with_wall(&told, wall));
-            (world.fault_ns, world.return_s) = (fault_ns, return_s);
-            world.in_use_bytes = FULL / 100 * wall as u64 + terms.beyond_bytes;
-            world.run(&mut shrink, terms.wait_max);
-            assert_eq!(shrink.verdict(), verdict, "{return_s} s");
-            let limit = world.limit_bytes.unwrap();
-            let most = world.in_use_bytes + step;
-            assert!(limit <= most, "{limit} of {most}, {return_s} s");
-            let harmful = shrink.outcomes().iter().filter(|outcome| !outcome.is_kept);
-            let harmless = |outcome: &Outcome| outcome.planned.limit_bytes > most;
-            assert!(!harmful.into_iter().any(harmless), "{return_s} s");
-        }
-    }
 }
 
 #[test]
