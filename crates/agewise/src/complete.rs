@@ -15,8 +15,8 @@ use clap_complete::{ArgValueCompleter, CompletionCandidate, PathCompleter, Shell
 /// The environment variable with which a script asks; its value is the name of the shell.
 const VARIABLE: &str = "AGEWISE_COMPLETE";
 
-/// The completion of a shell that autoloads the script under this name for its first completion,
-/// which the script must answer as well.
+/// zsh loads a script from `$fpath` when it first completes for the command, which the script then
+/// has to answer as well.
 const ZSH_AUTOLOADED: &str = r#"
 if [ "$funcstack[1]" = "_agewise" ]; then
     _clap_dynamic_completer_agewise "$@"

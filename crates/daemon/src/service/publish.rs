@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agewise_cli::units::unix_ms;
 use agewise_host::agent::TickReport;
 use agewise_host::clock;
 use agewise_host::root::Roots;
@@ -11,7 +12,6 @@ use agewise_host::root::Roots;
 use super::Daemon;
 use crate::observer::{self, Seen};
 use crate::state::{Event, Reason, Scope, Snapshot, SubjectView};
-use agewise_cli::units::unix_ms;
 
 impl Daemon {
     pub(super) fn publish(

@@ -77,7 +77,7 @@ impl Plan {
         &self.huge
     }
 
-    /// Where mappings of shared memory and tmpfs are, if [`Plan::heed`] was told.
+    /// Where shared memory and tmpfs are mapped; empty before [`Plan::heed`].
     pub fn shmem(&self) -> &RunSet {
         &self.shmem
     }

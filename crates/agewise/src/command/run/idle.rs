@@ -135,13 +135,13 @@ impl Way for Idle {
             .spaces()
             .map(|space| space.process().pid())
             .collect();
-        let before = [self.done.rehearsed_bytes, self.done.rehearsed_anon_bytes];
+        let before = self.done.clone();
         let mut room = (self.limits.rate_bytes_per_s as f64 * self.interval.as_secs_f64()) as u64;
         for pid in pids {
             let Some(process) = family.iter().find(|process| process.pid() == pid) else {
                 continue;
             };
-            let taken = self.done.rehearsed_anon_bytes - before[1];
+            let taken = self.done.rehearsed_anon_bytes - before.rehearsed_anon_bytes;
             match self.lighten(process, room, taken) {
                 Ok(went_bytes) => room = room.saturating_sub(went_bytes),
                 Err(error) => notes.add(format!(
@@ -150,7 +150,7 @@ impl Way for Idle {
                 )),
             }
         }
-        let at_once_bytes = self.done.rehearsed_bytes - before[0];
+        let at_once_bytes = self.done.rehearsed_bytes - before.rehearsed_bytes;
         self.rehearsed_bytes = self.rehearsed_bytes.max(at_once_bytes);
     }
 
