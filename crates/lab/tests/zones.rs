@@ -26,7 +26,7 @@ const ARRANGEMENTS: [&str; 4] = [
 fn config(policy: &str, zones: [u32; 4], swap: Option<u32>) -> MachineConfig {
     MachineConfig {
         policy: Policy::parse(policy).unwrap(),
-        zones: Some(zones),
+        zones: Some(vec![zones]),
         stat_flush_ns: 0,
         swap: swap.map(|pages| SwapConfig::new(DeviceKind::Nvme, pages)),
         ..MachineConfig::new(zones.iter().sum())

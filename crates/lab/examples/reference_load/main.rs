@@ -7,8 +7,9 @@
 //! kernel's version, swappiness and `lru_gen/enabled` by itself. Members wait for a byte on
 //! standard input before each turn, and write one after it; with `all` for MEMBER it starts them
 //! and gives them their turns. With a pattern that ends in `+w`, `file` and `mmap` write a few
-//! bytes of a page of the file, the others write anonymous memory. Without MEMBERS it starts itself
-//! as the only program, and adds a row if that is killed.
+//! bytes of a page of the file, the others write anonymous memory. With `+i` after it, memory is
+//! interleaved over all nodes. Without MEMBERS it starts itself as the only program, and adds a row
+//! if that is killed.
 
 mod counts;
 
@@ -143,12 +144,39 @@ fn word(path: &str) -> Result<String> {
     Ok(fs::read_to_string(path)?.trim().to_owned())
 }
 
+/// Number of nodes with memory, which are numbered from 0.
+fn nodes() -> Result<u32> {
+    let list = word("/sys/devices/system/node/has_memory")?;
+    let last = list.rsplit(['-', ',']).next().unwrap_or_default();
+    Ok(last.parse::<u32>()? + 1)
+}
+
+/// Makes this process take its memory from so many nodes in turn.
+fn interleave(nodes: u32) -> Result<()> {
+    let mask: libc::c_ulong = (1 << nodes) - 1;
+    // SAFETY: the mask outlives the call, and has as many bits as the call says.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_set_mempolicy,
+            libc::MPOL_INTERLEAVE,
+            &raw const mask,
+            libc::c_ulong::BITS,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error().into()),
+    }
+}
+
 /// The parsed arguments.
 struct Load {
     rep: String,
     spec: TraceSpec,
     medium: Medium,
     writes: bool,
+    /// Number of nodes over which memory is interleaved, or 1.
+    interleave: u32,
     cgroup: String,
     file: String,
     members: u32,
@@ -172,9 +200,13 @@ impl Load {
             [members, member] => (members.parse()?, Some(member.parse()?)),
             _ => return Err("MEMBERS and MEMBER come together".into()),
         };
+        let (pattern, interleave) = match pattern.strip_suffix("+i") {
+            Some(plain) => (plain, nodes()?),
+            None => (pattern.as_str(), 1),
+        };
         let (pattern, writes) = match pattern.strip_suffix("+w") {
             Some(plain) => (plain, true),
-            None => (pattern.as_str(), false),
+            None => (pattern, false),
         };
         let spec = TraceSpec {
             pattern: pattern.to_owned(),
@@ -189,6 +221,7 @@ impl Load {
             medium: Pattern::parse(pattern)?.medium,
             spec,
             writes,
+            interleave,
             cgroup: cgroup.clone(),
             file: file.clone(),
             members,
@@ -255,9 +288,11 @@ impl Load {
         let [first, last] = about;
         let touches = self.touches(phase);
         let [scanned, further @ ..] = row.counted;
+        let killed = u32::from(row.killed);
         let further = further.map(|count| count.to_string()).join(",");
         Ok(format!(
-            "{first},{},{},{},{},{},{},{touches},{},{:.3},{scanned},{},0,{last},{further},{},{}",
+            "{first},{},{},{},{},{},{},{touches},{},{:.3},{scanned},{},0,{last},\
+             {further},{},{killed},{},{}",
             phase.name(),
             spec.pattern,
             spec.pages,
@@ -269,7 +304,8 @@ impl Load {
             row.hash
                 .map_or(String::new(), |hash| format!("{hash:016x}")),
             row.allocstall,
-            u32::from(row.killed)
+            word("/proc/sys/vm/watermark_boost_factor")?,
+            self.interleave
         ))
     }
 }
@@ -311,6 +347,9 @@ fn run(load: &Load, member: u32) -> Result<()> {
     }
     let about = load.about(member)?;
     fs::write(format!("{cgroup}/cgroup.procs"), "0")?;
+    if load.interleave > 1 {
+        interleave(load.interleave)?;
+    }
     let medium = load.medium;
     let mut memory = Memory::new(&load.spec, medium, load.writes, &load.file)?;
     let mut rows = Vec::new();

@@ -103,11 +103,20 @@ pub const SETTINGS: &[Setting] = &[
         apply: |config, text| put(&mut config.nodes, number(text, 1, 64)),
     },
     Setting {
+        key: "interleave",
+        description: "1: memory is interleaved over the nodes instead of local (0)",
+        expected: "0 or 1",
+        apply: |config, text| {
+            let value: u32 = number(text, 0, 1)?;
+            put(&mut config.interleave, Some(value == 1))
+        },
+    },
+    Setting {
         key: "zones",
-        description: "sizes of zones, as dma=64K,dma32=16M,normal=48M,movable=0 (by size of memory)",
+        description: "sizes of zones of one node, as dma=64K,dma32=16M,normal=48M,movable=0 (by size of memory)",
         expected: "zones dma, dma32, normal or movable, each once, with sizes",
         apply: |config, text| {
-            config.zones = Some(zone_sizes(text)?);
+            config.zones = Some(vec![zone_sizes(text)?]);
             Some(())
         },
     },
@@ -437,7 +446,7 @@ mod tests {
         assert_eq!(config.ablation, both);
         apply(&mut config, "without=none").unwrap();
         assert_eq!(config.ablation, Ablation::NONE);
-        assert_eq!(config.zones, Some([16, 0, 256, 0]));
+        assert_eq!(config.zones, Some(vec![[16, 0, 256, 0]]));
         for (bad, expected) in [
             ("swappiness", "key=value"),
             ("swapiness=1", "did you mean `swappiness`"),

@@ -252,11 +252,14 @@ impl SwapConfig {
 pub struct MachineConfig {
     /// Page frames of the whole machine.
     pub pages: u32,
-    /// NUMA nodes; the frames are shared out evenly.
+    /// NUMA nodes; the frames are shared out evenly, unless `zones` says otherwise.
     pub nodes: u32,
-    /// Managed pages of DMA, DMA32, NORMAL and MOVABLE, for a machine with one node; at most
-    /// `pages` in all. If None, [`MachineConfig::zone_pages`] chooses them.
-    pub zones: Option<[u32; 4]>,
+    /// Whether processes take their memory from all nodes in turn (`MPOL_INTERLEAVE`), instead of
+    /// from their own first.
+    pub interleave: bool,
+    /// Managed pages of DMA, DMA32, NORMAL and MOVABLE of each node; at most `pages` in all. If
+    /// None, [`MachineConfig::zone_pages`] chooses them.
+    pub zones: Option<Vec<[u32; 4]>>,
     /// Whether dirty pages found by classic reclaim stay on the inactive list (Linux up to 4.10).
     pub dirty_stays_inactive: bool,
     /// Whether direct reclaim sleeps when it makes no progress (Linux 5.16 and later).
@@ -311,6 +314,7 @@ impl MachineConfig {
         MachineConfig {
             pages,
             nodes: 1,
+            interleave: false,
             zones: None,
             size_scale: 1,
             dirty_stays_inactive: false,
@@ -341,8 +345,8 @@ impl MachineConfig {
     /// machine below 256 MiB has one zone, so that small experiments do not measure corner cases of
     /// zones.
     pub fn zone_pages(&self) -> Vec<[u32; 4]> {
-        if let Some(zones) = self.zones {
-            return vec![zones];
+        if let Some(zones) = &self.zones {
+            return zones.clone();
         }
         const DMA: u32 = 4096;
         const DMA32_END: u32 = 1 << 20;
@@ -369,15 +373,19 @@ impl MachineConfig {
     /// # Errors
     /// [`ZoneError`] says what is wrong with them.
     pub fn check_zones(&self) -> Result<(), ZoneError> {
-        let Some(zones) = self.zones else {
+        let Some(zones) = &self.zones else {
             return Ok(());
         };
-        let managed: u64 = zones.iter().map(|&pages| u64::from(pages)).sum();
-        if self.nodes > 1 {
-            Err(ZoneError::Nodes)
+        let managed: u64 = zones.iter().flatten().map(|&pages| u64::from(pages)).sum();
+        let movable: u64 = zones.iter().map(|zones| u64::from(zones[3])).sum();
+        if zones.len() != self.nodes as usize {
+            Err(ZoneError::Nodes {
+                zones: zones.len(),
+                nodes: self.nodes,
+            })
         } else if managed == 0 {
             Err(ZoneError::Empty)
-        } else if managed == u64::from(zones[3]) {
+        } else if managed == movable {
             Err(ZoneError::OnlyMovable)
         } else if managed > u64::from(self.pages) {
             Err(ZoneError::TooLarge {
@@ -400,8 +408,8 @@ pub enum ZoneError {
     OnlyMovable,
     #[error("zones of {zones} pages do not fit into a machine of {machine}: set machine_memory")]
     TooLarge { zones: u64, machine: u32 },
-    #[error("zones can be given for a machine with one node only")]
-    Nodes,
+    #[error("the zones are those of {zones} node(s), and the machine has {nodes}")]
+    Nodes { zones: usize, nodes: u32 },
 }
 
 #[cfg(test)]
@@ -448,7 +456,7 @@ mod tests {
     fn zones_that_cannot_be_are_told() {
         let check = |pages: u32, zones: [u32; 4], nodes: u32| {
             let mut config = MachineConfig::new(pages);
-            (config.zones, config.nodes) = (Some(zones), nodes);
+            (config.zones, config.nodes) = (Some(vec![zones]), nodes);
             config.check_zones()
         };
         assert_eq!(check(100, [0, 0, 100, 0], 1), Ok(()));
@@ -458,7 +466,8 @@ mod tests {
         assert_eq!(check(100, [0, 0, 90, 0], 1), Ok(()));
         assert_eq!(check(100, [0; 4], 1), Err(ZoneError::Empty));
         assert_eq!(check(100, [0, 0, 0, 100], 1), Err(ZoneError::OnlyMovable));
-        assert_eq!(check(100, [0, 0, 100, 0], 2), Err(ZoneError::Nodes));
+        let of_one = check(100, [0, 0, 100, 0], 2).unwrap_err();
+        assert!(of_one.to_string().contains("1 node(s)"), "{of_one}");
         let too_large = check(100, [0, 50, 51, 0], 1).unwrap_err();
         assert!(too_large.to_string().contains("101 pages"), "{too_large}");
         let huge = check(u32::MAX, [u32::MAX, 1, 0, 0], 1);

@@ -13,6 +13,7 @@ use super::device::Direction;
 use super::frames::Owner;
 use super::page_cache::Entry;
 use super::page_tables::{COPY_ON_WRITE, swap_slot};
+use super::process::Purpose;
 use super::swap::swap_place;
 use super::{Access, Machine, ProcessId};
 
@@ -83,10 +84,11 @@ impl Machine {
         &mut self,
         process: ProcessId,
         memcg: MemcgId,
-        folio_type: FolioType,
+        purpose: Purpose,
         effort: Effort,
     ) -> Result<Pfn, ChargeError> {
-        let node = NodeId(self.processes[process.index()].node);
+        let node = self.preferred_node(process, purpose);
+        let folio_type = purpose.folio_type();
         let (pfn, zone) = self.allocate_frame(process, node)?;
         if let Err(error) = self.charge(process, memcg, 1, effort) {
             self.sys.frames.free(pfn);
@@ -130,7 +132,7 @@ impl Machine {
             return Access::Minor;
         }
         let memcg = self.memcg_of_mm(process.mm());
-        let Ok(pfn) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
+        let Ok(pfn) = self.new_page(process, memcg, Purpose::Address(vpn), Effort::Normal) else {
             return Access::Killed;
         };
         self.enter_lists(pfn, &range.vma);
@@ -160,7 +162,7 @@ impl Machine {
         if !self.make_upper_tables(process, vpn) {
             return Some(Access::Killed);
         }
-        let node = NodeId(self.processes[process.index()].node);
+        let node = self.preferred_node(process, Purpose::Address(vpn / PAGES_PER_PMD));
         let highest = self.processes[process.index()].highest_zone;
         let (pfn, zone) = self.sys.frames.allocate_huge(node, highest)?;
         let memcg = self.memcg_of_mm(mm);
@@ -204,7 +206,7 @@ impl Machine {
         let (pfn, access) = if cached.is_some() {
             (cached, Access::Minor)
         } else {
-            match self.swap_in(process, slot, &range.vma) {
+            match self.swap_in(process, vpn, slot, &range.vma) {
                 Ok(pfn) => (pfn, Access::Major),
                 Err(_) => return Access::Killed,
             }
@@ -230,7 +232,7 @@ impl Machine {
     /// not map parts of a large page.
     fn copy_out_of_huge(&mut self, process: ProcessId, vpn: u64, vma: &Vma) -> Access {
         let memcg = self.memcg_of_mm(process.mm());
-        let Ok(copy) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
+        let Ok(copy) = self.new_page(process, memcg, Purpose::Address(vpn), Effort::Normal) else {
             return Access::Killed;
         };
         let leaf = self.sys.tables.leaf(process.mm(), vpn);
@@ -256,11 +258,12 @@ impl Machine {
     pub(super) fn swap_in(
         &mut self,
         process: ProcessId,
+        vpn: u64,
         slot: u32,
         vma: &Vma,
     ) -> Result<Pfn, ChargeError> {
         let memcg = self.charged_memcg(self.sys.swap[slot].memcg);
-        let pfn = self.new_page(process, memcg, FolioType::Anon, Effort::Normal)?;
+        let pfn = self.new_page(process, memcg, Purpose::Address(vpn), Effort::Normal)?;
         let recency = !vma.no_recency;
         self.sys.frames.set_owner(pfn, Owner::Swap { slot });
         let shadow = self.sys.swap[slot].enter_cache(pfn);
@@ -342,7 +345,8 @@ impl Machine {
         };
         if write && !range.vma.shared {
             let memcg = self.memcg_of_mm(process.mm());
-            let Ok(copy) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
+            let Ok(copy) = self.new_page(process, memcg, Purpose::Address(vpn), Effort::Normal)
+            else {
                 return Access::Killed;
             };
             self.enter_lists(copy, &range.vma);
@@ -388,7 +392,7 @@ impl Machine {
             }
         }
         let memcg = self.memcg_of_mm(mm);
-        let Ok(copy) = self.new_page(process, memcg, FolioType::Anon, Effort::Normal) else {
+        let Ok(copy) = self.new_page(process, memcg, Purpose::Address(vpn), Effort::Normal) else {
             return Access::Killed;
         };
         // Reclaim may have evicted the original while it made room for the copy.

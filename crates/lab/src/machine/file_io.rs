@@ -2,13 +2,14 @@
 //! Files: opening, reading and writing through descriptors, and read-ahead.
 
 use agewise_kernel::AddContext;
-use agewise_kernel::folio::{Flag, FolioType, Pfn};
+use agewise_kernel::folio::{Flag, Pfn};
 use agewise_kernel::ids::MemcgId;
 
 use super::address_space::Advice;
 use super::charge::{ChargeError, Effort};
 use super::frames::Owner;
 use super::page_cache::{Entry, NODE_BYTES, PageCache};
+use super::process::Purpose;
 use super::system::File;
 use super::{Access, Machine, ProcessId};
 
@@ -174,7 +175,7 @@ impl Machine {
         effort: Effort,
     ) -> Result<(Pfn, Option<u64>), ChargeError> {
         let memcg = self.memcg_of_mm(process.mm());
-        let pfn = self.new_page(process, memcg, FolioType::File, effort)?;
+        let pfn = self.new_page(process, memcg, Purpose::Cache, effort)?;
         let owner = self.sys.files[file as usize].memcg;
         let mut nodes = 0;
         // Making room for a node may free the node above it, which is then needed too.

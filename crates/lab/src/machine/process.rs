@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
-use agewise_kernel::ids::{MemcgId, MmId};
+use agewise_kernel::ids::{MemcgId, MmId, NodeId};
 use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pte};
 use agewise_kernel::reclaim::TOP_ZONE;
 
@@ -45,13 +45,48 @@ pub(super) struct Process {
     pub stats: ProcessStats,
     /// Node its memory comes from.
     pub node: u32,
+    /// Node of the next page of the page cache, if memory is interleaved (`il_prev`).
+    pub next_node: u32,
     /// Highest zone its memory may come from.
     pub highest_zone: usize,
     /// Name shown in trace events.
     pub name: Arc<str>,
 }
 
+/// What a new page is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Anonymous memory at this page, or with huge pages this block, of the address space.
+    Address(u64),
+    Cache,
+}
+
+impl Purpose {
+    pub fn folio_type(self) -> FolioType {
+        match self {
+            Purpose::Address(_) => FolioType::Anon,
+            Purpose::Cache => FolioType::File,
+        }
+    }
+}
+
 impl Machine {
+    /// The node that a new page should come from: with interleaved memory the one that follows from
+    /// its address (`interleave_nid`), for the page cache the next one (`interleave_nodes`).
+    pub(super) fn preferred_node(&mut self, process: ProcessId, purpose: Purpose) -> NodeId {
+        let process = &mut self.processes[process.index()];
+        let nodes = self.config.nodes;
+        match purpose {
+            _ if !self.config.interleave => NodeId(process.node),
+            Purpose::Address(place) => NodeId((place % u64::from(nodes)) as u32),
+            Purpose::Cache => {
+                let node = process.next_node;
+                process.next_node = (node + 1) % nodes;
+                NodeId(node)
+            }
+        }
+    }
+
     /// Starts a process with an empty address space in a cgroup.
     pub fn add_process(&mut self, memcg: MemcgId) -> ProcessId {
         let mm = self.sys.spaces.add(memcg);
@@ -62,6 +97,7 @@ impl Machine {
         self.processes.push(Process {
             stats: ProcessStats::default(),
             node: mm.0 % self.config.nodes.max(1),
+            next_node: 0,
             highest_zone: TOP_ZONE,
             name: "task".into(),
         });

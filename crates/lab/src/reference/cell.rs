@@ -8,6 +8,8 @@ use crate::workload::kernel_trace::TraceSpec;
 
 /// Number of touches a member makes before the next one's turn.
 pub const TURN: u64 = 64;
+/// Limit on nodes.
+pub(super) const NODES_MAX: usize = 64;
 /// Limit on members.
 pub const MEMBERS_MAX: u32 = 16;
 
@@ -62,35 +64,48 @@ impl Members {
 }
 
 /// Properties of a guest outside its cgroup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Guest {
     pub cpus: u32,
     /// `lru_gen/min_ttl_ms`.
     pub min_ttl_ms: u32,
     /// Huge pages for all anonymous memory (`transparent_hugepage/enabled` `always`).
     pub thp: bool,
-    /// Free pages by zone before the first touch of the first run; None if a limit, and not the
-    /// guest's memory, restricted the program.
-    pub free_pages: Option<[u32; 4]>,
+    /// `vm.watermark_boost_factor`. The simulated machine has no boosting.
+    pub watermark_boost_factor: u32,
+    /// Nodes from which the program takes its pages in turn; 1 if they are local.
+    pub interleave: u32,
+    /// Free pages by node and zone before the first touch of the first run; None if a limit, and
+    /// not the guest's memory, restricted the program.
+    pub free_pages: Option<Vec<[u32; 4]>>,
 }
 
 impl Guest {
-    /// One CPU, no huge pages, plenty of memory.
+    /// One CPU, no huge pages, the kernel's boosting, plenty of memory.
     pub const PLAIN: Guest = Guest {
         cpus: 1,
         min_ttl_ms: 0,
         thp: false,
+        watermark_boost_factor: 15_000,
+        interleave: 1,
         free_pages: None,
     };
 
     /// Whether the guests are equal, apart from values that vary from run to run.
     pub(super) fn is_like(&self, other: &Guest) -> bool {
-        let free_pages = self.free_pages;
-        *self
-            == Guest {
-                free_pages,
-                ..*other
-            }
+        let fixed = |guest: &Guest| {
+            let is_global = guest.free_pages.is_some();
+            let boost = guest.watermark_boost_factor;
+            let machine = (guest.cpus, guest.nodes(), guest.interleave);
+            (machine, guest.min_ttl_ms, guest.thp, boost, is_global)
+        };
+        fixed(self) == fixed(other)
+    }
+
+    /// Nodes that the program used. What a limit allows fits into the first.
+    pub fn nodes(&self) -> u32 {
+        let all = self.free_pages.as_ref().map_or(1, Vec::len);
+        self.interleave.max(all as u32)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use thiserror::Error;
 
-use super::cell::{Cell, Guest, MEMBERS_MAX, Measured, Members, Phase};
+use super::cell::{Cell, Guest, MEMBERS_MAX, Measured, Members, NODES_MAX, Phase};
 use crate::workload::kernel_trace::TraceSpec;
 
 /// A reference that cannot be read.
@@ -66,6 +66,8 @@ pub(super) struct RawRow {
     pub thp: Option<u32>,
     pub free_pages: Option<String>,
     pub oom_kill: Option<u32>,
+    pub watermark_boost_factor: Option<u32>,
+    pub interleave: Option<u32>,
 }
 
 fn default_swappiness() -> u32 {
@@ -115,9 +117,14 @@ impl RawRow {
         }
         if self.limit_bytes == 0 && self.zones().is_none() {
             let zones = self.free_pages.as_deref().unwrap_or_default();
-            let reason = "is not the free pages of four zones, such as 3800/26000/0/0, of 4 MiB to \
-                          16 TiB in all, which a row without a limit needs";
+            let reason = "is not the free pages of four zones, such as 3800/26000/0/0, for each \
+                          node, separated by semicolons, of 4 MiB to 16 TiB in all, which a row \
+                          without a limit needs";
             return Err(field("free_pages", zones, reason));
+        }
+        if !(1..=NODES_MAX as u32).contains(&self.interleave.unwrap_or(1)) {
+            let nodes = self.interleave.unwrap_or_default().to_string();
+            return Err(field("interleave", &nodes, "is not between 1 and 64"));
         }
         if self.swappiness > 200 {
             let swappiness = self.swappiness.to_string();
@@ -141,15 +148,18 @@ impl RawRow {
         Ok((kernel, lru_gen, phase, hash))
     }
 
-    /// Free pages of the four zones.
-    fn zones(&self) -> Option<[u32; 4]> {
-        let numbers = self.free_pages.as_deref()?.split('/').map(str::parse);
-        let zones: Vec<u32> = numbers.collect::<Result<_, _>>().ok()?;
-        let all: u64 = zones.iter().map(|&pages| u64::from(pages)).sum();
-        zones
-            .try_into()
-            .ok()
-            .filter(|_| (1024..1 << 32).contains(&all))
+    /// Free pages of the four zones of each node.
+    fn zones(&self) -> Option<Vec<[u32; 4]>> {
+        let node = |text: &str| {
+            let numbers = text.split('/').map(str::parse);
+            let zones: Vec<u32> = numbers.collect::<Result<_, _>>().ok()?;
+            zones.try_into().ok()
+        };
+        let nodes = self.free_pages.as_deref()?.split(';').map(node);
+        let nodes: Vec<[u32; 4]> = nodes.collect::<Option<_>>()?;
+        let all: u64 = nodes.iter().flatten().map(|&pages| u64::from(pages)).sum();
+        let is_machine = nodes.len() <= NODES_MAX && (1024..1 << 32).contains(&all);
+        is_machine.then_some(nodes)
     }
 
     /// The cell of the row, without runs and without the touches of the main phase.
@@ -163,6 +173,10 @@ impl RawRow {
                 cpus: self.cpus.unwrap_or(Guest::PLAIN.cpus),
                 min_ttl_ms: self.min_ttl_ms.unwrap_or(Guest::PLAIN.min_ttl_ms),
                 thp: self.thp == Some(1),
+                watermark_boost_factor: self
+                    .watermark_boost_factor
+                    .unwrap_or(Guest::PLAIN.watermark_boost_factor),
+                interleave: self.interleave.unwrap_or(Guest::PLAIN.interleave),
                 free_pages: self.zones().filter(|_| self.limit_bytes == 0),
             },
             swappiness: self.swappiness,
@@ -207,7 +221,14 @@ impl RawRow {
             self.members,
         );
         let kernel = (&self.lru_gen_enabled, self.swappiness, self.nomadv);
-        let guest = (self.cpus, self.min_ttl_ms, self.thp);
+        let nodes = self.zones().map_or(0, |nodes| nodes.len());
+        let guest = (
+            self.cpus,
+            nodes,
+            self.min_ttl_ms,
+            self.thp,
+            (self.watermark_boost_factor, self.interleave),
+        );
         let trace = (
             &self.pattern,
             self.npages,

@@ -154,21 +154,23 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
     let blocks = if cell.guest.thp { total } else { 0 };
     let plenty = limit_pages.saturating_add(blocks).saturating_mul(2);
     let plenty = plenty.max(1 << 14);
-    let zones = cell
-        .guest
-        .free_pages
-        .map(|zones| left_by_tables(zones, total));
-    let pages = zones.map_or(plenty, |zones| zones.iter().sum());
+    let zones = cell.guest.free_pages.clone();
+    let zones = zones.map(|zones| left_by_tables(zones, total));
+    let pages = zones
+        .as_ref()
+        .map_or(plenty, |zones| zones.iter().flatten().sum());
     Ok(MachineConfig {
         policy,
         swap: Some(SwapConfig {
             device: free,
             pages: total.saturating_add(1024),
-            compression: zones.map(|_| COMPRESSION),
+            compression: zones.as_ref().map(|_| COMPRESSION),
             on_file_disk: false,
         }),
-        zones,
+        nodes: cell.guest.nodes(),
+        interleave: cell.guest.interleave > 1,
         min_free_kbytes: if zones.is_some() { MIN_FREE_KB } else { 0 },
+        zones,
         cpus: cell.guest.cpus as usize,
         min_ttl_ms: cell.guest.min_ttl_ms,
         file_device: free,
@@ -193,12 +195,14 @@ const MIN_FREE_KB: u64 = 2048;
 /// guests).
 const COMPRESSION: f64 = 4096.0 / 62.0;
 
-/// Zones without the frames of page tables, which the machine does not take from its zones.
-fn left_by_tables(mut zones: [u32; 4], pages: u32) -> [u32; 4] {
-    if let Some(largest) = zones.iter_mut().max() {
-        *largest = largest.saturating_sub(pages.div_ceil(512)).max(1);
+/// Zones without the frames of page tables, which the machine does not take from its zones. They
+/// are shared out among the nodes, as the memory that they map is.
+fn left_by_tables(mut nodes: Vec<[u32; 4]>, pages: u32) -> Vec<[u32; 4]> {
+    let tables = pages.div_ceil(512) / nodes.len() as u32;
+    for largest in nodes.iter_mut().filter_map(|zones| zones.iter_mut().max()) {
+        *largest = largest.saturating_sub(tables).max(1);
     }
-    zones
+    nodes
 }
 
 impl Replay {

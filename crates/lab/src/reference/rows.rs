@@ -18,14 +18,16 @@ pub const EXTENDED: &str = include_str!("../../reference/extended.csv");
 
 /// Columns of a reference, in order. Without `swappiness` it was 60; without the columns of members
 /// the program was alone and unprotected; without `writes` it read; without the columns after `err`
-/// there were one CPU, `min_ttl_ms` 0 and no huge pages. `free_pages`, by zone before the first
-/// touch, are given if `limit_bytes` is 0 (no limit). A row with `oom_kill` 1 has the phase in
-/// which the program was killed, and no counts.
+/// there were one CPU, `min_ttl_ms` 0, no huge pages, the kernel's `watermark_boost_factor`, and
+/// memory was local. `free_pages`, by node and zone before the first touch, are given if
+/// `limit_bytes` is 0 (no limit). A row with `oom_kill` 1 has the phase in which the program was
+/// killed, and no counts.
 pub const COLUMNS: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,swappiness,members,member,\
                            min_bytes,low_bytes,writes,phase,pattern,npages,hot,theta,seed,touches,\
                            misses,elapsed,pgscan,tracehash,err,cpus,min_ttl_ms,thp,free_pages,\
                            pgsteal,pgscan_kswapd,pgsteal_kswapd,refault_anon,refault_file,\
-                           allocstall,oom_kill";
+                           allocstall,oom_kill,watermark_boost_factor,\
+                           interleave";
 
 /// Reads a reference into cells, in the order in which they appear.
 ///
@@ -160,7 +162,7 @@ mod tests {
     fn today(limits: &str) -> String {
         format!(
             "{COLUMNS}\n6.12.1,1,1,0x0007,67108864,{limits},main,anon-zipf,8192,0,0.99,12346,40000,\
-             2775,1.0,3930,3a9e1aeaff0f4c56,0,1,0,0,,3930,0,0,0,0,0,0\n"
+             2775,1.0,3930,3a9e1aeaff0f4c56,0,1,0,0,,3930,0,0,0,0,0,0,0,1\n"
         )
     }
 
@@ -206,17 +208,30 @@ mod tests {
             cpus: 2,
             min_ttl_ms: 1000,
             thp: true,
-            free_pages: Some([3800, 26000, 0, 0]),
+            watermark_boost_factor: 0,
+            interleave: 1,
+            free_pages: Some(vec![[3800, 26000, 0, 0]]),
         };
-        assert_eq!((cells[0].limit_bytes, cells[0].guest), (0, guest));
+        assert_eq!((cells[0].limit_bytes, &cells[0].guest), (0, &guest));
         // Free pages vary from run to run.
         let row = global.lines().last().unwrap();
         let other = row.replace(",1,1,0x", ",1,2,0x").replace("26000", "26001");
-        let killed = other.strip_suffix('0').unwrap().to_owned() + "1\n";
+        let killed = other.strip_suffix("0,0,1").unwrap().to_owned() + "1,0,1\n";
         let cells = read((global.clone() + &killed).as_bytes()).unwrap();
         assert_eq!((cells.len(), cells[0].runs.len()), (1, 2));
         assert!(cells[0].runs[1].is_empty());
-        for zones in ["", "3800/26000/0", "1/2/3/x", "0/4294967295/1/0", "0/1/0/0"] {
+        let two = global.replace("3800/26000/0/0", "3800/13000/0/0;0/13000/0/0");
+        let cells = read((two + row + "\n").as_bytes()).unwrap();
+        let nodes: Vec<u32> = cells.iter().map(|cell| cell.guest.nodes()).collect();
+        assert_eq!(nodes, [2, 1]);
+        for zones in [
+            "",
+            "3800/26000/0",
+            "1/2/3/x",
+            "0/4294967295/1/0",
+            "0/1/0/0",
+            "1/2/3/4;5",
+        ] {
             let bad = global.replace("3800/26000/0/0", zones);
             let error = read(bad.as_bytes()).unwrap_err().to_string();
             assert!(error.contains("free_pages"), "{error}");

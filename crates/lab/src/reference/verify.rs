@@ -58,10 +58,16 @@ pub struct Comparison {
     pub limit_bytes: u64,
     /// CPUs of the guest.
     pub cpus: u32,
+    /// NUMA nodes of the guest that the program used.
+    pub nodes: u32,
+    /// Nodes from which it took its pages in turn; 1 if they were local.
+    pub interleave: u32,
     /// `lru_gen/min_ttl_ms`.
     pub min_ttl_ms: u32,
     /// 1 if all anonymous memory used huge pages.
     pub thp: u32,
+    /// `vm.watermark_boost_factor` of the guest.
+    pub watermark_boost_factor: u32,
     pub phase: &'static str,
     /// Median of the simulated misses; None if every run was killed before the phase ended.
     pub misses_sim: Option<u64>,
@@ -208,8 +214,11 @@ fn compare(cell: &Cell, outcomes: &[Outcome], phase: Phase) -> Option<Comparison
         writes: cell.writes.into(),
         limit_bytes: cell.limit_bytes,
         cpus: cell.guest.cpus,
+        nodes: cell.guest.nodes(),
+        interleave: cell.guest.interleave,
         min_ttl_ms: cell.guest.min_ttl_ms,
         thp: cell.guest.thp.into(),
+        watermark_boost_factor: cell.guest.watermark_boost_factor,
         phase: phase.name(),
         misses_sim: median(all(|s| s.misses)),
         misses_sim_min: all(|s| s.misses).into_iter().min(),

@@ -175,7 +175,7 @@ fn number(value: Option<u64>) -> String {
 fn print_text(out: &mut impl Write, reports: &[CellReport]) -> io::Result<()> {
     writeln!(
         out,
-        "{:6} {:7} {:4} {:10} {:15} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} \
+        "{:6} {:7} {:4} {:10} {:17} {:5} {:>5} {:6} {:8} {:>8} {:>17} {:>8} {:>17} {:>7} {:>8} \
          {:>8} {:>7} {:>13}",
         "kernel",
         "lru",
@@ -235,7 +235,11 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
     let member = format!("{}/{}{protected}{global}", row.member + 1, row.members);
     let writes = if row.writes == 0 { "" } else { " w" };
     let thp = if row.thp == 0 { "" } else { " thp" };
-    let pattern = format!("{}{writes}{thp}", row.pattern);
+    let [cpus, nodes] = [(row.cpus, "cpu"), (row.nodes, "node")].map(|(count, what)| match count {
+        1 => String::new(),
+        _ => format!(" {count}{what}"),
+    });
+    let pattern = format!("{}{writes}{thp}{cpus}{nodes}", row.pattern);
     let simulated_range = format!(
         "{}-{}",
         number(row.misses_sim_min),
@@ -243,7 +247,7 @@ fn print_row(out: &mut impl Write, row: &Comparison) -> io::Result<()> {
     );
     writeln!(
         out,
-        "{:6} {lru:7} {:<4} {member:10} {pattern:15} {:<5} {:>5} {:6} {:8} {:>8} \
+        "{:6} {lru:7} {:<4} {member:10} {pattern:17} {:<5} {:>5} {:6} {:8} {:>8} \
          {simulated_range:>17} {:>8} {:>17} {:>7} {:>8} {:>8} {:>7} {:>13}{}",
         row.kernel,
         row.swappiness,

@@ -232,7 +232,7 @@ impl Plan {
             swap: kind.map(|kind| SwapConfig::new(kind, swap_pages)),
             zones: match &self.subject {
                 Subject::Workload(workload) => match &workload.zones {
-                    Some(zones) => Some(zones.pages(workload)?),
+                    Some(zones) => Some(vec![zones.pages(workload)?]),
                     None => None,
                 },
                 Subject::Trace(..) => None,

@@ -325,7 +325,7 @@ impl<'a> MachineSpace<'a> {
         if let Some(slot) = leaf.and_then(swap_slot) {
             if !self.machine.sys.swap[slot].cached().is_some() {
                 // The process is over its limit or was killed: advice may be ignored.
-                let _ = self.machine.swap_in(process, slot, &range.vma);
+                let _ = self.machine.swap_in(process, vpn, slot, &range.vma);
             }
         } else if let Backing::File { file, first_page } = range.backing {
             let index = first_page + (vpn - range.vma.start_vpn) as u32;

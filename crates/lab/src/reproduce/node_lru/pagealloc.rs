@@ -112,7 +112,7 @@ fn both(case: &Case, measure: impl Fn(&mut Frames, &Case) -> f64) -> Measured {
     let of = |arrangement: &str| -> Result<f64, Box<dyn std::error::Error + Send + Sync>> {
         let policy = Policy::parse(&format!("classic+{arrangement}"))?;
         let config = MachineConfig {
-            zones: Some([128, 32_640, 98_304, 0]),
+            zones: Some(vec![[128, 32_640, 98_304, 0]]),
             ..MachineConfig::new(1 << 17)
         };
         let mut frames = Frames::new(&config.zone_pages(), 0, config.watermark_scale_factor);
