@@ -3,6 +3,7 @@
 //! harm.
 
 pub mod ages;
+mod calibrate;
 pub mod daemon;
 pub mod evict;
 pub mod exercise;
@@ -133,6 +134,13 @@ enum What {
     /// swap simulated. Bars with mglru:7.2: 20 million accesses a second by zipf, 5 million
     /// otherwise, 64 bytes a page.
     Lab(lab::Args),
+    /// This machine's prices of faults, reclaim and devices, as settings for the lab.
+    ///
+    /// Each is that of an operation on memory and a file of its own, in CPU time or, for devices,
+    /// as waited for. What cannot be timed from outside the kernel (unmapping, the LRU lock, zones,
+    /// kdamond) is not in the list, and keeps the lab's price. Swap is the machine's, or a zram
+    /// device where it has none.
+    Calibrate(calibrate::Args),
     /// What `agewise daemon` takes where many processes in many cgroups come and go, and what it
     /// leaves when it is killed.
     ///
@@ -383,6 +391,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Sort(args) => sort::measure(&program, args, &stop)
             .and_then(|record| print("sort", args.format, &record)),
         What::Lab(args) => lab::measure(args).and_then(|record| print("lab", args.format, &record)),
+        What::Calibrate(args) => calibrate::run(args, &stop, &mut std::io::stdout().lock()),
         What::Soak(args) => {
             // The exit status is the verdict.
             let verdict = daemon::soak::measure(&program, args, &stop);

@@ -12,6 +12,7 @@ pub mod reproduce;
 pub mod rerun;
 mod results;
 pub mod run;
+mod set;
 pub mod setup;
 pub mod show;
 pub mod sweep;

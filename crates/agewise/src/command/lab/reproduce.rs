@@ -10,6 +10,8 @@ use serde::Serialize;
 use agewise_cli::output::{self, Format};
 use agewise_cli::progress::Progress;
 
+use super::set::{self, Given};
+
 /// Repeat the benchmarks of a source document in the lab, and judge its claims.
 ///
 /// Each benchmark is emulated at a fraction of its size, before and after the document's proposal,
@@ -43,9 +45,10 @@ pub struct Args {
     /// What to compare: the document's proposal by default, or a variant without one of its parts.
     #[arg(long, value_name = "VARIANT")]
     variant: Option<String>,
-    /// A setting of every machine, after the document's own; can be given several times.
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
+    /// A setting of every machine, after the document's own; @FILE: one from each line of a file.
+    /// Can be given several times.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = set::parse)]
+    set: Vec<Given>,
     /// List the claims that were not reproduced, each with the cause if an experiment showed it.
     #[arg(long)]
     why: bool,
@@ -67,11 +70,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let document = reproduce::find(name)?;
     let progress = Progress::new("measurements");
+    let settings = Given::all(&args.set);
     let choice = Choice {
         benchmark: args.benchmark.as_deref(),
         variant: args.variant.as_deref(),
         seeds: args.seeds,
-        settings: &args.set,
+        settings: &settings,
     };
     let rows = reproduce::reproduce(document, &choice, |total| progress.advance(total));
     progress.finish();

@@ -7,6 +7,7 @@ use agewise_lab::machine::Policy;
 use agewise_lab::study::{self, StudyError};
 use clap::ValueEnum;
 
+use super::set::{self, Given};
 use crate::command::trace::input::{InputArgs, ReadingBar};
 
 /// What to simulate on: shared by `run` and `inspect`.
@@ -21,9 +22,10 @@ pub struct Setup {
     /// trace.
     #[arg(long, value_name = "DEVICE")]
     pub swap: Option<String>,
-    /// A setting of the machine; `agewise lab list` describes them. Can be given several times.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
+    /// A setting of the machine; `agewise lab list` describes them. @FILE: one from each line of a
+    /// file, such as that of `agewise bench calibrate`. Can be given several times.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = set::parse)]
+    pub settings: Vec<Given>,
     /// DAMON beside the policy: lru_sort, reclaim, or scheme (one of your own), with the kernel's
     /// parameter names, defaults and errors; `agewise lab list` describes them. With the kernel's
     /// defaults it runs while 5 to 20 % (lru_sort) or 20 to 50 % (reclaim) of memory is free; with
@@ -95,7 +97,7 @@ impl Setup {
         study::setup::Setup {
             memory: self.memory.clone(),
             swap: self.swap.clone(),
-            settings: self.settings.clone(),
+            settings: Given::all(&self.settings),
             damon: self.damon.clone(),
             through: self.access.map(AccessWay::through),
             arrangement: self.order.arrangement(),
