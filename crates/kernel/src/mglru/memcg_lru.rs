@@ -11,12 +11,11 @@ const MEMCG_NR_GENS: usize = 3;
 /// `MEMCG_NR_BINS`.
 pub(super) const MEMCG_NR_BINS: usize = 8;
 
-/// How a lruvec was moved within its generation (`MEMCG_LRU_NOP/HEAD/TAIL`).
+/// How a lruvec was moved within its generation (`MEMCG_LRU_NOP` or `TAIL`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Segment {
     #[default]
     Default,
-    Head,
     Tail,
 }
 

@@ -4,14 +4,12 @@
 use rand::RngExt;
 
 use super::memcg_lru::{MEMCG_NR_BINS, Position, Segment};
-use crate::ids::{LruvecId, MemcgId, NodeId};
+use crate::ids::{LruvecId, MemcgId};
 use crate::lru::Lru;
 
-/// A move of a lruvec in the order (`MEMCG_LRU_*`).
+/// A move of a lruvec in the order (`MEMCG_LRU_*`, without that of soft limits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rotation {
-    /// To the front of its generation: reclaim it first.
-    Head,
     /// To the back of its generation: visit it once more.
     Tail,
     /// To the old generation.
@@ -63,14 +61,6 @@ fn unlist(lru: &mut Lru, lruvec: LruvecId) {
     }
 }
 
-/// A cgroup exceeds its soft limit on a node, so it is reclaimed first (`lru_gen_soft_reclaim`).
-pub fn soft_limit_exceeded(lru: &mut Lru, memcg: MemcgId, node: NodeId) {
-    let lruvec = lru.lruvec_id(memcg, node);
-    if lru.lruvecs[lruvec.index()].mglru.position.segment != Segment::Head {
-        rotate(lru, lruvec, Rotation::Head);
-    }
-}
-
 /// Moves a lruvec in the order of its node (`lru_gen_rotate_memcg`).
 pub(super) fn rotate(lru: &mut Lru, lruvec: LruvecId, rotation: Rotation) {
     let bin = lru.mglru_machine.rng.random_range(0..MEMCG_NR_BINS);
@@ -81,7 +71,6 @@ pub(super) fn rotate(lru: &mut Lru, lruvec: LruvecId, rotation: Rotation) {
     let order = &mut lru.memcg_lrus[state.node.index()];
     let left = state.mglru.position;
     let (generation, segment, front) = match rotation {
-        Rotation::Head => (left.generation, Segment::Head, true),
         Rotation::Tail => (left.generation, Segment::Tail, false),
         Rotation::Old => (order.old(), Segment::Default, true),
         Rotation::Young => (order.young(), Segment::Default, false),
@@ -111,6 +100,7 @@ mod tests {
     use super::super::{MIN_NR_GENS, Profile, Settings};
     use super::*;
     use crate::cgroups::LruConfig;
+    use crate::ids::NodeId;
     use crate::lru::Mode;
 
     fn machine(profile: &str, cgroups: u32) -> Lru {
@@ -165,12 +155,6 @@ mod tests {
         }
         assert_eq!(lru.memcg_lrus[0].seq, 1, "all four are old again");
         assert_eq!(lru.memcg_lrus[1].seq, 0, "nodes are apart");
-        let lruvec = lru.lruvec_id(MemcgId(2), NodeId(0));
-        soft_limit_exceeded(&mut lru, MemcgId(2), NodeId(0));
-        assert_eq!(
-            lru.lruvecs[lruvec.index()].mglru.position.segment,
-            Segment::Head
-        );
         check(&lru);
     }
 
@@ -200,17 +184,16 @@ mod tests {
     proptest! {
         #[test]
         fn rotations_keep_the_order_sound(
-            steps in prop::collection::vec((0u8..5, 1u32..8, 0u32..2), 0..200),
+            steps in prop::collection::vec((0u8..4, 1u32..8, 0u32..2), 0..200),
         ) {
             let mut lru = machine("7.2", 7);
             for (step, memcg, node) in steps {
                 let memcg = MemcgId(memcg);
                 let lruvec = lru.lruvec_id(memcg, NodeId(node));
                 match step {
-                    0 => rotate(&mut lru, lruvec, Rotation::Head),
-                    1 => rotate(&mut lru, lruvec, Rotation::Tail),
-                    2 => rotate(&mut lru, lruvec, Rotation::Young),
-                    3 => rotate(&mut lru, lruvec, Rotation::Old),
+                    0 => rotate(&mut lru, lruvec, Rotation::Tail),
+                    1 => rotate(&mut lru, lruvec, Rotation::Young),
+                    2 => rotate(&mut lru, lruvec, Rotation::Old),
                     _ if lru.memcgs[memcg.index()].online => lru.memcg_offline(memcg, 0),
                     _ => {}
                 }

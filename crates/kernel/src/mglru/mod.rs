@@ -39,7 +39,6 @@ pub use global::shrink_node;
 pub(crate) use insert::{add_folio, del_folio};
 pub(crate) use look_around::{look_around, report_dirtied};
 pub use memcg_lru::MemcgLru;
-pub use memcg_rotate::soft_limit_exceeded;
 pub(crate) use memcg_rotate::{memcg_lru_offline, memcg_lru_online};
 pub use min_ttl::age_node;
 pub use mm_list::{MmList, MmTable};
