@@ -28,7 +28,7 @@ pub struct CachedFile {
     /// Pages dirty or under writeback, extended to whole folios.
     pub dirty_pages: u64,
     pub(super) slot: Slot,
-    /// The owners of its pages; empty if they all have one owner.
+    /// The owners of its pages, also of those that do not count; empty if they all have one owner.
     pub(super) runs: Vec<Run>,
     /// The last look that found it.
     pub(super) look: u32,
@@ -69,6 +69,13 @@ impl CachedFile {
         self.inode.name_hash(&self.on)
     }
 
+    /// Adds a run behind all others, unless it continues the last one.
+    pub(super) fn begin_run(&mut self, run: Run) {
+        if self.runs.last().is_none_or(|last| last.owner != run.owner) {
+            self.runs.push(run);
+        }
+    }
+
     /// Kernfs ids of the cgroups its pages are charged to, without duplicates.
     pub fn cgroups(&self) -> impl Iterator<Item = u64> + '_ {
         let own = self.runs.is_empty().then_some(self.cgroup);
@@ -81,7 +88,8 @@ impl CachedFile {
         own.into_iter().chain(runs.filter_map(first))
     }
 
-    /// The kernfs id of the cgroup to which a page, given by its index, is charged.
+    /// The kernfs id of the cgroup to which a page, given by its index, is charged. One that the last
+    /// look did not find is taken for the owner's of the page before it.
     pub fn cgroup_of(&self, page: u64) -> u64 {
         let at = self.runs.partition_point(|run| run.first_page <= page);
         let run = self.runs.get(at.saturating_sub(1));

@@ -24,6 +24,8 @@ pub struct FakeFile {
     pub number: u64,
     pub kind: CacheKind,
     pub cgroup: u64,
+    /// From this block on pages are charged to this cgroup instead.
+    pub other: Option<(u32, u64)>,
     /// Pages present at the start of each block.
     pub pages: u32,
     pub blocks: u32,
@@ -46,6 +48,7 @@ pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
         number,
         kind,
         cgroup,
+        other: None,
         pages,
         blocks: 1,
         frame: number * 100,
@@ -105,7 +108,8 @@ impl CacheReader for Shared {
             let leaf = |block: u32| {
                 let mut leaf = Leaf::at(u64::from(block) * PAGES_PER_TABLE as u64);
                 leaf.present = u64::MAX >> (64 - file.pages);
-                leaf.cgroup = file.cgroup;
+                let other = file.other.filter(|(from, _)| block >= *from);
+                leaf.cgroup = other.map_or(file.cgroup, |(_, cgroup)| cgroup);
                 leaf
             };
             let leaves: Vec<Leaf> = (0..file.blocks).map(leaf).collect();

@@ -67,6 +67,8 @@ pub(super) struct Gather<'a> {
     look: u32,
     found: Gathered,
     open: Option<Open>,
+    /// Owner of the pages of the file being shown that come before the first that counts.
+    before: Option<Run>,
     /// Whether the file being shown is not followed.
     is_refused: bool,
 }
@@ -91,7 +93,11 @@ impl CacheSink for Gather<'_> {
         folios: &Folios<'_>,
     ) {
         for (at, leaf) in leaves.iter().enumerate() {
-            if self.is_refused || !(self.asked.owned)(leaf.cgroup) {
+            if self.is_refused {
+                continue;
+            }
+            if !(self.asked.owned)(leaf.cgroup) {
+                self.pass(leaf);
                 continue;
             }
             let mut open = match self.open.take() {
@@ -108,6 +114,7 @@ impl CacheSink for Gather<'_> {
 
     fn end(&mut self, _: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
         self.is_refused = false;
+        self.before = None;
         let Some(mut open) = self.open.take() else {
             return;
         };
@@ -159,6 +166,7 @@ impl<'a> Gather<'a> {
                 unfollowed: 0,
             },
             open: None,
+            before: None,
             is_refused: false,
         }
     }
@@ -200,7 +208,7 @@ impl<'a> Gather<'a> {
                 pages: 0,
                 dirty_pages: 0,
                 slot,
-                runs: Vec::new(),
+                runs: self.before.take().into_iter().collect(),
                 look: self.look,
             },
             owners: Vec::new(),
@@ -209,18 +217,33 @@ impl<'a> Gather<'a> {
         })
     }
 
+    /// Notes whose a leaf is that does not count, so that its pages, which are accessed too, are not
+    /// taken for those of the owner before it.
+    fn pass(&mut self, leaf: &Leaf) {
+        let owner = Owner {
+            cgroup: leaf.cgroup,
+            node: 0,
+        };
+        let run = Run {
+            first_page: leaf.first_page(),
+            owner,
+        };
+        match &mut self.open {
+            Some(open) => open.file.begin_run(run),
+            None => _ = self.before.get_or_insert(run),
+        }
+    }
+
     fn add(&mut self, open: &mut Open, leaf: &Leaf, (at, folios): (usize, &Folios<'_>)) {
         let file = &mut open.file;
         let owner = Owner {
             cgroup: leaf.cgroup,
             node: self.node(leaf, (at, folios)),
         };
-        if file.runs.last().is_none_or(|run| run.owner != owner) {
-            file.runs.push(Run {
-                first_page: leaf.first_page(),
-                owner,
-            });
-        }
+        file.begin_run(Run {
+            first_page: leaf.first_page(),
+            owner,
+        });
         file.pages += leaf.pages();
         file.dirty_pages += u64::from(leaf.unclean().count_ones()) << leaf.shift();
         match open.owners.iter_mut().find(|(id, _)| *id == leaf.cgroup) {

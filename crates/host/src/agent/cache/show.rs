@@ -217,6 +217,27 @@ mod tests {
         look.finish(0, top.is_some());
     }
 
+    /// Only the cgroup to which a page is charged has it, whoever else reads it: at a look, and
+    /// between two looks at that cgroup alone.
+    #[test]
+    fn a_file_of_two_owners_is_shown_to_each_in_part() {
+        let (_dir, [top, a]) = cgroups();
+        for (first, second) in [(top.id(), a.id()), (a.id(), top.id())] {
+            let shared = Shared::default();
+            let mut cache = Cache::new(shared.ages(3_600_000));
+            let mut what_if = WhatIf::new(Params::default());
+            for round in 0..4 {
+                let mut read = file(1, CacheKind::File, first, 64);
+                (read.blocks, read.other, read.read) = (4, Some((3, second)), u64::MAX);
+                shared.0.lock().unwrap().files = vec![read];
+                let looked_at = (round % 2 == 0).then_some(&a);
+                step(&mut cache, &mut what_if, looked_at, &a, round);
+            }
+            let blocks = if first == a.id() { 3 } else { 1 };
+            assert_eq!(what_if.file_pages().0, blocks * 64);
+        }
+    }
+
     /// The faults of a simulated LRU at 40 and 60 % of a file of 64 blocks, half of each of which
     /// is read all the time.
     fn faults_of_busy_file(is_sampled: bool) -> [f64; 2] {
