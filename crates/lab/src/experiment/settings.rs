@@ -85,8 +85,15 @@ macro_rules! price {
     };
 }
 
-fn micros(text: &str) -> Option<u64> {
-    number(text, 0, u64::MAX / 1_000_000).map(|us| us * 1000)
+/// A period in microseconds, at most 1000 s, as nanoseconds.
+fn period(text: &str) -> Option<u64> {
+    number(text, 0, 1_000_000_000).map(|us: u64| us * 1000)
+}
+
+/// The time of a request to a device in microseconds, at most 1 s like every price, as nanoseconds:
+/// sums of more over a run would not fit in 64 bits.
+fn request(text: &str) -> Option<u64> {
+    number(text, 0, 1_000_000).map(|us: u64| us * 1000)
 }
 
 pub const SETTINGS: &[Setting] = &[
@@ -155,7 +162,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "min_ttl_ms",
         description: "lru_gen/min_ttl_ms: kill rather than evict what was used since (0: off)",
-        expected: "a number of milliseconds",
+        expected: "a number of milliseconds up to 4294967295",
         apply: |config, text| put(&mut config.min_ttl_ms, number(text, 0, u32::MAX)),
     },
     Setting {
@@ -178,14 +185,14 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "stat_flush_us",
         description: "period of the flush of memcg statistics, read by classic; 0: exact (2000000)",
-        expected: "a number of microseconds",
-        apply: |config, text| put(&mut config.stat_flush_ns, micros(text)),
+        expected: "a number of microseconds up to 1000000000",
+        apply: |config, text| put(&mut config.stat_flush_ns, period(text)),
     },
     Setting {
         key: "stat_flush_phase_us",
         description: "time of the first flush (drawn from the seed)",
-        expected: "a number of microseconds",
-        apply: |config, text| put(&mut config.stat_flush_phase_ns, micros(text)),
+        expected: "a number of microseconds up to 1000000000",
+        apply: |config, text| put(&mut config.stat_flush_phase_ns, period(text)),
     },
     Setting {
         key: "reschedule_chance",
@@ -196,7 +203,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "min_free_kbytes",
         description: "vm.min_free_kbytes; 0: by the size of memory (0)",
-        expected: "a number of KiB",
+        expected: "a number of KiB up to 1099511627776",
         apply: |config, text| put(&mut config.min_free_kbytes, number(text, 0, 1 << 40)),
     },
     Setting {
@@ -295,9 +302,9 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "swap_read_us",
         description: "time to read a page of swap anywhere (the device's)",
-        expected: "a number of microseconds",
+        expected: "a number of microseconds up to 1000000",
         apply: |config, text| {
-            let ns = micros(text)?;
+            let ns = request(text)?;
             if let Some(swap) = &mut config.swap {
                 swap.device.read_ns = ns;
             }
@@ -307,9 +314,9 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "swap_write_us",
         description: "time to write a page of swap, or read the one after the last (the device's)",
-        expected: "a number of microseconds",
+        expected: "a number of microseconds up to 1000000",
         apply: |config, text| {
-            let ns = micros(text)?;
+            let ns = request(text)?;
             if let Some(swap) = &mut config.swap {
                 (swap.device.write_ns, swap.device.sequential_ns) = (ns, ns);
             }
@@ -319,9 +326,9 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         key: "file_page_us",
         description: "time to read or write a page of a file (the device's)",
-        expected: "a number of microseconds",
+        expected: "a number of microseconds up to 1000000",
         apply: |config, text| {
-            let ns = micros(text)?;
+            let ns = request(text)?;
             let device = &mut config.file_device;
             (device.read_ns, device.write_ns, device.sequential_ns) = (ns, ns, ns);
             Some(())
@@ -463,6 +470,10 @@ mod tests {
             ("lru_gen_enabled=4", "1, 3, 5 or 7"),
             ("without=blom", "some of bloom"),
             ("rmap_visit_ns=9999999999", "up to 1000000000"),
+            ("swap_read_us=1000001", "up to 1000000"),
+            ("swap_write_us=9999999999999", "up to 1000000"),
+            ("file_page_us=18446744073709551", "up to 1000000"),
+            ("stat_flush_us=1000000001", "up to 1000000000"),
             ("swap_size=1", "from 4K"),
             ("swap_size=lots", "from 4K"),
         ] {
