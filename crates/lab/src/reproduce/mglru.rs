@@ -14,7 +14,9 @@ use std::sync::Arc;
 use super::emulate::{Values, pairs};
 use super::{Benchmark, Case, Document, Measured, Variant};
 use crate::experiment::machine_run::{Plan, Subject};
+use crate::experiment::settings;
 use crate::machine::Policy;
+use crate::machine::config::MachineConfig;
 use rows::Row;
 
 pub(super) static DOCUMENT: Document = Document {
@@ -133,6 +135,9 @@ fn measure(row: &Row, case: &Case) -> Measured {
     let mut workload = row.workload()?;
     let of_kernels = KERNELS.map(str::to_owned);
     workload.settings.splice(0..0, of_kernels);
+    if row.window().is_some() {
+        require_time_passes(case.settings)?;
+    }
     let workload = Arc::new(workload);
     let run = |policy: &str, setting: Option<&str>| -> Result<_, Box<dyn Error + Send + Sync>> {
         let mut settings: Vec<String> = setting.map(str::to_owned).into_iter().collect();
@@ -158,10 +163,46 @@ fn measure(row: &Row, case: &Case) -> Measured {
     Ok(pairs(run("classic:6.12", None)?, run(after, setting)?))
 }
 
+/// Refuses prices at which accesses take no time: a row that is measured for some time would never
+/// get to the end of it.
+fn require_time_passes(set: &[String]) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut config = MachineConfig::new(1);
+    for text in set {
+        settings::apply(&mut config, text)?;
+    }
+    let prices = [
+        ("hit_ns", config.cost.hit_ns),
+        ("file_io_ns", config.cost.file_io_ns),
+    ];
+    match prices.iter().find(|(_, ns)| *ns == 0) {
+        None => Ok(()),
+        Some((key, _)) => Err(format!(
+            "{key}=0: accesses take no time, and this row is measured for some time, which never \
+             passes; take at least 1"
+        )
+        .into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::reproduce::{Choice, Verdict, reproduce};
+
+    #[test]
+    fn a_row_that_would_never_end_is_refused() {
+        let error = |setting: &str| {
+            let choice = Choice {
+                benchmark: Some("redis/always/random"),
+                settings: &[setting.to_owned()],
+                ..Choice::seeds(1)
+            };
+            let error = reproduce(&DOCUMENT, &choice, |_| ()).unwrap_err();
+            error.source().unwrap().to_string()
+        };
+        assert!(error("hit_ns=0").contains("take at least 1"));
+        assert!(error("file_io_ns=0").starts_with("file_io_ns=0: "));
+    }
 
     #[test]
     fn every_row_is_a_machine_and_every_variant_a_policy() {
