@@ -130,6 +130,21 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
         })
 }
 
+/// The exit status of a command whose output was `written`: `status` also where the reader left
+/// before the end of it, so that `| head` does not turn a failure into success.
+///
+/// # Errors
+/// Output could not be written for another reason.
+pub fn status(
+    written: anyhow::Result<()>,
+    status: std::process::ExitCode,
+) -> anyhow::Result<std::process::ExitCode> {
+    match written {
+        Err(error) if !is_broken_pipe(&error) => Err(error),
+        _ => Ok(status),
+    }
+}
+
 /// Formats a message as a CSV field. For names use `Untrusted::csv`.
 pub fn csv_field(text: &str) -> String {
     let text = clean(text);
@@ -171,6 +186,17 @@ mod tests {
             "no trace: cannot read /nowhere/at/all: No such file or directory (os error 2)"
         );
         assert_eq!(chain(&anyhow::anyhow!("b").context("a")), "a: b");
+    }
+
+    #[test]
+    fn a_reader_that_leaves_changes_no_status() {
+        use std::process::ExitCode;
+        let fail = |kind: io::ErrorKind| Err(io::Error::from(kind).into());
+        let of = |written| status(written, ExitCode::FAILURE).map(|code| format!("{code:?}"));
+        let failure = format!("{:?}", ExitCode::FAILURE);
+        assert_eq!(of(Ok(())).unwrap(), failure);
+        assert_eq!(of(fail(io::ErrorKind::BrokenPipe)).unwrap(), failure);
+        assert!(of(fail(io::ErrorKind::StorageFull)).is_err());
     }
 
     #[test]

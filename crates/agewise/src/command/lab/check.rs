@@ -52,15 +52,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let checked = check(&before, &after, limits)?;
     let mut out = io::stdout().lock();
-    match args.format {
-        Format::Text => print(&mut out, &checked, args.budget)?,
-        format => output::rows(&mut out, format, &checked.cells)?,
-    }
+    let written = match args.format {
+        Format::Text => print(&mut out, &checked, args.budget),
+        format => output::rows(&mut out, format, &checked.cells),
+    };
     let is_worse = checked.cells.iter().any(|cell| cell.worse);
-    Ok(match is_worse {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
-    })
+    output::status(
+        written.map_err(Into::into),
+        match is_worse {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
+        },
+    )
 }
 
 fn print(out: &mut impl Write, checked: &Checked, budget: f64) -> io::Result<()> {

@@ -89,8 +89,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => at_random(args)?,
         false => again(&args.again)?,
     };
-    print(&outcome, args.format)?;
-    Ok(ExitCode::from(u8::from(outcome.what.is_some())))
+    let status = ExitCode::from(u8::from(outcome.what.is_some()));
+    output::status(print(&outcome, args.format), status)
 }
 
 fn again(paths: &[PathBuf]) -> anyhow::Result<Outcome> {

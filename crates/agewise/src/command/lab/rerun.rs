@@ -64,8 +64,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let after = ResultFile::parse(&args.result, bytes)?;
-    writeln!(out, "{}", output::message(&difference(&before, &after)))?;
-    Ok(ExitCode::FAILURE)
+    let written = writeln!(out, "{}", output::message(&difference(&before, &after)));
+    output::status(written.map_err(Into::into), ExitCode::FAILURE)
 }
 
 /// Reports which build made a result, if it was not this one.

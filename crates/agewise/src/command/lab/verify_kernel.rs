@@ -92,19 +92,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     progress.finish();
     let mut out = io::stdout().lock();
     let all = || reports.iter().flat_map(|report| &report.comparisons);
-    match args.format {
-        Format::Text => print_text(&mut out, &reports)?,
-        format => output::rows(&mut out, format, all())?,
-    }
+    let written = match args.format {
+        Format::Text => print_text(&mut out, &reports),
+        format => output::rows(&mut out, format, all()),
+    };
     let agree = reports.iter().all(CellReport::kills_agree)
         && all()
             .filter(|comparison| comparison.phase == "main")
             .all(|comparison| comparison.agrees(0.10));
-    Ok(if agree {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    output::status(
+        written.map_err(Into::into),
+        match agree {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
 fn read_cells(args: &Args) -> anyhow::Result<Vec<Cell>> {

@@ -136,17 +136,19 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let verdicts = verdicts?;
 
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    match args.format {
-        Format::Text => text(&mut out, &verdicts)?,
-        format => output::rows(&mut out, format, verdicts.iter().map(Record::of))?,
-    }
-    out.flush()?;
+    let written = match args.format {
+        Format::Text => text(&mut out, &verdicts),
+        format => output::rows(&mut out, format, verdicts.iter().map(Record::of)),
+    };
+    let written = written.and_then(|()| out.flush());
     let failed = verdicts.iter().any(Verdict::failed);
-    Ok(if failed {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    output::status(
+        written.map_err(Into::into),
+        match failed {
+            true => ExitCode::FAILURE,
+            false => ExitCode::SUCCESS,
+        },
+    )
 }
 
 fn text(out: &mut impl Write, verdicts: &[Verdict]) -> std::io::Result<()> {
