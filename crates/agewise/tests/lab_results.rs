@@ -406,6 +406,44 @@ fn traces_of_one_name_are_two_traces() {
 }
 
 #[test]
+fn names_of_files_cannot_control_a_terminal() {
+    let place = Place::new();
+    let name = "x\u{1b}[31m\u{202e}.trace";
+    fs::copy(place.at("one.trace"), place.at(name)).expect("a file");
+    for line in [
+        "lab run NAME --policy classic,lru --seeds 1",
+        "lab run NAME --policy classic --seeds 1 --format csv",
+        "lab curve NAME --policy lru --sizes 200 --svg out.svg --html out.html",
+        "lab curve NAME --policy lru --sizes 200 --format csv",
+        "trace info NAME",
+        "trace info NAME --format csv",
+    ] {
+        let words = line.split(' ').map(|word| match word {
+            "NAME" => name,
+            word => word,
+        });
+        let (ok, said, error) = place.run(&words.collect::<Vec<_>>());
+        assert!(ok && said.contains("x\\x1b[31m\\u{202e}"), "{said}{error}");
+        let is_raw = |c: char| matches!(c, '\u{1b}' | '\u{202e}');
+        assert!(
+            !said.contains(is_raw) && !error.contains(is_raw),
+            "{said}{error}"
+        );
+    }
+    for picture in ["out.svg", "out.html"] {
+        let text = fs::read_to_string(place.at(picture)).expect("text");
+        assert!(!text.contains(['\u{1b}', '\u{202e}']), "{picture}");
+    }
+    let line = [
+        "lab", "curve", name, "--policy", "lru", "--sizes", "200", "--format", "json",
+    ];
+    let (_, said, _) = place.run(&line);
+    let row = said.lines().next().expect("a row");
+    let row: serde_json::Value = serde_json::from_str(row).expect("JSON");
+    assert_eq!(row["source"], name, "which rerun has to find");
+}
+
+#[test]
 fn mistakes_are_said_once_and_in_full() {
     let place = Place::new();
     for (arguments, expected) in [

@@ -35,10 +35,23 @@ pub(crate) fn put(out: &mut String, markup: Arguments<'_>) {
     out.push('\n');
 }
 
-/// Escapes text for use in markup.
+/// Escapes text for use in markup. XML has no way to write control characters: they are left out.
 pub(crate) fn escape(text: &str) -> String {
+    let is_xml = |c: &char| !c.is_control() && !matches!(c, '\u{fffe}' | '\u{ffff}');
+    let text: String = text.chars().filter(is_xml).collect();
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
         .replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_has_no_characters_that_xml_forbids() {
+        let text = "a\u{1b}[31m<b>\u{0}\u{ffff}\u{9b}\n\"é\"";
+        assert_eq!(escape(text), "a[31m&lt;b&gt;&quot;é&quot;");
+    }
 }

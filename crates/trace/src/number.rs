@@ -43,7 +43,7 @@ pub fn hexadecimal(text: &[u8]) -> Result<u64, String> {
     for &byte in text {
         let digit = (byte as char)
             .to_digit(16)
-            .ok_or_else(|| format!("{:?} is not a hexadecimal number", lossy(text)))?;
+            .ok_or_else(|| format!("'{}' is not a hexadecimal number", lossy(text)))?;
         if value >> 60 != 0 {
             return Err(format!("{} does not fit in 64 bits", lossy(text)));
         }

@@ -139,6 +139,20 @@ impl Table {
         })
     }
 
+    /// The same table with every text passed through a function.
+    #[must_use]
+    pub fn with_texts(&self, change: impl Fn(&str) -> String) -> Table {
+        let value = |value: &Value| match value {
+            Value::Text(text) => Value::Text(change(text).into()),
+            other => other.clone(),
+        };
+        let row = |row: &Vec<Value>| row.iter().map(value).collect();
+        Table {
+            columns: self.columns.clone(),
+            rows: self.rows.iter().map(row).collect(),
+        }
+    }
+
     /// Appends the rows of another table. A column missing in one of the tables is empty in its
     /// rows.
     pub fn append(&mut self, mut other: Table) {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use agewise_host::untrusted::clean;
 use agewise_lab::study::curve::{CurveOutcome, CurveRequest};
 use agewise_lab::study::description::Description;
 use agewise_lab::study::parquet;
@@ -168,7 +169,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let png = output_file(args.png.as_deref())?;
     let parquet = output_file(args.parquet.as_deref())?;
     let (progress, runs) = (Arc::new(Progress::new("runs")), args.runs());
-    let (mut by_trace, mut cells, mut table) = (Vec::new(), Vec::new(), Table::default());
+    let mut by_trace: Vec<Vec<Curve>> = Vec::new();
+    let (mut cells, mut table) = (Vec::new(), Table::default());
     for trace in &args.traces {
         let (bar, progress_of_reading) = ReadingBar::show();
         let request = CurveRequest {
@@ -197,7 +199,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             say_time(&outcome);
         }
         table.append(outcome.table());
-        by_trace.push(outcome.curves);
+        by_trace.push(outcome.curves.into_iter().map(drawn).collect());
         cells.extend(outcome.cells);
     }
     progress.finish();
@@ -215,6 +217,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The curve as it is drawn and printed: names of files and of profiles can contain anything.
+fn drawn(mut curve: Curve) -> Curve {
+    curve.trace = clean(&curve.trace);
+    curve.policy = clean(&curve.policy);
+    curve
 }
 
 /// Says on standard error how long it took.

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 
 use agewise_cli::output;
+use agewise_host::untrusted::clean;
 use agewise_lab::study::StudyError;
 use agewise_lab::study::base::Base;
 use agewise_lab::study::description::Description;
@@ -40,7 +41,8 @@ pub fn write(
                 output::json_line(out, &row)?;
             }
         }
-        Form::Csv => table.write_csv(out, header)?,
+        // A name that has to be escaped is no longer that of its file: json and parquet keep it.
+        Form::Csv => table.with_texts(clean).write_csv(out, header)?,
         Form::Parquet => out.write_all(&parquet::bytes(table, description)?)?,
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use agewise_host::untrusted::clean;
 use agewise_lab::experiment::machine_run::Subject;
 use agewise_lab::experiment::matrix::MeasureSummary;
 use agewise_lab::experiment::replay::Arrangement;
@@ -23,6 +24,7 @@ use clap::ValueEnum;
 use super::results::{BUILD, write};
 use super::setup::Setup;
 use crate::command::trace::input::ReadingBar;
+use agewise_cli::output;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
 
@@ -242,13 +244,13 @@ fn print_head(out: &mut impl Write, outcome: &RunOutcome) -> io::Result<()> {
         out,
         "agewise {}, {kind} {}, memory {} ({memory_pages} pages), seeds 1 to {seeds}",
         env!("CARGO_PKG_VERSION"),
-        subject.name(),
+        clean(subject.name()),
         units::bytes_text(memory_pages * 4096),
     )?;
-    writeln!(out, "{}", subject.description())?;
+    writeln!(out, "{}", output::message(&subject.description()))?;
     if let Subject::Trace(replay, arrangement) = subject {
         for note in &replay.notes {
-            writeln!(out, "note: {note}")?;
+            writeln!(out, "note: {}", output::message(note))?;
         }
         if replay.order_unknown {
             let orders = match arrangement {
@@ -329,7 +331,7 @@ fn print_table(
     let name_width = longest.unwrap_or(0).max(18);
     write!(out, "{:name_width$}", "")?;
     for result in results {
-        write!(out, " {:>WIDTH$}", result.policy)?;
+        write!(out, " {:>WIDTH$}", clean(&result.policy))?;
     }
     writeln!(out)?;
     for (measure, _) in measures {
@@ -355,7 +357,7 @@ fn print_table(
     writeln!(
         out,
         "\nmean ± half of the 95 % interval; *, **, ***: differs from {} with p < 0.05, 0.01, 0.001\n",
-        results.first().map_or("", |result| &result.policy)
+        clean(results.first().map_or("", |result| &result.policy))
     )
 }
 

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agewise_host::untrusted::clean;
 use agewise_trace::{QUANTILES, Summary, short_name};
 use serde::Serialize;
 
@@ -110,11 +111,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if let Some(note) = &summary.note {
             agewise_cli::note!("{note}");
         }
-        let record = Record::of(short_name(trace), &summary);
+        let name = short_name(trace);
         match args.format {
-            Format::Text => text(&mut out, trace, &summary)?,
-            Format::Json => output::json_line(&mut out, &record)?,
-            Format::Csv => table.serialize(record)?,
+            Format::Text => text(&mut out, &clean(trace), &summary)?,
+            Format::Json => output::json_line(&mut out, &Record::of(name, &summary))?,
+            Format::Csv => table.serialize(Record::of(&clean(name), &summary))?,
         }
     }
     out.write_all(&table.into_inner()?)?;
