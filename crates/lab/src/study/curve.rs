@@ -2,6 +2,7 @@
 //! Policies compared on a trace alone, as in `agewise lab curve`.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +19,7 @@ use super::options;
 use super::setup::{Setup, hashed_beside};
 use super::table::{Column, Kind, Table, Value};
 use crate::proactive::Sight;
+use crate::workload::library;
 
 /// Smallest useful sample, in pages.
 const SAMPLE_PAGES_MIN: usize = 100;
@@ -152,6 +154,12 @@ impl CurveRequest {
     /// # Errors
     /// Fails if it cannot be read.
     pub fn read(&self, place: &str) -> Result<CurveTrace, StudyError> {
+        let is_named = self.reading.manifest.is_some() || Path::new(place).exists();
+        if !is_named && library::find(place).is_ok() {
+            return Err(StudyError::Argument(format!(
+                "{place} is a workload, and curves are of traces: `agewise lab run {place}` runs it"
+            )));
+        }
         let source = self.reading.source(place)?;
         let started = Instant::now();
         let mut notes = Vec::new();
@@ -167,6 +175,13 @@ impl CurveRequest {
                 let (samples, sha256) = hashed_beside(&source.path, read);
                 let samples = samples?;
                 let fewest = samples.smallest_sample_pages();
+                if fewest == 0 {
+                    return Err(StudyError::Argument(format!(
+                        "{}: a sample has no page at all, so nothing can be estimated; raise \
+                         --rate, or count without --sampled",
+                        self.trace
+                    )));
+                }
                 if fewest < SAMPLE_PAGES_MIN {
                     notes.push(format!(
                         "{}: a sample has only {fewest} pages; raise --rate, or count without \
@@ -364,8 +379,6 @@ impl CurveOutcome {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
     use crate::yardstick;
 
@@ -398,6 +411,23 @@ mod tests {
         let cells = outcome.cells.iter();
         let cells = cells.map(|of| (of.cell.policy.as_str(), of.cell.sizes_pages.clone()));
         cells.collect()
+    }
+
+    #[test]
+    fn a_workload_is_no_trace() {
+        let error = request(Path::new("kv"), "lru", &[10], None).run(&Arc::default());
+        let error = error.unwrap_err().to_string();
+        assert!(error.starts_with("kv is a workload"), "{error}");
+    }
+
+    #[test]
+    fn nothing_is_estimated_from_a_sample_without_pages() {
+        let trace = trace();
+        let plan = SamplingPlan::new(0.0001, 8).unwrap();
+        let error = request(trace.path(), "lru", &[10], Some(plan)).run(&Arc::default());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("no page at all"), "{error}");
+        assert!(error.contains("raise --rate"), "{error}");
     }
 
     #[test]
