@@ -26,7 +26,8 @@ enum What {
     /// do not exist with their key.
     ///
     /// Directories have to exist, except /run/agewise and /var/log/agewise, which the systemd unit
-    /// creates. Exit status: 0 if the daemon can start with the file; 78 if not, as for the daemon.
+    /// creates, and that of the report files must be empty or new. A missing directory of the
+    /// textfile is only noted. Exit status: 0 if the daemon can start with the file; 78 if not, as for the daemon.
     Check {
         /// The file.
         file: PathBuf,
@@ -51,6 +52,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     return Ok(ExitCode::from(EX_CONFIG));
                 }
             };
+            for doubt in config.doubts() {
+                agewise_cli::note!("{doubt}");
+            }
             let rules = config.act.len();
             let live = config.act.iter().filter(|act| !act.dry_run).count();
             writeln!(

@@ -3,7 +3,10 @@
 //! begins to work. Whether it may write there only trying shows: that depends on capabilities, the
 //! sandbox and mounts.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
+
+use crate::files::is_occupied;
 
 use super::{Config, ConfigError, Listen};
 
@@ -26,16 +29,42 @@ impl Config {
         }
         if let (true, Listen::Unix(socket)) = (self.metrics.enabled, &self.metrics.listen) {
             check("metrics.listen", socket, made_later)?;
-        }
-        let directory = &self.files.directory;
-        match directory.ancestors().find(|path| path.exists()) {
-            Some(nearest) if self.files.enabled && !nearest.is_dir() => {
-                let why = format!("{} is not a directory", nearest.display());
-                Err(place("files.directory", directory, why))
+            if socket
+                .symlink_metadata()
+                .is_ok_and(|meta| !meta.file_type().is_socket())
+            {
+                let why = "this exists and is not a socket: choose another path".to_owned();
+                return Err(place("metrics.listen", socket, why));
             }
-            _ => Ok(()),
+        }
+        match self.files.enabled {
+            true => check_reports(&self.files.directory),
+            false => Ok(()),
         }
     }
+
+    /// What lets the daemon start, but is probably not meant: one line each.
+    #[must_use]
+    pub fn doubts(&self) -> Vec<String> {
+        let textfile = self.metrics.textfile.as_deref();
+        let doubt = textfile.and_then(|path| check("metrics.textfile", path, &[]).err());
+        let doubt = doubt.map(|error| format!("{error}; until then no figure is written there"));
+        doubt.into_iter().collect()
+    }
+}
+
+/// Checks the directory of the report files.
+fn check_reports(directory: &Path) -> Result<(), ConfigError> {
+    let why = match directory.ancestors().find(|path| path.exists()) {
+        Some(nearest) if !nearest.is_dir() => {
+            format!("{} is not a directory", nearest.display())
+        }
+        _ if is_occupied(directory) => {
+            "this is not empty, or mounted by another program: give another directory".to_owned()
+        }
+        _ => return Ok(()),
+    };
+    Err(place("files.directory", directory, why))
 }
 
 /// Checks a file or socket: the directory that it is in, or is created in.
@@ -100,6 +129,11 @@ mod tests {
             ))
         };
         assert_eq!(files("deep/er"), Ok(()));
+        let said = error("files = { enabled = true, directory = '/proc' }".to_owned());
+        assert!(said.unwrap_err().contains("this is not empty"));
+        let socket = format!("metrics = {{ enabled = true, listen = 'unix:{home}/plain' }}");
+        let said = error(socket).unwrap_err();
+        assert!(said.contains("exists and is not a socket"), "{said}");
         let said = files("plain/deep").unwrap_err();
         assert!(said.starts_with("files.directory: ") && said.ends_with("not a directory"));
         for file in ["/proc/self/comm", "journal"] {
@@ -115,6 +149,20 @@ mod tests {
         ] {
             assert_eq!(error(text), Ok(()));
         }
+    }
+
+    #[test]
+    fn a_textfile_in_no_directory_is_a_doubt() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().display();
+        let of = |place: &str| {
+            let text = format!("metrics.textfile = '{home}/{place}'");
+            Config::parse(&text).unwrap().doubts()
+        };
+        assert_eq!(of("a.prom"), [""; 0]);
+        let doubts = of("none/a.prom");
+        assert!(doubts[0].starts_with("metrics.textfile: "), "{doubts:?}");
+        assert!(doubts[0].contains("no directory"), "{doubts:?}");
     }
 
     #[test]

@@ -61,6 +61,20 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
     Ok(path)
 }
 
+/// Whether a directory holds what [`prepare`] would not touch: files of others, or a file system that
+/// another program serves. What a daemon left or serves there is no reason; nor is what cannot be
+/// looked at.
+pub fn is_occupied(dir: &Path) -> bool {
+    let Ok(path) = canonical(dir) else {
+        return fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());
+    };
+    match mounted_at(&path) {
+        Some(mounted) if mounted.is_fuse() => !mounted.is_ours(),
+        _ if path.join(MARKER).exists() => false,
+        _ => fs::read_dir(&path).is_ok_and(|mut entries| entries.next().is_some()),
+    }
+}
+
 /// Whether creating the directory would create a cgroup, which nobody would remove.
 fn is_below_cgroups(dir: &Path) -> bool {
     const CGROUP: FsWord = 0x0027_e0eb;
@@ -129,14 +143,15 @@ mod tests {
         assert_eq!(prepare(&place).unwrap(), place.canonicalize().unwrap());
         fs::write(place.join("mine"), "x").unwrap();
         assert!(matches!(prepare(&place), Err(FilesError::Occupied { .. })));
-        assert!(place.join("mine").exists());
+        assert!(place.join("mine").exists() && is_occupied(&place));
         // With the marker of a killed daemon, it belongs to this one.
         fs::write(place.join(MARKER), "").unwrap();
+        assert!(!is_occupied(&place) && !is_occupied(&place.join("none")));
         prepare(&place).unwrap();
         assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
         fs::write(dir.path().join("file"), "x").unwrap();
         let file = dir.path().join("file");
         assert!(matches!(prepare(&file), Err(FilesError::Occupied { .. })));
-        assert!(prepare(Path::new("/")).is_err());
+        assert!(prepare(Path::new("/")).is_err() && is_occupied(Path::new("/")));
     }
 }
