@@ -137,6 +137,24 @@ fn at_home(example: &Path, directory: &Path) -> PathBuf {
 }
 
 #[test]
+fn every_example_with_metrics_has_the_bounds_of_the_recording_rules() {
+    for example in files_in(&repository().join("packaging/examples")) {
+        let config: Table = std::fs::read_to_string(&example).unwrap().parse().unwrap();
+        if !config.contains_key("metrics") {
+            continue;
+        }
+        let observe = config.get("observe").and_then(Value::as_table);
+        let Some(bounds) = observe.and_then(|observe| observe.get("intervals")) else {
+            continue;
+        };
+        let bounds: Vec<&str> = bounds.as_str().unwrap().split(',').collect();
+        for bound in ["2m", "10m"] {
+            assert!(bounds.contains(&bound), "{}: {bound}", example.display());
+        }
+    }
+}
+
+#[test]
 fn every_example_is_good_and_starts() {
     let mut examples = files_in(&repository().join("packaging/examples"));
     examples.sort();
