@@ -143,6 +143,33 @@ fn live_it_does_not_watch_beyond_the_duration() {
     assert!((0.5..1.6).contains(&observed), "{line}");
 }
 
+/// What was counted until then is printed, but not as if it were all that was asked for.
+#[test]
+fn live_a_target_that_goes_away_is_said_and_ends_with_3() {
+    let _one = one();
+    let test = "live_a_target_that_goes_away_is_said_and_ends_with_3";
+    if let Some(why) = blind() {
+        return println!("SKIPPED {test}: {why}");
+    }
+    for command in ["whatif", "size"] {
+        let mut sleeper = Command::new("sleep").arg("60").spawn().expect("sleep");
+        let pid = sleeper.id().to_string();
+        let words = ["--pid", &pid, "--format", "json", "--duration", "30s"];
+        let watcher = Command::new(AGEWISE)
+            .arg(command)
+            .args(words)
+            .stdout(Stdio::piped())
+            .spawn();
+        std::thread::sleep(Duration::from_secs(4));
+        sleeper.kill().expect("a child");
+        sleeper.wait().expect("a child");
+        let output = watcher.expect("agewise runs").wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{command}: {output:?}");
+        let last = lines(&output).pop().expect("a line");
+        assert_eq!(last["gone"], "the process has exited", "{command}: {last}");
+    }
+}
+
 #[test]
 fn live_what_hurts_is_refused_and_a_plan_changes_nothing() {
     let _one = one();

@@ -23,6 +23,9 @@ use crate::units;
 /// The most targets that can be given by name.
 pub const TARGETS_MAX: usize = 64;
 
+/// Exit status if every target was gone before the end.
+pub const EXIT_TARGETS_GONE: u8 = 3;
+
 /// Age bins and accuracy.
 #[derive(Debug, clap::Args)]
 pub struct AgeArgs {

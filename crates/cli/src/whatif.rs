@@ -157,6 +157,8 @@ pub struct Found {
     pub cache_bytes: Option<[u64; 2]>,
     /// A note on how accesses are detected.
     pub note: Option<String>,
+    /// Why watching ended early: the targets are gone. The curves cover the time until then.
+    pub gone: Option<String>,
     /// CPU time of looking.
     pub look_cpu_ms: f64,
     /// CPU time of simulating.
@@ -187,7 +189,7 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
         let blind_ms = looking.elapsed().as_secs_f64() * 1e3;
         look_ns += report.cpu_ns;
         let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
-        if pids.is_empty() && (!plan.files || agent.is_finished()) {
+        if is_gone(&agent, plan) {
             break;
         }
         let before_ns = agewise_host::clock::thread_cpu_ns();
@@ -230,11 +232,25 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
         }
     }
     let mut found = found(&agent, &what_if, interval, note, [look_ns, simulate_ns])?;
+    found.gone = is_gone(&agent, plan).then(|| why_gone(&agent));
     found.has_files = plan.files || has_files.unwrap_or(true);
     let (resident, unused) = what_if.file_pages();
     let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
     found.cache_bytes = plan.files.then_some([bytes(resident), bytes(unused)]);
     Ok(found)
+}
+
+/// Whether nothing is left to watch. A cgroup may have a page cache without processes.
+fn is_gone(agent: &Agent, plan: Plan) -> bool {
+    agent.spaces().next().is_none() && (!plan.files || agent.is_finished())
+}
+
+/// Why there is no process to watch.
+fn why_gone(agent: &Agent) -> String {
+    let gone = agent
+        .subjects()
+        .find_map(|(subject, _)| subject.gone.clone());
+    gone.unwrap_or_else(|| "there is no process in it".to_owned())
 }
 
 /// Opens an agent that looks as planned; also returns a note about its source.
@@ -264,14 +280,14 @@ fn found(
 ) -> anyhow::Result<Found> {
     let curves = what_if.curves();
     if curves.observed_ms == 0 || curves.full_bytes == 0 {
-        let gone = agent
-            .subjects()
-            .find_map(|(subject, _)| subject.gone.as_deref());
-        let why = gone.or_else(|| agent.spaces().find_map(|space| space.trouble()));
-        let why = why.unwrap_or(match agent.spaces().next() {
-            Some(_) => "it was not watched for long enough; give a longer --duration",
-            None => "there is no process in it",
-        });
+        let short = "it was not watched for long enough; give a longer --duration";
+        let why = match agent.spaces().next() {
+            Some(_) => {
+                let trouble = agent.spaces().find_map(|space| space.trouble());
+                trouble.unwrap_or(short).to_owned()
+            }
+            None => why_gone(agent),
+        };
         bail!("nothing is known yet: {why}");
     }
     Ok(Found {
@@ -281,6 +297,7 @@ fn found(
         has_files: true,
         cache_bytes: None,
         note,
+        gone: None,
         look_cpu_ms: cpu_ns[0] as f64 / 1e6,
         simulate_cpu_ms: cpu_ns[1] as f64 / 1e6,
     })

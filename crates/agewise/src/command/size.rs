@@ -34,6 +34,8 @@ use agewise_cli::whatif::{Watching, watch};
 /// includes its uncertainty: each figure has bounds, and the recommendation uses the upper one.
 /// Pages touched less often than the observation is long look like first touches, which no amount
 /// of memory avoids: their share is printed, and a longer --duration lowers it.
+///
+/// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end.
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup", "trace"]))]
 pub struct Args {
@@ -104,6 +106,8 @@ struct Answer<'a> {
     seconds: f64,
     first_touch_share: f64,
     order_uncertainty: f64,
+    /// Why watching ended early.
+    gone: Option<&'a str>,
 }
 
 /// Computes and prints the answer.
@@ -112,7 +116,7 @@ struct Answer<'a> {
 /// The program cannot be watched, or the trace cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let cost = cost_model(&args.cost_model)?;
-    let (seconds, need) = match &args.trace {
+    let (seconds, need, gone) = match &args.trace {
         Some(path) => {
             let mut source = TraceSource::new(path);
             source.options.page_shift = args.page_shift;
@@ -120,12 +124,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 args.trace_memory.unwrap_or_else(trace_memory_default);
             let reuse = read(source)?;
             let need = sizing::need(&reuse, cost, args.target, usize::from(args.points));
-            (reuse.seconds, need)
+            (reuse.seconds, need, None)
         }
         None => live(args, cost)?,
     };
-    print(&mut std::io::stdout().lock(), args, cost, seconds, &need)?;
-    Ok(ExitCode::SUCCESS)
+    let mut out = std::io::stdout().lock();
+    print(&mut out, args, cost, seconds, &need, gone.as_deref())?;
+    Ok(match gone {
+        Some(_) => ExitCode::from(observe::EXIT_TARGETS_GONE),
+        None => ExitCode::SUCCESS,
+    })
 }
 
 /// The given device model, or that of this machine's first swap device.
@@ -164,14 +172,15 @@ fn swap_kind(roots: &Roots) -> &'static str {
 }
 
 /// Watches a live program with the curve of `agewise whatif` at this cost model; returns the
-/// observed time and the memory needed.
-fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need)> {
+/// observed time, the memory needed, and why it ended early if it did.
+fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need, Option<String>)> {
     let interval = args
         .interval
         .unwrap_or(INTERVAL.min(args.watching.duration / 4));
     let plan = args.watching.plan(Some(interval), args.cgroup.is_some())?;
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
-    let curves = watch(targets, plan, &Stop::install()?)?.curves;
+    let found = watch(targets, plan, &Stop::install()?)?;
+    let curves = found.curves;
     let steps = u64::from(args.points);
     let point = |step: u64| {
         let size_bytes = (u128::from(curves.full_bytes) * u128::from(step)).div_ceil(steps.into());
@@ -191,7 +200,7 @@ fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need)> {
     let first_touch_share = curves.unknown_per_second / curves.uses_per_second.max(1e-9);
     let seconds = curves.observed_ms as f64 / 1000.0;
     let need = Need::of(points, curves.full_bytes, args.target, first_touch_share);
-    Ok((seconds, need))
+    Ok((seconds, need, found.gone))
 }
 
 /// Filters a trace recorded by interval so that each page counts once per interval. For pages found
@@ -276,6 +285,7 @@ fn print(
     cost: CostModel,
     seconds: f64,
     need: &Need,
+    gone: Option<&str>,
 ) -> anyhow::Result<()> {
     let answer = Answer {
         footprint_bytes: need.footprint_bytes,
@@ -287,6 +297,7 @@ fn print(
         seconds,
         first_touch_share: need.first_touch_share,
         order_uncertainty: need.order_uncertainty,
+        gone,
     };
     match args.format {
         Format::Json => {
@@ -296,6 +307,9 @@ fn print(
             output::json_line(out, &answer)?;
         }
         Format::Csv => {
+            if let Some(gone) = gone {
+                agewise_cli::note!("gone: {gone}");
+            }
             writeln!(
                 out,
                 "size_bytes,refaults,refaults_min,refaults_max,stall,stall_max"
@@ -392,7 +406,11 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Resu
         answer.seconds,
         need.first_touch_share * 100.0,
         need.order_uncertainty * 100.0,
-    )
+    )?;
+    match answer.gone {
+        Some(gone) => writeln!(out, "# gone: {}", agewise_host::untrusted::clean(gone)),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

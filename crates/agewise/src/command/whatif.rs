@@ -9,6 +9,7 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::whatif::{Costs, Found, Watching, costs, watch};
 use agewise_cli::{observe, units};
+use agewise_host::untrusted::clean;
 use agewise_policy::whatif::{Curve, PERCENTS, POLICIES, Point};
 use clap::builder::PossibleValuesParser;
 use serde::Serialize;
@@ -31,6 +32,9 @@ use serde::Serialize;
 ///
 /// 100 % is the peak resident size; above it is what has been in swap and came back. Page cache
 /// that no process maps counts with --files.
+///
+/// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end;
+/// 128 + the signal when interrupted (what was known by then is printed).
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup"]))]
 pub struct Args {
@@ -121,11 +125,13 @@ struct Record<'a> {
     anon_faults_per_second: f64,
     file_faults_per_second: f64,
     observed_seconds: f64,
+    /// Why watching ended early.
+    gone: Option<&'a str>,
 }
 
 impl<'a> Record<'a> {
     fn new(
-        found: &Found,
+        found: &'a Found,
         costs: &Costs,
         (policy, curve): (&'a str, &Curve),
         memory_bytes: u64,
@@ -145,6 +151,7 @@ impl<'a> Record<'a> {
             anon_faults_per_second: point.faults[0].likely,
             file_faults_per_second: point.faults[1].likely,
             observed_seconds: found.curves.observed_ms as f64 / 1000.0,
+            gone: found.gone.as_deref(),
         }
     }
 }
@@ -181,9 +188,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })
         .collect();
     print(args, &found, &costs, &records)?;
-    Ok(stop.requested().map_or(ExitCode::SUCCESS, |signal| {
-        ExitCode::from(Stop::exit_code(signal))
-    }))
+    Ok(ended(&stop, found.gone.as_deref()))
+}
+
+/// The exit status after watching, which an interruption or the end of the target cut short.
+fn ended(stop: &Stop, gone: Option<&str>) -> ExitCode {
+    match (stop.requested(), gone) {
+        (Some(signal), _) => ExitCode::from(Stop::exit_code(signal)),
+        (None, Some(_)) => ExitCode::from(observe::EXIT_TARGETS_GONE),
+        (None, None) => ExitCode::SUCCESS,
+    }
 }
 
 fn print(args: &Args, found: &Found, costs: &Costs, by: &[Vec<Record<'_>>]) -> anyhow::Result<()> {
@@ -300,6 +314,9 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
             "the files it maps are charged to another cgroup and not included"
         )?;
     }
+    if let Some(gone) = &found.gone {
+        writeln!(out, "# gone: {}", clean(gone))?;
+    }
     match &found.note {
         Some(note) => writeln!(out, "{note}"),
         None => Ok(()),
@@ -347,6 +364,7 @@ mod tests {
             anon_faults_per_second: 0.0,
             file_faults_per_second: 0.0,
             observed_seconds: 1.0,
+            gone: None,
         };
         assert_eq!(beyond(&[vec![record(0.2), record(1.0)]]), None);
         let said = beyond(&[vec![record(0.2)], vec![record(2.5)]]);

@@ -21,7 +21,7 @@ use agewise_policy::generations::PageType;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use agewise_cli::observe;
+use agewise_cli::observe::{self, EXIT_TARGETS_GONE};
 use agewise_cli::output::Format;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -112,9 +112,6 @@ struct TargetArgs {
     cgroup: Option<String>,
 }
 
-/// Exit status if the target was gone before the end.
-const EXIT_TARGET_GONE: u8 = 3;
-
 /// Runs the command.
 ///
 /// # Errors
@@ -149,7 +146,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
             None => {
                 agewise_cli::note!("the target is gone; nothing was moved");
-                Ok(ExitCode::from(EXIT_TARGET_GONE))
+                Ok(ExitCode::from(EXIT_TARGETS_GONE))
             }
         };
     }
@@ -158,7 +155,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let total = evict_all(args, &mut agent, &cold, &stop)?;
     match stop.requested() {
         Some(signal) => Ok(ExitCode::from(Stop::exit_code(signal))),
-        None if total.all_gone => Ok(ExitCode::from(EXIT_TARGET_GONE)),
+        None if total.all_gone => Ok(ExitCode::from(EXIT_TARGETS_GONE)),
         None if total.failed => Ok(ExitCode::FAILURE),
         None => Ok(ExitCode::SUCCESS),
     }

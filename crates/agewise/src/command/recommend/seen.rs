@@ -139,7 +139,11 @@ impl Known {
         let name = cgroup.name();
         let plan = args.watching.plan(None, true)?;
         let targets = observe::listed(&[], std::slice::from_ref(&name))?;
-        let mut curves = watch(targets, plan, stop)?.curves;
+        let found = watch(targets, plan, stop)?;
+        if let Some(gone) = &found.gone {
+            agewise_cli::note!("{name}: {gone}; what was seen until then counts");
+        }
+        let mut curves = found.curves;
         curves.beyond_bytes = beyond_bytes(cgroup);
         Ok(Seen {
             host: None,

@@ -12,8 +12,8 @@ use agewise_host::source::{AgesWanted, OpenHistograms};
 
 use super::knows::Knows;
 use super::print::{KernelLook, Printer};
-use super::{Args, EXIT_TARGETS_GONE, Left, later, progress, sort_and_cut, wait};
-use agewise_cli::observe::{AgeArgs, ScanInterval, millis};
+use super::{Args, Left, later, progress, sort_and_cut, wait};
+use agewise_cli::observe::{AgeArgs, EXIT_TARGETS_GONE, ScanInterval, millis};
 use agewise_cli::signal::Stop;
 use agewise_cli::usage::WrongArgument;
 

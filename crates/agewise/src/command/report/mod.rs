@@ -16,7 +16,7 @@ use agewise_host::source::{Open, Source};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use agewise_cli::observe::{self, AgeArgs, millis};
+use agewise_cli::observe::{self, AgeArgs, EXIT_TARGETS_GONE, millis};
 use agewise_cli::output::Format;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -157,9 +157,6 @@ enum Sort {
     /// By name; cgroups right before those below them.
     Name,
 }
-
-/// Exit status if every target was gone before the end.
-const EXIT_TARGETS_GONE: u8 = 3;
 
 /// Runs the command.
 ///

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use self::sorter::Sorter;
 use super::reclaim::timing;
-use agewise_cli::observe;
+use agewise_cli::observe::{self, EXIT_TARGETS_GONE};
 use agewise_cli::output::{self, Format};
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -141,9 +141,6 @@ impl Sorted {
     }
 }
 
-/// Exit status if the target was gone before anything was sorted.
-const EXIT_TARGET_GONE: u8 = 3;
-
 /// Limits of the sorter.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
@@ -197,7 +194,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match stop.requested() {
         None if total.processes == 0 && agent.is_finished() => {
             agewise_cli::note!("the target was gone before anything was sorted");
-            Ok(ExitCode::from(EXIT_TARGET_GONE))
+            Ok(ExitCode::from(EXIT_TARGETS_GONE))
         }
         None if total.processes == 0 => bail!(
             "nothing was sorted: there is no process, or only those that are left alone (init, \
