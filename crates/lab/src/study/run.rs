@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use agewise_policy::proactive::Spec;
+use agewise_policy::proactive::{Controller, Spec};
 
 use super::description::{Described, Origin, RunCell};
 use super::error::StudyError;
@@ -55,8 +55,8 @@ pub struct RunOutcome {
     pub results: Vec<PolicyResult>,
     /// Description of each column.
     pub cells: Vec<Described<RunCell>>,
-    /// A remark for the user.
-    pub note: Option<String>,
+    /// Remarks on the machine and the agents.
+    pub remarks: Vec<String>,
 }
 
 /// Every policy without an agent and, unless it is a yardstick, with each agent.
@@ -82,6 +82,24 @@ pub fn columns(
         columns.extend(beside);
     }
     Ok(columns)
+}
+
+/// Says which agents moved nothing with any seed: their columns only show what looking costs.
+fn idle_agents(columns: &[(Contender, Option<Spec>)], results: &[PolicyResult]) -> Vec<String> {
+    let is_idle = |result: &PolicyResult| {
+        let out = result
+            .measures
+            .iter()
+            .position(|(name, _)| *name == "agent_out");
+        out.is_some_and(|out| result.runs.iter().all(|(_, values)| values[out] == 0.0))
+    };
+    let with_agent = columns
+        .iter()
+        .zip(results)
+        .filter(|((_, agent), _)| agent.is_some());
+    let idle = with_agent.filter(|(_, result)| is_idle(result));
+    idle.map(|(_, result)| format!("{}: the agent moved nothing out", result.policy))
+        .collect()
 }
 
 impl RunRequest {
@@ -113,7 +131,7 @@ impl RunRequest {
             .first()
             .ok_or_else(|| StudyError::argument("no policy given"))?;
         let (plan, note) = self.setup.plan(&named.subject, first.machine_policy(), 1)?;
-        self.require_sight(&named.subject)?;
+        self.check_agents(&named.subject)?;
         let seeds = self.seeds.unwrap_or(match named.subject {
             Subject::Workload(_) => WORKLOAD_SEEDS,
             Subject::Trace(..) => TRACE_SEEDS,
@@ -130,6 +148,8 @@ impl RunRequest {
         let total = seeds * columns.len() as u64;
         let results = matrix::run_columns(&plan, &columns, seeds, stop, || done(total));
         let results = results.map_err(|error| self.error(error))?;
+        let remarks = note.into_iter().chain(idle_agents(&self.columns, &results));
+        let remarks = remarks.collect();
         let cells = self.describe(named, &plan, memory_pages, seeds, &results);
         Ok(RunOutcome {
             subject: named.subject.clone(),
@@ -137,7 +157,7 @@ impl RunRequest {
             seeds,
             results,
             cells,
-            note,
+            remarks,
         })
     }
 
@@ -185,8 +205,17 @@ impl RunRequest {
         }
     }
 
-    /// Checks that an agent that reads page tables has mapped memory to find there.
-    fn require_sight(&self, subject: &Subject) -> Result<(), StudyError> {
+    /// Checks that agents can act here, and that one that reads page tables has mapped memory to
+    /// find there.
+    fn check_agents(&self, subject: &Subject) -> Result<(), StudyError> {
+        let mut agents = self.columns.iter().filter_map(|(_, agent)| agent.as_ref());
+        if let Some(agent) = agents.find(|agent| Controller::new(agent).shrinks().is_some()) {
+            return Err(StudyError::argument(format!(
+                "{agent} can do nothing in the lab, which keeps no curves while it runs: `agewise \
+                 daemon` and `agewise shrink` hold cgroups small; agents here are age, pressure, \
+                 cost and budget"
+            )));
+        }
         let has_agent = self.columns.iter().any(|(_, agent)| agent.is_some());
         match subject {
             Subject::Trace(replay, _)
@@ -248,7 +277,7 @@ impl RunOutcome {
     /// What is to be said about the machine and the trace.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.note
+        self.remarks
             .iter()
             .chain(self.subject.notes())
             .cloned()
@@ -344,5 +373,38 @@ impl RunOutcome {
             cell.chain(of.origin.values()).collect()
         };
         self.cells.iter().map(tail).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(agent: &str) -> Result<RunOutcome, StudyError> {
+        let request = RunRequest {
+            setup: Setup::default(),
+            subject: "kv".to_owned(),
+            columns: columns(&["classic"], &[agent.parse().unwrap()]).unwrap(),
+            sight: Sight::default(),
+            seeds: Some(1),
+            build: "unknown".to_owned(),
+        };
+        request.run(&Arc::default(), |_| ())
+    }
+
+    #[test]
+    fn an_agent_that_can_do_nothing_is_refused_and_one_that_did_nothing_is_named() {
+        let error = run("shrink:max_wait=1%").unwrap_err().to_string();
+        assert!(
+            error.contains("shrink:max_wait=1% can do nothing"),
+            "{error}"
+        );
+        let outcome = run("age:1d/1h").unwrap();
+        let idle = "classic+age:1d/1h: the agent moved nothing out";
+        assert!(
+            outcome.notes().contains(&idle.to_owned()),
+            "{:?}",
+            outcome.notes()
+        );
     }
 }

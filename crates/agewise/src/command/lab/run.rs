@@ -176,7 +176,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         // The head of the text has those of the trace.
         let notes = match args.format.form() {
-            None => outcome.note.iter().cloned().collect(),
+            None => outcome.remarks.clone(),
             Some(_) => outcome.notes(),
         };
         for note in notes {
