@@ -14,6 +14,7 @@ use agewise_policy::proactive::{
 use agewise_policy::whatif::keep::Wanted;
 
 use super::hand::Done;
+use super::news::News;
 use super::state::{self, Machine, Reclaimed};
 use super::world;
 
@@ -24,9 +25,6 @@ struct Counters {
     some_us: u64,
     full_us: u64,
 }
-
-/// Minimum time between two journal lines that say why nothing is done about a target.
-const HOLD_EVERY_MS: u64 = 60_000;
 
 /// The machine around an actor.
 #[derive(Clone, Copy, Debug)]
@@ -69,8 +67,10 @@ pub struct Actor {
     outcome: Option<Outcome>,
     /// When to ask it again, ms.
     pub next_ms: u64,
-    /// The last reason to do nothing that was written, and when, ms.
-    said: Option<(&'static str, u64)>,
+    /// Why nothing was done, as far as it was written.
+    pub holds: News,
+    /// What was wrong with holding a budget, as far as it was written.
+    pub troubles: News,
 }
 
 impl Actor {
@@ -87,7 +87,8 @@ impl Actor {
             counters: None,
             outcome: None,
             next_ms: 0,
-            said: None,
+            holds: News::default(),
+            troubles: News::default(),
         }
     }
 
@@ -174,19 +175,6 @@ impl Actor {
         decision
     }
 
-    /// Whether a decision to do nothing is worth a line: its reason differs from the last one
-    /// written, and that was not just now. Reasons may alternate at every look.
-    pub fn is_news(&mut self, now_ms: u64, decision: &Decision) -> bool {
-        let why = decision.reason.name();
-        let is_news = self.said.is_none_or(|(said, at_ms)| {
-            said != why && now_ms.saturating_sub(at_ms) >= HOLD_EVERY_MS
-        });
-        if is_news {
-            self.said = Some((why, now_ms));
-        }
-        is_news
-    }
-
     /// Counts what a rehearsal found, each byte once while it stays resident. `is_all` means that
     /// the rehearsal found everything, not just as much as it may take at a time. `most_bytes` is
     /// an upper bound of what can be found.
@@ -252,26 +240,6 @@ mod tests {
             actor.rehearsed(found, is_all, most);
             assert_eq!(actor.counted.rehearsed_bytes, counted);
         }
-    }
-
-    #[test]
-    fn reasons_that_take_turns_do_not_fill_the_journal() {
-        let mut actor = actor();
-        let mut said = 0;
-        for second in 0..600u64 {
-            let reason = match second % 2 {
-                0 => agewise_policy::proactive::Reason::RateSpent,
-                _ => agewise_policy::proactive::Reason::NothingCold,
-            };
-            let decision = Decision {
-                action: Action::Nothing,
-                reason,
-                limit: None,
-                next_ms: 0,
-            };
-            said += u32::from(actor.is_news(second * 1000, &decision));
-        }
-        assert_eq!(said, 10);
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod http;
 pub mod journal;
 #[cfg(feature = "web")]
 pub mod metrics;
+mod news;
 pub mod noted;
 pub mod observer;
 pub mod options;

@@ -110,6 +110,17 @@ impl<'a> Shrunk<'a> {
     }
 }
 
+/// A cgroup is not held smaller, and why.
+#[derive(Serialize)]
+pub(super) struct NotShrunk<'a> {
+    pub(super) subject: &'a str,
+    pub(super) policy: &'a str,
+    pub(super) dry_run: bool,
+    pub(super) reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) usage_bytes: Option<u64>,
+}
+
 /// The remaining privileges of the daemon.
 #[derive(Serialize)]
 pub(super) struct Privileges<'a> {

@@ -172,7 +172,7 @@ impl Daemon {
             done: None,
         };
         if decision.action == Action::Nothing {
-            if actor.is_news(now_ms, &decision) {
+            if actor.holds.is_news(now_ms, decision.reason.name()) {
                 self.journal.write("hold", &line);
             }
             return;

@@ -76,7 +76,11 @@ fn build(text: &str) -> Result<(Box<dyn Policy>, GuardParams), SpecError> {
     } = &POLICIES[find(name)?];
     let mut arguments = Arguments::parse(name, usage, rest)?;
     let (policy, guard) = build(&mut arguments)?;
-    let guard = guard.with(&mut arguments)?;
+    // A policy that only sets a limit moves nothing for a guard to hold back.
+    let guard = match policy.shrinks() {
+        Some(_) => guard,
+        None => guard.with(&mut arguments)?,
+    };
     arguments.finish()?;
     Ok((policy, guard))
 }
@@ -100,6 +104,7 @@ mod tests {
             "cost:stall=0.05%,price=1%,min_age=5s",
             "budget:512M",
             "budget:1.5GiB,step=16ms,swap_free=5%",
+            "shrink:max_wait=0.2%,least=64M",
         ] {
             let spec: Spec = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));
             assert_eq!(spec.to_string(), text);
@@ -141,6 +146,10 @@ mod tests {
         assert_eq!(
             error("pressure:backoff=maybe"),
             "pressure: backoff is \"maybe\", which is not on or off"
+        );
+        assert_eq!(
+            error("shrink:floor=1M"),
+            "shrink: unknown key \"floor\"; it knows max_wait, least"
         );
         assert!(error("cost:,").starts_with("cost is written"));
     }

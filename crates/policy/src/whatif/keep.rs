@@ -76,6 +76,37 @@ impl Why {
     }
 }
 
+/// Why a limit is not lowered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Its curve has not been counted for long enough.
+    NoCurve,
+    /// Lowering did harm, or failed, not long ago.
+    CoolingDown,
+    /// With less memory it would wait more than is allowed, or that is not certain.
+    Needed,
+    /// A limit must not be below the floor.
+    AtFloor,
+    /// What could leave is not worth a limit.
+    SmallGain,
+    /// Swap has no room for what would leave.
+    SwapFull,
+}
+
+impl Idle {
+    /// Its name in journals.
+    pub fn name(self) -> &'static str {
+        match self {
+            Idle::NoCurve => "no_curve",
+            Idle::CoolingDown => "cooling_down",
+            Idle::Needed => "needed",
+            Idle::AtFloor => "at_floor",
+            Idle::SmallGain => "small_gain",
+            Idle::SwapFull => "swap_full",
+        }
+    }
+}
+
 /// A change of the limit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Change {
@@ -108,6 +139,7 @@ pub struct Keeper {
     raised_ms: Option<u64>,
     rest_ms: u64,
     lower_at_ms: Option<u64>,
+    idle: Option<Idle>,
 }
 
 impl Keeper {
@@ -122,12 +154,18 @@ impl Keeper {
             raised_ms: None,
             rest_ms: REST_MS,
             lower_at_ms: None,
+            idle: None,
         }
     }
 
     /// The current limit.
     pub fn limit_bytes(&self) -> Option<u64> {
         self.limit_bytes
+    }
+
+    /// Why the limit is not lowered; `None` while it is, and after it was.
+    pub fn idle(&self) -> Option<Idle> {
+        self.idle
     }
 
     /// Whether something is limited, so that it must be called every half second.
@@ -152,7 +190,7 @@ impl Keeper {
                 let is_waiting = waits(window, facts, room.prices, self.wanted.wait_max);
                 match self.limit_bytes.filter(|_| is_waiting) {
                     Some(limit_bytes) => Some(self.raise(limit_bytes, facts)),
-                    None => self.lower(facts, room, curves?),
+                    None => self.lower(facts, room, curves),
                 }
             }
         }
@@ -174,7 +212,12 @@ impl Keeper {
     }
 
     /// What a rehearsal would do; the next answer comes after a rest.
-    pub fn rehearse(&mut self, now_ms: u64, room: &Room, curves: &Curves) -> Option<Change> {
+    pub fn rehearse(
+        &mut self,
+        now_ms: u64,
+        room: &Room,
+        curves: Option<&Curves>,
+    ) -> Option<Change> {
         let (steps, _) = self.steps(now_ms, room, curves)?;
         self.lower_at_ms = Some(now_ms + self.rest_ms);
         let last = steps.to_goal.last()?;
@@ -229,7 +272,7 @@ impl Keeper {
         self.set(is_limit.then_some(higher), Why::Waiting)
     }
 
-    fn lower(&mut self, facts: Facts, room: &Room, curves: &Curves) -> Option<Change> {
+    fn lower(&mut self, facts: Facts, room: &Room, curves: Option<&Curves>) -> Option<Change> {
         let (steps, terms) = self.steps(facts.now_ms, room, curves)?;
         self.free_bytes = self.free_bytes.max(room.usage_bytes);
         self.before_bytes = self.limit_bytes;
@@ -241,10 +284,19 @@ impl Keeper {
     }
 
     /// The steps to lower the limit, if it is time and worthwhile.
-    fn steps(&mut self, now_ms: u64, room: &Room, curves: &Curves) -> Option<(Steps, Terms)> {
+    fn steps(
+        &mut self,
+        now_ms: u64,
+        room: &Room,
+        curves: Option<&Curves>,
+    ) -> Option<(Steps, Terms)> {
         if self.lower_at_ms.is_some_and(|at_ms| now_ms < at_ms) {
             return None;
         }
+        let Some(curves) = curves else {
+            self.idle = Some(Idle::NoCurve);
+            return None;
+        };
         let terms = Terms {
             goal: Goal::Auto(Bound::High),
             wait_max: self.wanted.wait_max,
@@ -254,15 +306,21 @@ impl Keeper {
         };
         let floor_bytes = self.wanted.floor_bytes.max(room.floor_bytes);
         let mut steps = plan(curves, &terms).unwrap_or_default();
+        let is_needed = steps.to_goal.is_empty();
         steps.to_goal.retain(|step| step.limit_bytes >= floor_bytes);
-        let gain = |limit_bytes: u64| room.usage_bytes.saturating_sub(limit_bytes);
-        let is_worth = steps.to_goal.last().is_some_and(|last| {
-            let leaves = gain(last.limit_bytes);
-            let spare_bytes = room.usage_bytes / SWAP_PART;
-            leaves >= room.usage_bytes / GAIN_PART
-                && leaves.saturating_add(spare_bytes) <= room.swap_free_bytes
-        });
-        if !is_worth {
+        let last = steps.to_goal.last();
+        let leaves = last.map(|last| room.usage_bytes.saturating_sub(last.limit_bytes));
+        let spare_bytes = room.usage_bytes / SWAP_PART;
+        self.idle = match leaves {
+            None if is_needed => Some(Idle::Needed),
+            None => Some(Idle::AtFloor),
+            Some(leaves) if leaves < room.usage_bytes / GAIN_PART => Some(Idle::SmallGain),
+            Some(leaves) if leaves.saturating_add(spare_bytes) > room.swap_free_bytes => {
+                Some(Idle::SwapFull)
+            }
+            Some(_) => None,
+        };
+        if self.idle.is_some() {
             self.lower_at_ms = Some(now_ms + REST_MS);
             return None;
         }
@@ -271,6 +329,7 @@ impl Keeper {
 
     /// Records harm: the next attempt comes later than the one before.
     fn rest(&mut self, now_ms: u64) {
+        self.idle = Some(Idle::CoolingDown);
         self.lower_at_ms = Some(now_ms + self.rest_ms);
         self.rest_ms = (self.rest_ms * 2).min(REST_MAX_MS);
     }

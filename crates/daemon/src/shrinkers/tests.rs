@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: Apache-2.0
+use std::cell::Cell;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use agewise_host::cgroup::{Hierarchy, Version};
+use agewise_host::root::Roots;
+use agewise_host::throttle::Ledger;
+use agewise_policy::whatif::Estimate;
+
+use super::*;
+use crate::config;
+use crate::health::Health;
+
+const FULL: u64 = 64 << 20;
+
+/// A cgroup of plain files that needs no more than 60 % of its memory.
+struct World {
+    top: tempfile::TempDir,
+    journal: Journal,
+    cgroup: Cgroup,
+    dir: PathBuf,
+    now_ms: u64,
+    looked_ms: u64,
+    counted: Cell<Option<(u64, u64)>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("cgroup/job");
+        fs::create_dir_all(&dir).unwrap();
+        for (file, text) in [
+            ("cgroup.procs", ""),
+            ("memory.stat", "anon 0\nfile 0\n"),
+            ("memory.high", "max\n"),
+            ("memory.max", "max\n"),
+            ("memory.low", "0\n"),
+            ("memory.min", "0\n"),
+        ] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+        let hierarchy = Hierarchy::at(Version::V2, top.path().join("cgroup"));
+        let config = config::Journal {
+            file: top.path().join("journal"),
+            ..config::Journal::default()
+        };
+        let world = World {
+            journal: Journal::open(&config, &Health::default()).unwrap(),
+            cgroup: Cgroup::open(&hierarchy, "/job").unwrap(),
+            dir,
+            now_ms: 1000,
+            looked_ms: 0,
+            counted: Cell::default(),
+            top,
+        };
+        world.count(0);
+        world
+    }
+
+    /// Makes its usage equal to its limit.
+    fn count(&self, faults: u64) {
+        let limit: u64 = self.high().parse().unwrap_or(FULL);
+        let counted = Some((faults, limit));
+        if self.counted.replace(counted) == counted {
+            return;
+        }
+        fs::write(self.dir.join("memory.current"), limit.min(FULL).to_string()).unwrap();
+        let stat = format!("anon {FULL}\nfile 0\nworkingset_refault_anon {faults}\n");
+        fs::write(self.dir.join("memory.stat"), stat).unwrap();
+    }
+
+    fn high(&self) -> String {
+        let text = fs::read_to_string(self.dir.join("memory.high")).unwrap();
+        text.trim().to_owned()
+    }
+
+    fn throttle(&self) -> Throttle {
+        let (ledger, undone) = Ledger::open(&self.top.path().join("state")).unwrap();
+        assert!(undone.failures.is_empty());
+        Throttle::new(Roots::below(self.top.path()).proc, ledger)
+    }
+
+    fn small(&self, dry_run: bool) -> Small {
+        Small {
+            key: (Arc::from("/job"), self.cgroup.id()),
+            cgroup: self.cgroup.clone(),
+            wanted: Wanted {
+                wait_max: 0.002,
+                floor_bytes: 0,
+            },
+            dry_run,
+        }
+    }
+
+    /// With the rule of [`small`](Self::small), not as a rehearsal.
+    fn shrinkers(&self) -> Shrinkers {
+        let mut shrinkers = Shrinkers::default();
+        shrinkers.equip(self.throttle());
+        shrinkers.follow(vec![self.small(false)], &self.journal);
+        shrinkers
+    }
+
+    fn run(&mut self, shrinkers: &mut Shrinkers, seconds: u64, faults_per_second: u64) {
+        self.run_with(shrinkers, seconds, faults_per_second, Some(&curves()));
+    }
+
+    fn run_with(
+        &mut self,
+        shrinkers: &mut Shrinkers,
+        seconds: u64,
+        faults_per_second: u64,
+        curves: Option<&Curves>,
+    ) {
+        for _ in 0..seconds * 2 {
+            self.now_ms += POLL_MS;
+            self.count(self.now_ms * faults_per_second / 1000);
+            let known = Known {
+                now_ms: self.now_ms,
+                looked_ms: self.looked_ms,
+                next_look_ms: self.looked_ms + 10_000,
+                machine_waited_us: None,
+                swap_free_bytes: FULL * 4,
+                prices: Prices {
+                    anon_ns: 10_000.0,
+                    file_ns: 0.0,
+                },
+                curves: &|_| curves,
+            };
+            shrinkers.poll(&known, &self.journal);
+        }
+    }
+
+    fn lines(&self) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(self.top.path().join("journal")).unwrap();
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        lines.collect()
+    }
+}
+
+fn curves() -> Curves {
+    Curves::of_anon(FULL, 900_000, |percent| {
+        Estimate::exact(f64::from(60u16.saturating_sub(percent)) * 100.0)
+    })
+}
+
+#[test]
+fn it_shrinks_gives_back_and_leaves_nothing_behind() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    assert_eq!(shrinkers.next_ms(), None, "nothing is limited yet");
+    world.run(&mut shrinkers, 120, 0);
+    let limit: u64 = world.high().parse().expect("a limit");
+    assert!(
+        (FULL / 100 * 57..FULL / 100 * 66).contains(&limit),
+        "{limit}"
+    );
+    let key = (Arc::from("/job"), world.cgroup.id());
+    let held = shrinkers.limit_bytes(&key).map(|bytes| bytes / 4096 * 4096);
+    assert_eq!(held, Some(limit), "in whole pages");
+    assert_eq!(shrinkers.next_ms(), Some(world.now_ms + POLL_MS));
+    // It needs its memory back: first the limit is raised, then removed.
+    world.run(&mut shrinkers, 30, 5000);
+    assert_eq!(world.high(), "max");
+    let lines = world.lines();
+    let has = |act: &str, reason: &str| {
+        let is = |line: &&serde_json::Value| line["act"] == act && line["reason"] == reason;
+        lines.iter().filter(is).count()
+    };
+    assert!(
+        has("limit", "curve") > 4 && has("limit", "curve") % 2 == 0,
+        "{lines:?}"
+    );
+    assert_eq!(has("unlimit", "waiting"), 2, "before and after: {lines:?}");
+    // It is limited once more, and the rule disappears.
+    world.run(&mut shrinkers, 1300, 0);
+    assert_ne!(world.high(), "max");
+    shrinkers.follow(Vec::new(), &world.journal);
+    assert_eq!(world.high(), "max");
+}
+
+#[test]
+fn it_says_why_it_does_nothing() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    world.run_with(&mut shrinkers, 600, 0, None);
+    let needed = Curves::of_anon(FULL, 900_000, |percent| {
+        Estimate::exact(f64::from(100u16.saturating_sub(percent)) * 1e5)
+    });
+    world.run_with(&mut shrinkers, 600, 0, Some(&needed));
+    let lines = world.lines();
+    let said: Vec<_> = lines
+        .iter()
+        .map(|line| (line["record"].as_str(), line["reason"].as_str()))
+        .collect();
+    let hold = |reason| (Some("hold"), Some(reason));
+    assert_eq!(said, [hold("no_curve"), hold("needed")], "{lines:?}");
+    assert_eq!(lines[0]["usage_bytes"], FULL);
+}
+
+#[test]
+fn without_a_journal_no_limit_stays_that_nobody_would_raise() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    world.run(&mut shrinkers, 60, 0);
+    assert_ne!(world.high(), "max");
+    let config = config::Journal {
+        file: "/dev/full".into(),
+        ..config::Journal::default()
+    };
+    world.journal = Journal::open(&config, &Health::default()).unwrap();
+    world.run(&mut shrinkers, 30, 5000);
+    assert_eq!(world.high(), "max");
+}
+
+/// Otherwise the kernel would take pages that are in use.
+#[test]
+fn no_limit_is_lowered_right_after_accessed_bits_were_cleared() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    let mut since_ms = Vec::new();
+    for second in 0..60 {
+        if second % 10 == 0 {
+            world.looked_ms = world.now_ms;
+        }
+        let before = world.high();
+        world.run(&mut shrinkers, 1, 0);
+        if world.high() != before {
+            since_ms.push(world.now_ms - world.looked_ms);
+        }
+    }
+    assert!(since_ms.len() > 8, "{since_ms:?}");
+    assert!(since_ms.iter().all(|ms| *ms >= MARKED_MS), "{since_ms:?}");
+}
+
+#[test]
+fn one_whose_counters_cannot_be_read_is_not_held() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    world.run(&mut shrinkers, 60, 0);
+    assert_ne!(world.high(), "max");
+    fs::remove_file(world.dir.join("memory.stat")).unwrap();
+    world.counted.set(Some((0, world.high().parse().unwrap())));
+    world.run(&mut shrinkers, 1, 0);
+    assert_eq!(world.high(), "max");
+    let lines = world.lines();
+    let mut actions = lines.iter().rev().filter(|line| line["record"] == "action");
+    let last = actions.next().unwrap();
+    assert_eq!(
+        (&last["act"], &last["reason"]),
+        (&"unlimit".into(), &"unseen".into())
+    );
+}
+
+#[test]
+fn a_killed_one_is_undone_and_a_rehearsal_only_says() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    world.run(&mut shrinkers, 60, 0);
+    assert_ne!(world.high(), "max");
+    // Killed: the daemon itself undoes nothing.
+    let copied = world.top.path().join("copied");
+    fs::create_dir(&copied).unwrap();
+    fs::copy(world.top.path().join("state/ledger"), copied.join("ledger")).unwrap();
+    let (_, undone) = Ledger::open(&copied).unwrap();
+    assert_eq!((undone.count, undone.failures.len()), (1, 0), "{undone:?}");
+    assert_eq!(world.high(), "max");
+    drop(shrinkers);
+    let mut shrinkers = Shrinkers::default();
+    shrinkers.follow(vec![world.small(true)], &world.journal);
+    let said = world.lines().len();
+    world.run(&mut shrinkers, 1300, 0);
+    assert_eq!(world.high(), "max");
+    let lines = world.lines();
+    let rehearsed = &lines[said..];
+    assert!(
+        (2..=3).contains(&rehearsed.len()),
+        "every ten minutes: {rehearsed:?}"
+    );
+    assert!(rehearsed.iter().all(|line| line["dry_run"] == true));
+}
