@@ -122,6 +122,7 @@ impl Daemon {
         }
         let Some(ahead) = &self.ahead else { return };
         ahead.hold(held);
+        let now_ms = self.now_ms();
         for (key, report) in ahead.take_reports() {
             let Some(actor) = self.actors.get_mut(&key) else {
                 continue;
@@ -140,10 +141,12 @@ impl Daemon {
                 dry_run: actor.dry_run,
                 fields: &report,
             };
-            let record = match &report {
-                report if report.steps > 0 => "action",
-                report if report.trouble.is_some() => "trouble",
-                _ => "measured",
+            let record = match &report.trouble {
+                _ if report.steps > 0 => "action",
+                // It is found again at every step.
+                Some(trouble) if !actor.troubles.is_news(now_ms, trouble) => continue,
+                Some(_) => "trouble",
+                None => "measured",
             };
             self.journal.write(record, &line);
         }
