@@ -154,6 +154,12 @@ fn damaged_or_missing_histories_are_said() {
         one.status.code() == Some(1) && said.contains("damaged"),
         "{said}"
     );
+    // It is named, and the cgroup would be watched if it were there.
+    let path = agewise_daemon::curves::history_path(state.path(), "/nowhere/web");
+    assert!(
+        said.contains(path.to_str().unwrap()) && said.contains("is not used"),
+        "{said}"
+    );
     assert_eq!(recommend(state.path(), &[]).status.code(), Some(2));
     let far = recommend(state.path(), &["--prometheus", "https://localhost"]);
     assert_eq!(far.status.code(), Some(2));

@@ -42,6 +42,9 @@ const LEARN_LOOKS: u32 = 3;
 /// Intervals between the looks of an observation of which at least one counts.
 const INTERVALS_MIN: u32 = LEARN_LOOKS + 1;
 
+/// How long commands watch by default.
+const DURATION_DEFAULT: &str = "60s";
+
 /// How long commands watch.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Watching {
@@ -49,7 +52,7 @@ pub struct Watching {
     #[arg(
         long,
         value_name = "DURATION",
-        default_value = "60s",
+        default_value = DURATION_DEFAULT,
         value_parser = units::positive_duration
     )]
     pub duration: Duration,
@@ -61,6 +64,11 @@ pub struct Watching {
 }
 
 impl Watching {
+    /// Whether something else than the default is asked for.
+    pub fn is_changed(&self) -> bool {
+        self.files || Ok(self.duration) != units::positive_duration(DURATION_DEFAULT)
+    }
+
     /// The plan for a target, which is a cgroup or a process, with this time between two looks or
     /// one that is adapted.
     ///

@@ -346,7 +346,12 @@ fn read(path: &Path, name: &str) -> Result<Option<History>, ReadError> {
 /// # Errors
 /// If it cannot be read, or is damaged.
 pub fn history(state: &Path, name: &str) -> Result<Option<History>, ReadError> {
-    read(&directory(state).join(file_name(name)), name)
+    read(&history_path(state, name), name)
+}
+
+/// The file with the history of a cgroup.
+pub fn history_path(state: &Path, name: &str) -> PathBuf {
+    directory(state).join(file_name(name))
 }
 
 /// Stores a history, as a daemon does.
@@ -354,10 +359,7 @@ pub fn history(state: &Path, name: &str) -> Result<Option<History>, ReadError> {
 /// # Errors
 /// If it cannot be written; the previous content is kept.
 pub fn keep(state: &Path, name: &str, history: &History) -> io::Result<()> {
-    replace(
-        &directory(state).join(file_name(name)),
-        &history.encode(name),
-    )
+    replace(&history_path(state, name), &history.encode(name))
 }
 
 /// All histories in a state directory by name, and the files that are not histories, with the

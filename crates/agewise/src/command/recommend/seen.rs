@@ -8,7 +8,7 @@ use agewise_cli::observe;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::unix_ms;
 use agewise_cli::whatif::{costs, watch};
-use agewise_daemon::curves::{beyond_bytes, histories, history};
+use agewise_daemon::curves::{beyond_bytes, histories, history, history_path};
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::container::Containers;
 use agewise_host::root::ProcRoot;
@@ -61,12 +61,16 @@ fn unnamed(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
         if !names.insert(name.clone()) {
             continue;
         }
-        let kept = state.as_deref().map(|state| history(state, &name));
-        let kept = kept
-            .transpose()
-            .with_context(|| format!("the history of {name}"))?;
-        let seen = match (kept.flatten(), opened) {
-            (Some(history), _) => known.seen(name, &history),
+        let kept = state.as_deref().and_then(|state| kept(state, &name));
+        let seen = match (kept, opened) {
+            (Some(history), _) => {
+                if args.watching.is_changed() {
+                    agewise_cli::note!(
+                        "{name} has a history: --duration and --files are only for those without"
+                    );
+                }
+                known.seen(name, &history)
+            }
             (None, Some(Ok(cgroup))) => {
                 let stop: &Stop = match stop {
                     Some(stop) => stop,
@@ -85,6 +89,15 @@ fn unnamed(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
         all.push(seen);
     }
     Ok(all)
+}
+
+/// The history that the daemon keeps of a cgroup. A damaged one counts as none.
+fn kept(state: &Path, name: &str) -> Option<History> {
+    history(state, name).unwrap_or_else(|error| {
+        let path = history_path(state, name);
+        agewise_cli::note!("{} is not used: {error}", path.display());
+        None
+    })
 }
 
 fn of_all(known: &Known, state: Option<PathBuf>) -> anyhow::Result<Vec<Seen>> {
