@@ -238,8 +238,12 @@ fn live_a_shrink_ends_with_the_last_process() {
         "--cgroup",
         &name,
     ];
-    let mut command = scene.command(&[&words[..], &["--max-wait", "50%"]].concat());
-    let child = command.stderr(Stdio::piped()).spawn();
+    let more = ["--max-wait", "50%", "--format", "json"];
+    let mut command = scene.command(&[&words[..], &more].concat());
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
     let child = child.expect("agewise runs");
     let began = Instant::now();
     while scene.limit_bytes().is_none() {
@@ -251,6 +255,13 @@ fn live_a_shrink_ends_with_the_last_process() {
     let output = child.wait_with_output().expect("agewise ends");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("the last process has left"), "{said}");
+    let verdict = lines(&output).pop().expect("a line");
+    assert_eq!(
+        (&verdict["record"], &verdict["verdict"]),
+        (&"verdict".into(), &"stopped".into())
+    );
+    let reason = verdict["reason"].as_str().expect("text");
+    assert!(reason.contains("the last process has left"), "{reason}");
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(scene.limit_bytes(), None);
 }

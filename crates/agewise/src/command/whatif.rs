@@ -88,6 +88,9 @@ impl Memory {
     }
 }
 
+/// A smaller number of bytes without a unit is a slip.
+const BARE_MIN: u64 = 1 << 20;
+
 /// Parses a size: `60%` or `512M`.
 pub fn memory(text: &str) -> Result<Memory, String> {
     match text.strip_suffix('%') {
@@ -95,7 +98,12 @@ pub fn memory(text: &str) -> Result<Memory, String> {
             Ok(percent) if percent > 0.0 && percent <= 1000.0 => Ok(Memory::Percent(percent)),
             _ => Err(format!("'{text}' is not a share above 0% and up to 1000%")),
         },
-        None => units::positive_size(text).map(Memory::Bytes),
+        None => match units::positive_size(text)? {
+            bytes if bytes < BARE_MIN && text.bytes().all(|c| c.is_ascii_digit()) => Err(format!(
+                "'{text}' would be {bytes} bytes: give a share ({text}%) or a unit ({text}M)"
+            )),
+            bytes => Ok(Memory::Bytes(bytes)),
+        },
     }
 }
 
@@ -343,6 +351,8 @@ mod tests {
     fn sizes_are_shares_or_bytes() {
         assert_eq!(memory("60%"), Ok(Memory::Percent(60.0)));
         assert_eq!(memory("512M"), Ok(Memory::Bytes(512 << 20)));
+        assert_eq!(memory("1048576"), Ok(Memory::Bytes(1 << 20)));
+        assert!(memory("60").unwrap_err().contains("60%"));
         for bad in ["0%", "-1%", "x%", "", "0", "nan%", "inf%"] {
             assert!(memory(bad).is_err(), "{bad}");
         }

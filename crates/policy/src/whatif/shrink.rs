@@ -206,9 +206,9 @@ pub enum Verdict {
 pub struct Outcome {
     /// The planned step.
     pub planned: Planned,
-    /// Faults per second while the limit was held.
+    /// Faults per second while the limit was held; if it was not kept, over the time that decided.
     pub faults_per_second: f64,
-    /// Waiting while the limit was held.
+    /// Waiting over the same time.
     pub wait_ratio: f64,
     /// Whether the limit was kept.
     pub is_kept: bool,
@@ -293,7 +293,7 @@ impl Shrink {
         if held_ms < SETTLE_MS {
             let (_, wait) = self.rates(first, facts);
             if held_ms >= SETTLE_MS / 2 && wait > self.terms.wait_max * SETTLE_FACTOR {
-                return self.back(at, facts, Verdict::Waiting);
+                return self.back(at, [first, facts], Verdict::Waiting);
             }
             return Act::Wait;
         }
@@ -309,7 +309,7 @@ impl Shrink {
         if facts.now_ms >= first.now_ms + WINDOW_MS {
             let (_, wait) = self.rates(first, facts);
             if wait > self.terms.wait_max {
-                return self.back(at, facts, Verdict::Waiting);
+                return self.back(at, [first, facts], Verdict::Waiting);
             }
         }
         let settled = *self.settled.get_or_insert(facts);
@@ -327,7 +327,7 @@ impl Shrink {
         let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;
         self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
         if self.surprises > SURPRISES_MAX {
-            return self.back(at, facts, Verdict::Unpredicted);
+            return self.back(at, [settled, facts], Verdict::Unpredicted);
         }
         self.note(at, settled, facts, true);
         if is_last {
@@ -361,11 +361,12 @@ impl Shrink {
         Act::Limit(step.limit_bytes)
     }
 
-    /// Returns to the last harmless step. Below the goal this counts as reaching it.
-    fn back(&mut self, at: usize, facts: Facts, why: Verdict) -> Act {
+    /// Returns to the last harmless step, because of what happened between two samples. Below the
+    /// goal this counts as reaching it.
+    fn back(&mut self, at: usize, [from, to]: [Facts; 2], why: Verdict) -> Act {
         let is_below = at >= self.to_goal;
         self.verdict = if is_below { Verdict::Reached } else { why };
-        self.note(at, self.settled.unwrap_or(self.window[0]), facts, false);
+        self.note(at, from, to, false);
         match at.checked_sub(1) {
             Some(before) => Act::Limit(self.steps[before].limit_bytes),
             None => Act::Unlimit,

@@ -143,6 +143,35 @@ fn when_it_hurts_it_steps_back_at_once() {
     assert!(!last.is_kept && before.iter().all(|outcome| outcome.is_kept));
 }
 
+/// What is reported of a step that is taken back is what it was taken back for.
+#[test]
+fn a_step_that_hurts_late_shows_the_waiting_that_decided() {
+    let terms = terms(Goal::Bytes(FULL / 2));
+    let mut shrink = Shrink::new(plan(&curves(20.0, 100.0), &terms).unwrap(), terms);
+    let mut acts = Vec::new();
+    for tenth in 0..36u64 {
+        let now_ms = tenth * 100;
+        // Nothing for three seconds; then all the time, until that is too much of two seconds.
+        let waited_us = now_ms.saturating_sub(3000) * 1000;
+        let facts = Facts {
+            now_ms,
+            waited_us: Some(waited_us),
+            ..Facts::default()
+        };
+        acts.push(shrink.next(facts));
+    }
+    assert!(acts.contains(&Act::Unlimit), "{acts:?}");
+    let outcome = shrink.outcomes()[0];
+    assert!(
+        !outcome.is_kept && outcome.wait_ratio > terms.wait_max,
+        "{outcome:?}"
+    );
+    assert_eq!(
+        outcome.wait_ratio, 0.05,
+        "100 ms of the last 2 s, not of 2.1 s"
+    );
+}
+
 #[test]
 fn what_was_not_predicted_ends_it_before_it_hurts() {
     let told = curves(20.0, 100.0);

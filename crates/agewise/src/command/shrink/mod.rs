@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise shrink`.
 
+mod print;
+
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,12 +17,12 @@ use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use agewise_host::throttle::{Ledger, Throttle, state_directory, untouchable};
 use agewise_policy::whatif::Bound;
-use agewise_policy::whatif::shrink::{Act, Goal, Outcome, Planned, Shrink, Steps, Terms};
+use agewise_policy::whatif::shrink::{Act, Goal, Planned, Shrink, Steps, Terms};
 use agewise_policy::whatif::shrink::{Refusal, Verdict, plan};
 use anyhow::{Context, bail};
-use serde::Serialize;
 
 use super::whatif::{Memory, memory};
+use print::{CSV_HEADER, Record, Summary, print_summary, verdict_name};
 
 /// Take memory from a cgroup, as far as that does no harm.
 ///
@@ -90,97 +92,8 @@ fn to(text: &str) -> Result<To, String> {
     }
 }
 
-/// The header of CSV: the fields of JSON. Those that a record does not have are empty.
-const CSV_HEADER: &str = "record,limit_bytes,predicted_faults_per_second,predicted_faults_low,\
-    predicted_faults_high,predicted_wait_ratio,faults_per_second,wait_ratio,kept,verdict,\
-    usage_before_bytes,saved_bytes";
-
-fn field(value: Option<impl ToString>) -> String {
-    value.map_or(String::new(), |value| value.to_string())
-}
-
 /// Time between two readings of the counters.
 const STEP: Duration = Duration::from_millis(500);
-
-/// A step as printed; measured figures are null in a plan.
-#[derive(Debug, Serialize)]
-struct Record {
-    record: &'static str,
-    limit_bytes: u64,
-    predicted_faults_per_second: f64,
-    predicted_faults_low: f64,
-    predicted_faults_high: f64,
-    predicted_wait_ratio: f64,
-    faults_per_second: Option<f64>,
-    wait_ratio: Option<f64>,
-    kept: Option<bool>,
-}
-
-impl Record {
-    fn new(planned: &Planned, outcome: Option<&Outcome>) -> Self {
-        Record {
-            record: if outcome.is_some() { "step" } else { "plan" },
-            limit_bytes: planned.limit_bytes,
-            predicted_faults_per_second: planned.faults_per_second.likely,
-            predicted_faults_low: planned.faults_per_second.low,
-            predicted_faults_high: planned.faults_per_second.high,
-            predicted_wait_ratio: planned.wait_ratio.likely,
-            faults_per_second: outcome.map(|outcome| outcome.faults_per_second),
-            wait_ratio: outcome.map(|outcome| outcome.wait_ratio),
-            kept: outcome.map(|outcome| outcome.is_kept),
-        }
-    }
-
-    fn print(&self, out: &mut impl Write, format: Format) -> std::io::Result<()> {
-        match format {
-            Format::Json => output::json_line(out, self)?,
-            Format::Csv => writeln!(
-                out,
-                "{},{},{},{},{},{},{},{},{},,,",
-                self.record,
-                self.limit_bytes,
-                self.predicted_faults_per_second,
-                self.predicted_faults_low,
-                self.predicted_faults_high,
-                self.predicted_wait_ratio,
-                field(self.faults_per_second),
-                field(self.wait_ratio),
-                field(self.kept),
-            )?,
-            Format::Text => {
-                let limit = units::bytes_text(self.limit_bytes);
-                let told = self.predicted_faults_per_second;
-                let wait = self.predicted_wait_ratio * 100.0;
-                write!(
-                    out,
-                    "{:<5}{limit:>12}: {told:.1} faults/s, {wait:.3} % waiting",
-                    self.record
-                )?;
-                match (self.faults_per_second, self.wait_ratio, self.kept) {
-                    (Some(faults), Some(wait), Some(kept)) => writeln!(
-                        out,
-                        " predicted; {faults:.1} faults/s, {:.3} %{}",
-                        wait * 100.0,
-                        if kept { "" } else { ": too much, back" }
-                    )?,
-                    _ => writeln!(out)?,
-                }
-            }
-        }
-        out.flush()
-    }
-}
-
-/// The outcome as printed.
-#[derive(Debug, Serialize)]
-struct Summary {
-    record: &'static str,
-    verdict: &'static str,
-    usage_before_bytes: u64,
-    limit_bytes: Option<u64>,
-    saved_bytes: u64,
-    kept: bool,
-}
 
 /// The state that the functions below share.
 struct Scene<'a> {
@@ -218,6 +131,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(signal) = stop.requested() {
         return Ok(ExitCode::from(Stop::exit_code(signal)));
     }
+    if let Some(gone) = found.gone {
+        bail!("nothing was limited: {gone}");
+    }
     let usage_bytes = cgroup
         .usage_bytes()?
         .context("this cgroup has no count of its memory")?;
@@ -237,9 +153,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .last()
         .filter(|step| step.wait_ratio.high > args.max_wait)
     {
-        let high = step.wait_ratio.high * 100.0;
         agewise_cli::note!(
-            "the goal may do harm: waiting could reach {high:.2} %; each step is verified"
+            "the goal may do harm: {}; each step is verified",
+            match step.wait_ratio.high * 100.0 {
+                high if high.is_finite() => format!("waiting could reach {high:.2} %"),
+                _ => "nothing observed bounds the waiting".to_owned(),
+            }
         );
     }
     let Some(mut throttle) = throttle else {
@@ -341,49 +260,31 @@ fn go_down(
     mut shrink: Shrink,
     out: &mut impl Write,
 ) -> anyhow::Result<ExitCode> {
-    let (mut limited, mut printed) = (None, 0);
-    let verdict = loop {
-        if scene.cgroup.procs(true)?.is_empty() {
-            bail!("the last process has left the cgroup: no limit stays");
-        }
-        match shrink.next(facts(&scene.cgroup, Agent::now_ms(), machine_waited_us())?) {
-            Act::Limit(bytes) => {
-                throttle.limit(&scene.cgroup, bytes)?;
-                limited = Some(bytes);
-            }
-            Act::Unlimit => {
-                throttle.unlimit(&scene.cgroup)?;
-                limited = None;
-            }
-            Act::Wait => {}
-            Act::Done => break shrink.verdict(),
-        }
-        for outcome in &shrink.outcomes()[printed..] {
-            Record::new(&outcome.planned, Some(outcome)).print(out, scene.args.format)?;
-        }
-        printed = shrink.outcomes().len();
-        if shrink.verdict() == Verdict::Underway && scene.stop.wait(STEP) {
-            break Verdict::Underway;
-        }
-    };
-    for outcome in &shrink.outcomes()[printed..] {
-        Record::new(&outcome.planned, Some(outcome)).print(out, scene.args.format)?;
-    }
-    let usage = scene.cgroup.usage_bytes()?.unwrap_or(0);
+    let mut limited = None;
+    let went = step_down(scene, throttle, &mut shrink, &mut limited, out);
+    let verdict = *went.as_ref().unwrap_or(&Verdict::Underway);
+    let usage_bytes = scene.cgroup.usage_bytes().ok().flatten();
     let is_kept = scene.args.keep && limited.is_some() && verdict != Verdict::Underway;
-    match is_kept {
-        true => throttle.keep_limit(&scene.cgroup)?,
-        false => throttle.unlimit(&scene.cgroup)?,
-    }
+    let left = match is_kept {
+        true => throttle.keep_limit(&scene.cgroup),
+        false => throttle.unlimit(&scene.cgroup),
+    };
+    let reason = went.as_ref().err().map(output::chain);
     let summary = Summary {
         record: "verdict",
-        verdict: verdict_name(verdict),
+        verdict: match reason {
+            Some(_) => "stopped",
+            None => verdict_name(verdict),
+        },
         usage_before_bytes: scene.usage_bytes,
         limit_bytes: limited,
-        saved_bytes: scene.usage_bytes.saturating_sub(usage),
+        saved_bytes: usage_bytes.map_or(0, |usage| scene.usage_bytes.saturating_sub(usage)),
         kept: is_kept,
+        reason,
     };
     print_summary(out, scene.args.format, &summary)?;
+    went?;
+    left?;
     Ok(match (verdict, scene.stop.requested()) {
         (Verdict::Underway, Some(signal)) => ExitCode::from(Stop::exit_code(signal)),
         (Verdict::Reached, _) => ExitCode::SUCCESS,
@@ -391,101 +292,48 @@ fn go_down(
     })
 }
 
-fn verdict_name(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Underway => "interrupted",
-        Verdict::Reached => "reached",
-        Verdict::Waiting => "waiting",
-        Verdict::Unpredicted => "unpredicted",
-    }
-}
-
-fn print_summary(out: &mut impl Write, format: Format, summary: &Summary) -> std::io::Result<()> {
-    match format {
-        Format::Json => output::json_line(out, summary),
-        Format::Csv => writeln!(
-            out,
-            "{},{},,,,,,,{},{},{},{}",
-            summary.record,
-            field(summary.limit_bytes),
-            summary.kept,
-            summary.verdict,
-            summary.usage_before_bytes,
-            summary.saved_bytes
-        ),
-        Format::Text => {
-            let why = match summary.verdict {
-                "reached" => "the goal was reached and held",
-                "waiting" => "waiting exceeded what is allowed; the previous step holds",
-                "unpredicted" => "there were more faults than predicted; the previous step holds",
-                _ => "interrupted",
-            };
-            let saved = units::bytes_text(summary.saved_bytes);
-            let limit = match summary.limit_bytes {
-                Some(bytes) => format!("a limit of {}", units::bytes_text(bytes)),
-                None => "no limit".to_owned(),
-            };
-            let rest = if summary.kept {
-                "it stays"
-            } else {
-                "it was removed"
-            };
-            writeln!(out, "{why}: {limit}, {saved} less; {rest}")
+/// Takes the steps and prints each. `limited` is the limit that is set.
+///
+/// # Errors
+/// The cgroup can be limited no longer.
+fn step_down(
+    scene: &Scene<'_>,
+    throttle: &mut Throttle,
+    shrink: &mut Shrink,
+    limited: &mut Option<u64>,
+    out: &mut impl Write,
+) -> anyhow::Result<Verdict> {
+    let mut printed = 0;
+    loop {
+        if scene.cgroup.procs(true)?.is_empty() {
+            bail!("the last process has left the cgroup: no limit stays");
+        }
+        let act = shrink.next(facts(&scene.cgroup, Agent::now_ms(), machine_waited_us())?);
+        for outcome in &shrink.outcomes()[printed..] {
+            Record::new(&outcome.planned, Some(outcome)).print(out, scene.args.format)?;
+        }
+        printed = shrink.outcomes().len();
+        match act {
+            Act::Limit(bytes) => {
+                throttle.limit(&scene.cgroup, bytes)?;
+                *limited = Some(bytes);
+            }
+            Act::Unlimit => {
+                throttle.unlimit(&scene.cgroup)?;
+                *limited = None;
+            }
+            Act::Wait => {}
+            Act::Done => return Ok(shrink.verdict()),
+        }
+        if shrink.verdict() == Verdict::Underway && scene.stop.wait(STEP) {
+            return Ok(Verdict::Underway);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use agewise_policy::whatif::Estimate;
-
     use super::*;
-
-    #[test]
-    fn csv_has_the_fields_of_json() {
-        let columns: Vec<&str> = CSV_HEADER.split(',').collect();
-        let summary = Summary {
-            record: "verdict",
-            verdict: "reached",
-            usage_before_bytes: 2000,
-            limit_bytes: None,
-            saved_bytes: 500,
-            kept: false,
-        };
-        let high = Estimate {
-            low: 1.0,
-            likely: 2.0,
-            high: 3.0,
-        };
-        let planned = Planned {
-            limit_bytes: 1000,
-            faults_per_second: high,
-            wait_ratio: high,
-        };
-        let record = Record::new(&planned, None);
-        let [mut step, mut end] = [Vec::new(), Vec::new()];
-        record.print(&mut step, Format::Csv).unwrap();
-        print_summary(&mut end, Format::Csv, &summary).unwrap();
-        let fields = [
-            (step, serde_json::to_value(&record).unwrap()),
-            (end, serde_json::to_value(&summary).unwrap()),
-        ];
-        for (line, json) in fields {
-            let line = String::from_utf8(line).unwrap();
-            let row: Vec<&str> = line.trim_end().split(',').collect();
-            assert_eq!(row.len(), columns.len(), "{line}");
-            for (name, value) in json.as_object().unwrap() {
-                let at = columns.iter().position(|column| column == name);
-                let text = match value {
-                    serde_json::Value::Null => String::new(),
-                    serde_json::Value::String(text) => text.clone(),
-                    serde_json::Value::Number(number) => number.as_f64().unwrap().to_string(),
-                    other => other.to_string(),
-                };
-                assert_eq!(row[at.expect(name)], text, "{name} of {line}");
-            }
-        }
-    }
 
     #[test]
     fn goals_make_sense_or_are_refused() {

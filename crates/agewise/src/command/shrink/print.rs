@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `agewise shrink` prints: a record for each step planned, each step made, and the verdict.
+
+use std::io::Write;
+
+use agewise_cli::output::{self, Format, csv_field};
+use agewise_cli::units;
+use agewise_policy::whatif::shrink::{Outcome, Planned, Verdict};
+use serde::Serialize;
+
+/// The header of CSV: the fields of JSON. Those that a record does not have are empty.
+pub(super) const CSV_HEADER: &str = "record,limit_bytes,predicted_faults_per_second,\
+    predicted_faults_low,predicted_faults_high,predicted_wait_ratio,faults_per_second,wait_ratio,\
+    kept,verdict,usage_before_bytes,saved_bytes,reason";
+
+fn field(value: Option<impl ToString>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
+/// A step as printed; measured figures are null in a plan.
+#[derive(Debug, Serialize)]
+pub(super) struct Record {
+    record: &'static str,
+    limit_bytes: u64,
+    predicted_faults_per_second: f64,
+    predicted_faults_low: f64,
+    predicted_faults_high: f64,
+    predicted_wait_ratio: f64,
+    faults_per_second: Option<f64>,
+    wait_ratio: Option<f64>,
+    kept: Option<bool>,
+}
+
+impl Record {
+    pub(super) fn new(planned: &Planned, outcome: Option<&Outcome>) -> Self {
+        Record {
+            record: if outcome.is_some() { "step" } else { "plan" },
+            limit_bytes: planned.limit_bytes,
+            predicted_faults_per_second: planned.faults_per_second.likely,
+            predicted_faults_low: planned.faults_per_second.low,
+            predicted_faults_high: planned.faults_per_second.high,
+            predicted_wait_ratio: planned.wait_ratio.likely,
+            faults_per_second: outcome.map(|outcome| outcome.faults_per_second),
+            wait_ratio: outcome.map(|outcome| outcome.wait_ratio),
+            kept: outcome.map(|outcome| outcome.is_kept),
+        }
+    }
+
+    pub(super) fn print(&self, out: &mut impl Write, format: Format) -> std::io::Result<()> {
+        match format {
+            Format::Json => output::json_line(out, self)?,
+            Format::Csv => writeln!(
+                out,
+                "{},{},{},{},{},{},{},{},{},,,,",
+                self.record,
+                self.limit_bytes,
+                self.predicted_faults_per_second,
+                self.predicted_faults_low,
+                self.predicted_faults_high,
+                self.predicted_wait_ratio,
+                field(self.faults_per_second),
+                field(self.wait_ratio),
+                field(self.kept),
+            )?,
+            Format::Text => {
+                let limit = units::bytes_text(self.limit_bytes);
+                let told = self.predicted_faults_per_second;
+                let wait = self.predicted_wait_ratio * 100.0;
+                write!(
+                    out,
+                    "{:<5}{limit:>12}: {told:.1} faults/s, {wait:.3} % waiting",
+                    self.record
+                )?;
+                match (self.faults_per_second, self.wait_ratio, self.kept) {
+                    (Some(faults), Some(wait), Some(kept)) => writeln!(
+                        out,
+                        " predicted; {faults:.1} faults/s, {:.3} %{}",
+                        wait * 100.0,
+                        if kept { "" } else { ": too much, back" }
+                    )?,
+                    _ => writeln!(out)?,
+                }
+            }
+        }
+        out.flush()
+    }
+}
+
+/// The outcome as printed.
+#[derive(Debug, Serialize)]
+pub(super) struct Summary {
+    pub(super) record: &'static str,
+    pub(super) verdict: &'static str,
+    pub(super) usage_before_bytes: u64,
+    pub(super) limit_bytes: Option<u64>,
+    pub(super) saved_bytes: u64,
+    pub(super) kept: bool,
+    /// What stopped it, if that was neither its own measurement nor a signal.
+    pub(super) reason: Option<String>,
+}
+
+/// The name of a verdict in all outputs.
+pub(super) fn verdict_name(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Underway => "interrupted",
+        Verdict::Reached => "reached",
+        Verdict::Waiting => "waiting",
+        Verdict::Unpredicted => "unpredicted",
+    }
+}
+
+pub(super) fn print_summary(
+    out: &mut impl Write,
+    format: Format,
+    summary: &Summary,
+) -> std::io::Result<()> {
+    match format {
+        Format::Json => output::json_line(out, summary),
+        Format::Csv => writeln!(
+            out,
+            "{},{},,,,,,,{},{},{},{},{}",
+            summary.record,
+            field(summary.limit_bytes),
+            summary.kept,
+            summary.verdict,
+            summary.usage_before_bytes,
+            summary.saved_bytes,
+            csv_field(summary.reason.as_deref().unwrap_or_default()),
+        ),
+        Format::Text => writeln!(out, "{}", summary_text(summary)),
+    }
+}
+
+fn summary_text(summary: &Summary) -> String {
+    let why = match (summary.verdict, summary.limit_bytes, &summary.reason) {
+        (_, _, Some(reason)) => return format!("stopped: {}", output::message(reason)),
+        ("reached", ..) => "the goal was reached and held",
+        ("waiting", None, _) => "waiting exceeded what is allowed at the first step",
+        ("waiting", ..) => "waiting exceeded what is allowed; the previous step holds",
+        ("unpredicted", None, _) => "there were more faults than predicted at the first step",
+        ("unpredicted", ..) => "there were more faults than predicted; the previous step holds",
+        _ => "interrupted",
+    };
+    let Some(limit_bytes) = summary.limit_bytes else {
+        return format!("{why}: there is no limit");
+    };
+    format!(
+        "{why}: a limit of {}, {} less; {}",
+        units::bytes_text(limit_bytes),
+        units::bytes_text(summary.saved_bytes),
+        match summary.kept {
+            true => "it stays",
+            false => "it was removed",
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::whatif::Estimate;
+
+    use super::*;
+
+    #[test]
+    fn csv_has_the_fields_of_json() {
+        let columns: Vec<&str> = CSV_HEADER.split(',').collect();
+        let summary = Summary {
+            record: "verdict",
+            verdict: "reached",
+            usage_before_bytes: 2000,
+            limit_bytes: None,
+            saved_bytes: 500,
+            kept: false,
+            reason: Some("somebody else".to_owned()),
+        };
+        let high = Estimate {
+            low: 1.0,
+            likely: 2.0,
+            high: 3.0,
+        };
+        let planned = Planned {
+            limit_bytes: 1000,
+            faults_per_second: high,
+            wait_ratio: high,
+        };
+        let record = Record::new(&planned, None);
+        let [mut step, mut end] = [Vec::new(), Vec::new()];
+        record.print(&mut step, Format::Csv).unwrap();
+        print_summary(&mut end, Format::Csv, &summary).unwrap();
+        let fields = [
+            (step, serde_json::to_value(&record).unwrap()),
+            (end, serde_json::to_value(&summary).unwrap()),
+        ];
+        for (line, json) in fields {
+            let line = String::from_utf8(line).unwrap();
+            let row: Vec<&str> = line.trim_end().split(',').collect();
+            assert_eq!(row.len(), columns.len(), "{line}");
+            for (name, value) in json.as_object().unwrap() {
+                let at = columns.iter().position(|column| column == name);
+                let text = match value {
+                    serde_json::Value::Null => String::new(),
+                    serde_json::Value::String(text) => text.clone(),
+                    serde_json::Value::Number(number) => number.as_f64().unwrap().to_string(),
+                    other => other.to_string(),
+                };
+                assert_eq!(row[at.expect(name)], text, "{name} of {line}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_verdict_names_no_limit_that_is_not_there() {
+        let summary = |verdict, limit_bytes, reason: Option<&str>| Summary {
+            record: "verdict",
+            verdict,
+            usage_before_bytes: 64 << 20,
+            limit_bytes,
+            saved_bytes: 8 << 20,
+            kept: false,
+            reason: reason.map(str::to_owned),
+        };
+        for (of, text) in [
+            (
+                summary("waiting", Some(56 << 20), None),
+                "waiting exceeded what is allowed; the previous step holds: a limit of 56.0 MiB, \
+                 8.0 MiB less; it was removed",
+            ),
+            (
+                summary("waiting", None, None),
+                "waiting exceeded what is allowed at the first step: there is no limit",
+            ),
+            (
+                summary("interrupted", None, None),
+                "interrupted: there is no limit",
+            ),
+            (summary("stopped", None, Some("theirs")), "stopped: theirs"),
+        ] {
+            assert_eq!(summary_text(&of), text);
+        }
+    }
+}
