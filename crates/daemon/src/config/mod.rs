@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agewise_policy::budget::Order;
 use agewise_policy::proactive::Controller;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -271,9 +272,13 @@ impl Act {
     fn check(&self) -> Result<(), &'static str> {
         let controller = Controller::new(&self.policy.0);
         let is_held = controller.shrinks().is_some();
+        let hold = controller.pace().hold;
         match () {
             () if self.cgroups.is_empty() && self.pids.is_empty() => {
                 Err("applies to nothing: give it cgroups or pids")
+            }
+            () if hold.is_some_and(|hold| hold.order == Order::Worst) => {
+                Err("has by=worst, which evicts what is needed most: it is for tests in the lab")
             }
             () if is_held && !self.pids.is_empty() => Err("has pids: only a cgroup has a limit"),
             () if !self.files => Ok(()),

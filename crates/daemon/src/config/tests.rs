@@ -54,6 +54,17 @@ fn file_memory_is_taken_where_a_rule_can_and_followed_then() {
 }
 
 #[test]
+fn the_order_that_harms_on_purpose_is_refused() {
+    let rule = |by: &str| format!("[[act]]\ncgroups = ['/a']\npolicy = 'budget:1G,by={by}'\n");
+    assert!(Config::parse(&rule("heat")).is_ok());
+    let error = error(&rule("worst"));
+    assert!(
+        error.contains("rule 1") && error.contains("in the lab"),
+        "{error}"
+    );
+}
+
+#[test]
 fn what_is_written_is_read_back() {
     let text = "observe.pids = [7, 9]\nobserve.tick = '2.5s'\nobserve.intervals = '1s, 2m'\n\
                 metrics.listen = 'unix:/run/a.sock'\njournal.size_max = '1.5M'\n\
