@@ -408,7 +408,7 @@ fn live_a_fleet_is_asked_of_a_prometheus() {
         "instance=\"a:9779\",cgroup=\"/web\"",
     ]));
     assert_eq!(some.len(), 1);
-    let long = lines(&asked(&["--history", "3d"]));
+    let long = lines(&asked(&["--history", "47h"]));
     assert!(long.iter().all(|record| record["basis"] == "short_history"));
     let none = asked(&["--matching", "instance=\"c\""]);
     assert_eq!(none.status.code(), Some(1));

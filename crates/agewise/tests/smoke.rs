@@ -137,6 +137,25 @@ fn a_wrong_argument_ends_with_2_however_late_it_is_found() {
     let mut cases = vec![
         ("doctor --need glasses", "no such line"),
         ("recommend --prometheus https://host", "only http://"),
+        ("recommend --cgroup / --matching a=1", "cannot be used with"),
+        (
+            "recommend --prometheus http://host --files",
+            "cannot be used with",
+        ),
+        ("recommend --all --duration 3s", "cannot be used with"),
+        (
+            "recommend --all --over 1h --history 1d",
+            "is longer than --over",
+        ),
+        (
+            "reclaim --pid 1 --older-than 1s --far",
+            "cannot be used with",
+        ),
+        (
+            "trace record --out t.pages --children -- true",
+            "cannot be used with",
+        ),
+        ("whatif --pid 1 --memory 60", "60%"),
         (
             "reclaim --pid 1 --older-than 5s --interval 9s",
             "shorter than the scan interval",

@@ -86,7 +86,7 @@ pub struct Args {
     files: bool,
 
     /// With --files: also network and FUSE file systems, from which pages are slow to come back.
-    #[arg(long, requires = "files")]
+    #[arg(long, requires = "files", conflicts_with = "pid")]
     far: bool,
 
     /// Do everything except moving.

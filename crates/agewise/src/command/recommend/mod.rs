@@ -53,15 +53,15 @@ pub struct Args {
     cgroup: Vec<String>,
 
     /// All cgroups for which the daemon keeps a history.
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["duration", "files"])]
     all: bool,
 
     /// All cgroups that this server knows.
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", conflicts_with_all = ["duration", "files"])]
     prometheus: Option<String>,
 
     /// From that server, use only series with these labels, in PromQL syntax: `job="agewise"`.
-    #[arg(long, value_name = "LABELS", requires = "prometheus")]
+    #[arg(long, value_name = "LABELS", conflicts_with_all = ["cgroup", "all"])]
     matching: Option<String>,
 
     /// Share of the time that waiting for memory may take.
@@ -225,6 +225,14 @@ fn reason(said: &Recommendation, args: &Args) -> String {
 /// # Errors
 /// Nothing is known about a given target.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.history > args.over {
+        agewise_cli::refuse!(
+            "--history {} is longer than --over {}: no cgroup could have enough; make --history \
+             shorter or --over longer",
+            units::duration_text(args.history),
+            units::duration_text(args.over),
+        );
+    }
     let mut stop = None;
     let all = match &args.prometheus {
         Some(url) => fleet::all(url, args)?,

@@ -61,7 +61,7 @@ pub struct Args {
     pub pid: Option<u32>,
 
     /// With --pid: also record the processes it starts.
-    #[arg(long, requires = "pid")]
+    #[arg(long, conflicts_with_all = ["cgroup", "command"])]
     pub children: bool,
 
     /// Record what is read and written through descriptors, instead of what is accessed in memory.
