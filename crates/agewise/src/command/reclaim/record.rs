@@ -228,11 +228,17 @@ fn print_total(out: &mut impl Write, total: &Reclaimed) -> io::Result<()> {
         )?;
     }
     if report.kept_bytes > 0 {
-        line(
-            "kept",
-            report.kept_bytes,
-            "by the kernel: shared, pinned, under writeback, or touched at once",
-        )?;
+        let (name, why) = match total.dry_run {
+            true => (
+                "would stay",
+                "pages that other processes map too, or that swap has no room for",
+            ),
+            false => (
+                "kept",
+                "by the kernel: shared, pinned, under writeback, or touched at once",
+            ),
+        };
+        line(name, report.kept_bytes, why)?;
     }
     for (reason, bytes) in report.skipped_bytes.iter() {
         line("skipped", bytes, reason.explanation())?;
