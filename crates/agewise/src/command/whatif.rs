@@ -86,6 +86,14 @@ impl Memory {
             Memory::Bytes(bytes) => bytes,
         }
     }
+
+    /// The size as a share of the peak resident size: as it was given, if it was.
+    fn ratio(self, full_bytes: u64) -> f64 {
+        match self {
+            Memory::Percent(percent) => percent / 100.0,
+            Memory::Bytes(bytes) => bytes as f64 / full_bytes.max(1) as f64,
+        }
+    }
 }
 
 /// A smaller number of bytes without a unit is a slip.
@@ -142,13 +150,13 @@ impl<'a> Record<'a> {
         found: &'a Found,
         costs: &Costs,
         (policy, curve): (&'a str, &Curve),
-        memory_bytes: u64,
+        (memory_bytes, memory_ratio): (u64, f64),
     ) -> Self {
         let point: Point = curve.at(found.curves.percent_of(memory_bytes));
         let (faults, wait) = (point.faults_per_second(), point.wait_ratio(costs.prices));
         Record {
             memory_bytes,
-            memory_ratio: memory_bytes as f64 / found.curves.full_bytes.max(1) as f64,
+            memory_ratio,
             policy,
             faults_per_second: faults.likely,
             faults_low: faults.low,
@@ -175,15 +183,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let costs = costs();
     let found = watch(targets, plan, &stop)?;
     let full = found.curves.full_bytes;
-    let sizes: Vec<u64> = match args.memory[..] {
-        [] => PERCENTS
-            .map(|of| Memory::Percent(f64::from(of)).bytes(full))
-            .to_vec(),
-        _ => args
-            .memory
-            .iter()
-            .map(|memory| memory.bytes(full))
-            .collect(),
+    let sizes: Vec<Memory> = match args.memory[..] {
+        [] => PERCENTS.map(|of| Memory::Percent(f64::from(of))).to_vec(),
+        _ => args.memory.clone(),
     };
     let curves = args.policy.iter().filter_map(|policy| {
         let curve = found.curves.named(policy)?;
@@ -191,7 +193,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     });
     let records: Vec<Vec<Record<'_>>> = curves
         .map(|of| {
-            let record = |bytes: &u64| Record::new(&found, &costs, of, *bytes);
+            let record = |size: &Memory| {
+                Record::new(&found, &costs, of, (size.bytes(full), size.ratio(full)))
+            };
             sizes.iter().map(record).collect()
         })
         .collect();
@@ -357,6 +361,8 @@ mod tests {
             assert!(memory(bad).is_err(), "{bad}");
         }
         assert_eq!(Memory::Percent(50.0).bytes(4096), 2048);
+        assert_eq!(Memory::Percent(60.0).ratio(4097), 0.6);
+        assert_eq!(Memory::Bytes(1024).ratio(4096), 0.25);
     }
 
     #[test]

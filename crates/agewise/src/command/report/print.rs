@@ -327,7 +327,9 @@ impl<W: Write> Printer<W> {
             writeln!(
                 self.out,
                 "time_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
-                 swapped_bytes,unmapped_cache_bytes,shmem_bytes,{}",
+                 swapped_bytes,unmapped_cache_bytes,shmem_bytes,{},anon_low_bytes,\
+                 anon_high_bytes,file_low_bytes,file_high_bytes,unseen_anon_bytes,\
+                 unseen_file_bytes,refaulted_bytes",
                 Container::NAMES.join(",")
             )?;
         }
@@ -338,10 +340,10 @@ impl<W: Write> Printer<W> {
                 .unwrap_or_default();
             let fields = fields.map(|field| field.map_or(String::new(), |f| f.csv().to_string()));
             for (node, histogram) in &report.nodes {
-                for bin in histogram.bins() {
+                for (number, bin) in histogram.bins().iter().enumerate() {
                     writeln!(
                         self.out,
-                        "{time_ms},{},{},{node},{},{},{},{},{},{},{},{}",
+                        "{time_ms},{},{},{node},{},{},{},{},{},{},{},{},{},{},{},{}",
                         report.name.csv(),
                         kind(report),
                         bin.bound_text(),
@@ -352,12 +354,25 @@ impl<W: Write> Printer<W> {
                         optional(report.unmapped_cache_bytes),
                         optional(report.shmem_bytes),
                         fields.join(","),
+                        interval_csv(report, knows, number, bin.amounts),
+                        report.unseen_bytes[0],
+                        report.unseen_bytes[1],
+                        optional(knows.refaulted_bytes(report)),
                     )?;
                 }
             }
         }
         Ok(())
     }
+}
+
+/// The four fields of the interval of a bin; empty if it is not known.
+fn interval_csv(report: &SubjectReport, knows: Knows, bin: usize, amounts: [u64; 2]) -> String {
+    if knows != Knows::Agent {
+        return ",,,".to_owned();
+    }
+    let [anon, file] = report.interval(bin, amounts);
+    format!("{},{},{},{}", anon.low, anon.high, file.low, file.high)
 }
 
 impl<'a> AgesRecord<'a> {

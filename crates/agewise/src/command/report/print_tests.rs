@@ -247,5 +247,8 @@ fn a_source_of_the_kernels_says_how_coarse_it_is_and_nothing_it_does_not_know() 
     assert_eq!(lines[1]["targets_cut"], 3);
     let csv = printed_of_the_kernel(Format::Csv, Knows::Cgroups);
     let row = csv.lines().nth(1).unwrap();
-    assert!(row.ends_with(",528482304,,3145728,,,,,,"), "{row}");
+    assert!(
+        row.ends_with(",528482304,,3145728,,,,,,,,,,,94371840,0,"),
+        "{row}"
+    );
 }
