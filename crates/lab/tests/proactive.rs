@@ -353,7 +353,7 @@ fn the_report_misplaces_few_pages() {
 }
 
 #[test]
-fn generations_are_eyes_as_well() {
+fn generations_are_an_access_source_as_well() {
     let toml = server(0.4, "uniform", 200_000);
     let before = measure(&plan(&toml, None));
     let mut with = plan(&toml, Some("age:4s/8s,backoff=off"));

@@ -73,7 +73,7 @@ impl Policy for Age {
         let next_ms = due_ms + (missed + 1) * self.every_ms;
         self.due_ms = Some(next_ms);
         if !facts.hands.page_out {
-            return Wish::nothing(Reason::NoHand, next_ms);
+            return Wish::nothing(Reason::NoMover, next_ms);
         }
         let cold_bytes = cold[0].saturating_add(cold[1]);
         if cold_bytes == 0 {

@@ -189,7 +189,7 @@ impl Policy for Budget {
             },
             _ => {
                 self.before = Some(next);
-                return Wish::nothing(Reason::NoHand, now_ms + SLEEP_MAX_MS);
+                return Wish::nothing(Reason::NoMover, now_ms + SLEEP_MAX_MS);
             }
         };
         next.moved = true;

@@ -314,7 +314,7 @@ impl Policy for Cost {
             return Wish::nothing(Reason::NoAges, next_ms);
         }
         if !facts.hands.page_out {
-            return Wish::nothing(Reason::NoHand, next_ms);
+            return Wish::nothing(Reason::NoMover, next_ms);
         }
         let stall_now = self.stall_now(facts.backend);
         let (from, stall) = self.choose(facts);

@@ -141,7 +141,7 @@ pub enum Reason {
     /// Nothing is old enough.
     NothingCold,
     /// Neither mover that this policy can use works here.
-    NoHand,
+    NoMover,
     /// Everything that is left must stay.
     AtFloor {
         /// What must stay.
@@ -197,7 +197,7 @@ impl Reason {
             Reason::NoAges => "no_ages",
             Reason::Watching { .. } => "watching",
             Reason::NothingCold => "nothing_cold",
-            Reason::NoHand => "no_hand",
+            Reason::NoMover => "no_mover",
             Reason::AtFloor { .. } => "at_floor",
             Reason::SwapFull { .. } => "swap_full",
             Reason::CoolingDown { .. } => "cooling_down",
@@ -306,7 +306,7 @@ mod tests {
             Reason::NoAges,
             Reason::Watching { needed_ms: 1 },
             Reason::NothingCold,
-            Reason::NoHand,
+            Reason::NoMover,
             Reason::AtFloor { floor_bytes: 1 },
             Reason::SwapFull { free_bytes: 1 },
             Reason::CoolingDown { until_ms: 1, cause },

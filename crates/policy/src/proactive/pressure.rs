@@ -82,7 +82,7 @@ impl Policy for Pressure {
                 older_than_ms: [Some(0); 2],
                 bytes_max: bytes,
             },
-            _ => return Wish::nothing(Reason::NoHand, next_ms),
+            _ => return Wish::nothing(Reason::NoMover, next_ms),
         };
         Wish {
             action,

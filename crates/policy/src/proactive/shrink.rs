@@ -34,7 +34,7 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
 
 impl Policy for Shrink {
     fn wish(&mut self, facts: &Facts<'_>) -> Wish {
-        Wish::nothing(Reason::NoHand, facts.time_ms + DECIDE_MS)
+        Wish::nothing(Reason::NoMover, facts.time_ms + DECIDE_MS)
     }
 
     fn pace(&self) -> Pace {

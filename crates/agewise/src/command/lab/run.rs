@@ -69,8 +69,8 @@ pub struct Args {
     /// and pressure: `cost:stall=0.1%,floor=16M`. Can be given several times.
     #[arg(long, value_name = "AGENT")]
     pub proactive: Vec<Spec>,
-    /// How agents see ages.
-    #[arg(long, value_name = "EYES", default_value = "page-cache")]
+    /// The access source of agents.
+    #[arg(long, value_name = "SOURCE", default_value = "page-cache")]
     pub sight: SightArg,
     /// Seeds 1 to N. Default: 10 for a workload and 3 for a trace.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
@@ -88,7 +88,7 @@ pub struct Args {
     pub format: Format,
 }
 
-/// How agents see ages.
+/// The access source of agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SightArg {
     /// Page tables and tracepoints of the page cache: every page, and clean file pages are dropped.
