@@ -49,7 +49,12 @@ impl Config {
         let textfile = self.metrics.textfile.as_deref();
         let doubt = textfile.and_then(|path| check("metrics.textfile", path, &[]).err());
         let doubt = doubt.map(|error| format!("{error}; until then no figure is written there"));
-        doubt.into_iter().collect()
+        let ledger = self.protect.ledger.as_ref().map(|_| {
+            "protect.ledger is no longer used: the ledger is in the state directory \
+             (STATE_DIRECTORY); remove the key"
+                .to_owned()
+        });
+        doubt.into_iter().chain(ledger).collect()
     }
 }
 

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::panic::resume_unwind;
 use std::time::Duration;
 
+use agewise_cli::units;
 use agewise_host::container::Container;
 use agewise_policy::whatif::Estimate;
 use agewise_policy::whatif::recommend::{Cost, Time};
@@ -88,8 +89,9 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
     all.retain(|_, found| found.full_bytes > 0.0);
     if all.is_empty() {
         bail!(
-            "{url} has no agewise_whatif_full_bytes{{{labels}}} within {over}: does it scrape the \
-             daemons (metrics.enabled)?"
+            "{url} has no agewise_whatif_full_bytes{{{labels}}} within {}: does it scrape the \
+             daemons (metrics.enabled)?",
+            units::duration_text(args.over),
         );
     }
     Ok(all
