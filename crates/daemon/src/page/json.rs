@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use agewise_host::container::Container;
+use agewise_policy::budget::Gain;
 use serde::Serialize;
 
 use crate::metrics::shown::{OTHER, Shown};
@@ -49,6 +50,7 @@ struct Target<'a> {
     is_under_reclaim: bool,
     what_if: Vec<WhatIfPoint>,
     shrink_limit_bytes: Option<u64>,
+    budget_gain: Option<Gain>,
     troubles: &'a [String],
 }
 
@@ -148,6 +150,7 @@ fn target<'a>(subject: &'a SubjectView) -> Target<'a> {
         is_under_reclaim: subject.is_under_reclaim,
         what_if: subject.less.iter().map(WhatIfPoint::from).collect(),
         shrink_limit_bytes: subject.shrink_limit_bytes,
+        budget_gain: subject.budget_gain,
         troubles: &subject.troubles,
     }
 }
@@ -195,6 +198,7 @@ fn other<'a>(snapshot: &Snapshot, shown: &Shown) -> Option<Target<'a>> {
         psi: None,
         what_if: Vec::new(),
         shrink_limit_bytes: None,
+        budget_gain: None,
         troubles: &[],
         ..sum
     })

@@ -318,10 +318,16 @@ function drawing(kind, attributes) {
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   return made;
 }
+function gainText(target) {
+  const change = target && target.budget_gain && target.budget_gain.faults_change;
+  if (!change) return "";
+  const share = value => (Math.abs(value) * 100).toFixed(0) + "\u00a0%";
+  return " Its budget " + (change.mean < 0 ? "saves " : "adds ") + share(change.mean) + " \u00b1 " + share(change.half) + " of faults.";
+}
 function drawCurve() {
   const target = snapshot && snapshot.targets.find(t => t.target === chosen);
   const points = target ? target.what_if : [];
-  if (!points.length) { $("curve").replaceChildren(); $("curve-text").textContent = "What it would cost is not known yet."; return; }
+  if (!points.length) { $("curve").replaceChildren(); $("curve-text").textContent = "What it would cost is not known yet." + gainText(target); return; }
   const wide = 600, tall = 120, full = points[points.length - 1].memory_bytes || 1;
   const highs = points.map(p => p.wait_high === null ? p.wait_ratio : p.wait_high);
   const most = Math.max(0.002, ...highs), least = points[0].memory_bytes;
@@ -340,7 +346,7 @@ function drawCurve() {
   const share = value => (value * 100).toFixed(2) + "\u00a0%";
   $("curve-text").textContent = "Waiting by memory: " + points.map(p => bytes(p.memory_bytes) + " "
     + share(p.wait_ratio) + " (" + (p.wait_high === null ? "no bound" : "at most " + share(p.wait_high)) + ", "
-    + p.faults_per_second.toFixed(1) + " faults/s)").join("; ") + ". It has " + bytes(target.resident_bytes) + " now.";
+    + p.faults_per_second.toFixed(1) + " faults/s)").join("; ") + ". It has " + bytes(target.resident_bytes) + " now." + gainText(target);
 }
 
 // ---- asking

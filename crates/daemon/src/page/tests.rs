@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use agewise_host::container::Container;
+use agewise_policy::budget::{Gain, Verdict};
+use agewise_policy::statistics::Change;
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -114,6 +116,28 @@ fn a_snapshot_has_the_field_names_of_reports() {
     };
     let rest = size("/batch") + size("4711 (redis-server)");
     assert_eq!(targets[2]["resident_bytes"], rest);
+}
+
+#[test]
+fn the_worth_of_a_budget_is_shown() {
+    let hub = hub();
+    let mut snapshot = demo::snapshot(21, 105_000);
+    snapshot.subjects[2].budget_gain = Some(Gain {
+        verdict: Verdict::Pays,
+        pairs: 12,
+        faults_change: Some(Change {
+            mean: -0.18,
+            half: 0.03,
+        }),
+        cpu_change: None,
+        time_change: None,
+    });
+    let name = snapshot.subjects[2].name.clone();
+    hub.publish(snapshot);
+    let record = json(&ask(&mut Pages::new(hub, LIMITS), "/api/snapshot", ""));
+    let mut targets = record["targets"].as_array().unwrap().iter();
+    let of = targets.find(|target| target["target"] == *name).unwrap();
+    assert_eq!(of["budget_gain"]["faults_change"]["mean"], -0.18);
 }
 
 #[test]
