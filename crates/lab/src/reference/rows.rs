@@ -11,9 +11,9 @@ use super::raw::{RawRow, ReferenceError, misses_together};
 /// 32 MiB, in a guest. `docs/inside/kernel-reference.md` says how it was measured.
 pub const COMMITTED: &str = include_str!("../../reference/kernels.csv");
 
-/// More cells of the same kernels, with three runs each: swappiness, bits of `lru_gen/enabled`,
-/// three cgroups below one limit, protections, writes including files; no limit, where kswapd
-/// reclaims; `min_ttl_ms`, where programs are killed.
+/// More cells of the same kernels, with three to five runs each: swappiness, bits of
+/// `lru_gen/enabled`, three cgroups below one limit, protections, writes including files; no limit,
+/// where kswapd reclaims; `min_ttl_ms`, where programs are killed; two CPUs, two nodes.
 pub const EXTENDED: &str = include_str!("../../reference/extended.csv");
 
 /// Columns of a reference, in order. Without `swappiness` it was 60; without the columns of members
