@@ -32,7 +32,7 @@ mod tests {
     #[test]
     fn what_alternates_is_said_once_a_minute_and_what_stays_once() {
         let mut news = News::default();
-        let alternating = |second: u64| if second % 2 == 0 { "a" } else { "b" };
+        let alternating = |second: u64| ["a", "b"][second as usize % 2];
         let said = |second: &u64| news.is_news(second * 1000, alternating(*second));
         assert_eq!((0..600).filter(said).count(), 10);
         let mut news = News::default();
