@@ -27,7 +27,8 @@ enum What {
     ///
     /// Directories have to exist, except /run/agewise and /var/log/agewise, which the systemd unit
     /// creates, and that of the report files must be empty or new. A missing directory of the
-    /// textfile is only noted. Exit status: 0 if the daemon can start with the file; 78 if not, as for the daemon.
+    /// textfile is only noted. Exit status: 0 if the daemon can start with the file; 78 if not, as
+    /// for the daemon.
     Check {
         /// The file.
         file: PathBuf,

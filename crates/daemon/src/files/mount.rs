@@ -61,9 +61,9 @@ pub fn prepare(dir: &Path) -> Result<PathBuf, FilesError> {
     Ok(path)
 }
 
-/// Whether a directory holds what [`prepare`] would not touch: files of others, or a file system that
-/// another program serves. What a daemon left or serves there is no reason; nor is what cannot be
-/// looked at.
+/// Whether a directory holds what [`prepare`] would not touch: files of others, or a file system
+/// that another program serves. What a daemon left or serves there is no reason; nor is what cannot
+/// be looked at.
 pub fn is_occupied(dir: &Path) -> bool {
     let Ok(path) = canonical(dir) else {
         return fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_some());

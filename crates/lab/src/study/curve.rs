@@ -174,14 +174,14 @@ impl CurveRequest {
                 let read = || read_samples(&mut stream, plan);
                 let (samples, sha256) = hashed_beside(&source.path, read);
                 let samples = samples?;
-                let fewest = samples.smallest_sample_pages();
-                if fewest == 0 {
+                if samples.footprint_pages() == 0 {
                     return Err(StudyError::Argument(format!(
-                        "{}: a sample has no page at all, so nothing can be estimated; raise \
-                         --rate, or count without --sampled",
+                        "{}: no page is in a sample, so nothing can be estimated; raise --rate, or \
+                         count without --sampled",
                         self.trace
                     )));
                 }
+                let fewest = samples.smallest_sample_pages();
                 if fewest < SAMPLE_PAGES_MIN {
                     notes.push(format!(
                         "{}: a sample has only {fewest} pages; raise --rate, or count without \
@@ -421,12 +421,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_estimated_from_a_sample_without_pages() {
+    fn nothing_is_estimated_without_a_sampled_page() {
         let trace = trace();
-        let plan = SamplingPlan::new(0.0001, 8).unwrap();
+        let plan = SamplingPlan::new(0.000_001, 2).unwrap();
         let error = request(trace.path(), "lru", &[10], Some(plan)).run(&Arc::default());
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("no page at all"), "{error}");
+        assert!(error.contains("no page is in a sample"), "{error}");
         assert!(error.contains("raise --rate"), "{error}");
     }
 
