@@ -208,6 +208,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         observed_ms: time_ms,
         swapped_bytes: reclaimed.total_bytes() / 2,
         unmapped_cache_bytes: part.is_cgroup.then_some(part.size_mib * MIB / 10),
+        sampled_bytes: 0,
         refaulted_bytes: time_ms / 45_000 * MIB,
         reclaimed,
         rehearsed_bytes,

@@ -171,6 +171,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         observed_ms: ages.observed_ms,
         swapped_bytes: ages.swapped_bytes,
         unmapped_cache_bytes: ages.unmapped_cache_bytes,
+        sampled_bytes: sampled_bytes(ages),
         refaulted_bytes: ages.refaulted_bytes,
         reclaimed: Default::default(),
         rehearsed_bytes: 0,
@@ -181,6 +182,16 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         is_under_reclaim: false,
         troubles: ages.troubles.iter().take(TROUBLES_MAX).cloned().collect(),
     }
+}
+
+/// The resident memory whose ages are those of a sample.
+fn sampled_bytes(ages: &SubjectReport) -> u64 {
+    if ages.margins_bytes.is_empty() {
+        return 0;
+    }
+    let [anon, file] = ages.histogram().total();
+    anon.saturating_add(file)
+        .saturating_sub(ages.followed_bytes)
 }
 
 #[cfg(test)]

@@ -43,6 +43,11 @@ fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
         Unit::Bytes,
         "Page cache charged to it that no process maps; its age is not known",
     );
+    let mut sampled = gauge(
+        "sampled",
+        Unit::Bytes,
+        "Resident memory that is not followed itself: its ages are those of a sample",
+    );
     for row in rows {
         let sum = |of: &dyn Fn(&SubjectView) -> Option<u64>| {
             let known: Vec<u64> = row.subjects.iter().filter_map(|s| of(s)).collect();
@@ -54,10 +59,13 @@ fn memory(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
             swapped.add(labels.clone(), bytes);
         }
         if let Some(bytes) = sum(&|subject| subject.unmapped_cache_bytes) {
-            cache.add(labels, bytes);
+            cache.add(labels.clone(), bytes);
+        }
+        if let Some(bytes) = sum(&|subject| Some(subject.sampled_bytes)) {
+            sampled.add(labels, bytes);
         }
     }
-    all.extend([swapped, cache]);
+    all.extend([swapped, cache, sampled]);
     all
 }
 

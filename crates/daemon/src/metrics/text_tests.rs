@@ -144,6 +144,18 @@ fn both_formats_are_well_formed_and_say_the_same() {
 }
 
 #[test]
+fn what_is_followed_by_sample_is_told() {
+    let mut snapshot = demo::snapshot(9, 100_000);
+    snapshot.subjects[1].sampled_bytes = 7 << 20;
+    let name = snapshot.subjects[1].name.to_string();
+    let text = text_of(&snapshot, ALL, Syntax::Prometheus);
+    let series = parse(&text, Syntax::Prometheus);
+    let of = |name: &str| sum(&series, "agewise_sampled_bytes", &[("cgroup", name)]);
+    assert_eq!(of(&name), f64::from(7 << 20));
+    assert_eq!(of("/"), 0.0);
+}
+
+#[test]
 fn containers_have_names_that_stay_and_one_series_with_those_that_do_not() {
     let mut snapshot = demo::snapshot(9, 100_000);
     let container = Container {

@@ -175,6 +175,9 @@ pub struct SubjectView {
     pub swapped_bytes: u64,
     /// Page cache charged to it that no process maps; `None` for processes.
     pub unmapped_cache_bytes: Option<u64>,
+    /// The resident memory whose ages are those of a sample of its pages or files; 0 if all of it
+    /// is followed.
+    pub sampled_bytes: u64,
     /// Memory that came back from swap since the daemon started.
     pub refaulted_bytes: u64,
     /// Memory that the daemon moved out since it started.
