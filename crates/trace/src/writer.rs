@@ -39,6 +39,24 @@ impl OutputFormat {
             .find(|(known, _)| known.eq_ignore_ascii_case(name));
         found.map(|(_, format)| *format)
     }
+
+    /// The format that the name of a file asks for: its ending, before that of a compression.
+    #[must_use]
+    pub fn of_file(path: &Path) -> Option<Self> {
+        let ending = path.extension()?.to_str()?;
+        match ending.to_ascii_lowercase().as_str() {
+            "gz" | "zst" => Self::of_file(Path::new(path.file_stem()?)),
+            "pages" | "pagetrace" => Some(Self::Page),
+            ending => Self::by_name(ending),
+        }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let found = Self::NAMES.iter().find(|(_, format)| *format == self);
+        found.map_or("", |(name, _)| name)
+    }
 }
 
 /// The destination: a file, with compression depending on its name.

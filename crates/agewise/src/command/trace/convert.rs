@@ -33,9 +33,10 @@ pub struct Args {
     #[command(flatten)]
     pub input: InputArgs,
 
-    /// The format to write: page, csv, lirs, oracleGeneral.
-    #[arg(long, value_name = "FORMAT", default_value = "page", value_parser = output_format)]
-    pub to: OutputFormat,
+    /// The format to write: page, csv, lirs, oracleGeneral. Default: the one that OUT ends in
+    /// (.csv, .lirs, .oracleGeneral), or else page.
+    #[arg(long, value_name = "FORMAT", value_parser = output_format)]
+    pub to: Option<OutputFormat>,
 
     /// Stop after this many requests.
     #[arg(long, value_name = "N")]
@@ -52,11 +53,12 @@ pub struct Args {
 
 /// Converts the trace.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let to = chosen(args.to, &args.out)?;
     let (bar, progress) = ReadingBar::show();
     let mut source = args.input.source(&args.trace)?;
     source.progress = progress;
     ensure_different(&source.path, &args.out)?;
-    let next = match args.to {
+    let next = match to {
         OutputFormat::OracleGeneral => next_accesses(&source, args)?,
         _ => Vec::new(),
     };
@@ -67,13 +69,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .unwrap_or_else(|| Header {
             page_shift: stream.page_shift() as u8,
             // CSV needs no comment for that: tools that know no comments read it, too.
-            metadata: match args.to {
+            metadata: match to {
                 OutputFormat::Csv => String::new(),
                 _ => format!("converted_from={}\n", stream.format().name),
             },
             ..Header::default()
         });
-    let mut writer = TraceWriter::create(&args.out, args.to, &header)?;
+    let mut writer = TraceWriter::create(&args.out, to, &header)?;
     let (mut requests, mut access) = (0, 0);
     while args.limit.is_none_or(|limit| requests < limit) {
         let Some(request) = stream.next_request()? else {
@@ -97,6 +99,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.out.display()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// The format to write: the one asked for, which the name of the file must not contradict.
+fn chosen(to: Option<OutputFormat>, out: &Path) -> anyhow::Result<OutputFormat> {
+    let named = OutputFormat::of_file(out);
+    match (to, named) {
+        (Some(to), Some(named)) if to != named => agewise_cli::refuse!(
+            "{}: the name is one of the format {}, but --to says {}: change one of them",
+            out.display(),
+            named.name(),
+            to.name()
+        ),
+        _ => Ok(to.or(named).unwrap_or(OutputFormat::Page)),
+    }
 }
 
 /// Refuses to overwrite the input.
@@ -154,5 +170,35 @@ fn access_kind(name: &str) -> Result<AccessKind, String> {
         "read" => Ok(AccessKind::Read),
         "write" => Ok(AccessKind::Write),
         _ => Err("write read or write".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_the_file_chooses_the_format_and_is_not_contradicted() {
+        let of = |to: Option<OutputFormat>, out: &str| {
+            let chosen = chosen(to, Path::new(out));
+            chosen.map_err(|error| error.to_string())
+        };
+        for (out, format) in [
+            ("o.csv", OutputFormat::Csv),
+            ("dir.csv/o.CSV.gz", OutputFormat::Csv),
+            ("o.lirs.zst", OutputFormat::Lirs),
+            ("o.oracleGeneral", OutputFormat::OracleGeneral),
+            ("o.pages", OutputFormat::Page),
+            ("dir.csv/o", OutputFormat::Page),
+            ("o.gz", OutputFormat::Page),
+        ] {
+            assert_eq!(of(None, out), Ok(format), "{out}");
+        }
+        assert_eq!(
+            of(Some(OutputFormat::Lirs), "o.txt"),
+            Ok(OutputFormat::Lirs)
+        );
+        let error = of(Some(OutputFormat::Page), "o.csv").unwrap_err();
+        assert!(error.contains("format csv, but --to says page"), "{error}");
     }
 }
