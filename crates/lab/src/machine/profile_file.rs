@@ -226,7 +226,12 @@ pub fn read(name: &str, path: &Path) -> Result<&'static Kernel, ProfileError> {
         path: path.to_owned(),
         source,
     };
-    if std::fs::metadata(path).map_err(unreadable)?.len() > FILE_BYTES_MAX {
+    let meta = std::fs::metadata(path).map_err(unreadable)?;
+    if !meta.is_file() {
+        // A FIFO would block until somebody writes to it.
+        return Err(invalid("it is not a regular file".to_owned()));
+    }
+    if meta.len() > FILE_BYTES_MAX {
         return Err(invalid(
             "it is larger than 64 KiB, too large for a profile".to_owned(),
         ));
@@ -412,5 +417,11 @@ mod tests {
         );
         let error = Policy::parse("classic:my.toml").unwrap_err().to_string();
         assert!(error.contains("multi-gen"), "{error}");
+    }
+
+    #[test]
+    fn only_regular_files_are_read() {
+        let error = read("null.toml", Path::new("/dev/null")).unwrap_err();
+        assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 }
