@@ -201,8 +201,37 @@ impl Lines {
         self.append(&line)
     }
 
-    /// Appends to the file, and records whether a line was cut off.
+    /// Appends a line to the file, all of it or, where that is possible, nothing.
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let was_torn = self.is_torn;
+        let whole_bytes = match &self.target {
+            Target::Stdout(_) => 0,
+            Target::File { size_bytes, .. } => *size_bytes,
+        };
+        self.append_some(line)
+            .inspect_err(|_| self.take_back(whole_bytes, was_torn))
+    }
+
+    /// Cuts off the part of a line that a full disk took, which readers of NDJSON would stop at. A
+    /// file that something else has changed stays as it is.
+    fn take_back(&mut self, whole_bytes: u64, was_torn: bool) {
+        let Target::File {
+            file, size_bytes, ..
+        } = &mut self.target
+        else {
+            return;
+        };
+        let is_ours = file
+            .metadata()
+            .is_ok_and(|meta| meta.is_file() && meta.len() == *size_bytes);
+        if is_ours && *size_bytes > whole_bytes && file.set_len(whole_bytes).is_ok() {
+            *size_bytes = whole_bytes;
+            self.is_torn = was_torn;
+        }
+    }
+
+    /// Appends to the file, and records whether a line was cut off.
+    fn append_some(&mut self, line: &[u8]) -> io::Result<()> {
         let (file, mut counted) = match &mut self.target {
             Target::Stdout(file) => (file, None),
             Target::File {
@@ -379,6 +408,31 @@ mod tests {
             "the cut one is the only one that is lost"
         );
         assert!(text.trim_end().ends_with("\"n\":7}") && text.contains("\"lost\""));
+    }
+
+    #[test]
+    fn what_a_full_disk_took_of_a_line_is_taken_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let health = Health::default();
+        let mut lines = Lines::new(Target::file(&path).unwrap(), 1000, 1, health);
+        assert!(lines.write("count", &Count { n: 1 }));
+        let whole = std::fs::read(&path).unwrap();
+        let cut = |lines: &mut Lines| {
+            lines.append_some(b"{\"record\":").unwrap();
+            lines.is_torn = true;
+        };
+        cut(&mut lines);
+        lines.take_back(whole.len() as u64, false);
+        assert!(!lines.is_torn && std::fs::read(&path).unwrap() == whole);
+        // Somebody else has written to it as well.
+        cut(&mut lines);
+        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
+        other.write_all(b"theirs\n").unwrap();
+        lines.take_back(whole.len() as u64, false);
+        assert!(lines.is_torn);
+        assert!(std::fs::read(&path).unwrap().ends_with(b"theirs\n"));
+        assert!(lines.write("count", &Count { n: 2 }));
     }
 
     fn long_fields(text: &str) -> impl Serialize {
