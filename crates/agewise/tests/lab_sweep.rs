@@ -299,6 +299,11 @@ fn mistakes_and_strangers_are_told() {
     );
     fails(&grid("classic", "seeds_='1'"), &[], "did you mean `seeds`");
     fails(&grid("classic", "points=3"), &[], "points is for curves");
+    // Before anything runs.
+    let setting = grid("classic", "set.swappines=1");
+    fails(&setting, &["--dry-run"], "did you mean `swappiness`");
+    let swap = grid("classic", "swap='nmve'");
+    fails(&swap, &["--dry-run"], "did you mean `nvme`");
     let curve = |more: &str| format!("[[grid]]\ntrace='one.trace'\npolicy='lru'\n{more}");
     fails(&curve("swap='nvme'"), &[], "swap is for runs");
     fails(&curve("options.access='fd'"), &[], "of reading traces");
@@ -323,7 +328,7 @@ fn mistakes_and_strangers_are_told() {
     place.write("out/notes.txt", "mine");
     let (ok, printed, said) = place.run(&[&OUT[..], &["--prune"]].concat());
     assert!(ok, "{said}");
-    assert_eq!(printed, "1 cells: 1 run, 0 were there, 0 failed\n");
+    assert_eq!(printed, "1 cell: 1 run, 0 were there, 0 failed\n");
     assert_eq!(place.cells_done("out"), 1);
     assert!(place.at("out/notes.txt").exists());
     // Two sweeps cannot write to one directory.

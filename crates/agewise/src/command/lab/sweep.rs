@@ -77,11 +77,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..ReadLimits::default()
     };
     let sweep = Sweep::read(&args.spec, limits, BUILD)?;
+    for note in sweep.notes() {
+        agewise_cli::note!("{}: {note}", args.spec.display());
+    }
     let mut out = io::stdout().lock();
     if args.dry_run {
         let (found, damaged) = sweep.found(&args.out)?;
         say_damaged(&damaged);
-        writeln!(out, "{} cells, {found} of them done", sweep.len())?;
+        writeln!(out, "{}, {found} of them done", cells(sweep.len()))?;
         return Ok(ExitCode::SUCCESS);
     }
     let pool = rayon::ThreadPoolBuilder::new()
@@ -98,18 +101,25 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for (cell, error) in &outcome.failed {
         agewise_cli::note!("{}: {error}", output::message(cell));
     }
-    writeln!(
+    let written = writeln!(
         out,
-        "{} cells: {} run, {} were there, {} failed",
-        sweep.len(),
+        "{}: {} run, {} were there, {} failed",
+        cells(sweep.len()),
         outcome.ran,
         outcome.found,
         outcome.failed.len()
-    )?;
-    Ok(match outcome.failed.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    );
+    output::status(
+        written.map_err(Into::into),
+        match outcome.failed.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    )
+}
+
+fn cells(count: usize) -> String {
+    format!("{count} cell{}", if count == 1 { "" } else { "s" })
 }
 
 /// Says in one line which cells have to be run again.

@@ -29,6 +29,7 @@ use times::Times;
 #[derive(Debug)]
 pub struct Sweep {
     cells: Vec<Cell>,
+    notes: Vec<String>,
 }
 
 #[derive(Debug)]
@@ -100,7 +101,8 @@ impl Sweep {
     pub fn parse(text: &str, limits: ReadLimits, build: &str) -> Result<Sweep, StudyError> {
         let mut subjects: HashMap<String, (usize, String)> = HashMap::new();
         let mut cells = Vec::new();
-        for values in spec::cells(text)? {
+        let described = spec::cells(text)?;
+        for values in described.cells {
             let text = line(&values);
             let in_cell = |error: StudyError| match error {
                 StudyError::Argument(what) => StudyError::Argument(format!("{text}: {what}")),
@@ -132,7 +134,16 @@ impl Sweep {
                 "a sweep is of runs (workload) or of curves (trace): make two of them",
             ));
         }
-        Ok(Sweep { cells })
+        Ok(Sweep {
+            cells,
+            notes: described.notes,
+        })
+    }
+
+    /// What is to be said about the description.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Number of cells.

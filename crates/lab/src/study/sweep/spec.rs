@@ -65,11 +65,19 @@ enum RangeKind {
     Size,
 }
 
-/// The cells described by a text, without duplicates, in the order of the text.
+/// What a text describes.
+pub struct Described {
+    /// The cells, without duplicates, in the order of the text.
+    pub cells: Vec<Values>,
+    /// Remarks for the user.
+    pub notes: Vec<String>,
+}
+
+/// The cells described by a text.
 ///
 /// # Errors
 /// Says what is wrong with the text.
-pub fn cells(text: &str) -> Result<Vec<Values>, StudyError> {
+pub fn cells(text: &str) -> Result<Described, StudyError> {
     let spec: Table =
         toml::from_str(text).map_err(|error| StudyError::argument(error.to_string()))?;
     let (mut all, mut grids, mut skips) = (Table::new(), Vec::new(), Vec::new());
@@ -88,18 +96,34 @@ pub fn cells(text: &str) -> Result<Vec<Values>, StudyError> {
     let all = axes(all)?;
     let skips: Vec<_> = skips.into_iter().map(condition).collect::<Result<_, _>>()?;
     let (mut cells, mut known) = (Vec::new(), BTreeSet::new());
+    let mut has_matched = vec![false; skips.len()];
     for grid in grids {
         for cell in of_grid(grid, &all)? {
-            let is_skipped = skips.iter().any(|skip| holds(skip, &cell));
+            let mut is_skipped = false;
+            for (skip, has_matched) in skips.iter().zip(&mut has_matched) {
+                let holds = holds(skip, &cell);
+                *has_matched |= holds;
+                is_skipped |= holds;
+            }
             if !is_skipped && known.insert(cell.clone()) {
                 cells.push(cell);
             }
         }
     }
-    match cells.is_empty() {
-        true => Err(StudyError::argument("every cell is left out by a [[skip]]")),
-        false => Ok(cells),
+    if cells.is_empty() {
+        return Err(StudyError::argument("every cell is left out by a [[skip]]"));
     }
+    let idle = skips.iter().zip(has_matched).filter(|(_, has)| !has);
+    let notes = idle.map(|(skip, _)| {
+        let parts = skip.iter();
+        let parts = parts.map(|(key, values)| format!("{key} = {}", values.join(" or ")));
+        let condition = parts.collect::<Vec<_>>().join(", ");
+        format!("a [[skip]] leaves out no cell, as none has {condition}")
+    });
+    Ok(Described {
+        notes: notes.collect(),
+        cells,
+    })
 }
 
 fn tables(name: &str, value: Value) -> Result<Vec<Table>, StudyError> {
@@ -115,8 +139,8 @@ fn tables(name: &str, value: Value) -> Result<Vec<Table>, StudyError> {
 
 /// The cells of one grid, with the values common to all grids.
 fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>, StudyError> {
-    let draw = count(&mut grid, "draw")?;
-    let draw_seed = count(&mut grid, "draw_seed")?.unwrap_or(1);
+    let draw = count(&mut grid, "draw", 1)?;
+    let draw_seed = count(&mut grid, "draw_seed", 0)?.unwrap_or(1);
     let own = axes(grid)?;
     let common = all.iter().filter(|(key, _)| !own.contains_key(*key));
     let mut axes: Vec<(&String, &Axis)> = common.chain(&own).collect();
@@ -150,14 +174,14 @@ fn place(key: &str) -> usize {
         .unwrap_or(KEYS.len())
 }
 
-fn count(grid: &mut Table, key: &str) -> Result<Option<u64>, StudyError> {
+fn count(grid: &mut Table, key: &str, least: i64) -> Result<Option<u64>, StudyError> {
     match grid.remove(key) {
         None => Ok(None),
-        Some(Value::Integer(value)) if (0..=CELLS_MAX as i64).contains(&value) => {
+        Some(Value::Integer(value)) if (least..=CELLS_MAX as i64).contains(&value) => {
             Ok(Some(value.cast_unsigned()))
         }
         Some(other) => Err(StudyError::Argument(format!(
-            "{key} is a number from 0 to {CELLS_MAX}, not {other}"
+            "{key} is a number from {least} to {CELLS_MAX}, not {other}"
         ))),
     }
 }
@@ -355,126 +379,5 @@ fn holds(condition: &BTreeMap<String, Vec<String>>, cell: &Values) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn lines(text: &str) -> Vec<String> {
-        let line = |cell: &Values| {
-            let parts: Vec<String> = cell.iter().map(|(k, v)| format!("{k}={v}")).collect();
-            parts.join(" ")
-        };
-        cells(text).unwrap().iter().map(line).collect()
-    }
-
-    #[test]
-    fn grids_are_products_without_what_is_skipped() {
-        let text = r#"
-            seeds = 2
-            [[grid]]
-            workload = ["kv", "loop"]
-            policy = ["classic", "mglru"]
-            set.swappiness = [10, 100]
-            swap = ["", "none"]
-            [[skip]]
-            workload = "loop"
-            swap = ["none", "hdd"]
-            [[skip]]
-            policy = "classic"
-            set.swappiness = 100
-            [[grid]]
-            workload = "kv"
-            policy = "classic"
-            set.swappiness = 10
-        "#;
-        assert_eq!(
-            lines(text),
-            [
-                "policy=classic seeds=2 set.swappiness=10 workload=kv",
-                "policy=classic seeds=2 set.swappiness=10 swap=none workload=kv",
-                "policy=mglru seeds=2 set.swappiness=10 workload=kv",
-                "policy=mglru seeds=2 set.swappiness=100 workload=kv",
-                "policy=mglru seeds=2 set.swappiness=10 swap=none workload=kv",
-                "policy=mglru seeds=2 set.swappiness=100 swap=none workload=kv",
-                "policy=classic seeds=2 set.swappiness=10 workload=loop",
-                "policy=mglru seeds=2 set.swappiness=10 workload=loop",
-                "policy=mglru seeds=2 set.swappiness=100 workload=loop",
-            ]
-        );
-    }
-
-    #[test]
-    fn draws_repeat_and_stay_in_range() {
-        let text = |seed: u64| {
-            format!(
-                r#"
-                [[grid]]
-                draw = 200
-                draw_seed = {seed}
-                workload = ["kv", "loop"]
-                policy = "classic"
-                memory = {{ from = "8M", to = "64M", scale = "log" }}
-                set.swappiness = {{ from = 0, to = 2 }}
-            "#
-            )
-        };
-        let cells = cells(&text(3)).unwrap();
-        assert_eq!(cells.len(), 200);
-        let pages = |cell: &Values| cell["memory"].strip_suffix('p').unwrap().parse().unwrap();
-        let pages: Vec<u64> = cells.iter().map(pages).collect();
-        assert!(pages.iter().all(|pages| (2048..=16384).contains(pages)));
-        let below = pages.iter().filter(|pages| **pages < 5793).count();
-        assert!((70..130).contains(&below), "half below the middle: {below}");
-        for swappiness in ["0", "1", "2"] {
-            assert!(
-                cells
-                    .iter()
-                    .any(|cell| cell["set.swappiness"] == swappiness)
-            );
-        }
-        assert_eq!(lines(&text(3)), lines(&text(3)));
-        assert_ne!(lines(&text(3)), lines(&text(4)));
-        let few = "[[grid]]\ndraw = 9\nworkload = ['kv', 'loop']\npolicy = 'classic'";
-        assert_eq!(lines(few).len(), 2, "there are no more");
-    }
-
-    #[test]
-    fn mistakes_are_told() {
-        for (text, expected) in [
-            ("", "no [[grid]]"),
-            ("grid = 1", "write [[grid]]"),
-            ("[[grid]]\nworkload = 'kv'", "no policy"),
-            ("[[grid]]\nworklod = 'kv'", "did you mean `workload`"),
-            ("[[grid]]\npolicy = 'a'", "no workload, and no trace"),
-            (
-                "[[grid]]\nworkload = 'a'\ntrace = 'b'\npolicy = 'c'",
-                "not both",
-            ),
-            ("[[grid]]\nset = 1", "set.NAME"),
-            ("[[grid]]\nworkload = []", "workload has no value"),
-            (
-                "[[grid]]\nworkload = 'x*y'\npolicy = 'a'",
-                "no file matches",
-            ),
-            ("[[grid]]\nmemory = { from = 1 }", "a range is"),
-            ("[[grid]]\nmemory = { from = 2, to = 1 }", "a range is"),
-            (
-                "[[grid]]\nmemory = { from = 0, to = 1, scale = 'log' }",
-                "a range is",
-            ),
-            ("[[grid]]\nmemory = { from = '1M', to = 9 }", "a range is"),
-            (
-                "[[grid]]\nworkload = 'kv'\npolicy = 'a'\nmemory = { from = 1, to = 2 }",
-                "give the [[grid]] `draw`",
-            ),
-            (
-                "[[grid]]\nworkload = 'kv'\npolicy = 'a'\n[[skip]]\npolicy = 'a'",
-                "every cell",
-            ),
-            ("[[grid]]\ndraw = -1", "draw is a number"),
-            ("[[grid]", "line 1, column"),
-        ] {
-            let error = cells(text).unwrap_err().to_string();
-            assert!(error.contains(expected), "{text}: {error}");
-        }
-    }
-}
+#[path = "spec_tests.rs"]
+mod tests;

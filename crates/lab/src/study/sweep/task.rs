@@ -15,12 +15,13 @@ use super::Done;
 use super::dataset::{self, TRACE, WORKLOAD};
 use super::spec::{OF_CURVES, Values};
 use crate::experiment::replay::Arrangement;
+use crate::experiment::settings;
 use crate::proactive::Sight;
 use crate::study::curve::{CurveRequest, CurveTrace};
 use crate::study::description::Description;
 use crate::study::error::StudyError;
 use crate::study::run::RunRequest;
-use crate::study::setup::{Named, Setup, hex, parse_contender, sha256_of};
+use crate::study::setup::{Named, Setup, hex, parse_contender, parse_swap, sha256_of};
 use crate::study::{options, parquet};
 use crate::yardstick;
 
@@ -222,6 +223,9 @@ fn run(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, S
     }
     let get = |key: &str| values.get(key).cloned();
     let (setup, sight) = set_up(values, limits)?;
+    let settings: Vec<String> = below(values, "set").collect();
+    settings::check(&settings).map_err(|error| StudyError::Argument(error.to_string()))?;
+    get("swap").as_deref().map(parse_swap).transpose()?;
     let agent = get("proactive").map(|agent| agent.parse::<Spec>());
     let agent = agent
         .transpose()
@@ -230,7 +234,7 @@ fn run(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, S
         setup: Setup {
             memory: get("memory"),
             swap: get("swap"),
-            settings: below(values, "set").collect(),
+            settings,
             damon: get("damon"),
             ..setup
         },
