@@ -238,8 +238,10 @@ fn profiles_are_found_by_content() {
     assert_eq!(rerun(&["sent/c.json"]), "");
     move_to("sent/other.toml", "sent/my.toml");
     // A changed one is not used.
-    let (_, _, error) = place.run(&["lab", "show", "sent/c.json"]);
+    let (_, said, error) = place.run(&["lab", "show", "sent/c.json"]);
     assert_eq!(error, "");
+    let profile = format!("  profile   mglru-mapped:mine/my.toml, SHA-256 {hash}\n");
+    assert!(said.contains(&profile), "{said}");
     fs::write(place.at("sent/my.toml"), "tier_gain = [5, 7]\n").expect("written");
     let error = rerun(&["sent/c.json"]);
     assert!(

@@ -91,6 +91,22 @@ fn policies<'a, C>(of: &'a [Described<C>], name: impl Fn(&'a C) -> &'a str) -> S
     names.join(", ")
 }
 
+/// Prints which files describe policies, each once.
+fn print_profiles<'a, C>(
+    out: &mut impl Write,
+    of: &'a [Described<C>],
+    file: impl Fn(&'a C) -> (&'a str, &'a Option<String>),
+) -> io::Result<()> {
+    let mut known = Vec::new();
+    for (policy, sha256) in of.iter().map(|of| file(&of.cell)) {
+        if let (Some(sha256), false) = (sha256, known.contains(&policy)) {
+            line(out, "profile", &format!("{policy}, SHA-256 {sha256}"))?;
+            known.push(policy);
+        }
+    }
+    Ok(())
+}
+
 fn print_origin(out: &mut impl Write, origin: &Origin) -> io::Result<()> {
     line(out, "options", &origin.options)?;
     line(out, "source", &origin.source)?;
@@ -105,6 +121,7 @@ fn print_run(out: &mut impl Write, group: &[Described<RunCell>]) -> io::Result<(
     };
     writeln!(out, "run of {}", output::message(&cell.workload))?;
     line(out, "policies", &policies(group, |cell| &cell.policy))?;
+    print_profiles(out, group, |cell| (cell.lru(), &cell.policy_sha256))?;
     let pages = cell.memory_bytes / 4096;
     let memory = units::bytes_text(cell.memory_bytes);
     line(out, "memory", &format!("{memory} ({pages} pages)"))?;
@@ -121,6 +138,7 @@ fn print_curve(out: &mut impl Write, group: &[Described<CurveCell>]) -> io::Resu
     };
     writeln!(out, "curves of {}", output::message(&cell.trace))?;
     line(out, "policies", &policies(group, |cell| &cell.policy))?;
+    print_profiles(out, group, |cell| (&cell.policy, &cell.policy_sha256))?;
     let sizes: Vec<String> = cell.sizes_pages.iter().map(u64::to_string).collect();
     line(out, "pages", &sizes.join(", "))?;
     if let (Some(rate), Some(samples)) = (cell.sampling_rate, cell.samples) {
