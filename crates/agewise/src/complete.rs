@@ -8,9 +8,38 @@ use std::path::Path;
 use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits, name};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
+use agewise_trace::OutputFormat;
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::env::{CompleteEnv, EnvCompleter, Shells};
 use clap_complete::{ArgValueCompleter, CompletionCandidate, PathCompleter, Shell};
+
+/// The lines of `agewise doctor`, which finds them by trials that a shell should not cause.
+const NEEDS: [&str; 24] = [
+    "version",
+    "arch",
+    "privileges",
+    "lockdown",
+    "btf",
+    "bpf",
+    "pidfd",
+    "process_madvise",
+    "pagemap_scan",
+    "memory",
+    "cgroup",
+    "swap",
+    "psi",
+    "thp",
+    "accessed_bits",
+    "pagewalk",
+    "pagemap",
+    "damon",
+    "lru_gen",
+    "page_faults",
+    "page_cache",
+    "pageout",
+    "cold",
+    "memory_reclaim",
+];
 
 /// The environment variable with which a script asks; its value is the name of the shell.
 const VARIABLE: &str = "AGEWISE_COMPLETE";
@@ -64,6 +93,10 @@ fn completer(command: &str, parent: &str, arg: &Arg) -> Option<ArgValueCompleter
     match (arg.get_id().as_str(), value.map(clap::builder::Str::as_str)) {
         ("cgroup", _) => Some(ArgValueCompleter::new(cgroups)),
         ("pid", _) => Some(ArgValueCompleter::new(processes)),
+        ("need", _) => Some(of_names(|| texts(NEEDS.iter().copied()))),
+        ("to", _) if parent == "trace" => Some(of_names(|| {
+            texts(OutputFormat::NAMES.iter().map(|(name, _)| *name))
+        })),
         (_, Some("TRACE")) => Some(ArgValueCompleter::new(PathCompleter::file())),
         (id, value) if parent == "lab" && is_plain => of_lab(command, id, value),
         _ => None,
@@ -74,23 +107,49 @@ fn completer(command: &str, parent: &str, arg: &Arg) -> Option<ArgValueCompleter
 fn of_lab(command: &str, id: &str, value: Option<&str>) -> Option<ArgValueCompleter> {
     use agewise_lab::experiment::settings::SETTINGS;
     use agewise_lab::machine::Policy;
+    use agewise_lab::machine::device::DeviceKind;
     use agewise_lab::reproduce::DOCUMENTS;
     use agewise_lab::workload::library;
     use agewise_lab::yardstick;
+    use agewise_policy::proactive::POLICIES;
     use clap_complete::engine::ValueCompleter;
 
+    fn of_colons() -> Vec<String> {
+        agewise_lab::experiment::damon::uses()
+            .into_iter()
+            .flat_map(|(name, _, params)| {
+                let own = format!("{name}:");
+                let params = params.into_iter();
+                let params = params.map(move |(key, _, _)| format!("{own}{key}="));
+                std::iter::once(name.to_owned()).chain(params)
+            })
+            .collect()
+    }
     fn machines() -> Vec<String> {
         let yardsticks = yardstick::beside_kernels().map(|spec| spec.name.to_owned());
         Policy::names().into_iter().chain(yardsticks).collect()
-    }
-    fn texts<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
-        names.map(str::to_owned).collect()
     }
     let names: fn() -> Vec<String> = match (command, id, value) {
         ("curve" | "verify-policies", "policy", _) => || texts(yardstick::all().map(|of| of.name)),
         ("run", "policy", _) => machines,
         (_, "policy", _) => || Policy::names().into_iter().collect(),
         (_, _, Some("KEY=VALUE")) => || SETTINGS.iter().map(|of| format!("{}=", of.key)).collect(),
+        (_, "swap", _) => || {
+            texts(
+                DeviceKind::ALL
+                    .map(DeviceKind::name)
+                    .into_iter()
+                    .chain(["none"]),
+            )
+        },
+        (_, "proactive", _) => || texts(POLICIES.iter().map(|entry| entry.name)),
+        (_, "damon", _) => of_colons,
+        ("reproduce", "benchmark", _) => || {
+            let all = DOCUMENTS
+                .iter()
+                .flat_map(|document| (document.benchmarks)());
+            all.map(|benchmark| benchmark.name).collect()
+        },
         ("reproduce", "name", _) => || texts(DOCUMENTS.iter().map(|document| document.name)),
         (_, _, Some("WORKLOAD|TRACE")) => {
             return Some(ArgValueCompleter::new(|current: &OsStr| {
@@ -101,9 +160,7 @@ fn of_lab(command: &str, id: &str, value: Option<&str>) -> Option<ArgValueComple
         }
         _ => return None,
     };
-    Some(ArgValueCompleter::new(move |current: &OsStr| {
-        listed(current, names())
-    }))
+    Some(of_names(names))
 }
 
 #[cfg(not(feature = "lab"))]
@@ -111,8 +168,16 @@ fn of_lab(_command: &str, _id: &str, _value: Option<&str>) -> Option<ArgValueCom
     None
 }
 
+/// A completer of names that are known before the program runs.
+fn of_names(names: fn() -> Vec<String>) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| listed(current, names()))
+}
+
+fn texts<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    names.map(str::to_owned).collect()
+}
+
 /// The names that continue the last one of a list, whose elements commas separate.
-#[cfg(feature = "lab")]
 fn listed(current: &OsStr, names: Vec<String>) -> Vec<CompletionCandidate> {
     let Some(current) = current.to_str() else {
         return Vec::new();
@@ -212,7 +277,16 @@ mod tests {
         assert_eq!(values(&processes(OsStr::new("x"))), [""; 0]);
     }
 
-    #[cfg(feature = "lab")]
+    #[test]
+    fn every_line_of_doctor_is_offered() {
+        let table = agewise_host::capability::Capabilities::of_this_machine();
+        for line in table.lines() {
+            // Guests are a line only where there are some.
+            let is_known = line.name == "guests" || NEEDS.contains(&line.name);
+            assert!(is_known, "{}", line.name);
+        }
+    }
+
     #[test]
     fn the_last_element_of_a_list_is_completed() {
         let names = || ["lru", "lfu", "opt"].map(str::to_owned).to_vec();

@@ -179,13 +179,12 @@ impl Benchmark {
 /// An error that prevents reproduction.
 #[derive(Debug, Error)]
 pub enum ReproduceError {
-    #[error("unknown {kind} `{name}`; one of {known}{}", .nearest.as_ref().map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default())]
+    #[error("unknown {kind} `{name}`; {hint}")]
     Unknown {
         kind: &'static str,
         name: String,
-        known: String,
-        /// The most similar of them.
-        nearest: Option<String>,
+        /// The most similar name, or which names there are.
+        hint: String,
     },
     /// The number of seeds is 0.
     #[error("at least one seed is needed")]
@@ -214,11 +213,20 @@ fn unknown<'a>(
     name: &str,
     known: impl Iterator<Item = &'a str> + Clone,
 ) -> ReproduceError {
+    // Of benchmarks there can be a hundred: their first parts select them, too.
+    let mut parts: Vec<&str> = known
+        .clone()
+        .filter_map(|name| name.split('/').next())
+        .collect();
+    parts.dedup();
+    let near = nearest(name, known).or_else(|| nearest(name, parts.iter().copied()));
     ReproduceError::Unknown {
         kind,
         name: name.to_owned(),
-        nearest: nearest(name, known.clone()).map(str::to_owned),
-        known: known.collect::<Vec<_>>().join(", "),
+        hint: match near {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("one of {}", parts.join(", ")),
+        },
     }
 }
 
@@ -451,7 +459,8 @@ mod tests {
             result.unwrap_err().to_string()
         };
         assert!(error(Some("wrok/one"), None, 2).contains("did you mean `work/one`"));
-        assert!(error(Some("wor"), None, 2).contains("one of work/one, broken"));
+        assert!(error(Some("wor"), None, 2).contains("did you mean `work`"));
+        assert!(error(Some("pft"), None, 2).ends_with("one of work, broken"));
         assert!(error(Some("work"), Some("halb"), 2).contains("did you mean `half`"));
         assert!(error(Some("work"), None, 0).contains("seed"));
         assert!(error(None, None, 1).contains("0 values for 2 figures"));

@@ -23,6 +23,7 @@ pub mod whatif;
 use std::process::ExitCode;
 
 use agewise_cli::usage::WrongArgument;
+use agewise_lab::reproduce::ReproduceError;
 use agewise_lab::study::StudyError;
 
 /// The parser of `--jobs`. More threads than the maximum only take longer to start.
@@ -64,8 +65,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command(&args.command).map_err(|error| {
         // With words around it, it is about what a file says.
         let top = error.chain().next();
-        match top.and_then(|top| top.downcast_ref::<StudyError>()) {
-            Some(StudyError::Argument(what)) => WrongArgument(what.clone()).into(),
+        if let Some(StudyError::Argument(what)) = top.and_then(|top| top.downcast_ref()) {
+            return WrongArgument(what.clone()).into();
+        }
+        match top.and_then(|top| top.downcast_ref()) {
+            Some(wrong @ (ReproduceError::Unknown { .. } | ReproduceError::Setting(_))) => {
+                WrongArgument(wrong.to_string()).into()
+            }
             _ => error,
         }
     })
