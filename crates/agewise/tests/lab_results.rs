@@ -453,6 +453,21 @@ fn mistakes_are_said_once_and_in_full() {
             "check a b --significance 2",
             "'2' is not a share above 0 and up to 100%",
         ),
+        ("curve small", "agewise: small: No such file"),
+        ("curve kv", "kv is a workload, and curves are of traces"),
+        ("run kv --set swappines=1", "did you mean `swappiness`?"),
+        (
+            "run kv --policy classic,lru,classic",
+            "the policy classic is given twice",
+        ),
+        (
+            "curve one.trace --policy lru,lru",
+            "the policy lru is given twice",
+        ),
+        (
+            "reproduce mglru --benchmark pft",
+            "one of memcached, redis, fio, ",
+        ),
         (
             "whatif none.trace",
             "agewise: none.trace: No such file or directory (os error 2)",

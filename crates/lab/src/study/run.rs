@@ -67,9 +67,17 @@ pub fn columns(
     policies: &[impl AsRef<str>],
     agents: &[Spec],
 ) -> Result<Vec<(Contender, Option<Spec>)>, StudyError> {
-    let mut columns = Vec::new();
+    let mut columns: Vec<(Contender, Option<Spec>)> = Vec::new();
     for name in yardstick::with_parameters(policies) {
         let policy = parse_contender(name.trim())?;
+        let is_it =
+            |(of, _): &(Contender, _)| (of.name(), of.sha256()) == (policy.name(), policy.sha256());
+        if columns.iter().any(is_it) {
+            return Err(StudyError::Argument(format!(
+                "the policy {} is given twice: its columns would be the same",
+                policy.name()
+            )));
+        }
         let agents = match policy {
             Contender::Kernel(_) => agents,
             Contender::Yardstick(_) => &[],
@@ -243,14 +251,14 @@ impl RunRequest {
         results: &[PolicyResult],
     ) -> Vec<Described<RunCell>> {
         let origin = Origin {
-            options: options::to_text(&self.setup, self.sight),
+            options: options::to_text(&self.setup.used(&named.subject), self.sight),
             source: self.subject.clone(),
             source_sha256: named.sha256.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             build: self.build.clone(),
         };
         let without_blanks = |text: &String| text.split_whitespace().collect::<String>();
-        let settings: Vec<String> = self.setup.settings.iter().map(without_blanks).collect();
+        let settings = last_of_each(self.setup.settings.iter().map(without_blanks).collect());
         let swap = plan.swap.unwrap_or_else(|| named.subject.swap());
         let cell =
             |(result, (policy, agent)): (&PolicyResult, &(Contender, Option<Spec>))| RunCell {
@@ -273,6 +281,17 @@ impl RunRequest {
     }
 }
 
+/// The settings without those that a later one of the same name replaces.
+fn last_of_each(settings: Vec<String>) -> Vec<String> {
+    let key = |text: &str| text.split('=').next().unwrap_or(text).to_owned();
+    let mut kept: Vec<String> = Vec::new();
+    for setting in settings {
+        kept.retain(|earlier| key(earlier) != key(&setting));
+        kept.push(setting);
+    }
+    kept
+}
+
 impl RunOutcome {
     /// What is to be said about the machine and the trace.
     #[must_use]
@@ -282,6 +301,29 @@ impl RunOutcome {
             .chain(self.subject.notes())
             .cloned()
             .collect()
+    }
+
+    /// In how many runs programs were killed for lack of memory, if in any: figures of such runs
+    /// lack what these programs would have done.
+    #[must_use]
+    pub fn killed(&self) -> Option<String> {
+        let is_kill = |(of, value): (&(&str, &str), &f64)| of.0 == "oom_kills" && *value > 0.0;
+        let has_kill = |result: &PolicyResult, measured: &[f64]| {
+            result.measures.iter().zip(measured).any(is_kill)
+        };
+        let count = |result: &PolicyResult| {
+            let runs = result.runs.iter();
+            runs.filter(|(_, measured)| has_kill(result, &measured[..]))
+                .count()
+        };
+        let killed: usize = self.results.iter().map(count).sum();
+        let all: usize = self.results.iter().map(|result| result.runs.len()).sum();
+        (killed > 0).then(|| {
+            format!(
+                "{}: programs were killed for lack of memory in {killed} of {all} runs",
+                self.subject.name()
+            )
+        })
     }
 
     /// All measures of all policies, compared with the first policy.
@@ -406,5 +448,49 @@ mod tests {
             "{:?}",
             outcome.notes()
         );
+    }
+
+    fn request(settings: &[&str], memory: &str) -> RunRequest {
+        RunRequest {
+            setup: Setup {
+                memory: Some(memory.to_owned()),
+                swap: Some("none".to_owned()),
+                settings: settings.iter().map(|text| (*text).to_owned()).collect(),
+                ..Setup::default()
+            },
+            subject: "kv".to_owned(),
+            columns: columns(&["classic"], &[]).unwrap(),
+            sight: Sight::default(),
+            seeds: Some(1),
+            build: "unknown".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_setting_given_twice_is_recorded_once() {
+        let texts = ["swappiness=10", "hit_ns=5", "swappiness=60"].map(str::to_owned);
+        assert_eq!(last_of_each(texts.to_vec()), ["hit_ns=5", "swappiness=60"]);
+    }
+
+    #[test]
+    fn runs_in_which_programs_were_killed_are_counted() {
+        let run = |memory| request(&[], memory).run(&Arc::default(), |_| ()).unwrap();
+        let killed = run("128p").killed().unwrap();
+        assert_eq!(
+            killed,
+            "kv: programs were killed for lack of memory in 1 of 1 runs"
+        );
+        assert_eq!(run("1G").killed(), None);
+    }
+
+    #[test]
+    fn a_policy_is_compared_once() {
+        let error = columns(&["classic", "opt", "classic"], &[]).unwrap_err();
+        assert!(
+            error.to_string().contains("classic is given twice"),
+            "{error}"
+        );
+        // Another name of the same machine, or the same name with other parameters.
+        assert!(columns(&["reuse:look=0.25", "reuse:look=0.5"], &[]).is_ok());
     }
 }

@@ -179,7 +179,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             None => outcome.remarks.clone(),
             Some(_) => outcome.notes(),
         };
-        for note in notes {
+        for note in outcome.killed().into_iter().chain(notes) {
             agewise_cli::note!("{note}");
         }
         match args.format.form() {
