@@ -155,7 +155,7 @@ const COMMON: &[Param<Common>] = &[
     },
     number_param!(
         "quota_ms",
-        "ms per window that all schemes together may take; 0: no limit (10)",
+        "ms per window that all schemes together may take; 0: no limit",
         "milliseconds from 0 to 2^64-1",
         quota_ms
     ),

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use agewise_host::capability::{Capabilities, Capability, Group, State};
+use agewise_trace::suggest::nearest;
 
 use agewise_cli::note;
 use agewise_cli::output::{self, Format};
@@ -68,11 +69,7 @@ fn unmet(table: &Capabilities, needs: &[&str]) -> anyhow::Result<Vec<String>> {
         let named = |line: &&Capability| line.name == *need;
         let mut found = table.lines().iter().filter(named).peekable();
         if found.peek().is_none() {
-            let names: Vec<&str> = table.lines().iter().map(|line| line.name).collect();
-            agewise_cli::refuse!(
-                "--need {need}: no such line; there are {}",
-                names.join(", ")
-            );
+            agewise_cli::refuse!("--need \"{need}\": no such line; {}", hint(table, need));
         }
         lines.extend(
             found
@@ -89,6 +86,21 @@ fn unmet(table: &Capabilities, needs: &[&str]) -> anyhow::Result<Vec<String>> {
         );
     }
     Ok(lines)
+}
+
+/// The name most similar to one that is not in the table, or else all names.
+fn hint(table: &Capabilities, wrong: &str) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for line in table.lines() {
+        // Some are both an access source and a mover.
+        if !names.contains(&line.name) {
+            names.push(line.name);
+        }
+    }
+    match nearest(wrong, names.iter().copied()) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("there are {}", names.join(", ")),
+    }
 }
 
 /// Prints the table.

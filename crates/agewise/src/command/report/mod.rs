@@ -52,7 +52,8 @@ use agewise_cli::units;
 /// but it affects the kernel's own reclaim, which uses the same bits.
 ///
 /// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 every target was gone before the end;
-/// 128 + the signal when interrupted (the results so far are printed).
+/// 128 + the signal when interrupted (the results so far are printed), but 0 with --follow, which
+/// only a signal ends unless there is a --duration.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
