@@ -88,8 +88,8 @@ impl CachedFile {
         own.into_iter().chain(runs.filter_map(first))
     }
 
-    /// The kernfs id of the cgroup to which a page, given by its index, is charged. One that the last
-    /// look did not find is taken for the owner's of the page before it.
+    /// The kernfs id of the cgroup to which a page, given by its index, is charged. One that the
+    /// last look did not find is taken for the owner's of the page before it.
     pub fn cgroup_of(&self, page: u64) -> u64 {
         let at = self.runs.partition_point(|run| run.first_page <= page);
         let run = self.runs.get(at.saturating_sub(1));

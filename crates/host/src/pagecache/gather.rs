@@ -217,8 +217,8 @@ impl<'a> Gather<'a> {
         })
     }
 
-    /// Notes whose a leaf is that does not count, so that its pages, which are accessed too, are not
-    /// taken for those of the owner before it.
+    /// Notes whose a leaf is that does not count, so that its pages, which are accessed too, are
+    /// not taken for those of the owner before it.
     fn pass(&mut self, leaf: &Leaf) {
         let owner = Owner {
             cgroup: leaf.cgroup,
