@@ -6,6 +6,7 @@
 //! become something else.
 
 mod accessed;
+mod between;
 mod cached;
 mod drop;
 mod dropped;
