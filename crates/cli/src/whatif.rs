@@ -163,6 +163,8 @@ pub struct Found {
     pub has_files: bool,
     /// With [`Plan::files`]: page cache charged to the target, and the unused part of it, in bytes.
     pub cache_bytes: Option<[u64; 2]>,
+    /// What bringing a page back cost meanwhile.
+    pub costs: Costs,
     /// A note on how accesses are detected.
     pub note: Option<String>,
     /// Why watching ended early: the targets are gone. The curves cover the time until then.
@@ -185,11 +187,10 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
         ..Params::default()
     };
     let mut what_if = WhatIf::new(params);
-    let mut sights = Sights::default();
+    let (mut sights, mut meter) = (Sights::default(), Meter::new());
     let began = Instant::now();
     let (mut next, mut is_counting) = (began, false);
-    let (mut look_ns, mut simulate_ns) = (0, 0);
-    let (mut has_files, mut shown_ms) = (None, None);
+    let (mut look_ns, mut simulate_ns, mut has_files, mut shown_ms) = (0, 0, None, None);
     loop {
         sights.clear();
         let looking = Instant::now();
@@ -218,6 +219,7 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
         sights.show(&agent, &pids, &mut what_if, around);
         simulate_ns += agewise_host::clock::thread_cpu_ns() - before_ns;
         let (looks, elapsed) = (what_if.looks(), began.elapsed());
+        meter.measure_if_due(elapsed, plan.duration);
         if looks > 1 && !is_counting && plan.interval.is_none() {
             let is_much = report.young_pages > report.present_pages / USED_PART
                 || uses.values().map(PageSet::len).sum::<u64>()
@@ -239,7 +241,8 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             break;
         }
     }
-    let mut found = found(&agent, &what_if, interval, note, [look_ns, simulate_ns])?;
+    let seen = (interval, &meter);
+    let mut found = found(&agent, &what_if, seen, note, [look_ns, simulate_ns])?;
     found.gone = is_gone(&agent, plan).then(|| why_gone(&agent));
     found.has_files = plan.files || has_files.unwrap_or(true);
     let (resident, unused) = what_if.file_pages();
@@ -282,7 +285,7 @@ fn open(targets: Targets, plan: Plan) -> anyhow::Result<(Agent, Option<String>)>
 fn found(
     agent: &Agent,
     what_if: &WhatIf,
-    interval: Duration,
+    (interval, meter): (Duration, &Meter),
     note: Option<String>,
     cpu_ns: [u64; 2],
 ) -> anyhow::Result<Found> {
@@ -304,6 +307,7 @@ fn found(
         sampled_pages: what_if.sampled_pages(),
         has_files: true,
         cache_bytes: None,
+        costs: meter.costs(),
         note,
         gone: None,
         look_cpu_ms: cpu_ns[0] as f64 / 1e6,
@@ -367,32 +371,79 @@ impl Costs {
 /// A directory on disk: by the Filesystem Hierarchy Standard its files survive a reboot.
 pub const DISK: &str = "/var/tmp";
 
+/// Times at which the price of a file page is measured.
+const MOMENTS: u32 = 9;
+/// Time between two of them, if nothing is watched meanwhile.
+const MOMENT: Duration = Duration::from_millis(20);
+
 /// Measures the cost of a page from swap at a limit, where another page has to leave for it, using
 /// our own pages, and that of a page from disk, using a file of our own. Without such a device it
-/// uses typical values.
+/// uses typical values. Takes a fifth of a second; [`watch`] measures while it watches.
 pub fn costs() -> Costs {
-    const SSD_NS: f64 = 150_000.0;
-    // Compressing the page that makes room takes nearly as long as bringing one back.
-    const ZRAM_EVICT_NS: f64 = 4_000.0;
-    let refault_ns = sizing::cost_model("zram").map_or(SSD_NS, |model| model.refault_us * 1e3);
-    let zram_ns = refault_ns + ZRAM_EVICT_NS;
-    let measured = swap::price().ok().flatten();
-    let areas = SwapArea::all(&Roots::default().proc).unwrap_or_default();
-    let (anon_ns, anon_source) = match measured {
-        Some(price) => (price.at_limit_ns() as f64, "measured"),
-        None if areas.is_empty() => (zram_ns, "no swap here: as zram usually is"),
-        None if areas.iter().any(|area| area.zram_id().is_some()) => (zram_ns, "usual for zram"),
-        None => (SSD_NS, "usual for an SSD"),
-    };
-    let from_disk = PriceOfFile::new(Path::new(DISK)).and_then(|file| file.refault_ns());
-    let (file_ns, file_source) = match from_disk {
-        Ok(Some(ns)) => (ns as f64, "measured in /var/tmp"),
-        _ => (SSD_NS, "usual for an SSD"),
-    };
-    Costs {
-        prices: Prices { anon_ns, file_ns },
-        anon_source,
-        file_source,
+    let mut meter = Meter::new();
+    for _ in 1..MOMENTS {
+        meter.measure();
+        std::thread::sleep(MOMENT);
+    }
+    meter.measure();
+    meter.costs()
+}
+
+/// Measures prices at several times.
+struct Meter {
+    /// `None` if there is no disk, or it cannot be read.
+    file: Option<PriceOfFile>,
+    measured: u32,
+}
+
+impl Meter {
+    fn new() -> Self {
+        Meter {
+            file: PriceOfFile::new(Path::new(DISK)).ok(),
+            measured: 0,
+        }
+    }
+
+    /// Measures the price of a file page, unless that was done often enough for this part of the
+    /// time.
+    fn measure_if_due(&mut self, elapsed: Duration, of: Duration) {
+        if elapsed >= of * self.measured / MOMENTS && self.measured < MOMENTS {
+            self.measure();
+        }
+    }
+
+    fn measure(&mut self) {
+        self.measured += 1;
+        let file = self.file.take();
+        self.file = file.and_then(|mut file| file.measure().ok().map(|()| file));
+    }
+
+    fn costs(&self) -> Costs {
+        const SSD_NS: f64 = 150_000.0;
+        // Compressing the page that makes room takes nearly as long as bringing one back.
+        const ZRAM_EVICT_NS: f64 = 4_000.0;
+        let refault_ns = sizing::cost_model("zram").map_or(SSD_NS, |model| model.refault_us * 1e3);
+        let zram_ns = refault_ns + ZRAM_EVICT_NS;
+        let measured = swap::price().ok().flatten();
+        let areas = SwapArea::all(&Roots::default().proc).unwrap_or_default();
+        let (anon_ns, anon_source) = match measured {
+            Some(price) => (price.at_limit_ns() as f64, "measured"),
+            None if areas.is_empty() => (zram_ns, "no swap here: as zram usually is"),
+            None if areas.iter().any(|area| area.zram_id().is_some()) => {
+                (zram_ns, "usual for zram")
+            }
+            None => (SSD_NS, "usual for an SSD"),
+        };
+        let from_disk = self.file.as_ref().and_then(PriceOfFile::refault_ns);
+        let (file_ns, file_source) = match from_disk {
+            Some(ns) => (ns as f64, "measured in /var/tmp"),
+            None => (SSD_NS, "usual for an SSD"),
+        };
+        Costs {
+            prices: Prices { anon_ns, file_ns },
+            anon_source,
+            file_source,
+        }
     }
 }
 

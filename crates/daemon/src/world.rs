@@ -110,9 +110,10 @@ impl World {
         if with_files && self.file.is_none() {
             self.file = PriceOfFile::new(Path::new(DISK)).ok();
         }
-        let price = self.file.as_ref().map(PriceOfFile::refault_ns);
-        if let Some(Ok(Some(ns))) = price {
-            self.refault_ns[1] = Some(ns);
+        if let Some(file) = &mut self.file
+            && file.measure().is_ok()
+        {
+            self.refault_ns[1] = file.refault_ns().or(self.refault_ns[1]);
         }
         self.refault_ns
     }

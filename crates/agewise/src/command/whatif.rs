@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Costs, Found, Watching, costs, watch};
+use agewise_cli::whatif::{Costs, Found, Watching, watch};
 use agewise_cli::{observe, units};
 use agewise_host::untrusted::clean;
 use agewise_policy::whatif::{Curve, PERCENTS, POLICIES, Point};
@@ -180,8 +180,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let plan = args.watching.plan(args.interval.0, args.cgroup.is_some())?;
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
     let stop = Stop::install()?;
-    let costs = costs();
     let found = watch(targets, plan, &stop)?;
+    let costs = found.costs;
     let full = found.curves.full_bytes;
     let sizes: Vec<Memory> = match args.memory[..] {
         [] => PERCENTS.map(|of| Memory::Percent(f64::from(of))).to_vec(),

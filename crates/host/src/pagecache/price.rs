@@ -13,15 +13,23 @@ use super::stat::cachestat;
 use super::unnamed::unnamed;
 use crate::access::PAGE_BYTES;
 
-/// Number of pages read, and their distance: readahead is off, but device blocks are larger than
-/// pages.
-const PAGES: u64 = 16;
+/// Number of pages read at a time, and their distance: readahead is off, but device blocks are
+/// larger than pages.
+const PAGES: u64 = 8;
 const STRIDE: u64 = 16;
 
+/// Most moments that count, the last ones.
+const MOMENTS_MAX: usize = 9;
+
 /// An unnamed file whose pages are dropped and read again.
+///
+/// A device that others use is slow for moments, up to a hundred times. Reads at one moment
+/// therefore tell little; the price is the median over several.
 #[derive(Debug)]
 pub struct PriceOfFile {
     file: File,
+    /// The median time of each moment at which pages were read.
+    medians_ns: Vec<u64>,
 }
 
 impl PriceOfFile {
@@ -37,15 +45,17 @@ impl PriceOfFile {
         file.write_all(&content)?;
         file.sync_data()?;
         fadvise(&file, 0, None, Advice::Random)?;
-        Ok(PriceOfFile { file })
+        Ok(PriceOfFile {
+            file,
+            medians_ns: Vec::new(),
+        })
     }
 
-    /// The median time in ns to read a page that is not in memory; `None` if the pages could not be
-    /// dropped.
+    /// Reads pages that are not in memory, if they can be dropped.
     ///
     /// # Errors
     /// The file cannot be read.
-    pub fn refault_ns(&self) -> io::Result<Option<u64>> {
+    pub fn measure(&mut self) -> io::Result<()> {
         fadvise(&self.file, 0, None, Advice::DontNeed)?;
         let mut times_ns = Vec::new();
         for page in (0..PAGES).map(|page| page * STRIDE) {
@@ -56,9 +66,24 @@ impl PriceOfFile {
             self.file.read_exact_at(&mut [0; 8], page * PAGE_BYTES)?;
             times_ns.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
-        times_ns.sort_unstable();
-        Ok(times_ns.get(times_ns.len() / 2).copied())
+        if self.medians_ns.len() == MOMENTS_MAX {
+            self.medians_ns.remove(0);
+        }
+        self.medians_ns.extend(median(times_ns));
+        Ok(())
     }
+
+    /// The time in ns to read a page that is not in memory; `None` before one was read.
+    pub fn refault_ns(&self) -> Option<u64> {
+        median(self.medians_ns.clone())
+    }
+}
+
+/// The lower one of the two in the middle, if there are two.
+fn median(mut times_ns: Vec<u64>) -> Option<u64> {
+    times_ns.sort_unstable();
+    let middle = times_ns.len().saturating_sub(1) / 2;
+    times_ns.get(middle).copied()
 }
 
 #[cfg(test)]
@@ -72,13 +97,18 @@ mod tests {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
             other => println!("SKIPPED the price of a file in memory: {other:?}"),
         }
-        let price = match PriceOfFile::new(Path::new("/var/tmp")) {
+        let mut price = match PriceOfFile::new(Path::new("/var/tmp")) {
             Ok(price) => price,
             Err(error) => return println!("SKIPPED the price of a file: /var/tmp: {error}"),
         };
+        assert_eq!(price.refault_ns(), None);
+        price.measure().unwrap();
         match price.refault_ns() {
-            Ok(Some(ns)) => assert!((100..10_000_000_000).contains(&ns), "{ns}"),
-            other => println!("SKIPPED the price of a file: {other:?}"),
+            Some(ns) => assert!((100..10_000_000_000).contains(&ns), "{ns}"),
+            None => println!("SKIPPED the price of a file: its pages stay in memory"),
         }
+        // A device that was busy at some of the times is not dear.
+        price.medians_ns = vec![50_000, 3_506_000, 60_000, 2_000_000];
+        assert_eq!(price.refault_ns(), Some(60_000));
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Costs, Plan, Watching, costs, facts, machine_waited_us, watch};
+use agewise_cli::whatif::{Costs, Plan, Watching, facts, machine_waited_us, watch};
 use agewise_cli::{observe, units};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy, name};
@@ -125,7 +125,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         false => Some(Throttle::new(proc, ledger()?)),
     };
     let stop = Stop::install()?;
-    let costs = costs();
     let targets = observe::listed(&[], std::slice::from_ref(&args.cgroup))?;
     let found = watch(targets, watching, &stop)?;
     if let Some(signal) = stop.requested() {
@@ -134,6 +133,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(gone) = found.gone {
         bail!("nothing was limited: {gone}");
     }
+    let costs = found.costs;
     let usage_bytes = cgroup
         .usage_bytes()?
         .context("this cgroup has no count of its memory")?;
