@@ -289,7 +289,7 @@ def size(
 ) -> Rows:
     """How much memory a program needs: one row per size, and the answer in the last.
 
-    Runs the installed command ``agewise size``, which prices pages by the swap of this machine.
+    Runs the installed command ``agewise size``, which measures what pages cost here.
     `options`: further options, such as ``{"target": "2%", "cost_model": "zram"}``. Raises as
     `agewise.report` does.
     """

@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise size`.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+mod print;
+
 use agewise_host::root::Roots;
 use agewise_host::swap::SwapArea;
-use agewise_policy::whatif::Decider;
+use agewise_policy::whatif::{Decider, Prices};
 use agewise_trace::curve::{IntervalDistances, StackDistances};
 use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
 use agewise_trace::{Access, DenseTrace, TraceSource};
 use anyhow::Context;
-use serde::Serialize;
 
 use crate::command::trace::input::{ReadingBar, trace_memory_default};
 use agewise_cli::observe;
-use agewise_cli::output::{self, Format};
+use agewise_cli::output::Format;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
-use agewise_cli::whatif::{Watching, watch};
+use agewise_cli::whatif::{Costs, Watching, watch};
 
 /// Estimate how much memory a program needs.
 ///
 /// Watches a live process or cgroup for a while (or reads a TRACE), and determines for every memory
 /// size how often the program would have to bring pages back, and what waiting for them would cost
-/// on this machine's swap. Prints that curve, the knee, and the least memory whose stall stays
+/// on this machine's devices. Prints that curve, the knee, and the least memory whose stall stays
 /// within the target.
 ///
 /// For a live program it is the curve of `agewise whatif` under the kernel's LRU, up to what is
@@ -58,7 +58,7 @@ pub struct Args {
     pub watching: Watching,
 
     /// Time between two looks at a live program, at least 100ms and at most a quarter of
-    /// --duration. Default: a second, if that is no more.
+    /// --duration. Default: adapted to how fast memory is used, as `whatif` does.
     #[arg(long, value_name = "DURATION", value_parser = agewise_cli::whatif::interval)]
     pub interval: Option<Duration>,
 
@@ -66,7 +66,8 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::ratio)]
     pub target: f64,
 
-    /// Cost of bringing a page back: auto uses this machine's first swap device.
+    /// Cost of bringing a page back: auto measures it while a live program is watched, and uses
+    /// this machine's first swap device for a trace.
     #[arg(long, value_name = "DEVICE", default_value = "auto",
           value_parser = ["auto", "pmem", "zram", "nvme", "ssd", "hdd"])]
     pub cost_model: String,
@@ -91,23 +92,14 @@ pub struct Args {
     pub format: Format,
 }
 
-/// Default time between two looks, if the observation is long enough.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// The answer, with the field names of all outputs.
-#[derive(Debug, Serialize)]
-struct Answer<'a> {
-    footprint_bytes: u64,
-    knee_bytes: u64,
-    recommended_bytes: u64,
-    target_stall: f64,
-    cost_model: &'a str,
-    refault_us: f64,
+/// What was found out.
+struct Found {
+    cost: Cost,
+    /// Observed time.
     seconds: f64,
-    first_touch_share: f64,
-    order_uncertainty: f64,
-    /// Why watching ended early.
-    gone: Option<&'a str>,
+    need: Need,
+    /// Why watching ended early, if it did.
+    gone: Option<String>,
 }
 
 /// Computes and prints the answer.
@@ -115,25 +107,58 @@ struct Answer<'a> {
 /// # Errors
 /// The program cannot be watched, or the trace cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let cost = cost_model(&args.cost_model)?;
-    let (seconds, need, gone) = match &args.trace {
+    let found = match &args.trace {
         Some(path) => {
             let mut source = TraceSource::new(path);
             source.options.page_shift = args.page_shift;
             source.options.limits.memory_max_bytes =
                 args.trace_memory.unwrap_or_else(trace_memory_default);
+            let model = cost_model(&args.cost_model)?;
             let reuse = read(source)?;
-            let need = sizing::need(&reuse, cost, args.target, usize::from(args.points));
-            (reuse.seconds, need, None)
+            let need = sizing::need(&reuse, model, args.target, usize::from(args.points));
+            Found {
+                cost: Cost::of(model),
+                seconds: reuse.seconds,
+                need,
+                gone: None,
+            }
         }
-        None => live(args, cost)?,
+        None => live(args)?,
     };
-    let mut out = std::io::stdout().lock();
-    print(&mut out, args, cost, seconds, &need, gone.as_deref())?;
-    Ok(match gone {
+    print::print(&mut std::io::stdout().lock(), args, &found)?;
+    Ok(match found.gone {
         Some(_) => ExitCode::from(observe::EXIT_TARGETS_GONE),
         None => ExitCode::SUCCESS,
     })
+}
+
+/// What bringing a page back costs.
+struct Cost {
+    name: &'static str,
+    prices: Prices,
+    text: String,
+}
+
+impl Cost {
+    fn of(model: CostModel) -> Self {
+        let ns = model.refault_us * 1e3;
+        Cost {
+            name: model.name,
+            prices: Prices {
+                anon_ns: ns,
+                file_ns: ns,
+            },
+            text: format!("{} ({} us a page)", model.name, model.refault_us),
+        }
+    }
+
+    fn measured(costs: &Costs) -> Self {
+        Cost {
+            name: "measured",
+            prices: costs.prices,
+            text: costs.text(),
+        }
+    }
 }
 
 /// The given device model, or that of this machine's first swap device.
@@ -156,11 +181,7 @@ fn swap_kind(roots: &Roots) -> &'static str {
     if area.zram_id().is_some() {
         return "zram";
     }
-    let name = area
-        .path
-        .file_name()
-        .map(|name| name.to_string_lossy().into_owned());
-    let name = name.unwrap_or_default();
+    let name = area.path.file_name().unwrap_or_default().to_string_lossy();
     if name.starts_with("nvme") {
         return "nvme";
     }
@@ -171,36 +192,41 @@ fn swap_kind(roots: &Roots) -> &'static str {
     }
 }
 
-/// Watches a live program with the curve of `agewise whatif` at this cost model; returns the
-/// observed time, the memory needed, and why it ended early if it did.
-fn live(args: &Args, cost: CostModel) -> anyhow::Result<(f64, Need, Option<String>)> {
-    let interval = args
-        .interval
-        .unwrap_or(INTERVAL.min(args.watching.duration / 4));
-    let plan = args.watching.plan(Some(interval), args.cgroup.is_some())?;
+/// Watches a live program with the curve of `agewise whatif`.
+fn live(args: &Args) -> anyhow::Result<Found> {
+    let plan = args.watching.plan(args.interval, args.cgroup.is_some())?;
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
     let found = watch(targets, plan, &Stop::install()?)?;
+    let cost = match args.cost_model.as_str() {
+        "auto" => Cost::measured(&found.costs),
+        name => Cost::of(cost_model(name)?),
+    };
     let curves = found.curves;
     let steps = u64::from(args.points);
     let point = |step: u64| {
         let size_bytes = (u128::from(curves.full_bytes) * u128::from(step)).div_ceil(steps.into());
         let size_bytes = u64::try_from(size_bytes).unwrap_or(u64::MAX);
-        let faults = curves.at(Decider::Kernel, size_bytes).faults_per_second();
-        let stall = |refaults: f64| refaults * cost.refault_us / 1e6;
+        let point = curves.at(Decider::Kernel, size_bytes);
+        let (faults, wait) = (point.faults_per_second(), point.wait_ratio(cost.prices));
         SizePoint {
             size_bytes,
             refaults: faults.likely,
             refaults_min: faults.low,
             refaults_max: faults.high,
-            stall: stall(faults.likely),
-            stall_max: stall(faults.high),
+            stall: wait.likely,
+            stall_max: wait.high,
         }
     };
     let points = (1..=steps).map(point).collect();
     let first_touch_share = curves.unknown_per_second / curves.uses_per_second.max(1e-9);
     let seconds = curves.observed_ms as f64 / 1000.0;
     let need = Need::of(points, curves.full_bytes, args.target, first_touch_share);
-    Ok((seconds, need, found.gone))
+    Ok(Found {
+        cost,
+        seconds,
+        need,
+        gone: found.gone,
+    })
 }
 
 /// Filters a trace recorded by interval so that each page counts once per interval. For pages found
@@ -279,140 +305,6 @@ fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
     })
 }
 
-fn print(
-    out: &mut impl Write,
-    args: &Args,
-    cost: CostModel,
-    seconds: f64,
-    need: &Need,
-    gone: Option<&str>,
-) -> anyhow::Result<()> {
-    let answer = Answer {
-        footprint_bytes: need.footprint_bytes,
-        knee_bytes: need.knee_bytes,
-        recommended_bytes: need.recommended_bytes,
-        target_stall: args.target,
-        cost_model: cost.name,
-        refault_us: cost.refault_us,
-        seconds,
-        first_touch_share: need.first_touch_share,
-        order_uncertainty: need.order_uncertainty,
-        gone,
-    };
-    match args.format {
-        Format::Json => {
-            for point in &need.points {
-                output::json_line(out, point)?;
-            }
-            output::json_line(out, &answer)?;
-        }
-        Format::Csv => {
-            if let Some(gone) = gone {
-                agewise_cli::note!("gone: {gone}");
-            }
-            writeln!(
-                out,
-                "size_bytes,refaults,refaults_min,refaults_max,stall,stall_max"
-            )?;
-            for point in &need.points {
-                let SizePoint {
-                    size_bytes,
-                    refaults,
-                    refaults_min,
-                    refaults_max,
-                    stall,
-                    stall_max,
-                } = point;
-                writeln!(
-                    out,
-                    "{size_bytes},{refaults},{refaults_min},{refaults_max},{stall},{stall_max}"
-                )?;
-            }
-        }
-        Format::Text => text(out, &answer, need)?,
-    }
-    Ok(())
-}
-
-/// Whether the neighbouring points are equal: text output skips repeated rows.
-fn is_repetition(need: &Need, at: usize) -> bool {
-    let point = &need.points[at];
-    let same = |at: usize| {
-        need.points.get(at).is_some_and(|other| {
-            let of = |p: &SizePoint| [p.refaults, p.refaults_min, p.refaults_max];
-            of(other) == of(point)
-        })
-    };
-    let is_marked = [need.recommended_bytes, need.knee_bytes].contains(&point.size_bytes);
-    !is_marked && at > 0 && same(at - 1) && same(at + 1)
-}
-
-fn text(out: &mut impl Write, answer: &Answer<'_>, need: &Need) -> std::io::Result<()> {
-    let timed = answer.seconds > 0.0;
-    let (unit, waiting) = if timed {
-        ("refaults/s", "stall")
-    } else {
-        ("refaults/1000", "us/access")
-    };
-    writeln!(
-        out,
-        "{:>12} {unit:>15} {:>24} {waiting:>10}",
-        "memory", "interval"
-    )?;
-    for (at, point) in need.points.iter().enumerate() {
-        if is_repetition(need, at) {
-            continue;
-        }
-        let stall = if timed {
-            format!("{:.3} %", point.stall * 100.0)
-        } else {
-            format!("{:.3}", point.stall)
-        };
-        let mark = match point.size_bytes {
-            size if size == need.recommended_bytes => "  <- recommended",
-            size if size == need.knee_bytes => "  <- knee",
-            _ => "",
-        };
-        writeln!(
-            out,
-            "{:>12} {:>15.1} {:>11.1} .. {:>9} {stall:>10}{mark}",
-            units::bytes_text(point.size_bytes),
-            point.refaults,
-            point.refaults_min,
-            match point.refaults_max.is_finite() {
-                true => format!("{:.1}", point.refaults_max),
-                false => "?".to_owned(),
-            },
-        )?;
-    }
-    writeln!(
-        out,
-        "recommended: {} of {}, for at most {} waiting on {} ({} us a page); knee at {}",
-        units::bytes_text(need.recommended_bytes),
-        units::bytes_text(need.footprint_bytes),
-        if timed {
-            format!("{:.2} % of the time", answer.target_stall * 100.0)
-        } else {
-            format!("{} us an access", answer.target_stall)
-        },
-        answer.cost_model,
-        answer.refault_us,
-        units::bytes_text(need.knee_bytes),
-    )?;
-    writeln!(
-        out,
-        "how sure: {:.1} s observed; {:.1} % of accesses were first touches (pages used less often \
-         than that are not counted); unknown order inside intervals is worth {:.1} % of the range",
-        answer.seconds,
-        need.first_touch_share * 100.0,
-        need.order_uncertainty * 100.0,
-    )?;
-    match answer.gone {
-        Some(gone) => writeln!(out, "# gone: {}", agewise_host::untrusted::clean(gone)),
-        None => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
@@ -459,30 +351,6 @@ mod tests {
             27 << 16,
             "the header says 64 KiB a page"
         );
-    }
-
-    #[test]
-    fn equal_rows_are_printed_at_both_ends_only() {
-        let point = |at: u64, refaults| SizePoint {
-            size_bytes: at << 20,
-            refaults,
-            refaults_min: refaults,
-            refaults_max: refaults,
-            stall: 0.0,
-            stall_max: 0.0,
-        };
-        let need = Need {
-            points: (1..=9)
-                .map(|at| point(at, if at < 8 { 5.0 } else { 1.0 }))
-                .collect(),
-            footprint_bytes: 9 << 20,
-            knee_bytes: 8 << 20,
-            recommended_bytes: 4 << 20,
-            first_touch_share: 0.0,
-            order_uncertainty: 0.0,
-        };
-        let shown: Vec<usize> = (0..9).filter(|at| !is_repetition(&need, *at)).collect();
-        assert_eq!(shown, [0, 3, 6, 7, 8]);
     }
 
     #[test]
