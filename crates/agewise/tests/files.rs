@@ -150,6 +150,8 @@ fn text_and_csv_show_no_controls() {
             _ => ",false,,",
         };
         assert!(out.contains(unknown), "{out}");
+        let sum = format!("  1 files under {under}\n");
+        assert_eq!(out.contains(&sum), format == "text", "{out}");
     }
     drop(file);
 }
@@ -170,6 +172,9 @@ fn ages_are_null_if_nothing_was_observed() {
         of_file["ages"].is_null() && of_file["oldest_ms"].is_null(),
         "{of_file}"
     );
+    let cost = &found[found.len() - 1];
+    assert_eq!(cost["matching_bytes"], of_file["resident_bytes"]);
+    assert!(cost["file_bytes"].as_u64() > cost["matching_bytes"].as_u64());
     drop(file);
 }
 

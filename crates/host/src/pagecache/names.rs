@@ -2,9 +2,9 @@
 //! Names of cached files, and the processes that have them open.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -111,7 +111,11 @@ impl Mount {
 
 /// The processes that currently have files open or mapped.
 #[derive(Debug, Default)]
-pub struct Openers(HashMap<(u64, u64), BTreeSet<u32>>);
+pub struct Openers {
+    pids: HashMap<(u64, u64), BTreeSet<u32>>,
+    /// What descriptors call files of memfd_create(2), which have no name elsewhere.
+    memfds: HashMap<(u64, u64), OsString>,
+}
 
 impl Openers {
     /// Searches the descriptors and mappings of all processes for files given as `st_dev` and
@@ -127,7 +131,11 @@ impl Openers {
             let entries = fs::read_dir(root.join(format!("{pid}/fd")));
             for entry in entries.into_iter().flatten().flatten() {
                 if let Ok(file) = fs::metadata(entry.path()) {
-                    found.note(files, (file.dev(), file.ino()), pid);
+                    let (links, file) = (file.nlink(), (file.dev(), file.ino()));
+                    found.note(files, file, pid);
+                    if links == 0 && files.contains(&file) {
+                        found.note_memfd(file, &entry.path());
+                    }
                 }
             }
             if table.read_by(&mut maps, pid).is_ok() {
@@ -141,13 +149,31 @@ impl Openers {
 
     fn note(&mut self, files: &HashSet<(u64, u64)>, file: (u64, u64), pid: u32) {
         if files.contains(&file) {
-            self.0.entry(file).or_default().insert(pid);
+            self.pids.entry(file).or_default().insert(pid);
         }
+    }
+
+    /// Notes the name in a link such as `/memfd:NAME (deleted)`.
+    fn note_memfd(&mut self, file: (u64, u64), descriptor: &Path) {
+        let Ok(link) = fs::read_link(descriptor) else {
+            return;
+        };
+        let name = link.as_os_str().as_bytes().strip_prefix(b"/");
+        let name = name.and_then(|name| name.strip_suffix(b" (deleted)"));
+        if let Some(name) = name.filter(|name| name.starts_with(b"memfd:")) {
+            let name = OsStr::from_bytes(name).to_owned();
+            self.memfds.entry(file).or_insert(name);
+        }
+    }
+
+    /// What a descriptor calls a file of memfd_create(2): `memfd:NAME`.
+    pub fn memfd(&self, device: u64, inode: u64) -> Option<&OsStr> {
+        self.memfds.get(&(device, inode)).map(OsString::as_os_str)
     }
 
     /// The processes that have a file open or mapped, ascending.
     pub fn of(&self, device: u64, inode: u64) -> impl Iterator<Item = u32> + '_ {
-        let pids = self.0.get(&(device, inode));
+        let pids = self.pids.get(&(device, inode));
         pids.into_iter().flatten().copied()
     }
 }
@@ -155,6 +181,20 @@ impl Openers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_memfd_has_the_name_its_creator_gave_it() {
+        let memfd = rustix::fs::memfd_create("x (1)", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let stat = rustix::fs::fstat(&memfd).unwrap();
+        let file = (stat.st_dev, stat.st_ino);
+        let found = Openers::find(&ProcRoot::default(), &HashSet::from([file])).unwrap();
+        assert_eq!(found.memfd(file.0, file.1), Some(OsStr::new("memfd:x (1)")));
+        assert!(
+            found
+                .of(file.0, file.1)
+                .any(|pid| pid == std::process::id())
+        );
+    }
 
     #[test]
     fn a_path_is_seen_where_its_file_system_is_mounted() {

@@ -125,7 +125,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::install()?;
     let look = observe(args, &cgroups, &mut ages, &stop)?;
     let (shown, totals) = list(args, under.as_deref(), &cgroups, &mut ages)?;
-    print::print(args.format, &shown, &totals, &look, ages.observed_ms())?;
+    let chosen = print::Chosen {
+        under: under.as_deref(),
+        older_than: args.older_than,
+    };
+    print::print(
+        args.format,
+        &shown,
+        &totals,
+        &chosen,
+        (&look, ages.observed_ms()),
+    )?;
     Ok(match stop.requested() {
         Some(signal) => ExitCode::from(Stop::exit_code(signal)),
         None => ExitCode::SUCCESS,
@@ -172,27 +182,20 @@ fn list(
     let proc = ProcRoot::default();
     let mounts = Mounts::read(&proc)?;
     let mut totals = Totals::new(&args.intervals);
-    let mut files: Vec<CachedFile> = Vec::new();
     let older_than_ms = args.older_than.map_or(0, millis);
-    let mut chosen = Vec::new();
-    for file in ages.files() {
-        totals.add(file);
-        if under.is_some_and(|dir| !mounts.reaches(file.on.device, dir)) {
-            continue;
-        }
-        chosen.push(file.clone());
-    }
-    chosen.sort_by_key(|file| (std::cmp::Reverse(file.pages), file.inode.address));
+    let mut all: Vec<CachedFile> = ages.files().cloned().collect();
+    all.sort_by_key(|file| (std::cmp::Reverse(file.pages), file.inode.address));
     let limit = if args.top == 0 { usize::MAX } else { args.top };
     let mut shown = Vec::new();
-    for file in chosen {
+    for file in all {
         let (histogram, oldest_ms, youngest_ms) = ages.ages(&file, &args.intervals);
-        totals.add_ages(&histogram);
-        if youngest_ms < older_than_ms {
+        totals.all.add(&file, &histogram);
+        let is_elsewhere = under.is_some_and(|dir| !mounts.reaches(file.on.device, dir));
+        if youngest_ms < older_than_ms || is_elsewhere {
             continue;
         }
-        totals.matching += 1;
         if shown.len() >= limit && under.is_none() {
+            totals.matching.add(&file, &histogram);
             continue;
         }
         let path = ages.path(&file)?;
@@ -201,11 +204,10 @@ fn list(
             path.is_some_and(|path| mounts.is_under(file.on.device, path, dir))
         };
         if !under.is_none_or(is_under) {
-            totals.matching -= 1;
             continue;
         }
+        totals.matching.add(&file, &histogram);
         if shown.len() < limit {
-            files.push(file.clone());
             let mut file = show(&file, path, &mounts, cgroups, histogram, oldest_ms);
             file.is_sampled = ages.is_sampled(&file.file);
             shown.push(file);
@@ -253,6 +255,10 @@ fn name_openers(proc: &ProcRoot, shown: &mut [Shown]) -> anyhow::Result<()> {
     let openers = Openers::find(proc, &files)?;
     let mut names: HashMap<u32, Untrusted> = HashMap::new();
     for shown in shown {
+        if shown.path.is_none() && shown.name.is_none() {
+            let memfd = openers.memfd(shown.stat.0, shown.stat.1);
+            shown.name = memfd.map(Untrusted::from);
+        }
         let pids: Vec<u32> = openers.of(shown.stat.0, shown.stat.1).collect();
         shown.openers = pids.len();
         for pid in pids.into_iter().take(OPENERS_SHOWN) {

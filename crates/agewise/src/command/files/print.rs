@@ -2,6 +2,7 @@
 //! Output of `agewise files`.
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::time::Duration;
 
 use agewise_host::access::PAGE_BYTES;
@@ -44,43 +45,77 @@ pub struct Shown {
     pub openers: usize,
 }
 
-/// The totals of all files, printed or not.
-pub struct Totals {
-    /// Files with pages.
+/// What was asked for.
+pub struct Chosen<'a> {
+    pub under: Option<&'a Path>,
+    pub older_than: Option<Duration>,
+}
+
+impl Chosen<'_> {
+    /// Describes it; `None` if all files were asked for.
+    fn text(&self) -> Option<String> {
+        let under = self
+            .under
+            .map(|dir| format!("under {}", Untrusted::from(dir).terminal()));
+        let older = self
+            .older_than
+            .map(|age| format!("not accessed for {}", duration_text(age)));
+        let both: Vec<String> = under.into_iter().chain(older).collect();
+        (!both.is_empty()).then(|| both.join(", "))
+    }
+}
+
+/// A sum over files.
+pub struct Sum {
     pub files: u64,
-    /// Files that match the arguments.
-    pub matching: u64,
     /// Pages of files, of shared memory, and of block devices.
-    pub pages: [u64; 3],
+    pages: [u64; 3],
     dirty_pages: u64,
     ages: Histogram,
 }
 
-impl Totals {
-    /// Creates empty totals.
-    pub fn new(intervals: &Intervals) -> Self {
-        Totals {
+impl Sum {
+    fn new(intervals: &Intervals) -> Self {
+        Sum {
             files: 0,
-            matching: 0,
             pages: [0; 3],
             dirty_pages: 0,
             ages: Histogram::new(intervals),
         }
     }
 
-    pub fn add(&mut self, file: &CachedFile) {
+    /// Adds a file and its pages by age.
+    pub fn add(&mut self, file: &CachedFile, ages: &Histogram) {
         self.files += 1;
         self.pages[file.on.kind as usize] += file.pages;
         self.dirty_pages += file.dirty_pages;
-    }
-
-    /// Adds the ages of a file.
-    pub fn add_ages(&mut self, ages: &Histogram) {
         self.ages.add(ages);
     }
 
     fn bytes(&self, kind: CacheKind) -> u64 {
         self.pages[kind as usize] * PAGE_BYTES
+    }
+
+    fn row(&self, out: &mut impl Write, observed_ms: u64) -> io::Result<()> {
+        let pages = self.pages.iter().sum();
+        row(out, pages, self.dirty_pages, &self.ages, observed_ms)
+    }
+}
+
+/// The totals of files, printed or not.
+pub struct Totals {
+    pub all: Sum,
+    /// Those that match the arguments.
+    pub matching: Sum,
+}
+
+impl Totals {
+    /// Creates empty totals.
+    pub fn new(intervals: &Intervals) -> Self {
+        Totals {
+            all: Sum::new(intervals),
+            matching: Sum::new(intervals),
+        }
     }
 }
 
@@ -122,6 +157,8 @@ struct CostRecord<'a> {
     files: u64,
     files_matching: u64,
     files_shown: usize,
+    /// Of the files that match.
+    matching_bytes: u64,
     file_bytes: u64,
     shmem_bytes: u64,
     device_bytes: u64,
@@ -139,12 +176,12 @@ pub fn print(
     format: Format,
     shown: &[Shown],
     totals: &Totals,
-    look: &FilesLook,
-    observed_ms: u64,
+    chosen: &Chosen<'_>,
+    (look, observed_ms): (&FilesLook, u64),
 ) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match format {
-        Format::Text => text(&mut out, shown, totals, look, observed_ms)?,
+        Format::Text => text(&mut out, shown, totals, chosen, (look, observed_ms))?,
         Format::Json => json(&mut out, shown, totals, look, observed_ms)?,
         Format::Csv => csv(&mut out, shown, observed_ms)?,
     }
@@ -196,13 +233,14 @@ fn json(
     let record = CostRecord {
         record: "cost",
         time_ms,
-        files: totals.files,
-        files_matching: totals.matching,
+        files: totals.all.files,
+        files_matching: totals.matching.files,
         files_shown: shown.len(),
-        file_bytes: totals.bytes(CacheKind::File),
-        shmem_bytes: totals.bytes(CacheKind::Shmem),
-        device_bytes: totals.bytes(CacheKind::Device),
-        dirty_bytes: totals.dirty_pages * PAGE_BYTES,
+        matching_bytes: totals.matching.pages.iter().sum::<u64>() * PAGE_BYTES,
+        file_bytes: totals.all.bytes(CacheKind::File),
+        shmem_bytes: totals.all.bytes(CacheKind::Shmem),
+        device_bytes: totals.all.bytes(CacheKind::Device),
+        dirty_bytes: totals.all.dirty_pages * PAGE_BYTES,
         observed_ms,
         look,
     };
@@ -250,11 +288,11 @@ fn text(
     out: &mut impl Write,
     shown: &[Shown],
     totals: &Totals,
-    look: &FilesLook,
-    observed_ms: u64,
+    chosen: &Chosen<'_>,
+    (look, observed_ms): (&FilesLook, u64),
 ) -> io::Result<()> {
     write!(out, "{:>10} {:>10}", "RESIDENT", "DIRTY")?;
-    for heading in headings(&totals.ages) {
+    for heading in headings(&totals.all.ages) {
         write!(out, " {heading:>10}")?;
     }
     writeln!(out, "  FILE")?;
@@ -269,19 +307,22 @@ fn text(
         openers(out, shown)?;
         writeln!(out)?;
     }
-    let pages = totals.pages.iter().sum();
-    row(out, pages, totals.dirty_pages, &totals.ages, observed_ms)?;
-    writeln!(out, "  all {} files", totals.files)?;
-    let left = totals.matching.saturating_sub(shown.len() as u64);
+    if let Some(chosen) = chosen.text() {
+        totals.matching.row(out, observed_ms)?;
+        writeln!(out, "  {} files {chosen}", totals.matching.files)?;
+    }
+    totals.all.row(out, observed_ms)?;
+    writeln!(out, "  all {} files", totals.all.files)?;
+    let left = totals.matching.files.saturating_sub(shown.len() as u64);
     if left > 0 {
         writeln!(out, "# {left} more files not shown: --top 0 shows all")?;
     }
     writeln!(
         out,
         "# files {}; tmpfs and shared memory {} (only swap can take it); block devices {}",
-        bytes_text(totals.bytes(CacheKind::File)),
-        bytes_text(totals.bytes(CacheKind::Shmem)),
-        bytes_text(totals.bytes(CacheKind::Device)),
+        bytes_text(totals.all.bytes(CacheKind::File)),
+        bytes_text(totals.all.bytes(CacheKind::Shmem)),
+        bytes_text(totals.all.bytes(CacheKind::Device)),
     )?;
     match observed_ms {
         0 => writeln!(
@@ -407,6 +448,9 @@ fn name(out: &mut impl Write, shown: &Shown) -> io::Result<()> {
     }
     if file.inode.links == 0 {
         write!(out, " (deleted)")?;
+    }
+    if file.on.kind == CacheKind::Shmem {
+        write!(out, " (shared memory)")?;
     }
     Ok(())
 }
