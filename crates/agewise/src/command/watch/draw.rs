@@ -37,9 +37,9 @@ const HELP: &str = "\
 
  The bar shows the ages of resident memory, the youngest on the
  left. Memory that was never seen accessed counts as old as the
- observation: at first everything idle looks young. COLD is the
- share older than the bound beside it. ANON goes to swap, FILE is
- mapped files; unmapped page cache is not shown.
+ observation: at first everything idle looks young. >10s is the
+ share that is older. ANON goes to swap, FILE is mapped files,
+ with --files all that is charged to a cgroup, mapped or not.
  Containers and pods are shown by their own names.
  Observation continues while the picture is paused.";
 
