@@ -224,11 +224,9 @@ pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found>
             let is_much = report.young_pages > report.present_pages / USED_PART
                 || uses.values().map(PageSet::len).sum::<u64>()
                     > what_if.file_pages().0 / USED_PART;
-            interval = if is_much {
-                (interval / 2).max(INTERVAL_MIN)
-            } else {
-                interval
-            };
+            if is_much {
+                interval = (interval / 2).max(INTERVAL_MIN);
+            }
         }
         if !is_counting && looks > LEARN_LOOKS && elapsed >= plan.duration / LEARN_PART {
             what_if.count_anew();

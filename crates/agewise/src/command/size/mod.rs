@@ -84,7 +84,8 @@ pub struct Args {
     pub trace_memory: Option<u64>,
 
     /// Number of sizes on the curve.
-    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(2..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 32,
+          value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub points: u16,
 
     /// Output format; json and csv have one line per size, json a last one with the answer.
