@@ -12,6 +12,7 @@ mod drop;
 mod dropped;
 #[cfg(test)]
 pub(crate) mod fake;
+mod fetch;
 mod files;
 mod frames;
 mod gather;

@@ -5,12 +5,14 @@
 
 use std::path::PathBuf;
 
+use agewise_trace::Reading;
 use agewise_trace::reader::column::Column;
 use agewise_trace::registry;
 use agewise_trace::suggest::nearest;
 
 use super::error::StudyError;
 use super::setup::Setup;
+use crate::experiment::machine_run::Subject;
 use crate::experiment::replay::{Arrangement, Through};
 use crate::proactive::Sight;
 
@@ -150,9 +152,44 @@ pub fn from_text(text: &str, setup: &mut Setup, sight: &mut Sight) -> Result<(),
     Ok(())
 }
 
+impl Setup {
+    /// What applies to a subject: options of traces mean nothing for a workload.
+    #[must_use]
+    pub fn used(&self, subject: &Subject) -> Setup {
+        let used = self.clone();
+        match subject {
+            Subject::Trace(..) => used,
+            Subject::Workload(_) => Setup {
+                through: None,
+                arrangement: Arrangement::default(),
+                reading: Reading::default(),
+                ..used
+            },
+        }
+    }
+
+    /// A remark on an option that does not apply to the subject.
+    pub(super) fn unused(&self, subject: &Subject) -> Option<String> {
+        let Subject::Workload(workload) = subject else {
+            return None;
+        };
+        let given = to_text(self, Sight::default());
+        let (option, _) = given.split_once('=')?;
+        Some(format!(
+            "{}: --{} is for traces and changes nothing here",
+            workload.name,
+            option.replace('_', "-")
+        ))
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::machine::Policy;
+    use crate::workload::library;
 
     #[test]
     fn what_is_written_is_read_back() {
@@ -183,5 +220,28 @@ mod tests {
             let error = from_text(text, &mut again, &mut sight).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn options_of_traces_are_not_those_of_a_workload() {
+        let kv = Subject::Workload(Arc::new(library::find("kv").unwrap()));
+        let note = |setup: &Setup| setup.plan(&kv, Policy::default(), 1).unwrap().1;
+        assert_eq!(note(&Setup::default()), None);
+        let setup = Setup {
+            reading: Reading {
+                page_shift: Some(14),
+                ..Reading::default()
+            },
+            settings: vec!["hit_ns=5".to_owned()],
+            ..Setup::default()
+        };
+        assert!(
+            note(&setup)
+                .unwrap()
+                .contains("kv: --page-shift is for traces")
+        );
+        let used = setup.used(&kv);
+        assert_eq!(to_text(&used, Sight::default()), "");
+        assert_eq!(used.settings, setup.settings);
     }
 }

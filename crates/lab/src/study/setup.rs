@@ -13,7 +13,6 @@ use agewise_trace::{Reading, TraceSource, short_name};
 use sha2::{Digest, Sha256};
 
 use super::error::StudyError;
-use super::options;
 use crate::experiment::contender::Contender;
 use crate::experiment::machine_run::{MIN_MEMORY_PAGES, Plan, Subject};
 use crate::experiment::replay::{Arrangement, Replay, Through};
@@ -21,7 +20,6 @@ use crate::experiment::settings;
 use crate::machine::Policy;
 use crate::machine::config::PolicyError;
 use crate::machine::device::DeviceKind;
-use crate::proactive::Sight;
 use crate::workload::library;
 use crate::workload::spec::Workload;
 use crate::yardstick;
@@ -216,35 +214,6 @@ impl Setup {
         Ok((plan, note))
     }
 
-    /// What applies to a subject: options of traces mean nothing for a workload.
-    #[must_use]
-    pub fn used(&self, subject: &Subject) -> Setup {
-        let used = self.clone();
-        match subject {
-            Subject::Trace(..) => used,
-            Subject::Workload(_) => Setup {
-                through: None,
-                arrangement: Arrangement::default(),
-                reading: Reading::default(),
-                ..used
-            },
-        }
-    }
-
-    /// A remark on an option that does not apply to the subject.
-    fn unused(&self, subject: &Subject) -> Option<String> {
-        let Subject::Workload(workload) = subject else {
-            return None;
-        };
-        let given = options::to_text(self, Sight::default());
-        let (option, _) = given.split_once('=')?;
-        Some(format!(
-            "{}: --{} is for traces and changes nothing here",
-            workload.name,
-            option.replace('_', "-")
-        ))
-    }
-
     /// Finds a subject by name: a workload of the library, a TOML file, or a trace.
     ///
     /// # Errors
@@ -408,29 +377,6 @@ mod tests {
             let error = parse_memory_pages(bad, &kv).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
-    }
-
-    #[test]
-    fn options_of_traces_are_not_those_of_a_workload() {
-        let kv = Subject::Workload(Arc::new(library::find("kv").unwrap()));
-        let note = |setup: &Setup| setup.plan(&kv, Policy::default(), 1).unwrap().1;
-        assert_eq!(note(&Setup::default()), None);
-        let setup = Setup {
-            reading: Reading {
-                page_shift: Some(14),
-                ..Reading::default()
-            },
-            settings: vec!["hit_ns=5".to_owned()],
-            ..Setup::default()
-        };
-        assert!(
-            note(&setup)
-                .unwrap()
-                .contains("kv: --page-shift is for traces")
-        );
-        let used = setup.used(&kv);
-        assert_eq!(options::to_text(&used, Sight::default()), "");
-        assert_eq!(used.settings, setup.settings);
     }
 
     #[test]
