@@ -134,8 +134,11 @@ fn any_configuration_or_none_will_do() {
 fn a_daemon_that_cannot_start_undoes_first() {
     let scene = Scene::new();
     let config = scene.top.path().join("agewise.toml");
-    let files = "[files]\nenabled = true\ndirectory = '/etc'\n";
-    for (text, code) in [("oops = [", 78), (files, 1)] {
+    let files = "[files]\nenabled = true\ndirectory = '/etc'\n".to_owned();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = taken.local_addr().unwrap();
+    let listen = format!("[metrics]\nenabled = true\nlisten = '{listen}'\n");
+    for (text, code) in [("oops = [".to_owned(), 78), (files, 78), (listen, 1)] {
         scene.leave();
         fs::write(&config, text).unwrap();
         let output = scene.run(&["--ticks", "1", "--config", config.to_str().unwrap()]);

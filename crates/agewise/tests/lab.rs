@@ -195,7 +195,7 @@ fn a_reference_is_verified_line_by_line() {
     assert_eq!(rows.len(), 6);
     let main = &rows[2];
     let keys: Vec<&String> = main.as_object().expect("an object").keys().collect();
-    assert_eq!(keys.len(), 25, "{keys:?}");
+    assert_eq!(keys.len(), 28, "{keys:?}");
     assert_eq!(
         (&main["kernel"], &main["lru_gen"]),
         (&"7.2".into(), &7.into())
