@@ -12,7 +12,6 @@ mod show;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 
 use agewise_policy::generations::Sizes;
 use agewise_policy::workingset::OldestPages;
@@ -23,7 +22,6 @@ use super::target::ResolvedSubject;
 use super::{Agent, CostReport, SubjectReport};
 use crate::access::AccessError;
 use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
-use crate::clock::thread_cpu_ns;
 use crate::frame_set::FrameSet;
 use crate::pagecache::{FileAges, FilesLook, Mapped, Owner};
 
@@ -55,8 +53,7 @@ pub(super) struct Cache {
     pub touched: FrameSet,
     /// Paths of cgroups by kernfs id.
     paths: HashMap<u64, PathBuf>,
-    /// Pages by owner and age, if they were asked for since ages changed.
-    sizes: OnceLock<HashMap<Owner, Box<Sizes>>>,
+    sizes: HashMap<Owner, Box<Sizes>>,
     /// Times of the last looks, on the clock of ages.
     looked_ms: VecDeque<u64>,
     /// The earliest time of the next look.
@@ -73,7 +70,7 @@ impl Cache {
             ages,
             touched: FrameSet::default(),
             paths: HashMap::new(),
-            sizes: OnceLock::new(),
+            sizes: HashMap::new(),
             looked_ms: VecDeque::new(),
             due_ms: 0,
             looks: 0,
@@ -84,17 +81,11 @@ impl Cache {
     }
 
     /// Looks at the pages of all subjects that are cgroups, unless a look would exceed the CPU
-    /// share: then it takes in which pages were read since, which costs little.
+    /// share.
     pub fn look_if_due(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
         if clock_ms() >= self.due_ms {
-            return self.look(subjects, nodes);
+            self.look(subjects, nodes);
         }
-        let began_ns = thread_cpu_ns();
-        self.sizes.take();
-        if let Err(error) = self.ages.take_in_accesses() {
-            self.trouble = Some(error.to_string());
-        }
-        self.cpu_ns += thread_cpu_ns().saturating_sub(began_ns);
     }
 
     fn look(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
@@ -130,7 +121,7 @@ impl Cache {
         };
         self.last = self.ages.look_with(&owns, Some(&mapped))?;
         self.touched.clear();
-        self.sizes.take();
+        self.sizes = self.ages.sizes_by_owner();
         self.looked_ms.push_back(self.ages.last_look_ms());
         if self.looked_ms.len() > drop::LOOKS + 1 {
             self.looked_ms.pop_front();
@@ -139,11 +130,6 @@ impl Cache {
         self.cpu_ns += self.last.cpu_ns;
         self.due_ms = clock_ms() + self.last.cpu_ns * CORE_SHARE / 1_000_000;
         Ok(())
-    }
-
-    /// Pages by owner and age.
-    fn sizes(&self) -> &HashMap<Owner, Box<Sizes>> {
-        self.sizes.get_or_init(|| self.ages.sizes_by_owner())
     }
 
     /// Whether memory charged to cgroup `id` (kernfs id) counts for `of`.
@@ -157,9 +143,9 @@ impl Cache {
 
     /// Adds the pages charged to a cgroup and to those below it.
     pub fn add_to(&self, report: &mut SubjectReport, of: &Cgroup, oldest: OldestPages) {
-        let now_ms = self.ages.aged_ms();
+        let now_ms = self.ages.last_look_ms();
         let window = self.ages.generations();
-        let sizes = self.sizes().iter();
+        let sizes = self.sizes.iter();
         for (owner, sizes) in sizes.filter(|(owner, _)| self.is_of(of, owner.cgroup)) {
             report.add_cached(owner.node.into(), sizes, (window, now_ms), oldest);
         }
@@ -181,8 +167,7 @@ impl Cache {
 
     /// Bytes of memory used, in addition to maps in the kernel.
     pub fn memory_bytes(&self) -> usize {
-        let owners = self.sizes.get().map_or(0, HashMap::len);
-        let sizes = owners * (size_of::<Owner>() + size_of::<Sizes>());
+        let sizes = self.sizes.len() * (size_of::<Owner>() + size_of::<Sizes>());
         self.ages.memory_bytes() + self.touched.memory_bytes() + sizes
     }
 }

@@ -11,7 +11,6 @@ use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals};
 
 use super::accessed::{Accessed, Accesses, Block};
-use super::between::{Between, ThroughMappings};
 use super::cached::{CachedFile, Mapped};
 use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};
@@ -48,17 +47,15 @@ pub struct FilesLook {
 /// The ages of all files.
 pub struct FileAges {
     walk: Box<dyn CacheReader>,
-    pub(super) accessed: Box<dyn AccessNotes>,
+    accessed: Box<dyn AccessNotes>,
     pub(super) map: AgeMap,
     slots: Slots,
     /// Slots whose pages leave the age map with the look.
     given_up: Vec<Slot>,
     pub(super) files: HashMap<Key, CachedFile>,
     /// Accesses since the last look that have been fetched already.
-    pub(super) pending: Accesses,
-    pub(super) between: Between,
-    pub(super) through_mappings: ThroughMappings,
-    pub(super) unshown: Unshown,
+    pending: Accesses,
+    unshown: Unshown,
     /// Files followed by sample; `may_sample` says whether there may be more.
     pub(super) sampled: Sampled,
     may_sample: bool,
@@ -70,8 +67,6 @@ pub struct FileAges {
     pub(super) returned: HashMap<u64, Histogram>,
     pub(super) looks: u32,
     pub(super) last_look_ms: u64,
-    /// Ages include accesses through descriptors up to this time.
-    pub(super) aged_ms: u64,
     /// When the last look that lacked accesses was.
     lost_ms: Option<u64>,
 }
@@ -128,8 +123,6 @@ impl FileAges {
             given_up: Vec::new(),
             files: HashMap::new(),
             pending: Accesses::default(),
-            between: Between::default(),
-            through_mappings: ThroughMappings::default(),
             unshown: Unshown::default(),
             sampled: Sampled::default(),
             may_sample: false,
@@ -139,7 +132,6 @@ impl FileAges {
             returned: HashMap::new(),
             looks: 0,
             last_look_ms: now_ms,
-            aged_ms: now_ms,
             lost_ms: None,
         }
     }
@@ -172,15 +164,12 @@ impl FileAges {
     ) -> Result<FilesLook, AccessError> {
         let began_ns = thread_cpu_ns();
         // Accesses first: a page accessed after this counts for the next look.
-        let later = self.fetch()?;
-        self.pending.add(later);
+        self.take_in_accesses()?;
         let accesses = std::mem::take(&mut self.pending);
-        let mut between = std::mem::take(&mut self.between);
         let now_ms = clock_ms();
         self.looks = self.looks.wrapping_add(1);
         let asked = Asked {
             accesses: &accesses,
-            aged: &between.aged,
             owned,
             mapped,
         };
@@ -198,7 +187,7 @@ impl FileAges {
             Ok(walk) => walk,
             Err(error) => {
                 // They count at the next look.
-                (self.pending, self.between) = (accesses, between);
+                self.pending = accesses;
                 return Err(error);
             }
         };
@@ -219,17 +208,14 @@ impl FileAges {
         for (cgroup, pages) in back {
             *self.refaulted.entry(cgroup).or_default() += pages;
         }
-        self.returned = std::mem::take(&mut between.returned);
         self.count_returned(&words, now_ms);
         self.unshown.add_blocks(&mapped);
-        self.count_mapped(&mapped);
-        report.young_pages = between.aged_pages() + self.take_in(&words);
-        self.take_in_unaged(between, &mapped);
+        report.young_pages = self.take_in(&words);
         self.map.advance(now_ms);
         self.remove_gone();
         self.choose_sampled(&accesses, now_ms.saturating_sub(self.last_look_ms));
         report.sampled = self.sampled.count();
-        (self.last_look_ms, self.aged_ms) = (now_ms, now_ms);
+        self.last_look_ms = now_ms;
         report.cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
         Ok(report)
     }
@@ -312,6 +298,17 @@ impl FileAges {
         self.sampled.stands_for(block)
     }
 
+    /// Fetches the accesses so far, without looking at what is cached.
+    ///
+    /// # Errors
+    /// The errors of [`Accessed::look`].
+    pub fn take_in_accesses(&mut self) -> Result<(), AccessError> {
+        let later = self.accessed.look()?;
+        self.unshown.add(&later);
+        self.pending.add(later);
+        Ok(())
+    }
+
     /// Returns the pages used since the last call: through descriptors up to now, and through
     /// mappings up to the last look. The first call only starts recording.
     ///
@@ -388,11 +385,6 @@ impl FileAges {
         self.last_look_ms
     }
 
-    /// The time up to which ages include accesses through descriptors.
-    pub fn aged_ms(&self) -> u64 {
-        self.aged_ms
-    }
-
     /// How long files have been followed, in ms.
     pub fn observed_ms(&self) -> u64 {
         let since_ms = self.map.generations().unseen_since_ms();
@@ -418,12 +410,11 @@ impl FileAges {
         self.map.memory_bytes()
             + self.dropped.memory_bytes()
             + self.unshown.memory_bytes()
-            + self.between.memory_bytes()
             + self.files.capacity() * (size_of::<CachedFile>() + size_of::<(u64, u64)>() + 1)
     }
 }
 
-pub(super) fn clock_ms() -> u64 {
+fn clock_ms() -> u64 {
     monotonic_ns() / 1_000_000
 }
 

@@ -5,15 +5,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use agewise_policy::table::PAGES_PER_TABLE;
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
-use super::accessed::Accesses;
+use super::accessed::{Accesses, Block};
 use super::cached::{CachedFile, FILES_MAX, Mapped, Owner, Run};
 use super::frames::Folios;
 use super::layout::Leaf;
 use super::shown::{CacheKind, CacheSink, Inode, Key, SuperBlock};
 use super::slots::{Slot, Slots};
-use super::uses::Uses;
 use crate::access::PAGE_BYTES;
 
 /// 64 page numbers of the age map, or the part of them that belongs to one file.
@@ -44,8 +43,6 @@ impl Word {
 #[derive(Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub accesses: &'a Accesses,
-    /// Those that ages include already.
-    pub aged: &'a Uses,
     /// Whether the pages of a cgroup count, by its kernfs id.
     pub owned: &'a dyn Fn(u64) -> bool,
     pub mapped: Option<&'a Mapped<'a>>,
@@ -57,7 +54,7 @@ pub(super) struct Gathered {
     /// Slots that become free at the end of this look.
     pub given_up: Vec<Slot>,
     /// Pages accessed through mappings.
-    pub mapped: Uses,
+    pub mapped: HashMap<Block, PageSet>,
     pub void: u64,
     pub unfollowed: u64,
 }
@@ -164,7 +161,7 @@ impl<'a> Gather<'a> {
             found: Gathered {
                 words: Vec::new(),
                 given_up: Vec::new(),
-                mapped: Uses::new(),
+                mapped: HashMap::new(),
                 void: 0,
                 unfollowed: 0,
             },
@@ -270,8 +267,7 @@ impl<'a> Gather<'a> {
             let block = file.inode.block(first_page / PAGES_PER_TABLE as u64);
             let word = (first_page % PAGES_PER_TABLE as u64 / 64) as usize;
             let noted = self.asked.accesses.blocks.get(&block);
-            let aged = self.asked.aged.get(&block).map_or(0, |set| set[word]);
-            let mut young = noted.map_or(0, |set| set[word]) & !aged;
+            let mut young = noted.map_or(0, |set| set[word]);
             if let Some(mapped) = self.asked.mapped {
                 let mut touched = 0;
                 folios.each(at, leaf, part, |page, frame| {

@@ -6,13 +6,11 @@
 //! become something else.
 
 mod accessed;
-mod between;
 mod cached;
 mod drop;
 mod dropped;
 #[cfg(test)]
 pub(crate) mod fake;
-mod fetch;
 mod files;
 mod frames;
 mod gather;

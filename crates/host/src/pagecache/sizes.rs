@@ -30,11 +30,11 @@ impl FileAges {
         Some((sum, refaulted.map(|(_, pages)| pages).sum()))
     }
 
-    /// Adds accessed pages to those that returned, by the labels they had until now.
+    /// Counts accessed pages by the labels they had until now.
     pub(super) fn count_returned(&mut self, words: &[Word], now_ms: u64) {
-        if self.returned_bounds.is_none() {
+        let Some(bounds) = &self.returned_bounds else {
             return;
-        }
+        };
         let mut sums: HashMap<u64, Box<Sizes>> = HashMap::new();
         let files = self.files.values().filter(|file| file.look == self.looks);
         for file in files.filter(|file| self.is_droppable(file)) {
@@ -50,27 +50,16 @@ impl FileAges {
                 }
             }
         }
-        let mut returned = std::mem::take(&mut self.returned);
-        self.add_returned(&sums, now_ms, &mut returned);
-        self.returned = returned;
-    }
-
-    /// Adds pages by label to those by idle time.
-    pub(super) fn add_returned(
-        &self,
-        sums: &HashMap<u64, Box<Sizes>>,
-        now_ms: u64,
-        to: &mut HashMap<u64, Histogram>,
-    ) {
-        let Some(bounds) = &self.returned_bounds else {
-            return;
-        };
         let window = self.map.generations();
-        for (cgroup, sizes) in sums {
-            let of = to.entry(*cgroup);
-            let of = of.or_insert_with(|| Histogram::new(bounds));
-            of.add_window(window, sizes, now_ms, OldestPages::AtLeast);
-        }
+        let histogram = |sizes: &Sizes| {
+            let mut returned = Histogram::new(bounds);
+            returned.add_window(window, sizes, now_ms, OldestPages::AtLeast);
+            returned
+        };
+        let sums = sums.iter();
+        self.returned = sums
+            .map(|(cgroup, sizes)| (*cgroup, histogram(sizes)))
+            .collect();
     }
 
     /// The pages of a file by age, and the minimum ages of its oldest and its youngest page, in ms.
@@ -87,9 +76,9 @@ impl FileAges {
         }
         let window = self.map.generations();
         let mut histogram = Histogram::new(intervals);
-        histogram.add_window(window, &sizes, self.aged_ms, OldestPages::AtLeast);
+        histogram.add_window(window, &sizes, self.last_look_ms, OldestPages::AtLeast);
         let at_least = |label| {
-            let bounds = window.age_bounds_ms(label, self.aged_ms);
+            let bounds = window.age_bounds_ms(label, self.last_look_ms);
             bounds.map_or(0, |(at_least, _)| at_least)
         };
         (histogram, at_least(oldest), at_least(youngest))

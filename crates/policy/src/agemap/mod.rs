@@ -17,7 +17,6 @@ mod look;
 mod part;
 mod query;
 mod store;
-mod touch;
 mod word;
 
 pub use look::{Facts, Leaves, Look, LookCounts, OutOfOrder};

@@ -142,8 +142,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Looks until the time is over: as often as the bins need, but less often if looks are expensive;
-/// then only what was accessed is fetched as often.
+/// Looks until the time is over: as often as the bins need, but less often if looks are expensive.
 fn observe(
     args: &Args,
     cgroups: &Cgroups,
@@ -160,12 +159,7 @@ fn observe(
         |began: Instant| args.duration.is_zero() || began >= end || stop.requested().is_some();
     while !is_over(look_began) {
         let pause = finest.max(Duration::from_nanos(look.cpu_ns) * CORE_SHARE);
-        let due = (look_began + pause).min(end);
-        // What was accessed is cheap to fetch, as often as the bins need.
-        while Instant::now() + finest < due && !stop.wait_until(Instant::now() + finest) {
-            ages.take_in_accesses()?;
-        }
-        stop.wait_until(due);
+        stop.wait_until((look_began + pause).min(end));
         look_began = Instant::now();
         look = ages.look(&owned)?;
     }

@@ -100,7 +100,7 @@ impl Cache {
             return Err(DropError::Lost);
         }
         let owned: std::collections::HashSet<u64> = {
-            let known = self.sizes().keys().map(|owner| owner.cgroup);
+            let known = self.sizes.keys().map(|owner| owner.cgroup);
             known.filter(|id| self.owns(of, *id)).collect()
         };
         let owns = |id| owned.contains(&id);

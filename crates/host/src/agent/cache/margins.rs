@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far the ages of files may be off that are followed by sample, or accessed through mappings.
+//! How far the ages of files that are followed by sample may be off.
 
 use agewise_policy::generations::{ByType, LABELS};
 use agewise_policy::sample::{Margin, Spread};
@@ -23,10 +23,8 @@ impl Cache {
     /// Adds what samples of files leave open about a cgroup and those below it: pages that are not
     /// followed, and with `bounds` the margin of each bin.
     ///
-    /// A look shows what was accessed through mappings since the look before it, but not when.
-    /// Margins of samples follow from how much the blocks that are followed differ ([`Spread`]).
-    /// If several cgroups have pages of a file, each part is taken to be like the whole, as it is
-    /// for ages.
+    /// Margins follow from how much the blocks that are followed differ ([`Spread`]). If several
+    /// cgroups have pages of a file, each part is taken to be like the whole, as it is for ages.
     pub fn add_margins_to(
         &self,
         report: &mut SubjectReport,
@@ -34,12 +32,9 @@ impl Cache {
         bounds: Option<&Intervals>,
     ) {
         let window = self.ages.generations();
-        let now_ms = self.ages.aged_ms();
+        let now_ms = self.ages.last_look_ms();
         let bin_of = bounds.map(|bounds| bins_of_labels(window, now_ms, bounds));
         let bins = bounds.map_or(0, |bounds| bounds.bounds_ms().len() + 1);
-        if let Some(bounds) = bounds {
-            self.add_mapped_to(report, of, bounds);
-        }
         for file in self.ages.sampled_files() {
             let own = self.ages.pages_of(file, &|id| self.is_of(of, id));
             if own != [0; 2] {
@@ -47,31 +42,6 @@ impl Cache {
                 report.add_unseen(unseen.pages, &unseen.margins);
             }
         }
-    }
-
-    fn add_mapped_to(&self, report: &mut SubjectReport, of: &Cgroup, bounds: &Intervals) {
-        let (times, pages) = self.ages.through_mappings(&|id| self.is_of(of, id));
-        let bounds_ms = bounds.bounds_ms();
-        let bin_at = |at_ms: u64| {
-            let age_ms = self.ages.aged_ms().saturating_sub(at_ms);
-            bounds_ms.partition_point(|bound| *bound < age_ms)
-        };
-        let (youngest, oldest) = (bin_at(times.end), bin_at(times.start));
-        if youngest == oldest || pages == [0; 2] {
-            return;
-        }
-        let margin = |bin: usize, pages: u64| Margin {
-            below: if bin == youngest { pages as f64 } else { 0.0 },
-            above: match bin > youngest && bin <= oldest {
-                true => pages as f64,
-                false => 0.0,
-            },
-        };
-        let bins = 0..=bounds_ms.len();
-        let margins: Vec<_> = bins
-            .map(|bin| pages.map(|pages| margin(bin, pages)))
-            .collect();
-        report.add_unseen(0, &margins);
     }
 
     fn unseen(
@@ -134,39 +104,6 @@ mod tests {
         cache.add_margins_to(&mut report, of, Some(&bounds));
         report.finish();
         report
-    }
-
-    /// What was accessed through a mapping is as young as the look, or as old as the one before.
-    #[test]
-    fn what_is_mapped_has_margins_as_wide_as_the_time_between_looks() {
-        let (_dir, [top, a, b, _]) = cgroups();
-        let shared = Shared::default();
-        let files = [(1, a.id()), (2, b.id())];
-        let files = files.map(|(number, of)| file(number, CacheKind::File, of, 10));
-        shared.0.lock().unwrap().files = files.into();
-        let mut cache = Cache::new(shared.ages(3_600_000));
-        cache.look(&[subject(&top)], &nodes());
-        std::thread::sleep(std::time::Duration::from_millis(60));
-        cache.ages.take_in_accesses().unwrap();
-        for frame in [201, 202, 203] {
-            cache.touched.insert(frame);
-        }
-        cache.look(&[subject(&top)], &nodes());
-        let bounds: Intervals = "40ms,1h".parse().unwrap();
-        let file_bounds = |of: &Cgroup| {
-            let mut report =
-                SubjectReport::new("x".into(), true, &[0], std::slice::from_ref(&bounds));
-            cache.add_to(&mut report, of, OldestPages::AtLeast);
-            cache.add_margins_to(&mut report, of, Some(&bounds));
-            report.finish();
-            let histogram = report.histogram();
-            [0, 1].map(|bin| {
-                let [_, file] = report.interval(bin, histogram.bins()[bin].amounts);
-                [file.low, file.high].map(|bytes| bytes / PAGE)
-            })
-        };
-        assert_eq!(file_bounds(&b), [[0, 3], [7, 10]]);
-        assert_eq!(file_bounds(&a), [[0, 3], [17, 20]], "and what is below");
     }
 
     /// One block in eight is followed of a file that is read very often: then it is said what that
