@@ -8,20 +8,36 @@ const EVERY_MS: u64 = 60_000;
 /// What was last written about a target.
 #[derive(Debug, Default)]
 pub struct News {
-    said: Option<(String, u64)>,
+    said: Option<Said>,
+}
+
+#[derive(Debug)]
+struct Said {
+    what: String,
+    at_ms: u64,
+    /// When it was last found again.
+    found_ms: u64,
 }
 
 impl News {
-    /// Whether this is worth a line: it differs from the last one, which was not just now.
+    /// Whether this is worth a line: it differs from the last one, which was not just now, or has
+    /// come back after it was gone for a while.
     pub fn is_news(&mut self, now_ms: u64, what: &str) -> bool {
-        let is_news = self
-            .said
-            .as_ref()
-            .is_none_or(|(said, at_ms)| said != what && now_ms.saturating_sub(*at_ms) >= EVERY_MS);
-        if is_news {
-            self.said = Some((what.to_owned(), now_ms));
+        let since = |at_ms: u64| now_ms.saturating_sub(at_ms);
+        match &mut self.said {
+            Some(said) if said.what == what && since(said.found_ms) < EVERY_MS => {
+                said.found_ms = now_ms;
+                return false;
+            }
+            Some(said) if since(said.at_ms) < EVERY_MS => return false,
+            _ => {}
         }
-        is_news
+        self.said = Some(Said {
+            what: what.to_owned(),
+            at_ms: now_ms,
+            found_ms: now_ms,
+        });
+        true
     }
 }
 
@@ -38,5 +54,6 @@ mod tests {
         let mut news = News::default();
         assert!(news.is_news(0, "a"));
         assert!((1..600).all(|second| !news.is_news(second * 1000, "a")));
+        assert!(news.is_news(3_600_000, "a"), "it had gone");
     }
 }

@@ -229,7 +229,7 @@ fn a_machine_without_normal_memory_works_and_impossible_ones_are_told() {
     let error = Run::new(&plan(workload, "classic", &["nodes=2"]))
         .err()
         .unwrap();
-    assert!(error.to_string().contains("one node"), "{error}");
+    assert!(error.to_string().contains("those of 1 node(s)"), "{error}");
 }
 
 #[test]

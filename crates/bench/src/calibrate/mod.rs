@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise bench calibrate`: this machine's prices, as settings of the lab's.
 
-mod devices;
 mod memory;
+mod swap;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -11,8 +11,9 @@ use std::path::PathBuf;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
+use agewise_host::pagecache::PriceOfFile;
 use agewise_host::root::ProcRoot;
-use agewise_host::swap::{self, ZramDevice, ZramOptions};
+use agewise_host::swap::{ZramDevice, ZramOptions, free_bytes};
 use agewise_lab::machine::cost::CostModel;
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -91,7 +92,7 @@ const PRICES: [(&str, f64, &str); 12] = [
     (
         "file_page_us",
         1e3,
-        "pread of a page that is not in the page cache",
+        "pread of a page that is not in the page cache, less file_io_ns",
     ),
 ];
 
@@ -108,26 +109,27 @@ pub fn run(args: &Args, stop: &Stop, out: &mut impl Write) -> anyhow::Result<()>
     };
     let file = make_file(&args.directory).with_context(in_directory)?;
     // Without swap there is nothing to time, so a device of our own then lends some.
-    let has_swap = swap::free_bytes(&ProcRoot::default())? >= ZRAM_BYTES;
+    let has_swap = free_bytes(&ProcRoot::default())? >= ZRAM_BYTES;
     let device = match has_swap {
         true => None,
-        false => ZramDevice::create(&ZramOptions::new(ZRAM_BYTES)).ok(),
+        false => ZramDevice::create(&ZramOptions::new(ZRAM_BYTES))
+            .inspect_err(|error| agewise_cli::note!("no price of swap: {error}"))
+            .ok(),
     };
+    let mut disk = PriceOfFile::new(&args.directory).ok();
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
         if stop.requested().is_some() {
             bail!("interrupted");
         }
-        rounds.push(round(&file).with_context(in_directory)?);
-    }
-    if let Some(device) = device {
-        device.remove()?;
+        rounds.push(round(&file, disk.as_mut()).with_context(in_directory)?);
     }
     let records: Vec<Record> = (0..PRICES.len()).map(|at| record(at, &rounds)).collect();
     match args.format {
         Format::Text => print(out, &records)?,
         format => output::rows(out, format, &records)?,
     }
+    device.map_or(Ok(()), ZramDevice::remove)?;
     Ok(())
 }
 
@@ -146,41 +148,44 @@ fn make_file(directory: &std::path::Path) -> io::Result<File> {
 }
 
 /// All prices in ns, measured once; None for what this machine does not have.
-fn round(file: &File) -> io::Result<[Option<f64>; PRICES.len()]> {
+fn round(file: &File, disk: Option<&mut PriceOfFile>) -> io::Result<[Option<f64>; PRICES.len()]> {
     let fault_ns = memory::fault_ns()?;
-    let [walk_ns, move_ns] = memory::walk_and_move_ns(file)?;
+    let walked = memory::walk_and_move_ns(file)?;
+    let [walk_ns, move_ns] = walked.map_or([None; 2], |both| both.map(Some));
+    let file_io_ns = memory::file_io_ns(file)?;
+    let page_ns = disk.and_then(|disk| disk.measure().ok().and(disk.refault_ns()));
     let flush_ns = memory::tlb_flush_ns()?;
     let cpus = std::thread::available_parallelism()?.get();
     let remote_ns = match cpus {
         1 => None,
         _ => Some(memory::tlb_remote_ns(flush_ns)?),
     };
-    let [out_ns, in_ns] = devices::swap_ns()?.map_or([None; 2], |both| both.map(Some));
+    let [out_ns, in_ns] = swap::swap_ns()?.map_or([None; 2], |both| both.map(Some));
     let priced = CostModel::default();
     let priced_ns = (priced.unmap_ns + priced.rmap_visit_ns + priced.tlb_flush_ns) as f64;
     Ok([
         Some(memory::hit_ns()?),
         Some(fault_ns),
-        Some(memory::file_io_ns(file)?),
-        Some(walk_ns),
-        Some(move_ns),
+        Some(file_io_ns),
+        walk_ns,
+        move_ns,
         Some(memory::rmap_visit_ns(file)?),
         Some(flush_ns),
         remote_ns,
         Some(memory::process_ns()?),
         in_ns.map(|ns| ns - fault_ns),
         out_ns.map(|ns| ns - priced_ns),
-        Some(devices::file_page_ns(file)?),
+        page_ns.map(|ns| ns as f64 - file_io_ns),
     ])
 }
 
-/// The price at this place of the list. One that is not above zero was not measured: the operation
-/// does not do here what it should.
+/// The price at this place of the list. One that was not above zero in every round was not
+/// measured: the operation does not do here what it should, or others disturbed it.
 fn record(at: usize, rounds: &[[Option<f64>; PRICES.len()]]) -> Record {
     let (key, unit_ns, source) = PRICES[at];
     let values: Vec<f64> = rounds.iter().filter_map(|round| round[at]).collect();
     let price = median(&values) / unit_ns;
-    let is_measured = price >= 0.5;
+    let is_measured = price >= 0.5 && values.iter().all(|ns| *ns > 0.0);
     let bound = |pick: fn(f64, f64) -> f64| {
         let all = values.iter().map(|ns| ns / unit_ns);
         all.reduce(pick).filter(|_| is_measured)
@@ -255,8 +260,9 @@ mod tests {
     #[test]
     fn every_machine_has_prices_of_memory() {
         let directory = tempfile::tempdir().unwrap();
-        let prices = round(&make_file(directory.path()).unwrap()).unwrap();
-        for at in [0, 1, 2, 3, 8] {
+        let prices = round(&make_file(directory.path()).unwrap(), None).unwrap();
+        assert_eq!(prices[11], None, "no disk");
+        for at in [0, 1, 2, 8] {
             assert!(prices[at].unwrap() > 0.0, "{}: {prices:?}", PRICES[at].0);
         }
     }

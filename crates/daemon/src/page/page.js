@@ -322,6 +322,7 @@ function gainText(target) {
   const change = target && target.budget_gain && target.budget_gain.faults_change;
   if (!change) return "";
   const share = value => (Math.abs(value) * 100).toFixed(0) + "\u00a0%";
+  if (Math.abs(change.mean) <= change.half) return " Its budget changes faults by no more than " + share(Math.abs(change.mean) + change.half) + ".";
   return " Its budget " + (change.mean < 0 ? "saves " : "adds ") + share(change.mean) + " \u00b1 " + share(change.half) + " of faults.";
 }
 function drawCurve() {

@@ -144,9 +144,9 @@ impl Daemon {
             let record = match &report.trouble {
                 _ if report.steps > 0 => "action",
                 // It is found again at every step.
-                Some(trouble) if !actor.troubles.is_news(now_ms, trouble) => continue,
-                Some(_) => "trouble",
-                None => "measured",
+                Some(trouble) if actor.troubles.is_news(now_ms, trouble) => "trouble",
+                Some(_) if report.measured.is_none() => continue,
+                _ => "measured",
             };
             self.journal.write(record, &line);
         }

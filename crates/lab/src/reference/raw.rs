@@ -126,6 +126,13 @@ impl RawRow {
             let nodes = self.interleave.unwrap_or_default().to_string();
             return Err(field("interleave", &nodes, "is not between 1 and 64"));
         }
+        let global = self.zones().filter(|_| self.limit_bytes == 0);
+        if let (Some(nodes @ 2..), Some(zones)) = (self.interleave, global)
+            && nodes as usize != zones.len()
+        {
+            let reason = "is neither 1 nor the number of nodes in free_pages";
+            return Err(field("interleave", &nodes.to_string(), reason));
+        }
         if self.swappiness > 200 {
             let swappiness = self.swappiness.to_string();
             return Err(field("swappiness", &swappiness, "is not between 0 and 200"));

@@ -224,6 +224,9 @@ mod tests {
         let cells = read((two + row + "\n").as_bytes()).unwrap();
         let nodes: Vec<u32> = cells.iter().map(|cell| cell.guest.nodes()).collect();
         assert_eq!(nodes, [2, 1]);
+        let three = global.strip_suffix("1\n").unwrap().to_owned() + "3\n";
+        let error = read(three.as_bytes()).unwrap_err().to_string();
+        assert!(error.contains("nor the number of nodes"), "{error}");
         for zones in [
             "",
             "3800/26000/0",

@@ -217,13 +217,7 @@ impl RunRequest {
     /// find there.
     fn check_agents(&self, subject: &Subject) -> Result<(), StudyError> {
         let mut agents = self.columns.iter().filter_map(|(_, agent)| agent.as_ref());
-        if let Some(agent) = agents.find(|agent| Controller::new(agent).shrinks().is_some()) {
-            return Err(StudyError::argument(format!(
-                "{agent} can do nothing in the lab, which keeps no curves while it runs: `agewise \
-                 daemon` and `agewise shrink` hold cgroups small; agents here are age, pressure, \
-                 cost and budget"
-            )));
-        }
+        agents.try_for_each(require_agent)?;
         let has_agent = self.columns.iter().any(|(_, agent)| agent.is_some());
         match subject {
             Subject::Trace(replay, _)
@@ -258,7 +252,7 @@ impl RunRequest {
             build: self.build.clone(),
         };
         let without_blanks = |text: &String| text.split_whitespace().collect::<String>();
-        let settings = last_of_each(self.setup.settings.iter().map(without_blanks).collect());
+        let settings: Vec<String> = self.setup.settings.iter().map(without_blanks).collect();
         let swap = plan.swap.unwrap_or_else(|| named.subject.swap());
         let cell =
             |(result, (policy, agent)): (&PolicyResult, &(Contender, Option<Spec>))| RunCell {
@@ -281,15 +275,15 @@ impl RunRequest {
     }
 }
 
-/// The settings without those that a later one of the same name replaces.
-fn last_of_each(settings: Vec<String>) -> Vec<String> {
-    let key = |text: &str| text.split('=').next().unwrap_or(text).to_owned();
-    let mut kept: Vec<String> = Vec::new();
-    for setting in settings {
-        kept.retain(|earlier| key(earlier) != key(&setting));
-        kept.push(setting);
+/// Refuses an agent that can do nothing in the lab.
+pub(super) fn require_agent(agent: &Spec) -> Result<(), StudyError> {
+    if Controller::new(agent).shrinks().is_none() {
+        return Ok(());
     }
-    kept
+    Err(StudyError::argument(format!(
+        "{agent} can do nothing in the lab, which keeps no curves while it runs: `agewise daemon` \
+         and `agewise shrink` hold cgroups small; agents here are age, pressure, cost and budget"
+    )))
 }
 
 impl RunOutcome {
@@ -464,12 +458,6 @@ mod tests {
             seeds: Some(1),
             build: "unknown".to_owned(),
         }
-    }
-
-    #[test]
-    fn a_setting_given_twice_is_recorded_once() {
-        let texts = ["swappiness=10", "hit_ns=5", "swappiness=60"].map(str::to_owned);
-        assert_eq!(last_of_each(texts.to_vec()), ["hit_ns=5", "swappiness=60"]);
     }
 
     #[test]

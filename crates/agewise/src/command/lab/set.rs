@@ -12,9 +12,16 @@ const LIST_MAX_BYTES: u64 = 1 << 20;
 pub struct Given(Vec<String>);
 
 impl Given {
-    /// The settings of all values, in the order given.
+    /// The settings of all values, in the order given, without those that a later one of the same
+    /// name replaces.
     pub fn all(values: &[Given]) -> Vec<String> {
-        values.iter().flat_map(|given| given.0.clone()).collect()
+        let key = |text: &str| text.split('=').next().unwrap_or(text).to_owned();
+        let mut kept: Vec<String> = Vec::new();
+        for setting in values.iter().flat_map(|given| &given.0) {
+            kept.retain(|earlier| key(earlier) != key(setting));
+            kept.push(setting.clone());
+        }
+        kept
     }
 }
 
@@ -38,8 +45,11 @@ pub fn parse(value: &str) -> Result<Given, String> {
     let lines = list
         .lines()
         .map(|line| line.split('#').next().unwrap_or(""));
-    let settings = lines.map(str::trim).filter(|line| !line.is_empty());
-    Ok(Given(settings.map(str::to_owned).collect()))
+    let settings = lines.map(|line| match line.split_once('=') {
+        Some((key, value)) => format!("{}={}", key.trim(), value.trim()),
+        None => line.trim().to_owned(),
+    });
+    Ok(Given(settings.filter(|line| !line.is_empty()).collect()))
 }
 
 #[cfg(test)]
@@ -50,14 +60,11 @@ mod tests {
     fn a_list_is_as_good_as_its_settings() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("prices");
-        std::fs::write(
-            &path,
-            "# of a machine\nhit_ns=90  # 80 to 95\n\nfault_ns=1200\n",
-        )
-        .unwrap();
-        let values = [format!("@{}", path.display()), "cpus=2".to_owned()];
-        let given: Vec<Given> = values.iter().map(|value| parse(value).unwrap()).collect();
-        assert_eq!(Given::all(&given), ["hit_ns=90", "fault_ns=1200", "cpus=2"]);
+        let list = "# of a machine\nhit_ns=90  # 80 to 95\n\nfault_ns = 1200\n";
+        std::fs::write(&path, list).unwrap();
+        let given = |value: &str| parse(value).unwrap();
+        let all = [given(&format!("@{}", path.display())), given("hit_ns=80")];
+        assert_eq!(Given::all(&all), ["fault_ns=1200", "hit_ns=80"]);
         let missing = parse("@/nowhere/prices").unwrap_err();
         assert!(missing.starts_with("/nowhere/prices: "), "{missing}");
     }

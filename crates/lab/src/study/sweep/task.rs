@@ -20,7 +20,7 @@ use crate::proactive::Sight;
 use crate::study::curve::{CurveRequest, CurveTrace};
 use crate::study::description::Description;
 use crate::study::error::StudyError;
-use crate::study::run::RunRequest;
+use crate::study::run::{RunRequest, require_agent};
 use crate::study::setup::{Named, Setup, hex, parse_contender, parse_swap, sha256_of};
 use crate::study::{options, parquet};
 use crate::yardstick;
@@ -230,6 +230,7 @@ fn run(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, S
     let agent = agent
         .transpose()
         .map_err(|error| StudyError::Argument(error.to_string()))?;
+    agent.as_ref().map_or(Ok(()), require_agent)?;
     Ok(RunRequest {
         setup: Setup {
             memory: get("memory"),
