@@ -4,6 +4,8 @@
 
 /// Minimum time between two of these lines for one target.
 const EVERY_MS: u64 = 60_000;
+/// What was not found for so long was gone.
+const GONE_MS: u64 = 10 * EVERY_MS;
 
 /// What was last written about a target.
 #[derive(Debug, Default)]
@@ -25,7 +27,7 @@ impl News {
     pub fn is_news(&mut self, now_ms: u64, what: &str) -> bool {
         let since = |at_ms: u64| now_ms.saturating_sub(at_ms);
         match &mut self.said {
-            Some(said) if said.what == what && since(said.found_ms) < EVERY_MS => {
+            Some(said) if said.what == what && since(said.found_ms) < GONE_MS => {
                 said.found_ms = now_ms;
                 return false;
             }
