@@ -225,15 +225,17 @@ impl WhatIf {
         self.sample.len()
     }
 
-    /// The pages of files that the last look with any of them found, and those among them that have
-    /// not been used since the first look.
+    /// The pages of files that the last look at all of them found, with those used since, and those
+    /// among them that have not been used since the first look.
     pub fn file_pages(&self) -> (u64, u64) {
         let files = || {
             let pages = self.sample.iter().map(|(_, page)| page);
             pages.filter(|page| page.page_type == PageType::File)
         };
-        let last = files().map(|page| page.shown).max();
-        let there = || files().filter(|page| Some(page.shown) == last);
+        // Looks between show only what is used; a look at all of them also shows what is not.
+        let idle = files().filter(|page| page.fact == Fact::Idle);
+        let last = idle.map(|page| page.shown).max().unwrap_or(0);
+        let there = || files().filter(|page| page.shown >= last);
         let pages = |count: usize| (count as f64 * self.scale.weight) as u64;
         let unused = there().filter(|page| page.is_unknown).count();
         (pages(there().count()), pages(unused))

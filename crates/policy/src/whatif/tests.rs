@@ -140,6 +140,25 @@ proptest! {
     }
 }
 
+/// Looks at the page cache are rare; those between show only its pages that are used.
+#[test]
+fn files_are_all_that_a_whole_look_found() {
+    let mut what_if = WhatIf::new(Params::default());
+    let mut look = |shown: &[(u64, Fact)]| {
+        let mut look = what_if.look(0);
+        for (page, fact) in shown {
+            look.page(page_hash(0, *page), 0, PageType::File, *fact);
+        }
+        look.finish(0, true);
+        what_if.file_pages()
+    };
+    let (idle, used) = (Fact::Idle, Fact::Used);
+    assert_eq!(look(&[(1, idle), (2, idle), (3, idle)]), (3, 3));
+    assert_eq!(look(&[(1, used)]), (3, 2));
+    assert_eq!(look(&[(1, used), (4, used)]), (4, 2));
+    assert_eq!(look(&[(1, idle), (2, used)]), (2, 0), "3 and 4 have left");
+}
+
 /// Pseudo-random, skewed uses of 4000 pages, 400 per look.
 fn skewed(looks: u64) -> Vec<Vec<u64>> {
     let uniform = |at: u64| (crate::mix::hash(at) >> 11) as f64 / (1u64 << 53) as f64;
