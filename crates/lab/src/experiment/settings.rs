@@ -73,6 +73,10 @@ fn ablation(text: &str) -> Option<Ablation> {
     named.map(Part::by_name).collect()
 }
 
+fn flag(text: &str) -> Option<bool> {
+    number(text, 0u32, 1).map(|value| value == 1)
+}
+
 /// A setting for a cost of the cost model.
 macro_rules! price {
     ($key:ident, $description:literal) => {
@@ -113,10 +117,7 @@ pub const SETTINGS: &[Setting] = &[
         key: "interleave",
         description: "1: memory is interleaved over the nodes instead of local (0)",
         expected: "0 or 1",
-        apply: |config, text| {
-            let value: u32 = number(text, 0, 1)?;
-            put(&mut config.interleave, Some(value == 1))
-        },
+        apply: |config, text| put(&mut config.interleave, flag(text)),
     },
     Setting {
         key: "zones",
@@ -137,21 +138,13 @@ pub const SETTINGS: &[Setting] = &[
         key: "dirty_stays_inactive",
         description: "1: classic leaves dirty pages on the inactive list, as Linux up to 4.10 (0)",
         expected: "0 or 1",
-        apply: |config, text| {
-            let value: u32 = number(text, 0, 1)?;
-            config.dirty_stays_inactive = value == 1;
-            Some(())
-        },
+        apply: |config, text| put(&mut config.dirty_stays_inactive, flag(text)),
     },
     Setting {
         key: "progress_waits",
         description: "0: direct reclaim never sleeps for want of progress, as Linux up to 5.15 (1)",
         expected: "0 or 1",
-        apply: |config, text| {
-            let value: u32 = number(text, 0, 1)?;
-            config.progress_waits = value == 1;
-            Some(())
-        },
+        apply: |config, text| put(&mut config.progress_waits, flag(text)),
     },
     Setting {
         key: "swappiness",
@@ -260,9 +253,9 @@ pub const SETTINGS: &[Setting] = &[
         description: "1: swap lies on the disk of files, and both wait for each other (0)",
         expected: "0 or 1",
         apply: |config, text| {
-            let value: u32 = number(text, 0, 1)?;
+            let is_on = flag(text)?;
             if let Some(swap) = &mut config.swap {
-                swap.on_file_disk = value == 1;
+                swap.on_file_disk = is_on;
             }
             Some(())
         },
