@@ -199,6 +199,7 @@ fn curves_are_run_again() {
     );
 }
 
+/// Results that do not have the text: csv, which escapes it.
 #[test]
 fn profiles_are_found_by_content() {
     let place = Place::new();
@@ -215,12 +216,12 @@ fn profiles_are_found_by_content() {
     fs::create_dir(place.at("mine")).expect("a directory");
     fs::write(place.at("mine/my.toml"), "tier_gain = [1, 1]\n").expect("written");
     let hash = sha256sum(&place.at("mine/my.toml"));
-    let run = "lab run one.trace --policy mglru:mine/my.toml,lru --seeds 1 --format parquet";
-    place.result("r.parquet", &run.split(' ').collect::<Vec<_>>());
-    let curve = "lab curve one.trace --sizes 200 --policy mglru-mapped:mine/my.toml --format json";
-    place.result("c.json", &curve.split(' ').collect::<Vec<_>>());
+    let run = "lab run one.trace --policy mglru:mine/my.toml,lru --seeds 1 --format csv";
+    place.result("r.csv", &run.split(' ').collect::<Vec<_>>());
+    let curve = "lab curve one.trace --sizes 200 --policy mglru-mapped:mine/my.toml --format csv";
+    place.result("c.csv", &curve.split(' ').collect::<Vec<_>>());
     move_to("mine/my.toml", "elsewhere/renamed.toml");
-    for name in ["r.parquet", "c.json"] {
+    for name in ["r.csv", "c.csv"] {
         let error = rerun(&[name]);
         let expected = format!("the result needs mine/my.toml with SHA-256 {hash}: there is no");
         assert!(error.contains(&expected), "{error}");
@@ -230,25 +231,25 @@ fn profiles_are_found_by_content() {
     }
     // What is sent to others together is found there.
     move_to("elsewhere/renamed.toml", "sent/my.toml");
-    move_to("c.json", "sent/c.json");
+    move_to("c.csv", "sent/c.csv");
     move_to("one.trace", "sent/one.trace");
     move_to("sent/my.toml", "sent/other.toml");
     // A file that cannot be read, even by root.
     symlink("/proc/self/mem", place.at("sent/a.toml")).expect("a link");
-    assert_eq!(rerun(&["sent/c.json"]), "");
+    assert_eq!(rerun(&["sent/c.csv"]), "");
     move_to("sent/other.toml", "sent/my.toml");
     // A changed one is not used.
-    let (_, said, error) = place.run(&["lab", "show", "sent/c.json"]);
+    let (_, said, error) = place.run(&["lab", "show", "sent/c.csv"]);
     assert_eq!(error, "");
     let profile = format!("  profile   mglru-mapped:mine/my.toml, SHA-256 {hash}\n");
     assert!(said.contains(&profile), "{said}");
     fs::write(place.at("sent/my.toml"), "tier_gain = [5, 7]\n").expect("written");
-    let error = rerun(&["sent/c.json"]);
+    let error = rerun(&["sent/c.csv"]);
     assert!(
         error.contains("sent/my.toml is not what the result is of"),
         "{error}"
     );
-    for command in ["lab show sent/c.json", "lab check sent/c.json sent/c.json"] {
+    for command in ["lab show sent/c.csv", "lab check sent/c.csv sent/c.csv"] {
         let (ok, _, error) = place.run(&command.split(' ').collect::<Vec<_>>());
         assert!(
             ok && error.contains("sent/my.toml has changed since"),
@@ -257,8 +258,8 @@ fn profiles_are_found_by_content() {
     }
     fs::copy(place.at("sent/my.toml"), place.at("mine/my.toml")).expect("a file");
     let curve = curve.replace("one.trace", "sent/one.trace");
-    place.result("changed.json", &curve.split(' ').collect::<Vec<_>>());
-    let (_, said, error) = place.run(&["lab", "check", "sent/c.json", "changed.json"]);
+    place.result("changed.csv", &curve.split(' ').collect::<Vec<_>>());
+    let (_, said, error) = place.run(&["lab", "check", "sent/c.csv", "changed.csv"]);
     let expected = format!("differs: profile of mglru-mapped:mine/my.toml: `{hash}` and `");
     assert!(said.contains(&expected), "{said}{error}");
 }

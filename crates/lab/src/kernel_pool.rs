@@ -11,11 +11,10 @@
 //! too, reclaim works in batches of 32 pages and charging in batches of 64. Pools below some 500
 //! pages measure mostly these effects. Pages are laid out in the order of their first accesses.
 
-use std::path::Path;
-
 use agewise_kernel::ids::MemcgId;
 
 use crate::machine::address_space::{Advice, Backing, MapOptions};
+use crate::machine::profile_file::Source;
 use crate::machine::{self, Access, FileId, Limits, Machine, MachineConfig, ProcessId};
 use agewise_trace::DenseTrace;
 use agewise_trace::yardstick::{
@@ -96,12 +95,12 @@ pub(crate) struct KernelPolicy {
 }
 
 impl KernelPolicy {
-    /// Parses `mglru:FILE.toml` or `mglru-mapped:FILE.toml`; `profile` is the place of the file if
-    /// it is not where the name says.
+    /// Parses `mglru:FILE.toml` or `mglru-mapped:FILE.toml`; `profile` is the file if it is
+    /// not where the name says.
     ///
     /// # Errors
     /// Describes what is wrong with the file.
-    pub fn parse(name: &str, profile: Option<&Path>) -> Result<KernelPolicy, String> {
+    pub fn parse(name: &str, profile: Option<Source<'_>>) -> Result<KernelPolicy, String> {
         let (plain, mapped) = match name.strip_prefix("mglru-mapped:") {
             Some(file) => (format!("mglru:{file}"), true),
             None => (name.to_owned(), false),
@@ -132,6 +131,10 @@ impl Yardstick for KernelPolicy {
 
     fn source_sha256(&self) -> Option<&str> {
         self.policy.kernel.sha256
+    }
+
+    fn source_text(&self) -> Option<&str> {
+        self.policy.kernel.text
     }
 }
 

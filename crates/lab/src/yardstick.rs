@@ -2,14 +2,13 @@
 //! All policies that can run on a trace alone: yardsticks of the field, and the kernel's LRUs as
 //! pools.
 
-use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use agewise_trace::suggest::nearest;
 use agewise_trace::yardstick::{PolicySpec, YARDSTICKS, Yardstick};
 
 use crate::kernel_pool::KernelPolicy;
-use crate::machine::profile_file::named_in;
+use crate::machine::profile_file::{Source, named_in};
 use crate::reuse_pool::Reuse;
 use crate::{kernel_pool, reuse_pool};
 
@@ -70,11 +69,11 @@ pub fn parse(text: &str) -> Result<Arc<dyn Yardstick>, String> {
     parse_at(text, None)
 }
 
-/// Like [`parse`], with the place of the profile if it is not where the name says.
+/// Like [`parse`], with the profile if it is not where the name says.
 ///
 /// # Errors
 /// The same as those of [`parse`].
-pub fn parse_at(text: &str, profile: Option<&Path>) -> Result<Arc<dyn Yardstick>, String> {
+pub fn parse_at(text: &str, profile: Option<Source<'_>>) -> Result<Arc<dyn Yardstick>, String> {
     if let Some((name, parameters)) = text.split_once(':')
         && reuse_pool::SPEC.is_called(name)
     {

@@ -45,6 +45,15 @@ impl Contender {
         }
     }
 
+    /// The text of that file, if the policy can be made from it again.
+    #[must_use]
+    pub fn text(&self) -> Option<&str> {
+        match self {
+            Contender::Kernel(policy) => policy.kernel.text,
+            Contender::Yardstick(yardstick) => yardstick.source_text(),
+        }
+    }
+
     /// The machine's policy during the accesses.
     #[must_use]
     pub fn machine_policy(&self) -> Policy {

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use super::cost::CostModel;
 use super::device::{DeviceKind, DeviceModel};
-use super::profile_file::{self, ProfileError};
+use super::profile_file::{self, ProfileError, Source};
 
 /// The LRU in use, and the kernel version it behaves like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,12 +143,12 @@ impl Policy {
         Policy::parse_at(text, None)
     }
 
-    /// Like [`Policy::parse`], with the place of the profile if it is not where the name says. The
-    /// name stays the same.
+    /// Like [`Policy::parse`], with the profile if it is not where the name says. The name stays
+    /// the same.
     ///
     /// # Errors
     /// The same as those of [`Policy::parse`].
-    pub fn parse_at(text: &str, profile: Option<&Path>) -> Result<Policy, PolicyError> {
+    pub fn parse_at(text: &str, profile: Option<Source<'_>>) -> Result<Policy, PolicyError> {
         let unknown = || PolicyError::Unknown(text.to_owned());
         let (family, version) = text
             .split_once(':')
@@ -177,7 +177,8 @@ impl Policy {
         };
         let kernel = match version.ends_with(".toml") {
             true if multi_gen => {
-                profile_file::read(version, profile.unwrap_or(Path::new(version)))?
+                let named = Source::File(Path::new(version));
+                profile_file::read(version, profile.unwrap_or(named))?
             }
             true => return Err(PolicyError::NotMultiGen(text.to_owned())),
             false => Kernel::by_name(version).ok_or_else(unknown)?,

@@ -24,6 +24,8 @@ pub struct Kernel {
     pub ablation: Ablation,
     /// SHA-256 of the file it was read from, if any.
     pub sha256: Option<&'static str>,
+    /// The text of that file.
+    pub text: Option<&'static str>,
 }
 
 /// All kernels, newest first; the first is the default.
@@ -36,6 +38,7 @@ pub static KERNELS: [Kernel; 4] = [
         stock_slots: 7,
         ablation: Ablation::NONE,
         sha256: None,
+        text: None,
     },
     Kernel {
         mglru: &V6_14,
@@ -63,6 +66,7 @@ const OLD: Kernel = Kernel {
     stock_slots: 7,
     ablation: Ablation::NONE,
     sha256: None,
+    text: None,
 };
 
 impl Kernel {

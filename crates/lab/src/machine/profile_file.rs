@@ -22,6 +22,15 @@ const FILE_BYTES_MAX: u64 = 1 << 16;
 /// Limit on different files in one process.
 const FILES_MAX: usize = 10_000;
 
+/// Where a profile is.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// In this file.
+    File(&'a Path),
+    /// Here, as a result recorded it.
+    Text(&'a str),
+}
+
 /// A profile that cannot be used.
 #[derive(Debug, Error)]
 pub enum ProfileError {
@@ -213,11 +222,36 @@ pub fn named_in(policy: &str) -> Option<&str> {
     file.ends_with(".toml").then_some(file)
 }
 
-/// Reads a kernel from a file; its name is `name`, the path by which the file was first given.
+/// Reads a kernel; its name is `name`, the path by which the file was first given.
 ///
 /// # Errors
-/// Describes what is wrong with the file.
-pub fn read(name: &str, path: &Path) -> Result<&'static Kernel, ProfileError> {
+/// Describes what is wrong with the profile.
+pub fn read(name: &str, from: Source<'_>) -> Result<&'static Kernel, ProfileError> {
+    let (path, text) = match from {
+        Source::File(path) => (path, text_of(path)?),
+        Source::Text(text) => (Path::new(name), text.to_owned()),
+    };
+    let invalid = |what| ProfileError::Invalid {
+        path: path.to_owned(),
+        what,
+    };
+    let (base, parts) = parse(&text).map_err(invalid)?;
+    let sha256 = sha256_of(&text);
+    keep(name, (&sha256, Some(&text)), base, parts).ok_or_else(|| {
+        invalid(format!(
+            "{FILES_MAX} other profiles were read before it: restart agewise"
+        ))
+    })
+}
+
+/// SHA-256 of the text of a profile, in hexadecimal.
+pub fn sha256_of(text: &str) -> String {
+    let digest = Sha256::digest(text);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The text of a file that may be a profile.
+fn text_of(path: &Path) -> Result<String, ProfileError> {
     let invalid = |what| ProfileError::Invalid {
         path: path.to_owned(),
         what,
@@ -236,15 +270,7 @@ pub fn read(name: &str, path: &Path) -> Result<&'static Kernel, ProfileError> {
             "it is larger than 64 KiB, too large for a profile".to_owned(),
         ));
     }
-    let text = std::fs::read_to_string(path).map_err(unreadable)?;
-    let (base, parts) = parse(&text).map_err(invalid)?;
-    let digest = Sha256::digest(&text);
-    let sha256: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    keep(name, &sha256, base, parts).ok_or_else(|| {
-        invalid(format!(
-            "{FILES_MAX} other profiles were read before it: restart agewise"
-        ))
-    })
+    std::fs::read_to_string(path).map_err(unreadable)
 }
 
 /// A kernel with some lines of a profile changed; None if they change nothing.
@@ -259,12 +285,19 @@ pub fn changed(kernel: &str, lines: &str) -> Result<Option<&'static Kernel>, Str
     }
     let name = format!("{kernel}, {lines}");
     let full = || format!("{FILES_MAX} other profiles were read before it: restart agewise");
-    keep(&name, "", base, parts).map(Some).ok_or_else(full)
+    keep(&name, ("", None), base, parts)
+        .map(Some)
+        .ok_or_else(full)
 }
 
 /// Keeps a kernel for the life of the process, because kernels are compared and copied as static
 /// references. Each kernel read is kept once.
-fn keep(name: &str, sha256: &str, base: &Kernel, parts: Parts) -> Option<&'static Kernel> {
+fn keep(
+    name: &str,
+    (sha256, text): (&str, Option<&str>),
+    base: &Kernel,
+    parts: Parts,
+) -> Option<&'static Kernel> {
     static KEPT: Mutex<Vec<&'static Kernel>> = Mutex::new(Vec::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let is_it = |kernel: &&&Kernel| (kernel.name(), kernel.sha256) == (name, Some(sha256));
@@ -282,6 +315,7 @@ fn keep(name: &str, sha256: &str, base: &Kernel, parts: Parts) -> Option<&'stati
         mglru,
         ablation: parts.ablation,
         sha256: Some(sha256.to_owned().leak()),
+        text: text.map(|text| &*text.to_owned().leak()),
         ..base.clone()
     }));
     kept.push(kernel);
@@ -421,7 +455,7 @@ mod tests {
 
     #[test]
     fn only_regular_files_are_read() {
-        let error = read("null.toml", Path::new("/dev/null")).unwrap_err();
+        let error = read("null.toml", Source::File(Path::new("/dev/null"))).unwrap_err();
         assert!(error.to_string().contains("not a regular file"), "{error}");
     }
 }

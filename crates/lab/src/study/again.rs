@@ -27,6 +27,7 @@ pub fn is_same_run(a: &RunCell, b: &RunCell) -> bool {
     let without_policy = |cell: &RunCell| RunCell {
         policy: String::new(),
         policy_sha256: None,
+        policy_profile: None,
         agent: None,
         ..cell.clone()
     };
@@ -65,11 +66,10 @@ pub fn run_request(cells: &[Described<RunCell>], base: &Base) -> Result<RunReque
     for of in cells {
         let agent = of.cell.agent.as_deref().map(str::parse::<Spec>).transpose();
         let agent = agent.map_err(|error| StudyError::Argument(error.to_string()))?;
-        let profile = base.profile(of.cell.lru(), of.cell.policy_sha256.as_deref())?;
-        columns.push((
-            parse_contender_at(of.cell.lru(), profile.as_deref())?,
-            agent,
-        ));
+        let policy = of.cell.described();
+        let contender =
+            base.with_profile(policy, |profile| parse_contender_at(policy.name, profile))??;
+        columns.push((contender, agent));
     }
     let seeds = first.cell.seeds.strip_prefix("1-");
     let seeds = seeds.and_then(|last| last.parse().ok()).ok_or_else(|| {
@@ -105,13 +105,10 @@ pub fn curve_request(
         }
         _ => None,
     };
-    let policy = |CurveCell {
-                      policy,
-                      policy_sha256,
-                      ..
-                  }: &CurveCell| {
-        let profile = base.profile(policy, policy_sha256.as_deref())?;
-        yardstick::parse_at(policy, profile.as_deref()).map_err(StudyError::Argument)
+    let policy = |cell: &CurveCell| {
+        let policy = cell.described();
+        base.with_profile(policy, |profile| yardstick::parse_at(policy.name, profile))?
+            .map_err(StudyError::Argument)
     };
     let policies = cells.iter().map(|of| policy(&of.cell));
     let pages = |pages: &u64| SizeSpec::Pages(*pages as usize);

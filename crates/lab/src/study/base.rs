@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use agewise_trace::ReadLimits;
 
-use super::description::{Description, Origin};
+use super::description::{DescribedPolicy, Description, Origin};
 use super::error::StudyError;
 use super::setup::sha256_of;
-use crate::machine::profile_file;
+use crate::machine::profile_file::{self, Source};
 use crate::workload::library;
 
 /// Environment for running a result again.
@@ -78,20 +78,24 @@ impl Base {
         needed(&origin.source, &origin.source_sha256, found).map(drop)
     }
 
-    /// Current path of the profile that a policy names, if it names one.
+    /// Calls `read` with the profile that a policy names, if it names one: the text in the result,
+    /// or else the file, where it is now.
     ///
     /// # Errors
-    /// [`StudyError::Needs`] if it is not there any more.
-    pub fn profile(
+    /// [`StudyError::Needs`] if neither is there.
+    pub(super) fn with_profile<T>(
         &self,
-        policy: &str,
-        sha256: Option<&str>,
-    ) -> Result<Option<PathBuf>, StudyError> {
-        let (Some(name), Some(sha256)) = (profile_file::named_in(policy), sha256) else {
-            return Ok(None);
+        of: DescribedPolicy<'_>,
+        read: impl FnOnce(Option<Source<'_>>) -> T,
+    ) -> Result<T, StudyError> {
+        if let Some(text) = of.recorded() {
+            return Ok(read(Some(Source::Text(text))));
+        }
+        let (Some(name), Some(sha256)) = (profile_file::named_in(of.name), of.sha256) else {
+            return Ok(read(None));
         };
-        let found = self.find_profile(name, sha256)?;
-        needed(name, sha256, found).map(Some)
+        let path = needed(name, sha256, self.find_profile(name, sha256)?)?;
+        Ok(read(Some(Source::File(&path))))
     }
 
     /// One line per profile that has changed since the result was made. One that is missing or
@@ -99,17 +103,22 @@ impl Base {
     #[must_use]
     pub fn changed_profiles(&self, of: &Description) -> Vec<String> {
         let mut profiles = BTreeMap::new();
-        for (policy, sha256) in of.policies() {
-            if let (Some(name), Some(sha256)) = (profile_file::named_in(policy), sha256) {
-                profiles.insert(name, sha256);
+        for policy in of.policies() {
+            if let (Some(name), Some(sha256)) = (profile_file::named_in(policy.name), policy.sha256)
+            {
+                profiles.insert(name, (sha256, policy.recorded().is_some()));
             }
         }
         let mut lines = Vec::new();
-        for (name, sha256) in profiles {
+        for (name, (sha256, is_recorded)) in profiles {
             if let Ok(Found::Other(path, now)) = self.find_profile(name, sha256) {
+                let runs = match is_recorded {
+                    true => "; `lab rerun` uses the recorded one",
+                    false => "",
+                };
                 lines.push(format!(
                     "the profile {} has changed since the result was made: its SHA-256 is {now}, \
-                     it was {sha256}",
+                     it was {sha256}{runs}",
                     path.display()
                 ));
             }

@@ -198,10 +198,16 @@ fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>,
 
 /// The policies whose files differ between two results.
 fn changed_policies(a: &Description, b: &Description) -> Vec<String> {
-    let theirs: HashMap<_, _> = b.policies().into_iter().collect();
+    let hashes = |of: &Description| -> Vec<_> {
+        let policies = of.policies().into_iter();
+        policies
+            .map(|of| (of.name.to_owned(), of.sha256.map(str::to_owned)))
+            .collect()
+    };
+    let theirs: HashMap<_, _> = hashes(b).into_iter().collect();
     let mut notes = Vec::new();
-    for (policy, ours) in a.policies() {
-        if let (Some(ours), Some(Some(theirs))) = (ours, theirs.get(policy))
+    for (policy, ours) in hashes(a) {
+        if let (Some(ours), Some(Some(theirs))) = (ours, theirs.get(&policy))
             && ours != *theirs
         {
             notes.push(format!("profile of {policy}: `{ours}` and `{theirs}`"));

@@ -13,7 +13,7 @@ use agewise_trace::curve::{
 use agewise_trace::yardstick::{Counts, Yardstick};
 use agewise_trace::{DenseTrace, Reading, short_name};
 
-use super::description::{CurveCell, Described, Origin};
+use super::description::{CurveCell, Described, Origin, PROFILE};
 use super::error::StudyError;
 use super::options;
 use super::setup::{Setup, hashed_beside};
@@ -319,6 +319,7 @@ impl CurveRequest {
                 trace: curve.trace.clone(),
                 policy: curve.policy.clone(),
                 policy_sha256: policy.source_sha256().map(str::to_owned),
+                policy_profile: policy.source_text().map(str::to_owned),
                 sizes_pages: curve.points.iter().map(|of| of.size_pages as u64).collect(),
                 sampling_rate: curve.sampling_rate,
                 samples: self.sampling.map(|plan| plan.samples as u64),
@@ -349,6 +350,9 @@ impl CurveOutcome {
             Column::optional("policy_sha256", Kind::Text),
         ];
         columns.extend(Origin::COLUMNS);
+        let mut cells = self.cells.iter();
+        let has_profiles = cells.any(|of| of.cell.policy_profile.is_some());
+        columns.extend(has_profiles.then_some(PROFILE));
         let mut rows = Vec::new();
         for (curve, of) in self.curves.iter().zip(&self.cells) {
             let (trace, policy) = (Value::from(&curve.trace), Value::from(&curve.policy));
@@ -369,6 +373,7 @@ impl CurveOutcome {
                     of.cell.policy_sha256.as_ref().into(),
                 ];
                 row.extend(origin.iter().cloned());
+                row.extend(has_profiles.then(|| of.cell.policy_profile.as_ref().into()));
                 row
             };
             rows.extend(curve.points.iter().map(row));

@@ -4,6 +4,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::table::{Column, Kind, Value};
+use crate::machine::profile_file;
+
+/// The texts of profiles: the last column, where a policy has one.
+pub(super) const PROFILE: Column = Column::optional("policy_profile", Kind::Text);
 
 /// The program and the input of a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +56,9 @@ pub struct RunCell {
     pub policy: String,
     /// SHA-256 of the file that describes the policy, if there is one.
     pub policy_sha256: Option<String>,
+    /// The text of that file, if the policy can be made from it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_profile: Option<String>,
     /// The agent beside the LRU, with its parameters.
     pub agent: Option<String>,
     /// `memory.max` of the cgroup.
@@ -91,6 +98,15 @@ impl RunCell {
         ]
     }
 
+    /// The policy without the agent, and the file that describes it.
+    pub(super) fn described(&self) -> DescribedPolicy<'_> {
+        DescribedPolicy {
+            name: self.lru(),
+            sha256: self.policy_sha256.as_deref(),
+            profile: self.policy_profile.as_deref(),
+        }
+    }
+
     /// Name of the policy without the agent.
     #[must_use]
     pub fn lru(&self) -> &str {
@@ -111,12 +127,26 @@ pub struct CurveCell {
     pub policy: String,
     /// SHA-256 of the file that describes the policy, if there is one.
     pub policy_sha256: Option<String>,
+    /// The text of that file, if the policy can be made from it again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy_profile: Option<String>,
     /// Sizes in pages. Each row has one of them, as `size_pages`.
     pub sizes_pages: Vec<u64>,
     /// Share of the pages in each sample; null if counted exactly.
     pub sampling_rate: Option<f64>,
     /// Number of samples; null if counted exactly.
     pub samples: Option<u64>,
+}
+
+impl CurveCell {
+    /// The policy and the file that describes it.
+    pub(super) fn described(&self) -> DescribedPolicy<'_> {
+        DescribedPolicy {
+            name: &self.policy,
+            sha256: self.policy_sha256.as_deref(),
+            profile: self.policy_profile.as_deref(),
+        }
+    }
 }
 
 /// A cell with the program and input that produced it.
@@ -160,18 +190,31 @@ impl Description {
         }
     }
 
-    /// The policies, without agents, and the hashes of the files that describe them.
-    pub(super) fn policies(&self) -> Vec<(&str, Option<&str>)> {
+    /// The policies, without agents, and the files that describe them.
+    pub(super) fn policies(&self) -> Vec<DescribedPolicy<'_>> {
         match self {
-            Description::Run { cells } => cells
-                .iter()
-                .map(|of| (of.cell.lru(), of.cell.policy_sha256.as_deref()))
-                .collect(),
-            Description::Curve { cells } => cells
-                .iter()
-                .map(|of| (of.cell.policy.as_str(), of.cell.policy_sha256.as_deref()))
-                .collect(),
+            Description::Run { cells } => cells.iter().map(|of| of.cell.described()).collect(),
+            Description::Curve { cells } => cells.iter().map(|of| of.cell.described()).collect(),
         }
+    }
+}
+
+/// A policy of a result, without an agent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DescribedPolicy<'a> {
+    pub name: &'a str,
+    /// SHA-256 of the file that describes it, if there is one.
+    pub sha256: Option<&'a str>,
+    /// The recorded text of that file.
+    pub profile: Option<&'a str>,
+}
+
+impl<'a> DescribedPolicy<'a> {
+    /// The recorded text of the file, if it is what the hash is of: in CSV it is escaped, and
+    /// results of earlier versions have none.
+    pub(super) fn recorded(&self) -> Option<&'a str> {
+        let is_it = |text: &&str| self.sha256 == Some(profile_file::sha256_of(text).as_str());
+        self.profile.filter(is_it)
     }
 }
 
@@ -185,6 +228,7 @@ mod tests {
             workload: "kv".to_owned(),
             policy: policy.to_owned(),
             policy_sha256: None,
+            policy_profile: None,
             agent: agent.map(str::to_owned),
             memory_bytes: 1 << 20,
             swap: "none".to_owned(),

@@ -288,6 +288,7 @@ mod tests {
             workload: "w".to_owned(),
             policy: "p".to_owned(),
             policy_sha256: None,
+            policy_profile: None,
             agent: None,
             memory_bytes: 1 << 20,
             swap: "none".to_owned(),

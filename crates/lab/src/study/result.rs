@@ -10,7 +10,7 @@ use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::{Map, Value as Json};
 
-use super::description::{CurveCell, Described, Description, Origin, RunCell};
+use super::description::{CurveCell, Described, Description, Origin, PROFILE, RunCell};
 use super::error::StudyError;
 use super::parquet::{DESCRIPTION_KEY, check_whole};
 use super::sweep::dataset;
@@ -194,7 +194,14 @@ fn rows_of_csv(path: &Path, bytes: &[u8]) -> Result<Vec<Map<String, Json>>, Stud
     let mut reader = csv::Reader::from_reader(bytes);
     let headers = reader.headers().map_err(bad)?.clone();
     let is_text = |name: &str| {
-        let texts = ["workload", "trace", "measure", "policy", "seeds"];
+        let texts = [
+            "workload",
+            "trace",
+            "measure",
+            "policy",
+            "seeds",
+            PROFILE.name,
+        ];
         let columns = RunCell::COLUMNS.iter().chain(&Origin::COLUMNS);
         let mut of_text = columns.filter(|column| column.kind == super::table::Kind::Text);
         texts.contains(&name) || of_text.any(|column| column.name == name)

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use agewise_policy::proactive::{Controller, Spec};
 
-use super::description::{Described, Origin, RunCell};
+use super::description::{Described, Origin, PROFILE, RunCell};
 use super::error::StudyError;
 use super::options;
 use super::setup::{Named, Setup, parse_contender};
@@ -259,6 +259,7 @@ impl RunRequest {
                 workload: named.subject.name().to_owned(),
                 policy: result.policy.clone(),
                 policy_sha256: policy.sha256().map(str::to_owned),
+                policy_profile: policy.text().map(str::to_owned),
                 agent: agent.as_ref().map(Spec::to_string),
                 memory_bytes: memory_pages * 4096,
                 swap: swap.map_or("none", DeviceKind::name).to_owned(),
@@ -343,6 +344,7 @@ impl RunOutcome {
         ];
         columns.extend(RunCell::COLUMNS);
         columns.extend(Origin::COLUMNS);
+        columns.extend(self.has_profiles().then_some(PROFILE));
         let tails = self.tails();
         let row = |summary: &MeasureSummary| {
             let mut row: Vec<Value> = vec![
@@ -388,6 +390,7 @@ impl RunOutcome {
         }));
         columns.extend(RunCell::COLUMNS);
         columns.extend(Origin::COLUMNS);
+        columns.extend(self.has_profiles().then_some(PROFILE));
         let workload = Value::from(self.subject.name());
         let mut rows = Vec::new();
         for (result, tail) in self.results.iter().zip(self.tails()) {
@@ -402,11 +405,18 @@ impl RunOutcome {
         Table { columns, rows }
     }
 
+    fn has_profiles(&self) -> bool {
+        let mut cells = self.cells.iter();
+        cells.any(|of| of.cell.policy_profile.is_some())
+    }
+
     /// The description of each policy, which ends its rows.
     fn tails(&self) -> Vec<Vec<Value>> {
+        let has_profiles = self.has_profiles();
         let tail = |of: &Described<RunCell>| {
             let cell = of.cell.values().into_iter();
-            cell.chain(of.origin.values()).collect()
+            let profile = has_profiles.then(|| of.cell.policy_profile.as_ref().into());
+            cell.chain(of.origin.values()).chain(profile).collect()
         };
         self.cells.iter().map(tail).collect()
     }

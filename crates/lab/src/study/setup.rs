@@ -20,6 +20,7 @@ use crate::experiment::settings;
 use crate::machine::Policy;
 use crate::machine::config::PolicyError;
 use crate::machine::device::DeviceKind;
+use crate::machine::profile_file::Source;
 use crate::workload::library;
 use crate::workload::spec::Workload;
 use crate::yardstick;
@@ -61,7 +62,7 @@ pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
     parse_policy_at(text, None)
 }
 
-fn parse_policy_at(text: &str, profile: Option<&Path>) -> Result<Policy, StudyError> {
+fn parse_policy_at(text: &str, profile: Option<Source<'_>>) -> Result<Policy, StudyError> {
     Policy::parse_at(text, profile).map_err(|error| {
         let mut names = Policy::names();
         names.extend(yardstick::beside_kernels().map(|spec| spec.name.to_owned()));
@@ -84,13 +85,13 @@ pub fn parse_contender(text: &str) -> Result<Contender, StudyError> {
     parse_contender_at(text, None)
 }
 
-/// Like [`parse_contender`], with the place of the profile if it is not where the name says.
+/// Like [`parse_contender`], with the profile if it is not where the name says.
 ///
 /// # Errors
 /// The same as those of [`parse_contender`].
 pub(super) fn parse_contender_at(
     text: &str,
-    profile: Option<&Path>,
+    profile: Option<Source<'_>>,
 ) -> Result<Contender, StudyError> {
     let name = text.split(':').next().unwrap_or(text);
     if yardstick::beside_kernels().any(|spec| spec.is_called(name)) {

@@ -104,6 +104,11 @@ pub trait Yardstick: Send + Sync + std::fmt::Debug {
     fn source_sha256(&self) -> Option<&str> {
         None
     }
+
+    /// The text of that file, if the policy can be made from it again.
+    fn source_text(&self) -> Option<&str> {
+        None
+    }
 }
 
 impl Yardstick for &PolicySpec {
@@ -159,6 +164,10 @@ impl<Y: Yardstick + ?Sized> Yardstick for std::sync::Arc<Y> {
 
     fn source_sha256(&self) -> Option<&str> {
         (**self).source_sha256()
+    }
+
+    fn source_text(&self) -> Option<&str> {
+        (**self).source_text()
     }
 }
 

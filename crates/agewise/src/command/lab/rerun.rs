@@ -15,15 +15,16 @@ use agewise_lab::study::result::{Form, ResultFile};
 use agewise_lab::study::table::Table;
 use anyhow::Context;
 
-use super::results::{BUILD, write};
+use super::results::{self, BUILD, write};
 use crate::command::trace::input::trace_memory_default;
 
 /// Repeat the run behind a result, and compare byte for byte.
 ///
-/// The workload or trace and the profiles of policies must be the same files, as identified by
-/// their SHA-256. They are looked for where the result says, beside the result, and with --from. If
-/// another version or build of agewise produced the result, this is reported, and everything else
-/// is compared.
+/// The workload or trace must be the same file, as identified by its SHA-256. It is looked for
+/// where the result says, beside the result, and with --from. So are the profiles of policies, if
+/// the result does not have their text, as in csv and in results of earlier versions. If another
+/// version or build of agewise produced the result, this is reported, and everything else is
+/// compared.
 ///
 /// Exit status 0 if the bytes are the same, 1 if they differ; the first difference is printed.
 #[derive(Debug, clap::Args)]
@@ -39,11 +40,11 @@ pub struct Args {
 
 /// Runs and compares.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let before = ResultFile::read(&args.result)?;
     let mut base = Base::of(&args.result);
     base.places.extend(args.from.iter().cloned());
     base.limits.memory_max_bytes = trace_memory_default();
     base.build = BUILD.to_owned();
+    let before = results::read_in(&args.result, &base)?;
     if let Some(origin) = before.description.origins().first() {
         say_who(origin);
     }
@@ -85,11 +86,14 @@ fn say_who(origin: &Origin) {
 fn of_before<C: Clone>(
     ours: &[Described<C>],
     theirs: &[Described<C>],
+    relabel: impl Fn(&mut C, &C),
 ) -> anyhow::Result<Vec<Described<C>>> {
     let pair = |(ours, theirs): (&Described<C>, &Described<C>)| {
         Base::check_hash(&theirs.origin, &ours.origin.source_sha256)?;
+        let mut cell = ours.cell.clone();
+        relabel(&mut cell, &theirs.cell);
         Ok(Described {
-            cell: ours.cell.clone(),
+            cell,
             origin: theirs.origin.clone(),
         })
     };
@@ -110,7 +114,12 @@ fn run_again(
         let progress = Progress::new("runs");
         let mut outcome = request.run(&Arc::default(), |total| progress.advance(total))?;
         progress.finish();
-        outcome.cells = of_before(&outcome.cells, group)?;
+        outcome.cells = of_before(&outcome.cells, group, |ours, theirs| {
+            // Of an earlier version.
+            if theirs.policy_profile.is_none() {
+                ours.policy_profile = None;
+            }
+        })?;
         table.append(match before.form {
             Form::Parquet => outcome.run_table(),
             Form::Json | Form::Csv => outcome.summary_table(),
@@ -131,7 +140,11 @@ fn count_again(
     let requests: Vec<_> = requests.collect::<Result<_, _>>()?;
     for (group, request) in groups.into_iter().zip(requests) {
         let mut outcome = request.run(&Arc::default())?;
-        outcome.cells = of_before(&outcome.cells, group)?;
+        outcome.cells = of_before(&outcome.cells, group, |ours, theirs| {
+            if theirs.policy_profile.is_none() {
+                ours.policy_profile = None;
+            }
+        })?;
         table.append(outcome.table());
         ran.extend(outcome.cells);
     }

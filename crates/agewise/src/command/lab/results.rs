@@ -20,8 +20,13 @@ pub const BUILD: &str = env!("AGEWISE_BUILD");
 
 /// Reads a result, and notes which of its profiles have changed since.
 pub fn read(path: &Path) -> Result<ResultFile, StudyError> {
+    read_in(path, &Base::of(path))
+}
+
+/// Reads a result whose profiles are looked for with `base`.
+pub fn read_in(path: &Path, base: &Base) -> Result<ResultFile, StudyError> {
     let result = ResultFile::read(path)?;
-    for line in Base::of(path).changed_profiles(&result.description) {
+    for line in base.changed_profiles(&result.description) {
         agewise_cli::note!("{}: {line}", path.display());
     }
     Ok(result)

@@ -18,7 +18,8 @@ use super::results;
 ///
 /// Every row that `lab run` and `lab curve` write with --format json, csv or parquet says what was
 /// run: the workload or trace with its SHA-256, policy, agent, memory, swap, settings, seeds, other
-/// options, version and build. This command prints it once.
+/// options, version and build. This command prints it once, with the profile of a policy of your
+/// own.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A file with the output of `lab run` or `lab curve`.
@@ -91,16 +92,19 @@ fn policies<'a, C>(of: &'a [Described<C>], name: impl Fn(&'a C) -> &'a str) -> S
     names.join(", ")
 }
 
-/// Prints which files describe policies, each once.
+/// Prints which files describe policies and what is in them, each once.
 fn print_profiles<'a, C>(
     out: &mut impl Write,
     of: &'a [Described<C>],
-    file: impl Fn(&'a C) -> (&'a str, &'a Option<String>),
+    file: impl Fn(&'a C) -> (&'a str, &'a Option<String>, &'a Option<String>),
 ) -> io::Result<()> {
     let mut known = Vec::new();
-    for (policy, sha256) in of.iter().map(|of| file(&of.cell)) {
+    for (policy, sha256, text) in of.iter().map(|of| file(&of.cell)) {
         if let (Some(sha256), false) = (sha256, known.contains(&policy)) {
             line(out, "profile", &format!("{policy}, SHA-256 {sha256}"))?;
+            for row in text.iter().flat_map(|text| text.lines()) {
+                writeln!(out, "            {}", output::message(row))?;
+            }
             known.push(policy);
         }
     }
@@ -121,7 +125,9 @@ fn print_run(out: &mut impl Write, group: &[Described<RunCell>]) -> io::Result<(
     };
     writeln!(out, "run of {}", output::message(&cell.workload))?;
     line(out, "policies", &policies(group, |cell| &cell.policy))?;
-    print_profiles(out, group, |cell| (cell.lru(), &cell.policy_sha256))?;
+    print_profiles(out, group, |cell| {
+        (cell.lru(), &cell.policy_sha256, &cell.policy_profile)
+    })?;
     let pages = cell.memory_bytes / 4096;
     let memory = units::bytes_text(cell.memory_bytes);
     line(out, "memory", &format!("{memory} ({pages} pages)"))?;
@@ -138,7 +144,9 @@ fn print_curve(out: &mut impl Write, group: &[Described<CurveCell>]) -> io::Resu
     };
     writeln!(out, "curves of {}", output::message(&cell.trace))?;
     line(out, "policies", &policies(group, |cell| &cell.policy))?;
-    print_profiles(out, group, |cell| (&cell.policy, &cell.policy_sha256))?;
+    print_profiles(out, group, |cell| {
+        (&cell.policy, &cell.policy_sha256, &cell.policy_profile)
+    })?;
     let sizes: Vec<String> = cell.sizes_pages.iter().map(u64::to_string).collect();
     line(out, "pages", &sizes.join(", "))?;
     if let (Some(rate), Some(samples)) = (cell.sampling_rate, cell.samples) {
