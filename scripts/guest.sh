@@ -112,8 +112,10 @@ initrd() {
 		# One that is built into the kernel is not found.
 		modprobe -d "$tree" -S "$version" --show-depends "$module" 2>/dev/null || true
 	done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r file; do
-		name=$(basename "${file%.xz}")
-		case $file in *.xz) xz -dc "$file" ;; *) cat "$file" ;; esac >"$top/modules/$name"
+		name=$(basename "$file")
+		name=${name%.ko*}.ko
+		case $file in *.xz) xz -dc "$file" ;; *.zst) zstd -dcq "$file" ;; *) cat "$file" ;; esac \
+			>"$top/modules/$name"
 		echo "$name" >>"$top/modules/order"
 	done
 	cat >"$top/init" <<-INIT

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agewise_host::access::PAGE_BYTES;
+use agewise_host::access::{PAGE_BYTES, check_page_size};
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::clear::{ClearPolicy, Means};
@@ -264,6 +264,7 @@ fn why_gone(agent: &Agent) -> String {
 
 /// Opens an agent that looks as planned; also returns a note about its source.
 fn open(targets: Targets, plan: Plan) -> anyhow::Result<(Agent, Option<String>)> {
+    check_page_size("the curve of a memory")?;
     let mut config = AgentConfig::new(Intervals::new(vec![1000, 60_000])?);
     // Looks may become more frequent later, and each of them clears accessed bits.
     let finest = plan.interval.unwrap_or(INTERVAL_MIN);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use agewise_cli::units::unix_ms;
 use agewise_cli::whatif::costs;
+use agewise_host::access::pages_per_kernel_page;
 use agewise_host::agent::{Agent, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::pagecache::Uses;
@@ -148,6 +149,10 @@ impl AllCurves {
 
     /// Takes in what the last tick showed of these subjects, and drops subjects that are gone.
     pub fn take(&mut self, agent: &Agent, seen: &[Seen], report: &TickReport) {
+        // A larger page would count as several faults.
+        if pages_per_kernel_page() != 1 {
+            return;
+        }
         let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
         let gone = self.by_key.keys().filter(|key| !there.contains(key));
         let gone: Vec<Key> = gone.cloned().collect();

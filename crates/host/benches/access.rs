@@ -14,6 +14,7 @@ use agewise_host::clear::{ClearPolicy, Clearer};
 use agewise_host::clock::{monotonic_ns, thread_cpu_ns};
 use agewise_host::pagewalk::entry::{EntryFormat, x86_64};
 use agewise_host::pagewalk::extract::Extractor;
+use agewise_host::pagewalk::shape::Shape;
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 use agewise_host::process::Process;
 use agewise_host::vma::{Vma, VmaTable};
@@ -62,6 +63,7 @@ fn extraction() {
         bits: &x86_64::BITS,
         address_mask: 0x3fff_ffff_f000,
         address_end: 1 << 40,
+        shape: Shape::PAGES_4K,
     };
     let tables: Vec<[u64; 512]> = (0..256u64)
         .map(|t| std::array::from_fn(|i| ((t * 512 + i as u64) << 12) | 0x067))

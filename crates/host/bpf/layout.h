@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * Data exchanged between the walker and its caller. src/pagewalk/layout.rs mirrors it; a test
- * compares the two. For tables of 512 entries that map 4 KiB pages, on x86-64 and on AArch64. The
- * bits of their entries differ; pw_ctl describes them, so that one object serves both.
+ * compares the two. One object serves x86-64 and AArch64, and pages of 4, 16 and 64 KiB: pw_ctl
+ * says what the bits of an entry mean and how large a page is. A table always fills one page, so
+ * that is all the walk needs to know of its shape.
  */
 #ifndef AGEWISE_LAYOUT_H
 #define AGEWISE_LAYOUT_H
@@ -10,11 +11,7 @@
 #define PW_P		0x001ULL	/* present, on both */
 #define PW_ADDR		0x000ffffffffff000ULL
 
-#define PW_PTRS		512
-#define PW_PMD_SHIFT	21
-#define PW_PUD_SHIFT	30
-#define PW_P4D_SHIFT	39
-#define PW_PGD5_SHIFT	48
+#define PW_PTRS		512	/* entries copied at a time: a table of 4 KiB */
 
 /* Limits of the loops. The walk reports where it stopped, so they only limit one call. */
 #define PW_MAX_RANGES	1024
@@ -23,11 +20,11 @@
 #define PW_RETRIES	3
 
 /* Kinds of output entries. */
-#define PW_KIND_TABLE		0	/* last-level table, copied to the next table slot */
-#define PW_KIND_PMD		1	/* 2 MiB leaf, or a huge entry in migration */
-#define PW_KIND_PUD		2	/* 1 GiB leaf */
-#define PW_KIND_BAD_TABLE	3	/* 2 MiB whose table was unreadable or inconsistent */
-#define PW_KIND_BAD_PMDS	4	/* up to 1 GiB, the same one level up */
+#define PW_KIND_TABLE		0	/* part of a last-level table, copied to the next table slot */
+#define PW_KIND_PMD		1	/* leaf one level up, or such an entry in migration */
+#define PW_KIND_PUD		2	/* leaf two levels up */
+#define PW_KIND_BAD_TABLE	3	/* last-level table that was unreadable or inconsistent */
+#define PW_KIND_BAD_PMDS	4	/* the same one level up */
 
 /* Why a call stopped. */
 #define PW_DONE		0	/* all ranges walked */
@@ -52,7 +49,9 @@ struct pw_ctl {
 	u64 start_ticks;	/* start of the process, 1/100 s since boot; 0: any */
 	u64 va;			/* where to begin in the first range */
 	u32 tid, tgid;
-	u32 levels;		/* 3, 4 or 5 */
+	u32 levels;		/* 2 to 5 */
+	u32 page_shift;		/* 12, 14 or 16 */
+	u32 search_shift;	/* the direct map starts at a multiple of this power of two */
 	u32 first_range, n_ranges;
 	/* out */
 	u32 rc;

@@ -142,7 +142,7 @@ int walk_iter(struct bpf_iter__task *ctx)
 /* Tests one candidate: is the magic word at its physical address? */
 static long search_step(u64 i, void *ctx)
 {
-	u64 base = pw_ctl.search_from - (i << PW_PUD_SHIFT);
+	u64 base = pw_ctl.search_from - (i << (pw_ctl.search_shift & 63));
 	u64 word = 0;
 
 	if (pw_read(&word, sizeof(word), base + pw_ctl.search_phys))
@@ -154,8 +154,8 @@ static long search_step(u64 i, void *ctx)
 }
 
 /*
- * Finds the direct map. Tries the symbol first, if it resolves; then every 1 GiB step (its
- * granularity under KASLR) down from the root table of `t`, which is inside the map.
+ * Finds the direct map. Tries the symbol first, if it resolves; then every step (its
+ * granularity under KASLR) down from the root table of `t`, which is inside it.
  */
 static __always_inline void search_task(struct task_struct *t)
 {
@@ -175,7 +175,7 @@ static __always_inline void search_task(struct task_struct *t)
 		if (search_step(0, 0))
 			return;
 	}
-	pw_ctl.search_from = pgd & ~((1ULL << PW_PUD_SHIFT) - 1);
+	pw_ctl.search_from = pgd & ~((1ULL << (pw_ctl.search_shift & 63)) - 1);
 	pw_loop(pw_ctl.search_steps, search_step, 0);
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The page-table walk, apart from where it reads and where it writes: how a virtual address picks
- * its entry at each of 3 to 5 levels, what an entry says, and where the walk resumes when the
+ * its entry at each of 2 to 5 levels, what an entry says, and where the walk resumes when the
  * output is full. Included by pagewalk.bpf.c (the kernel) and by a test that compiles it for user
  * space over a synthetic table, so both run this very text.
  *
@@ -20,7 +20,7 @@
 struct pw_walk {
 	u64 pgd;
 	u64 va, end;
-	u64 pmds;		/* address of the table of 2 MiB entries being walked */
+	u64 pmds;		/* address of the table above the last level being walked */
 	u64 last;		/* last address that it maps, or that is wanted from it */
 	u32 first;		/* index of the first entry copied from it */
 	u32 count;		/* entries copied from it */
@@ -39,9 +39,23 @@ struct pw_step {
 #define PW_STEP_LEAF	2
 #define PW_STEP_TABLE	3
 
-static __always_inline u64 pw_index(u64 va, u32 shift)
+/* A table fills a page with entries of 8 bytes. */
+static __always_inline u32 pw_index_bits(void)
 {
-	return (va >> shift) & (PW_PTRS - 1);
+	return pw_ctl.page_shift - 3;
+}
+
+/* Address bits below the index of a table this many levels above the last. */
+static __always_inline u32 pw_shift(u32 level)
+{
+	return (pw_ctl.page_shift + level * pw_index_bits()) & 63;
+}
+#define PW_PMD	1
+#define PW_PUD	2
+
+static __always_inline u64 pw_index(u64 va, u32 level)
+{
+	return (va >> pw_shift(level)) & ((1ULL << (pw_index_bits() & 63)) - 1);
 }
 
 /* First address after the slot of `va`, whose size is `size`; saturates at the top. */
@@ -71,13 +85,13 @@ static __always_inline u64 pw_table_address(u64 e)
 }
 
 /* One level down: 1 and *table set to the lower table, or 0 and *s giving the reason. */
-static __always_inline int pw_descend(u64 *table, u64 va, u32 shift, struct pw_step *s)
+static __always_inline int pw_descend(u64 *table, u64 va, u32 level, struct pw_step *s)
 {
 	u64 e = 0;
 
-	s->skip = 1ULL << shift;
+	s->skip = 1ULL << pw_shift(level);
 	s->entry = 0;
-	if (pw_read(&e, sizeof(e), *table + (pw_index(va, shift) << 3))) {
+	if (pw_read(&e, sizeof(e), *table + (pw_index(va, level) << 3))) {
 		s->kind = PW_STEP_BAD;
 		return 0;
 	}
@@ -86,8 +100,8 @@ static __always_inline int pw_descend(u64 *table, u64 va, u32 shift, struct pw_s
 		s->kind = PW_STEP_NONE;
 		return 0;
 	}
-	if (shift == PW_PUD_SHIFT && !pw_is_pointer(e)) {
-		/* A 1 GiB leaf, or one in migration. */
+	if (level == PW_PUD && !pw_is_pointer(e)) {
+		/* A leaf (1 GiB, if pages have 4 KiB), or one in migration. */
 		s->kind = PW_STEP_LEAF;
 		return 0;
 	}
@@ -104,16 +118,16 @@ static __always_inline int pw_descend(u64 *table, u64 va, u32 shift, struct pw_s
 	return 1;
 }
 
-/* From the root to the table of 2 MiB entries: its address, or 0 and *s giving the reason. */
+/* From the root to the table above the last level: its address, or 0 and *s giving the reason. */
 static __always_inline u64 pw_find_pmds(u64 pgd, u64 va, struct pw_step *s)
 {
 	u64 table = pgd;
 
-	if (pw_ctl.levels == 5 && !pw_descend(&table, va, PW_PGD5_SHIFT, s))
+	if (pw_ctl.levels == 5 && !pw_descend(&table, va, 4, s))
 		return 0;
-	if (pw_ctl.levels >= 4 && !pw_descend(&table, va, PW_P4D_SHIFT, s))
+	if (pw_ctl.levels >= 4 && !pw_descend(&table, va, 3, s))
 		return 0;
-	if (!pw_descend(&table, va, PW_PUD_SHIFT, s))
+	if (pw_ctl.levels >= 3 && !pw_descend(&table, va, PW_PUD, s))
 		return 0;
 	return table;
 }
@@ -134,17 +148,20 @@ static __always_inline int pw_emit(u64 va, u64 entry, u32 kind)
 	return 0;
 }
 
-/* One 2 MiB slot. 1 ends the loop: end of the copy or of the range, or output full. */
+/*
+ * One slot of the table above the last level, or PW_PTRS entries of the table it points to. 1 ends
+ * the loop: end of the copy or of the range, or output full.
+ */
 static long pw_pmd_slot(u64 i, void *ctx)
 {
 	struct pw_walk *w = ctx;
 	struct pw_table *pmds = pw_scratch();
 	struct pw_table *out;
-	u64 va = w->va, e, now, k;
+	u64 va = w->va, size = 1ULL << pw_shift(PW_PMD), e, now, k;
 
 	if (va > w->last || !pmds)
 		return 1;
-	k = pw_index(va, PW_PMD_SHIFT) - w->first;
+	k = pw_index(va, PW_PMD) - w->first;
 	if (k >= w->count)
 		return 1;
 	e = pmds->e[k & (PW_PTRS - 1)];
@@ -160,14 +177,15 @@ static long pw_pmd_slot(u64 i, void *ctx)
 	out = pw_table_at(pw_ctl.n_tables);
 	if (!out)
 		goto full;
-	if (pw_read(out, sizeof(*out), pw_table_address(e)))
+	if (pw_read(out, sizeof(*out),
+		    pw_table_address(e) + ((pw_index(va, 0) & ~(PW_PTRS - 1ULL)) << 3)))
 		goto bad;
 	/*
 	 * The kernel clears the entry before it frees the table. If the entry is unchanged, the
 	 * copy is from this table, except that the MMU may have set the accessed bit.
 	 */
 	now = 0;
-	if (pw_read(&now, sizeof(now), w->pmds + (pw_index(va, PW_PMD_SHIFT) << 3)))
+	if (pw_read(&now, sizeof(now), w->pmds + (pw_index(va, PW_PMD) << 3)))
 		goto bad;
 	if ((now ^ e) & ~pw_ctl.mmu_bits) {
 		if (w->tries++ >= PW_RETRIES)
@@ -179,6 +197,7 @@ static long pw_pmd_slot(u64 i, void *ctx)
 	if (pw_emit(va, e, PW_KIND_TABLE))
 		goto full;
 	pw_ctl.n_tables++;
+	size = (u64)PW_PTRS << pw_shift(0);
 	goto next;
 bad:
 	if (pw_emit(va, e, PW_KIND_BAD_TABLE))
@@ -186,14 +205,14 @@ bad:
 	pw_ctl.unreadable++;
 next:
 	w->tries = 0;
-	w->va = pw_next(va, 1ULL << PW_PMD_SHIFT);
+	w->va = pw_next(va, size);
 	return 0;
 full:
 	w->stop = 1;
 	return 1;
 }
 
-/* One 1 GiB slot, or the whole empty slot above it. */
+/* Up to PW_PTRS entries of a table above the last level, or the whole empty slot above it. */
 static long pw_pud_slot(u64 i, void *ctx)
 {
 	struct pw_walk *w = ctx;
@@ -216,10 +235,10 @@ static long pw_pud_slot(u64 i, void *ctx)
 		return 0;
 	}
 	last = w->end - 1;
-	if ((last ^ va) >> PW_PUD_SHIFT)
-		last = va | ((1ULL << PW_PUD_SHIFT) - 1);
-	w->first = pw_index(va, PW_PMD_SHIFT);
-	w->count = pw_index(last, PW_PMD_SHIFT) - w->first + 1;
+	if ((last ^ va) >> pw_shift(PW_PUD))
+		last = va | ((1ULL << pw_shift(PW_PUD)) - 1);
+	w->first = pw_index(va, PW_PMD);
+	w->count = pw_index(last, PW_PMD) - w->first + 1;
 	w->count = w->count > PW_PTRS ? PW_PTRS : w->count;
 	w->last = last;
 	w->pmds = table;
@@ -242,7 +261,7 @@ bad:
 		goto full;
 	pw_ctl.unreadable++;
 	w->tries = 0;
-	w->va = pw_next(va, 1ULL << PW_PUD_SHIFT);
+	w->va = pw_next(va, 1ULL << pw_shift(PW_PUD));
 	return 0;
 full:
 	w->stop = 1;

@@ -23,7 +23,8 @@ pub mod pagemap;
 
 pub use leaf_run::LeafRun;
 
-/// Bytes in a base page on the supported architectures.
+/// Bytes in a page, the unit of every count: on kernels with larger pages, one of those is several
+/// of these.
 pub const PAGE_BYTES: u64 = 4096;
 /// Bytes that one [`TableSight`] covers.
 pub const TABLE_BYTES: u64 = PAGE_BYTES * PAGES_PER_TABLE as u64;
@@ -86,7 +87,8 @@ pub enum Leaf {
     Page,
     /// One 2 MiB leaf (THP or hugetlb): one accessed bit for 512 pages.
     Huge,
-    /// Part of a 1 GiB leaf (hugetlb): one accessed bit for 262144 pages.
+    /// Part of a larger leaf (1 GiB of hugetlb; THP where pages have 16 or 64 KiB): one accessed
+    /// bit for all of it.
     Giant,
 }
 
@@ -95,7 +97,7 @@ pub enum Leaf {
 pub(crate) enum Entries<'a> {
     /// The source cannot provide them.
     Unknown,
-    /// The raw last-level table.
+    /// 512 entries of the raw last-level table, the one of the first page of this sight among them.
     Table(&'a [u64; PAGES_PER_TABLE], EntryFormat),
     /// The frame number of the first page of this sight.
     Leaf(u64),
@@ -132,18 +134,17 @@ impl TableSight<'_> {
         if page >= PAGES_PER_TABLE || !self.bits.present.contains(page) {
             return None;
         }
-        match self.entries {
-            Entries::Unknown => None,
-            Entries::Table(table, format) => format.pfn(table[page]),
-            Entries::Leaf(first_pfn) => Some(first_pfn + page as u64),
-        }
+        self.frame(page)
     }
 
     /// Like [`pfn`](Self::pfn), but also for pages that are not covered: used to find what a page
     /// must be handled together with.
     pub fn frame(&self, page: usize) -> Option<u64> {
         match self.entries {
-            Entries::Table(table, format) => format.pfn(*table.get(page)?),
+            Entries::Table(table, format) => {
+                let (entry, within) = format.shape.entry_of(self.va, page);
+                Some(format.pfn(*table.get(entry)?)? + within)
+            }
             Entries::Leaf(first_pfn) => Some(first_pfn + page as u64),
             Entries::Unknown => None,
         }
@@ -262,17 +263,27 @@ pub trait AccessSource {
     ) -> Result<ScanReport, AccessError>;
 }
 
-/// Checks that the kernel's page size is [`PAGE_BYTES`], the unit of every count here.
+/// Bytes in one page of this kernel, in which its own counters count.
+pub fn kernel_page_bytes() -> u64 {
+    rustix::param::page_size() as u64
+}
+
+/// Pages of [`PAGE_BYTES`] in one page of this kernel.
+pub fn pages_per_kernel_page() -> u64 {
+    (kernel_page_bytes() / PAGE_BYTES).max(1)
+}
+
+/// Checks that the kernel's pages have [`PAGE_BYTES`], for `what` cannot deal with larger ones.
 ///
 /// # Errors
 /// [`AccessError::Unsupported`] if pages are larger (AArch64 with 16 or 64 KiB).
-pub fn check_page_size() -> Result<(), AccessError> {
-    match rustix::param::page_size() as u64 {
+pub fn check_page_size(what: &'static str) -> Result<(), AccessError> {
+    match kernel_page_bytes() {
         PAGE_BYTES => Ok(()),
         bytes => Err(AccessError::Unsupported {
-            what: "looking at memory",
+            what,
             why: format!(
-                "this kernel's pages are of {} KiB; run one with pages of 4 KiB",
+                "this kernel's pages have {} KiB; it needs a kernel with pages of 4 KiB",
                 bytes >> 10
             ),
         }),

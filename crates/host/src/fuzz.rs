@@ -11,6 +11,7 @@ use crate::cgroup::{MemoryStat, Mounts, Version, name};
 use crate::memory::{MemInfo, Zone};
 use crate::pagewalk::entry::{EntryFormat, x86_64};
 use crate::pagewalk::extract::Extractor;
+use crate::pagewalk::shape::Shape;
 use crate::pressure::Psi;
 use crate::process::{Stat, Status, parse_memberships};
 use crate::swap::SwapArea;
@@ -62,6 +63,7 @@ pub fn pages(bytes: &[u8]) {
         bits: &x86_64::BITS,
         address_mask: 0x000f_ffff_ffff_f000,
         address_end: 1 << 40,
+        shape: Shape::PAGES_4K,
     };
     let (mut wide, mut plain) = (TableBits::default(), TableBits::default());
     let is_table = Extractor::new(format, 0).extract(&table, &mut wide);

@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use crate::access::pages_per_kernel_page;
 use crate::error::{self, FileError};
 use crate::process::kib;
 use crate::root::{ProcRoot, SysRoot};
@@ -100,7 +101,7 @@ fn parse_list(text: &str) -> Option<Vec<u32>> {
     Some(numbers)
 }
 
-/// One zone of `/proc/zoneinfo`. All counts are in pages.
+/// One zone of `/proc/zoneinfo`. All counts are in pages of 4 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Zone {
     /// The NUMA node.
@@ -126,7 +127,24 @@ impl Zone {
     /// Reads all zones, in the kernel's order.
     pub fn all(root: &ProcRoot) -> Result<Vec<Self>, FileError> {
         let path = root.join("zoneinfo");
-        Self::parse(&path, &error::read(&path)?)
+        let mut zones = Self::parse(&path, &error::read(&path)?)?;
+        let pages = pages_per_kernel_page();
+        for count in zones.iter_mut().flat_map(Self::counts) {
+            *count = count.saturating_mul(pages);
+        }
+        Ok(zones)
+    }
+
+    fn counts(&mut self) -> [&mut u64; 7] {
+        [
+            &mut self.free_pages,
+            &mut self.watermark_min_pages,
+            &mut self.watermark_low_pages,
+            &mut self.watermark_high_pages,
+            &mut self.managed_pages,
+            &mut self.start_pfn,
+            &mut self.spanned_pages,
+        ]
     }
 
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Vec<Self>, FileError> {

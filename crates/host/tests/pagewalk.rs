@@ -16,7 +16,7 @@ use agewise_host::vma::{VmaKind, VmaTable};
 use agewise_policy::table::PageSet;
 
 mod support;
-use support::{BASE, Child, PAGE, fill, map_fixed};
+use support::{BASE, Child, PAGE, fill, map_fixed, pagemap, pages_at_once, whole};
 
 const NO_THP: i32 = libc::MADV_NOHUGEPAGE;
 const THP: i32 = libc::MADV_HUGEPAGE;
@@ -139,12 +139,14 @@ fn difference(got: &Seen, want: &Seen) -> Option<String> {
     (got != want).then(|| format!("leaves {:?} for {:?}", got.leaves, want.leaves))
 }
 
-/// The addresses of `run` of every `run + gap` pages.
+/// The addresses of `run` of every `run + gap` pages, and of what the kernel maps with them.
 fn addresses(at: usize, pages: usize, run: usize, gap: usize) -> Vec<u64> {
-    (0..pages)
+    let named = (0..pages)
         .filter(|page| page % (run + gap) < run && page - page % (run + gap) + run <= pages)
-        .map(|page| (at + page * PAGE) as u64)
-        .collect()
+        .map(|page| at + page * PAGE);
+    let (first, end) = (at as u64, (at + pages * PAGE) as u64);
+    let whole = whole(named, PAGE).into_iter().map(|va| va as u64);
+    whole.filter(|va| (first..end).contains(va)).collect()
 }
 
 fn clear(child: &Child) {
@@ -170,11 +172,12 @@ fn shows_exactly_the_pages_accessed() {
         clear(&child);
         child.read(BASE, pages, 1, 5);
         let seen = scan(&mut walk, child.pid, &[range(BASE, pages)]);
+        let last = Some((BASE + (pages - 1) * PAGE) as u64);
         assert_eq!(
             seen.present,
             addresses(BASE, pages, 2, 1)
                 .into_iter()
-                .chain((pages % 3 == 1).then(|| (BASE + (pages - 1) * PAGE) as u64))
+                .chain(last.filter(|_| pages % 3 == 1 && pages_at_once() == 1))
                 .collect::<Vec<_>>()
         );
         assert_young(&seen, &addresses(BASE, pages, 1, 5));
@@ -261,7 +264,10 @@ fn goes_on_where_full_maps_stopped_it() {
                 continue;
             };
             let mut got = scan(&mut small, child.pid, &ranges);
-            assert!(got.batches > whole.batches, "{capacity:?}");
+            let parts = whole.leaves.len() / pages_at_once();
+            if (tables.min(entries) as usize) < parts {
+                assert!(got.batches > whole.batches, "{capacity:?}");
+            }
             got.batches = whole.batches;
             // Another program may clear accessed bits (a kdamond), so bits may only be missing.
             assert!(
@@ -292,7 +298,11 @@ fn takes_thousands_of_ranges() {
         .map(|i| range(BASE + 2 * i * PAGE, 1))
         .collect();
     let seen = scan(&mut walk, child.pid, &ranges);
-    assert_eq!(seen.present, addresses(BASE, pages, 1, 1));
+    assert!(
+        seen.present
+            .iter()
+            .eq(ranges.iter().map(|range| &range.start))
+    );
     // Far apart: no two ranges share a table.
     let far: Vec<_> = (0..3000).map(|i| range(BASE + 4 * i * HUGE, 1)).collect();
     let seen = scan(&mut walk, child.pid, &far);
@@ -404,19 +414,6 @@ fn knows_unusual_mappings() {
             );
         }
     }
-}
-
-fn pagemap(pid: u32, at: usize, pages: usize) -> Vec<u64> {
-    use std::os::unix::fs::FileExt;
-    let mut bytes = vec![0; pages * 8];
-    let file = std::fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
-    file.read_exact_at(&mut bytes, (at / PAGE * 8) as u64)
-        .unwrap();
-    let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap());
-    bytes
-        .chunks(8)
-        .map(|chunk| word(chunk) & ((1 << 55) - 1))
-        .collect()
 }
 
 /// Everything the kernel counts as resident is seen, including file and shared memory, with the
@@ -600,5 +597,5 @@ fn stops_when_told() {
         .scan(&target, &[range(BASE, 512 * 8)], &mut sink)
         .unwrap();
     assert!(!report.complete);
-    assert_eq!(sink.0, 2);
+    assert_eq!(sink.0, 8.min(2 * pages_at_once() as u32));
 }

@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use agewise_host::access::{AccessSource, Target};
+use agewise_host::access::{AccessError, AccessSource, Target, check_page_size};
 use agewise_host::agent::AlsoYoung;
 use agewise_host::budgeted::{Budgeted, BudgetedFiles};
 use agewise_host::clock;
+use agewise_host::pagewalk::PageWalk;
 use agewise_policy::budget;
 use agewise_policy::table::PageSet;
 
@@ -84,20 +85,24 @@ impl AlsoYoung for Seen {
 }
 
 impl Ahead {
-    /// Starts the thread with its own access source. It calls `announce` before it acts, once for
-    /// all steps until the reports are taken, because there are hundreds of steps per second.
+    /// Starts the thread, with an access source of its own. It calls `announce` before it acts,
+    /// once for all steps until the reports are taken, because there are hundreds per second.
     ///
     /// # Errors
-    /// If no thread can be started.
-    pub fn start(
-        source: Box<dyn AccessSource + Send>,
-        announce: Announce,
-    ) -> std::io::Result<Self> {
+    /// There is no source that sees single pages, the kernel's pages are larger than 4 KiB, or no
+    /// thread can be started.
+    pub fn start(announce: Announce) -> Result<Self, AccessError> {
+        check_page_size("holding a budget")?;
+        let source = Box::new(PageWalk::open()?);
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("agewise-ahead".into())
-            .spawn(move || Runner::new(of_thread, source, announce).run())?;
+            .spawn(move || Runner::new(of_thread, source, announce).run())
+            .map_err(|source| AccessError::Io {
+                path: "a thread that holds budgets".into(),
+                source,
+            })?;
         Ok(Ahead {
             shared,
             thread: Some(thread),

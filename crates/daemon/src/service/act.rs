@@ -103,20 +103,13 @@ impl Daemon {
             return;
         }
         if self.ahead.is_none() {
-            let source = agewise_host::pagewalk::PageWalk::open();
-            let started = source
-                .map_err(anyhow::Error::from)
-                .and_then(|source| Ok(Ahead::start(Box::new(source), announce(&self.journal))?));
-            match started {
+            match Ahead::start(announce(&self.journal)) {
                 Ok(ahead) => {
                     self.agent.set_also_young(Some(ahead.seen()));
                     self.ahead = Some(ahead);
                 }
                 Err(error) => {
-                    return self.say(
-                        "trouble",
-                        format!("budget: {}", agewise_cli::output::chain(&error)),
-                    );
+                    return self.say("trouble", format!("budget: {error}"));
                 }
             }
         }

@@ -57,7 +57,7 @@ impl<'a> LeafRun<'a> {
     pub fn sight(&self, at: u64) -> TableSight<'a> {
         let raw = self.entries.and_then(|(entries, format)| {
             let entry = entries.get(usize::try_from(at).ok()?)?.entry;
-            Some(Entries::Leaf(format.huge_pfn(entry)))
+            Some(Entries::Leaf(format.pfn_in_leaf(entry, TABLE_BYTES, 0)))
         });
         TableSight {
             va: self.va(at),

@@ -61,14 +61,18 @@ fn version(facts: &Facts) -> Capability {
 
 fn arch(facts: &Facts) -> Capability {
     let arch = facts.arch;
-    if facts.page_bytes != PAGE_BYTES {
-        let size_kib = facts.page_bytes >> 10;
-        let found =
-            format!("{arch}, pages of {size_kib} KiB: ages are only kept for pages of 4 KiB");
-        return line("arch", State::Missing, found).advise("run a kernel with pages of 4 KiB");
-    }
     match arch {
-        "x86_64" | "aarch64" => line("arch", State::Available, arch),
+        "x86_64" | "aarch64" if facts.page_bytes == PAGE_BYTES => {
+            line("arch", State::Available, arch)
+        }
+        "x86_64" | "aarch64" => {
+            let size_kib = facts.page_bytes >> 10;
+            let found = format!(
+                "{arch}, pages of {size_kib} KiB: no page cache, no curves of other sizes, no \
+                 budgets"
+            );
+            line("arch", State::Limited, found).advise("run a kernel with pages of 4 KiB for those")
+        }
         other => {
             let found = format!("{other}: page tables are not read here");
             line("arch", State::Limited, found)

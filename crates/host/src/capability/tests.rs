@@ -432,11 +432,14 @@ fn an_architecture_says_what_works_there() {
     assert_eq!(arch("x86_64", 4096).state, State::Available);
     assert_eq!(arch("aarch64", 4096).state, State::Available);
     let large = arch("aarch64", 65536);
-    assert_eq!(large.state, State::Missing);
+    assert_eq!(large.state, State::Limited);
     assert!(large.found.contains("64 KiB"), "{large:?}");
     let mut fake = Fake::modern();
     fake.calls.page_bytes = 65536;
-    assert!(fake.table().source().is_none());
+    let table = fake.table();
+    assert_eq!(table.source().unwrap().name, "pagewalk");
+    let pagemap = table.get(Group::Source, "pagemap").unwrap();
+    assert_eq!(pagemap.state, State::Missing);
     assert_eq!(arch("riscv64", 4096).state, State::Limited);
 }
 

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use super::Version;
+use crate::access::pages_per_kernel_page;
 use crate::error::FileError;
 
 /// Memory of a cgroup and all cgroups below it. In bytes unless the name says otherwise.
@@ -47,9 +48,9 @@ pub struct MemoryStat {
     pub faults: u64,
     /// Major faults, which needed I/O.
     pub major_faults: u64,
-    /// Anonymous pages read back after eviction.
+    /// Anonymous pages (of 4 KiB) read back after eviction.
     pub refaults_anon_pages: u64,
-    /// File pages read back after eviction.
+    /// File pages (of 4 KiB) read back after eviction.
     pub refaults_file_pages: u64,
 }
 
@@ -79,6 +80,9 @@ impl MemoryStat {
             } else if name == "swap" {
                 stat.swap_bytes = Some(value()?);
             }
+        }
+        for count in [&mut stat.refaults_anon_pages, &mut stat.refaults_file_pages] {
+            *count = count.saturating_mul(pages_per_kernel_page());
         }
         Ok(stat)
     }

@@ -333,7 +333,12 @@ impl Clearer {
             return since_ns;
         }
         self.probe(sight);
-        match mapping.way {
+        let way = match mapping.way {
+            // A call for 2 MiB of a larger leaf would split it.
+            Way::Cold if sight.leaf == Leaf::Giant => Way::Nothing,
+            way => way,
+        };
+        match way {
             Way::Nothing => {
                 self.report.uncleared_pages += present;
                 return None;

@@ -6,6 +6,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use crate::access::pages_per_kernel_page;
+
 /// `/proc/kpagecount`, readable by root only.
 #[derive(Debug)]
 pub struct MapCounts {
@@ -20,9 +22,10 @@ impl MapCounts {
         }
     }
 
-    /// Whether the page is mapped more than once; `None` if unknown.
+    /// Whether the page at a frame (in units of 4 KiB) is mapped more than once; `None` if unknown.
     pub fn is_shared(&self, pfn: u64) -> Option<bool> {
         let mut word = [0; 8];
+        let pfn = pfn / pages_per_kernel_page();
         self.file
             .as_ref()?
             .read_exact_at(&mut word, pfn.checked_mul(8)?)

@@ -13,7 +13,7 @@ use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
 
 use super::{KernelSource, KernelSourceError, Unit};
-use crate::access::PAGE_BYTES;
+use crate::access::kernel_page_bytes;
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -161,7 +161,7 @@ impl GenerationSource {
             report.gone = Some("the cgroup is not listed any more".to_owned());
         }
         for (_, histogram) in &mut report.nodes {
-            *histogram = histogram.scaled(PAGE_BYTES);
+            *histogram = histogram.scaled(kernel_page_bytes());
             let total = histogram.total();
             report.resident_bytes[0] += total[0];
             report.resident_bytes[1] += total[1];
@@ -440,7 +440,7 @@ memcg     7 /website
         source.aged_ns = Some(monotonic_ns());
         let reports = source.look().unwrap();
         let histogram = reports[0].histogram().to_string();
-        let page = PAGE_BYTES;
+        let page = kernel_page_bytes();
         // Generation 12: found by the last aging, so accessed less than 5 s ago. 11: less than 30 s
         // ago. 10: at least 30 s old; for the worker's oldest only at least 5 s is certain.
         assert_eq!(
@@ -479,8 +479,8 @@ memcg     7 /website
         // are at least 30 s and 5 s old, and so go into the last bin when that is requested.
         let bins = reports[1].nodes[0].1.bins();
         let young = 200 + 300 * (10_000 - 5_003) / (30_011 - 5_003);
-        assert_eq!(bins[0].amounts[0], young * PAGE_BYTES);
-        assert_eq!(bins[2].amounts[0], 110 * PAGE_BYTES);
+        assert_eq!(bins[0].amounts[0], young * kernel_page_bytes());
+        assert_eq!(bins[2].amounts[0], 110 * kernel_page_bytes());
         assert_eq!(
             std::fs::read_to_string(roots.sys.join("kernel/debug/lru_gen")).unwrap(),
             AGED,

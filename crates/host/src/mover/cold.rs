@@ -10,7 +10,7 @@ use super::look::{Wanted, look};
 use super::plan::Plan;
 use super::runs::{Run, RunSet};
 use super::target::PageoutError;
-use crate::access::{AddressRange, PAGE_BYTES, Resolution, Target};
+use crate::access::{AddressRange, PAGE_BYTES, Resolution, Target, pages_per_kernel_page};
 use crate::agent::Agent;
 use crate::vma::VmaTable;
 
@@ -99,7 +99,9 @@ fn older_runs(
     bytes_max: u64,
 ) -> Vec<(AddressRange, PageType)> {
     let mut runs = Vec::new();
-    let mut room = bytes_max / PAGE_BYTES;
+    // Whole pages of the kernel: a call refuses less.
+    let least = pages_per_kernel_page();
+    let mut room = bytes_max / PAGE_BYTES / least * least;
     let mut collect = |age_ms: u64, wanted: ByType<bool>| {
         map.runs_older_than(0..u64::MAX / PAGE_BYTES, now_ms, age_ms, |run| {
             if !wanted[run.page_type as usize] {

@@ -17,7 +17,7 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::hooks::{self, Hook, Sees};
 use super::unnamed::unnamed;
-use crate::access::{AccessError, PAGE_BYTES};
+use crate::access::{AccessError, PAGE_BYTES, check_page_size};
 use crate::bpf::{self, Mapping};
 
 /// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
@@ -130,6 +130,7 @@ impl Accessed {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn with_tables(tables: u32) -> Result<Self, AccessError> {
+        check_page_size(TRACER)?;
         let hooks = hooks::of_kernel();
         if !hooks.iter().any(|hook| hook.sees == Sees::Reads) {
             return Err(AccessError::Unsupported {

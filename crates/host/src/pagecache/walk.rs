@@ -77,7 +77,7 @@ impl CacheWalk {
     }
 
     fn open_with(with_frames: bool) -> Result<Self, AccessError> {
-        check_page_size()?;
+        check_page_size("looking at the page cache")?;
         if !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
             return Err(AccessError::Unsupported {
                 what: WALKER,

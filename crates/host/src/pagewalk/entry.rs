@@ -17,6 +17,8 @@
 //! swap cache or page cache that no process maps.
 
 use super::layout::Ctl;
+use super::shape::Shape;
+use crate::access::PAGE_BYTES;
 
 pub mod aarch64;
 pub mod x86_64;
@@ -46,8 +48,8 @@ pub struct Bits {
     pub writable: u64,
     /// The MMU clears it on the first write.
     pub read_only: u64,
-    /// One of 16 adjacent entries that share an accessed bit: the MMU may set it in any of them. 0:
-    /// no such bit.
+    /// One of several adjacent entries that share an accessed bit
+    /// ([`Shape::contiguous_entries`]): the MMU may set it in any of them. 0: no such bit.
     pub contiguous: u64,
     /// Set in every entry of a process that is present to the MMU and not special.
     pub required: u64,
@@ -97,6 +99,8 @@ pub struct EntryFormat {
     pub address_mask: u64,
     /// No frame managed by the kernel starts at or above this address.
     pub address_end: u64,
+    /// How large pages are.
+    pub shape: Shape,
 }
 
 impl EntryFormat {
@@ -110,7 +114,7 @@ impl EntryFormat {
             | (beyond & self.address_mask)
     }
 
-    /// The frame number in a last-level entry that is present to the kernel.
+    /// The frame number, in units of 4 KiB, in a last-level entry that is present to the kernel.
     pub fn pfn(&self, entry: u64) -> Option<u64> {
         (entry & self.bits.mapped != 0).then(|| self.frame(entry))
     }
@@ -121,9 +125,10 @@ impl EntryFormat {
         (entry & self.bits.leaf_mapped != 0).then(|| self.frame(entry))
     }
 
-    /// The first frame of a 2 MiB leaf; 0 if there is none.
-    pub fn huge_pfn(&self, entry: u64) -> u64 {
-        self.leaf_pfn(entry).unwrap_or(0) & !0x1ff
+    /// The frame at `va` of a leaf that maps `bytes`; 0 if there is none.
+    pub fn pfn_in_leaf(&self, entry: u64, bytes: u64, va: u64) -> u64 {
+        let first = self.leaf_pfn(entry).unwrap_or(0) & !(bytes / PAGE_BYTES - 1);
+        first + va % bytes / PAGE_BYTES
     }
 
     fn frame(&self, entry: u64) -> u64 {

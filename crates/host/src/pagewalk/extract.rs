@@ -3,7 +3,7 @@
 //! CPU supports. The portable version is the definition; the others must agree with it (checked by
 //! a test).
 
-use agewise_policy::table::{PAGES_PER_TABLE, TableBits, WORDS_PER_TABLE};
+use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
 use super::entry::{Bits, EntryFormat};
 #[cfg(target_arch = "x86_64")]
@@ -13,6 +13,7 @@ use super::entry::{
         ACCESSED, BITS as X86_64, DIRTY, FIRST_SPECIAL_SWAP, PROTNONE, SAVED_DIRTY, SPECIAL, USER,
     },
 };
+use super::shape::Shape;
 
 type Raw = [u64; PAGES_PER_TABLE];
 
@@ -20,6 +21,7 @@ type Raw = [u64; PAGES_PER_TABLE];
 #[derive(Clone, Copy, Debug)]
 pub struct Extractor {
     bits: &'static Bits,
+    shape: Shape,
     reserved: u64,
     width: Width,
 }
@@ -39,6 +41,7 @@ impl Extractor {
     pub fn new(format: EntryFormat, encryption_mask: u64) -> Self {
         Extractor {
             bits: format.bits,
+            shape: format.shape,
             reserved: format.reserved(encryption_mask),
             width: Width::best(format.bits),
         }
@@ -72,8 +75,8 @@ impl Extractor {
     fn extract_portable(&self, table: &Raw, out: &mut TableBits) -> bool {
         *out = TableBits::default();
         let (format, mut bad) = (self.bits, false);
+        let mut contiguous = PageSet::NONE;
         for word in 0..WORDS_PER_TABLE {
-            let mut contiguous = 0;
             for bit in 0..64 {
                 let entry = table[word * 64 + bit];
                 let said = format.said(entry, format.mapped);
@@ -82,11 +85,14 @@ impl Extractor {
                 out.young[word] |= set(said.young);
                 out.dirty[word] |= set(said.dirty);
                 out.swapped[word] |= set(said.swapped);
-                contiguous |= set(said.present && entry & format.contiguous != 0);
+                contiguous[word] |= set(said.present && entry & format.contiguous != 0);
                 bad |= format.is_bad(entry, self.reserved);
             }
-            out.young[word] |= neighbours(out.young[word] & contiguous) & contiguous;
-            out.dirty[word] |= neighbours(out.dirty[word] & contiguous) & contiguous;
+        }
+        if !contiguous.is_empty() {
+            let entries = self.shape.contiguous_entries();
+            share(&mut out.young, &contiguous, entries);
+            share(&mut out.dirty, &contiguous, entries);
         }
         !bad
     }
@@ -205,12 +211,14 @@ impl Extractor {
     }
 }
 
-/// Sets all bits of each group of 16 in which any is set.
-fn neighbours(bits: u64) -> u64 {
-    (0..64)
-        .step_by(16)
-        .filter(|group| bits >> group & 0xffff != 0)
-        .fold(0, |all, group| all | 0xffff << group)
+/// In each group of `entries` adjacent ones, sets those that are `contiguous` if any of them is.
+fn share(set: &mut PageSet, contiguous: &PageSet, entries: usize) {
+    for first in (0..PAGES_PER_TABLE).step_by(entries) {
+        let group = PageSet::range(first..first + entries) & *contiguous;
+        if !(*set & group).is_empty() {
+            *set |= group;
+        }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -243,13 +251,13 @@ mod tests {
     use super::super::entry::x86_64::{ACCESSED, DIRTY, PROTNONE, SAVED_DIRTY, SPECIAL, USER};
     use super::super::entry::{PRESENT, aarch64, x86_64};
     use super::*;
-    use agewise_policy::table::PageSet;
     use proptest::prelude::*;
 
     const FORMAT: EntryFormat = EntryFormat {
         bits: &x86_64::BITS,
         address_mask: 0x0000_3fff_ffff_f000,
         address_end: 1 << 36,
+        shape: Shape::PAGES_4K,
     };
 
     fn widths() -> Vec<Extractor> {
@@ -323,6 +331,7 @@ mod tests {
             bits: &aarch64::BITS,
             address_mask: aarch64::ADDRESS,
             address_end: 1 << 40,
+            shape: Shape::PAGES_4K,
         };
         let page = 0x5000 | aarch64::BITS.required | aarch64::READ_ONLY;
         let mut table = [page; PAGES_PER_TABLE];
@@ -336,6 +345,13 @@ mod tests {
             assert_eq!(bits[0], 0xffff_0000);
             assert_eq!(bits[1], 1 << (77 - 64));
         }
+        // Of pages of 16 KiB, 128 belong together.
+        let shape = Shape::with_page_shift(14);
+        table[128..384].fill(page | aarch64::CONTIGUOUS);
+        table[200] |= aarch64::ACCESSED;
+        let format = EntryFormat { shape, ..format };
+        let said = extract(&Extractor::new(format, 0), &table).unwrap();
+        assert_eq!(said.young.words()[2..5], [u64::MAX, u64::MAX, 0]);
     }
 
     #[test]

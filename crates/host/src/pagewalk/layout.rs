@@ -6,15 +6,15 @@ use agewise_policy::table::PAGES_PER_TABLE;
 /// Most ranges per call.
 pub const MAX_RANGES: usize = 1024;
 
-/// A last-level table, which is in the given slot.
+/// Part of a last-level table, which is in the given slot: 512 entries.
 pub const KIND_TABLE: u32 = 0;
-/// A 2 MiB leaf, or a huge entry in migration.
+/// A leaf one level up (2 MiB, if pages have 4 KiB), or such an entry in migration.
 pub const KIND_PMD: u32 = 1;
-/// A 1 GiB leaf.
+/// A leaf two levels up (1 GiB).
 pub const KIND_PUD: u32 = 2;
-/// 2 MiB whose table could not be read or was inconsistent.
+/// A last-level table that could not be read or was inconsistent.
 pub const KIND_BAD_TABLE: u32 = 3;
-/// Up to 1 GiB whose table, one level up, could not be read or was inconsistent.
+/// A table one level up that could not be read or was inconsistent.
 pub const KIND_BAD_PMDS: u32 = 4;
 
 /// All ranges were walked.
@@ -80,6 +80,8 @@ pub struct Ctl {
     pub tid: u32,
     pub tgid: u32,
     pub levels: u32,
+    pub page_shift: u32,
+    pub search_shift: u32,
     pub first_range: u32,
     pub n_ranges: u32,
     pub rc: u32,

@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::entry::{self, Bits, EntryFormat};
 use super::layout::{Ctl, KIND_TABLE, RC_DONE, RC_NO_TASK, Range};
 use super::program::Program;
-use crate::access::{AccessError, PAGE_BYTES, TABLE_BYTES, check_page_size};
+use super::shape::Shape;
+use crate::access::{AccessError, PAGE_BYTES, TABLE_BYTES, kernel_page_bytes};
 use crate::process::Process;
 
 /// Verified properties of this machine's page tables.
@@ -17,7 +18,8 @@ use crate::process::Process;
 pub struct Machine {
     /// Kernel virtual address of physical address 0.
     pub direct_map: u64,
-    /// Levels of a page table: 4, 5 with LA57 and LPA2, or 3 on AArch64 with 39-bit addresses.
+    /// Levels of a page table: 4, 5 with LA57 and LPA2, on AArch64 also 3 (39-bit addresses, or
+    /// larger pages) and 2 (larger pages and at most 42 bits).
     pub levels: u32,
     /// How to read entries.
     pub format: EntryFormat,
@@ -32,6 +34,7 @@ impl Machine {
             direct_map: self.direct_map,
             addr_mask: self.format.address_mask,
             levels: self.levels,
+            page_shift: self.format.shape.page_shift(),
             ..self.format.bits.ctl()
         }
     }
@@ -39,7 +42,7 @@ impl Machine {
     /// Whether memory was added since: then addresses past its old end are valid after all. Updates
     /// the end.
     pub fn has_grown(&mut self) -> bool {
-        match memory_end() {
+        match memory_end(self.format.shape) {
             Ok(end) if end > self.format.address_end => {
                 self.format.address_end = end;
                 true
@@ -49,20 +52,17 @@ impl Machine {
     }
 }
 
-/// The direct map starts at a multiple of 1 GiB.
-const DIRECT_MAP_SHIFT: u32 = 30;
-
 /// A clock tick of `/proc`, as in `pagewalk.bpf.c`.
 const NS_PER_TICK: u64 = 10_000_000;
 
-/// One of agewise's own pages, with a word that occurs nowhere else.
+/// Memory of our own, whole pages of any size, with a word that occurs nowhere else.
 struct MagicPage {
     page: Box<MagicBytes>,
     word: u64,
 }
 
-#[repr(C, align(4096))]
-struct MagicBytes([u64; 512]);
+#[repr(C, align(0x1_0000))]
+struct MagicBytes([u64; 0x1_0000 / 8]);
 
 impl MagicPage {
     fn new() -> Self {
@@ -73,7 +73,7 @@ impl MagicPage {
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .rotate_left(23)
             | 1;
-        let mut page = Box::new(MagicBytes([0; 512]));
+        let mut page = Box::new(MagicBytes([0; 0x1_0000 / 8]));
         page.0[0] = word;
         std::hint::black_box(&mut page);
         MagicPage { page, word }
@@ -88,8 +88,8 @@ impl MagicPage {
         use rustix::mm::{MprotectFlags, mprotect};
         let at = (&raw mut *self.page).cast();
         let protect = |flags| {
-            // SAFETY: the page belongs to us alone, and nobody accesses it until it is restored.
-            let done = unsafe { mprotect(at, PAGE_BYTES as usize, flags) };
+            // SAFETY: these pages are ours alone, and nobody accesses them until they are restored.
+            let done = unsafe { mprotect(at, size_of::<MagicBytes>(), flags) };
             done.map_err(|error| AccessError::io("mprotect(2)", error.into()))
         };
         protect(MprotectFlags::empty())?;
@@ -99,18 +99,18 @@ impl MagicPage {
     }
 }
 
-/// Checks that the walker supports page tables like those of this machine.
+/// The shape of this machine's page tables, if the walker supports them.
 ///
 /// # Errors
 /// [`AccessError::Unsupported`] with the reason.
-pub(super) fn check() -> Result<(), AccessError> {
+pub(super) fn shape() -> Result<Shape, AccessError> {
     if entry::known_here().is_empty() {
         let arch = std::env::consts::ARCH;
         return unsupported(format!(
             "it supports page tables of x86-64 and AArch64, not {arch}"
         ));
     }
-    check_page_size()
+    Shape::of_pages(kernel_page_bytes())
 }
 
 /// Finds the properties of the machine with the loaded program.
@@ -118,29 +118,31 @@ pub(super) fn check() -> Result<(), AccessError> {
 /// Without `CAP_SYS_ADMIN` and `CAP_SYSLOG`, the kernel reveals neither the frames of our pages nor
 /// the address of its direct map. So each possible start of the direct map is tried: only with the
 /// right one does the walk end at a page with our word in it.
-pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
+pub(super) fn discover(program: &mut Program, shape: Shape) -> Result<Machine, AccessError> {
     let known = entry::known_here();
     let Some(bits) = known.first() else {
         return unsupported("it does not know this architecture");
     };
     let address = AddressWidth::read(bits);
-    let address_end = memory_end()?;
+    let address_end = memory_end(shape)?;
     if address_end > bits.address + PAGE_BYTES {
         return unsupported("memory ends above 256 TiB");
     }
     let format = EntryFormat {
         bits,
-        address_mask: address.mask,
+        address_mask: address.mask & !(shape.page_bytes() - 1),
         address_end,
+        shape,
     };
     let mut magic = MagicPage::new();
     // The page may be migrated between two walks: retry.
     for _ in 0..8 {
-        let first = search(program, 0, 0, magic.word)?;
+        let first = search(program, shape, 0, 0, magic.word)?;
         // The root table of this process is in the direct map, so the map starts at most this many
         // steps below it.
-        let steps = (address_end >> DIRECT_MAP_SHIFT) + 2;
-        let below = (0..steps).map(|step| first.search_from.wrapping_sub(step << DIRECT_MAP_SHIFT));
+        let shift = shape.direct_map_shift();
+        let steps = (address_end >> shift) + 2;
+        let below = (0..steps).map(|step| first.search_from.wrapping_sub(step << shift));
         let symbol = Some(first.search_symbol).filter(|at| *at != 0);
         for (direct_map, levels) in symbol.into_iter().chain(below).flat_map(with_levels) {
             let machine = Machine {
@@ -152,7 +154,7 @@ pub(super) fn discover(program: &mut Program) -> Result<Machine, AccessError> {
             let Some(frame) = walk_to(program, &machine, &magic)? else {
                 continue;
             };
-            let proof = search(program, frame * PAGE_BYTES, steps, magic.word)?;
+            let proof = search(program, shape, frame * PAGE_BYTES, steps, magic.word)?;
             if proof.rc != RC_DONE || proof.search_found != direct_map {
                 continue;
             }
@@ -183,8 +185,8 @@ pub(super) fn ticks_ahead(program: &mut Program, machine: &Machine) -> Result<u6
 }
 
 /// A possible start of the direct map, with each possible number of levels.
-fn with_levels(direct_map: u64) -> [(u64, u32); 3] {
-    [4, 5, 3].map(|levels| (direct_map, levels))
+fn with_levels(direct_map: u64) -> [(u64, u32); 4] {
+    [4, 5, 3, 2].map(|levels| (direct_map, levels))
 }
 
 /// Completes the machine with the meaning of its entry bits, if that depends on the kernel: with
@@ -215,11 +217,18 @@ fn unsupported<T>(why: impl Into<String>) -> Result<T, AccessError> {
     })
 }
 
-/// Searches for the direct map: first where the kernel's symbol says, then in this many steps of 1
-/// GiB.
-fn search(program: &mut Program, phys: u64, steps: u64, magic: u64) -> Result<Ctl, AccessError> {
+/// Searches for the direct map: first where the kernel's symbol says, then at this many of its
+/// possible starts.
+fn search(
+    program: &mut Program,
+    shape: Shape,
+    phys: u64,
+    steps: u64,
+    magic: u64,
+) -> Result<Ctl, AccessError> {
     let found = program.search(Ctl {
         tid: rustix::thread::gettid().as_raw_nonzero().get() as u32,
+        search_shift: shape.direct_map_shift(),
         search_phys: phys,
         search_magic: magic,
         search_steps: steps,
@@ -241,9 +250,10 @@ fn walk_to(
     magic: &MagicPage,
 ) -> Result<Option<u64>, AccessError> {
     let va = magic.va();
+    let (format, shape) = (machine.format, machine.format.shape);
     program.set_ranges(&[Range {
         start: va,
-        end: va + PAGE_BYTES,
+        end: va + shape.page_bytes(),
     }]);
     let out = program.walk(Ctl {
         tid: std::process::id(),
@@ -257,12 +267,10 @@ fn walk_to(
     let entry = program.entries(1)[0];
     Ok(if entry.kind == KIND_TABLE {
         let page = va % TABLE_BYTES / PAGE_BYTES;
-        machine
-            .format
-            .pfn(program.table(entry.slot).e[page as usize])
+        let (at, _) = shape.entry_of(va - va % TABLE_BYTES, page as usize);
+        format.pfn(program.table(entry.slot).e[at])
     } else {
-        let base = (entry.entry & machine.format.address_mask) & !(TABLE_BYTES - 1);
-        Some((base + va % TABLE_BYTES) / PAGE_BYTES)
+        Some(format.pfn_in_leaf(entry.entry, shape.entry_bytes(1), va))
     })
 }
 
@@ -308,11 +316,11 @@ impl AddressWidth {
 }
 
 /// One past the last frame managed by the kernel, from the zones of `/proc/zoneinfo`.
-pub(super) fn memory_end() -> Result<u64, AccessError> {
+pub(super) fn memory_end(shape: Shape) -> Result<u64, AccessError> {
     const PATH: &str = "/proc/zoneinfo";
     let text = fs::read_to_string(PATH).map_err(|error| AccessError::io(PATH, error))?;
     match zones_end(&text) {
-        Some(pages) => Ok(pages.saturating_mul(PAGE_BYTES)),
+        Some(pages) => Ok(pages.saturating_mul(shape.page_bytes())),
         None => unsupported(format!("{PATH} names no zone with memory")),
     }
 }

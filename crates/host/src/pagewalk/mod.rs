@@ -12,8 +12,8 @@
 //! It sees what is mapped. Page cache that no process maps has no accessed bit and does not appear;
 //! swapped-out shared memory leaves no trace in page tables either.
 //!
-//! Supports x86-64, and AArch64 with 4 KiB pages. Needs BTF, BPF syscall programs or task iterators
-//! (Linux 5.17), CAP_BPF and CAP_PERFMON.
+//! Supports x86-64, and AArch64 with pages of 4, 16 and 64 KiB. Needs BTF, BPF syscall programs or
+//! task iterators (Linux 5.17), CAP_BPF and CAP_PERFMON.
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
@@ -28,6 +28,7 @@ use leaf::leaf_bits;
 use machine::Machine;
 use program::Program;
 use ranges::{Cursor, join, leaves_alike, slot_end};
+use shape::Shape;
 use threads::Threads;
 
 pub mod entry;
@@ -37,6 +38,7 @@ mod leaf;
 mod machine;
 mod program;
 mod ranges;
+pub mod shape;
 #[cfg(test)]
 mod synthetic;
 mod threads;
@@ -71,9 +73,9 @@ impl PageWalk {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, AccessError> {
-        machine::check()?;
+        let shape = machine::shape()?;
         let mut program = Program::load(flavour, capacity)?;
-        let machine = machine::discover(&mut program)?;
+        let machine = machine::discover(&mut program, shape)?;
         let ticks_ahead = machine::ticks_ahead(&mut program, &machine)?;
         let extractor = Extractor::new(machine.format, machine.encryption_mask);
         Ok(PageWalk {
@@ -91,7 +93,7 @@ impl PageWalk {
         self.program.flavour()
     }
 
-    /// Levels of this machine's page tables: 3 to 5.
+    /// Levels of this machine's page tables: 2 to 5.
     pub fn levels(&self) -> u32 {
         self.machine.levels
     }
@@ -152,7 +154,7 @@ impl PageWalk {
         let mut joined = self.joined.iter().peekable();
         let mut entries = self.program.entries(found.n_entries);
         while let Some((entry, rest)) = entries.split_first() {
-            if let Some((range, alike)) = leaves_alike(self.machine.format.bits, entries, cursor) {
+            if let Some((range, alike)) = leaves_alike(self.machine.format, entries, cursor) {
                 self.show_leaves(range, &entries[..alike], report, sink);
                 entries = &entries[alike..];
                 continue;
@@ -161,27 +163,20 @@ impl PageWalk {
             // An entry applies only within its own range, even if its slot reaches further.
             while joined.next_if(|range| range.end <= entry.va).is_some() {}
             let end = joined.peek().map_or(entry.va, |range| range.end);
+            let shape = self.machine.format.shape;
             match entry.kind {
                 layout::KIND_TABLE => {
-                    let digest = &self.digested[entry.slot as usize];
-                    if !digest.makes_sense {
-                        let end = slot_end(entry.va, TABLE_BYTES).min(end);
-                        hide(cursor, entry.va, end, report, sink);
-                        continue;
-                    }
-                    report.cost.tables += 1;
-                    let raw = &self.program.table(entry.slot).e;
-                    let entries = Entries::Table(raw, self.machine.format);
-                    let bits = &digest.bits;
-                    emit(cursor, entry.va, Leaf::Page, bits, entries, report, sink);
+                    let end = slot_end(entry.va, shape.part_bytes()).min(end);
+                    self.show_part(cursor, entry, end, report, sink);
                 }
-                layout::KIND_PMD => self.show_leaf(cursor, entry, Leaf::Huge, report, sink),
-                layout::KIND_PUD => self.show_giant(cursor, entry, end, report, sink),
+                layout::KIND_PMD | layout::KIND_PUD => {
+                    let level = if entry.kind == layout::KIND_PMD { 1 } else { 2 };
+                    self.show_leaf(cursor, entry, shape.entry_bytes(level), end, report, sink);
+                }
                 kind => {
                     debug_assert!([layout::KIND_BAD_TABLE, layout::KIND_BAD_PMDS].contains(&kind));
-                    let is_upper = kind == layout::KIND_BAD_PMDS;
-                    let span = if is_upper { 1 << 30 } else { TABLE_BYTES };
-                    let end = slot_end(entry.va, span).min(end);
+                    let level = if kind == layout::KIND_BAD_PMDS { 2 } else { 1 };
+                    let end = slot_end(entry.va, shape.entry_bytes(level)).min(end);
                     hide(cursor, entry.va, end, report, sink);
                 }
             }
@@ -206,7 +201,7 @@ impl PageWalk {
             covered: PageSet::ALL,
             bits,
             seen_ns: sink.seen_ns,
-            entries: Entries::Leaf(format.huge_pfn(leaves[0].entry)),
+            entries: Entries::Leaf(format.pfn_in_leaf(leaves[0].entry, TABLE_BYTES, 0)),
         };
         report.cost.leaves += tables;
         report.cost.present_pages += tables * PAGES_PER_TABLE as u64;
@@ -215,41 +210,61 @@ impl PageWalk {
         sink.sink.leaves(&run);
     }
 
+    /// Shows what 512 entries of a table map, from the address of `entry` to `end`.
+    fn show_part(
+        &self,
+        cursor: &mut Cursor<'_>,
+        entry: &Entry,
+        end: u64,
+        report: &mut ScanReport,
+        sink: &mut Shown<'_>,
+    ) {
+        let digest = &self.digested[entry.slot as usize];
+        if !digest.makes_sense {
+            hide(cursor, entry.va, end, report, sink);
+            return;
+        }
+        let format = self.machine.format;
+        let entries = Entries::Table(&self.program.table(entry.slot).e, format);
+        report.cost.tables += 1;
+        if format.shape == Shape::PAGES_4K {
+            let bits = &digest.bits;
+            emit(cursor, entry.va, Leaf::Page, bits, entries, report, sink);
+            return;
+        }
+        let mut va = entry.va;
+        while va < end {
+            let bits = format.shape.pages_of(&digest.bits, va & !(TABLE_BYTES - 1));
+            if bits != TableBits::default() {
+                emit(cursor, va, Leaf::Page, &bits, entries, report, sink);
+            }
+            va = slot_end(va, TABLE_BYTES);
+        }
+    }
+
+    /// Shows a leaf that maps `bytes`, up to `end`, 2 MiB at a time.
     fn show_leaf(
         &self,
         cursor: &mut Cursor<'_>,
         entry: &Entry,
-        leaf: Leaf,
+        bytes: u64,
+        end: u64,
         report: &mut ScanReport,
         sink: &mut Shown<'_>,
     ) {
-        report.cost.leaves += 1;
-        let va = entry.va & !(TABLE_BYTES - 1);
         let format = self.machine.format;
-        let pfn = match leaf {
-            Leaf::Giant => {
-                let base = format.leaf_pfn(entry.entry).unwrap_or(0);
-                (base & !0x3ffff) + (va % (1 << 30)) / 4096
-            }
-            _ => format.huge_pfn(entry.entry),
-        };
-        let entries = Entries::Leaf(pfn);
         let bits = leaf_bits(format.bits, entry.entry);
-        emit(cursor, entry.va, leaf, bits, entries, report, sink);
-    }
-
-    fn show_giant(
-        &self,
-        cursor: &mut Cursor<'_>,
-        entry: &Entry,
-        range_end: u64,
-        report: &mut ScanReport,
-        sink: &mut Shown<'_>,
-    ) {
-        let end = slot_end(entry.va, 1 << 30).min(range_end);
+        let leaf = match bytes {
+            TABLE_BYTES => Leaf::Huge,
+            _ => Leaf::Giant,
+        };
+        let end = slot_end(entry.va, bytes).min(end);
         let mut va = entry.va;
         while va < end {
-            self.show_leaf(cursor, &Entry { va, ..*entry }, Leaf::Giant, report, sink);
+            report.cost.leaves += 1;
+            let first = va & !(TABLE_BYTES - 1);
+            let entries = Entries::Leaf(format.pfn_in_leaf(entry.entry, bytes, first));
+            emit(cursor, va, leaf, bits, entries, report, sink);
             va = slot_end(va, TABLE_BYTES);
         }
     }
@@ -275,7 +290,11 @@ impl AccessSource for PageWalk {
         sink: &mut dyn SightSink,
     ) -> Result<ScanReport, AccessError> {
         check_ranges(ranges)?;
-        join(ranges, &mut self.joined);
+        join(
+            ranges,
+            self.machine.format.shape.part_bytes(),
+            &mut self.joined,
+        );
         let mut report = ScanReport {
             complete: true,
             ..Default::default()

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ranges of a scan, and the position of the walk in them.
 
-use super::entry::Bits;
+use super::entry::EntryFormat;
 use super::layout::{self, Entry, Range};
 use super::leaf::leaf_bits;
 use crate::access::{AddressRange, TABLE_BYTES};
@@ -40,12 +40,12 @@ impl Cursor<'_> {
     }
 }
 
-/// Joins ranges that share a 2 MiB table, so that the table is copied once.
-pub(super) fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
+/// Joins ranges that share a part of a table of `part_bytes`, so that it is copied once.
+pub(super) fn join(ranges: &[AddressRange], part_bytes: u64, out: &mut Vec<Range>) {
     out.clear();
     for range in ranges {
         match out.last_mut() {
-            Some(last) if (last.end - 1) / TABLE_BYTES >= range.start / TABLE_BYTES => {
+            Some(last) if (last.end - 1) / part_bytes >= range.start / part_bytes => {
                 last.end = range.end;
             }
             _ => out.push(Range {
@@ -59,11 +59,13 @@ pub(super) fn join(ranges: &[AddressRange], out: &mut Vec<Range>) {
 /// Finds adjacent 2 MiB leaves at the start of `entries` that look alike and lie in one range.
 /// Returns the number of that range and of the leaves; `None` if there are fewer than two.
 pub(super) fn leaves_alike(
-    bits: &Bits,
+    format: EntryFormat,
     entries: &[Entry],
     cursor: &mut Cursor<'_>,
 ) -> Option<(usize, usize)> {
+    let bits = format.bits;
     let first = match entries {
+        _ if format.shape.entry_bytes(1) != TABLE_BYTES => return None,
         [first, second, ..] if [first.kind, second.kind] == [layout::KIND_PMD; 2] => first,
         _ => return None,
     };

@@ -16,6 +16,7 @@ pub(super) static SOURCE: Source = Source {
         let intervals = ages.intervals.clone();
         kernel_source::start_damon(roots.clone(), targets, intervals, ages.oldest)
     }),
+    large_pages: false,
     capability,
 };
 

@@ -16,6 +16,7 @@ pub(super) static SOURCE: Source = Source {
         let source = GenerationSource::open(roots, targets, intervals, ages.oldest, window_ms)?;
         Ok(Box::new(source))
     }),
+    large_pages: true,
     capability,
 };
 

@@ -38,6 +38,8 @@ pub struct Source {
     pub about: &'static str,
     /// How it is used.
     pub open: Open,
+    /// Whether it counts right where the kernel's pages are larger than 4 KiB.
+    pub large_pages: bool,
     /// Its row in the capability table.
     pub(crate) capability: fn(&Facts) -> Capability,
 }
@@ -88,9 +90,11 @@ impl Source {
 
 /// The capability rows of all sources.
 pub(crate) fn capabilities(facts: &Facts) -> Vec<Capability> {
-    let row = |source: &Source| match facts.page_bytes {
-        PAGE_BYTES => (source.capability)(facts),
-        _ => line(source.name, State::Missing, "it counts pages of 4 KiB").advise("see arch above"),
+    let row = |source: &Source| match source.large_pages || facts.page_bytes == PAGE_BYTES {
+        true => (source.capability)(facts),
+        false => {
+            line(source.name, State::Missing, "it needs pages of 4 KiB").advise("see arch above")
+        }
     };
     ALL.into_iter().map(row).collect()
 }

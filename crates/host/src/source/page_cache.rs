@@ -11,6 +11,7 @@ pub(super) static SOURCE: Source = Source {
     name: "page_cache",
     about: "Pages of files, read through descriptors",
     open: Open::Files,
+    large_pages: false,
     capability,
 };
 

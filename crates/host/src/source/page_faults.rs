@@ -10,6 +10,7 @@ pub(super) static SOURCE: Source = Source {
     name: "page_faults",
     about: "Page faults, one by one",
     open: Open::Events,
+    large_pages: false,
     capability,
 };
 

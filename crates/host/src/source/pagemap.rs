@@ -12,9 +12,10 @@ pub(super) static SOURCE: Source = Source {
     name: "pagemap",
     about: "Whole mappings, of your own processes",
     open: Open::Pages(|| {
-        check_page_size()?;
+        check_page_size("the access source pagemap")?;
         Ok(Box::new(Pagemap::new()))
     }),
+    large_pages: false,
     capability,
 };
 

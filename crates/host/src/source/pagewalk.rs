@@ -10,6 +10,7 @@ pub(super) static SOURCE: Source = Source {
     name: "pagewalk",
     about: "Page tables: every single page",
     open: Open::Pages(|| Ok(Box::new(PageWalk::open()?))),
+    large_pages: true,
     capability,
 };
 

@@ -16,7 +16,6 @@ use crate::error::FileError;
 const PAGES: usize = 16;
 /// Distance between probed pages, so that swap readahead does not bring the next one in early.
 const STRIDE: usize = 16;
-const PAGE_BYTES: usize = 4096;
 
 /// A mapping of our own, unmapped on drop.
 struct Mapping {
@@ -58,7 +57,8 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
         path: "/proc/self/pagemap".into(),
         source,
     };
-    let bytes = PAGES * STRIDE * PAGE_BYTES;
+    let page_bytes = rustix::param::page_size();
+    let bytes = PAGES * STRIDE * page_bytes;
     // SAFETY: a new private mapping at an address the kernel chooses.
     let at = unsafe {
         rustix::mm::mmap_anonymous(
@@ -75,11 +75,11 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
     };
     let page = |index: usize| -> *mut u8 {
         // SAFETY: within the mapping.
-        unsafe { mapping.at.add(index * STRIDE * PAGE_BYTES) }
+        unsafe { mapping.at.add(index * STRIDE * page_bytes) }
     };
     let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ at as u64;
     for index in 0..PAGES {
-        for word in 0..PAGE_BYTES / 16 {
+        for word in 0..page_bytes / 16 {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
@@ -91,7 +91,7 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
     for index in 0..PAGES {
         let began = Instant::now();
         // SAFETY: our own mapping; its content is kept.
-        let advised = unsafe { libc::madvise(page(index).cast(), PAGE_BYTES, libc::MADV_PAGEOUT) };
+        let advised = unsafe { libc::madvise(page(index).cast(), page_bytes, libc::MADV_PAGEOUT) };
         if advised != 0 {
             return Ok(None);
         }
@@ -101,7 +101,7 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
     let mut times_ns = Vec::with_capacity(PAGES);
     for index in 0..PAGES {
         let mut entry = [0u8; 8];
-        let offset = page(index) as u64 / PAGE_BYTES as u64 * 8;
+        let offset = page(index) as u64 / page_bytes as u64 * 8;
         std::os::unix::fs::FileExt::read_exact_at(&pagemap, &mut entry, offset).map_err(failed)?;
         const PRESENT: u64 = 1 << 63;
         const SWAPPED: u64 = 1 << 62;

@@ -15,6 +15,22 @@ use std::time::Duration;
 use rustix::mm::{MapFlags, ProtFlags};
 
 pub const PAGE: usize = 4096;
+/// Pages of 4 KiB in one of the kernel's pages, all of which an access touches.
+pub fn pages_at_once() -> usize {
+    rustix::param::page_size() / PAGE
+}
+
+/// All pages of 4 KiB in the kernel's pages that contain one of these, given in ascending order:
+/// page numbers, or addresses with a `unit` of [`PAGE`].
+pub fn whole(pages: impl IntoIterator<Item = usize>, unit: usize) -> Vec<usize> {
+    let bytes = pages_at_once() * unit;
+    let mut firsts: Vec<usize> = pages.into_iter().map(|page| page / bytes * bytes).collect();
+    firsts.dedup();
+    let all = firsts.into_iter();
+    all.flat_map(|first| (first..first + bytes).step_by(unit))
+        .collect()
+}
+
 /// Where children map their memory: nothing else is mapped there.
 pub const BASE: usize = 0x1000_0000_0000;
 
@@ -217,4 +233,20 @@ pub fn fill(at: usize, pages: usize) {
         // SAFETY: mapped writable by the caller.
         unsafe { ((at + page * PAGE) as *mut u64).write_volatile(page as u64 + 1) };
     }
+}
+
+/// The frames of these pages, in units of 4 KiB.
+pub fn pagemap(pid: u32, at: usize, pages: usize) -> Vec<u64> {
+    use std::os::unix::fs::FileExt;
+    let at_once = pages_at_once();
+    let mut bytes = vec![0; pages.div_ceil(at_once) * 8];
+    let file = std::fs::File::open(format!("/proc/{pid}/pagemap")).unwrap();
+    file.read_exact_at(&mut bytes, (at / PAGE / at_once * 8) as u64)
+        .unwrap();
+    let word = |chunk: &[u8]| u64::from_ne_bytes(chunk.try_into().unwrap());
+    let frames = bytes.chunks(8).map(|chunk| word(chunk) & ((1 << 55) - 1));
+    let all = frames.flat_map(|frame| (0..at_once as u64).map(move |page| (frame, page)));
+    all.map(|(frame, page)| frame * at_once as u64 + page)
+        .take(pages)
+        .collect()
 }

@@ -9,6 +9,7 @@ mod text;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use agewise_host::access::check_page_size;
 use agewise_host::agent::{Agent, SubjectReport};
 use agewise_host::guest;
 use agewise_host::root::ProcRoot;
@@ -180,13 +181,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .min()
         .unwrap_or(DEFAULT_DURATION);
     let source = args.source.0;
-    if let Some(Open::Histograms(open)) = source.map(|source| source.open) {
+    if let Some(source) = source
+        && let Open::Histograms(open) = source.open
+    {
+        if !source.large_pages {
+            check_page_size("this access source")?;
+        }
         if args.files {
             agewise_cli::refuse!(
                 "--files combines page tables and the page cache; this source reads neither"
             );
         }
-        agewise_host::access::check_page_size()?;
         return kernel::run(args, open, &targets, duration, period);
     }
     let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), source)?;

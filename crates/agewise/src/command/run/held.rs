@@ -8,7 +8,6 @@ use agewise_daemon::ahead::{self, Ahead, Report};
 use agewise_daemon::world::World;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::{Hierarchy, Limits, OwnCgroup};
-use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::Process;
 use agewise_host::root::{ProcRoot, Roots};
 use agewise_policy::proactive::{Backend, Spec};
@@ -59,8 +58,8 @@ impl Held {
             "no free swap: --memory moves what is worth least there; add some (zram will do), or \
              leave the limit to the kernel by a cgroup without agewise"
         );
-        let source = PageWalk::open().context("--memory has to see single pages; run as root")?;
-        let ahead = Ahead::start(Box::new(source), Box::new(|_, _| true))?;
+        let ahead = Ahead::start(Box::new(|_, _| true))
+            .context("--memory has to see single pages; run as root")?;
         let own = match rehearse {
             true => None,
             false => {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Page-table entries of AArch64 with 4 KiB pages (`arch/arm64/include/asm/pgtable-hwdef.h`,
+//! Page-table entries of AArch64 (`arch/arm64/include/asm/pgtable-hwdef.h`,
 //! `pgtable-prot.h`, `pgtable.h`; 6.1 and 6.12).
 //!
 //! The accessed bit is the access flag: the MMU sets it if it can (FEAT_HAFDBS), otherwise the
@@ -23,7 +23,7 @@ pub const ACCESSED: u64 = 1 << 10;
 pub const NOT_GLOBAL: u64 = 1 << 11;
 /// The process may write, and the MMU may make the page writable (DBM).
 pub const WRITABLE: u64 = 1 << 51;
-/// One of 16 adjacent entries that map 64 KiB.
+/// One of several adjacent entries that the MMU may treat as one.
 pub const CONTIGUOUS: u64 = 1 << 52;
 /// The kernel's own dirty bit.
 pub const DIRTY: u64 = 1 << 55;
@@ -33,7 +33,8 @@ pub const SPECIAL: u64 = 1 << 56;
 pub const PROTNONE_BEFORE: u64 = 1 << 58;
 /// Before Linux 6.10: a block being split or migrated.
 pub const INVALID_BEFORE: u64 = 1 << 59;
-/// The address of the frame without FEAT_LPA2.
+/// The address of the frame without FEAT_LPA2, if pages have 4 KiB; for larger ones the lowest bits
+/// are zero (for 64 KiB bits 48 to 51 of the address, where memory is as large).
 pub const ADDRESS: u64 = 0x0000_ffff_ffff_f000;
 
 /// The meaning of all bits since Linux 6.10.
@@ -67,7 +68,7 @@ pub const BITS_BEFORE: Bits = Bits {
 
 #[cfg(test)]
 mod tests {
-    use super::super::EntryFormat;
+    use super::super::{EntryFormat, Shape};
     use super::*;
 
     const fn format(bits: &'static Bits) -> EntryFormat {
@@ -75,6 +76,7 @@ mod tests {
             bits,
             address_mask: ADDRESS,
             address_end: 1 << 40,
+            shape: Shape::PAGES_4K,
         }
     }
     const NOW: EntryFormat = format(&BITS);

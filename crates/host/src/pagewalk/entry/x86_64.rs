@@ -48,13 +48,14 @@ pub const BITS: Bits = Bits {
 
 #[cfg(test)]
 mod tests {
-    use super::super::EntryFormat;
+    use super::super::{EntryFormat, Shape};
     use super::*;
 
     const FORMAT: EntryFormat = EntryFormat {
         bits: &BITS,
         address_mask: 0x0000_3fff_ffff_f000,
         address_end: 1 << 40,
+        shape: Shape::PAGES_4K,
     };
 
     /// `__swp_entry` of pgtable_64.h, reimplemented from its definition.

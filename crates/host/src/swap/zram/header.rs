@@ -6,12 +6,17 @@ use std::os::unix::fs::MetadataExt;
 use crate::process::Process;
 use crate::root::ProcRoot;
 
-/// Size of the header: the first page of the device.
-pub const PAGE: usize = 4096;
+/// Size of the header: the first page of the device, as large as the kernel's pages.
+pub fn bytes() -> usize {
+    rustix::param::page_size()
+}
+
 const VERSION: usize = 1024;
 const LAST_PAGE: usize = 1028;
 const UUID: usize = 1036;
 const LABEL: usize = 1052;
+/// At the very end of the page.
+const MAGIC: &[u8; 10] = b"SWAPSPACE2";
 const MARK: &[u8; 16] = b"agewise\0\0\0\0\0\0\0\0\0";
 
 /// The process that created a device, stored in the 16 bytes of the header's UUID.
@@ -48,24 +53,25 @@ fn namespace(root: &ProcRoot) -> u32 {
     std::fs::metadata(root.join("self/ns/pid")).map_or(0, |meta| meta.ino() as u32)
 }
 
-/// Builds the first page of a swap device of `size_bytes` (4 KiB pages).
+/// Builds the first page of a swap device of `size_bytes`.
 pub fn page(size_bytes: u64, maker: Maker) -> Vec<u8> {
-    let mut page = vec![0; PAGE];
-    let last = u32::try_from((size_bytes / PAGE as u64).saturating_sub(1)).unwrap_or(u32::MAX);
+    let bytes = bytes();
+    let mut page = vec![0; bytes];
+    let last = u32::try_from((size_bytes / bytes as u64).saturating_sub(1)).unwrap_or(u32::MAX);
     page[VERSION..VERSION + 4].copy_from_slice(&1u32.to_ne_bytes());
     page[LAST_PAGE..LAST_PAGE + 4].copy_from_slice(&last.to_ne_bytes());
     page[UUID..UUID + 4].copy_from_slice(&maker.pid.to_ne_bytes());
     page[UUID + 4..UUID + 8].copy_from_slice(&maker.namespace.to_ne_bytes());
     page[UUID + 8..UUID + 16].copy_from_slice(&maker.start_ticks.to_ne_bytes());
     page[LABEL..LABEL + 16].copy_from_slice(MARK);
-    page[PAGE - 10..].copy_from_slice(b"SWAPSPACE2");
+    page[bytes - MAGIC.len()..].copy_from_slice(MAGIC);
     page
 }
 
 /// Reads the creator from a device's first page, if it has our mark.
 pub fn maker_of(page: &[u8]) -> Option<Maker> {
     let word = |at: usize| Some(u32::from_ne_bytes(page.get(at..at + 4)?.try_into().ok()?));
-    let ours = page.get(PAGE - 10..)? == b"SWAPSPACE2" && page.get(LABEL..LABEL + 16)? == MARK;
+    let ours = page.ends_with(MAGIC) && page.get(LABEL..LABEL + 16)? == MARK;
     if !ours {
         return None;
     }
@@ -88,7 +94,7 @@ mod tests {
         assert_eq!(maker_of(&page), Some(maker));
         assert_eq!(
             u32::from_ne_bytes(page[1028..1032].try_into().unwrap()),
-            255
+            (1 << 20) / bytes() as u32 - 1
         );
         assert!(!maker.is_dead(&root));
         assert!(

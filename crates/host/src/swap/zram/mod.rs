@@ -156,7 +156,7 @@ impl ZramDevice {
         let mut removed = 0;
         for id in device_ids(&roots) {
             let maker = File::open(node(&roots, id)).and_then(|file| {
-                let mut page = vec![0; header::PAGE];
+                let mut page = vec![0; header::bytes()];
                 file.read_exact_at(&mut page, 0)
                     .map(|()| header::maker_of(&page))
             });
