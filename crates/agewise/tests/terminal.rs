@@ -279,3 +279,16 @@ fn commands_end_on_every_signal_and_without_their_terminal() {
         }
     }
 }
+
+/// What is listed depends on privileges and the kernel; that there is a list or a reason does not.
+#[test]
+fn files_are_listed_in_watch() {
+    let sleeper = Running::sleeper();
+    let mut pty = Pty::open();
+    let mut running = watching(&mut pty, &sleeper, true);
+    pty.write(b"f");
+    pty.wait_for("DIRTY", PATIENCE);
+    pty.write(b"q");
+    assert!(running.ends_in_time("q").success());
+    assert_restored(&mut pty, "q");
+}

@@ -85,7 +85,7 @@ fn a_file_read_too_often_is_followed_by_sample() {
     let is_it = |of: &&CachedFile| of.inode.number == number && of.pages == PAGES;
     let seen = ages.files().find(is_it).expect("it is in the cache");
     assert!(ages.is_sampled(seen) && blocks.iter().all(|block| ages.stand_in(block) == **block));
-    let (by_age, oldest_ms, youngest_ms) = ages.ages(seen, &recently.parse().unwrap());
+    let (by_age, oldest_ms, youngest_ms) = ages.ages(seen, &recently.parse().unwrap(), &|_| true);
     let pages: Vec<u64> = by_age
         .bins()
         .iter()

@@ -7,6 +7,7 @@
 //! process.
 
 mod drop;
+mod largest;
 mod margins;
 mod show;
 
@@ -25,7 +26,8 @@ use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
 use crate::frame_set::FrameSet;
 use crate::pagecache::{FileAges, FilesLook, Mapped, Owner};
 
-pub use drop::{DropError, FilesOf};
+pub use drop::{CacheError, FilesOf};
+pub use largest::FilesIn;
 pub use show::Cached;
 
 /// Looks at the cache take at most 1/20 of one core.

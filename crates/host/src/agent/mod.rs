@@ -36,7 +36,7 @@ use crate::interim;
 use crate::root::Roots;
 use crate::vma::MapsReader;
 
-pub use cache::{Cached, DropError, FilesOf};
+pub use cache::{CacheError, Cached, FilesIn, FilesOf};
 pub use config::{AgentConfig, AlsoYoung, SCAN_INTERVAL_MIN_MS, Tap, TickReport};
 pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;

@@ -56,6 +56,14 @@ impl CachedFile {
         self.inode.can_be_dropped(&self.on)
     }
 
+    /// Its device and inode number as `stat` reports them; on btrfs its device differs from this.
+    pub fn stat(&self) -> (u64, u64) {
+        // The kernel packs a device as 12 bits of major and 20 of minor; `st_dev` spreads them
+        // over 64.
+        let (major, minor) = (self.on.device >> 20, self.on.device & 0xf_ffff);
+        (rustix::fs::makedev(major, minor), self.inode.number)
+    }
+
     /// Its size in pages, limited to those its slot has room for.
     pub fn size_pages(&self) -> u64 {
         self.inode

@@ -8,14 +8,77 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::cached::CachedFile;
+use super::shown::CacheKind;
 use crate::error::FileError;
 use crate::octal;
 use crate::root::{ProcRoot, numbers_in};
+use crate::untrusted::Untrusted;
 use crate::vma::{MapsReader, VmaTable};
 
 /// A device in the usual notation `major:minor`.
 pub fn device_text(device: u32) -> String {
     format!("{}:{}", device >> 20, device & 0xf_ffff)
+}
+
+/// What a file is called: a path at which it can be reached, else its path below the root of its
+/// file system, else its inode; and whether it was deleted or is shared memory.
+pub fn label(file: &CachedFile, path: Option<&Untrusted>, name: Option<&Untrusted>) -> Untrusted {
+    let mut label = match (path, name) {
+        (Some(path), _) => path.as_bytes().to_vec(),
+        // The inode number of a block device encodes its device number.
+        _ if file.on.kind == CacheKind::Device => {
+            let device = u32::try_from(file.inode.number).unwrap_or_default();
+            format!("block device {}", device_text(device)).into_bytes()
+        }
+        (None, Some(name)) => [file.on.fs_type.as_bytes(), b":", name.as_bytes()].concat(),
+        (None, None) => format!(
+            "{}:inode {} on {}",
+            file.on.fs_type,
+            file.inode.number,
+            device_text(file.on.device)
+        )
+        .into_bytes(),
+    };
+    if file.inode.links == 0 {
+        label.extend_from_slice(b" (deleted)");
+    }
+    if file.on.kind == CacheKind::Shmem {
+        label.extend_from_slice(b" (shared memory)");
+    }
+    Untrusted::from(&*label)
+}
+
+/// The files that a process has open or mapped now, as `stat` reports them. One that is gone, or
+/// may not be examined, has none.
+pub fn files_of(root: &ProcRoot, pid: u32) -> HashSet<(u64, u64)> {
+    let mut table = VmaTable::default();
+    let mut found: HashSet<(u64, u64)> = descriptors(root, pid)
+        .map(|(_, file)| (file.dev(), file.ino()))
+        .collect();
+    if table
+        .read_by(&mut MapsReader::below(root.clone()), pid)
+        .is_ok()
+    {
+        found.extend(mapped(&table));
+    }
+    found
+}
+
+/// The descriptors of a process, and what they refer to.
+fn descriptors(root: &ProcRoot, pid: u32) -> impl Iterator<Item = (PathBuf, fs::Metadata)> {
+    let entries = fs::read_dir(root.join(format!("{pid}/fd")));
+    let paths = entries.into_iter().flatten().flatten();
+    paths.filter_map(|entry| {
+        let path = entry.path();
+        Some((path.clone(), fs::metadata(path).ok()?))
+    })
+}
+
+/// The files behind mappings, as `stat` reports them.
+fn mapped(table: &VmaTable) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let of_files = table.vmas().iter().filter(|vma| vma.inode != 0);
+    of_files.map(|vma| (vma.device, vma.inode))
 }
 
 /// The mount table as this process sees it.
@@ -128,20 +191,15 @@ impl Openers {
         let mut maps = MapsReader::new();
         let mut table = VmaTable::default();
         for pid in numbers_in(root.path())? {
-            let entries = fs::read_dir(root.join(format!("{pid}/fd")));
-            for entry in entries.into_iter().flatten().flatten() {
-                if let Ok(file) = fs::metadata(entry.path()) {
-                    let (links, file) = (file.nlink(), (file.dev(), file.ino()));
-                    found.note(files, file, pid);
-                    if links == 0 && files.contains(&file) {
-                        found.note_memfd(file, &entry.path());
-                    }
+            for (path, file) in descriptors(root, pid) {
+                let (links, file) = (file.nlink(), (file.dev(), file.ino()));
+                found.note(files, file, pid);
+                if links == 0 && files.contains(&file) {
+                    found.note_memfd(file, &path);
                 }
             }
             if table.read_by(&mut maps, pid).is_ok() {
-                for vma in table.vmas().iter().filter(|vma| vma.inode != 0) {
-                    found.note(files, (vma.device, vma.inode), pid);
-                }
+                mapped(&table).for_each(|file| found.note(files, file, pid));
             }
         }
         Ok(found)

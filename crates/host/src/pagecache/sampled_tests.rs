@@ -90,7 +90,7 @@ fn read_half(shared: &Shared, ages: &mut FileAges, events: u64) -> u64 {
 fn histogram(ages: &FileAges, since_ms: u64) -> Histogram {
     let file = ages.files().next().unwrap();
     let recent = format!("{}ms", since_ms + 2).parse().unwrap();
-    let (histogram, oldest_ms, youngest_ms) = ages.ages(file, &recent);
+    let (histogram, oldest_ms, youngest_ms) = ages.ages(file, &recent, &|_| true);
     assert_eq!(youngest_ms, 0);
     assert!(oldest_ms >= 20, "{oldest_ms}");
     histogram

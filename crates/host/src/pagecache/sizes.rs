@@ -63,10 +63,18 @@ impl FileAges {
     }
 
     /// The pages of a file by age, and the minimum ages of its oldest and its youngest page, in ms.
-    pub fn ages(&self, file: &CachedFile, intervals: &Intervals) -> (Histogram, u64, u64) {
+    /// Only pages charged to cgroups for which `owns` returns true.
+    pub fn ages(
+        &self,
+        file: &CachedFile,
+        intervals: &Intervals,
+        owns: &dyn Fn(u64) -> bool,
+    ) -> (Histogram, u64, u64) {
         let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
-        let all = file.slot.first..file.slot.first + file.slot.pages();
-        self.count(all, self.sample_of(file).as_deref(), &mut sizes);
+        let sample = self.sample_of(file);
+        for (_, pages) in file.owned().filter(|(owner, _)| owns(owner.cgroup)) {
+            self.count(pages, sample.as_deref(), &mut sizes);
+        }
         let (mut oldest, mut youngest) = (u8::MAX, LABEL_UNSEEN);
         for label in (LABEL_UNSEEN..).take_while(|label| usize::from(*label) < LABELS) {
             if sizes[usize::from(label)] != [0; 2] {

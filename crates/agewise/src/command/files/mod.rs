@@ -182,7 +182,7 @@ fn list(
     let limit = if args.top == 0 { usize::MAX } else { args.top };
     let mut shown = Vec::new();
     for file in all {
-        let (histogram, oldest_ms, youngest_ms) = ages.ages(&file, &args.intervals);
+        let (histogram, oldest_ms, youngest_ms) = ages.ages(&file, &args.intervals, &|_| true);
         totals.all.add(&file, &histogram);
         let is_elsewhere = under.is_some_and(|dir| !mounts.reaches(file.on.device, dir));
         if youngest_ms < older_than_ms || is_elsewhere {
@@ -223,12 +223,10 @@ fn show(
     let place = path
         .as_deref()
         .and_then(|path| mounts.find(device, path, number));
-    // The kernel packs a device as 12 bits of major and 20 of minor; `st_dev` spreads them over 64.
-    let of_inode = (rustix::fs::makedev(device >> 20, device & 0xf_ffff), number);
     Shown {
         stat: place
             .as_ref()
-            .map_or(of_inode, |place| (place.device, number)),
+            .map_or(file.stat(), |place| (place.device, number)),
         path: place.map(|place| Untrusted::from(&*place.path)),
         name: path.map(|path| Untrusted::from(&*path)),
         file: file.clone(),

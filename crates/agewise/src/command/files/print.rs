@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use agewise_host::access::PAGE_BYTES;
-use agewise_host::pagecache::{CacheKind, CachedFile, FilesLook, device_text};
+use agewise_host::pagecache::{CacheKind, CachedFile, FilesLook, device_text, label};
 use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Bin, Histogram, Intervals};
 use serde::Serialize;
@@ -300,7 +300,8 @@ fn text(
         let file = &shown.file;
         row(out, file.pages, file.dirty_pages, &shown.ages, observed_ms)?;
         write!(out, "  ")?;
-        name(out, shown)?;
+        let label = label(file, shown.path.as_ref(), shown.name.as_ref());
+        write!(out, "{}", label.terminal())?;
         if let Some(cgroup) = &shown.cgroup {
             write!(out, "  [{}]", cgroup.terminal())?;
         }
@@ -424,33 +425,6 @@ fn row(
             _ => bytes(bin.bytes),
         };
         write!(out, " {age:>10}")?;
-    }
-    Ok(())
-}
-
-fn name(out: &mut impl Write, shown: &Shown) -> io::Result<()> {
-    let file = &shown.file;
-    match (&shown.path, &shown.name) {
-        (Some(path), _) => write!(out, "{}", path.terminal())?,
-        // The inode number of a block device encodes its device number.
-        _ if file.on.kind == CacheKind::Device => {
-            let device = u32::try_from(file.inode.number).unwrap_or_default();
-            write!(out, "block device {}", device_text(device))?;
-        }
-        (None, Some(name)) => write!(out, "{}:{}", file.on.fs_type, name.terminal())?,
-        (None, None) => write!(
-            out,
-            "{}:inode {} on {}",
-            file.on.fs_type,
-            file.inode.number,
-            device_text(file.on.device)
-        )?,
-    }
-    if file.inode.links == 0 {
-        write!(out, " (deleted)")?;
-    }
-    if file.on.kind == CacheKind::Shmem {
-        write!(out, " (shared memory)")?;
     }
     Ok(())
 }

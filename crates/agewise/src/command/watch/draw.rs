@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agewise_host::untrusted::clean;
+use agewise_host::untrusted::{Untrusted, clean};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
@@ -12,7 +12,7 @@ use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 
 use super::bar;
 use super::curve;
-use super::sample::{Place, Row};
+use super::sample::{FilesShown, Place, Row, Sample};
 use super::view::View;
 use agewise_cli::units::{bytes_text, duration_text};
 
@@ -33,6 +33,7 @@ const HELP: &str = "\
  Esc Left Backspace      go back         p   pause the picture
  Tab t                   cgroups or processes
  w                       what if it had less memory
+ f                       its files in the page cache
  q Ctrl-C                quit            ?   this help
 
  The bar shows the ages of resident memory, the youngest on the
@@ -40,6 +41,8 @@ const HELP: &str = "\
  observation: at first everything idle looks young. >10s is the
  share that is older. ANON goes to swap, FILE is mapped files,
  with --files all that is charged to a cgroup, mapped or not.
+ Files are those charged to a cgroup, or those that a process has
+ open or mapped; without --files, uses of mappings are not seen.
  Containers and pods are shown by their own names.
  Observation continues while the picture is paused.";
 
@@ -59,15 +62,18 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
     frame.render_widget(Paragraph::new(columns.header(view)).style(style), header);
     draw_rows(frame, body, view, &columns);
     frame.render_widget(Paragraph::new(legend_line(view)), legend);
-    let order = view.order();
     let keys_text = format!(
-        " q quit  ? help  w what if  Enter in  Esc back  Tab {}  s order: {}{}  p {}",
+        " q quit  ? help  w what if  f files  Enter in  Esc back  s by {}{}  Tab {}  p {}",
+        view.order_name(),
+        if view.is_reversed() {
+            " (reversed)"
+        } else {
+            ""
+        },
         match view.place() {
             Place::Subjects | Place::ProcessesOf(_) => "processes",
             _ => "cgroups",
         },
-        order.0.name(),
-        if order.1 { " (reversed)" } else { "" },
         if view.is_paused() { "resume" } else { "pause" },
     );
     frame.render_widget(Paragraph::new(keys_text), keys);
@@ -92,6 +98,7 @@ fn title_line(view: &View) -> Line<'static> {
         Place::Processes => "processes".to_owned(),
         Place::ProcessesOf(name) => format!("processes of {}", name.terminal()),
         Place::Mappings { name, .. } => format!("mappings of {}", name.terminal()),
+        Place::Files { name, .. } => files_title(name, sample),
     };
     let state = match (view.is_paused(), sample.place_gone) {
         (_, true) => "  GONE",
@@ -106,13 +113,30 @@ fn title_line(view: &View) -> Line<'static> {
         Span::raw(format!(
             "  {} in all, {} for {}, every {}, {:.1}% of a core",
             bytes_text(sample.total_bytes),
-            "seen",
+            match sample.files {
+                Some(FilesShown {
+                    sees_mappings: false,
+                    ..
+                }) => "seen (not through mappings)",
+                _ => "seen",
+            },
             duration_text(Duration::from_millis(sample.observed_ms / 1000 * 1000)),
             duration_text(Duration::from_millis(sample.interval_ms)),
             sample.core_percent,
         )),
         Span::styled(state, Style::new().add_modifier(Modifier::REVERSED)),
     ])
+}
+
+/// Says how many of the files are shown, unless it is all of them.
+fn files_title(name: &Untrusted, sample: &Sample) -> String {
+    let count = sample.files.map_or(0, |files| files.count);
+    match sample.rows.len() {
+        shown if (shown as u64) < count => {
+            format!("largest {shown} of {count} files of {}", name.terminal())
+        }
+        _ => format!("files of {}", name.terminal()),
+    }
 }
 
 /// The widths of the columns.
@@ -147,9 +171,9 @@ impl Columns {
         };
         format!(
             " {:<name$}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{:>COLD_WIDTH$}  {}",
-            "NAME",
+            if view.shows_files() { "FILE" } else { "NAME" },
             "RESIDENT",
-            "SWAP",
+            if view.shows_files() { "DIRTY" } else { "SWAP" },
             cold,
             "AGES young to old",
             name = self.name,
@@ -178,10 +202,9 @@ impl Columns {
             " {}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{cold:>COLD_WIDTH$}  ",
             fit(&row.label().terminal().to_string(), self.name),
             bytes_text(resident),
-            if row.swapped_bytes == 0 {
-                "-".to_owned()
-            } else {
-                bytes_text(row.swapped_bytes)
+            match row.swapped_or_dirty_bytes() {
+                0 => "-".to_owned(),
+                bytes => bytes_text(bytes),
             },
         ))];
         if let (0, Some(trouble)) = (resident, &row.trouble) {
@@ -205,12 +228,13 @@ fn draw_rows(frame: &mut Frame<'_>, area: Rect, view: &mut View, columns: &Colum
         .clamp(selected.saturating_sub(height - 1), selected);
     let sample = view.sample();
     if sample.rows.is_empty() {
-        let text = match (sample.place_gone, sample.bounds_ms.is_empty()) {
-            (true, _) => " It is gone. Esc goes back.",
-            (_, true) => " Looking for the first time.",
-            _ => " Nothing here.",
+        let text = match (&sample.trouble, sample.place_gone) {
+            (Some(trouble), _) => format!(" {}. Esc goes back.", clean(trouble)),
+            (_, true) => " It is gone. Esc goes back.".to_owned(),
+            _ if sample.bounds_ms.is_empty() => " Looking for the first time.".to_owned(),
+            _ => " Nothing here.".to_owned(),
         };
-        frame.render_widget(Paragraph::new(text), area);
+        frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), area);
         return;
     }
     let rows = sample

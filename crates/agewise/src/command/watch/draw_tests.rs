@@ -28,6 +28,7 @@ fn row(name: &str, ages_mib: [u64; 4], swapped_mib: u64) -> Row {
         anon_bytes: resident / 4 * 3,
         file_bytes: resident - resident / 4 * 3,
         swapped_bytes: swapped_mib * MIB,
+        dirty_bytes: 0,
         trouble: None,
     }
 }
@@ -53,6 +54,7 @@ fn sample() -> Sample {
         core_percent: 0.27,
         place_gone: false,
         total_bytes: 2600 * MIB,
+        ..Sample::default()
     }
 }
 
@@ -94,7 +96,7 @@ fn help_fits_80_columns() {
 #[test]
 fn no_screen_is_too_small() {
     for (width, height) in [(1, 1), (5, 3), (20, 5), (40, 6), (79, 2)] {
-        for keys in ["", "?", "\t", "w"] {
+        for keys in ["", "?", "\t", "w", "f"] {
             let mut view = view();
             for key in keys.chars() {
                 let _ = press(&mut view, KeyCode::Char(key));
@@ -136,12 +138,12 @@ fn orders_follow_their_names() {
     let mut view = view();
     let mut firsts = Vec::new();
     for _ in 0..6 {
-        firsts.push((view.order().0.name(), view.sample().rows[0].name.clone()));
+        firsts.push((view.order_name(), view.sample().rows[0].name.clone()));
         press(&mut view, KeyCode::Char('s'));
     }
     assert_eq!(firsts[0], ("resident", "/".into()));
     assert_eq!(firsts[5], ("name", "/".into()));
-    assert_eq!(view.order().0.name(), "resident");
+    assert_eq!(view.order_name(), "resident");
     press(&mut view, KeyCode::Char('r'));
     assert!(
         view.sample().rows[0]
@@ -364,4 +366,101 @@ fn containers_and_pods_have_their_own_names() {
         .label(),
         Untrusted::from(path)
     );
+}
+
+/// Shows the files of the selected line.
+fn show_files(view: &mut View, sees_mappings: bool) {
+    let mut file = row("/var/lib/db/\u{1b}[31mdata", [4, 0, 12, 48], 0);
+    file.dirty_bytes = 3 * MIB;
+    let rows = vec![
+        row("/usr/lib/libc.so.6", [2, 0, 0, 0], 0),
+        file,
+        row("tmpfs:/scratch (shared memory)", [0, 0, 0, 6], 0),
+    ];
+    view.show(Sample {
+        rows,
+        files: Some(FilesShown {
+            count: 5321,
+            sees_mappings,
+        }),
+        total_bytes: 1800 * MIB,
+        ..sample()
+    });
+}
+
+#[test]
+fn f_shows_the_files_of_the_selected_line() {
+    let mut view = view();
+    press(&mut view, KeyCode::Down);
+    assert_eq!(press(&mut view, KeyCode::Char('f')), Outcome::Moved);
+    let database = "/system.slice/database.service";
+    assert_eq!(
+        *view.place(),
+        Place::Files {
+            of: Of::Subject(database.into()),
+            name: database.into()
+        }
+    );
+    show_files(&mut view, true);
+    insta::assert_snapshot!(screen(&mut view, 120, 8));
+    // Swap is of no file; dirty memory takes its place, also as an order.
+    for _ in 0..4 {
+        press(&mut view, KeyCode::Char('s'));
+    }
+    assert_eq!(view.order_name(), "dirty");
+    assert!(screen(&mut view, 120, 8).contains("s by dirty"));
+    // A file has neither files nor a curve, and nothing in it to open.
+    for key in [KeyCode::Char('f'), KeyCode::Enter, KeyCode::Char('w')] {
+        assert_eq!(press(&mut view, key), Outcome::Stay);
+    }
+    assert!(view.asked().is_none());
+    show_files(&mut view, false);
+    assert!(screen(&mut view, 120, 8).contains("seen (not through mappings) for"));
+    assert_eq!(press(&mut view, KeyCode::Esc), Outcome::Moved);
+    assert_eq!(*view.place(), Place::Subjects);
+}
+
+#[test]
+fn a_process_has_the_files_it_uses() {
+    let files_of_17 = Place::Files {
+        of: Of::Process(17),
+        name: "17 sh".into(),
+    };
+    for way in [&[][..], &[KeyCode::Enter]] {
+        let mut view = View::new(false, true);
+        let show = |view: &mut View, name| {
+            view.show(Sample {
+                rows: vec![row(name, [1, 2, 3, 4], 0)],
+                ..sample()
+            });
+        };
+        show(&mut view, "17 sh");
+        for key in way {
+            press(&mut view, *key);
+            show(&mut view, "[heap]");
+        }
+        press(&mut view, KeyCode::Char('f'));
+        assert_eq!(*view.place(), files_of_17);
+    }
+    // Also where the process is a target of its own.
+    let mut view = View::new(false, false);
+    view.show(Sample {
+        rows: vec![row("17 sh", [1, 2, 3, 4], 0)],
+        ..sample()
+    });
+    press(&mut view, KeyCode::Char('f'));
+    assert_eq!(*view.place(), files_of_17);
+}
+
+#[test]
+fn why_there_are_no_files_is_told() {
+    let mut view = view();
+    press(&mut view, KeyCode::Char('f'));
+    view.show(Sample {
+        trouble: Some("the page cache cannot be read: no BTF\u{1b}".to_owned()),
+        bounds_ms: sample().bounds_ms,
+        ..Sample::default()
+    });
+    let shown = screen(&mut view, 80, 8);
+    assert!(shown.contains(r" the page cache cannot be read: no BTF\x1b. Esc goes back."));
 }

@@ -4,6 +4,7 @@
 mod bar;
 mod curve;
 mod draw;
+mod files;
 mod followed;
 mod guard;
 mod sample;
@@ -24,6 +25,7 @@ use signal_hook::consts::SIGHUP;
 use agewise_cli::observe::{self, AgeArgs, ScanInterval, Unseen};
 use agewise_cli::signal::{Stop, Woken};
 use agewise_cli::whatif::{Costs, costs};
+use files::Files;
 use followed::Followed;
 use guard::Guard;
 use view::{Outcome, View};
@@ -37,6 +39,12 @@ use view::{Outcome, View};
 /// w shows how fast the selected line would be with less memory, as `agewise whatif` does. It is
 /// simulated from then on using the looks that are made anyway; the first ten only learn which
 /// pages are where. No memory is taken from it. Containers and pods are shown by their names.
+///
+/// f shows the files of the selected line that have the most memory: what is resident, dirty and
+/// how old. Of a cgroup these are the files whose pages are charged to it, of a process those that
+/// it has open or mapped. Without --files the page cache is followed from then on, for this list
+/// only, and accesses through mappings are not seen (as in `agewise files`). This needs root and
+/// Linux 6.1 or later.
 ///
 /// Without --pid or --cgroup it watches every cgroup of the machine. It looks at all memory as
 /// often as the narrowest bin needs; wider bins cost less.
@@ -158,13 +166,16 @@ fn watch(
     let mut last_interim = next_tick;
     let mut names = Containers::new(&ProcRoot::default());
     let mut curve = Curve::default();
+    let mut files = Files::default();
     while stop.requested().is_none() {
         if Instant::now() >= next_tick {
             // Tick even while the display is paused: otherwise everything would look idle.
             curve.tick(agent, view)?;
+            files.tick();
             next_tick = Instant::now() + interval;
             if !view.is_paused() {
-                view.show(sample::Sample::take(agent, view.place(), &mut names));
+                let place = view.place();
+                view.show(sample::Sample::take(agent, place, &mut names, &mut files));
             }
         }
         if agent
@@ -180,7 +191,7 @@ fn watch(
             Woken::Time | Woken::Signal => {}
             Woken::Gone => stop.request().end(SIGHUP),
             Woken::Readable => {
-                if follow_keys(agent, view, &mut names)? == Outcome::Quit {
+                if follow_keys(agent, view, &mut names, &mut files)? == Outcome::Quit {
                     return Ok(());
                 }
             }
@@ -224,7 +235,12 @@ impl Curve {
 }
 
 /// Handles all pending keys.
-fn follow_keys(agent: &Agent, view: &mut View, names: &mut Containers) -> anyhow::Result<Outcome> {
+fn follow_keys(
+    agent: &mut Agent,
+    view: &mut View,
+    names: &mut Containers,
+    files: &mut Files,
+) -> anyhow::Result<Outcome> {
     // crossterm buffers all bytes of a read; poll on the descriptor does not see the buffered ones.
     while event::poll(Duration::ZERO)? {
         let Event::Key(key) = event::read()? else {
@@ -235,7 +251,10 @@ fn follow_keys(agent: &Agent, view: &mut View, names: &mut Containers) -> anyhow
         }
         match view.key(key) {
             Outcome::Stay => {}
-            Outcome::Moved => view.show(sample::Sample::take(agent, view.place(), names)),
+            Outcome::Moved => {
+                let place = view.place();
+                view.show(sample::Sample::take(agent, place, names, files));
+            }
             Outcome::Quit => return Ok(Outcome::Quit),
         }
     }

@@ -6,8 +6,12 @@ use std::path::Path;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, Space, SubjectReport};
 use agewise_host::container::{Container, Containers};
+use agewise_host::pagecache::LargeFile;
 use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Histogram, OldestPages};
+
+use super::files::{Files, NoFiles};
+use super::followed::Of;
 
 /// The most mappings shown for a process; the largest are kept.
 pub const MAPPINGS_MAX: usize = 1000;
@@ -26,12 +30,18 @@ pub enum Place {
         /// Its name, for display.
         name: Untrusted,
     },
+    /// The files of a target.
+    Files {
+        of: Of,
+        /// Its name, for display.
+        name: Untrusted,
+    },
 }
 
 /// A row of the list.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
-    /// Name of the cgroup, process or mapping.
+    /// Name of the cgroup, process, mapping or file.
     pub name: Untrusted,
     /// The container or pod of the cgroup.
     pub container: Option<Container>,
@@ -45,6 +55,8 @@ pub struct Row {
     pub file_bytes: u64,
     /// Memory in swap.
     pub swapped_bytes: u64,
+    /// Memory of a file that is dirty or under writeback; files have this in place of swap.
+    pub dirty_bytes: u64,
     /// Why it is gone or could not be observed.
     pub trouble: Option<String>,
 }
@@ -68,6 +80,11 @@ impl Row {
         self.anon_bytes + self.file_bytes
     }
 
+    /// Memory in swap, or of a file dirty.
+    pub fn swapped_or_dirty_bytes(&self) -> u64 {
+        self.swapped_bytes + self.dirty_bytes
+    }
+
     /// Bytes older than bound number `bin`.
     pub fn older_bytes(&self, bin: usize) -> u64 {
         self.ages.iter().skip(bin + 1).sum()
@@ -87,15 +104,71 @@ pub struct Sample {
     pub interval_ms: u64,
     /// Cost of looking, in percent of a core.
     pub core_percent: f64,
-    /// The process whose mappings are shown has exited.
+    /// The process or cgroup that is shown is gone.
     pub place_gone: bool,
+    /// About the files shown.
+    pub files: Option<FilesShown>,
+    /// Why nothing can be shown.
+    pub trouble: Option<String>,
     /// Resident memory of all targets, shown or not.
     pub total_bytes: u64,
 }
 
+/// About the files shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilesShown {
+    /// How many files there are.
+    pub count: u64,
+    /// Whether accesses through mappings are seen.
+    pub sees_mappings: bool,
+}
+
 impl Sample {
     /// Takes a sample of a place.
-    pub fn take(agent: &Agent, place: &Place, containers: &mut Containers) -> Sample {
+    pub fn take(
+        agent: &mut Agent,
+        place: &Place,
+        containers: &mut Containers,
+        files: &mut Files,
+    ) -> Sample {
+        match place {
+            Place::Files { of, .. } => Sample::of_files(agent, of, files),
+            _ => Sample::of_memory(agent, place, containers, files.core_percent()),
+        }
+    }
+
+    fn of_files(agent: &mut Agent, of: &Of, files: &mut Files) -> Sample {
+        let listed = files.list(agent, of);
+        let cost = agent.cost();
+        let mut sample = Sample {
+            bounds_ms: agent.config().intervals.bounds_ms().to_vec(),
+            interval_ms: cost.scan_interval_ms,
+            core_percent: cost.core_percent + files.core_percent(),
+            ..Sample::default()
+        };
+        match listed {
+            Ok(listed) => {
+                let largest = listed.largest;
+                sample.files = Some(FilesShown {
+                    count: largest.count,
+                    sees_mappings: listed.sees_mappings,
+                });
+                sample.observed_ms = largest.observed_ms;
+                sample.total_bytes = largest.resident_bytes;
+                sample.rows = largest.files.into_iter().map(row_of_file).collect();
+            }
+            Err(NoFiles::Gone) => sample.place_gone = true,
+            Err(NoFiles::Trouble(trouble)) => sample.trouble = Some(trouble),
+        }
+        sample
+    }
+
+    fn of_memory(
+        agent: &Agent,
+        place: &Place,
+        containers: &mut Containers,
+        files_percent: f64,
+    ) -> Sample {
         let subjects = agent.report();
         let cost = agent.cost();
         let observed_ms = subjects
@@ -126,6 +199,7 @@ impl Sample {
                 pids.map(|(_, pids)| processes(agent, Some(&pids)))
             }
             Place::Mappings { pid, .. } => agent.space(*pid).map(|space| mappings(agent, space)),
+            Place::Files { .. } => None,
         };
         Sample {
             place_gone: rows.is_none(),
@@ -133,8 +207,9 @@ impl Sample {
             bounds_ms: agent.config().intervals.bounds_ms().to_vec(),
             observed_ms,
             interval_ms: cost.scan_interval_ms,
-            core_percent: cost.core_percent,
+            core_percent: cost.core_percent + files_percent,
             total_bytes,
+            ..Sample::default()
         }
     }
 }
@@ -158,10 +233,23 @@ fn row_of(report: &SubjectReport, container: Option<Container>, agent: &Agent) -
         anon_bytes,
         file_bytes,
         swapped_bytes: report.swapped_bytes,
+        dirty_bytes: 0,
         trouble: report
             .gone
             .clone()
             .or_else(|| report.troubles.first().cloned()),
+    }
+}
+
+fn row_of_file(file: LargeFile) -> Row {
+    let [anon_bytes, file_bytes] = file.ages.total();
+    Row {
+        name: file.name,
+        ages: ages(&file.ages),
+        anon_bytes,
+        file_bytes,
+        dirty_bytes: file.dirty_bytes,
+        ..Row::default()
     }
 }
 
@@ -192,6 +280,7 @@ fn processes(agent: &Agent, pids: Option<&[u32]>) -> Vec<Row> {
                 anon_bytes: anon * PAGE_BYTES,
                 file_bytes: file * PAGE_BYTES,
                 swapped_bytes: space.swapped_pages() * PAGE_BYTES,
+                dirty_bytes: 0,
                 trouble: space.trouble().map(str::to_owned),
             }
         })
@@ -224,6 +313,7 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
                 anon_bytes: anon * PAGE_BYTES,
                 file_bytes: file * PAGE_BYTES,
                 swapped_bytes: swapped * PAGE_BYTES,
+                dirty_bytes: 0,
                 trouble: None,
             })
         })

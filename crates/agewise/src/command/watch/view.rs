@@ -19,7 +19,7 @@ pub enum Order {
     Anon,
     /// Most file memory first.
     File,
-    /// Most memory in swap first.
+    /// Most memory in swap first; of files, the most dirty memory.
     Swapped,
     Name,
 }
@@ -119,9 +119,22 @@ impl View {
         &self.sample
     }
 
-    /// The sort order, and whether it is reversed.
-    pub fn order(&self) -> (Order, bool) {
-        (self.order, self.is_reversed)
+    /// Whether files are shown.
+    pub fn shows_files(&self) -> bool {
+        matches!(self.place(), Place::Files { .. })
+    }
+
+    /// The displayed name of the sort order.
+    pub fn order_name(&self) -> &'static str {
+        match self.order {
+            Order::Swapped if self.shows_files() => "dirty",
+            order => order.name(),
+        }
+    }
+
+    /// Whether the sort order is reversed.
+    pub fn is_reversed(&self) -> bool {
+        self.is_reversed
     }
 
     /// Whether the display is paused.
@@ -167,7 +180,7 @@ impl View {
             Order::Cold => row.older_bytes(bin),
             Order::Anon => row.anon_bytes,
             Order::File => row.file_bytes,
-            Order::Swapped => row.swapped_bytes,
+            Order::Swapped => row.swapped_or_dirty_bytes(),
             Order::Name => 0,
         };
         self.sample.rows.sort_by(|a, b| {
@@ -198,6 +211,7 @@ impl View {
             KeyCode::Char('q') => return Outcome::Quit,
             KeyCode::Char('?' | 'h') => self.has_help = true,
             KeyCode::Char('w') => self.ask(),
+            KeyCode::Char('f') => return self.enter_files(),
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
             KeyCode::Down | KeyCode::Char('j') => self.selected = (self.selected + 1).min(last),
@@ -225,16 +239,23 @@ impl View {
         self.asked.as_ref()
     }
 
-    /// Asks for the curve of the selected row; for a mapping, that of its process. If the target is
-    /// the same as before, its simulation continues.
-    fn ask(&mut self) {
+    /// The target of the selected row, and its displayed name: for a mapping, its process; for a
+    /// file, none.
+    fn target(&self) -> Option<(Of, Untrusted)> {
         let row = self.sample.rows.get(self.selected);
-        let of = match (self.place(), row) {
-            (Place::Mappings { pid, name }, _) => (Of::Process(*pid), name.clone()),
-            (_, None) => return,
-            (Place::Subjects, Some(row)) => (Of::Subject(row.name.clone()), row.label()),
-            (_, Some(Row { pid: None, .. })) => return,
-            (_, Some(row @ Row { pid: Some(pid), .. })) => (Of::Process(*pid), row.label()),
+        match (self.place(), row) {
+            (Place::Mappings { pid, name }, _) => Some((Of::Process(*pid), name.clone())),
+            (Place::Subjects, Some(row)) => Some((Of::Subject(row.name.clone()), row.label())),
+            (_, Some(row)) => Some((Of::Process(row.pid?), row.label())),
+            (_, None) => None,
+        }
+    }
+
+    /// Asks for the curve of the selected target. If it is the same as before, its simulation
+    /// continues.
+    fn ask(&mut self) {
+        let Some(of) = self.target() else {
+            return;
         };
         if self.asked.as_ref() != Some(&of) {
             (self.asked, self.known) = (Some(of), None);
@@ -270,7 +291,7 @@ impl View {
             return Outcome::Stay;
         };
         let next = match (self.place(), row.pid) {
-            (Place::Mappings { .. }, _) => return Outcome::Stay,
+            (Place::Mappings { .. } | Place::Files { .. }, _) => return Outcome::Stay,
             (_, Some(pid)) => Place::Mappings {
                 pid,
                 name: row.name.clone(),
@@ -278,6 +299,23 @@ impl View {
             (Place::Subjects, None) => Place::ProcessesOf(row.name.clone()),
             (_, None) => return Outcome::Stay,
         };
+        self.open(next)
+    }
+
+    /// Opens the files of the selected target; of a target that is a process, those of the process.
+    fn enter_files(&mut self) -> Outcome {
+        let Some((of, name)) = self.target() else {
+            return Outcome::Stay;
+        };
+        let row = self.sample.rows.get(self.selected);
+        let of = match (of, row.and_then(|row| row.pid)) {
+            (Of::Subject(_), Some(pid)) => Of::Process(pid),
+            (of, _) => of,
+        };
+        self.open(Place::Files { of, name })
+    }
+
+    fn open(&mut self, next: Place) -> Outcome {
         let mut places = self.places.clone();
         places.push(next);
         self.go(places)

@@ -25,9 +25,9 @@ pub struct FilesOf<'a> {
     pub without: &'a [PathBuf],
 }
 
-/// Why no file memory can be dropped.
+/// Why file memory can be neither listed nor dropped.
 #[derive(Debug, thiserror::Error)]
-pub enum DropError {
+pub enum CacheError {
     /// [`Agent::follow_files`] was not called, or failed.
     #[error("page cache: it is not followed (see `agewise doctor`)")]
     NotFollowed,
@@ -89,7 +89,7 @@ impl Cache {
         older_than_ms: u64,
         limits: DropLimits,
         cancel: &AtomicBool,
-    ) -> Result<DropReport, DropError> {
+    ) -> Result<DropReport, CacheError> {
         let mut sum = DropReport::default();
         let Some(least_ms) = self.least_age_ms() else {
             return Ok(sum);
@@ -97,7 +97,7 @@ impl Cache {
         let older_than_ms = older_than_ms.max(least_ms);
         self.ages.take_in_accesses()?;
         if self.ages.has_lost_within(older_than_ms) {
-            return Err(DropError::Lost);
+            return Err(CacheError::Lost);
         }
         let owned: std::collections::HashSet<u64> = {
             let known = self.sizes.keys().map(|owner| owner.cgroup);
@@ -166,9 +166,9 @@ impl Agent {
         older_than_ms: u64,
         limits: DropLimits,
         cancel: &AtomicBool,
-    ) -> Result<DropReport, DropError> {
+    ) -> Result<DropReport, CacheError> {
         let mounts = Mounts::read(&self.roots.proc)?;
-        let cache = self.cache.as_mut().ok_or(DropError::NotFollowed)?;
+        let cache = self.cache.as_mut().ok_or(CacheError::NotFollowed)?;
         cache.drop_cold(of, &mounts, older_than_ms, limits, cancel)
     }
 }
