@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A daemon rule that reclaims file memory, tested on a file of which known parts are read. Needs
-//! root and BPF; skipped with a message otherwise.
+//! A daemon rule that reclaims file memory, and what the page shows of it, tested on a file of
+//! which known parts are read. Needs root and BPF; skipped with a message otherwise.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
 
 use std::cell::Cell;
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -154,4 +156,58 @@ impl Drop for End<'_> {
     fn drop(&mut self) {
         self.0.store(true, Relaxed);
     }
+}
+
+/// What a daemon that follows files says of them at its address.
+fn files_at(socket: &Path) -> Option<Value> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    write!(
+        stream,
+        "GET /api/snapshot HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (_, body) = answer.split_once("\r\n\r\n")?;
+    let snapshot: Value = serde_json::from_str(body).ok()?;
+    Some(snapshot["files"].clone()).filter(|files| !files.is_null())
+}
+
+#[test]
+fn the_page_shows_the_largest_files_of_what_is_observed() {
+    skip_if!("the_page_shows_the_largest_files", blind());
+    let _one = one();
+    let Some(group) = Group::create("shown") else {
+        println!("SKIP the_page_shows_the_largest_files: no memory cgroup can be made");
+        return;
+    };
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let path = dir.path().join("large");
+    let _file = read_in(&group, &path);
+    let socket = dir.path().join("socket");
+    let daemon = Daemon::start(&format!(
+        "[observe]\ncgroups = ['{}']\ntick = '500ms'\ncpu_percent = 50\nfiles = true\n\
+         [metrics]\nenabled = true\nlisten = 'unix:{}'\n",
+        group.path,
+        socket.display()
+    ));
+    skip_if!("the_page_shows_the_largest_files", unfollowed(&daemon));
+    let mut files = None;
+    for _ in 0..600 {
+        files = files_at(&socket);
+        if files.is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let files = files.expect("files in the snapshot");
+    let largest = &files["largest"][0];
+    assert_eq!(largest["file"].as_str(), path.to_str(), "{files}");
+    assert_eq!(largest["cgroup"].as_str(), Some(&*group.path), "{files}");
+    // Others may reclaim some of it meanwhile.
+    let bytes = largest["resident_bytes"].as_u64().unwrap();
+    assert!(
+        bytes > HALF_BYTES && bytes <= 2 * HALF_BYTES,
+        "{bytes}: {files}"
+    );
 }

@@ -244,6 +244,8 @@ fn the_page_works_in_a_browser() {
         "Age over time: /",
         "Heat map of /",
         "Memory in use",
+        "/srv/&lt;b&gt;\\u{1b}[31m &amp; co",
+        "The largest of 5321 files",
     ] {
         assert!(page.contains(wanted), "{wanted}: {page}");
     }

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use agewise_host::container::Container;
+use agewise_host::untrusted::Untrusted;
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::state::{
-    Budget, LessMemory, Machine, NodeView, OwnUse, Psi, Reason, Reclaimed, ReportSetting, Scope,
-    Settings, Snapshot, Stall, SubjectView,
+    Budget, LargeFile, LargestFiles, LessMemory, Machine, NodeView, OwnUse, Psi, Reason, Reclaimed,
+    ReportSetting, Scope, Settings, Snapshot, Stall, SubjectView,
 };
 
 const MIB: u64 = 1 << 20;
@@ -126,7 +127,6 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
         time_ms,
         unix_ms: 1_700_000_000_000 + time_ms,
         nodes: NODES.to_vec(),
-        intervals,
         subjects,
         machine: Machine {
             total_bytes: 8192 * MIB,
@@ -136,6 +136,7 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
             psi: Some(psi(time_ms)),
             is_under_reclaim: time_ms % 60_000 < 5000,
         },
+        files: Some(files(time_ms, &intervals)),
         own: OwnUse {
             cpu_ms: time_ms as f64 * 0.004,
             cpu_percent: 0.4,
@@ -160,6 +161,7 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
             },
         },
         is_truncated: false,
+        intervals,
         unseen_processes: 0,
         unseen_cgroups: 0,
     }
@@ -218,6 +220,41 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         shrink_limit_bytes: None,
         is_under_reclaim: false,
         troubles: Vec::new(),
+    }
+}
+
+/// Files with much memory, one of them with a name that must be escaped.
+fn files(time_ms: u64, intervals: &Intervals) -> LargestFiles {
+    let of = [
+        ("/var/lib/db/data", Some("/web"), 400, 12, 300_000),
+        ("/usr/lib/libc.so.6", Some("/"), 3, 0, 10_000),
+        (
+            "/srv/<b>\u{1b}[31m & co",
+            Some("/batch/job-1"),
+            2,
+            0,
+            500_000,
+        ),
+        ("ext4:inode 7 on 8:1 (deleted)", None, 1, 1, 900_000),
+    ];
+    let largest = of.map(|(name, cgroup, size_mib, dirty_mib, period_ms)| {
+        let ages = ages(size_mib * MIB, period_ms, time_ms, intervals);
+        LargeFile {
+            name: name.into(),
+            cgroup: cgroup.map(Untrusted::from),
+            resident_bytes: ages.total().iter().sum(),
+            dirty_bytes: dirty_mib * MIB,
+            oldest_ms: time_ms,
+            ages,
+            is_sampled: false,
+        }
+    });
+    LargestFiles {
+        unix_ms: 1_700_000_000_000 + time_ms,
+        observed_ms: time_ms,
+        count: 5321,
+        resident_bytes: 900 * MIB,
+        largest: largest.into(),
     }
 }
 

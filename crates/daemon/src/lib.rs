@@ -18,6 +18,7 @@ pub mod health;
 #[cfg(feature = "web")]
 pub mod http;
 pub mod journal;
+mod largest;
 #[cfg(feature = "web")]
 pub mod metrics;
 mod news;

@@ -22,10 +22,12 @@ const APART_MS: u64 = 4000;
 /// `first_unix_ms`.
 fn look(sequence: u64, tick_ms: u64, first_unix_ms: u64) -> Snapshot {
     let time_ms = sequence.saturating_mul(tick_ms);
-    Snapshot {
-        unix_ms: first_unix_ms.saturating_add(time_ms),
-        ..demo::snapshot(sequence, time_ms)
+    let mut snapshot = demo::snapshot(sequence, time_ms);
+    snapshot.unix_ms = first_unix_ms.saturating_add(time_ms);
+    if let Some(files) = &mut snapshot.files {
+        files.unix_ms = snapshot.unix_ms;
     }
+    snapshot
 }
 
 /// Runs until a signal ends it, or for the requested number of ticks.

@@ -138,8 +138,23 @@ function count(target, field, kind, label) {
   return cell;
 }
 
+// A bar as wide as a share of the largest, divided by age.
+function agesBar(all, bounds, sum, share) {
+  sum = sum || 1;
+  const bar = element("div", { role: "img",
+    "aria-label": all.map((bin, at) => percent(bin.bytes / sum) + " " + binName(bounds, at)).join(", ") });
+  bar.style.width = relative.checked ? "100%" : Math.max(0.3, share * 100) + "%";
+  all.forEach((bin, at) => {
+    const part = element("i", { title: binName(bounds, at) + ": " + bytes(bin.bytes) + ", " + percent(bin.bytes / sum) });
+    part.style.width = bin.bytes / sum * 100 + "%";
+    part.style.background = colour(at, all.length);
+    bar.append(part);
+  });
+  return bar;
+}
+
 function row(target, largest) {
-  const all = bins(target), bounds = boundsOf(target), sum = target.resident_bytes || 1;
+  const all = bins(target), bounds = boundsOf(target), sum = target.resident_bytes;
   const image = target.image ? "\nimage " + target.image : "";
   const name = element("button", { type: "button", title: target.target + image, "aria-label": target.target,
     "aria-pressed": String(target.target === chosen) }, shortPath(target));
@@ -147,15 +162,7 @@ function row(target, largest) {
   cell.style.paddingLeft = 0.5 + Math.min(target.depth, 8) * 0.9 + "rem";
   if (target.policy) cell.append(element("span", { class: "tag",
     title: "the policy that acts on it" }, target.policy + (target.dry_run ? ", dry run" : "")));
-  const bar = element("div", { role: "img",
-    "aria-label": all.map((bin, at) => percent(bin.bytes / sum) + " " + binName(bounds, at)).join(", ") });
-  bar.style.width = relative.checked ? "100%" : Math.max(0.3, target.resident_bytes / largest * 100) + "%";
-  all.forEach((bin, at) => {
-    const part = element("i", { title: binName(bounds, at) + ": " + bytes(bin.bytes) + ", " + percent(bin.bytes / sum) });
-    part.style.width = bin.bytes / sum * 100 + "%";
-    part.style.background = colour(at, all.length);
-    bar.append(part);
-  });
+  const bar = agesBar(all, bounds, sum, target.resident_bytes / largest);
   const made = element("tr", { "data-target": target.target, class: target.target === chosen ? "chosen" : "" },
     cell, element("td", { class: "ages" }, bar),
     element("td", { class: "resident" }, bytes(target.resident_bytes)),
@@ -188,7 +195,7 @@ body.addEventListener("keydown", event => {
   const next = body.rows[[...body.rows].indexOf(here) + step];
   if (next) { next.querySelector("button").focus(); event.preventDefault(); }
 });
-relative.addEventListener("change", () => { if (snapshot) drawTargets(); });
+relative.addEventListener("change", () => { if (snapshot) { drawTargets(); drawFiles(); } });
 
 function choose(name) {
   chosen = name;
@@ -350,6 +357,36 @@ function drawCurve() {
     + p.faults_per_second.toFixed(1) + " faults/s)").join("; ") + ". It has " + bytes(target.resident_bytes) + " now." + gainText(target);
 }
 
+// ---- the largest files, of the machine
+
+const PATH_MAX = 48;
+// Characters that are not seen, or reverse the text around them, could make a file look like another.
+const visible = name => name.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, c => "\\u{" + c.codePointAt(0).toString(16) + "}");
+const endOf = (name, most) => name.length > most ? "…" + name.slice(1 - most) : name;
+function fileRow(file, largest) {
+  const cell = (label, text, title) => element("td", { class: "small", "data-label": label, title: title || "" }, text);
+  const bounds = file.ages.map(age => age.upper_ms).filter(ms => ms !== null);
+  const bar = agesBar(file.ages, bounds, file.resident_bytes, file.resident_bytes / largest);
+  const name = visible(file.file), cgroup = visible(file.cgroup || "");
+  const sampled = file.sampled ? "\nages are those of one block in eight" : "";
+  return element("tr", {}, element("td", { title: name + sampled }, endOf(name, PATH_MAX)),
+    element("td", { class: "ages" }, bar),
+    element("td", { class: "resident" }, bytes(file.resident_bytes)),
+    cell("dirty", bytes(file.dirty_bytes)),
+    cell("oldest", "≥ " + span(file.oldest_ms)),
+    cell("of", endOf(cgroup || "–", NAME_MAX), cgroup || "no cgroup, or a removed one"));
+}
+function drawFiles() {
+  const files = snapshot.files, shown = files ? files.largest : [];
+  const largest = Math.max(1, ...shown.map(file => file.resident_bytes));
+  document.querySelector("#files tbody").replaceChildren(...shown.map(file => fileRow(file, largest)));
+  $("files").hidden = !files;
+  $("files-text").textContent = files
+    ? "The largest of " + files.count + " files with " + bytes(files.resident_bytes) + ", as of " + clock(files.unix_ms)
+      + ", observed for " + span(files.observed_ms) + " then. Listed once a minute."
+    : "Not known: the page cache is not followed. observe.files = true in the configuration follows it where the kernel allows that (see agewise doctor).";
+}
+
 // ---- asking
 
 async function ask(path) {
@@ -391,6 +428,7 @@ async function turn() {
       drawLegend();
       drawTargets();
       drawCurve();
+      drawFiles();
       await askTimeline();
     }
     greet();

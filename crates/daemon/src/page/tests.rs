@@ -119,6 +119,32 @@ fn a_snapshot_has_the_field_names_of_reports() {
 }
 
 #[test]
+fn the_largest_files_are_shown_where_they_are_known() {
+    let hub = hub();
+    let ask_files = |hub: &Hub| {
+        let mut pages = Pages::new(hub.clone(), LIMITS);
+        json(&ask(&mut pages, "/api/snapshot", ""))["files"].clone()
+    };
+    let files = ask_files(&hub);
+    assert_eq!(files["count"], 5321);
+    let largest = files["largest"].as_array().unwrap();
+    assert_eq!(largest[0]["file"], "/var/lib/db/data");
+    assert_eq!(largest[0]["cgroup"], "/web");
+    let ages = largest[0]["ages"].as_array().unwrap().iter();
+    let sum: u64 = ages.map(|age| age["bytes"].as_u64().unwrap()).sum();
+    assert_eq!(largest[0]["resident_bytes"], sum);
+    // A name is whatever its owner likes; the page only ever makes text of it.
+    assert_eq!(largest[2]["file"], "/srv/<b>\u{1b}[31m & co");
+    assert!(largest[3]["cgroup"].is_null());
+    let snapshot = Snapshot {
+        files: None,
+        ..demo::snapshot(21, 105_000)
+    };
+    hub.publish(snapshot);
+    assert!(ask_files(&hub).is_null());
+}
+
+#[test]
 fn the_worth_of_a_budget_is_shown() {
     let hub = hub();
     let mut snapshot = demo::snapshot(21, 105_000);

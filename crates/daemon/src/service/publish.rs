@@ -11,7 +11,7 @@ use agewise_host::root::Roots;
 
 use super::Daemon;
 use crate::observer::{self, Seen};
-use crate::state::{Event, Reason, Scope, Snapshot, SubjectView};
+use crate::state::{Event, LargestFiles, Reason, Scope, Snapshot, SubjectView};
 
 impl Daemon {
     pub(super) fn publish(
@@ -34,17 +34,8 @@ impl Daemon {
         );
         self.complete(&mut subjects, seen);
         let machine = self.world.machine();
-        let cpu = clock::process_cpu();
-        self.own.scan_cpu_ms = cpu.saturating_sub(cpu_before).as_secs_f64() * 1e3;
-        self.own.scan_ms = self.now_ms().saturating_sub(began_ms) as f64;
-        self.own.cpu_ms = cpu.saturating_sub(self.began_cpu).as_secs_f64() * 1e3;
-        let elapsed_ms = self.began.elapsed().as_secs_f64() * 1e3;
-        self.own.cpu_percent = self.own.cpu_ms / elapsed_ms.max(1.0) * 100.0;
-        self.own.resident_bytes = own_resident_bytes();
-        self.own.ages_bytes = self.agent.memory_bytes() as u64;
-        self.own.ticks = self.sequence;
-        self.own.journal_lost_lines = self.journal.lost_lines();
-        (self.own.late_ms, self.own.late_max_ms) = self.pace.lateness_ms();
+        let files = self.largest_files();
+        self.count_own(began_ms, cpu_before);
         let of_cgroups: Vec<Scope> = subjects
             .iter()
             .filter(|view| view.is_under_reclaim)
@@ -72,6 +63,7 @@ impl Daemon {
             intervals: self.config.observe.intervals.0.clone(),
             subjects,
             machine,
+            files,
             own: self.own,
             budget: self.pace.budget(),
             is_truncated: tick.truncated,
@@ -86,6 +78,28 @@ impl Daemon {
 }
 
 impl Daemon {
+    /// Brings what the daemon itself uses up to date.
+    fn count_own(&mut self, began_ms: u64, cpu_before: Duration) {
+        let cpu = clock::process_cpu();
+        self.own.scan_cpu_ms = cpu.saturating_sub(cpu_before).as_secs_f64() * 1e3;
+        self.own.scan_ms = self.now_ms().saturating_sub(began_ms) as f64;
+        self.own.cpu_ms = cpu.saturating_sub(self.began_cpu).as_secs_f64() * 1e3;
+        let elapsed_ms = self.began.elapsed().as_secs_f64() * 1e3;
+        self.own.cpu_percent = self.own.cpu_ms / elapsed_ms.max(1.0) * 100.0;
+        self.own.resident_bytes = own_resident_bytes();
+        self.own.ages_bytes = self.agent.memory_bytes() as u64;
+        self.own.ticks = self.sequence;
+        self.own.journal_lost_lines = self.journal.lost_lines();
+        (self.own.late_ms, self.own.late_max_ms) = self.pace.lateness_ms();
+    }
+
+    /// The largest files, if anybody can see them.
+    fn largest_files(&mut self) -> Option<LargestFiles> {
+        let now_ms = self.now_ms();
+        let is_served = self.config.metrics.enabled;
+        is_served.then(|| self.lister.files(&mut self.agent, now_ms))?
+    }
+
     /// Adds what the daemon knows about subjects and its agent does not.
     fn complete(&mut self, subjects: &mut [SubjectView], seen: &[Seen]) {
         for (view, seen) in subjects.iter_mut().zip(seen) {

@@ -28,6 +28,7 @@ use crate::ahead::Ahead;
 use crate::config::{Config, Matcher};
 use crate::curves::AllCurves;
 use crate::journal::Journal;
+use crate::largest::Lister;
 use crate::observer::{self, Key, LimitHits, Seen};
 use crate::pace::Pace;
 use crate::protect::Protector;
@@ -68,6 +69,7 @@ pub struct Daemon {
     pub(super) refaulted: HashMap<Key, Refaulted>,
     pub(super) hits: LimitHits,
     pub(super) curves: AllCurves,
+    pub(super) lister: Lister,
     pub(super) own: OwnUse,
     /// Processes that are never acted upon: this one and its ancestors.
     pub(super) own_line: &'static [u32],
@@ -260,6 +262,7 @@ impl Daemon {
             squeezed: HashMap::new(),
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
+            lister: Lister::default(),
             own: OwnUse::default(),
             own_line: mover::own_lineage(),
             sequence: 0,

@@ -24,11 +24,13 @@ use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
 mod hub;
+mod largest;
 mod settings;
 mod wire;
 
 pub use agewise_host::pressure::{Psi, Stall};
 pub use hub::{Event, Hub};
+pub use largest::{LargeFile, LargestFiles};
 use wire::{as_text, bounds, shared};
 
 pub use settings::{ReportSetting, Scope, Settings};
@@ -312,6 +314,8 @@ pub struct Snapshot {
     /// Processes come last.
     pub subjects: Vec<SubjectView>,
     pub machine: Machine,
+    /// The largest files, if the page cache is followed and the page is served.
+    pub files: Option<LargestFiles>,
     /// The daemon.
     pub own: OwnUse,
     pub budget: Budget,
@@ -334,6 +338,7 @@ impl Snapshot {
             intervals: Intervals::default(),
             subjects: Vec::new(),
             machine: Machine::default(),
+            files: None,
             own: OwnUse::default(),
             budget: Budget::default(),
             is_truncated: false,
