@@ -151,8 +151,9 @@ fn write(
     accesses: impl Iterator<Item = PyResult<(u64, u64)>>,
 ) -> PyResult<u64> {
     let format = OutputFormat::by_name(format).filter(|of| *of != OutputFormat::OracleGeneral);
-    let format =
-        format.ok_or_else(|| PyValueError::new_err("format is \"page\", \"csv\" or \"lirs\""))?;
+    let format = format.ok_or_else(|| {
+        PyValueError::new_err("format is \"page\", \"csv\", \"lirs\" or \"parquet\"")
+    })?;
     let page_shift = u8::try_from(page_shift).ok().filter(|shift| *shift < 64);
     let header = Header {
         page_shift: page_shift

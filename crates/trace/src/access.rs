@@ -13,6 +13,18 @@ pub enum AccessKind {
     Write,
 }
 
+impl AccessKind {
+    /// Its name in CSV; empty if it is not recorded.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "",
+            Self::Read => "r",
+            Self::Write => "w",
+        }
+    }
+}
+
 /// What backs the page, if recorded in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum PageClass {
@@ -23,6 +35,18 @@ pub enum PageClass {
     Anon,
     /// A file's page in the page cache.
     File,
+}
+
+impl PageClass {
+    /// Its name in CSV; empty if it is not recorded.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "",
+            Self::Anon => "anon",
+            Self::File => "file",
+        }
+    }
 }
 
 /// How an access is known.

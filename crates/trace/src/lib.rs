@@ -20,6 +20,8 @@ mod manifest;
 mod number;
 mod page_index;
 pub mod page_trace;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 mod progress;
 pub mod reader;
 mod reading;

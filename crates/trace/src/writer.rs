@@ -4,10 +4,12 @@
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use super::access::{AccessKind, PageClass, Request};
+use super::access::Request;
 use super::aside::Aside;
 use super::error::TraceError;
 use super::page_trace::{Header, PageTraceWriter};
+#[cfg(feature = "parquet")]
+use super::parquet::ParquetWriter;
 
 /// The formats that can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,15 +22,18 @@ pub enum OutputFormat {
     Lirs,
     /// libCacheSim's records: page, time in seconds, and the index of the next access.
     OracleGeneral,
+    /// A table with the columns of CSV, if this is built with the feature `parquet`.
+    Parquet,
 }
 
 impl OutputFormat {
     /// The formats by their names.
-    pub const NAMES: [(&str, Self); 4] = [
+    pub const NAMES: [(&str, Self); 5] = [
         ("page", Self::Page),
         ("csv", Self::Csv),
         ("lirs", Self::Lirs),
         ("oracleGeneral", Self::OracleGeneral),
+        ("parquet", Self::Parquet),
     ];
 
     /// Looks up a format by name.
@@ -60,7 +65,7 @@ impl OutputFormat {
 }
 
 /// The destination: a file, with compression depending on its name.
-enum Sink {
+pub(crate) enum Sink {
     Plain(BufWriter<Aside>),
     Gzip(flate2::write::GzEncoder<BufWriter<Aside>>),
     Zstd(zstd::stream::write::Encoder<'static, BufWriter<Aside>>),
@@ -108,13 +113,29 @@ impl Write for Sink {
     }
 }
 
+/// Whether this build can write Parquet, under this name.
+fn check_parquet(path: &Path) -> Result<(), TraceError> {
+    let ending = path.extension().and_then(|ending| ending.to_str());
+    let what = match ending {
+        _ if cfg!(not(feature = "parquet")) => "this build cannot write Parquet: write csv",
+        Some("gz" | "zst") => "Parquet is not compressed as a whole: leave out that ending",
+        _ => return Ok(()),
+    };
+    Err(TraceError::Limit {
+        path: path.to_path_buf(),
+        what: what.to_owned(),
+    })
+}
+
 enum Output {
     Page(Box<PageTraceWriter<Sink>>),
+    #[cfg(feature = "parquet")]
+    Parquet(Box<ParquetWriter>),
     Plain(OutputFormat, Sink),
 }
 
 /// Writes a trace, which takes its name when it is finished ([`Aside`]). If the name ends in `.gz`
-/// or `.zst` it is compressed; a page trace always is.
+/// or `.zst` it is compressed; a page trace always is, Parquet never as a whole.
 pub struct TraceWriter {
     path: PathBuf,
     output: Output,
@@ -126,18 +147,26 @@ pub struct TraceWriter {
 }
 
 impl TraceWriter {
-    /// Creates the file. `header` is written in page traces, and in CSV as comments before the
-    /// names of the columns, unless it is the default.
+    /// Creates the file. `header` is written in page traces and in the metadata of Parquet, and in
+    /// CSV as comments before the names of the columns, unless it is the default.
     ///
     /// # Errors
-    /// [`TraceError::Open`] or [`TraceError::Write`].
+    /// [`TraceError::Open`] or [`TraceError::Write`]; [`TraceError::Limit`] for Parquet that would
+    /// be compressed as a whole, or that this build cannot write.
     pub fn create(path: &Path, format: OutputFormat, header: &Header) -> Result<Self, TraceError> {
         let as_error = |source| TraceError::Open {
             path: path.to_path_buf(),
             source,
         };
+        if format == OutputFormat::Parquet {
+            check_parquet(path)?;
+        }
         let sink = Sink::create(path).map_err(as_error)?;
         let output = match format {
+            #[cfg(feature = "parquet")]
+            OutputFormat::Parquet => {
+                Output::Parquet(Box::new(ParquetWriter::new(path, sink, header)?))
+            }
             OutputFormat::Page => Output::Page(Box::new(PageTraceWriter::new(path, sink, header)?)),
             _ => Output::Plain(format, sink),
         };
@@ -160,6 +189,14 @@ impl TraceWriter {
         Ok(writer)
     }
 
+    /// Adds an entry to the metadata of a Parquet file; no other format has a place for it.
+    #[cfg(feature = "parquet")]
+    pub fn add_metadata(&mut self, key: &str, value: &str) {
+        if let Output::Parquet(writer) = &mut self.output {
+            writer.add_metadata(key, value);
+        }
+    }
+
     /// Records written so far: requests if the format has them, otherwise single pages.
     #[must_use]
     pub fn records(&self) -> u64 {
@@ -178,6 +215,11 @@ impl TraceWriter {
     ) -> Result<(), TraceError> {
         let format = match &mut self.output {
             Output::Page(writer) => {
+                self.records += 1;
+                return writer.push(request);
+            }
+            #[cfg(feature = "parquet")]
+            Output::Parquet(writer) => {
                 self.records += 1;
                 return writer.push(request);
             }
@@ -208,6 +250,8 @@ impl TraceWriter {
         let (path, offset) = (self.path, self.offset);
         let sink = match self.output {
             Output::Page(writer) => writer.finish()?,
+            #[cfg(feature = "parquet")]
+            Output::Parquet(writer) => writer.finish()?,
             Output::Plain(_, sink) => sink,
         };
         sink.finish().map_err(|source| TraceError::Write {
@@ -238,23 +282,18 @@ impl TraceWriter {
 }
 
 fn csv_line(request: &Request, with_evidence: bool) -> String {
-    let kind = match request.kind {
-        AccessKind::Unknown => "",
-        AccessKind::Read => "r",
-        AccessKind::Write => "w",
-    };
-    let class = match request.class {
-        PageClass::Unknown => "",
-        PageClass::Anon => "anon",
-        PageClass::File => "file",
-    };
     let (comma, evidence) = match with_evidence {
         true => (",", request.evidence.name()),
         false => ("", ""),
     };
     format!(
-        "{},{},{},{kind},{},{class}{comma}{evidence}\n",
-        request.time_ns, request.first_page, request.page_count, request.process
+        "{},{},{},{},{},{}{comma}{evidence}\n",
+        request.time_ns,
+        request.first_page,
+        request.page_count,
+        request.kind.name(),
+        request.process,
+        request.class.name()
     )
 }
 

@@ -72,8 +72,9 @@ pub(super) fn seal(file: &mut [u8]) -> Result<(), ParquetError> {
 /// # Errors
 /// Says what is wrong.
 pub(super) fn check_whole(file: &[u8]) -> Result<(), &'static str> {
-    let place = checksum_place(file)
-        .ok_or("it has no checksum, so its end is missing or something else wrote it")?;
+    let place = checksum_place(file).ok_or(
+        "it has no checksum, so it is a trace, its end is missing or something else wrote it",
+    )?;
     match checksum(file, &place).as_bytes() == &file[place] {
         true => Ok(()),
         false => Err("its bytes do not match the checksum in its metadata"),

@@ -3,9 +3,9 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use agewise_trace::parquet::contained;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::{Map, Value as Json};
@@ -128,8 +128,8 @@ impl ResultFile {
             Ok((description, rows_of_parquet(path, &reader)?))
         };
         // A checksum can be forged, and the reader panics on some files that are wrong.
-        let (description, rows) = catch_unwind(AssertUnwindSafe(read))
-            .unwrap_or_else(|_| Err(damaged("it cannot be read as Parquet")))?;
+        let (description, rows) =
+            contained(read).unwrap_or_else(|| Err(damaged("it cannot be read as Parquet")))?;
         let form = Form::Parquet;
         Ok(ResultFile::of_one(path, form, description, bytes, rows))
     }

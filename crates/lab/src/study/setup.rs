@@ -173,7 +173,10 @@ pub(super) fn hex(hash: Sha256) -> String {
 }
 
 /// SHA-256 of a file, in hexadecimal.
-pub(super) fn sha256_of(path: &Path) -> Result<String, StudyError> {
+///
+/// # Errors
+/// Fails if it cannot be read.
+pub fn sha256_of(path: &Path) -> Result<String, StudyError> {
     File::open(path)
         .and_then(sha256)
         .map_err(|source| StudyError::Read {

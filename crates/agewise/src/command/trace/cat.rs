@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use agewise_trace::{AccessKind, AccessStream, PageClass, Request, TraceSource, page_trace};
+use agewise_trace::{AccessStream, Request, TraceSource, page_trace};
 use serde::Serialize;
 
 use super::input::InputArgs;
@@ -54,17 +54,9 @@ impl Record {
             time_ns: request.time_ns,
             page: request.first_page,
             count: request.page_count,
-            kind: match request.kind {
-                AccessKind::Unknown => "",
-                AccessKind::Read => "r",
-                AccessKind::Write => "w",
-            },
+            kind: request.kind.name(),
             process: request.process,
-            class: match request.class {
-                PageClass::Unknown => "",
-                PageClass::Anon => "anon",
-                PageClass::File => "file",
-            },
+            class: request.class.name(),
             evidence: request.evidence.name(),
         }
     }

@@ -18,7 +18,9 @@ use super::input::{InputArgs, ReadingBar};
 /// to the point where it was cut off. csv keeps as much, as text: what a page trace says of all its
 /// accesses is in lines that start with # before the names of the columns. lirs keeps only the
 /// order of the pages. oracleGeneral (libCacheSim) keeps pages and seconds, and takes two passes
-/// and 8 bytes of memory per access. Files whose names end in .gz or .zst are compressed.
+/// and 8 bytes of memory per access. parquet is a table with the columns of csv, whose metadata say
+/// what a page trace says of itself, and the source with its SHA-256. Files whose names end in .gz
+/// or .zst are compressed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace: a file, or a name in the manifest.
@@ -33,8 +35,8 @@ pub struct Args {
     #[command(flatten)]
     pub input: InputArgs,
 
-    /// The format to write: page, csv, lirs, oracleGeneral. Default: the one that OUT ends in
-    /// (.csv, .lirs, .oracleGeneral), or else page.
+    /// The format to write: page, csv, lirs, oracleGeneral, parquet. Default: the one that OUT ends
+    /// in (.csv, .lirs, .oracleGeneral, .parquet), or else page.
     #[arg(long, value_name = "FORMAT", value_parser = output_format)]
     pub to: Option<OutputFormat>,
 
@@ -76,6 +78,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             ..Header::default()
         });
     let mut writer = TraceWriter::create(&args.out, to, &header)?;
+    #[cfg(feature = "lab")]
+    if to == OutputFormat::Parquet {
+        add_origin(&mut writer, &source)?;
+    }
     let (mut requests, mut access) = (0, 0);
     while args.limit.is_none_or(|limit| requests < limit) {
         let Some(request) = stream.next_request()? else {
@@ -99,6 +105,20 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.out.display()
     );
     Ok(ExitCode::SUCCESS)
+}
+
+/// Says in the metadata what is converted, under the names that results have.
+#[cfg(feature = "lab")]
+fn add_origin(writer: &mut TraceWriter, source: &TraceSource) -> anyhow::Result<()> {
+    writer.add_metadata("source", &source.path.to_string_lossy());
+    // What is no file can be read only once.
+    if source.path.is_file() {
+        let sha256 = agewise_lab::study::setup::sha256_of(&source.path)?;
+        writer.add_metadata("source_sha256", &sha256);
+    }
+    writer.add_metadata("version", env!("CARGO_PKG_VERSION"));
+    writer.add_metadata("build", env!("AGEWISE_BUILD"));
+    Ok(())
 }
 
 /// The format to write: the one asked for, which the name of the file must not contradict.
@@ -188,6 +208,7 @@ mod tests {
             ("dir.csv/o.CSV.gz", OutputFormat::Csv),
             ("o.lirs.zst", OutputFormat::Lirs),
             ("o.oracleGeneral", OutputFormat::OracleGeneral),
+            ("o.parquet", OutputFormat::Parquet),
             ("o.pages", OutputFormat::Page),
             ("dir.csv/o", OutputFormat::Page),
             ("o.gz", OutputFormat::Page),
