@@ -209,7 +209,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration,
         args.follow,
         |agent, truncated| {
-            note_guests(agent);
+            printer.guest_hosts = guest_hosts(agent);
             let mut reports = agent.report();
             let left = Left::of(&reports);
             let cut = sort_and_cut(&mut reports, args.sort, args.top);
@@ -219,15 +219,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     )
 }
 
-/// Notes the processes (such as virtual machines) with accesses that page tables do not show.
-fn note_guests(agent: &Agent) {
+/// Finds and notes the processes (such as virtual machines) with accesses that page tables do not
+/// show.
+fn guest_hosts(agent: &Agent) -> Vec<u32> {
     let observed: std::collections::BTreeSet<u32> =
         agent.spaces().map(|space| space.process().pid()).collect();
-    for pid in observed {
-        if guest::runs_guests(&ProcRoot::default(), pid) {
-            agewise_cli::note!("{}", guest::note(pid));
-        }
+    let runs_guests = |pid: &u32| guest::runs_guests(&ProcRoot::default(), *pid);
+    let hosts: Vec<u32> = observed.into_iter().filter(runs_guests).collect();
+    for pid in &hosts {
+        agewise_cli::note!("{}", guest::note(*pid));
     }
+    hosts
 }
 
 /// Default length of the observation.

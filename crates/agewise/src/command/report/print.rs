@@ -27,6 +27,8 @@ pub struct Printer<W> {
     /// The wall clock, in ms since 1970.
     now_ms: fn() -> u64,
     printed: bool,
+    /// Observed processes that run KVM guests, whose accesses are not seen.
+    pub guest_hosts: Vec<u32>,
 }
 
 /// One target as JSON.
@@ -93,6 +95,8 @@ struct CostRecord<'a> {
     targets_cut: usize,
     /// The machine has more cgroups or processes than were listed.
     targets_truncated: bool,
+    /// Observed processes that run KVM guests: what those access is not seen.
+    guest_hosts: &'a [u32],
 }
 
 /// What to say about a kernel source, besides its reports.
@@ -129,6 +133,7 @@ impl<W: Write> Printer<W> {
             containers: Containers::new(&ProcRoot::default()),
             now_ms: unix_ms,
             printed: false,
+            guest_hosts: Vec::new(),
         }
     }
 
@@ -317,6 +322,7 @@ impl<W: Write> Printer<W> {
             cost,
             targets_cut: cut,
             targets_truncated: truncated,
+            guest_hosts: &self.guest_hosts,
         };
         output::json_line(&mut self.out, &record)
     }

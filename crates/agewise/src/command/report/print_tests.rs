@@ -95,6 +95,7 @@ fn printed(format: Format, cut: usize, truncated: bool) -> String {
     let mut out = Vec::new();
     let mut printer = Printer::new(&mut out, format);
     printer.now_ms = || 1_700_000_000_000;
+    printer.guest_hosts = vec![42];
     printer.print(&reports(), &cost(), cut, truncated).unwrap();
     String::from_utf8(out).unwrap()
 }
