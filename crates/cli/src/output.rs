@@ -6,8 +6,8 @@ use std::io::{self, Write};
 
 use agewise_host::untrusted::{clean, is_hidden, json_escape};
 use clap::ValueEnum;
-use serde::Serialize;
-use serde_json::ser::{Formatter, Serializer};
+use serde::{Serialize, Serializer};
+use serde_json::ser::Formatter;
 
 /// The form of what a command prints on standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -53,13 +53,27 @@ pub fn rows<R: Serialize>(
     csv.flush()
 }
 
+/// The number, unless it is infinite: where nothing bounds a figure, JSON has null and CSV an empty
+/// field.
+pub fn finite(number: f64) -> Option<f64> {
+    number.is_finite().then_some(number)
+}
+
+/// Serializes a number as [`finite`] says, for `serialize_with`.
+///
+/// # Errors
+/// Those of the serializer.
+pub fn bound<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
+    finite(*number).serialize(to)
+}
+
 /// Writes `record` as JSON and escapes invisible characters in strings (such as `\u202e`), so that
 /// names, and messages that contain names, can be printed safely.
 ///
 /// # Errors
 /// `out` cannot be written, or `record` cannot be represented in JSON.
 pub fn json(out: &mut impl Write, record: &impl Serialize) -> serde_json::Result<()> {
-    record.serialize(&mut Serializer::with_formatter(out, Visible))
+    record.serialize(&mut serde_json::Serializer::with_formatter(out, Visible))
 }
 
 /// A JSON formatter that escapes invisible characters.
@@ -174,6 +188,28 @@ mod tests {
             "a\\x07\n  agewise: all is well"
         );
         assert_eq!(csv_field("a\n,\u{2066}"), "\"a\\x0a,\\u{2066}\"");
+    }
+
+    #[test]
+    fn what_is_unbounded_is_null_or_empty() {
+        #[derive(Clone, Copy, Serialize)]
+        struct Row {
+            #[serde(serialize_with = "bound")]
+            low: f64,
+            #[serde(serialize_with = "bound")]
+            high: f64,
+        }
+        let row = Row {
+            low: 1.5,
+            high: f64::INFINITY,
+        };
+        let written = |format| {
+            let mut out = Vec::new();
+            rows(&mut out, format, [row]).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written(Format::Json), "{\"low\":1.5,\"high\":null}\n");
+        assert_eq!(written(Format::Csv), "low,high\n1.5,\n");
     }
 
     #[test]

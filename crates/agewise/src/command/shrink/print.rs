@@ -56,7 +56,7 @@ impl Record {
                 self.limit_bytes,
                 self.predicted_faults_per_second,
                 self.predicted_faults_low,
-                self.predicted_faults_high,
+                field(output::finite(self.predicted_faults_high)),
                 self.predicted_wait_ratio,
                 field(self.faults_per_second),
                 field(self.wait_ratio),
@@ -176,7 +176,7 @@ mod tests {
         let high = Estimate {
             low: 1.0,
             likely: 2.0,
-            high: 3.0,
+            high: f64::INFINITY,
         };
         let planned = Planned {
             limit_bytes: 1000,

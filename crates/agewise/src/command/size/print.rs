@@ -74,9 +74,15 @@ pub(super) fn print(out: &mut impl Write, args: &Args, found: &Found) -> anyhow:
                     stall,
                     stall_max,
                 } = point;
+                // Empty where nothing bounds it.
+                let most = [*refaults_max, *stall_max].map(|most| {
+                    let most = output::finite(most);
+                    most.map_or(String::new(), |most| most.to_string())
+                });
                 writeln!(
                     out,
-                    "{size_bytes},{refaults},{refaults_min},{refaults_max},{stall},{stall_max}"
+                    "{size_bytes},{refaults},{refaults_min},{},{stall},{}",
+                    most[0], most[1]
                 )?;
             }
         }
