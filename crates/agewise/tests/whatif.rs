@@ -120,6 +120,58 @@ fn live_half_of_the_memory_is_known_to_do() {
     }
 }
 
+/// What was known by then is printed, and the status says that it is not all.
+#[test]
+fn live_size_says_that_it_was_interrupted() {
+    let _one = one();
+    if let Some(why) = blind() {
+        return println!("SKIPPED live_size_says_that_it_was_interrupted: {why}");
+    }
+    let mut sleeper = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let size = Command::new(AGEWISE)
+        .args(["size", "--pid", &sleeper.id().to_string()])
+        .args([
+            "--duration",
+            "60s",
+            "--interval",
+            "500ms",
+            "--format",
+            "json",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("agewise runs");
+    std::thread::sleep(Duration::from_secs(5));
+    let pid = rustix::process::Pid::from_child(&size);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a child");
+    let output = size.wait_with_output().expect("it ends");
+    sleeper.kill().expect("a child");
+    sleeper.wait().expect("a child");
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    assert!(!lines(&output).is_empty());
+}
+
+#[test]
+fn live_a_target_that_is_gone_before_anything_was_counted_has_its_exit_status() {
+    let _one = one();
+    if let Some(why) = blind() {
+        return println!("SKIPPED a_target_that_is_gone_before_anything_was_counted: {why}");
+    }
+    for command in ["whatif", "size"] {
+        let mut sleeper = Command::new("sleep").arg("2").spawn().expect("sleep");
+        let output = Command::new(AGEWISE)
+            .args([command, "--pid", &sleeper.id().to_string()])
+            // The second look comes after its end.
+            .args(["--duration", "16s", "--interval", "4s"])
+            .output()
+            .expect("agewise runs");
+        sleeper.wait().expect("a child");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("nothing is known yet"), "{said}");
+        assert_eq!(output.status.code(), Some(3), "{said}");
+    }
+}
+
 #[test]
 fn live_it_does_not_watch_beyond_the_duration() {
     let _one = one();

@@ -5,6 +5,8 @@
 use std::error::Error;
 use std::fmt;
 
+use crate::observe::EXIT_TARGETS_GONE;
+
 /// Exit status for a wrong argument, the one the parser of the command line uses.
 pub const EXIT_WRONG_ARGUMENT: u8 = 2;
 
@@ -21,6 +23,18 @@ impl fmt::Display for WrongArgument {
 
 impl Error for WrongArgument {}
 
+/// Every target was gone before anything was known of it, or before anything could be done.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TargetsGone(pub String);
+
+impl fmt::Display for TargetsGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for TargetsGone {}
+
 /// Returns a [`WrongArgument`] from a function; arguments as for `format!`.
 #[macro_export]
 macro_rules! refuse {
@@ -29,11 +43,14 @@ macro_rules! refuse {
     };
 }
 
-/// The exit status of a command that failed with `error`: `otherwise`, unless an argument was
-/// wrong.
+/// The exit status of a command that failed with `error`: `otherwise`, unless an argument was wrong
+/// or the targets are gone.
 pub fn exit_status(error: &anyhow::Error, otherwise: u8) -> u8 {
-    match error.is::<WrongArgument>() {
-        true => EXIT_WRONG_ARGUMENT,
+    if error.is::<WrongArgument>() {
+        return EXIT_WRONG_ARGUMENT;
+    }
+    match error.is::<TargetsGone>() {
+        true => EXIT_TARGETS_GONE,
         false => otherwise,
     }
 }
@@ -54,6 +71,8 @@ mod tests {
         }
         let status = |share| exit_status(&refused(share).context("lab").unwrap_err(), 1);
         assert_eq!((status(1.5), status(0.5)), (2, 1));
+        let gone = anyhow::Error::new(TargetsGone("it is gone".to_owned())).context("size");
+        assert_eq!(exit_status(&gone, 1), 3);
         assert_eq!(
             refused(1.5).unwrap_err().to_string(),
             "--share 1.5: give at most 1"

@@ -26,7 +26,7 @@ use crate::pause;
 use crate::refuse;
 use crate::signal::Stop;
 use crate::units::{self, duration_text};
-use crate::usage::WrongArgument;
+use crate::usage::{TargetsGone, WrongArgument};
 
 /// Shortest time between two looks.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -296,7 +296,10 @@ fn found(
                 let trouble = agent.spaces().find_map(|space| space.trouble());
                 trouble.unwrap_or(short).to_owned()
             }
-            None => why_gone(agent),
+            None => {
+                let why = format!("nothing is known yet: {}", why_gone(agent));
+                return Err(TargetsGone(why).into());
+            }
         };
         bail!("nothing is known yet: {why}");
     }

@@ -206,7 +206,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The exit status after watching, which an interruption or the end of the target cut short.
-fn ended(stop: &Stop, gone: Option<&str>) -> ExitCode {
+pub fn ended(stop: &Stop, gone: Option<&str>) -> ExitCode {
     match (stop.requested(), gone) {
         (Some(signal), _) => ExitCode::from(Stop::exit_code(signal)),
         (None, Some(_)) => ExitCode::from(observe::EXIT_TARGETS_GONE),

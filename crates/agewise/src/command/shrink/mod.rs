@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
+use agewise_cli::usage::TargetsGone;
 use agewise_cli::whatif::{Costs, Plan, Watching, facts, machine_waited_us, watch};
 use agewise_cli::{observe, units};
 use agewise_host::agent::Agent;
@@ -46,7 +47,7 @@ use print::{CSV_HEADER, Record, Summary, print_summary, verdict_name};
 /// that hold init, this session or agewise itself are left alone.
 ///
 /// Exit status: 0 the goal was reached (or planned); 1 refused, or it had to step back; 2 a wrong
-/// argument.
+/// argument; 3 the target was gone before anything was limited.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The memory cgroup, with all cgroups below it.
@@ -131,7 +132,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(Stop::exit_code(signal)));
     }
     if let Some(gone) = found.gone {
-        bail!("nothing was limited: {gone}");
+        return Err(TargetsGone(format!("nothing was limited: {gone}")).into());
     }
     let costs = found.costs;
     let usage_bytes = cgroup

@@ -16,6 +16,7 @@ use agewise_trace::{Access, DenseTrace, TraceSource};
 use anyhow::Context;
 
 use crate::command::trace::input::{ReadingBar, trace_memory_default};
+use crate::command::whatif::ended;
 use agewise_cli::observe;
 use agewise_cli::output::Format;
 use agewise_cli::signal::Stop;
@@ -35,7 +36,8 @@ use agewise_cli::whatif::{Costs, Watching, watch};
 /// Pages touched less often than the observation is long look like first touches, which no amount
 /// of memory avoids: their share is printed, and a longer --duration lowers it.
 ///
-/// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end.
+/// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end;
+/// 128 + the signal when interrupted (what was known by then is printed).
 #[derive(Debug, Clone, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup", "trace"]))]
 pub struct Args {
@@ -108,6 +110,7 @@ struct Found {
 /// # Errors
 /// The program cannot be watched, or the trace cannot be read.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut stop = None;
     let found = match &args.trace {
         Some(path) => {
             let mut source = TraceSource::new(path);
@@ -124,13 +127,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 gone: None,
             }
         }
-        None => live(args)?,
+        None => live(args, stop.insert(Stop::install()?))?,
     };
     print::print(&mut std::io::stdout().lock(), args, &found)?;
-    Ok(match found.gone {
-        Some(_) => ExitCode::from(observe::EXIT_TARGETS_GONE),
-        None => ExitCode::SUCCESS,
-    })
+    Ok(stop.map_or(ExitCode::SUCCESS, |stop| {
+        ended(&stop, found.gone.as_deref())
+    }))
 }
 
 /// What bringing a page back costs.
@@ -194,10 +196,10 @@ fn swap_kind(roots: &Roots) -> &'static str {
 }
 
 /// Watches a live program with the curve of `agewise whatif`.
-fn live(args: &Args) -> anyhow::Result<Found> {
+fn live(args: &Args, stop: &Stop) -> anyhow::Result<Found> {
     let plan = args.watching.plan(args.interval, args.cgroup.is_some())?;
     let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
-    let found = watch(targets, plan, &Stop::install()?)?;
+    let found = watch(targets, plan, stop)?;
     let cost = match args.cost_model.as_str() {
         "auto" => Cost::measured(&found.costs),
         name => Cost::of(cost_model(name)?),
