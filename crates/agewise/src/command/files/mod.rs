@@ -159,11 +159,24 @@ fn observe(
         |began: Instant| args.duration.is_zero() || began >= end || stop.requested().is_some();
     while !is_over(look_began) {
         let pause = finest.max(Duration::from_nanos(look.cpu_ns) * CORE_SHARE);
-        stop.wait_until((look_began + pause).min(end));
+        if stop.wait_until((look_began + pause).min(end)) && !looks_again(&look, ages.observed_ms())
+        {
+            break;
+        }
         look_began = Instant::now();
         look = ages.look(&owned)?;
     }
     Ok(look)
+}
+
+/// The longest look that an interrupted command still makes. Where more is cached, whoever
+/// interrupted it would have to wait.
+const LAST_LOOK_MAX: Duration = Duration::from_millis(50);
+
+/// Whether an interrupted command looks once more: if that is quick, or nothing is known without
+/// it.
+fn looks_again(last: &FilesLook, observed_ms: u64) -> bool {
+    Duration::from_nanos(last.cpu_ns) <= LAST_LOOK_MAX || observed_ms == 0
 }
 
 /// Returns the matching files, largest first, and the totals of all files.
@@ -333,5 +346,21 @@ fn kind_text(kind: CacheKind) -> &'static str {
         CacheKind::File => "file",
         CacheKind::Shmem => "shmem",
         CacheKind::Device => "device",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interrupted_command_does_not_start_a_long_look() {
+        let look = |ms: u64| FilesLook {
+            cpu_ns: ms * 1_000_000,
+            ..FilesLook::default()
+        };
+        assert!(looks_again(&look(40), 5000));
+        assert!(!looks_again(&look(300), 5000));
+        assert!(looks_again(&look(300), 0));
     }
 }
