@@ -107,6 +107,32 @@ fn kept_curves_become_requests_with_their_reason() {
     );
 }
 
+#[test]
+fn one_that_is_not_there_does_not_keep_the_others_from_being_told() {
+    let state = state();
+    let missing = "/nowhere/missing";
+    let words = [
+        "--cgroup",
+        missing,
+        "--cgroup",
+        "/nowhere/web",
+        "--format",
+        "json",
+    ];
+    let output = recommend(state.path(), &words);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("/nowhere/missing is left out: "), "{said}");
+    let line: Value = serde_json::from_slice(&output.stdout).expect("one line");
+    assert_eq!(line["cgroup"], "/nowhere/web");
+    let alone = recommend(state.path(), &["--cgroup", missing]);
+    let said = String::from_utf8_lossy(&alone.stderr);
+    assert!(
+        !alone.status.success() && !said.contains("left out"),
+        "{said}"
+    );
+}
+
 /// An interrupted run does not give a reliable answer, and the exit status says so.
 #[test]
 fn interrupted_it_prints_what_is_known_and_says_so() {

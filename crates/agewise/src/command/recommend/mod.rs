@@ -42,8 +42,9 @@ use serde::Serialize;
 /// recommendation as their status, one per pod with all its containers; `krr` prints what robusta's
 /// krr prints with `-f json`.
 ///
-/// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched; 2 a
-/// wrong argument; 128 + the signal when interrupted (what was known by then is printed).
+/// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched (of
+/// several cgroups, those that can are printed); 2 a wrong argument; 128 + the signal when
+/// interrupted (what was known by then is printed).
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["cgroup", "all", "prometheus"]))]
 pub struct Args {
@@ -234,8 +235,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let mut stop = None;
-    let all = match &args.prometheus {
-        Some(url) => fleet::all(url, args)?,
+    let (all, failed) = match &args.prometheus {
+        Some(url) => (fleet::all(url, args)?, 0),
         None => seen::all(args, &mut stop)?,
     };
     let records: Vec<Record> = all
@@ -254,9 +255,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,
     }
     let signal = stop.and_then(|stop| stop.requested());
-    Ok(signal.map_or(ExitCode::SUCCESS, |signal| {
-        ExitCode::from(Stop::exit_code(signal))
-    }))
+    Ok(match (signal, failed) {
+        (Some(signal), _) => ExitCode::from(Stop::exit_code(signal)),
+        (None, 0) => ExitCode::SUCCESS,
+        (None, _) => ExitCode::FAILURE,
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use agewise_cli::observe;
+use agewise_cli::output;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::unix_ms;
 use agewise_cli::whatif::{costs, watch};
@@ -20,19 +21,23 @@ use anyhow::{Context, bail};
 
 use super::{Args, Seen};
 
-/// Observes all given cgroups, with the names of their containers. `stop` is installed once one has
-/// to be watched; after an interruption the remaining ones are left out.
-pub(super) fn all(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
-    let mut all = unnamed(args, stop)?;
+/// Observes all given cgroups, with the names of their containers, and says how many of several
+/// could not be: why is noted for each. `stop` is installed once one has to be watched; after an
+/// interruption the remaining ones are left out.
+///
+/// # Errors
+/// Nothing can be said of the only one that was given, or of any.
+pub(super) fn all(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<(Vec<Seen>, usize)> {
+    let (mut all, failed) = unnamed(args, stop)?;
     let mut containers = Containers::new(&ProcRoot::default());
     let found = containers.look(all.iter().map(|seen| Path::new(&seen.cgroup)));
     for (seen, container) in all.iter_mut().zip(found) {
         seen.container = container;
     }
-    Ok(all)
+    Ok((all, failed))
 }
 
-fn unnamed(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
+fn unnamed(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<(Vec<Seen>, usize)> {
     if SwapArea::all(&ProcRoot::default()).is_ok_and(|areas| areas.is_empty()) {
         agewise_cli::note!("no swap: anonymous memory cannot leave without it");
     }
@@ -44,9 +49,9 @@ fn unnamed(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
         prices,
     };
     if args.all {
-        return of_all(&known, state);
+        return of_all(&known, state).map(|all| (all, 0));
     }
-    let mut all = Vec::new();
+    let (mut all, mut failed) = (Vec::new(), 0);
     // Each cgroup once, in the order given.
     let mut names = BTreeSet::new();
     for given in &args.cgroup {
@@ -61,34 +66,20 @@ fn unnamed(args: &Args, stop: &mut Option<Stop>) -> anyhow::Result<Vec<Seen>> {
         if !names.insert(name.clone()) {
             continue;
         }
+        if stop.as_ref().is_some_and(|stop| stop.requested().is_some()) {
+            break;
+        }
         let kept = state.as_deref().and_then(|state| kept(state, &name));
-        let seen = match (kept, opened) {
-            (Some(history), _) => {
-                if args.watching.is_changed() {
-                    agewise_cli::note!(
-                        "{name} has a history: --duration and --files are only for those without"
-                    );
-                }
-                known.seen(name, &history)
+        match known.one(args, (&name, opened), kept, stop) {
+            Ok(seen) => all.push(seen),
+            Err(error) if args.cgroup.len() == 1 => return Err(error),
+            Err(error) => {
+                agewise_cli::note!("{name} is left out: {}", output::chain(&error));
+                failed += 1;
             }
-            (None, Some(Ok(cgroup))) => {
-                let stop: &Stop = match stop {
-                    Some(stop) => stop,
-                    None => stop.insert(Stop::install()?),
-                };
-                if stop.requested().is_some() {
-                    break;
-                }
-                known.look(args, &cgroup, stop)?
-            }
-            (None, Some(Err(error))) => return Err(error),
-            (None, None) => {
-                bail!("nothing is known of cgroup {name}, and there are no cgroups here")
-            }
-        };
-        all.push(seen);
+        }
     }
-    Ok(all)
+    Ok((all, failed))
 }
 
 /// The history that the daemon keeps of a cgroup. A damaged one counts as none.
@@ -146,6 +137,32 @@ impl Known {
             longer: times(&mut history.days()),
             knows_unused: true,
         }
+    }
+
+    /// Observes one of the given cgroups: its history, if there is one, or now.
+    fn one(
+        &self,
+        args: &Args,
+        (name, opened): (&str, Option<anyhow::Result<Cgroup>>),
+        kept: Option<History>,
+        stop: &mut Option<Stop>,
+    ) -> anyhow::Result<Seen> {
+        if let Some(history) = kept {
+            if args.watching.is_changed() {
+                agewise_cli::note!(
+                    "{name} has a history: --duration and --files are only for those without"
+                );
+            }
+            return Ok(self.seen(name.to_owned(), &history));
+        }
+        let Some(cgroup) = opened.transpose()? else {
+            bail!("nothing is known of cgroup {name}, and there are no cgroups here");
+        };
+        let stop: &Stop = match stop {
+            Some(stop) => stop,
+            None => stop.insert(Stop::install()?),
+        };
+        self.look(args, &cgroup, stop)
     }
 
     fn look(&self, args: &Args, cgroup: &Cgroup, stop: &Stop) -> anyhow::Result<Seen> {
