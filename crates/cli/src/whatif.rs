@@ -8,6 +8,7 @@ use agewise_host::access::{PAGE_BYTES, check_page_size};
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::moments::Moments;
 use agewise_host::pagecache::PriceOfFile;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
@@ -16,7 +17,7 @@ use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::sample::Bounds;
 use agewise_policy::table::PageSet;
 use agewise_policy::whatif::shrink::Facts;
-use agewise_policy::whatif::{Curves, Params, Prices, WhatIf};
+use agewise_policy::whatif::{Curves, Estimate, Params, Prices, WhatIf};
 use agewise_policy::workingset::Intervals;
 use agewise_trace::sizing;
 use anyhow::bail;
@@ -357,11 +358,17 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Formats both prices on one line.
+    /// Formats both prices on one line, with the bounds of what was measured.
     pub fn text(&self) -> String {
-        let us = |ns: f64| format!("{:.1} us", ns / 1000.0);
+        let us = |price: Estimate| {
+            let [low, likely, high] = [price.low, price.likely, price.high].map(|ns| ns / 1e3);
+            match low == high {
+                true => format!("{likely:.1} us"),
+                false => format!("{likely:.1} us ({low:.1} to {high:.1})"),
+            }
+        };
         format!(
-            "a page from swap {} ({}), from a file {} ({})",
+            "a page from swap {}, {}; from a file {}, {}",
             us(self.prices.anon_ns),
             self.anon_source,
             us(self.prices.file_ns),
@@ -393,6 +400,8 @@ pub fn costs() -> Costs {
 
 /// Measures prices at several times.
 struct Meter {
+    /// Bringing back a page from swap at a limit; none if there is no swap.
+    swap: Moments,
     /// `None` if there is no disk, or it cannot be read.
     file: Option<PriceOfFile>,
     measured: u32,
@@ -401,13 +410,13 @@ struct Meter {
 impl Meter {
     fn new() -> Self {
         Meter {
+            swap: Moments::default(),
             file: PriceOfFile::new(Path::new(DISK)).ok(),
             measured: 0,
         }
     }
 
-    /// Measures the price of a file page, unless that was done often enough for this part of the
-    /// time.
+    /// Measures both prices, unless that was done often enough for this part of the time.
     fn measure_if_due(&mut self, elapsed: Duration, of: Duration) {
         if elapsed >= of * self.measured / MOMENTS && self.measured < MOMENTS {
             self.measure();
@@ -416,6 +425,9 @@ impl Meter {
 
     fn measure(&mut self) {
         self.measured += 1;
+        if let Ok(Some(price)) = swap::price() {
+            self.swap.add(price.at_limit_ns());
+        }
         let file = self.file.take();
         self.file = file.and_then(|mut file| file.measure().ok().map(|()| file));
     }
@@ -426,20 +438,22 @@ impl Meter {
         const ZRAM_EVICT_NS: f64 = 4_000.0;
         let refault_ns = sizing::cost_model("zram").map_or(SSD_NS, |model| model.refault_us * 1e3);
         let zram_ns = refault_ns + ZRAM_EVICT_NS;
-        let measured = swap::price().ok().flatten();
         let areas = SwapArea::all(&Roots::default().proc).unwrap_or_default();
-        let (anon_ns, anon_source) = match measured {
-            Some(price) => (price.at_limit_ns() as f64, "measured"),
-            None if areas.is_empty() => (zram_ns, "no swap here: as zram usually is"),
-            None if areas.iter().any(|area| area.zram_id().is_some()) => {
-                (zram_ns, "usual for zram")
+        let ssd = (Estimate::exact(SSD_NS), "usual for an SSD");
+        let (anon_ns, anon_source) = match estimate(&self.swap) {
+            Some(price) => (price, "measured"),
+            None if areas.is_empty() => {
+                (Estimate::exact(zram_ns), "no swap here: as zram usually is")
             }
-            None => (SSD_NS, "usual for an SSD"),
+            None if areas.iter().any(|area| area.zram_id().is_some()) => {
+                (Estimate::exact(zram_ns), "usual for zram")
+            }
+            None => ssd,
         };
-        let from_disk = self.file.as_ref().and_then(PriceOfFile::refault_ns);
+        let from_disk = self.file.as_ref().and_then(|file| estimate(file.moments()));
         let (file_ns, file_source) = match from_disk {
-            Some(ns) => (ns as f64, "measured in /var/tmp"),
-            None => (SSD_NS, "usual for an SSD"),
+            Some(price) => (price, "measured in /var/tmp"),
+            None => ssd,
         };
         Costs {
             prices: Prices { anon_ns, file_ns },
@@ -447,6 +461,12 @@ impl Meter {
             file_source,
         }
     }
+}
+
+fn estimate(moments: &Moments) -> Option<Estimate> {
+    let [low, high] = moments.bounds_ns()?.map(|ns| ns as f64);
+    let likely = moments.median_ns()? as f64;
+    Some(Estimate { low, likely, high })
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ pub mod kernel_source;
 pub mod look;
 pub mod lru_gen;
 pub mod memory;
+pub mod moments;
 pub mod mover;
 mod octal;
 pub mod pagecache;

@@ -122,10 +122,7 @@ impl World {
                 next_look_ms: self.looked_ms + 10_000,
                 machine_waited_us: None,
                 swap_free_bytes: FULL * 4,
-                prices: Prices {
-                    anon_ns: 10_000.0,
-                    file_ns: 0.0,
-                },
+                prices: Prices::exact(10_000.0, 0.0),
                 curves: &|_| curves,
             };
             shrinkers.poll(&known, &self.journal);

@@ -12,24 +12,19 @@ use rustix::fs::{Advice, fadvise};
 use super::stat::cachestat;
 use super::unnamed::unnamed;
 use crate::access::PAGE_BYTES;
+use crate::moments::{Moments, median};
 
 /// Number of pages read at a time, and their distance: readahead is off, but device blocks are
 /// larger than pages.
 const PAGES: u64 = 8;
 const STRIDE: u64 = 16;
 
-/// Most moments that count, the last ones.
-const MOMENTS_MAX: usize = 9;
-
 /// An unnamed file whose pages are dropped and read again.
-///
-/// A device that others use is slow for moments, up to a hundred times. Reads at one moment
-/// therefore tell little; the price is the median over several.
 #[derive(Debug)]
 pub struct PriceOfFile {
     file: File,
     /// The median time of each moment at which pages were read.
-    medians_ns: Vec<u64>,
+    moments: Moments,
 }
 
 impl PriceOfFile {
@@ -47,7 +42,7 @@ impl PriceOfFile {
         fadvise(&file, 0, None, Advice::Random)?;
         Ok(PriceOfFile {
             file,
-            medians_ns: Vec::new(),
+            moments: Moments::default(),
         })
     }
 
@@ -66,24 +61,21 @@ impl PriceOfFile {
             self.file.read_exact_at(&mut [0; 8], page * PAGE_BYTES)?;
             times_ns.push(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         }
-        if self.medians_ns.len() == MOMENTS_MAX {
-            self.medians_ns.remove(0);
+        if let Some(time_ns) = median(times_ns) {
+            self.moments.add(time_ns);
         }
-        self.medians_ns.extend(median(times_ns));
         Ok(())
+    }
+
+    /// The times to read a page that is not in memory, of all moments.
+    pub fn moments(&self) -> &Moments {
+        &self.moments
     }
 
     /// The time in ns to read a page that is not in memory; `None` before one was read.
     pub fn refault_ns(&self) -> Option<u64> {
-        median(self.medians_ns.clone())
+        self.moments.median_ns()
     }
-}
-
-/// The lower one of the two in the middle, if there are two.
-fn median(mut times_ns: Vec<u64>) -> Option<u64> {
-    times_ns.sort_unstable();
-    let middle = times_ns.len().saturating_sub(1) / 2;
-    times_ns.get(middle).copied()
 }
 
 #[cfg(test)]
@@ -107,8 +99,5 @@ mod tests {
             Some(ns) => assert!((100..10_000_000_000).contains(&ns), "{ns}"),
             None => println!("SKIPPED the price of a file: its pages stay in memory"),
         }
-        // A device that was busy at some of the times is not dear.
-        price.medians_ns = vec![50_000, 3_506_000, 60_000, 2_000_000];
-        assert_eq!(price.refault_ns(), Some(60_000));
     }
 }

@@ -11,6 +11,7 @@ use std::time::Instant;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::FileError;
+use crate::moments::median;
 
 /// Pages per probe.
 const PAGES: usize = 16;
@@ -120,11 +121,6 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
             refault_ns,
             evict_ns,
         }))
-}
-
-fn median(mut times_ns: Vec<u64>) -> Option<u64> {
-    times_ns.sort_unstable();
-    times_ns.get(times_ns.len() / 2).copied()
 }
 
 fn nanos(since: Instant) -> u64 {

@@ -66,7 +66,7 @@ impl Estimate {
     }
 
     /// A value without error.
-    pub fn exact(value: f64) -> Estimate {
+    pub const fn exact(value: f64) -> Estimate {
         Estimate {
             low: value,
             likely: value,
@@ -74,10 +74,11 @@ impl Estimate {
         }
     }
 
-    /// The estimate multiplied by a factor.
-    pub fn times(self, factor: f64) -> Estimate {
+    /// The product of two estimates that are not negative.
+    pub fn times(self, factor: Estimate) -> Estimate {
         // Infinitely many faults that cost nothing take no time.
-        self.map2(self, |a, _| if factor == 0.0 { 0.0 } else { a * factor })
+        let product = |a, b| if b == 0.0 { 0.0 } else { a * b };
+        self.map2(factor, product)
     }
 
     fn between(self, other: Estimate, share: f64) -> Estimate {
@@ -110,9 +111,19 @@ impl Bound {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
     /// From swap.
-    pub anon_ns: f64,
+    pub anon_ns: Estimate,
     /// From the device of its file.
-    pub file_ns: f64,
+    pub file_ns: Estimate,
+}
+
+impl Prices {
+    /// Prices that are given, not measured.
+    pub const fn exact(anon_ns: f64, file_ns: f64) -> Self {
+        Prices {
+            anon_ns: Estimate::exact(anon_ns),
+            file_ns: Estimate::exact(file_ns),
+        }
+    }
 }
 
 /// The behaviour of memory of one size.
@@ -132,8 +143,9 @@ impl Point {
     /// How long tasks wait for these faults at these prices, as a ratio to the time observed. Above
     /// 1 if several wait at once, or if one would no longer get as much done in that time.
     pub fn wait_ratio(&self, prices: Prices) -> Estimate {
-        let anon = self.faults[0].times(prices.anon_ns / 1e9);
-        anon.plus(self.faults[1].times(prices.file_ns / 1e9))
+        let anon = self.faults[0].times(prices.anon_ns);
+        let both = anon.plus(self.faults[1].times(prices.file_ns));
+        both.times(Estimate::exact(1e-9))
     }
 
     pub(super) fn between(&self, other: &Point, share: f64) -> Point {

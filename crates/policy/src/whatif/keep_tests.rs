@@ -5,10 +5,7 @@ use super::*;
 use crate::whatif::Decider;
 
 const FULL: u64 = 1 << 30;
-const PRICES: Prices = Prices {
-    anon_ns: 10_000.0,
-    file_ns: 0.0,
-};
+const PRICES: Prices = Prices::exact(10_000.0, 0.0);
 
 /// No faults from `knee` percent of the full size on; below, `steep` more per second for each
 /// percent.
@@ -75,7 +72,7 @@ impl World {
             self.faults += rate / 2.0;
             // Less than one fault per window too much cannot be detected.
             let counted = (rate - 1000.0 / WINDOW_MS as f64).max(0.0);
-            let is_over = counted * PRICES.anon_ns / 1e9 > keeper.wanted.wait_max;
+            let is_over = counted * PRICES.anon_ns.likely / 1e9 > keeper.wanted.wait_max;
             self.over_ms = if is_over { self.over_ms + 500 } else { 0 };
             self.over_most_ms = self.over_most_ms.max(self.over_ms);
         }

@@ -415,7 +415,7 @@ pub(super) fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
     };
     let waited_ms = counted_ms(|of| of.waited_us).unwrap_or_else(|| {
         let [anon, file] = to.faults_since(from);
-        let reckoned_ms = (anon * prices.anon_ns + file * prices.file_ns) / 1e6;
+        let reckoned_ms = (anon * prices.anon_ns.likely + file * prices.file_ns.likely) / 1e6;
         counted_ms(|of| of.machine_waited_us).map_or(reckoned_ms, |most| reckoned_ms.min(most))
     });
     waited_ms / to.ms_since(from)

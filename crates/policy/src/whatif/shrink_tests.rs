@@ -21,10 +21,7 @@ fn terms(goal: Goal) -> Terms {
     Terms {
         goal,
         wait_max: 0.002,
-        prices: Prices {
-            anon_ns: 10_000.0,
-            file_ns: 100_000.0,
-        },
+        prices: Prices::exact(10_000.0, 100_000.0),
         beyond_bytes: 2 << 20,
         usage_bytes: FULL + (2 << 20),
     }

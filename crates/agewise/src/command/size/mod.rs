@@ -147,10 +147,7 @@ impl Cost {
         let ns = model.refault_us * 1e3;
         Cost {
             name: model.name,
-            prices: Prices {
-                anon_ns: ns,
-                file_ns: ns,
-            },
+            prices: Prices::exact(ns, ns),
             text: format!("{} ({} us a page)", model.name, model.refault_us),
         }
     }

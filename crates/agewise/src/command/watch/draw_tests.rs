@@ -238,10 +238,7 @@ fn known() -> Known {
         has_files: false,
         is_gone: false,
         costs: Costs {
-            prices: Prices {
-                anon_ns: 5100.0,
-                file_ns: 150_000.0,
-            },
+            prices: Prices::exact(5100.0, 150_000.0),
             anon_source: "measured",
             file_source: "usual for an SSD",
         },
