@@ -103,7 +103,14 @@ fn assert_restored(pty: &mut Pty, why: &str) {
 #[test]
 fn watch_ends_on_every_signal_and_restores_the_terminal() {
     let sleeper = Running::sleeper();
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT] {
+    for signal in [
+        libc::SIGINT,
+        libc::SIGTERM,
+        libc::SIGHUP,
+        libc::SIGQUIT,
+        libc::SIGUSR1,
+        libc::SIGALRM,
+    ] {
         let why = format!("signal {signal}");
         let mut pty = Pty::open();
         let mut running = watching(&mut pty, &sleeper, true);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Orderly exit on SIGINT, SIGTERM, SIGHUP and SIGQUIT: drop guards run, devices are removed,
-//! limits are restored. A terminal on standard output that is gone has the same effect, since a
-//! process outside its foreground process group gets no signal.
+//! Orderly exit on signals that would otherwise end the process at once: drop guards run, devices
+//! are removed, limits are restored. A terminal on standard output that is gone has the same
+//! effect, since a process outside its foreground process group gets no signal.
 //!
 //! Nothing here kills: a command checks [`Stop`] between bounded steps and waits through it, so a
 //! signal cuts a wait short but never interrupts a step.
@@ -14,10 +14,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-/// The signals that request an exit.
-pub const STOP_SIGNALS: [i32; 4] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT];
+/// The signals that request an exit. The last three mean nothing to agewise, and without a handler
+/// would end it with a terminal in raw mode, or a limit that is not restored.
+pub const STOP_SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM];
 
 /// Tells whether an exit was requested, and sleeps until then.
 ///
