@@ -64,7 +64,12 @@ impl Drop for Running {
 /// `is_controlling` is it the controlling terminal, so that the kernel sends SIGHUP on a hang-up.
 fn start(pty: &Pty, args: &[&str], is_controlling: bool) -> Running {
     let mut command = Command::new(cargo_bin("agewise"));
-    command.args(args).env("TERM", "xterm");
+    command.args(args);
+    start_in(pty, command, is_controlling)
+}
+
+fn start_in(pty: &Pty, mut command: Command, is_controlling: bool) -> Running {
+    command.env("TERM", "xterm");
     let stream = || Stdio::from(pty.slave());
     command.stdin(stream()).stdout(stream()).stderr(stream());
     // SAFETY: only system calls between fork and exec.
@@ -239,6 +244,64 @@ fn reading_a_trace_shows_a_bar_that_is_removed() {
             runs.is_none_or(|runs| runs > bar),
             "{words}: two bars at once: {said:?}"
         );
+    }
+}
+
+/// SIGHUP means to reload, unless it says that the terminal of a daemon in the foreground is gone.
+#[test]
+fn a_daemon_in_a_terminal_reloads_on_sighup_and_ends_with_its_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, journal) = (directory.path().join("c.toml"), directory.path().join("j"));
+    let text = format!("journal.file = {:?}\n", journal.display().to_string());
+    std::fs::write(&config, text).unwrap();
+    for (is_controlling, is_nohup) in [(true, false), (false, false), (true, true)] {
+        let why = format!("controlling: {is_controlling}, nohup: {is_nohup}");
+        let _ = std::fs::remove_file(&journal);
+        let records = |kind: &str| {
+            let text = std::fs::read_to_string(&journal).unwrap_or_default();
+            text.contains(&format!("\"record\":\"{kind}\""))
+        };
+        let wait_for = |kind: &str| {
+            let began = Instant::now();
+            while !records(kind) {
+                assert!(began.elapsed() < PATIENCE, "{why}: no record {kind}");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        };
+        let mut pty = Pty::open();
+        let mut command = Command::new(cargo_bin("agewise"));
+        command.arg("daemon").arg("--config").arg(&config);
+        command.env("STATE_DIRECTORY", directory.path().join("state"));
+        let hangup = if is_nohup {
+            libc::SIG_IGN
+        } else {
+            libc::SIG_DFL
+        };
+        // SAFETY: only a system call between fork and exec.
+        unsafe {
+            command.pre_exec(move || {
+                libc::signal(libc::SIGHUP, hangup);
+                Ok(())
+            });
+        }
+        let mut running = start_in(&pty, command, is_controlling);
+        std::thread::sleep(Duration::from_millis(700));
+        if let Some(status) = running.0.try_wait().expect("wait") {
+            return println!("SKIPPED: a daemon cannot run here, {status}: {}", pty.all());
+        }
+        wait_for("start");
+        running.send(libc::SIGHUP);
+        wait_for("reload");
+        drop(pty);
+        if !is_controlling || is_nohup {
+            std::thread::sleep(Duration::from_millis(300));
+            running.send(libc::SIGTERM);
+            assert_eq!(running.ended(&why).0.code(), Some(0), "{why}");
+            continue;
+        }
+        let status = running.ended(&why).0;
+        assert_eq!(status.code(), Some(128 + libc::SIGHUP), "{why}");
+        assert!(records("stop"), "{why}");
     }
 }
 

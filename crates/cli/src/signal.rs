@@ -29,6 +29,8 @@ pub struct Stop {
     request: Arc<Request>,
     /// Standard output, if it is a terminal that the command depends on.
     terminal: Option<OwnedFd>,
+    /// For a daemon: whether a hang-up of its controlling terminal ends it.
+    ends_with_terminal: bool,
     registered: Vec<SigId>,
 }
 
@@ -92,6 +94,20 @@ impl Request {
     }
 }
 
+/// Whether this process has a controlling terminal. The kernel takes it away when it hangs up,
+/// before it sends SIGHUP.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
+/// Whether SIGHUP is ignored, as `nohup` arranges.
+fn ignores_hangups() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|set| u64::from_str_radix(set.trim(), 16).ok());
+    ignored.is_some_and(|set| set & 1 << (SIGHUP - 1) != 0)
+}
+
 /// Whether poll found that the other end of a descriptor is gone.
 pub fn is_gone(found: PollFlags) -> bool {
     found.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
@@ -125,12 +141,16 @@ impl Stop {
     }
 
     /// Installs the handlers for a daemon: SIGHUP means to reload the configuration, and no
-    /// terminal is needed.
+    /// terminal is needed. Of a daemon that was started in one it is also what the kernel or a
+    /// shell sends when that terminal is closed, and then it means to end, unless SIGHUP was
+    /// ignored at the start (`nohup`).
     ///
     /// # Errors
     /// As [`install`](Self::install).
     pub fn install_for_daemon() -> io::Result<Self> {
+        let ends_with_terminal = has_terminal() && !ignores_hangups();
         let mut stop = Self::install_for(&[SIGINT, SIGTERM, SIGQUIT])?;
+        stop.ends_with_terminal = ends_with_terminal;
         let request = Arc::clone(&stop.request);
         // SAFETY: as below; it stores to an atomic and writes to an eventfd.
         let id = unsafe {
@@ -147,6 +167,7 @@ impl Stop {
         let mut stop = Self {
             request: Arc::new(Request::new()?),
             terminal: None,
+            ends_with_terminal: false,
             registered: Vec::new(),
         };
         for &number in signals {
@@ -164,9 +185,15 @@ impl Stop {
         Arc::clone(&self.request)
     }
 
-    /// Whether SIGHUP arrived since the last call.
+    /// Whether SIGHUP arrived since the last call, and meant to reload. If it meant to end, an exit
+    /// is requested instead.
     pub fn take_reload(&self) -> bool {
-        self.request.reload.swap(false, Ordering::SeqCst)
+        let has_arrived = self.request.reload.swap(false, Ordering::SeqCst);
+        if has_arrived && self.ends_with_terminal && !has_terminal() {
+            self.request.end(SIGHUP);
+            return false;
+        }
+        has_arrived
     }
 
     /// Sleeps until `deadline`, until `other` is readable, or until an unhandled signal arrives.

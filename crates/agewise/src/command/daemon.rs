@@ -22,7 +22,8 @@ pub(super) const EX_CONFIG: u8 = 78;
 /// again, the daemon names the cgroup that takes it, and squeezes, freezes or kills the culprit as
 /// far as the configuration allows.
 ///
-/// SIGHUP: read the configuration again; one with an error changes nothing, and is reported.
+/// SIGHUP: read the configuration again; one with an error changes nothing, and is reported. If it
+/// says that the terminal is closed in which the daemon was started: end, unless started by nohup.
 /// SIGTERM and SIGINT: end; nothing is left behind. If killed and restarted it continues, with ages
 /// that start from zero. It first undoes what its predecessor had frozen, limited, mounted or
 /// bound, before it reads the configuration (--undo does only that). These actions are recorded in

@@ -113,9 +113,6 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let mut troubles: Option<String> = None;
     let mut ticks = 0;
     while stop.requested().is_none() {
-        if stop.take_reload() {
-            reload(&mut daemon, &mut shown.outlet, options);
-        }
         hub.take_wake();
         let next_ms = look(&mut daemon, &stop, &mut troubles);
         shown.publish(&mut daemon);
@@ -125,6 +122,9 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
             break;
         }
         wait(&stop, &mut daemon, &mut shown, next_ms);
+        if stop.take_reload() {
+            reload(&mut daemon, &mut shown.outlet, options);
+        }
     }
     notify(&[sd_notify::NotifyState::Stopping]);
     let signal = stop.requested();
