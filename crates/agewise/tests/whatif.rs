@@ -128,6 +128,19 @@ fn live_size_says_that_it_was_interrupted() {
         return println!("SKIPPED live_size_says_that_it_was_interrupted: {why}");
     }
     let mut sleeper = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let interrupt = |child: &std::process::Child| {
+        let pid = rustix::process::Pid::from_child(child);
+        rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a child");
+    };
+    // Nothing is known after the first look.
+    let mut early = Command::new(AGEWISE)
+        .args(["whatif", "--pid", &sleeper.id().to_string()])
+        .args(["--duration", "60s", "--interval", "15s"])
+        .spawn()
+        .expect("agewise runs");
+    std::thread::sleep(Duration::from_secs(2));
+    interrupt(&early);
+    assert_eq!(early.wait().expect("it ends").code(), Some(130));
     let size = Command::new(AGEWISE)
         .args(["size", "--pid", &sleeper.id().to_string()])
         .args([
@@ -142,8 +155,7 @@ fn live_size_says_that_it_was_interrupted() {
         .spawn()
         .expect("agewise runs");
     std::thread::sleep(Duration::from_secs(5));
-    let pid = rustix::process::Pid::from_child(&size);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("a child");
+    interrupt(&size);
     let output = size.wait_with_output().expect("it ends");
     sleeper.kill().expect("a child");
     sleeper.wait().expect("a child");

@@ -6,6 +6,7 @@ use std::error::Error;
 use std::fmt;
 
 use crate::observe::EXIT_TARGETS_GONE;
+use crate::signal::Stop;
 
 /// Exit status for a wrong argument, the one the parser of the command line uses.
 pub const EXIT_WRONG_ARGUMENT: u8 = 2;
@@ -35,6 +36,18 @@ impl fmt::Display for TargetsGone {
 
 impl Error for TargetsGone {}
 
+/// A signal ended the command before there was anything to print.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Interrupted(pub i32);
+
+impl fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("interrupted")
+    }
+}
+
+impl Error for Interrupted {}
+
 /// Returns a [`WrongArgument`] from a function; arguments as for `format!`.
 #[macro_export]
 macro_rules! refuse {
@@ -43,11 +56,14 @@ macro_rules! refuse {
     };
 }
 
-/// The exit status of a command that failed with `error`: `otherwise`, unless an argument was wrong
-/// or the targets are gone.
+/// The exit status of a command that failed with `error`: `otherwise`, unless an argument was
+/// wrong, the targets are gone, or it was interrupted.
 pub fn exit_status(error: &anyhow::Error, otherwise: u8) -> u8 {
     if error.is::<WrongArgument>() {
         return EXIT_WRONG_ARGUMENT;
+    }
+    if let Some(Interrupted(signal)) = error.downcast_ref() {
+        return Stop::exit_code(*signal);
     }
     match error.is::<TargetsGone>() {
         true => EXIT_TARGETS_GONE,
@@ -73,6 +89,8 @@ mod tests {
         assert_eq!((status(1.5), status(0.5)), (2, 1));
         let gone = anyhow::Error::new(TargetsGone("it is gone".to_owned())).context("size");
         assert_eq!(exit_status(&gone, 1), 3);
+        let cut = anyhow::anyhow!("nothing is known yet").context(Interrupted(2));
+        assert_eq!(exit_status(&cut, 1), 130);
         assert_eq!(
             refused(1.5).unwrap_err().to_string(),
             "--share 1.5: give at most 1"

@@ -27,7 +27,7 @@ use crate::pause;
 use crate::refuse;
 use crate::signal::Stop;
 use crate::units::{self, duration_text};
-use crate::usage::{TargetsGone, WrongArgument};
+use crate::usage::{Interrupted, TargetsGone, WrongArgument};
 
 /// Shortest time between two looks.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
@@ -179,8 +179,16 @@ pub struct Found {
 /// Watches the targets as one until the time is over or an exit is requested.
 ///
 /// # Errors
-/// The targets cannot be observed, or all are gone before anything is known.
+/// The targets cannot be observed, all are gone ([`TargetsGone`]) or a signal arrived
+/// ([`Interrupted`]) before anything is known.
 pub fn watch(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found> {
+    watch_until(targets, plan, stop).map_err(|error| match stop.requested() {
+        Some(signal) => error.context(Interrupted(signal)),
+        None => error,
+    })
+}
+
+fn watch_until(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Found> {
     let mut interval = plan.first_interval();
     let (mut agent, note) = open(targets, plan)?;
     let params = Params {
