@@ -134,6 +134,26 @@ fn tables_of_others_need_a_column_of_pages() {
     );
 }
 
+/// A codec that this build does not have, in place of none.
+#[test]
+fn compressed_columns_are_refused_with_what_to_do() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("other");
+    column::<Int64Type>(&path, "optional int64 page;", &[3]);
+    let whole = fs::read(&path).unwrap();
+    // In the metadata of the column: the name in the path, then field 4, an enumeration.
+    let before = b"\x04page\x15";
+    let at = whole.windows(before.len()).rposition(|of| of == before);
+    let mut forged = whole.clone();
+    forged[at.unwrap() + before.len()] = 12;
+    fs::write(&path, forged).unwrap();
+    let error = read(&path).unwrap_err().to_string();
+    assert!(
+        error.contains("compressed (ZSTD") && error.contains("uncompressed"),
+        "{error}"
+    );
+}
+
 #[test]
 fn no_file_makes_the_reader_panic() {
     let directory = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use parquet::basic;
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
@@ -81,6 +82,15 @@ impl Reader {
             if column.max_rep_level() > 0 || column.max_def_level() > 1 {
                 return Err(wrong(path, format!("{} is a nested column", column.name())));
             }
+        }
+        if let Some(codec) = codec(&file) {
+            return Err(TraceError::Limit {
+                path: path.to_path_buf(),
+                what: format!(
+                    "its columns are compressed ({codec}), which is not read: write it without \
+                     compression (compression=\"uncompressed\" of polars, \"none\" of pyarrow)"
+                ),
+            });
         }
         if place("page").is_none() {
             return Err(wrong(path, "it has no column named page"));
@@ -173,6 +183,15 @@ impl RequestReader for Reader {
     fn page_trace_header(&self) -> Option<&Header> {
         self.header.as_ref()
     }
+}
+
+/// How columns are compressed, if any is.
+fn codec(file: &SerializedFileReader<File>) -> Option<basic::Compression> {
+    let groups = file.metadata().row_groups().iter();
+    let mut codecs = groups
+        .flat_map(|group| group.columns())
+        .map(|chunk| chunk.compression());
+    codecs.find(|codec| *codec != basic::Compression::UNCOMPRESSED)
 }
 
 /// Reads a column of the next rows into the requests.
