@@ -123,6 +123,9 @@ fn tables_of_others_need_a_column_of_pages() {
     let (found, requests) = read(&path).unwrap();
     assert_eq!(found, None);
     assert_eq!(requests, [3, 1, 2].map(Request::page));
+    column::<Int64Type>(&path, "optional int64 page;", &[3, -1]);
+    let error = read(&path).unwrap_err().to_string();
+    assert!(error.contains("page: -1 is less than 0"), "{error}");
     column::<Int64Type>(&path, "optional int64 object;", &[3]);
     let error = read(&path).unwrap_err().to_string();
     assert!(error.contains("no column named page"), "{error}");

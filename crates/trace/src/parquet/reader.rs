@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use parquet::basic;
+use parquet::basic::{self, ConvertedType};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{ByteArray, DataType};
 use parquet::errors::ParquetError;
@@ -47,6 +47,13 @@ const COLUMNS: [&str; 7] = [
     "time_ns", "page", "count", "kind", "process", "class", "evidence",
 ];
 
+struct Column {
+    name: &'static str,
+    /// Whether its numbers have no sign.
+    is_unsigned: bool,
+    reader: ColumnReader,
+}
+
 struct Reader {
     path: PathBuf,
     file: SerializedFileReader<File>,
@@ -55,7 +62,7 @@ struct Reader {
     places: [Option<usize>; COLUMNS.len()],
     next_group: usize,
     /// The columns of the current row group, and the rows that are left in it.
-    columns: Vec<(&'static str, ColumnReader)>,
+    columns: Vec<Column>,
     rows_left: usize,
     rows_read: u64,
     /// What has been read, the next one last.
@@ -131,8 +138,15 @@ impl Reader {
             self.columns.clear();
             for (name, at) in COLUMNS.iter().zip(self.places) {
                 if let Some(at) = at {
-                    let column = group.get_column_reader(at).map_err(text)?;
-                    self.columns.push((name, column));
+                    let kind = group.metadata().column(at).column_descr().converted_type();
+                    self.columns.push(Column {
+                        name,
+                        is_unsigned: matches!(
+                            kind,
+                            ConvertedType::UINT_32 | ConvertedType::UINT_64
+                        ),
+                        reader: group.get_column_reader(at).map_err(text)?,
+                    });
                 }
             }
             self.rows_left = usize::try_from(group.metadata().num_rows()).map_err(|_| {
@@ -145,10 +159,10 @@ impl Reader {
             ..Request::default()
         };
         self.requests = vec![one; rows];
-        for (name, column) in &mut self.columns {
-            fill(name, column, &mut self.requests).map_err(|what| {
-                let last = self.rows_read + rows as u64;
-                format!("rows {} to {last}: {name}: {what}", self.rows_read + 1)
+        for column in &mut self.columns {
+            fill(column, &mut self.requests).map_err(|what| {
+                let (first, last) = (self.rows_read + 1, self.rows_read + rows as u64);
+                format!("rows {first} to {last}: {}: {what}", column.name)
             })?;
         }
         self.rows_left -= rows;
@@ -195,18 +209,26 @@ fn codec(file: &SerializedFileReader<File>) -> Option<basic::Compression> {
 }
 
 /// Reads a column of the next rows into the requests.
-fn fill(name: &str, column: &mut ColumnReader, requests: &mut [Request]) -> Result<(), String> {
+fn fill(column: &mut Column, requests: &mut [Request]) -> Result<(), String> {
+    let (name, is_unsigned) = (column.name, column.is_unsigned);
     let rows = requests.len();
     let of_numbers = matches!(name, "time_ns" | "page" | "count" | "process");
-    match column {
+    match &mut column.reader {
         ColumnReader::Int64ColumnReader(column) if of_numbers => {
             let numbers = values(column, rows)?.into_iter();
-            set_numbers(name, numbers.map(|of| of.map(i64::cast_unsigned)), requests)
+            let number = |of: i64| match is_unsigned {
+                true => Ok(of.cast_unsigned()),
+                false => u64::try_from(of).map_err(|_| of),
+            };
+            set_numbers(name, numbers.map(|of| of.map(number)), requests)
         }
         ColumnReader::Int32ColumnReader(column) if of_numbers => {
             let numbers = values(column, rows)?.into_iter();
-            let numbers = numbers.map(|of| of.map(|of| u64::from(of.cast_unsigned())));
-            set_numbers(name, numbers, requests)
+            let number = |of: i32| match is_unsigned {
+                true => Ok(of.cast_unsigned().into()),
+                false => u64::try_from(of).map_err(|_| of.into()),
+            };
+            set_numbers(name, numbers.map(|of| of.map(number)), requests)
         }
         ColumnReader::ByteArrayColumnReader(column) if !of_numbers => {
             for (value, request) in values(column, rows)?.iter().zip(requests) {
@@ -224,12 +246,15 @@ fn fill(name: &str, column: &mut ColumnReader, requests: &mut [Request]) -> Resu
     }
 }
 
+/// Sets a column of numbers; one that is less than 0 is an error.
 fn set_numbers(
     name: &str,
-    values: impl Iterator<Item = Option<u64>>,
+    values: impl Iterator<Item = Option<Result<u64, i64>>>,
     requests: &mut [Request],
 ) -> Result<(), String> {
     for (value, request) in values.zip(requests) {
+        let value = value.transpose();
+        let value = value.map_err(|negative| format!("{negative} is less than 0"))?;
         match (name, value) {
             ("page", None) => return Err("a page is null".to_owned()),
             (_, None) => {}
