@@ -158,6 +158,26 @@ fn interrupted_it_prints_what_is_known_and_says_so() {
 }
 
 #[test]
+fn interrupted_before_anything_is_known_it_says_so() {
+    let state = tempfile::tempdir().expect("a directory");
+    let child = Command::new(AGEWISE)
+        .args(["recommend", "--cgroup", "/", "--cgroup", "/nowhere"])
+        .args(["--duration", "60s"])
+        .env("STATE_DIRECTORY", state.path())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("agewise runs");
+    // Prices are measured first, and then it looks once.
+    std::thread::sleep(Duration::from_secs(1));
+    let pid = rustix::process::Pid::from_child(&child);
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    let output = child.wait_with_output().expect("ours");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_told = output.status.code() == Some(143);
+    assert!(is_told || !said.contains("interrupted"), "{output:?}");
+}
+
+#[test]
 fn damaged_or_missing_histories_are_said() {
     let state = state();
     let dir = state.path().join("whatif");

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
+use agewise_cli::usage::Interrupted;
 use agewise_cli::whatif::Watching;
 use agewise_host::container::Container;
 use agewise_policy::whatif::recommend::{Basis, Recommendation, Time, Wanted, recommend};
@@ -243,6 +244,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .iter()
         .filter_map(|seen| Record::new(seen, args))
         .collect();
+    let signal = stop.and_then(|stop| stop.requested());
+    if let (true, Some(signal)) = (records.is_empty(), signal) {
+        return Err(Interrupted(signal).into());
+    }
     if records.is_empty() {
         bail!("nothing is known of any cgroup that was asked for");
     }
@@ -254,7 +259,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Vpa => print::json(&mut out, &[kubernetes::vpa(&records)])?,
         Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,
     }
-    let signal = stop.and_then(|stop| stop.requested());
     Ok(match (signal, failed) {
         (Some(signal), _) => ExitCode::from(Stop::exit_code(signal)),
         (None, 0) => ExitCode::SUCCESS,
