@@ -9,6 +9,7 @@ mod stat;
 mod tree;
 mod usage;
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -327,6 +328,12 @@ impl Cgroup {
     /// Lists all cgroups below it, without itself.
     pub fn descendants(&self, limits: TreeLimits) -> Result<Listing, CgroupError> {
         tree::descendants(self, limits)
+    }
+
+    /// Kernfs ids of it and of all cgroups below it, as pages are charged to them.
+    pub fn subtree_ids(&self) -> Result<HashSet<u64>, CgroupError> {
+        let below = self.descendants(TreeLimits::default())?.cgroups;
+        Ok(below.iter().chain([self]).map(Cgroup::id).collect())
     }
 
     /// Reads a protection, where the word `max` means "all of it".

@@ -375,6 +375,11 @@ impl FileAges {
         self.dropped.add(file, pages, clock_ms());
     }
 
+    /// Pages that were dropped and read again since the start.
+    pub fn refaulted_pages(&self) -> u64 {
+        self.refaulted.values().sum()
+    }
+
     /// All files that have pages of the cgroups of the last look.
     pub fn files(&self) -> impl Iterator<Item = &CachedFile> {
         self.files.values()

@@ -305,19 +305,13 @@ impl Cgroups {
             }
             Err(error) => return Err(error.into()),
         };
-        let below = |top: Cgroup| -> Result<Vec<Cgroup>, CgroupError> {
-            let mut all = top.descendants(TreeLimits::default())?.cgroups;
-            all.push(top);
-            Ok(all)
-        };
-        let all = below(Cgroup::open(&hierarchy, "/")?)?;
-        let names = all.iter().map(|cgroup| (cgroup.id(), cgroup.name()));
+        let top = Cgroup::open(&hierarchy, "/")?;
+        let below = top.descendants(TreeLimits::default())?.cgroups;
+        let all = below.iter().chain([&top]);
+        let names = all.map(|cgroup| (cgroup.id(), cgroup.name()));
         let names = names.collect();
         let wanted = match wanted {
-            Some(given) => {
-                let cgroups = below(observe::open_cgroup(&hierarchy, given)?)?;
-                Some(cgroups.iter().map(Cgroup::id).collect())
-            }
+            Some(given) => Some(observe::open_cgroup(&hierarchy, given)?.subtree_ids()?),
             None => None,
         };
         Ok(Cgroups { names, wanted })

@@ -187,14 +187,7 @@ fn text(
             None => writeln!(out, "{}:inode {}", file.on.fs_type, file.inode.number)?,
         }
     }
-    for (bytes, why) in [
-        (total.young_bytes, "accessed since they were looked at"),
-        (total.dirty_bytes, "dirty or being written"),
-        (
-            total.stayed_bytes,
-            "mapped, locked, or in a large folio that is used",
-        ),
-        (total.vanished_bytes, "gone already"),
+    let others = [
         (
             total.unreachable_bytes,
             "of files that no path leads to, that cannot be opened, or of network and FUSE file \
@@ -204,12 +197,26 @@ fn text(
             total.limited_bytes,
             "not reached: --max-bytes, or interrupted",
         ),
-    ] {
+    ];
+    for (bytes, why) in kept(total).into_iter().chain(others) {
         if bytes > 0 {
             writeln!(out, "  {:>10} kept: {why}", bytes_text(bytes))?;
         }
     }
     Ok(())
+}
+
+/// What was not dropped although it was tried, and why.
+pub fn kept(report: &DropReport) -> [(u64, &'static str); 4] {
+    [
+        (report.young_bytes, "accessed since they were looked at"),
+        (report.dirty_bytes, "dirty or being written"),
+        (
+            report.stayed_bytes,
+            "mapped, locked, or in a large folio that is used",
+        ),
+        (report.vanished_bytes, "gone already"),
+    ]
 }
 
 #[cfg(test)]

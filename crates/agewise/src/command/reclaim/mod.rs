@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise reclaim`: moves cold memory out, once.
 
-mod files;
+pub mod files;
 pub mod record;
 pub mod timing;
 

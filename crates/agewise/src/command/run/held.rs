@@ -7,18 +7,15 @@ use std::sync::Arc;
 use agewise_daemon::ahead::{self, Ahead, Report};
 use agewise_daemon::world::World;
 use agewise_host::access::PAGE_BYTES;
-use agewise_host::cgroup::{Hierarchy, Limits, OwnCgroup};
+use agewise_host::cgroup::{Limits, OwnCgroup};
 use agewise_host::process::Process;
-use agewise_host::root::{ProcRoot, Roots};
+use agewise_host::root::Roots;
 use agewise_policy::proactive::{Backend, Spec};
 use anyhow::{Context, ensure};
 
 use super::keeper::{Done, Notes, Way};
 use super::summary::Summary;
 use agewise_cli::units::bytes_text;
-
-/// Prefix of the cgroup's name; the pid of this process follows.
-const PREFIX: &str = "agewise-run";
 
 /// No budget is smaller.
 const LIMIT_MIN_BYTES: u64 = 64 << 10;
@@ -63,8 +60,7 @@ impl Held {
         let own = match rehearse {
             true => None,
             false => {
-                let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
-                let own = OwnCgroup::make_near(&hierarchy, PREFIX)?;
+                let own = super::make_cgroup()?;
                 own.set_limit(limit_bytes)?;
                 Some(Arc::new(own))
             }
@@ -118,7 +114,7 @@ impl Way for Held {
     fn look(&mut self, family: &[Process], notes: &mut Notes) {
         let process = |process: &Process| (process.pid(), process.start_ticks());
         self.ahead.hold(vec![ahead::Held {
-            key: (Arc::from(PREFIX), 0),
+            key: (Arc::from(super::PREFIX), 0),
             cgroup: self.own.as_ref().map(|own| own.cgroup().clone()),
             processes: family.iter().map(process).collect(),
             spec: self.spec.clone(),

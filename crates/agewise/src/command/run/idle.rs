@@ -7,12 +7,17 @@ use std::time::Duration;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, Subject, Targets};
 use agewise_host::mover::{self, PageoutLimits, PageoutReport, ProcessMover, SourceRecheck};
+use agewise_host::pagecache::DropLimits;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 
+use super::cold_files::ColdFiles;
 use super::keeper::{Done, Notes, Way};
 use super::summary::Summary;
 use agewise_cli::observe;
+
+/// Files tried at a look, the largest first: finding and opening each takes some 20 us.
+const FILES_MAX: usize = 1 << 12;
 
 /// Limits on reclaim.
 #[derive(Clone, Copy, Debug)]
@@ -37,14 +42,21 @@ pub struct Idle {
     rehearsed_bytes: u64,
     refaulted_bytes: u64,
     scans: u64,
+    /// Also drops cold pages of files.
+    files: Option<ColdFiles>,
 }
 
 impl Idle {
     /// Opens the access source; also returns a note if it is not the best one. Does not look yet.
+    /// What `files` finds cold is dropped too.
     ///
     /// # Errors
     /// No access source works here.
-    pub fn new(limits: Limits, interval: Duration) -> anyhow::Result<(Self, Option<String>)> {
+    pub fn new(
+        limits: Limits,
+        interval: Duration,
+        files: Option<ColdFiles>,
+    ) -> anyhow::Result<(Self, Option<String>)> {
         let config = observe::cold_config(limits.older_than, interval)?;
         let (mut agent, note) = observe::open_agent(Targets::Listed(Vec::new()), config)?;
         mover::require_page_ages(&mut agent)?;
@@ -56,6 +68,7 @@ impl Idle {
             rehearsed_bytes: 0,
             refaulted_bytes: 0,
             scans: 0,
+            files,
         };
         Ok((idle, note))
     }
@@ -152,20 +165,41 @@ impl Way for Idle {
         }
         let at_once_bytes = self.done.rehearsed_bytes - before.rehearsed_bytes;
         self.rehearsed_bytes = self.rehearsed_bytes.max(at_once_bytes);
-    }
-
-    fn done(&self) -> Done {
-        Done {
-            left_bytes: self.done.left_bytes,
-            rehearsed_bytes: self.rehearsed_bytes,
-            refaulted_bytes: Some(self.refaulted_bytes),
+        if let Some(files) = &mut self.files {
+            let limits = DropLimits {
+                bytes_max: room,
+                rate_bytes_per_s: self.limits.rate_bytes_per_s,
+                rehearse: self.limits.rehearse,
+                far: false,
+                files_max: FILES_MAX,
+            };
+            if let Err(error) = files.look(family, limits) {
+                notes.add(format!("files: {}", agewise_cli::output::chain(&error)));
+            }
         }
     }
 
-    fn finish(self: Box<Self>, summary: &mut Summary, _: &mut Notes) {
+    fn done(&self) -> Done {
+        let files = self.files.as_ref();
+        let dropped = files.map(ColdFiles::done).unwrap_or_default();
+        let back_bytes = files.map_or(0, ColdFiles::refaulted_bytes);
+        Done {
+            left_bytes: self.done.left_bytes + dropped.left_bytes,
+            rehearsed_bytes: self.rehearsed_bytes + dropped.rehearsed_bytes,
+            refaulted_bytes: Some(self.refaulted_bytes + back_bytes),
+        }
+    }
+
+    fn finish(self: Box<Self>, summary: &mut Summary, notes: &mut Notes) {
         summary.older_than_ms = Some(observe::millis(self.limits.older_than));
         summary.reclaimed_anon_bytes = self.done.left_anon_bytes;
         summary.reclaimed_file_bytes = self.done.left_file_bytes;
         summary.scans = self.scans;
+        if let Some(files) = self.files {
+            let dropped = files.done();
+            summary.reclaimed_file_bytes += dropped.left_bytes;
+            summary.dropped = Some(dropped);
+            files.finish(notes);
+        }
     }
 }

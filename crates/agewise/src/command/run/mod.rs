@@ -2,6 +2,7 @@
 //! `agewise run`: keeps a program lean while it runs.
 
 pub mod child;
+pub mod cold_files;
 pub mod family;
 pub mod held;
 pub mod idle;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::OwnCgroup;
+use agewise_host::cgroup::{Hierarchy, OwnCgroup};
 use agewise_host::clock;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
@@ -27,6 +28,7 @@ use agewise_cli::output;
 use agewise_cli::units;
 use agewise_cli::usage::exit_status;
 use child::Child;
+use cold_files::ColdFiles;
 use held::Held;
 use idle::{Idle, Limits};
 use keeper::Keeper;
@@ -36,16 +38,17 @@ use summary::Summary;
 /// limit.
 ///
 /// Starts COMMAND and looks at its memory and that of all its descendants. With --older-than, a
-/// page that has not been touched for that long is moved out, as by `agewise reclaim`. With
-/// --memory, COMMAND runs in a cgroup of its own with that limit, and the pages worth least are
-/// moved to swap ahead of demand, as the daemon does with the policy `budget`; this needs root and
-/// swap. At the end it reports on standard error the peak and mean resident memory, what was moved
-/// out, and what that cost.
+/// page that has not been touched for that long is moved out, as by `agewise reclaim`; with --files
+/// also clean pages of files that nobody maps, as by `agewise reclaim --files`. With --memory,
+/// COMMAND runs in a cgroup of its own with that limit, and the pages worth least are moved to swap
+/// ahead of demand, as the daemon does with the policy `budget`; this needs root and swap. At the
+/// end it reports on standard error the peak and mean resident memory, what was moved out, and what
+/// that cost.
 ///
-/// The cgroup is created near that of agewise (`agewise-run-PID`; below it in cgroup v1, beside it
-/// in v2) and is removed at the end. Anything that COMMAND left running then continues in the
-/// cgroup of agewise. If agewise is killed, COMMAND keeps running below the limit, and the next
-/// `agewise run --memory` removes the cgroup once it is empty.
+/// With --memory or --files there is a cgroup, created near that of agewise (`agewise-run-PID`;
+/// below it in cgroup v1, beside it in v2) and removed at the end. Anything that COMMAND left
+/// running then continues in the cgroup of agewise. If agewise is killed, COMMAND keeps running
+/// below the limit, and the next `agewise run` with a cgroup removes it once it is empty.
 ///
 /// COMMAND has the standard streams and the process group of agewise: it can be stopped, continued
 /// and interrupted from the terminal as without agewise, and signals sent only to agewise are
@@ -77,9 +80,14 @@ pub struct Args {
     #[arg(value_parser = ["reuse", "heat"])]
     by: String,
 
-    /// With --memory, also let clean pages of files that it reads go: those of its page cache that
-    /// are worth least. Without this the kernel selects among them.
-    #[arg(long, conflicts_with = "older_than")]
+    /// Also let clean pages of files that it reads go: with --memory those of its page cache that
+    /// are worth least (without this the kernel selects among them), with --older-than those that
+    /// were not accessed for that long and are not mapped.
+    ///
+    /// Only pages charged to the cgroup of COMMAND count: it was the first to read them. With
+    /// --older-than they are found and dropped as by `agewise reclaim --files`, which needs root;
+    /// --rate holds for all memory together. Network and FUSE file systems are left alone.
+    #[arg(long)]
     files: bool,
 
     /// Time between two looks, at least 100ms. Default: a quarter of --older-than, at most 10s.
@@ -174,23 +182,40 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
         });
     };
     let interval = timing::interval(older_than, args.interval)?;
+    let (own, files) = match args.files {
+        true => {
+            let own = Arc::new(make_cgroup()?);
+            let files = ColdFiles::open(Arc::clone(&own), older_than)?;
+            (Some(own), Some(files))
+        }
+        false => (None, None),
+    };
     let limits = Limits {
         older_than,
         rate_bytes_per_s: args.rate,
         keep_bytes: args.keep,
         rehearse: args.dry_run,
     };
-    let (idle, note) = Idle::new(limits, interval)?;
+    let (idle, note) = Idle::new(limits, interval, files)?;
     let mut keeper = Keeper::new(Box::new(idle), args.dry_run);
     keeper.note(note);
     keeper.note(swap_note(swap::free_bytes(&ProcRoot::default())?));
     Ok(Prepared {
         keeper,
-        own: None,
+        own,
         first: interval,
         interval,
         report,
     })
+}
+
+/// Prefix of the name of the command's own cgroup; the pid of this process follows.
+const PREFIX: &str = "agewise-run";
+
+/// Creates the cgroup in which the command starts.
+fn make_cgroup() -> anyhow::Result<OwnCgroup> {
+    let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
+    Ok(OwnCgroup::make_near(&hierarchy, PREFIX)?)
 }
 
 /// Keeps the command lean until it ends. `own_began` is when agewise itself began.

@@ -4,11 +4,13 @@
 use std::fmt;
 use std::time::Duration;
 
+use agewise_host::pagecache::DropReport;
 use agewise_host::untrusted::clean;
 use agewise_policy::budget::{Gain, Verdict};
 use agewise_policy::statistics::Change;
 use serde::Serialize;
 
+use crate::command::reclaim::files::kept;
 use agewise_cli::units::{bytes_text, duration_text};
 
 /// The summary of one run. Memory is that of the command and all its descendants; a page shared by
@@ -54,6 +56,10 @@ pub struct Summary {
     pub reclaimed_anon_bytes: u64,
     /// The part of it that is file-backed.
     pub reclaimed_file_bytes: u64,
+    /// What became of cold pages of files, with `--older-than --files`; of those that stayed, at
+    /// the last look.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<DropReport>,
     /// How much of what was moved out came back; with `--older-than`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refaulted_bytes: Option<u64>,
@@ -94,6 +100,9 @@ impl fmt::Display for Summary {
                 bytes_text(self.reclaimed_file_bytes)
             )?;
         }
+        if let Some(dropped) = &self.dropped {
+            cold_files(f, dropped)?;
+        }
         if let Some(refaulted_bytes) = self.refaulted_bytes {
             writeln!(f, "  refaulted    {}", bytes_text(refaulted_bytes))?;
         }
@@ -129,6 +138,27 @@ impl fmt::Display for Summary {
             .iter()
             .try_for_each(|note| writeln!(f, "  note         {}", clean(note)))
     }
+}
+
+/// Describes what became of cold pages of files.
+fn cold_files(f: &mut fmt::Formatter<'_>, dropped: &DropReport) -> fmt::Result {
+    write!(
+        f,
+        "  files        {} dropped",
+        bytes_text(dropped.left_bytes)
+    )?;
+    let others = [
+        (
+            dropped.unreachable_bytes,
+            "without a path, or on network and FUSE file systems",
+        ),
+        (dropped.limited_bytes, "not reached yet"),
+    ];
+    let kept = kept(dropped).into_iter().chain(others);
+    for (bytes, why) in kept.filter(|(bytes, _)| *bytes > 0) {
+        write!(f, "; {} kept: {why}", bytes_text(bytes))?;
+    }
+    writeln!(f)
 }
 
 /// Describes what holding the limit gained.
@@ -201,6 +231,12 @@ mod tests {
             reclaimed_bytes: 212 << 20,
             reclaimed_anon_bytes: 200 << 20,
             reclaimed_file_bytes: 12 << 20,
+            dropped: Some(DropReport {
+                asked_bytes: 9 << 20,
+                left_bytes: 8 << 20,
+                dirty_bytes: 1 << 20,
+                ..DropReport::default()
+            }),
             refaulted_bytes: Some(1 << 20),
             scans: 8,
             agewise_cpu_ms: 650.0,
@@ -213,6 +249,7 @@ mod tests {
         agewise: make all ran for 1 m 5 s
           resident     peak 512.0 MiB, mean 300.0 MiB
           reclaimed    212.0 MiB not touched for 30 s (200.0 MiB to swap, 12.0 MiB of files)
+          files        8.0 MiB dropped; 1.0 MiB kept: dirty or being written
           refaulted    1.0 MiB
           cost         650 ms CPU of agewise (1.00 % of one core, 8 scans) beside 1 m 0 s of the command
           note         no swap: only pages of files can leave

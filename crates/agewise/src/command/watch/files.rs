@@ -3,11 +3,10 @@
 //! the moment files are first asked for: if the agent began then, other lists would suddenly count
 //! something else.
 
-use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, CacheError, FilesIn};
-use agewise_host::cgroup::{Cgroup, TreeLimits};
+use agewise_host::cgroup::Cgroup;
 use agewise_host::pagecache::{CachedFile, FileAges, Largest, Mounts, files_of};
 use agewise_host::root::ProcRoot;
 use agewise_host::untrusted::Untrusted;
@@ -150,7 +149,7 @@ impl Own {
         };
         let owned = match of {
             // Also what no cgroup is charged for, or one that was removed.
-            FilesIn::Cgroup(cgroup) if !cgroup.is_root() => Some(ids(cgroup)?),
+            FilesIn::Cgroup(cgroup) if !cgroup.is_root() => Some(cgroup.subtree_ids()?),
             _ => None,
         };
         let is_wanted =
@@ -167,10 +166,4 @@ fn cgroup_of(agent: &Agent, name: &Untrusted) -> Option<Cgroup> {
     let mut subjects = agent.subjects();
     let (subject, _) = subjects.find(|(subject, _)| subject.name == *name)?;
     subject.cgroup.clone().filter(|_| subject.gone.is_none())
-}
-
-/// Kernfs ids of a cgroup and those below it.
-fn ids(top: &Cgroup) -> anyhow::Result<HashSet<u64>> {
-    let below = top.descendants(TreeLimits::default())?.cgroups;
-    Ok(below.iter().chain([top]).map(Cgroup::id).collect())
 }

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `agewise run --older-than --files`: what a program read and no longer reads leaves the page
+//! cache, and nothing that others read. Needs root, BPF and memory cgroups; skipped with a message
+//! otherwise.
+
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use agewise_host::cgroup::Hierarchy;
+use agewise_host::pagecache::cachestat;
+use agewise_host::root::ProcRoot;
+use rustix::fs::{Advice, fadvise};
+use serde_json::Value;
+use support::{AGEWISE, MIB, blind, one};
+
+const PAGE: u64 = 4096;
+const PAGES: u64 = 4096;
+const HALF_BYTES: u64 = PAGES / 2 * PAGE;
+/// Looks take turns with pauses 20 times as long, and there may be millions of files.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Creates a file that is not in memory: whoever reads it first is charged.
+fn uncached(path: &Path) -> File {
+    fs::write(path, vec![7; (PAGES * PAGE) as usize]).unwrap();
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
+    // Pages in a CPU's LRU batch cannot be dropped at once.
+    for _ in 0..200 {
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        if cached(&file, 0..PAGES) == 0 {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    file
+}
+
+fn cached(file: &File, pages: std::ops::Range<u64>) -> u64 {
+    cachestat(file, pages).map_or(0, |stat| stat.pages * PAGE)
+}
+
+/// A directory with the program's file, and a program that reads all of it once and its first half
+/// until it is told to stop.
+struct Run {
+    dir: tempfile::TempDir,
+    file: File,
+}
+
+impl Run {
+    fn new() -> Self {
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let file = uncached(&dir.path().join("file"));
+        Run { dir, file }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs it until `is_enough`, and returns the last record of the report; `None` if the page
+    /// cache cannot be followed.
+    fn until(&self, more: &[&str], is_enough: impl Fn() -> bool) -> Option<Value> {
+        let script = "cat $1 > /dev/null; while [ ! -e $2 ]; do head -c $3 $1 > /dev/null; \
+                      sleep 0.1; done";
+        let _ = fs::remove_file(self.at("stop"));
+        let child = Command::new(AGEWISE)
+            .args(["run", "--older-than", "2s", "--interval", "500ms"])
+            .args(["--files", "--report"])
+            .arg(self.at("report"))
+            .args(more)
+            .args(["--", "sh", "-c", script, "sh"])
+            .args([self.at("file"), self.at("stop")])
+            .arg(HALF_BYTES.to_string())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let began = Instant::now();
+        while !is_enough() && began.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        fs::write(self.at("stop"), "").unwrap();
+        let output = child.wait_with_output().unwrap();
+        if is_skipped(&output) {
+            return None;
+        }
+        assert!(output.status.success(), "{output:?}");
+        let text = fs::read_to_string(self.at("report")).unwrap();
+        Some(serde_json::from_str(text.lines().last().unwrap()).unwrap())
+    }
+
+    /// Whether it has run for so long.
+    fn has_run_for(&self, time: Duration) -> bool {
+        let text = fs::read_to_string(self.at("report")).unwrap_or_default();
+        let last = text.lines().last().unwrap_or("{}");
+        let last: Value = serde_json::from_str(last).unwrap_or_default();
+        last["elapsed_ms"].as_u64() > Some(time.as_millis() as u64)
+    }
+}
+
+fn is_skipped(output: &Output) -> bool {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_unable = output.status.code() == Some(125) && said.contains("page cache");
+    if is_unable {
+        println!("SKIPPED run --files: {said}");
+    }
+    is_unable
+}
+
+#[test]
+fn cold_files_of_a_program_leave_and_those_of_others_stay() {
+    let _one = one();
+    if let Some(why) = blind() {
+        println!("SKIPPED run --files: {why}");
+        return;
+    }
+    if let Err(error) = Hierarchy::discover(&ProcRoot::default()) {
+        println!("SKIPPED run --files: {error}");
+        return;
+    }
+    let run = Run::new();
+    let other = run.at("other");
+    let other_file = uncached(&other);
+    fs::read(&other).unwrap();
+    let other_bytes = cached(&other_file, 0..PAGES);
+
+    let long = Duration::from_secs(20);
+    let Some(rehearsed) = run.until(&["--dry-run"], || run.has_run_for(long)) else {
+        return;
+    };
+    let would = rehearsed["dropped"]["rehearsed_bytes"].as_u64();
+    assert!(would >= Some(HALF_BYTES * 9 / 10), "{rehearsed}");
+    assert_eq!(rehearsed["dropped"]["left_bytes"], 0, "{rehearsed}");
+    assert_eq!(cached(&run.file, 0..PAGES), PAGES * PAGE, "{rehearsed}");
+
+    // What the first program read stays charged to its cgroup, which is gone.
+    let _file = uncached(&run.at("file"));
+    let cold = || cached(&run.file, PAGES / 2..PAGES);
+    let is_read = || cached(&run.file, 0..PAGES) > HALF_BYTES;
+    let was_read = std::cell::Cell::new(false);
+    let done = run.until(&[], || {
+        was_read.set(was_read.get() || is_read());
+        was_read.get() && cold() <= HALF_BYTES / 20
+    });
+    let done = done.unwrap();
+    let left = done["dropped"]["left_bytes"].as_u64().unwrap();
+    assert!(left >= HALF_BYTES * 9 / 10, "{done}");
+    assert!(left <= HALF_BYTES + MIB, "{done}");
+    assert!(
+        done["reclaimed_file_bytes"].as_u64() >= Some(left),
+        "{done}"
+    );
+    assert!(
+        cached(&run.file, 0..PAGES / 2) >= HALF_BYTES * 9 / 10,
+        "{done}"
+    );
+    assert!(
+        cached(&other_file, 0..PAGES) >= other_bytes * 9 / 10,
+        "{done}"
+    );
+}
