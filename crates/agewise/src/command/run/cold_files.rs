@@ -3,28 +3,32 @@
 //! `agewise reclaim --files`: pages charged to the command's own cgroup, and no others.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use agewise_cli::observe::millis;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::OwnCgroup;
 use agewise_host::pagecache::{Cold, DropLimits, DropReport, Dropper, FileAges, Mounts};
-use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
-use signal_hook::consts::SIGCHLD;
 
 use super::keeper::Notes;
 use crate::command::files::CORE_SHARE;
+
+/// Files tried at a look, the largest first: finding and opening each takes some 20 us.
+const FILES_MAX: usize = 1 << 12;
+/// Of what was allowed and not used, this much is saved for the next look: a large folio leaves as
+/// a whole or not at all, however low the rate is.
+const SAVED_MAX_BYTES: u64 = 8 << 20;
 
 /// Follows the page cache of a cgroup and drops what is cold.
 pub struct ColdFiles {
     own: Arc<OwnCgroup>,
     ages: FileAges,
     older_than_ms: u64,
-    /// Set when a child ends. It may be the command, and nobody should wait for a slow rate then.
-    ended: Arc<AtomicBool>,
+    /// What the rate allows to drop at the next look.
+    allowed_bytes: u64,
     /// The earliest time of the next look.
     due: Instant,
     done: DropReport,
@@ -39,28 +43,35 @@ impl ColdFiles {
         let older_than_ms = millis(older_than);
         let ages = FileAges::open(older_than_ms);
         let ages = ages.context("--files has to follow the page cache (see `agewise doctor`)")?;
-        let ended = Arc::new(AtomicBool::new(false));
-        signal_hook::flag::register(SIGCHLD, Arc::clone(&ended))?;
         Ok(ColdFiles {
             own,
             ages,
             older_than_ms,
-            ended,
+            allowed_bytes: 0,
             due: Instant::now(),
             done: DropReport::default(),
         })
     }
 
-    /// Looks at the files, unless looks would take too much of a core, and drops what is cold. Ends
-    /// early if the command, whose processes these are, ends.
+    /// Looks at the files, unless looks would take too much of a core, and drops what is cold: at
+    /// most `more_bytes`, and what was allowed since the look before. That keeps to a rate without
+    /// waiting, which would hold up everything else.
     ///
     /// # Errors
     /// Accesses were lost or cannot be read, or the cgroup cannot. Nothing is dropped then.
-    pub fn look(&mut self, family: &[Process], limits: DropLimits) -> anyhow::Result<()> {
-        self.ended.store(false, Relaxed);
-        if Instant::now() < self.due || !family.iter().any(Process::is_alive) {
+    pub fn look(&mut self, more_bytes: u64, rehearse: bool) -> anyhow::Result<()> {
+        self.allowed_bytes = self.allowed_bytes.saturating_add(more_bytes);
+        if Instant::now() < self.due {
             return Ok(());
         }
+        let limits = DropLimits {
+            bytes_max: self.allowed_bytes,
+            rate_bytes_per_s: u64::MAX,
+            rehearse,
+            far: false,
+            files_max: FILES_MAX,
+        };
+        self.allowed_bytes = self.allowed_bytes.min(SAVED_MAX_BYTES);
         let ids = self.own.cgroup().subtree_ids()?;
         let look = self.ages.look(&|id| ids.contains(&id))?;
         self.due = Instant::now() + Duration::from_nanos(look.cpu_ns) * CORE_SHARE;
@@ -75,8 +86,12 @@ impl ColdFiles {
             owns: &|id| ids.contains(&id),
         };
         let mounts = Mounts::read(&ProcRoot::default())?;
-        let mut dropper = Dropper::new(limits, &self.ended);
+        let never = AtomicBool::new(false);
+        let mut dropper = Dropper::new(limits, &never);
         let report = dropper.drop_cold(&mut self.ages, cold, &mounts, &mut |_, _, _| ())?;
+        let used_bytes = report.left_bytes + report.rehearsed_bytes;
+        let left_bytes = limits.bytes_max.saturating_sub(used_bytes);
+        self.allowed_bytes = left_bytes.min(SAVED_MAX_BYTES);
         self.done = sum(&self.done, &report);
         Ok(())
     }

@@ -7,7 +7,6 @@ use std::time::Duration;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, Subject, Targets};
 use agewise_host::mover::{self, PageoutLimits, PageoutReport, ProcessMover, SourceRecheck};
-use agewise_host::pagecache::DropLimits;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 
@@ -15,9 +14,6 @@ use super::cold_files::ColdFiles;
 use super::keeper::{Done, Notes, Way};
 use super::summary::Summary;
 use agewise_cli::observe;
-
-/// Files tried at a look, the largest first: finding and opening each takes some 20 us.
-const FILES_MAX: usize = 1 << 12;
 
 /// Limits on reclaim.
 #[derive(Clone, Copy, Debug)]
@@ -166,14 +162,8 @@ impl Way for Idle {
         let at_once_bytes = self.done.rehearsed_bytes - before.rehearsed_bytes;
         self.rehearsed_bytes = self.rehearsed_bytes.max(at_once_bytes);
         if let Some(files) = &mut self.files {
-            let limits = DropLimits {
-                bytes_max: room,
-                rate_bytes_per_s: self.limits.rate_bytes_per_s,
-                rehearse: self.limits.rehearse,
-                far: false,
-                files_max: FILES_MAX,
-            };
-            if let Err(error) = files.look(family, limits) {
+            let looked = files.look(room, self.limits.rehearse);
+            if let Err(error) = looked {
                 notes.add(format!("files: {}", agewise_cli::output::chain(&error)));
             }
         }
