@@ -145,7 +145,8 @@ impl Way for Idle {
             .map(|space| space.process().pid())
             .collect();
         let before = self.done.clone();
-        let mut room = (self.limits.rate_bytes_per_s as f64 * self.interval.as_secs_f64()) as u64;
+        let most = (self.limits.rate_bytes_per_s as f64 * self.interval.as_secs_f64()) as u64;
+        let mut room = most;
         for pid in pids {
             let Some(process) = family.iter().find(|process| process.pid() == pid) else {
                 continue;
@@ -162,7 +163,9 @@ impl Way for Idle {
         let at_once_bytes = self.done.rehearsed_bytes - before.rehearsed_bytes;
         self.rehearsed_bytes = self.rehearsed_bytes.max(at_once_bytes);
         if let Some(files) = &mut self.files {
-            let looked = files.look(room, self.limits.rehearse);
+            // What processes map and the kernel keeps did not move.
+            let went_bytes = at_once_bytes + self.done.left_bytes - before.left_bytes;
+            let looked = files.look(most.saturating_sub(went_bytes), self.limits.rehearse);
             if let Err(error) = looked {
                 notes.add(format!("files: {}", agewise_cli::output::chain(&error)));
             }
