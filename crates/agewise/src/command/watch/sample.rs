@@ -244,7 +244,10 @@ fn row_of(report: &SubjectReport, container: Option<Container>, agent: &Agent) -
 fn row_of_file(file: LargeFile) -> Row {
     let [anon_bytes, file_bytes] = file.ages.total();
     Row {
-        name: file.name,
+        name: match file.is_sampled {
+            true => Untrusted::from(&*[file.name.as_bytes(), b" (sampled)"].concat()),
+            false => file.name,
+        },
         ages: ages(&file.ages),
         anon_bytes,
         file_bytes,
