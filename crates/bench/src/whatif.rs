@@ -6,8 +6,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_cli::output::{self, Format};
+use agewise_cli::prices::{Costs, costs};
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Costs, Found, Plan, costs, watch};
+use agewise_cli::whatif::{Found, Plan, watch};
 use agewise_cli::{observe, units};
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_policy::whatif::Decider;

@@ -6,6 +6,7 @@ pub mod children;
 pub mod observe;
 pub mod output;
 pub mod pause;
+pub mod prices;
 pub mod progress;
 pub mod signal;
 pub mod units;

@@ -1,29 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by `whatif`, `shrink` and their benchmark: watching for a while, and the cost of waiting.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_host::access::{PAGE_BYTES, check_page_size};
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::clear::{ClearPolicy, Means};
-use agewise_host::moments::Moments;
-use agewise_host::pagecache::PriceOfFile;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
-use agewise_host::swap::{self, SwapArea};
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::sample::Bounds;
 use agewise_policy::table::PageSet;
 use agewise_policy::whatif::shrink::Facts;
-use agewise_policy::whatif::{Curves, Estimate, Params, Prices, WhatIf};
+use agewise_policy::whatif::{Curves, Params, WhatIf};
 use agewise_policy::workingset::Intervals;
-use agewise_trace::sizing;
 use anyhow::bail;
 
 use crate::observe;
 use crate::pause;
+use crate::prices::{Costs, Meter};
 use crate::refuse;
 use crate::signal::Stop;
 use crate::units::{self, duration_text};
@@ -353,128 +349,6 @@ pub fn facts(
 pub fn machine_waited_us() -> Option<u64> {
     let pressure = Psi::of_machine(&ProcRoot::default(), Resource::Memory);
     Some(pressure.ok()??.some.total_us)
-}
-
-/// The cost of bringing a page back on this machine, and where the figures come from.
-#[derive(Clone, Copy, Debug)]
-pub struct Costs {
-    pub prices: Prices,
-    /// The origin of the price of swap.
-    pub anon_source: &'static str,
-    /// The origin of the price of files.
-    pub file_source: &'static str,
-}
-
-impl Costs {
-    /// Formats both prices on one line, with the bounds of what was measured.
-    pub fn text(&self) -> String {
-        let us = |price: Estimate| {
-            let [low, likely, high] = [price.low, price.likely, price.high].map(|ns| ns / 1e3);
-            match low == high {
-                true => format!("{likely:.1} us"),
-                false => format!("{likely:.1} us ({low:.1} to {high:.1})"),
-            }
-        };
-        format!(
-            "a page from swap {}, {}; from a file {}, {}",
-            us(self.prices.anon_ns),
-            self.anon_source,
-            us(self.prices.file_ns),
-            self.file_source
-        )
-    }
-}
-
-/// A directory on disk: by the Filesystem Hierarchy Standard its files survive a reboot.
-pub const DISK: &str = "/var/tmp";
-
-/// Times at which the price of a file page is measured.
-const MOMENTS: u32 = 9;
-/// Time between two of them, if nothing is watched meanwhile.
-const MOMENT: Duration = Duration::from_millis(20);
-
-/// Measures the cost of a page from swap at a limit, where another page has to leave for it, using
-/// our own pages, and that of a page from disk, using a file of our own. Without such a device it
-/// uses typical values. Takes a fifth of a second; [`watch`] measures while it watches.
-pub fn costs() -> Costs {
-    let mut meter = Meter::new();
-    for _ in 1..MOMENTS {
-        meter.measure();
-        std::thread::sleep(MOMENT);
-    }
-    meter.measure();
-    meter.costs()
-}
-
-/// Measures prices at several times.
-struct Meter {
-    /// Bringing back a page from swap at a limit; none if there is no swap.
-    swap: Moments,
-    /// `None` if there is no disk, or it cannot be read.
-    file: Option<PriceOfFile>,
-    measured: u32,
-}
-
-impl Meter {
-    fn new() -> Self {
-        Meter {
-            swap: Moments::default(),
-            file: PriceOfFile::new(Path::new(DISK)).ok(),
-            measured: 0,
-        }
-    }
-
-    /// Measures both prices, unless that was done often enough for this part of the time.
-    fn measure_if_due(&mut self, elapsed: Duration, of: Duration) {
-        if elapsed >= of * self.measured / MOMENTS && self.measured < MOMENTS {
-            self.measure();
-        }
-    }
-
-    fn measure(&mut self) {
-        self.measured += 1;
-        if let Ok(Some(price)) = swap::price() {
-            self.swap.add(price.at_limit_ns());
-        }
-        let file = self.file.take();
-        self.file = file.and_then(|mut file| file.measure().ok().map(|()| file));
-    }
-
-    fn costs(&self) -> Costs {
-        const SSD_NS: f64 = 150_000.0;
-        // Compressing the page that makes room takes nearly as long as bringing one back.
-        const ZRAM_EVICT_NS: f64 = 4_000.0;
-        let refault_ns = sizing::cost_model("zram").map_or(SSD_NS, |model| model.refault_us * 1e3);
-        let zram_ns = refault_ns + ZRAM_EVICT_NS;
-        let areas = SwapArea::all(&Roots::default().proc).unwrap_or_default();
-        let ssd = (Estimate::exact(SSD_NS), "usual for an SSD");
-        let (anon_ns, anon_source) = match estimate(&self.swap) {
-            Some(price) => (price, "measured"),
-            None if areas.is_empty() => {
-                (Estimate::exact(zram_ns), "no swap here: as zram usually is")
-            }
-            None if areas.iter().any(|area| area.zram_id().is_some()) => {
-                (Estimate::exact(zram_ns), "usual for zram")
-            }
-            None => ssd,
-        };
-        let from_disk = self.file.as_ref().and_then(|file| estimate(file.moments()));
-        let (file_ns, file_source) = match from_disk {
-            Some(price) => (price, "measured in /var/tmp"),
-            None => ssd,
-        };
-        Costs {
-            prices: Prices { anon_ns, file_ns },
-            anon_source,
-            file_source,
-        }
-    }
-}
-
-fn estimate(moments: &Moments) -> Option<Estimate> {
-    let [low, high] = moments.bounds_ns()?.map(|ns| ns as f64);
-    let likely = moments.median_ns()? as f64;
-    Some(Estimate { low, likely, high })
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use agewise_cli::prices::costs;
 use agewise_cli::units::unix_ms;
-use agewise_cli::whatif::costs;
 use agewise_host::access::pages_per_kernel_page;
 use agewise_host::agent::{Agent, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError};

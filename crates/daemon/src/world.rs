@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use agewise_cli::whatif::DISK;
+use agewise_cli::prices::DISK;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::memory::MemInfo;
 use agewise_host::pagecache::PriceOfFile;

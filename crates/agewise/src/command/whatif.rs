@@ -6,8 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
+use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
-use agewise_cli::whatif::{Costs, Found, Watching, watch};
+use agewise_cli::whatif::{Found, Watching, watch};
 use agewise_cli::{observe, units};
 use agewise_host::untrusted::clean;
 use agewise_policy::whatif::{Curve, PERCENTS, POLICIES, Point};

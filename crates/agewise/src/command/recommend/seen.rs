@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use agewise_cli::observe;
 use agewise_cli::output;
+use agewise_cli::prices::costs;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::unix_ms;
-use agewise_cli::whatif::{costs, watch};
+use agewise_cli::whatif::watch;
 use agewise_daemon::curves::{beyond_bytes, histories, history, history_path};
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::container::Containers;

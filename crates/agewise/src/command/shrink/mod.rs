@@ -8,9 +8,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agewise_cli::output::{self, Format};
+use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
 use agewise_cli::usage::TargetsGone;
-use agewise_cli::whatif::{Costs, Plan, Watching, facts, machine_waited_us, watch};
+use agewise_cli::whatif::{Plan, Watching, facts, machine_waited_us, watch};
 use agewise_cli::{observe, units};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy, name};

@@ -19,9 +19,10 @@ use crate::command::trace::input::{ReadingBar, trace_memory_default};
 use crate::command::whatif::ended;
 use agewise_cli::observe;
 use agewise_cli::output::Format;
+use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
-use agewise_cli::whatif::{Costs, Watching, watch};
+use agewise_cli::whatif::{Watching, watch};
 
 /// Estimate how much memory a program needs.
 ///

@@ -5,7 +5,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use agewise_cli::whatif::Costs;
+use agewise_cli::prices::Costs;
 use agewise_host::container::Container;
 use agewise_host::untrusted::Untrusted;
 use agewise_policy::whatif::{Curve, Curves, Estimate, PERCENTS, Point, Prices};

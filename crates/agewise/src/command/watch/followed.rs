@@ -2,7 +2,7 @@
 //! The target whose what-if curve is shown. It is simulated from the moment the curve is asked for,
 //! using the looks that are made anyway.
 
-use agewise_cli::whatif::Costs;
+use agewise_cli::prices::Costs;
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::root::Roots;

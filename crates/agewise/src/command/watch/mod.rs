@@ -23,8 +23,8 @@ use crossterm::event::{self, Event, KeyEventKind};
 use signal_hook::consts::SIGHUP;
 
 use agewise_cli::observe::{self, AgeArgs, ScanInterval, Unseen};
+use agewise_cli::prices::{Costs, costs};
 use agewise_cli::signal::{Stop, Woken};
-use agewise_cli::whatif::{Costs, costs};
 use files::Files;
 use followed::Followed;
 use guard::Guard;
