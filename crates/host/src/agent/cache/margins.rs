@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How far the ages of files that are followed by sample may be off.
+//! How far the ages of files may be off: by the time between two looks, and by samples.
 
-use agewise_policy::generations::{ByType, LABELS};
+use agewise_policy::generations::{ByType, Generations, LABELS, Sizes};
 use agewise_policy::sample::{Margin, Spread};
-use agewise_policy::workingset::Intervals;
+use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::Cache;
 use crate::agent::SubjectReport;
 use crate::agent::followed::bins_of_labels;
 use crate::cgroup::Cgroup;
-use crate::pagecache::CachedFile;
+use crate::pagecache::{CachedFile, Owner};
 
 /// What a sample does not show of the pages that a cgroup has of a file.
 struct Unseen {
@@ -20,11 +20,12 @@ struct Unseen {
 }
 
 impl Cache {
-    /// Adds what samples of files leave open about a cgroup and those below it: pages that are not
-    /// followed, and with `bounds` the margin of each bin.
+    /// Adds what looks and samples of files leave open about a cgroup and those below it: pages
+    /// that are not followed, and with `bounds` the margin of each bin.
     ///
-    /// Margins follow from how much the blocks that are followed differ ([`Spread`]). If several
-    /// cgroups have pages of a file, each part is taken to be like the whole, as it is for ages.
+    /// Margins of samples follow from how much the blocks that are followed differ ([`Spread`]). If
+    /// several cgroups have pages of a file, each part is taken to be like the whole, as it is for
+    /// ages.
     pub fn add_margins_to(
         &self,
         report: &mut SubjectReport,
@@ -35,6 +36,16 @@ impl Cache {
         let now_ms = self.ages.last_look_ms();
         let bin_of = bounds.map(|bounds| bins_of_labels(window, now_ms, bounds));
         let bins = bounds.map_or(0, |bounds| bounds.bounds_ms().len() + 1);
+        if let Some(bounds) = bounds {
+            let mut of_all = [[0; 2]; LABELS];
+            let own = |owner: &Owner| self.is_of(of, owner.cgroup);
+            for (_, sizes) in self.sizes.iter().filter(|(owner, _)| own(owner)) {
+                let sums = of_all.as_flattened_mut().iter_mut();
+                sums.zip(sizes.as_flattened())
+                    .for_each(|(sum, pages)| *sum += pages);
+            }
+            report.add_unseen(0, &between_looks(window, &of_all, now_ms, bounds));
+        }
         for file in self.ages.sampled_files() {
             let own = self.ages.pages_of(file, &|id| self.is_of(of, id));
             if own != [0; 2] {
@@ -85,6 +96,46 @@ impl Cache {
     }
 }
 
+/// The margin of each bin, in pages, where a generation spans several: its pages are divided among
+/// them, and may all be in one.
+fn between_looks(
+    window: &Generations,
+    sizes: &Sizes,
+    now_ms: u64,
+    bounds: &Intervals,
+) -> Vec<ByType<Margin>> {
+    let bin = |age_ms: u64| bounds.bounds_ms().partition_point(|bound| *bound < age_ms);
+    let mut margins = vec![ByType::<Margin>::default(); bounds.bounds_ms().len() + 1];
+    let mut end_ms = now_ms;
+    for (label, generation) in window.iter().rev() {
+        let birth_ms = generation.birth_ms.min(end_ms);
+        let oldest_ms = now_ms.saturating_sub(birth_ms);
+        // Younger than the end of the generation none is.
+        let youngest_ms = now_ms
+            .saturating_sub(end_ms)
+            .saturating_add(1)
+            .min(oldest_ms);
+        end_ms = birth_ms;
+        let spans = bin(youngest_ms)..=bin(oldest_ms);
+        let pages = sizes[usize::from(label)];
+        if pages == [0; 2] || spans.start() == spans.end() {
+            continue;
+        }
+        let mut alone = [[0; 2]; LABELS];
+        alone[usize::from(label)] = pages;
+        let mut divided = Histogram::new(bounds);
+        divided.add_window(window, &alone, now_ms, OldestPages::AtLeast);
+        for at in spans {
+            let here = divided.bins()[at].amounts;
+            for (page_type, margin) in margins[at].iter_mut().enumerate() {
+                margin.below += here[page_type] as f64;
+                margin.above += pages[page_type].saturating_sub(here[page_type]) as f64;
+            }
+        }
+    }
+    margins
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::{cgroups, nodes, subject};
@@ -104,6 +155,34 @@ mod tests {
         cache.add_margins_to(&mut report, of, Some(&bounds));
         report.finish();
         report
+    }
+
+    /// What was read between two looks is as young as the second, or as old as the first.
+    #[test]
+    fn bins_shorter_than_the_time_between_looks_have_margins() {
+        let (_dir, [top, ..]) = cgroups();
+        let shared = Shared::default();
+        let read = FakeFile {
+            read: 0b1111,
+            ..file(2, CacheKind::File, top.id(), 10)
+        };
+        let mut cache = Cache::new(shared.ages(3_600_000));
+        for _ in 0..2 {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            shared.0.lock().unwrap().files = vec![read];
+            cache.look(&[subject(&top)], &nodes());
+        }
+        let bounds: Intervals = "30ms,1h".parse().unwrap();
+        let mut report = SubjectReport::new("x".into(), true, &[0], std::slice::from_ref(&bounds));
+        cache.add_to(&mut report, &top, OldestPages::AtLeast);
+        cache.add_margins_to(&mut report, &top, Some(&bounds));
+        report.finish();
+        let histogram = report.histogram();
+        let bounds = [0, 1].map(|bin| report.interval(bin, histogram.bins()[bin].amounts)[1]);
+        let young = histogram.bins()[0].amounts[1] / PAGE;
+        assert!(young < 4, "{young} of 4 pages in the youngest third");
+        assert_eq!([bounds[0].low, bounds[0].high], [0, 4 * PAGE]);
+        assert_eq!([bounds[1].low, bounds[1].high], [6 * PAGE, 10 * PAGE]);
     }
 
     /// One block in eight is followed of a file that is read very often: then it is said what that
@@ -159,7 +238,8 @@ mod tests {
         }
         let other = report(&cache, &c);
         assert_eq!(other.followed_bytes, 10 * PAGE);
-        assert!(other.margins_bytes.is_empty(), "{other:?}");
+        let amounts = other.histogram().bins()[0].amounts;
+        assert_eq!(other.interval(0, amounts)[1].low, 10 * PAGE, "{other:?}");
         let of_all = report(&cache, &top);
         assert_eq!(of_all.followed_bytes, all / 8 + 10 * PAGE);
     }
