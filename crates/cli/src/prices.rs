@@ -51,20 +51,14 @@ const MOMENT: Duration = Duration::from_millis(20);
 
 /// Measures the cost of a page from swap at a limit, where another page has to leave for it, using
 /// our own pages, and that of a page from disk, using a file of our own. Without such a device it
-/// uses typical values. Takes a fifth of a second; [`watch`](crate::whatif::watch) measures while
-/// it watches.
+/// uses typical values. Takes a fifth of a second, and longer if swap is slow;
+/// [`watch`](crate::whatif::watch) measures while it watches.
 pub fn costs() -> Costs {
-    let mut meter = Meter::new();
-    for _ in 1..MOMENTS {
-        meter.measure();
-        std::thread::sleep(MOMENT);
-    }
-    meter.measure();
-    meter.costs()
+    Meter::at_once().costs()
 }
 
-/// Measures prices at several times.
-pub(crate) struct Meter {
+/// Measures prices at several moments, of which the last nine count.
+pub struct Meter {
     /// Bringing back a page from swap at a limit; none if there is no swap.
     swap: Moments,
     /// `None` if there is no disk, or it cannot be read.
@@ -73,7 +67,8 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub fn new() -> Self {
+    /// Without a measurement so far.
+    pub(crate) fn new() -> Self {
         Meter {
             swap: Moments::default(),
             file: PriceOfFile::new(Path::new(DISK)).ok(),
@@ -81,15 +76,27 @@ impl Meter {
         }
     }
 
+    /// With nine moments, one shortly after the other.
+    pub fn at_once() -> Self {
+        let mut meter = Meter::new();
+        for _ in 1..MOMENTS {
+            meter.measure();
+            std::thread::sleep(MOMENT);
+        }
+        meter.measure();
+        meter
+    }
+
     /// Measures both prices, unless that was done often enough for this part of the time.
-    pub fn measure_if_due(&mut self, elapsed: Duration, of: Duration) {
+    pub(crate) fn measure_if_due(&mut self, elapsed: Duration, of: Duration) {
         if elapsed >= of * self.measured / MOMENTS && self.measured < MOMENTS {
             self.measure();
         }
     }
 
-    fn measure(&mut self) {
-        self.measured += 1;
+    /// Measures once more.
+    pub fn measure(&mut self) {
+        self.measured = self.measured.saturating_add(1);
         if let Ok(Some(price)) = swap::price() {
             self.swap.add(price.at_limit_ns());
         }
@@ -97,6 +104,7 @@ impl Meter {
         self.file = file.and_then(|mut file| file.measure().ok().map(|()| file));
     }
 
+    /// What was found.
     pub fn costs(&self) -> Costs {
         const SSD_NS: f64 = 150_000.0;
         // Compressing the page that makes room takes nearly as long as bringing one back.

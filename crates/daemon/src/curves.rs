@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use agewise_cli::prices::costs;
+use agewise_cli::prices::Meter;
 use agewise_cli::units::unix_ms;
 use agewise_host::access::pages_per_kernel_page;
 use agewise_host::agent::{Agent, TickReport};
@@ -27,6 +27,8 @@ use crate::state::LessMemory;
 const SUBJECTS_MAX: usize = 256;
 /// The first looks only find out where pages are.
 const LEARN_LOOKS: u32 = 10;
+/// Time between two measurements of prices: a machine that starts is busier than it will be.
+const PRICE_EVERY: Duration = Duration::from_secs(15 * 60);
 /// Counts are collected for this long, then added to the hour, and restarted.
 const COUNT_MS: u64 = 15 * 60 * 1000;
 /// The displayed curve is recomputed after this time, and sooner while it is new: computing a curve
@@ -102,7 +104,9 @@ impl Followed {
 pub struct AllCurves {
     sights: Sights,
     params: Params,
+    meter: Meter,
     prices: Prices,
+    priced: Instant,
     by_key: HashMap<Key, Followed>,
     blind_ms: f64,
     /// Uses of the page cache up to the last tick.
@@ -117,6 +121,7 @@ pub struct AllCurves {
 impl AllCurves {
     /// Starts without observations. Histories are stored in a directory of the state directory.
     pub fn new(state: Option<PathBuf>) -> Self {
+        let meter = Meter::at_once();
         let dir = state.as_deref().map(directory);
         if let Some(dir) = &dir {
             remove_old(dir);
@@ -124,7 +129,9 @@ impl AllCurves {
         AllCurves {
             sights: Sights::default(),
             params: Params::small(kernel_in_use(&Roots::default())),
-            prices: costs().prices,
+            prices: meter.costs().prices,
+            meter,
+            priced: Instant::now(),
             by_key: HashMap::new(),
             blind_ms: 0.0,
             uses: Uses::default(),
@@ -139,6 +146,11 @@ impl AllCurves {
     /// # Errors
     /// As for [`Agent::tick`].
     pub fn tick(&mut self, agent: &mut Agent) -> Result<TickReport, CgroupError> {
+        if self.priced.elapsed() >= PRICE_EVERY {
+            self.priced = Instant::now();
+            self.meter.measure();
+            self.prices = self.meter.costs().prices;
+        }
         self.sights.clear();
         let began = Instant::now();
         let report = agent.tick_tapped(Some(&mut self.sights));

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use agewise_host::access::PAGE_BYTES;
+use agewise_host::access::{PAGE_BYTES, kernel_page_bytes};
 use agewise_host::agent::{Agent, FilesOf, Space};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
@@ -103,7 +103,7 @@ impl Done {
     /// Whether there was nothing more to find within `bytes_max`: not even a page.
     pub fn found_all(&self, bytes_max: u64) -> bool {
         let found_bytes = self.tried_bytes.saturating_add(self.young_again_bytes);
-        found_bytes.saturating_add(PAGE_BYTES) <= bytes_max
+        found_bytes.saturating_add(kernel_page_bytes()) <= bytes_max
     }
 
     pub fn left_bytes(&self) -> u64 {

@@ -20,7 +20,7 @@ const LIST_EVERY_MS: std::ops::RangeInclusive<u64> = 5_000..=60_000;
 #[derive(Default)]
 pub struct Lister {
     last: Option<LargestFiles>,
-    listed_ms: u64,
+    listed_ms: Option<u64>,
 }
 
 impl Lister {
@@ -30,9 +30,11 @@ impl Lister {
         agent.cached_ms()?;
         let last_ms = self.last.as_ref().map_or(0, |last| last.observed_ms);
         let pause_ms = last_ms.clamp(*LIST_EVERY_MS.start(), *LIST_EVERY_MS.end());
-        if self.last.is_none() || now_ms.saturating_sub(self.listed_ms) >= pause_ms {
-            self.last = list(agent);
-            self.listed_ms = now_ms;
+        let due_ms = self.listed_ms.map_or(0, |at_ms| at_ms + pause_ms);
+        if now_ms >= due_ms {
+            // If there is none, the last one stays.
+            self.last = list(agent).or(self.last.take());
+            self.listed_ms = Some(now_ms);
         }
         self.last.clone()
     }

@@ -383,8 +383,8 @@ function drawFiles() {
   $("files").hidden = !files;
   $("files-text").textContent = files
     ? "The largest of " + files.count + " files with " + bytes(files.resident_bytes) + ", as of " + clock(files.unix_ms)
-      + ", observed for " + span(files.observed_ms) + " then. Listed once a minute."
-    : "Not known: the page cache is not followed. observe.files = true in the configuration follows it where the kernel allows that (see agewise doctor).";
+      + ", observed for " + span(files.observed_ms) + " then. Listed once a minute, at first more often."
+    : "Not known: the page cache is not followed, or was not looked at yet. observe.files = true in the configuration follows it where the kernel allows that (see agewise doctor).";
 }
 
 // ---- asking

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use agewise_host::access::PAGE_BYTES;
+use agewise_host::access::kernel_page_bytes;
 use agewise_host::agent::FilesOf;
 use agewise_host::mover::Ages;
 use agewise_policy::generations::ByType;
@@ -261,7 +261,9 @@ fn share_out(bytes_max: u64, cold: ByType<u64>) -> ByType<u64> {
     let total = u128::from(cold[0]) + u128::from(cold[1]);
     let file = u128::from(bytes_max) * u128::from(cold[1]);
     let file_bytes = file.checked_div(total).unwrap_or(0) as u64;
-    let file_bytes = file_bytes.next_multiple_of(PAGE_BYTES).min(bytes_max);
+    let file_bytes = file_bytes
+        .next_multiple_of(kernel_page_bytes())
+        .min(bytes_max);
     [bytes_max - file_bytes, file_bytes]
 }
 

@@ -33,12 +33,6 @@ pub use show::Cached;
 /// Looks at the cache take at most 1/20 of one core.
 const CORE_SHARE: u64 = 20;
 
-/// Limits on the cgroups known by name. Pages charged to others count only for the whole machine.
-const CGROUPS: TreeLimits = TreeLimits {
-    depth_max: 64,
-    count_max: 1 << 16,
-};
-
 /// Why a look at the cache failed.
 #[derive(Debug, thiserror::Error)]
 enum LookError {
@@ -103,7 +97,7 @@ impl Cache {
             return Ok(());
         };
         let top = Cgroup::open(first.hierarchy(), "/")?;
-        let below = top.descendants(CGROUPS)?.cgroups;
+        let below = top.descendants(TreeLimits::WIDE)?.cgroups;
         let all = below.into_iter().chain([top]);
         self.paths = all
             .map(|cgroup| (cgroup.id(), cgroup.path().to_owned()))

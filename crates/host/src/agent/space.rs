@@ -11,7 +11,7 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use super::classify::{Classifier, Extra, Mapping, Shared};
 use super::followed::{Estimate, Followed};
 use super::share;
-use crate::access::{AccessSource, AddressRange, TableSight, Target};
+use crate::access::{AccessSource, AddressRange, TableSight, Target, pages_per_kernel_page};
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -109,7 +109,8 @@ impl Space {
     pub(super) fn is_alive(&mut self) -> bool {
         let stat = self.process.check().ok();
         if let Some(stat) = &stat {
-            (self.resident_pages, self.virtual_bytes) = (stat.rss_pages, stat.virtual_bytes);
+            self.resident_pages = stat.rss_pages.saturating_mul(pages_per_kernel_page());
+            self.virtual_bytes = stat.virtual_bytes;
         }
         stat.is_some()
     }

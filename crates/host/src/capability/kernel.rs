@@ -69,7 +69,7 @@ fn arch(facts: &Facts) -> Capability {
             let size_kib = facts.page_bytes >> 10;
             let found = format!(
                 "{arch}, pages of {size_kib} KiB: no page cache, no curves of other sizes, no \
-                 budgets"
+                 budgets, no recording"
             );
             line("arch", State::Limited, found).advise("run a kernel with pages of 4 KiB for those")
         }

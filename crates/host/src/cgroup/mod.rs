@@ -330,9 +330,10 @@ impl Cgroup {
         tree::descendants(self, limits)
     }
 
-    /// Kernfs ids of it and of all cgroups below it, as pages are charged to them.
+    /// Kernfs ids of it and of all cgroups below it, as pages are charged to them, within
+    /// [`TreeLimits::WIDE`].
     pub fn subtree_ids(&self) -> Result<HashSet<u64>, CgroupError> {
-        let below = self.descendants(TreeLimits::default())?.cgroups;
+        let below = self.descendants(TreeLimits::WIDE)?.cgroups;
         Ok(below.iter().chain([self]).map(Cgroup::id).collect())
     }
 

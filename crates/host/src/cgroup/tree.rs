@@ -16,6 +16,14 @@ pub struct TreeLimits {
     pub count_max: usize,
 }
 
+impl TreeLimits {
+    /// To find whose a page is. Pages of cgroups beyond these count only for the whole machine.
+    pub const WIDE: Self = Self {
+        depth_max: 64,
+        count_max: 1 << 16,
+    };
+}
+
 impl Default for TreeLimits {
     /// 16 levels, 4096 cgroups.
     fn default() -> Self {

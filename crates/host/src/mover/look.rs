@@ -77,6 +77,10 @@ struct Collector {
 
 impl SightSink for Collector {
     fn table(&mut self, sight: &TableSight<'_>) {
+        // A call moves less than such a leaf, and would split it.
+        if sight.leaf == Leaf::Giant {
+            return;
+        }
         let mut pages: PageSet = sight.bits.present;
         if self.wanted == Wanted::Untouched {
             pages = pages.without(&sight.bits.young);

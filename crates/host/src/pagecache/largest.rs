@@ -103,7 +103,11 @@ impl FileAges {
         mounts: &Mounts,
     ) -> Result<LargeFile, AccessError> {
         let name = self.path(file)?;
-        let at = |path| mounts.find(file.on.device, path, file.inode.number);
+        // A file system that is reached over a network, or served by a process, may not answer.
+        let at = |path| match file.on.is_far() {
+            true => None,
+            false => mounts.find(file.on.device, path, file.inode.number),
+        };
         let place = name.as_deref().and_then(at);
         let path = place.map(|place| Untrusted::from(&*place.path));
         let name = name.map(|name| Untrusted::from(&*name));

@@ -8,6 +8,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+
 use super::cached::CachedFile;
 use super::shown::CacheKind;
 use crate::error::FileError;
@@ -53,9 +55,8 @@ pub fn label(file: &CachedFile, path: Option<&Untrusted>, name: Option<&Untruste
 /// may not be examined, has none.
 pub fn files_of(root: &ProcRoot, pid: u32) -> HashSet<(u64, u64)> {
     let mut table = VmaTable::default();
-    let mut found: HashSet<(u64, u64)> = descriptors(root, pid)
-        .map(|(_, file)| (file.dev(), file.ino()))
-        .collect();
+    let mut found: HashSet<(u64, u64)> =
+        descriptors(root, pid).map(|(_, open)| open.file).collect();
     if table
         .read_by(&mut MapsReader::below(root.clone()), pid)
         .is_ok()
@@ -65,13 +66,30 @@ pub fn files_of(root: &ProcRoot, pid: u32) -> HashSet<(u64, u64)> {
     found
 }
 
+/// What a descriptor refers to.
+struct Open {
+    /// As `stat` reports it: device and inode.
+    file: (u64, u64),
+    links: u32,
+}
+
 /// The descriptors of a process, and what they refer to.
-fn descriptors(root: &ProcRoot, pid: u32) -> impl Iterator<Item = (PathBuf, fs::Metadata)> {
+fn descriptors(root: &ProcRoot, pid: u32) -> impl Iterator<Item = (PathBuf, Open)> {
     let entries = fs::read_dir(root.join(format!("{pid}/fd")));
     let paths = entries.into_iter().flatten().flatten();
     paths.filter_map(|entry| {
         let path = entry.path();
-        Some((path.clone(), fs::metadata(path).ok()?))
+        // What the kernel knows: a file system that no longer answers is not asked.
+        let wanted = StatxFlags::INO | StatxFlags::NLINK;
+        let stat = statx(CWD, &path, AtFlags::STATX_DONT_SYNC, wanted).ok()?;
+        let open = Open {
+            file: (
+                makedev(stat.stx_dev_major, stat.stx_dev_minor),
+                stat.stx_ino,
+            ),
+            links: stat.stx_nlink,
+        };
+        Some((path, open))
     })
 }
 
@@ -123,11 +141,20 @@ impl Mounts {
         let of = self.0.iter().filter(move |mount| mount.device == device);
         of.filter_map(move |mount| {
             let below = path.strip_prefix(&mount.root).ok()?;
-            Some(match below.as_os_str().is_empty() {
+            let path = match below.as_os_str().is_empty() {
                 true => mount.at.clone(),
                 false => mount.at.join(below),
-            })
+            };
+            (!self.hides(mount, &path)).then_some(path)
         })
+    }
+
+    /// Whether something is mounted below `mount` that hides its `path`. That would be asked in its
+    /// place.
+    fn hides(&self, mount: &Mount, path: &Path) -> bool {
+        let below = |other: &&Mount| other.at != mount.at && other.at.starts_with(&mount.at);
+        let mut below = self.0.iter().filter(below);
+        below.any(|other| path.starts_with(&other.at))
     }
 
     /// Finds an inode by a path below the root of its file system. Checks the file there, so that
@@ -191,8 +218,7 @@ impl Openers {
         let mut maps = MapsReader::new();
         let mut table = VmaTable::default();
         for pid in numbers_in(root.path())? {
-            for (path, file) in descriptors(root, pid) {
-                let (links, file) = (file.nlink(), (file.dev(), file.ino()));
+            for (path, Open { file, links }) in descriptors(root, pid) {
                 found.note(files, file, pid);
                 if links == 0 && files.contains(&file) {
                     found.note_memfd(file, &path);
@@ -272,6 +298,10 @@ mod tests {
             [Path::new("/var/lib/x"), Path::new("/srv/x")]
         );
         assert_eq!(seen(vda, "/var"), [Path::new("/var")]);
+        assert!(
+            seen(vda, "/mnt/a b/x").is_empty(),
+            "hidden by what is mounted there"
+        );
         assert!(seen(1, "/x").is_empty());
         assert!(mounts.is_under(vda, Path::new("/var/lib/x"), Path::new("/srv")));
         assert!(!mounts.is_under(loop3, Path::new("/x"), Path::new("/srv")));

@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use crate::access::{AccessError, AccessSource, Resolution};
+use crate::access::{AccessError, AccessSource, Resolution, check_page_size};
 use crate::clock;
 use crate::faults::{Fault, FaultKind};
 use crate::look::LookError;
@@ -63,8 +63,10 @@ pub const MAX_SLOWDOWN: f64 = 0.05;
 /// Opens the access source for recordings.
 ///
 /// # Errors
-/// A privilege is missing, or BPF is not available.
+/// A privilege is missing, BPF is not available, or the kernel's pages are larger than 4 KiB, so
+/// that one access would be several in the trace.
 pub fn open_source() -> Result<PageWalk, AccessError> {
+    check_page_size("recording accesses")?;
     let capacity = Capacity {
         tables: TABLES_A_CALL,
         ..Capacity::default()

@@ -181,7 +181,7 @@ impl Known {
             cgroup: name,
             container: None,
             limit_now_bytes: limit(cgroup),
-            recent: vec![Time::new(&curves, self.prices)],
+            recent: vec![Time::new(&curves, found.costs.prices)],
             longer: Vec::new(),
             knows_unused: true,
         })

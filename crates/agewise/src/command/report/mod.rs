@@ -185,7 +185,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         && let Open::Histograms(open) = source.open
     {
         if !source.large_pages {
-            check_page_size("this access source")?;
+            check_page_size(source.name)?;
         }
         if args.files {
             agewise_cli::refuse!(

@@ -55,8 +55,8 @@ impl Held {
             "no free swap: --memory moves what is worth least there; add some (zram will do), or \
              leave the limit to the kernel by a cgroup without agewise"
         );
-        let ahead = Ahead::start(Box::new(|_, _| true))
-            .context("--memory has to see single pages; run as root")?;
+        let ahead =
+            Ahead::start(Box::new(|_, _| true)).context("--memory has to see single pages")?;
         let own = match rehearse {
             true => None,
             false => {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use agewise_host::access::{AddressRange, PAGE_BYTES, Target};
+use agewise_host::access::{AddressRange, Target, kernel_page_bytes};
 use agewise_host::activate::{PAGES_MAX, activate};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
@@ -233,7 +233,8 @@ impl<'a> Sorter<'a> {
             return Ok(());
         }
         let plan = self.look(agent, process, &due, Wanted::Present)?;
-        let mut rest = units_of(plan.base(), PAGE_BYTES).chain(units_of(plan.huge(), HUGE_BYTES));
+        let mut rest =
+            units_of(plan.base(), kernel_page_bytes()).chain(units_of(plan.huge(), HUGE_BYTES));
         let mut activated = Vec::new();
         while self.stop.requested().is_none() && clock::thread_cpu_ns() - began < left_ns {
             let batch: Vec<Run> = rest.by_ref().take(PAGES_MAX).collect();

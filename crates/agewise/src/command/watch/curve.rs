@@ -4,6 +4,7 @@
 use std::fmt::Write;
 
 use agewise_cli::units::bytes_text;
+use agewise_host::access::check_page_size;
 use agewise_policy::whatif::{Curves, Decider};
 
 use super::followed::{Known, LEARN_LOOKS};
@@ -16,6 +17,9 @@ const PLOT: f64 = 10.0;
 /// Describes a target with less memory, in lines of at most 68 cells; longer sentences must be
 /// wrapped by the caller.
 pub fn text(known: Option<&Known>) -> String {
+    if let Err(error) = check_page_size("the curve of a memory") {
+        return format!(" {error}.");
+    }
     let Some(known) = known else {
         return " Nothing is known yet: it is followed from the next look on.".to_owned();
     };

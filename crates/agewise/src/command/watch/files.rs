@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, CacheError, FilesIn};
 use agewise_host::cgroup::Cgroup;
+use agewise_host::clock::thread_cpu_ns;
 use agewise_host::pagecache::{CachedFile, FileAges, Largest, Mounts, files_of};
 use agewise_host::root::ProcRoot;
 use agewise_host::untrusted::Untrusted;
@@ -41,6 +42,8 @@ pub struct Files {
     /// What follows the page cache in place of the agent, or why that does not work; `None` until
     /// it is needed.
     own: Option<Result<Own, String>>,
+    /// The CPU time of lists, and when the first one was made.
+    listing: Option<(Duration, Instant)>,
 }
 
 impl Files {
@@ -56,12 +59,18 @@ impl Files {
         }
     }
 
-    /// The CPU time of the looks made here, in percent of a core.
+    /// The CPU time of the looks and lists made here, in percent of a core.
     pub fn core_percent(&self) -> f64 {
-        match &self.own {
-            Some(Ok(own)) => own.cpu.as_secs_f64() / own.began.elapsed().as_secs_f64() * 100.0,
-            _ => 0.0,
-        }
+        let own = self.own.as_ref().and_then(|own| own.as_ref().ok());
+        let looks = own.map(|own| (own.cpu, own.began));
+        let percent =
+            |(cpu, began): (Duration, Instant)| cpu.as_secs_f64() / began.elapsed().as_secs_f64();
+        looks
+            .into_iter()
+            .chain(self.listing)
+            .map(percent)
+            .sum::<f64>()
+            * 100.0
     }
 
     /// The largest files of a target.
@@ -69,6 +78,17 @@ impl Files {
     /// # Errors
     /// See [`NoFiles`].
     pub fn list(&mut self, agent: &mut Agent, of: &Of) -> Result<Listed, NoFiles> {
+        let began_ns = thread_cpu_ns();
+        let listed = self.listed(agent, of);
+        match &mut self.listing {
+            Some((cpu, _)) => *cpu += Duration::from_nanos(thread_cpu_ns() - began_ns),
+            // It may include the first look, which is no measure of later ones.
+            first => *first = Some((Duration::ZERO, Instant::now())),
+        }
+        listed
+    }
+
+    fn listed(&mut self, agent: &mut Agent, of: &Of) -> Result<Listed, NoFiles> {
         let cgroup;
         let files = match of {
             Of::Process(pid) => {
@@ -80,7 +100,14 @@ impl Files {
                 FilesIn::Cgroup(&cgroup)
             }
         };
-        match agent.largest_files(files, FILES_MAX) {
+        // Of files that a process uses, the agent knows only what is charged to the cgroups that it
+        // observes.
+        let is_known = matches!(files, FilesIn::Cgroup(_)) || observes_all(agent);
+        let known = match is_known {
+            true => agent.largest_files(files, FILES_MAX),
+            false => Err(CacheError::NotFollowed),
+        };
+        match known {
             Ok(largest) => Ok(Listed {
                 largest,
                 sees_mappings: true,
@@ -159,6 +186,13 @@ impl Own {
         let ages = &mut self.ages;
         Ok(ages.largest(FILES_MAX, &is_wanted, &owns, bounds, &mounts)?)
     }
+}
+
+fn observes_all(agent: &Agent) -> bool {
+    let mut cgroups = agent
+        .subjects()
+        .filter_map(|(subject, _)| subject.cgroup.as_ref());
+    cgroups.any(Cgroup::is_root)
 }
 
 /// The cgroup that a subject is, unless it is gone.
