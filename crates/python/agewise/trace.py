@@ -76,7 +76,8 @@ def write(
     line).
     `page_shift`: a page is 2 to the power of that many bytes; by default that of a table made of
     batches of `open`, and otherwise 12 (4 KiB). ``"lirs"`` does not keep it.
-    A name that ends in .gz or .zst is compressed, which Parquet cannot be. An existing file is overwritten.
+    A name that ends in .gz or .zst is compressed, which Parquet cannot be. An existing file is
+    overwritten.
 
     Raises ValueError for anything that is not a page (a fraction, NaN, less than 0, nothing) or
     that goes back in time, OSError if the file cannot be written.

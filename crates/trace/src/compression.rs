@@ -26,12 +26,17 @@ const UNREADABLE: [(&[u8], &str); 4] = [
     (b"7z\xbc\xaf\x27\x1c", "7z"),
 ];
 
+/// Advice for Parquet, which is written and not read: its compression is its own, by columns.
+const PARQUET: &str = "this is Parquet, which `trace convert` writes for data frames and no \
+                       command reads as a trace: give the trace it was made from, or convert it \
+                       to csv with polars or DuckDB";
+
 impl Compression {
     /// The compression that these first bytes indicate.
     ///
     /// # Errors
-    /// The name of a compression that is recognised but not supported.
-    pub fn of(first_bytes: &[u8]) -> Result<Self, &'static str> {
+    /// Advice for a compression that is recognised but not supported, and for Parquet.
+    pub fn of(first_bytes: &[u8]) -> Result<Self, String> {
         if first_bytes.starts_with(&[0x1f, 0x8b]) {
             return Ok(Self::Gzip);
         }
@@ -41,11 +46,16 @@ impl Compression {
         if first_bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
             return Ok(Self::Zstd);
         }
+        if first_bytes.starts_with(b"PAR1") {
+            return Err(PARQUET.to_owned());
+        }
         match UNREADABLE
             .iter()
             .find(|(magic, _)| first_bytes.starts_with(magic))
         {
-            Some((_, name)) => Err(name),
+            Some((_, name)) => Err(format!(
+                "{name} is not supported: decompress it, or use gzip, xz or zstd"
+            )),
             None => Ok(Self::Plain),
         }
     }
@@ -105,7 +115,7 @@ pub struct Opened {
 /// Opens the decompressed content of `file`.
 ///
 /// # Errors
-/// The first bytes cannot be read, or the compression is not supported.
+/// The first bytes cannot be read, or are those of something that is not supported.
 pub fn open<R: Read + Send + 'static>(file: R) -> std::io::Result<Opened> {
     let file_bytes = Arc::new(AtomicU64::new(0));
     let counted = Counted {
@@ -113,12 +123,8 @@ pub fn open<R: Read + Send + 'static>(file: R) -> std::io::Result<Opened> {
         bytes: Arc::clone(&file_bytes),
     };
     let mut file = BufReader::with_capacity(1 << 16, counted);
-    let compression = Compression::of(file.fill_buf()?).map_err(|name| {
-        std::io::Error::new(
-            std::io::ErrorKind::Unsupported,
-            format!("{name} is not supported: decompress it, or use gzip, xz or zstd"),
-        )
-    })?;
+    let compression = Compression::of(file.fill_buf()?)
+        .map_err(|advice| std::io::Error::new(std::io::ErrorKind::Unsupported, advice))?;
     Ok(Opened {
         compression,
         content: compression.decompress(file)?,

@@ -21,7 +21,7 @@ mod number;
 mod page_index;
 pub mod page_trace;
 #[cfg(feature = "parquet")]
-pub mod parquet;
+mod parquet;
 mod progress;
 pub mod reader;
 mod reading;

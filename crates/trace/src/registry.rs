@@ -14,8 +14,6 @@ use super::reader::{
 /// All formats. If several recognise a content, the first one wins, so stricter ones come first.
 pub static FORMATS: &[&Format] = &[
     &page_trace::FORMAT,
-    #[cfg(feature = "parquet")]
-    &crate::parquet::FORMAT,
     &damon::FORMAT,
     &lackey::FORMAT,
     &ucsd::FORMAT,

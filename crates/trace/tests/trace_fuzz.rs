@@ -13,14 +13,6 @@ use proptest::prelude::*;
 
 const NAME: &str = "some.trace";
 
-/// The formats that are read from a stream; Parquet is read from a file (`tests/parquet.rs`).
-fn streams() -> impl Iterator<Item = &'static Format> {
-    FORMATS
-        .iter()
-        .copied()
-        .filter(|format| format.name != "parquet")
-}
-
 /// Reads requests up to the end or an error. Requests are not split: a few bytes may stand for very
 /// many pages.
 fn read(format: &Format, bytes: &[u8]) -> (usize, Option<TraceError>) {
@@ -111,7 +103,7 @@ fn page_trace(requests: &[Request]) -> Vec<u8> {
 
 #[test]
 fn every_format_has_a_seed_that_reads() {
-    for format in streams() {
+    for format in FORMATS {
         let (requests, error) = read(format, &seed(format.name));
         // 256 bytes are not a multiple of 24-byte records.
         let cut = format.name == "oracleGeneral";
@@ -127,7 +119,7 @@ fn every_format_has_a_seed_that_reads() {
 #[test]
 fn a_format_named_wrongly_is_an_error() {
     let lirs: String = (0..1000).map(|n| format!("{n}\n")).collect();
-    for format in streams().filter(|format| format.name != "lirs") {
+    for format in FORMATS.iter().filter(|format| format.name != "lirs") {
         let (requests, error) = read(format, lirs.as_bytes());
         let message = error.expect(format.name).to_string();
         assert_eq!(requests, 0, "{}: {message}", format.name);
@@ -183,9 +175,9 @@ fn empty_and_missing_files() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("empty.trace");
     std::fs::write(&path, "").unwrap();
-    for format in streams() {
+    for format in FORMATS {
         let source = TraceSource {
-            format: Some(format),
+            format: Some(*format),
             ..TraceSource::new(&path)
         };
         let result = source
@@ -225,7 +217,7 @@ proptest! {
 
     #[test]
     fn any_bytes_end(bytes in bytes()) {
-        for format in streams() {
+        for format in FORMATS {
             read(format, &bytes);
         }
         let mut input = Input::from_reader(Path::new(NAME), Cursor::new(bytes.clone())).unwrap();
@@ -235,7 +227,7 @@ proptest! {
     #[test]
     fn mutated_traces_end(at in any::<prop::sample::Index>(), byte in any::<u8>(),
                           cut in any::<prop::sample::Index>(), repeat in 0usize..3) {
-        for format in streams() {
+        for format in FORMATS {
             let mut bytes = seed(format.name);
             let place = at.index(bytes.len());
             bytes[place] = byte;
@@ -251,7 +243,7 @@ proptest! {
     /// Replaces any number in a valid text with one at or beyond a limit.
     #[test]
     fn extreme_numbers_end(which in any::<prop::sample::Index>(), what in 0usize..EXTREMES.len()) {
-        for format in streams() {
+        for format in FORMATS {
             let bytes = seed(format.name);
             let digit = |at: usize| bytes[at].is_ascii_digit();
             let starts: Vec<usize> = (0..bytes.len())
@@ -271,7 +263,7 @@ proptest! {
     #[test]
     fn compressed_formats_end(at in any::<prop::sample::Index>(), byte in any::<u8>(),
                               cut in any::<prop::sample::Index>()) {
-        for format in streams() {
+        for format in FORMATS {
             let bytes = seed(format.name);
             let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
             gzip.write_all(&bytes).unwrap();

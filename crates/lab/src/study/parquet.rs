@@ -58,7 +58,7 @@ pub fn bytes(table: &Table, description: &Description) -> Result<Vec<u8>, Parque
 }
 
 /// Writes the checksum into a file that has a place for it.
-pub(super) fn seal(file: &mut [u8]) -> Result<(), ParquetError> {
+fn seal(file: &mut [u8]) -> Result<(), ParquetError> {
     let place = checksum_place(file).ok_or_else(|| {
         ParquetError::General("the metadata have no place for the checksum".to_owned())
     })?;

@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
-use agewise_trace::parquet::contained;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use serde_json::{Map, Value as Json};
@@ -225,6 +227,28 @@ fn rows_of_csv(path: &Path, bytes: &[u8]) -> Result<Vec<Map<String, Json>>, Stud
     Ok(rows)
 }
 
+/// Runs `read`. Returns `None` if it panics, of which no message is printed.
+///
+/// `read` must leave nothing behind that is used after a panic.
+fn contained<T>(read: impl FnOnce() -> T) -> Option<T> {
+    // What happens at a panic belongs to the process; here one thread at a time changes it.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = Arc::new(panic::take_hook());
+    let (quiet, of_others) = (thread::current().id(), Arc::clone(&before));
+    panic::set_hook(Box::new(move |info| {
+        if thread::current().id() != quiet {
+            of_others(info);
+        }
+    }));
+    let result = catch_unwind(AssertUnwindSafe(read));
+    drop(panic::take_hook());
+    if let Ok(before) = Arc::try_unwrap(before) {
+        panic::set_hook(before);
+    }
+    result.ok()
+}
+
 type Parquet = SerializedFileReader<bytes::Bytes>;
 
 fn parquet_reader(path: &Path, bytes: &[u8]) -> Result<Parquet, StudyError> {
@@ -351,34 +375,4 @@ fn read_cell<C: serde::de::DeserializeOwned>(
         }
     }
     serde_json::from_value(Json::Object(row))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::study::parquet::{bytes, seal};
-    use crate::study::table::{Column, Kind, Table};
-
-    #[test]
-    fn no_file_makes_the_reader_panic() {
-        let columns = vec![
-            Column::new("policy", Kind::Text),
-            Column::optional("n", Kind::Count),
-            Column::new("mean", Kind::Number),
-        ];
-        let rows = vec![vec!["lru".into(), 7.into(), 0.5.into()]; 3];
-        let description = Description::Run { cells: Vec::new() };
-        let whole = bytes(&Table { columns, rows }, &description).unwrap();
-        let path = Path::new("r.parquet");
-        ResultFile::parse(path, whole.clone()).unwrap();
-        for at in 4..whole.len() {
-            for bit in 0..8 {
-                let mut forged = whole.clone();
-                forged[at] ^= 1 << bit;
-                let is_sealed = seal(&mut forged).is_ok();
-                let read = ResultFile::parse(path, forged);
-                assert!(is_sealed || read.is_err(), "byte {at}, bit {bit}");
-            }
-        }
-    }
 }

@@ -263,11 +263,6 @@ fn parse(fields: &Fields, layout: &Layout, page_shift: u32) -> Result<Request, S
         }
         (None, None) => return Err("neither page nor address".into()),
     }
-    checked(request)
-}
-
-/// A request that no reader has to refuse.
-pub(crate) fn checked(request: Request) -> Result<Request, String> {
     if request.page_count > PAGES_PER_REQUEST_MAX {
         let count = request.page_count;
         return Err(format!(
@@ -299,7 +294,7 @@ fn time(text: &[u8], unit_ns: u64) -> Result<u64, String> {
     Ok(ns as u64)
 }
 
-pub(crate) fn kind(text: &[u8]) -> Result<AccessKind, String> {
+fn kind(text: &[u8]) -> Result<AccessKind, String> {
     match text.to_ascii_lowercase().as_slice() {
         b"" => Ok(AccessKind::Unknown),
         b"r" | b"read" | b"l" | b"load" | b"get" => Ok(AccessKind::Read),
@@ -311,7 +306,7 @@ pub(crate) fn kind(text: &[u8]) -> Result<AccessKind, String> {
     }
 }
 
-pub(crate) fn class(text: &[u8]) -> Result<PageClass, String> {
+fn class(text: &[u8]) -> Result<PageClass, String> {
     match text.to_ascii_lowercase().as_slice() {
         b"" => Ok(PageClass::Unknown),
         b"anon" => Ok(PageClass::Anon),
@@ -323,7 +318,7 @@ pub(crate) fn class(text: &[u8]) -> Result<PageClass, String> {
     }
 }
 
-pub(crate) fn evidence(text: &[u8]) -> Result<Evidence, String> {
+fn evidence(text: &[u8]) -> Result<Evidence, String> {
     let is_name = |(name, _): &&(&str, Evidence)| text.eq_ignore_ascii_case(name.as_bytes());
     let found = Evidence::NAMES.iter().find(is_name);
     found.map(|(_, evidence)| *evidence).ok_or_else(|| {

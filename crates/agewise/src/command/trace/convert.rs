@@ -18,9 +18,9 @@ use super::input::{InputArgs, ReadingBar};
 /// to the point where it was cut off. csv keeps as much, as text: what a page trace says of all its
 /// accesses is in lines that start with # before the names of the columns. lirs keeps only the
 /// order of the pages. oracleGeneral (libCacheSim) keeps pages and seconds, and takes two passes
-/// and 8 bytes of memory per access. parquet is a table with the columns of csv, whose metadata say
-/// what a page trace says of itself, and the source with its SHA-256. Files whose names end in .gz
-/// or .zst are compressed.
+/// and 8 bytes of memory per access. parquet is a table with the columns of csv for data frames,
+/// which no command reads; its metadata say what a page trace says of itself, and the source with
+/// its SHA-256. Files whose names end in .gz or .zst are compressed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace: a file, or a name in the manifest.

@@ -18,8 +18,8 @@ use agewise_cli::units;
 #[derive(Debug, Clone, clap::Args)]
 pub struct InputArgs {
     /// The format of the trace: lirs, arc, oracleGeneral, ucsd, cache2k, corda, adaptsize, csv,
-    /// parquet, lackey, damon, page. By default detected from content and file name; compression
-    /// (gzip, xz, zstd) is always detected.
+    /// lackey, damon, page. By default detected from content and file name; compression (gzip, xz,
+    /// zstd) is always detected.
     #[arg(long, value_name = "FORMAT", value_parser = known_format)]
     pub trace_format: Option<&'static Format>,
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writes a trace as Parquet, one row group at a time.
+//! Writes a trace as Apache Parquet, one row group at a time: the columns of
+//! [CSV](crate::reader::csv), and the header of a page trace in the metadata, written as in CSV.
 
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,6 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
-use super::HEADER_KEY;
 use crate::access::Request;
 use crate::error::TraceError;
 use crate::page_trace::Header;
@@ -23,7 +23,11 @@ use crate::writer::Sink;
 /// Requests in a full row group, which is held in memory until it is written: 12 MiB.
 const GROUP_REQUESTS: usize = 1 << 18;
 
-/// The columns in the order in which [`ParquetWriter::write_group`] writes them.
+/// Key of the header in the metadata: the lines that precede the columns of a CSV file.
+const HEADER_KEY: &str = "agewise_trace";
+
+/// The columns in the order in which [`ParquetWriter::write_group`] writes them. A text that is not
+/// known is null; evidence is null for what was seen.
 const SCHEMA: &str = "message trace {
     required int64 time_ns (INTEGER(64,false));
     required int64 page (INTEGER(64,false));
@@ -37,7 +41,7 @@ const SCHEMA: &str = "message trace {
 /// A Parquet file being written.
 pub(crate) struct ParquetWriter {
     path: PathBuf,
-    file: SerializedFileWriter<Sink>,
+    file: SerializedFileWriter<Lent>,
     group: Vec<Request>,
 }
 
@@ -54,7 +58,8 @@ impl ParquetWriter {
         }
         let schema = parse_message_type(SCHEMA).map(Arc::new);
         let properties = Arc::new(properties.build());
-        let file = schema.and_then(|schema| SerializedFileWriter::new(sink, schema, properties));
+        let lent = Lent(Some(sink));
+        let file = schema.and_then(|schema| SerializedFileWriter::new(lent, schema, properties));
         Ok(Self {
             path: path.to_path_buf(),
             file: file.map_err(|error| write_error(path, 0, error))?,
@@ -80,9 +85,10 @@ impl ParquetWriter {
         if !self.group.is_empty() {
             self.write_group()?;
         }
-        let written = self.file.bytes_written() as u64;
-        let sink = self.file.into_inner();
-        sink.map_err(|error| write_error(&self.path, written, error))
+        let ended = self.file.finish();
+        let sink = ended.and_then(|_| Ok(self.file.inner_mut().take_back()?));
+        let offset = self.file.bytes_written() as u64;
+        sink.map_err(|error| write_error(&self.path, offset, error))
     }
 
     fn write_group(&mut self) -> Result<(), TraceError> {
@@ -107,6 +113,34 @@ impl ParquetWriter {
         let written = write();
         let offset = self.file.bytes_written() as u64;
         written.map_err(|error| write_error(&self.path, offset, error))
+    }
+}
+
+/// The destination until the end of the file: where the library gives back what it was given, it
+/// loses why its last bytes could not be written.
+struct Lent(Option<Sink>);
+
+impl Lent {
+    fn sink(&mut self) -> io::Result<&mut Sink> {
+        self.0.as_mut().ok_or_else(Self::ended)
+    }
+
+    fn take_back(&mut self) -> io::Result<Sink> {
+        self.0.take().ok_or_else(Self::ended)
+    }
+
+    fn ended() -> io::Error {
+        io::Error::other("the file has ended")
+    }
+}
+
+impl Write for Lent {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.sink()?.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.sink()?.flush()
     }
 }
 
@@ -136,9 +170,17 @@ fn texts(
 }
 
 fn write_error(path: &Path, offset: u64, error: ParquetError) -> TraceError {
+    // The library wraps what the file system said.
+    let source = match error {
+        ParquetError::External(inner) => match inner.downcast::<io::Error>() {
+            Ok(inner) => *inner,
+            Err(inner) => io::Error::other(inner),
+        },
+        error => io::Error::other(error),
+    };
     TraceError::Write {
         path: path.to_path_buf(),
         offset,
-        source: std::io::Error::other(error),
+        source,
     }
 }
