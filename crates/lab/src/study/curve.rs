@@ -350,9 +350,7 @@ impl CurveOutcome {
             Column::optional("policy_sha256", Kind::Text),
         ];
         columns.extend(Origin::COLUMNS);
-        let mut cells = self.cells.iter();
-        let has_profiles = cells.any(|of| of.cell.policy_profile.is_some());
-        columns.extend(has_profiles.then_some(PROFILE));
+        columns.push(PROFILE);
         let mut rows = Vec::new();
         for (curve, of) in self.curves.iter().zip(&self.cells) {
             let (trace, policy) = (Value::from(&curve.trace), Value::from(&curve.policy));
@@ -373,7 +371,7 @@ impl CurveOutcome {
                     of.cell.policy_sha256.as_ref().into(),
                 ];
                 row.extend(origin.iter().cloned());
-                row.extend(has_profiles.then(|| of.cell.policy_profile.as_ref().into()));
+                row.push(of.cell.policy_profile.as_ref().into());
                 row
             };
             rows.extend(curve.points.iter().map(row));

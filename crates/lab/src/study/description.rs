@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::table::{Column, Kind, Value};
 use crate::machine::profile_file;
 
-/// The texts of profiles: the last column, where a policy has one.
-pub(super) const PROFILE: Column = Column::optional("policy_profile", Kind::Text);
+/// The texts of profiles: the last column.
+pub const PROFILE: Column = Column::sparse("policy_profile", Kind::Text);
 
 /// The program and the input of a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -344,7 +344,7 @@ impl RunOutcome {
         ];
         columns.extend(RunCell::COLUMNS);
         columns.extend(Origin::COLUMNS);
-        columns.extend(self.has_profiles().then_some(PROFILE));
+        columns.push(PROFILE);
         let tails = self.tails();
         let row = |summary: &MeasureSummary| {
             let mut row: Vec<Value> = vec![
@@ -387,10 +387,11 @@ impl RunOutcome {
             name,
             kind: Kind::Number,
             optional: runs().any(|(_, measured)| measured[at].is_nan()),
+            sparse: false,
         }));
         columns.extend(RunCell::COLUMNS);
         columns.extend(Origin::COLUMNS);
-        columns.extend(self.has_profiles().then_some(PROFILE));
+        columns.push(PROFILE);
         let workload = Value::from(self.subject.name());
         let mut rows = Vec::new();
         for (result, tail) in self.results.iter().zip(self.tails()) {
@@ -405,17 +406,11 @@ impl RunOutcome {
         Table { columns, rows }
     }
 
-    fn has_profiles(&self) -> bool {
-        let mut cells = self.cells.iter();
-        cells.any(|of| of.cell.policy_profile.is_some())
-    }
-
     /// The description of each policy, which ends its rows.
     fn tails(&self) -> Vec<Vec<Value>> {
-        let has_profiles = self.has_profiles();
         let tail = |of: &Described<RunCell>| {
             let cell = of.cell.values().into_iter();
-            let profile = has_profiles.then(|| of.cell.policy_profile.as_ref().into());
+            let profile = [of.cell.policy_profile.as_ref().into()];
             cell.chain(of.origin.values()).chain(profile).collect()
         };
         self.cells.iter().map(tail).collect()

@@ -24,6 +24,8 @@ pub struct Column {
     pub kind: Kind,
     /// Whether a row may have no value.
     pub optional: bool,
+    /// Whether JSON leaves it out of a row without a value, and CSV out of a table without one.
+    pub sparse: bool,
 }
 
 impl Column {
@@ -34,6 +36,7 @@ impl Column {
             name,
             kind,
             optional: false,
+            sparse: false,
         }
     }
 
@@ -44,6 +47,19 @@ impl Column {
             name,
             kind,
             optional: true,
+            sparse: false,
+        }
+    }
+
+    /// A column in which few rows have a value, so that text without one leaves it out. Parquet
+    /// always has it: the files of a sweep are read as one table.
+    #[must_use]
+    pub const fn sparse(name: &'static str, kind: Kind) -> Self {
+        Self {
+            name,
+            kind,
+            optional: true,
+            sparse: true,
         }
     }
 }
@@ -113,16 +129,18 @@ pub struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Names and values.
+    /// Names and values, without sparse columns that have none.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &'a Value)> {
-        let names = self.columns.iter().map(|column| column.name);
-        names.zip(self.values)
+        let is_there =
+            |(column, value): &(&Column, &Value)| !column.sparse || **value != Value::Null;
+        let fields = self.columns.iter().zip(self.values).filter(is_there);
+        fields.map(|(column, value)| (column.name, value))
     }
 }
 
 impl Serialize for Row<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.values.len()))?;
+        let mut map = serializer.serialize_map(None)?;
         for (name, value) in self.iter() {
             map.serialize_entry(name, value)?;
         }
@@ -165,8 +183,10 @@ impl Table {
         }
         for column in &other.columns {
             if !self.columns.iter().any(|known| known.name == column.name) {
-                self.columns
-                    .push(Column::optional(column.name, column.kind));
+                self.columns.push(Column {
+                    optional: true,
+                    ..column.clone()
+                });
                 self.rows.iter_mut().for_each(|row| row.push(Value::Null));
             }
         }
@@ -186,6 +206,14 @@ impl Table {
         }
     }
 
+    /// Leaves out the column of this name, if there is one.
+    pub fn remove(&mut self, name: &str) {
+        if let Some(at) = self.columns.iter().position(|column| column.name == name) {
+            self.columns.remove(at);
+            self.rows.iter_mut().for_each(|row| drop(row.remove(at)));
+        }
+    }
+
     /// Writes the table as CSV, with a header if wanted.
     ///
     /// # Errors
@@ -193,11 +221,15 @@ impl Table {
     pub fn write_csv(&self, out: &mut impl Write, header: bool) -> csv::Result<()> {
         let mut builder = csv::WriterBuilder::new();
         let mut writer = builder.has_headers(false).from_writer(out);
+        let has_value = |at: usize| self.rows.iter().any(|row| row[at] != Value::Null);
+        let is_shown = |at: &usize| !self.columns[*at].sparse || has_value(*at);
+        let shown: Vec<usize> = (0..self.columns.len()).filter(is_shown).collect();
         if header {
-            writer.write_record(self.columns.iter().map(|column| column.name))?;
+            writer.write_record(shown.iter().map(|at| self.columns[*at].name))?;
         }
         for row in &self.rows {
-            writer.serialize(row)?;
+            let values: Vec<&Value> = shown.iter().map(|at| &row[*at]).collect();
+            writer.serialize(values)?;
         }
         writer.flush()?;
         Ok(())
@@ -216,6 +248,28 @@ mod tests {
                 .collect(),
             rows: vec![columns.iter().map(|_| value.into()).collect()],
         }
+    }
+
+    #[test]
+    fn text_leaves_out_a_sparse_column_without_a_value() {
+        let mut all = table(&["a"], 1.0);
+        all.columns.push(Column::sparse("s", Kind::Text));
+        let csv = |table: &Table| {
+            let mut csv = Vec::new();
+            table.write_csv(&mut csv, true).unwrap();
+            String::from_utf8(csv).unwrap()
+        };
+        all.rows[0].push(Value::Null);
+        assert_eq!(csv(&all), "a\n1.0\n");
+        all.rows.push(vec![2.0.into(), "x".into()]);
+        assert_eq!(csv(&all), "a,s\n1.0,\n2.0,x\n");
+        let json: Vec<_> = all
+            .rows()
+            .map(|row| serde_json::to_string(&row).unwrap())
+            .collect();
+        assert_eq!(json, [r#"{"a":1.0}"#, r#"{"a":2.0,"s":"x"}"#]);
+        all.remove("s");
+        assert_eq!(csv(&all), "a\n1.0\n2.0\n");
     }
 
     #[test]

@@ -10,10 +10,13 @@ use agewise_cli::output;
 use agewise_cli::progress::Progress;
 use agewise_lab::study::again::{curve_request, groups, is_same_curve, is_same_run, run_request};
 use agewise_lab::study::base::Base;
-use agewise_lab::study::description::{CurveCell, Described, Description, Origin, RunCell};
+use agewise_lab::study::description::{
+    CurveCell, Described, Description, Origin, PROFILE, RunCell,
+};
 use agewise_lab::study::result::{Form, ResultFile};
 use agewise_lab::study::table::Table;
 use anyhow::Context;
+use serde_json::Value;
 
 use super::results::{self, BUILD, write};
 use crate::command::trace::input::trace_memory_default;
@@ -126,7 +129,7 @@ fn run_again(
         });
         ran.extend(outcome.cells);
     }
-    rendered(before.form, &table, &Description::Run { cells: ran })
+    rendered(before, table, &Description::Run { cells: ran })
 }
 
 fn count_again(
@@ -148,12 +151,20 @@ fn count_again(
         table.append(outcome.table());
         ran.extend(outcome.cells);
     }
-    rendered(before.form, &table, &Description::Curve { cells: ran })
+    rendered(before, table, &Description::Curve { cells: ran })
 }
 
-fn rendered(form: Form, table: &Table, description: &Description) -> anyhow::Result<Vec<u8>> {
+fn rendered(
+    before: &ResultFile,
+    mut table: Table,
+    description: &Description,
+) -> anyhow::Result<Vec<u8>> {
+    // Of an earlier version.
+    if !before.rows.iter().any(|row| row.contains_key(PROFILE.name)) {
+        table.remove(PROFILE.name);
+    }
     let mut bytes = Vec::new();
-    write(&mut bytes, form, table, description, true)?;
+    write(&mut bytes, before.form, &table, description, true)?;
     Ok(bytes)
 }
 
@@ -174,16 +185,13 @@ fn difference(before: &ResultFile, after: &ResultFile) -> String {
     };
     let (was, is) = (&before.rows[at], &after.rows[at]);
     let name = |key: &str| was.get(key).and_then(|value| value.as_str()).unwrap_or("");
-    let fields = was
-        .iter()
-        .filter(|(key, value)| is.get(*key) != Some(value));
-    let fields: Vec<String> = fields
-        .map(|(key, value)| {
-            let is = is
-                .get(key)
-                .map_or("nothing".to_owned(), ToString::to_string);
-            format!("{key} was {value}, is {is}")
-        })
+    let new = is.keys().filter(|key| !was.contains_key(*key));
+    let keys = was.keys().chain(new);
+    let text = |value: Option<&Value>| value.map_or("nothing".to_owned(), ToString::to_string);
+    let fields: Vec<String> = keys
+        .map(|key| (key, was.get(key), is.get(key)))
+        .filter(|(_, was, is)| was != is)
+        .map(|(key, was, is)| format!("{key} was {}, is {}", text(was), text(is)))
         .collect();
     format!(
         "{count} of {} rows differ; the first is row {} ({} {} {}): {}",
