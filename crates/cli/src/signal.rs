@@ -8,8 +8,8 @@
 
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -29,8 +29,8 @@ pub struct Stop {
     request: Arc<Request>,
     /// Standard output, if it is a terminal that the command depends on.
     terminal: Option<OwnedFd>,
-    /// For a daemon: whether a hang-up of its controlling terminal ends it.
-    ends_with_terminal: bool,
+    /// For a daemon: the controlling terminal whose hang-up ends it.
+    controlling: Option<Controlling>,
     registered: Vec<SigId>,
 }
 
@@ -94,10 +94,31 @@ impl Request {
     }
 }
 
-/// Whether this process has a controlling terminal. The kernel takes it away when it hangs up,
-/// before it sends SIGHUP.
-fn has_terminal() -> bool {
-    std::fs::File::open("/dev/tty").is_ok()
+/// The controlling terminal of this process. The kernel takes it away when it hangs up, before it
+/// sends SIGHUP to the shell, which sends it on to its jobs if they are still known to it.
+#[derive(Debug, Default)]
+struct Controlling {
+    /// When its loss was noticed.
+    lost: OnceLock<Instant>,
+}
+
+impl Controlling {
+    /// The SIGHUP of a hang-up arrives within this time. A later one means something else.
+    const SIGNAL_WITHIN: Duration = Duration::from_secs(10);
+
+    /// Whether a SIGHUP that arrives now says that the terminal hung up.
+    fn is_hanging_up(&self) -> bool {
+        // An error of another kind says nothing about the terminal.
+        let gone = [rustix::io::Errno::NXIO, rustix::io::Errno::IO].map(|no| no.raw_os_error());
+        let error = std::fs::File::open("/dev/tty").err();
+        let number = error.and_then(|error| error.raw_os_error());
+        self.was_lost_by(number.is_some_and(|no| gone.contains(&no)), Instant::now())
+    }
+
+    fn was_lost_by(&self, is_gone: bool, now: Instant) -> bool {
+        let since = |lost: &Instant| now.saturating_duration_since(*lost);
+        is_gone && since(self.lost.get_or_init(|| now)) < Self::SIGNAL_WITHIN
+    }
 }
 
 /// Whether SIGHUP is ignored, as `nohup` arranges.
@@ -148,9 +169,10 @@ impl Stop {
     /// # Errors
     /// As [`install`](Self::install).
     pub fn install_for_daemon() -> io::Result<Self> {
-        let ends_with_terminal = has_terminal() && !ignores_hangups();
+        let has_terminal = std::fs::File::open("/dev/tty").is_ok();
+        let controlling = (has_terminal && !ignores_hangups()).then(Controlling::default);
         let mut stop = Self::install_for(&[SIGINT, SIGTERM, SIGQUIT])?;
-        stop.ends_with_terminal = ends_with_terminal;
+        stop.controlling = controlling;
         let request = Arc::clone(&stop.request);
         // SAFETY: as below; it stores to an atomic and writes to an eventfd.
         let id = unsafe {
@@ -167,7 +189,7 @@ impl Stop {
         let mut stop = Self {
             request: Arc::new(Request::new()?),
             terminal: None,
-            ends_with_terminal: false,
+            controlling: None,
             registered: Vec::new(),
         };
         for &number in signals {
@@ -189,11 +211,16 @@ impl Stop {
     /// is requested instead.
     pub fn take_reload(&self) -> bool {
         let has_arrived = self.request.reload.swap(false, Ordering::SeqCst);
-        if has_arrived && self.ends_with_terminal && !has_terminal() {
+        if has_arrived && self.is_hanging_up() {
             self.request.end(SIGHUP);
             return false;
         }
         has_arrived
+    }
+
+    fn is_hanging_up(&self) -> bool {
+        let controlling = self.controlling.as_ref();
+        controlling.is_some_and(Controlling::is_hanging_up)
     }
 
     /// Sleeps until `deadline`, until `other` is readable, or until an unhandled signal arrives.
@@ -204,6 +231,8 @@ impl Stop {
                 self.request.settle();
                 return Woken::Signal;
             }
+            // A terminal that was lost without a signal is noticed here.
+            self.is_hanging_up();
             let (found, is_over) = self.poll(deadline, Some(other));
             if is_gone(found) {
                 return Woken::Gone;
@@ -293,6 +322,17 @@ mod tests {
         let asked = stop.wait(Duration::from_millis(20));
         assert!(asked == stop.requested().is_some());
         assert!(asked || start.elapsed() >= Duration::from_millis(20));
+    }
+
+    #[test]
+    fn only_a_signal_soon_after_the_loss_of_the_terminal_is_a_hang_up() {
+        let controlling = Controlling::default();
+        let now = Instant::now();
+        assert!(!controlling.was_lost_by(false, now));
+        let lost = now + Duration::from_secs(3600);
+        assert!(controlling.was_lost_by(true, lost));
+        assert!(controlling.was_lost_by(true, lost + Duration::from_secs(9)));
+        assert!(!controlling.was_lost_by(true, lost + Duration::from_secs(10)));
     }
 
     #[test]
