@@ -295,8 +295,13 @@ fn a_daemon_in_a_terminal_reloads_on_sighup_and_ends_with_its_terminal() {
         drop(pty);
         if !is_controlling || is_nohup {
             std::thread::sleep(Duration::from_millis(300));
-            running.send(libc::SIGTERM);
-            assert_eq!(running.ended(&why).0.code(), Some(0), "{why}");
+            let (signal, code) = match is_nohup {
+                true => (libc::SIGALRM, 128 + libc::SIGALRM),
+                false => (libc::SIGTERM, 0),
+            };
+            running.send(signal);
+            assert_eq!(running.ended(&why).0.code(), Some(code), "{why}");
+            assert!(records("stop"), "{why}");
             continue;
         }
         let status = running.ended(&why).0;

@@ -171,7 +171,8 @@ impl Stop {
     pub fn install_for_daemon() -> io::Result<Self> {
         let has_terminal = std::fs::File::open("/dev/tty").is_ok();
         let controlling = (has_terminal && !ignores_hangups()).then(Controlling::default);
-        let mut stop = Self::install_for(&[SIGINT, SIGTERM, SIGQUIT])?;
+        let others = STOP_SIGNALS.into_iter().filter(|no| *no != SIGHUP);
+        let mut stop = Self::install_for(&others.collect::<Vec<_>>())?;
         stop.controlling = controlling;
         let request = Arc::clone(&stop.request);
         // SAFETY: as below; it stores to an atomic and writes to an eventfd.
