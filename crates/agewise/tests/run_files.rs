@@ -15,8 +15,9 @@ use agewise_host::cgroup::Hierarchy;
 use agewise_host::pagecache::cachestat;
 use agewise_host::root::ProcRoot;
 use rustix::fs::{Advice, fadvise};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{AGEWISE, MIB, blind, one};
+use support::{AGEWISE, MIB, blind, cgroups_of, one};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 4096;
@@ -162,4 +163,44 @@ fn cold_files_of_a_program_leave_and_those_of_others_stay() {
         cached(&other_file, 0..PAGES) >= other_bytes * 9 / 10,
         "{done}"
     );
+}
+
+#[test]
+fn a_signal_leaves_no_cgroup_behind_before_and_after_the_start() {
+    let _one = one();
+    if let Err(error) = Hierarchy::discover(&ProcRoot::default()) {
+        println!("SKIPPED run --files: {error}");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let started = dir.path().join("started");
+    for (signal, is_early) in [(Signal::INT, true), (Signal::ALARM, false)] {
+        let mut child = Command::new(AGEWISE)
+            .args(["run", "--older-than", "100s", "--files", "--"])
+            .args(["sh", "-c", "touch $0; exec sleep 100"])
+            .arg(&started)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let is_due = || match is_early {
+            true => !cgroups_of(child.id()).is_empty(),
+            false => started.exists(),
+        };
+        let began = Instant::now();
+        while !is_due() && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let pid = child.id();
+        if child.try_wait().unwrap().is_none() {
+            kill_process(Pid::from_child(&child), signal).unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        if is_skipped(&output) {
+            return;
+        }
+        let expected = Some(128 + signal.as_raw());
+        assert_eq!(output.status.code(), expected, "{output:?}");
+        assert!(cgroups_of(pid).is_empty(), "{signal:?}");
+        let _ = fs::remove_file(&started);
+    }
 }

@@ -15,7 +15,7 @@ use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use support::{AGEWISE, MIB, blind, one};
+use support::{AGEWISE, MIB, blind, cgroups_of, one};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(AGEWISE)
@@ -52,24 +52,6 @@ fn swap_of(test: &str, bytes: u64) -> Option<ZramDevice> {
             None
         }
     }
-}
-
-/// Directories of the cgroups created by a run with this pid.
-fn cgroups_of(pid: u32) -> Vec<PathBuf> {
-    fn search(dir: PathBuf, name: &str, found: &mut Vec<PathBuf>) {
-        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                if entry.file_name() == name {
-                    found.push(entry.path());
-                }
-                search(entry.path(), name, found);
-            }
-        }
-    }
-    let hierarchy = Hierarchy::discover(&ProcRoot::default()).unwrap();
-    let mut found = Vec::new();
-    search(hierarchy.root, &format!("agewise-run-{pid}"), &mut found);
-    found
 }
 
 #[test]

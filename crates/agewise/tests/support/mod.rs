@@ -26,6 +26,24 @@ pub fn one() -> MutexGuard<'static, ()> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// Directories of the cgroups created by `agewise run` with this pid.
+pub fn cgroups_of(pid: u32) -> Vec<PathBuf> {
+    fn search(dir: PathBuf, name: &str, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if entry.file_name() == name {
+                    found.push(entry.path());
+                }
+                search(entry.path(), name, found);
+            }
+        }
+    }
+    let hierarchy = Hierarchy::discover(&ProcRoot::default()).unwrap();
+    let mut found = Vec::new();
+    search(hierarchy.root, &format!("agewise-run-{pid}"), &mut found);
+    found
+}
+
 /// Why page tables cannot be read here; `None` if they can.
 pub fn blind() -> Option<String> {
     let output = Command::new(AGEWISE)

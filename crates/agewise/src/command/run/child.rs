@@ -14,13 +14,13 @@ use std::time::Instant;
 use agewise_host::cgroup::OwnCgroup;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 
 /// Signals passed on to the command.
-const FORWARDED: [i32; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2];
+const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM];
 
 /// Exit status of shells if a command is not found.
 pub const NOT_FOUND: u8 = 127;
@@ -45,6 +45,25 @@ impl SpawnError {
     }
 }
 
+/// Signals that wait for a command to be passed on to: none is missed, and none ends agewise.
+#[derive(Debug)]
+pub struct Waiting(SignalsInfo<WithOrigin>);
+
+impl Waiting {
+    /// Installs the signal handlers.
+    ///
+    /// # Errors
+    /// That of the operating system if no file descriptor is available.
+    pub fn install() -> io::Result<Self> {
+        Ok(Waiting(SignalsInfo::new(FORWARDED)?))
+    }
+
+    /// A signal that has arrived, if any.
+    pub fn arrived(&mut self) -> Option<i32> {
+        self.0.pending().next().map(|origin| origin.signal)
+    }
+}
+
 /// A running command.
 #[derive(Debug)]
 pub struct Child {
@@ -55,12 +74,27 @@ pub struct Child {
 }
 
 impl Child {
-    /// Starts `command` (the first word is the program), in the given cgroup if any, and passes
-    /// signals on to it from then on.
+    /// Starts `command` (the first word is the program) and passes signals on to it from then on.
     ///
     /// # Errors
     /// The program does not exist or cannot be run, or the system is out of processes.
-    pub fn spawn(command: &[OsString], own: Option<&OwnCgroup>) -> Result<Self, SpawnError> {
+    pub fn spawn(command: &[OsString]) -> Result<Self, SpawnError> {
+        let waiting = Waiting::install().map_err(|source| SpawnError {
+            program: command.first().cloned().unwrap_or_default(),
+            source,
+        })?;
+        Self::spawn_in(None, command, waiting)
+    }
+
+    /// As [`spawn`](Self::spawn), in the given cgroup if any, with signals that already wait.
+    ///
+    /// # Errors
+    /// As [`spawn`](Self::spawn).
+    pub fn spawn_in(
+        own: Option<&OwnCgroup>,
+        command: &[OsString],
+        waiting: Waiting,
+    ) -> Result<Self, SpawnError> {
         let (program, arguments) = command.split_first().expect("clap requires a command");
         let failed = |source| SpawnError {
             program: program.clone(),
@@ -70,8 +104,7 @@ impl Child {
         // reclaimed.
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
             .map_err(|errno| failed(errno.into()))?;
-        // Before the command starts, so that no signal is missed.
-        let mut signals = SignalsInfo::<WithOrigin>::new(FORWARDED).map_err(failed)?;
+        let Waiting(mut signals) = waiting;
         let handle = signals.handle();
         let mut command = Command::new(program);
         command.args(arguments);
@@ -165,7 +198,7 @@ mod tests {
 
     fn status_of(words: &[&str]) -> u8 {
         let words: Vec<OsString> = words.iter().map(OsString::from).collect();
-        let mut child = Child::spawn(&words, None).expect("spawn");
+        let mut child = Child::spawn(&words).expect("spawn");
         let deadline = Instant::now() + Duration::from_secs(60);
         exit_code(child.wait_until(deadline).expect("wait").expect("ended"))
     }
@@ -179,12 +212,11 @@ mod tests {
 
     #[test]
     fn what_cannot_start_says_why() {
-        let error =
-            Child::spawn(&["/nonexistent/program".into()], None).expect_err("no such program");
+        let error = Child::spawn(&["/nonexistent/program".into()]).expect_err("no such program");
         assert_eq!(error.exit_code(), NOT_FOUND);
         assert!(error.to_string().contains("/nonexistent/program"));
         assert_eq!(
-            Child::spawn(&["/".into()], None)
+            Child::spawn(&["/".into()])
                 .expect_err("a directory")
                 .exit_code(),
             NOT_RUNNABLE
@@ -193,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_wait_ends_at_its_deadline() {
-        let mut child = Child::spawn(&["sleep".into(), "60".into()], None).expect("spawn");
+        let mut child = Child::spawn(&["sleep".into(), "60".into()]).expect("spawn");
         let deadline = Instant::now() + Duration::from_millis(30);
         assert!(child.wait_until(deadline).expect("wait").is_none());
         child.child.kill().expect("kill");

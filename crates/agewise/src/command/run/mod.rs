@@ -25,9 +25,10 @@ use anyhow::Context;
 
 use super::reclaim::{swap_note, timing};
 use agewise_cli::output;
+use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use agewise_cli::usage::exit_status;
-use child::Child;
+use child::{Child, Waiting};
 use cold_files::ColdFiles;
 use held::Held;
 use idle::{Idle, Limits};
@@ -56,7 +57,7 @@ use summary::Summary;
 ///
 /// Exit status: that of COMMAND, or 128 + the signal that ended it; 125 if agewise itself failed
 /// before it started COMMAND, 126 if COMMAND cannot be run, 127 if it is not found; 2 a wrong
-/// argument.
+/// argument. A signal that arrives before COMMAND is started ends agewise with 128 + the signal.
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("way").args(["older_than", "memory"]).required(true))]
 pub struct Args {
@@ -130,8 +131,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let now = Instant::now();
     // What came before took at least its CPU time.
     let began = now.checked_sub(clock::process_cpu()).unwrap_or(now);
-    let prepared = match prepare(args) {
-        Ok(prepared) => prepared,
+    // The handlers before the cgroup, which a signal would leave behind.
+    let prepared = Waiting::install()
+        .context("cannot handle signals")
+        .and_then(|signals| Ok((signals, prepare(args)?)));
+    let (mut signals, prepared) = match prepared {
+        Ok(both) => both,
         Err(error) => {
             agewise_cli::note!(
                 "{}; the command was not started",
@@ -140,7 +145,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(exit_status(&error, EXIT_OWN_FAILURE)));
         }
     };
-    let child = match Child::spawn(&args.command, prepared.own.as_deref()) {
+    if let Some(signal) = signals.arrived() {
+        return Ok(ExitCode::from(Stop::exit_code(signal)));
+    }
+    let child = match Child::spawn_in(prepared.own.as_deref(), &args.command, signals) {
         Ok(child) => child,
         Err(error) => {
             agewise_cli::note!("{error}");

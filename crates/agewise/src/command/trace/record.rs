@@ -253,7 +253,7 @@ impl Subject {
                     children: args.children,
                 })
             }
-            None => Ok(Subject::Command(Child::spawn(&args.command, None)?)),
+            None => Ok(Subject::Command(Child::spawn(&args.command)?)),
         }
     }
 

@@ -123,7 +123,7 @@ impl Subject {
             // Watch our children from their first moment on, but not ourselves.
             let own = std::process::id();
             source.watch(own, Whose::WithChildren)?;
-            let child = Child::spawn(&args.command, None);
+            let child = Child::spawn(&args.command);
             source.forget(own);
             return Ok(Subject::Command(child?));
         };
