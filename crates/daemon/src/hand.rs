@@ -139,11 +139,13 @@ impl PageOut<'_> {
         let Some(age_ms) = file_ms else { return done };
         let mut dropped = self.drop_files(files, age_ms, bytes_max[1]);
         // A rehearsal does not distinguish mapped pages.
-        let mapped_bytes = dropped.dropped.map_or(0, |report| report.stayed_bytes);
+        let report = dropped.dropped.unwrap_or_default();
+        // Also what the limit cut short may be mapped.
+        let mapped_bytes = report.stayed_bytes.saturating_add(report.limited_bytes);
         let more_bytes = bytes_max[1].saturating_sub(dropped.left_file_bytes);
-        if mapped_bytes > 0 && more_bytes > 0 {
+        if mapped_bytes > 0 && more_bytes >= PAGE_BYTES {
             // They have already been counted as tried.
-            dropped.tried_bytes -= mapped_bytes.min(dropped.tried_bytes);
+            dropped.tried_bytes -= report.stayed_bytes.min(dropped.tried_bytes);
             dropped.add(self.run(pids, [None, file_ms], more_bytes.min(mapped_bytes)));
         }
         done.add(dropped);

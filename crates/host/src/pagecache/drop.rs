@@ -14,6 +14,7 @@ use rustix::fs::{Advice, fadvise};
 
 use super::accessed::Accesses;
 use super::cached::CachedFile;
+use super::chunk::{Stalled, chunk_at, past};
 use super::files::FileAges;
 use super::names::{Mounts, Place};
 use super::report::DropReport;
@@ -21,12 +22,6 @@ use super::shown::{CacheKind, Inode, SuperBlock};
 use super::stat::cachestat;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::mover::{Clock, SystemClock, TokenBucket};
-
-/// Pages per call, few enough that little time passes between looking at them and the call.
-const CHUNK_PAGES: u64 = 2048;
-
-/// Gives up a file after this many bytes in a row of which none left: something maps it.
-const STALLED_BYTES_MAX: u64 = 64 << 20;
 
 /// Limits of dropping.
 #[derive(Clone, Copy, Debug)]
@@ -232,14 +227,15 @@ impl<'a> Dropper<'a> {
                     report.limited_bytes += (run.end - at) * PAGE_BYTES;
                     break;
                 }
-                let chunk = at..run.end.min(at + room.min(CHUNK_PAGES));
-                at = chunk.end;
+                let chunk = chunk_at(at, run.end, room);
+                let before = report;
                 ages.take_in_accesses()?;
                 for piece in quiet(ages.pending(), file, &chunk, &mut report) {
                     self.drop_piece(&hand, piece, &mut report, &mut |left| {
                         ages.note_dropped(file, left);
                     });
                 }
+                at = past(&chunk, run.end, &before, &mut report);
             }
         }
         Ok(report)
@@ -310,24 +306,6 @@ impl<'a> Dropper<'a> {
     fn use_up(&mut self, bytes: u64) {
         self.used_bytes += bytes;
         self.bucket.take(bytes);
-    }
-}
-
-/// How much of a file has stayed in a row.
-#[derive(Default)]
-struct Stalled {
-    /// What had left, or would have, and what had stayed by then.
-    moved_bytes: u64,
-    stayed_bytes: u64,
-}
-
-impl Stalled {
-    fn is_over(&mut self, report: &DropReport) -> bool {
-        let moved_bytes = report.left_bytes + report.rehearsed_bytes;
-        if moved_bytes > self.moved_bytes {
-            (self.moved_bytes, self.stayed_bytes) = (moved_bytes, report.stayed_bytes);
-        }
-        report.stayed_bytes - self.stayed_bytes >= STALLED_BYTES_MAX
     }
 }
 
@@ -440,21 +418,6 @@ mod tests {
         assert_eq!((report.stayed_bytes, dropper.room_pages()), (40960, 10));
         dropper.drop_piece(&fake, 10..14, &mut report, &mut |_| ());
         assert_eq!((report.left_bytes, dropper.room_pages()), (16384, 6));
-    }
-
-    #[test]
-    fn a_file_that_stays_is_given_up() {
-        let mut stalled = Stalled::default();
-        let mut report = DropReport::default();
-        report.stayed_bytes += STALLED_BYTES_MAX - 1;
-        assert!(!stalled.is_over(&report));
-        report.left_bytes += 1;
-        report.stayed_bytes += 1;
-        assert!(!stalled.is_over(&report), "some left");
-        report.stayed_bytes += STALLED_BYTES_MAX - 1;
-        assert!(!stalled.is_over(&report));
-        report.stayed_bytes += 1;
-        assert!(stalled.is_over(&report));
     }
 
     proptest! {

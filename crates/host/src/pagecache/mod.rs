@@ -7,6 +7,7 @@
 
 mod accessed;
 mod cached;
+mod chunk;
 mod drop;
 mod dropped;
 #[cfg(test)]

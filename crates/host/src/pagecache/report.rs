@@ -23,7 +23,8 @@ pub struct DropReport {
     pub vanished_bytes: u64,
     /// Of a file that has no path any more, is on a network, or cannot be opened.
     pub unreachable_bytes: u64,
-    /// Not reached because of limits or cancellation.
+    /// Not reached because of limits or cancellation, or perhaps part of a large folio for which
+    /// limits left no room.
     pub limited_bytes: u64,
 }
 
