@@ -44,8 +44,9 @@ use serde::Serialize;
 /// krr prints with `-f json`.
 ///
 /// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched (of
-/// several cgroups, those that can are printed); 2 a wrong argument; 128 + the signal when
-/// interrupted (what was known by then is printed).
+/// several cgroups, those that can are printed); 2 a wrong argument; 3 the only --cgroup was gone
+/// before anything was known; 128 + the signal when interrupted (what was known by then is
+/// printed).
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("of").required(true).args(["cgroup", "all", "prometheus"]))]
 pub struct Args {
