@@ -233,9 +233,9 @@ fn show(
     oldest_ms: u64,
 ) -> Shown {
     let (device, number) = (file.on.device, file.inode.number);
-    let place = path
-        .as_deref()
-        .and_then(|path| mounts.find(device, path, number));
+    // A file system that is reached over a network, or served by a process, may not answer.
+    let at = path.as_deref().filter(|_| !file.on.is_far());
+    let place = at.and_then(|path| mounts.find(device, path, number));
     Shown {
         stat: place
             .as_ref()
