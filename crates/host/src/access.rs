@@ -21,13 +21,8 @@ pub mod fake;
 mod leaf_run;
 pub mod pagemap;
 
+pub use crate::page::{PAGE_BYTES, TABLE_BYTES, kernel_page_bytes, pages_per_kernel_page};
 pub use leaf_run::LeafRun;
-
-/// Bytes in a page, the unit of every count: on kernels with larger pages, one of those is several
-/// of these.
-pub const PAGE_BYTES: u64 = 4096;
-/// Bytes that one [`TableSight`] covers.
-pub const TABLE_BYTES: u64 = PAGE_BYTES * PAGES_PER_TABLE as u64;
 
 /// The process to look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -261,16 +256,6 @@ pub trait AccessSource {
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
     ) -> Result<ScanReport, AccessError>;
-}
-
-/// Bytes in one page of this kernel, in which its own counters count.
-pub fn kernel_page_bytes() -> u64 {
-    rustix::param::page_size() as u64
-}
-
-/// Pages of [`PAGE_BYTES`] in one page of this kernel.
-pub fn pages_per_kernel_page() -> u64 {
-    (kernel_page_bytes() / PAGE_BYTES).max(1)
 }
 
 /// Checks that the kernel's pages have [`PAGE_BYTES`], for `what` cannot deal with larger ones.

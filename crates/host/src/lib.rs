@@ -29,6 +29,7 @@ pub mod memory;
 pub mod moments;
 pub mod mover;
 mod octal;
+pub mod page;
 pub mod pagecache;
 pub mod pagewalk;
 pub mod pressure;

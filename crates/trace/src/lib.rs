@@ -27,6 +27,7 @@ pub mod reader;
 mod reading;
 pub mod registry;
 mod sample;
+mod sink;
 pub mod sizing;
 mod stream;
 pub mod suggest;

@@ -18,7 +18,7 @@ use parquet::schema::types::ColumnPath;
 use crate::access::Request;
 use crate::error::TraceError;
 use crate::page_trace::Header;
-use crate::writer::Sink;
+use crate::sink::Sink;
 
 /// Requests in a full row group, which is held in memory until it is written: 12 MiB.
 const GROUP_REQUESTS: usize = 1 << 18;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Writes traces: agewise's own page trace, and formats that other tools read.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use super::access::Request;
-use super::aside::Aside;
 use super::error::TraceError;
 use super::page_trace::{Header, PageTraceWriter};
 #[cfg(feature = "parquet")]
 use super::parquet::ParquetWriter;
+use super::sink::Sink;
 
 /// The formats that can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,55 +61,6 @@ impl OutputFormat {
     pub fn name(self) -> &'static str {
         let found = Self::NAMES.iter().find(|(_, format)| *format == self);
         found.map_or("", |(name, _)| name)
-    }
-}
-
-/// The destination: a file, with compression depending on its name.
-pub(crate) enum Sink {
-    Plain(BufWriter<Aside>),
-    Gzip(flate2::write::GzEncoder<BufWriter<Aside>>),
-    Zstd(zstd::stream::write::Encoder<'static, BufWriter<Aside>>),
-}
-
-impl Sink {
-    fn create(path: &Path) -> std::io::Result<Self> {
-        let file = BufWriter::with_capacity(1 << 16, Aside::create(path)?);
-        Ok(match path.extension().and_then(|ending| ending.to_str()) {
-            Some("gz") => Self::Gzip(flate2::write::GzEncoder::new(file, Default::default())),
-            Some("zst") => {
-                let mut encoder = zstd::stream::write::Encoder::new(file, 9)?;
-                encoder.include_checksum(true)?;
-                Self::Zstd(encoder)
-            }
-            _ => Self::Plain(file),
-        })
-    }
-
-    fn finish(self) -> std::io::Result<()> {
-        let file = match self {
-            Self::Plain(file) => file,
-            Self::Gzip(encoder) => encoder.finish()?,
-            Self::Zstd(encoder) => encoder.finish()?,
-        };
-        file.into_inner()?.finish()
-    }
-}
-
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        match self {
-            Self::Plain(file) => file.write(bytes),
-            Self::Gzip(encoder) => encoder.write(bytes),
-            Self::Zstd(encoder) => encoder.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        match self {
-            Self::Plain(file) => file.flush(),
-            Self::Gzip(encoder) => encoder.flush(),
-            Self::Zstd(encoder) => encoder.flush(),
-        }
     }
 }
 

@@ -18,7 +18,7 @@
 
 use super::layout::Ctl;
 use super::shape::Shape;
-use crate::access::PAGE_BYTES;
+use crate::page::PAGE_BYTES;
 
 pub mod aarch64;
 pub mod x86_64;

@@ -110,7 +110,11 @@ pub(super) fn shape() -> Result<Shape, AccessError> {
             "it supports page tables of x86-64 and AArch64, not {arch}"
         ));
     }
-    Shape::of_pages(kernel_page_bytes())
+    let bytes = kernel_page_bytes();
+    match Shape::of_pages(bytes) {
+        Some(shape) => Ok(shape),
+        None => unsupported(format!("it does not know pages of {bytes} bytes")),
+    }
 }
 
 /// Finds the properties of the machine with the loaded program.

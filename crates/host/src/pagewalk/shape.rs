@@ -8,7 +8,7 @@
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
-use crate::access::{AccessError, PAGE_BYTES};
+use crate::page::PAGE_BYTES;
 
 /// The shape of page tables on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,23 +20,16 @@ impl Shape {
     /// Pages of 4 KiB: x86-64, and most AArch64.
     pub const PAGES_4K: Shape = Shape { page_shift: 12 };
 
-    /// The shape for pages of this size.
-    ///
-    /// # Errors
-    /// [`AccessError::Unsupported`] if it is not one of x86-64 or AArch64 (4, 16, 64 KiB).
-    pub fn of_pages(bytes: u64) -> Result<Self, AccessError> {
+    /// The shape for pages of this size; `None` if it is not one of x86-64 or AArch64 (4, 16, 64
+    /// KiB).
+    pub fn of_pages(bytes: u64) -> Option<Self> {
         let page_shift = match (std::env::consts::ARCH, bytes) {
             (_, PAGE_BYTES) => 12,
             ("aarch64", 0x4000) => 14,
             ("aarch64", 0x1_0000) => 16,
-            (arch, _) => {
-                return Err(AccessError::Unsupported {
-                    what: "the BPF page-table walker",
-                    why: format!("it does not know pages of {bytes} bytes on {arch}"),
-                });
-            }
+            _ => return None,
         };
-        Ok(Shape { page_shift })
+        Some(Shape { page_shift })
     }
 
     /// Bits of an address within a page.
@@ -124,7 +117,7 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::TABLE_BYTES;
+    use crate::page::TABLE_BYTES;
     use proptest::prelude::*;
 
     #[test]
@@ -144,8 +137,7 @@ mod tests {
 
     #[test]
     fn sizes_of_other_machines_are_refused() {
-        assert!(Shape::of_pages(8192).is_err());
-        assert!(Shape::of_pages(0).is_err());
+        assert_eq!([8192, 0].map(Shape::of_pages), [None; 2]);
         assert_eq!(Shape::of_pages(4096).unwrap(), Shape::PAGES_4K);
     }
 
