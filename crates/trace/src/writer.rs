@@ -85,8 +85,8 @@ enum Output {
     Plain(OutputFormat, Sink),
 }
 
-/// Writes a trace, which takes its name when it is finished ([`Aside`]). If the name ends in `.gz`
-/// or `.zst` it is compressed; a page trace always is, Parquet never as a whole.
+/// Writes a trace, which takes its name when it is finished. If the name ends in `.gz` or `.zst` it
+/// is compressed; a page trace always is, Parquet never as a whole.
 pub struct TraceWriter {
     path: PathBuf,
     output: Output,
