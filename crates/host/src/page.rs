@@ -6,7 +6,7 @@ use agewise_policy::table::PAGES_PER_TABLE;
 /// Bytes in a page, the unit of every count: on kernels with larger pages, one of those is several
 /// of these.
 pub const PAGE_BYTES: u64 = 4096;
-/// Bytes that one [`TableSight`] covers.
+/// Bytes that one sight of a scan ([`TableSight`](crate::access::TableSight)) covers.
 pub const TABLE_BYTES: u64 = PAGE_BYTES * PAGES_PER_TABLE as u64;
 
 /// Bytes in one page of this kernel, in which its own counters count.
