@@ -4,7 +4,7 @@
 
 use agewise_policy::PageType;
 use agewise_policy::whatif::{
-    Decider, Fact, Kernel, PAGES_MAX, PERCENTS, Params, WhatIf, page_hash,
+    Curves, Decider, Fact, Kernel, PAGES_MAX, PERCENTS, Params, WhatIf, page_hash,
 };
 use agewise_trace::curve::StackDistances;
 use agewise_trace::{DenseTrace, TraceError, TraceSource};
@@ -14,6 +14,11 @@ use serde::Serialize;
 pub const COMPARED: usize = 31;
 /// A trace without intervals is divided into scans of this many accesses per page.
 const LOOK_PART: usize = 64;
+
+/// A trace is divided into this many parts, of each of which the next is predicted,
+const PARTS: usize = 8;
+/// if each has this many scans.
+const PART_MIN: usize = 8;
 
 /// Smallest useful sample, in pages.
 const SAMPLE_MIN: usize = 100;
@@ -35,6 +40,9 @@ pub struct Beside {
     pub error: f64,
     /// Share of the sizes for which the exact result lies within the predicted interval.
     pub within: f64,
+    /// Of the intervals predicted from one eighth of the scans each, the share within which the
+    /// exact result of the next eighth lies; null for a trace of fewer than 64 scans.
+    pub ahead_within: Option<f64>,
     /// A remark of the reader, such as that the file was truncated; not part of the record.
     #[serde(skip)]
     pub note: Option<String>,
@@ -61,6 +69,7 @@ impl Beside {
             uses: looks.uses(),
             error,
             within,
+            ahead_within: looks.ahead_within(sampled_pages),
             note: looks.note,
         })
     }
@@ -138,23 +147,17 @@ impl Looks {
 
     /// The uses in the order they are shown.
     pub fn in_order(&self) -> DenseTrace {
-        let pages: Vec<u64> = self.looks.concat().into_iter().map(u64::from).collect();
-        DenseTrace::from_pages(&pages)
+        in_order(&self.looks)
     }
 
     /// The sizes compared, in pages.
     pub fn capacities(&self) -> Vec<usize> {
-        let sizes = PERCENTS[..COMPARED].iter();
-        // Rounded as there.
-        let pages = |percent: &u16| ((self.pages * usize::from(*percent) + 50) / 100).max(1);
-        sizes.map(pages).collect()
+        capacities(self.pages)
     }
 
     /// Misses of an exact LRU by size, without first uses.
     pub fn lru_misses(&self) -> Vec<f64> {
-        let exact = StackDistances::of(&self.in_order());
-        let misses = exact.misses(&self.capacities());
-        misses.iter().map(|of| (of - exact.cold()) as f64).collect()
+        repeated_misses(&StackDistances::of(&self.in_order()), &self.capacities())
     }
 
     /// The prediction with this many pages simulated: for each size, the lower bound, likely value
@@ -163,51 +166,50 @@ impl Looks {
     /// # Panics
     /// If `policy` is not one of [`POLICIES`](agewise_policy::whatif::POLICIES).
     pub fn told(&self, pages: usize, kernel: Kernel, policy: &str) -> Vec<[f64; 3]> {
-        let params = Params {
-            pages,
-            kernel,
-            every: 1,
-            reuse: policy == "reuse",
-        };
-        let mut what_if = WhatIf::new(params);
+        let mut what_if = WhatIf::new(params(pages, kernel, policy));
         // The lists of the others depend on how memory grew.
         if policy == Decider::Lru.name() {
             what_if.expect(self.pages as u64);
         }
-        let (mut known, mut sampled) = (0, Vec::new());
-        let (mut is_known, mut used_in) = (vec![false; self.pages], vec![0u64; self.pages]);
-        // The first scan sees nothing, so that every first use counts as one.
-        what_if.look(0).finish(0, true);
-        for (at, used) in (1..).zip(&self.looks) {
-            let mut look = what_if.look(at * 1000);
-            for page in used {
-                used_in[*page as usize] = at;
-                if !std::mem::replace(&mut is_known[*page as usize], true) {
-                    known += 1;
-                    sampled.push((*page, page_hash(1, u64::from(*page))));
-                }
-            }
-            sampled.retain(|(page, hash)| {
-                let is_taken = look.filter().takes(*hash, 0);
-                if is_taken {
-                    let is_used = used_in[*page as usize] == at;
-                    let fact = if is_used { Fact::Used } else { Fact::Idle };
-                    look.page(*hash, 0, PageType::Anon, fact);
-                }
-                is_taken
-            });
-            look.finish(known, true);
+        let mut shown = Shown::new(&mut what_if, self.pages);
+        self.looks
+            .iter()
+            .for_each(|used| shown.scan(&mut what_if, used));
+        misses(&what_if.curves(), policy, self.len())
+    }
+
+    /// The share of the predictions from one part of the trace, with this many pages simulated,
+    /// that hold for LRU in the next. `None` if the trace has too few scans for that.
+    pub fn ahead_within(&self, pages: usize) -> Option<f64> {
+        let length = self.len() / PARTS;
+        if length < PART_MIN {
+            return None;
         }
-        let curves = what_if.curves();
-        let seconds = self.looks.len() as f64;
-        let curve = curves.named(policy).expect("a policy that was simulated");
-        let points = curve.points[..COMPARED].iter();
-        points
-            .map(|point| {
-                let faults = point.faults_per_second();
-                [faults.low, faults.likely, faults.high].map(|rate| rate * seconds)
-            })
-            .collect()
+        let lru = Decider::Lru.name();
+        let mut what_if = WhatIf::new(params(pages, Kernel::Classic, lru));
+        let mut shown = Shown::new(&mut what_if, self.pages);
+        let mut before = StackDistances::of(&in_order(&self.looks[..length]));
+        let (mut within, mut all) = (0, 0);
+        for part in 0..PARTS - 1 {
+            what_if.count_anew();
+            let (begin, end) = (part * length, (part + 1) * length);
+            for used in &self.looks[begin..end] {
+                shown.scan(&mut what_if, used);
+            }
+            let curves = what_if.curves();
+            let sizes = capacities((curves.full_bytes / 4096) as usize);
+            let after = StackDistances::of(&in_order(&self.looks[..end + length]));
+            let truth = repeated_misses(&after, &sizes);
+            let truth = truth.iter().zip(repeated_misses(&before, &sizes));
+            let told = misses(&curves, lru, length);
+            within += truth
+                .zip(told)
+                .filter(|((after, before), told)| holds(told, **after - before))
+                .count();
+            all += sizes.len();
+            before = after;
+        }
+        Some(within as f64 / all as f64)
     }
 
     /// Mean absolute error of the miss ratio, and the share of the sizes for which the exact result
@@ -215,11 +217,98 @@ impl Looks {
     pub fn compare(&self, truth: &[f64], told: &[[f64; 3]]) -> (f64, f64) {
         let pairs = || truth.iter().zip(told);
         let errors: f64 = pairs().map(|(truth, told)| (truth - told[1]).abs()).sum();
-        let is_within = |(truth, told): &(&f64, &[f64; 3])| {
-            told[0] <= **truth + 1.0 && **truth <= told[2] + 1.0
-        };
-        let within = pairs().filter(is_within).count() as f64;
+        let within = pairs().filter(|(truth, told)| holds(told, **truth)).count() as f64;
         let sizes = truth.len().max(1) as f64;
         (errors / self.uses().max(1) as f64 / sizes, within / sizes)
     }
+}
+
+/// The scans of a trace, as a machine sees them.
+struct Shown {
+    at: u64,
+    /// The last scan in which each page was used; 0 for none.
+    used_in: Vec<u64>,
+    /// Pages used so far, and those of them that are in the sample, with their hashes.
+    known: u64,
+    sampled: Vec<(u32, u64)>,
+}
+
+impl Shown {
+    /// The first scan sees nothing, so that every first use counts as one.
+    fn new(what_if: &mut WhatIf, pages: usize) -> Self {
+        what_if.look(0).finish(0, true);
+        Shown {
+            at: 0,
+            used_in: vec![0; pages],
+            known: 0,
+            sampled: Vec::new(),
+        }
+    }
+
+    /// Shows the next scan.
+    fn scan(&mut self, what_if: &mut WhatIf, used: &[u32]) {
+        self.at += 1;
+        for page in used {
+            if std::mem::replace(&mut self.used_in[*page as usize], self.at) == 0 {
+                self.known += 1;
+                let hash = page_hash(1, u64::from(*page));
+                self.sampled.push((*page, hash));
+            }
+        }
+        let mut look = what_if.look(self.at * 1000);
+        self.sampled.retain(|(page, hash)| {
+            let is_taken = look.filter().takes(*hash, 0);
+            if is_taken {
+                let is_used = self.used_in[*page as usize] == self.at;
+                let fact = if is_used { Fact::Used } else { Fact::Idle };
+                look.page(*hash, 0, PageType::Anon, fact);
+            }
+            is_taken
+        });
+        look.finish(self.known, true);
+    }
+}
+
+fn params(pages: usize, kernel: Kernel, policy: &str) -> Params {
+    Params {
+        pages,
+        kernel,
+        every: 1,
+        reuse: policy == "reuse",
+    }
+}
+
+fn in_order(looks: &[Vec<u32>]) -> DenseTrace {
+    let pages: Vec<u64> = looks.concat().into_iter().map(u64::from).collect();
+    DenseTrace::from_pages(&pages)
+}
+
+/// The sizes compared, in pages, rounded as in `policy::whatif`.
+fn capacities(full: usize) -> Vec<usize> {
+    let pages = |percent: &u16| ((full * usize::from(*percent) + 50) / 100).max(1);
+    PERCENTS[..COMPARED].iter().map(pages).collect()
+}
+
+/// Misses by size, without first uses.
+fn repeated_misses(exact: &StackDistances, sizes: &[usize]) -> Vec<f64> {
+    let misses = exact.misses(sizes);
+    let repeated = misses.iter().map(|of| (of - exact.cold()) as f64);
+    repeated.collect()
+}
+
+/// The lower bound, likely value and upper bound of the misses in this many scans, by size.
+fn misses(curves: &Curves, policy: &str, scans: usize) -> Vec<[f64; 3]> {
+    let curve = curves.named(policy).expect("a policy that was simulated");
+    let points = curve.points[..COMPARED].iter();
+    points
+        .map(|point| {
+            let faults = point.faults_per_second();
+            [faults.low, faults.likely, faults.high].map(|rate| rate * scans as f64)
+        })
+        .collect()
+}
+
+/// Whether the truth lies within a predicted interval.
+fn holds(told: &[f64; 3], truth: f64) -> bool {
+    told[0] <= truth + 1.0 && truth <= told[2] + 1.0
 }

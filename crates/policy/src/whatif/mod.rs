@@ -10,7 +10,8 @@
 //! Every figure has an interval. It covers the order of uses within a look, which accessed bits do
 //! not reveal (least and greatest distance over all orders); the selection of pages (eight parts of
 //! the sample are compared with one another, and the size of the memory they represent is itself
-//! uncertain); and uses of pages whose previous use was before the observation. If a look is so
+//! uncertain); the choice of the time (up to eight periods are compared, for a time to come that is
+//! as long); and uses of pages whose previous use was before the observation. If a look is so
 //! long that more pages are used in it than a memory holds, a page may have left and come back many
 //! times between two looks: the upper bound is then infinite.
 //!
@@ -38,6 +39,7 @@
 mod curve;
 pub mod history;
 pub mod keep;
+mod periods;
 mod pool;
 pub mod recommend;
 mod sample;
@@ -433,7 +435,7 @@ impl Look<'_> {
                 pools.look(&capacities, &here, &[], &mut |_, _| {});
             }
         } else {
-            of.tally.look(used.len(), &of.scale);
+            of.tally.look(of.last_ms, used.len(), &of.scale);
             of.take_in(&[out, idle.clone()].concat());
             of.use_pages(&idle, &used);
         }

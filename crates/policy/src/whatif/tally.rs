@@ -2,6 +2,7 @@
 //! Faults counted by memory size, and the curves that follow from them.
 
 use super::curve::{Curve, Curves, Decider, Estimate, PERCENTS, Point, SIZES};
+use super::periods::{PERIODS, Periods};
 use super::stack::Distance;
 use crate::generations::PageType;
 use crate::statistics::student;
@@ -24,18 +25,38 @@ pub(super) type BySize = [f64; SIZES];
 pub(super) struct Faults {
     by_type: [BySize; 2],
     by_group: [BySize; GROUPS],
+    by_period: [BySize; PERIODS],
+    /// The current period.
+    period: usize,
 }
 
 impl Faults {
     const NONE: Faults = Faults {
         by_type: [[0.0; SIZES]; 2],
         by_group: [[0.0; SIZES]; GROUPS],
+        by_period: [[0.0; SIZES]; PERIODS],
+        period: 0,
     };
 
     /// Records that a memory of this size did not hold a page.
     pub fn miss(&mut self, size: usize, page_type: PageType, rank: u64, scale: &Scale) {
         self.by_type[page_type as usize][size] += scale.weight;
         self.by_group[group(rank)][size] += scale.weight;
+        self.by_period[self.period][size] += scale.weight;
+    }
+
+    fn counts(&mut self) -> impl Iterator<Item = &mut BySize> {
+        let parts = self.by_group.iter_mut().chain(&mut self.by_period);
+        self.by_type.iter_mut().chain(parts)
+    }
+
+    /// Makes one period of each two.
+    fn merge_periods(&mut self) {
+        for period in 0..PERIODS {
+            let pair = self.by_period.get(2 * period..2 * period + 2);
+            let sum = |size| pair.map_or(0.0, |of| of[0][size] + of[1][size]);
+            self.by_period[period] = std::array::from_fn(sum);
+        }
     }
 }
 
@@ -43,6 +64,7 @@ impl Faults {
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
     began_ms: u64,
+    periods: Periods,
     looks: u64,
     lru: Box<Faults>,
     pub kernel: Box<Faults>,
@@ -84,6 +106,7 @@ impl Tally {
     pub fn new(now_ms: u64, has_reuse: bool) -> Self {
         Tally {
             began_ms: now_ms,
+            periods: Periods::new(now_ms),
             looks: 0,
             lru: Box::new(Faults::NONE),
             kernel: Box::new(Faults::NONE),
@@ -103,8 +126,18 @@ impl Tally {
         now_ms.saturating_sub(self.began_ms)
     }
 
+    fn faults(&mut self) -> impl Iterator<Item = &mut Faults> {
+        let always = [&mut self.lru, &mut self.kernel].into_iter();
+        always.chain(&mut self.reuse).map(|of| &mut **of)
+    }
+
     /// Records a look in which this many pages of the sample were used.
-    pub fn look(&mut self, used: usize, scale: &Scale) {
+    pub fn look(&mut self, now_ms: u64, used: usize, scale: &Scale) {
+        if self.periods.enter(now_ms) {
+            self.faults().for_each(Faults::merge_periods);
+        }
+        let period = self.periods.current();
+        self.faults().for_each(|of| of.period = period);
         self.looks += 1;
         self.used_pages += used as f64 * scale.weight;
         for (size, coarse) in self.coarse.iter_mut().enumerate() {
@@ -130,15 +163,15 @@ impl Tally {
         let likely = misses(distance.likely);
         add(&mut self.lru.by_type[of], likely);
         add(&mut self.lru.by_group[group(rank)], likely);
+        let period = self.lru.period;
+        add(&mut self.lru.by_period[period], likely);
     }
 
     /// Makes 100 percent this many times as much from now on: existing counts move to where they
     /// belong.
     pub fn stretch(&mut self, factor: f64) {
-        let all = [&mut self.lru, &mut self.kernel].into_iter();
-        for faults in all.chain(&mut self.reuse) {
-            let both = faults.by_type.iter_mut().chain(&mut faults.by_group);
-            both.for_each(|counts| stretch(counts, factor));
+        for faults in self.faults() {
+            faults.counts().for_each(|counts| stretch(counts, factor));
         }
         let bounds = self.least.iter_mut().chain(self.most.iter_mut());
         bounds.for_each(|counts| stretch(counts, factor));
@@ -154,9 +187,7 @@ impl Tally {
         };
         let simulated = |faults: &Faults| {
             let mut faults = faults.clone();
-            for counts in faults.by_type.iter_mut().chain(&mut faults.by_group) {
-                fill(counts, filled);
-            }
+            faults.counts().for_each(|counts| fill(counts, filled));
             curve(&faults)
         };
         Curves {
@@ -183,7 +214,9 @@ impl Tally {
         let off = Z_95 * variance.sqrt() * 100.0;
         let percent = f64::from(PERCENTS[size]);
         let by_group: Vec<f64> = faults.by_group.iter().map(|group| group[size]).collect();
-        let half = half_width(&by_group) * unsampled.sqrt();
+        let by_period = |period: usize| faults.by_period[period][size];
+        let unsteady = self.periods.half_width(by_period) * seconds;
+        let half = unsteady.hypot(half_width(&by_group) * unsampled.sqrt());
         let never = NEVER_SEEN * scale.weight * unsampled;
         let is_coarse = self.coarse[size] * 100 > self.looks * COARSE_PERCENT || self.looks == 0;
         let total: f64 = faults.by_type.iter().map(|of| of[size]).sum();

@@ -19,7 +19,9 @@ use crate::command::trace::input::{ReadingBar, trace_memory_default};
 /// are left out on both sides.
 ///
 /// `error` is the mean absolute error of the miss ratio, `within` the share of the sizes at which
-/// the true value lies within the predicted interval.
+/// the true value lies within the predicted interval. `ahead_within` is the share of intervals,
+/// predicted from an eighth of the trace, within which the true value of the next eighth lies; null
+/// for a trace of fewer than 64 looks.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Recorded traces, of any format `agewise trace info` knows.
@@ -79,7 +81,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 fn text(out: &mut impl Write, record: &Beside) -> std::io::Result<()> {
-    writeln!(
+    write!(
         out,
         "{:<32} {:>6} of {:>8} pages, {:>6} looks: error {:.4}, within {:>5.1} %",
         record.trace,
@@ -89,5 +91,9 @@ fn text(out: &mut impl Write, record: &Beside) -> std::io::Result<()> {
         record.error,
         record.within * 100.0
     )?;
+    if let Some(ahead) = record.ahead_within {
+        write!(out, ", ahead {:>5.1} %", ahead * 100.0)?;
+    }
+    writeln!(out)?;
     out.flush()
 }
