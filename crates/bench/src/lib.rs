@@ -161,12 +161,12 @@ enum What {
     /// most 2 % above what is granted with the minute that may have been saved up before, the
     /// daemon lived and left nothing. Needs root.
     Soak(daemon::soak::Args),
-    /// What `agewise whatif` says beside what then happens.
+    /// Compare the predictions of `agewise whatif` with what then happens.
     ///
-    /// An exerciser runs in a memory cgroup of its own with a zram device, is watched, and is then
-    /// limited to 90, 75, 60 and 50 % of what it has. Told and counted are refaults a second. Bars:
-    /// half of the points within 15 % or one fault a second of what happens (near), 90 % of them
-    /// inside their interval (within).
+    /// A load runs in a memory cgroup of its own with a zram device, is watched, and is then
+    /// limited to 90, 75, 60 and 50 % of what it has. Refaults per second are predicted and
+    /// measured. Bars: half of the points within 15 % or one fault per second of what happens
+    /// (near), 90 % of them inside their interval (within).
     Whatif(whatif::Args),
     /// How small `agewise shrink` makes a program, beside the smallest fixed limit that does not
     /// hurt.

@@ -113,7 +113,7 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
         writeln!(
             out,
             "{:<20} {:>5} {:>10} {:>22} {:>10} {:>10} {:>8}",
-            "load", "limit", "told", "between", "lru", "measured", "off"
+            "load", "limit", "predicted", "between", "lru", "measured", "off"
         )?;
     }
     for load in &args.load {
@@ -212,20 +212,21 @@ fn squeeze(
         let memory = limit_bytes.saturating_sub(beyond);
         found.curves.at(decider, memory).faults_per_second()
     };
-    let (told, lru) = (at(Decider::Kernel), at(Decider::Lru));
-    let off = (told.likely - measured).abs();
+    let (predicted, lru) = (at(Decider::Kernel), at(Decider::Lru));
+    let off = (predicted.likely - measured).abs();
     Ok(Row {
         load: load.to_string(),
         limit_percent: percent,
         limit_bytes,
-        faults_per_second: told.likely,
-        faults_low: told.low,
-        faults_high: told.high,
+        faults_per_second: predicted.likely,
+        faults_low: predicted.low,
+        faults_high: predicted.high,
         lru_faults_per_second: lru.likely,
         measured_per_second: measured,
-        error_ratio: (told.likely - measured) / measured.max(OFF_FAULTS),
+        error_ratio: (predicted.likely - measured) / measured.max(OFF_FAULTS),
         is_near: off <= (OFF_RATIO * measured).max(OFF_FAULTS),
-        is_within: told.low - OFF_FAULTS <= measured && measured <= told.high + OFF_FAULTS,
+        is_within: predicted.low - OFF_FAULTS <= measured
+            && measured <= predicted.high + OFF_FAULTS,
         ops_before: before.ops_per_second,
         ops_then: ops as f64 / seconds,
         observed_seconds: found.curves.observed_ms as f64 / 1000.0,

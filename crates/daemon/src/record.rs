@@ -78,7 +78,7 @@ pub(super) struct Shrunk<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) told_wait_ratio: Option<f64>,
+    pub(super) predicted_wait_ratio: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) trouble: Option<String>,
 }
@@ -104,7 +104,7 @@ impl<'a> Shrunk<'a> {
             reason,
             limit_bytes,
             usage_bytes: None,
-            told_wait_ratio: None,
+            predicted_wait_ratio: None,
             trouble: None,
         }
     }

@@ -219,7 +219,7 @@ fn carry_out(
     let name = small.key.0.clone();
     let mut line = Shrunk::new(&name, small.dry_run, change.limit_bytes, change.why.name());
     line.usage_bytes = usage_bytes;
-    line.told_wait_ratio = change.told_wait_ratio.map(|wait| wait.likely);
+    line.predicted_wait_ratio = change.predicted_wait_ratio.map(|wait| wait.likely);
     // Giving memory back needs no permission.
     if small.dry_run {
         return journal.write("action", &line);

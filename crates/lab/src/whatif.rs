@@ -58,8 +58,8 @@ impl Beside {
         let sampled_pages = (looks.pages() as f64 * percent / 100.0) as usize;
         let most = looks.pages().max(1);
         let sampled_pages = sampled_pages.clamp(SAMPLE_MIN, PAGES_MAX).min(most);
-        let told = looks.told(sampled_pages, Kernel::Classic, Decider::Lru.name());
-        let (error, within) = looks.compare(&looks.lru_misses(), &told);
+        let predicted = looks.predicted(sampled_pages, Kernel::Classic, Decider::Lru.name());
+        let (error, within) = looks.compare(&looks.lru_misses(), &predicted);
         let name = source.path.file_name().unwrap_or(source.path.as_os_str());
         Ok(Beside {
             trace: name.to_string_lossy().into_owned(),
@@ -165,7 +165,7 @@ impl Looks {
     ///
     /// # Panics
     /// If `policy` is not one of [`POLICIES`](agewise_policy::whatif::POLICIES).
-    pub fn told(&self, pages: usize, kernel: Kernel, policy: &str) -> Vec<[f64; 3]> {
+    pub fn predicted(&self, pages: usize, kernel: Kernel, policy: &str) -> Vec<[f64; 3]> {
         let mut what_if = WhatIf::new(params(pages, kernel, policy));
         // The lists of the others depend on how memory grew.
         if policy == Decider::Lru.name() {
@@ -201,10 +201,10 @@ impl Looks {
             let after = StackDistances::of(&in_order(&self.looks[..end + length]));
             let truth = repeated_misses(&after, &sizes);
             let truth = truth.iter().zip(repeated_misses(&before, &sizes));
-            let told = misses(&curves, lru, length);
+            let predicted = misses(&curves, lru, length);
             within += truth
-                .zip(told)
-                .filter(|((after, before), told)| holds(told, **after - before))
+                .zip(predicted)
+                .filter(|((after, before), predicted)| holds(predicted, **after - before))
                 .count();
             all += sizes.len();
             before = after;
@@ -214,10 +214,14 @@ impl Looks {
 
     /// Mean absolute error of the miss ratio, and the share of the sizes for which the exact result
     /// lies within the predicted interval.
-    pub fn compare(&self, truth: &[f64], told: &[[f64; 3]]) -> (f64, f64) {
-        let pairs = || truth.iter().zip(told);
-        let errors: f64 = pairs().map(|(truth, told)| (truth - told[1]).abs()).sum();
-        let within = pairs().filter(|(truth, told)| holds(told, **truth)).count() as f64;
+    pub fn compare(&self, truth: &[f64], predicted: &[[f64; 3]]) -> (f64, f64) {
+        let pairs = || truth.iter().zip(predicted);
+        let errors: f64 = pairs()
+            .map(|(truth, predicted)| (truth - predicted[1]).abs())
+            .sum();
+        let within = pairs()
+            .filter(|(truth, predicted)| holds(predicted, **truth))
+            .count() as f64;
         let sizes = truth.len().max(1) as f64;
         (errors / self.uses().max(1) as f64 / sizes, within / sizes)
     }
@@ -309,6 +313,6 @@ fn misses(curves: &Curves, policy: &str, scans: usize) -> Vec<[f64; 3]> {
 }
 
 /// Whether the truth lies within a predicted interval.
-fn holds(told: &[f64; 3], truth: f64) -> bool {
-    told[0] <= truth + 1.0 && truth <= told[2] + 1.0
+fn holds(predicted: &[f64; 3], truth: f64) -> bool {
+    predicted[0] <= truth + 1.0 && truth <= predicted[2] + 1.0
 }

@@ -25,8 +25,8 @@ fn lru_of_all_pages_and_of_a_sample_is_that_of_the_trace() {
         let of = looks(name);
         let truth = of.lru_misses();
         for pages in [16_384, 1024, of.pages() / 100] {
-            let told = of.told(pages, Kernel::Classic, Decider::Lru.name());
-            let (error, within) = of.compare(&truth, &told);
+            let predicted = of.predicted(pages, Kernel::Classic, Decider::Lru.name());
+            let (error, within) = of.compare(&truth, &predicted);
             println!(
                 "{name} {pages} of {}: error {error:.4} within {within:.2}",
                 of.pages()
@@ -43,8 +43,8 @@ fn lru_of_all_pages_and_of_a_sample_is_that_of_the_trace() {
 fn lru_of_all_pages_has_the_truth_in_its_interval_at_every_size() {
     for name in ["sqlite-files.pages", "gcc-files.pages", "gcc.pages"] {
         let of = looks(name);
-        let told = of.told(of.pages(), Kernel::Classic, Decider::Lru.name());
-        let (error, within) = of.compare(&of.lru_misses(), &told);
+        let predicted = of.predicted(of.pages(), Kernel::Classic, Decider::Lru.name());
+        let (error, within) = of.compare(&of.lru_misses(), &predicted);
         assert!(
             within == 1.0 && error < 0.002,
             "{name}: {error:.4}, {within:.2}"
@@ -64,8 +64,8 @@ fn the_kernels_order_in_miniature_is_nearer_to_the_engine_than_lru() {
             (Kernel::MultiGen, "mglru-7.2-mapped"),
         ] {
             let spec = yardstick::by_name(engine).expect("a policy of the lab");
-            let told = of.told(16_384, kernel, Decider::Kernel.name());
-            let lru = of.told(16_384, kernel, Decider::Lru.name());
+            let predicted = of.predicted(16_384, kernel, Decider::Kernel.name());
+            let lru = of.predicted(16_384, kernel, Decider::Lru.name());
             let some: Vec<usize> = (0..COMPARED).step_by(5).collect();
             let sizes = of.capacities();
             let truth: Vec<f64> = some
@@ -73,7 +73,7 @@ fn the_kernels_order_in_miniature_is_nearer_to_the_engine_than_lru() {
                 .map(|size| spec.misses(&trace, sizes[*size]) as f64 - cold)
                 .collect();
             let pick = |all: &[[f64; 3]]| some.iter().map(|size| all[*size]).collect::<Vec<_>>();
-            let (error, within) = of.compare(&truth, &pick(&told));
+            let (error, within) = of.compare(&truth, &pick(&predicted));
             let (lru_error, _) = of.compare(&truth, &pick(&lru));
             println!("{name} {engine}: error {error:.4} within {within:.2}, of lru {lru_error:.4}");
             assert!(within >= 0.9, "{name} {engine}");
@@ -93,8 +93,8 @@ fn agewises_own_order_in_miniature_is_nearer_to_the_yardstick_than_lru() {
     for name in &TRACES[..3] {
         let of = looks(name);
         let (trace, cold) = (of.in_order(), of.pages() as f64);
-        let told = of.told(16_384, Kernel::Classic, "reuse");
-        let lru = of.told(16_384, Kernel::Classic, Decider::Lru.name());
+        let predicted = of.predicted(16_384, Kernel::Classic, "reuse");
+        let lru = of.predicted(16_384, Kernel::Classic, Decider::Lru.name());
         let some: Vec<usize> = (0..COMPARED).step_by(5).collect();
         let sizes = of.capacities();
         let truth: Vec<f64> = some
@@ -102,7 +102,7 @@ fn agewises_own_order_in_miniature_is_nearer_to_the_yardstick_than_lru() {
             .map(|size| spec.misses(&trace, sizes[*size]) as f64 - cold)
             .collect();
         let pick = |all: &[[f64; 3]]| some.iter().map(|size| all[*size]).collect::<Vec<_>>();
-        let (error, within) = of.compare(&truth, &pick(&told));
+        let (error, within) = of.compare(&truth, &pick(&predicted));
         let (lru_error, _) = of.compare(&truth, &pick(&lru));
         println!("{name}: error {error:.4} within {within:.2}, of lru {lru_error:.4}");
         assert!(within >= 0.8, "{name}");

@@ -115,7 +115,7 @@ pub struct Change {
     /// Why.
     pub why: Why,
     /// The waiting that the curve predicts, if that is the reason.
-    pub told_wait_ratio: Option<Estimate>,
+    pub predicted_wait_ratio: Option<Estimate>,
 }
 
 #[derive(Clone, Debug)]
@@ -183,8 +183,8 @@ impl Keeper {
             State::Shrinking(shrink) => {
                 let act = shrink.next(facts);
                 let verdict = shrink.verdict();
-                let told = shrink.held().map(|step| step.wait_ratio);
-                self.carry_on(act, verdict, told, facts)
+                let predicted = shrink.held().map(|step| step.wait_ratio);
+                self.carry_on(act, verdict, predicted, facts)
             }
             State::Holding(window) => {
                 let is_waiting = waits(window, facts, room.prices, self.wanted.wait_max);
@@ -224,7 +224,7 @@ impl Keeper {
         Some(Change {
             limit_bytes: Some(last.limit_bytes),
             why: Why::Curve,
-            told_wait_ratio: Some(last.wait_ratio),
+            predicted_wait_ratio: Some(last.wait_ratio),
         })
     }
 
@@ -232,7 +232,7 @@ impl Keeper {
         &mut self,
         act: Act,
         verdict: Verdict,
-        told: Option<Estimate>,
+        predicted: Option<Estimate>,
         facts: Facts,
     ) -> Option<Change> {
         let why = match verdict {
@@ -253,7 +253,7 @@ impl Keeper {
         }
         match act {
             Act::Limit(bytes) => Some(Change {
-                told_wait_ratio: told.filter(|_| why == Why::Curve),
+                predicted_wait_ratio: predicted.filter(|_| why == Why::Curve),
                 ..self.set(Some(bytes), why)
             }),
             // Even the first step did harm.
@@ -278,9 +278,9 @@ impl Keeper {
         self.before_bytes = self.limit_bytes;
         let mut shrink = Shrink::new(steps, terms);
         let act = shrink.next(facts);
-        let told = shrink.held().map(|step| step.wait_ratio);
+        let predicted = shrink.held().map(|step| step.wait_ratio);
         self.state = State::Shrinking(Box::new(shrink));
-        self.carry_on(act, Verdict::Underway, told, facts)
+        self.carry_on(act, Verdict::Underway, predicted, facts)
     }
 
     /// The steps to lower the limit, if it is time and worthwhile.
@@ -343,7 +343,7 @@ impl Keeper {
         Change {
             limit_bytes,
             why,
-            told_wait_ratio: None,
+            predicted_wait_ratio: None,
         }
     }
 }

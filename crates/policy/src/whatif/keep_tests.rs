@@ -172,7 +172,7 @@ fn floors_hold_and_rehearsals_say_what_would_be() {
     let mut keeper = Keeper::new(WANTED);
     let room = world.room(&keeper);
     let said = keeper.rehearse(1000, &room, Some(&truth)).unwrap();
-    assert!(percent(said.limit_bytes) < 25 && said.told_wait_ratio.is_some());
+    assert!(percent(said.limit_bytes) < 25 && said.predicted_wait_ratio.is_some());
     assert_eq!(
         keeper.rehearse(2000, &room, Some(&truth)),
         None,

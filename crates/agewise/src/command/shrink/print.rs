@@ -64,11 +64,11 @@ impl Record {
             )?,
             Format::Text => {
                 let limit = units::bytes_text(self.limit_bytes);
-                let told = self.predicted_faults_per_second;
+                let predicted = self.predicted_faults_per_second;
                 let wait = self.predicted_wait_ratio * 100.0;
                 write!(
                     out,
-                    "{:<5}{limit:>12}: {told:.1} faults/s, {wait:.3} % waiting",
+                    "{:<5}{limit:>12}: {predicted:.1} faults/s, {wait:.3} % waiting",
                     self.record
                 )?;
                 match (self.faults_per_second, self.wait_ratio, self.kept) {
