@@ -154,6 +154,22 @@ fn watch_ends_by_its_keys() {
     assert_restored(&mut pty, "keys");
 }
 
+/// A key that comes after a resize is not kept until the next one.
+#[test]
+fn watch_ends_by_the_first_key_after_a_resize() {
+    let sleeper = Running::sleeper();
+    let mut pty = Pty::open();
+    let mut running = watching(&mut pty, &sleeper, true);
+    // The first key starts crossterm's own watch for resizes.
+    pty.write(b"p");
+    pty.wait_for("PAUSED", PATIENCE);
+    pty.resize(60);
+    std::thread::sleep(Duration::from_millis(300));
+    pty.write(b"q");
+    assert_eq!(running.ends_in_time("a resize").code(), Some(0));
+    assert_restored(&mut pty, "a resize");
+}
+
 #[test]
 fn watch_follows_what_the_curve_is_asked_of() {
     let sleeper = Running::sleeper();
@@ -167,6 +183,18 @@ fn watch_follows_what_the_curve_is_asked_of() {
     pty.write(b"xq");
     assert_eq!(running.ends_in_time("a curve").code(), Some(0));
     assert_restored(&mut pty, "a curve");
+}
+
+#[test]
+fn watch_says_that_its_process_has_ended() {
+    let mut sleeper = Running::sleeper();
+    let mut pty = Pty::open();
+    let mut running = watching(&mut pty, &sleeper, true);
+    sleeper.send(libc::SIGKILL);
+    sleeper.ends_in_time("a sleeper");
+    pty.wait_for("it has ended", PATIENCE);
+    pty.write(b"q");
+    assert_eq!(running.ends_in_time("nothing left").code(), Some(0));
 }
 
 #[test]

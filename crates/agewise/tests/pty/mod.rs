@@ -25,18 +25,11 @@ impl Pty {
         };
         let fd = master.as_raw_fd();
         let mut name = [0u8; 64];
-        let size = libc::winsize {
-            ws_row: 30,
-            ws_col: 100,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
         // SAFETY: the buffers outlive the calls, and their lengths are passed.
         unsafe {
             assert_eq!(libc::grantpt(fd), 0);
             assert_eq!(libc::unlockpt(fd), 0);
             assert_eq!(libc::ptsname_r(fd, name.as_mut_ptr().cast(), name.len()), 0);
-            assert_eq!(libc::ioctl(fd, libc::TIOCSWINSZ, &raw const size), 0);
             let flags = libc::fcntl(fd, libc::F_GETFL);
             assert_eq!(libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK), 0);
         }
@@ -47,11 +40,27 @@ impl Pty {
             .custom_flags(libc::O_NOCTTY)
             .open(std::str::from_utf8(&name[..end]).unwrap())
             .unwrap();
-        Pty {
+        let pty = Pty {
             master,
             slave,
             said: Vec::new(),
-        }
+        };
+        pty.resize(100);
+        pty
+    }
+
+    /// Gives it this many columns; the kernel sends SIGWINCH to the program in its foreground.
+    pub fn resize(&self, columns: u16) {
+        let size = libc::winsize {
+            ws_row: 30,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        // SAFETY: the buffer outlives the call.
+        let done =
+            unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const size) };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     }
 
     /// The slave side, for the program.

@@ -20,6 +20,7 @@ use agewise_host::container::Containers;
 use agewise_host::root::ProcRoot;
 use agewise_policy::workingset::Intervals;
 use crossterm::event::{self, Event, KeyEventKind};
+use rustix::termios::{OptionalActions, tcgetattr, tcgetpgrp, tcsetattr};
 use signal_hook::consts::SIGHUP;
 
 use agewise_cli::observe::{self, AgeArgs, ScanInterval, Unseen};
@@ -148,7 +149,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Whether this process may use its terminal now. One that is not its controlling terminal may
 /// always be used.
 fn has_terminal() -> bool {
-    let owner = rustix::termios::tcgetpgrp(std::io::stdin());
+    let owner = tcgetpgrp(std::io::stdin());
     owner.map_or(true, |owner| owner == rustix::process::getpgrp())
 }
 
@@ -243,12 +244,14 @@ fn follow_keys(
 ) -> anyhow::Result<Outcome> {
     // crossterm buffers all bytes of a read; poll on the descriptor does not see the buffered ones.
     while event::poll(Duration::ZERO)? {
-        let Event::Key(key) = event::read()? else {
-            continue;
+        let key = match event::read()? {
+            Event::Key(key) if key.kind == KeyEventKind::Press => key,
+            Event::Resize(..) => {
+                report_input_again()?;
+                continue;
+            }
+            _ => continue,
         };
-        if key.kind != KeyEventKind::Press {
-            continue;
-        }
         match view.key(key) {
             Outcome::Stay => {}
             Outcome::Moved => {
@@ -259,4 +262,14 @@ fn follow_keys(
         }
     }
     Ok(Outcome::Stay)
+}
+
+/// crossterm 0.29 is notified once of input, and forgets that if it learns of a resize at the same
+/// time: the key would be handled with the next one, and until then the terminal would stay
+/// readable. Setting a terminal's attributes wakes those who wait for it (`n_tty_set_termios`),
+/// even if they are the same as before.
+fn report_input_again() -> anyhow::Result<()> {
+    let terminal = std::io::stdin();
+    let same = tcgetattr(&terminal)?;
+    Ok(tcsetattr(&terminal, OptionalActions::Now, &same)?)
 }

@@ -38,6 +38,13 @@ pub enum Place {
     },
 }
 
+impl Place {
+    /// Whether this is a list of what was asked for, rather than a part of it.
+    pub fn is_top(&self) -> bool {
+        matches!(self, Place::Subjects | Place::Processes)
+    }
+}
+
 /// A row of the list.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
