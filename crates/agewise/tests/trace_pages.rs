@@ -110,3 +110,35 @@ fn size_refuses_what_it_cannot_follow() {
         assert!(said.contains("--pid <PID>' cannot be used with"), "{said}");
     }
 }
+
+/// Belady's string. It has no times: faults are per thousand accesses.
+#[test]
+fn size_has_the_names_of_whatif_and_takes_a_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("any-name");
+    fs::write(&path, "1\n2\n3\n4\n1\n2\n5\n1\n2\n3\n4\n5\n").unwrap();
+    let trace = path.to_str().unwrap();
+    let unknown = error(&["size", "/dev/null"]);
+    assert!(unknown.contains("--trace-format"), "{unknown}");
+    let size = |format| {
+        let of = ["size", trace, "--trace-format", "lirs", "--points", "5"];
+        ok(&[&of[..], &["--format", format]].concat())
+    };
+    let rows = size("json");
+    let rows: Vec<Value> = rows
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(rows[2]["memory_bytes"], 3 * 4096, "{}", rows[2]);
+    // LRU with 3 pages misses 10 times of 12, 5 of them first touches.
+    let faults = rows[2]["faults_per_1000_accesses"].as_f64().unwrap();
+    assert!((faults - 5000.0 / 12.0).abs() < 1e-9, "{}", rows[2]);
+    assert!(rows[2].get("wait_ratio").is_none(), "{}", rows[2]);
+    assert_eq!(rows[5]["record"], "summary");
+    assert_eq!(rows[5]["footprint_bytes"], 5 * 4096);
+    let names = "record,memory_bytes,faults_per_1000_accesses,faults_low,faults_high,wait_us,\
+                 wait_high";
+    assert_eq!(size("csv").lines().next(), Some(names));
+    let refused = error(&["size", trace, "--duration", "3s"]);
+    assert!(refused.contains("--duration"), "{refused}");
+}

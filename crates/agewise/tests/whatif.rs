@@ -205,6 +205,10 @@ fn live_it_does_not_watch_beyond_the_duration() {
     let line = lines(&output).remove(0);
     let observed = line["observed_seconds"].as_f64().expect("a number");
     assert!((0.5..1.6).contains(&observed), "{line}");
+    // A sleeper uses nothing.
+    assert!(line["unused_bytes"].as_u64() > Some(0), "{line}");
+    assert_eq!(line["unseen_processes"], 0, "{line}");
+    assert!(line["refault_us"].as_f64() > Some(0.0), "{line}");
 }
 
 /// What was counted until then is printed, but not as if it were all that was asked for.

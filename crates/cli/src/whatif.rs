@@ -164,12 +164,33 @@ pub struct Found {
     pub costs: Costs,
     /// A note on how accesses are detected.
     pub note: Option<String>,
+    /// Processes of the target that could not be looked at at the end: the curves are of the rest.
+    pub unseen_processes: usize,
     /// Why watching ended early: the targets are gone. The curves cover the time until then.
     pub gone: Option<String>,
     /// CPU time of looking.
     pub look_cpu_ms: f64,
     /// CPU time of simulating.
     pub simulate_cpu_ms: f64,
+}
+
+impl Found {
+    /// What of the target the curves leave out or see only roughly, in sentences.
+    pub fn caveats(&self) -> Vec<String> {
+        let unseen = (self.unseen_processes > 0).then(|| {
+            format!(
+                "processes that could not be looked at: {}; their memory is not included",
+                self.unseen_processes
+            )
+        });
+        let files = (!self.has_files)
+            .then(|| "the files it maps are charged to another cgroup and not included".to_owned());
+        unseen
+            .into_iter()
+            .chain(files)
+            .chain(self.note.clone())
+            .collect()
+    }
 }
 
 /// Watches the targets as one until the time is over or an exit is requested.
@@ -316,6 +337,7 @@ fn found(
         cache_bytes: None,
         costs: meter.costs(),
         note,
+        unseen_processes: agent.cost().unseen_processes,
         gone: None,
         look_cpu_ms: cpu_ns[0] as f64 / 1e6,
         simulate_cpu_ms: cpu_ns[1] as f64 / 1e6,

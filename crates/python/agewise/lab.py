@@ -290,7 +290,7 @@ def size(
     """How much memory a program needs: one row per size, and the answer in the last.
 
     Runs the installed command ``agewise size``, which measures what pages cost here.
-    `options`: further options, such as ``{"target": "2%", "cost_model": "zram"}``. Raises as
+    `options`: further options, such as ``{"target_wait": "2%", "cost_model": "zram"}``. Raises as
     `agewise.report` does.
     """
     given = {"pid": pid, "cgroup": cgroup, **(options or {})}

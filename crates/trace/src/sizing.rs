@@ -62,21 +62,21 @@ pub struct Reuse {
 }
 
 /// A point of the curve: the cost with a memory of this size.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SizePoint {
     /// Memory, in bytes.
-    pub size_bytes: u64,
+    pub memory_bytes: u64,
     /// Refaults per second, or per thousand accesses for a trace without time.
-    pub refaults: f64,
+    pub faults: f64,
     /// Lower bound, given what is known about the order.
-    pub refaults_min: f64,
+    pub faults_low: f64,
     /// Upper bound.
-    pub refaults_max: f64,
+    pub faults_high: f64,
     /// Share of time a task waits for them, 0 to 1 or more; for a trace without time, us per
     /// access.
-    pub stall: f64,
+    pub wait: f64,
     /// Upper bound.
-    pub stall_max: f64,
+    pub wait_high: f64,
 }
 
 /// The answer.
@@ -88,8 +88,8 @@ pub struct Need {
     pub footprint_bytes: u64,
     /// Where the curve bends most: less memory costs much more, and more memory saves little.
     pub knee_bytes: u64,
-    /// The least memory whose stall stays within the target even at its upper bound; `None` if only
-    /// the whole footprint would suffice.
+    /// The least memory whose waiting stays within the target even at its upper bound; the whole
+    /// footprint if nothing less does.
     pub recommended_bytes: u64,
     /// Share of accesses that were first touches. Pages touched less often than the length of the
     /// trace look like this: the higher the share, the less the trace shows.
@@ -98,11 +98,11 @@ pub struct Need {
     pub order_uncertainty: f64,
 }
 
-/// Computes curve, knee and recommendation. `target_stall` is the share of time (or us per access,
+/// Computes curve, knee and recommendation. `target_wait` is the share of time (or us per access,
 /// for a trace without time) that waiting may take. At least 2 `points` are spread over the
 /// footprint.
 #[must_use]
-pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) -> Need {
+pub fn need(reuse: &Reuse, cost: CostModel, target_wait: f64, points: usize) -> Need {
     let distances = &reuse.distances;
     let footprint = distances.counts().len().max(1);
     let sizes = spread(footprint, points.max(2));
@@ -118,8 +118,8 @@ pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) ->
         Some((least, most)) => (refaults(least), refaults(most)),
         None => (middle.clone(), middle.clone()),
     };
-    // A stall of 1 is waiting all the time; without time, refaults are per thousand accesses.
-    let stall_of = |refaults: f64| {
+    // A share of 1 is waiting all the time; without time, refaults are per thousand accesses.
+    let wait_of = |refaults: f64| {
         if reuse.seconds > 0.0 {
             refaults * cost.refault_us / 1e6
         } else {
@@ -128,17 +128,17 @@ pub fn need(reuse: &Reuse, cost: CostModel, target_stall: f64, points: usize) ->
     };
     let points: Vec<SizePoint> = (0..sizes.len())
         .map(|at| SizePoint {
-            size_bytes: (sizes[at] as u64).saturating_mul(reuse.page_bytes),
-            refaults: middle[at],
-            refaults_min: least[at],
-            refaults_max: most[at],
-            stall: stall_of(middle[at]),
-            stall_max: stall_of(most[at]),
+            memory_bytes: (sizes[at] as u64).saturating_mul(reuse.page_bytes),
+            faults: middle[at],
+            faults_low: least[at],
+            faults_high: most[at],
+            wait: wait_of(middle[at]),
+            wait_high: wait_of(most[at]),
         })
         .collect();
     let footprint_bytes = (footprint as u64).saturating_mul(reuse.page_bytes);
     let first_touch_share = distances.cold() as f64 / distances.accesses().max(1) as f64;
-    Need::of(points, footprint_bytes, target_stall, first_touch_share)
+    Need::of(points, footprint_bytes, target_wait, first_touch_share)
 }
 
 impl Need {
@@ -147,20 +147,20 @@ impl Need {
     pub fn of(
         points: Vec<SizePoint>,
         footprint_bytes: u64,
-        target_stall: f64,
+        target_wait: f64,
         first_touch_share: f64,
     ) -> Need {
         let chosen = points
             .iter()
-            .position(|point| point.stall_max <= target_stall);
+            .position(|point| point.wait_high <= target_wait);
         let at = chosen.unwrap_or(points.len() - 1);
-        let most = points.iter().map(|point| point.refaults_max);
+        let most = points.iter().map(|point| point.faults_high);
         let worst = most.filter(|most| most.is_finite()).fold(0.0, f64::max);
-        let width = points[at].refaults_max - points[at].refaults_min;
+        let width = points[at].faults_high - points[at].faults_low;
         Need {
             footprint_bytes,
-            knee_bytes: points[knee(&points)].size_bytes,
-            recommended_bytes: points[at].size_bytes,
+            knee_bytes: points[knee(&points)].memory_bytes,
+            recommended_bytes: points[at].memory_bytes,
             first_touch_share,
             order_uncertainty: (width / worst.max(f64::MIN_POSITIVE)).min(1.0),
             points,
@@ -190,14 +190,14 @@ fn spread(footprint: usize, points: usize) -> Vec<usize> {
 /// The point farthest below the chord from the first to the last point (both axes scaled to 1).
 fn knee(points: &[SizePoint]) -> usize {
     let (first, last) = (points[0], points[points.len() - 1]);
-    let width = (last.size_bytes - first.size_bytes) as f64;
-    let height = first.refaults - last.refaults;
+    let width = (last.memory_bytes - first.memory_bytes) as f64;
+    let height = first.faults - last.faults;
     if width <= 0.0 || height <= 0.0 {
         return 0;
     }
     let depth = |point: &SizePoint| {
-        let along = (point.size_bytes - first.size_bytes) as f64 / width;
-        let down = (first.refaults - point.refaults) / height;
+        let along = (point.memory_bytes - first.memory_bytes) as f64 / width;
+        let down = (first.faults - point.faults) / height;
         down - along
     };
     let deepest = points
@@ -249,10 +249,10 @@ mod tests {
         let at_knee = need
             .points
             .iter()
-            .find(|p| p.size_bytes == need.knee_bytes)
+            .find(|p| p.memory_bytes == need.knee_bytes)
             .unwrap();
-        assert!((at_knee.refaults - 91.0).abs() < 1e-9);
-        assert!((at_knee.stall - 91.0 * 6e-6).abs() < 1e-12);
+        assert!((at_knee.faults - 91.0).abs() < 1e-9);
+        assert!((at_knee.wait - 91.0 * 6e-6).abs() < 1e-12);
         assert_eq!(
             need.recommended_bytes,
             12 * PAGE_BYTES,
@@ -275,7 +275,10 @@ mod tests {
         );
         assert_eq!(large.footprint_bytes, 16 * small.footprint_bytes);
         assert_eq!(large.recommended_bytes, 16 * small.recommended_bytes);
-        assert_eq!(large.points[0].size_bytes, 16 * small.points[0].size_bytes);
+        assert_eq!(
+            large.points[0].memory_bytes,
+            16 * small.points[0].memory_bytes
+        );
     }
 
     #[test]
@@ -306,7 +309,7 @@ mod tests {
             need(&unknown, zram(), 1e-5, 110),
         );
         for (a, b) in known.points.iter().zip(&unknown.points) {
-            assert!(b.refaults_min <= a.refaults && a.refaults <= b.refaults_max);
+            assert!(b.faults_low <= a.faults && a.faults <= b.faults_high);
         }
         assert!(unknown.recommended_bytes >= known.recommended_bytes);
         assert!(unknown.order_uncertainty >= 0.0);
@@ -318,9 +321,9 @@ mod tests {
         let at_knee = need
             .points
             .iter()
-            .find(|p| p.size_bytes == need.knee_bytes)
+            .find(|p| p.memory_bytes == need.knee_bytes)
             .unwrap();
-        assert!((at_knee.refaults - 910.0 * 1000.0 / 11_000.0).abs() < 1e-9);
+        assert!((at_knee.faults - 910.0 * 1000.0 / 11_000.0).abs() < 1e-9);
     }
 
     #[test]
@@ -328,7 +331,7 @@ mod tests {
         for pages in [vec![1], vec![1, 1, 1], vec![1, 2, 3]] {
             let need = need(&exact(&pages, 1.0), zram(), 0.01, 32);
             assert!(need.recommended_bytes >= PAGE_BYTES);
-            assert!(need.points.iter().all(|point| point.refaults.is_finite()));
+            assert!(need.points.iter().all(|point| point.faults.is_finite()));
         }
     }
 }

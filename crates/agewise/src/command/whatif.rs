@@ -25,11 +25,11 @@ use serde::Serialize;
 /// `kernel` is the order in which the running kernel evicts (active and inactive lists, or
 /// generations), simulated in miniature; `lru` is an exact LRU; `reuse` is agewise's own order, by
 /// which the policy `budget` and `agewise run --memory` hold a limit. Every figure has a 95 %
-/// interval for the time watched: it covers the order of uses between two looks, which accessed
-/// bits do not reveal, the sample, and uses of pages whose previous use lies before the
-/// observation. A size that is smaller than what is used from one look to the next has no upper
-/// bound: look more often. Anything rarer than --duration is not known at all; the amount of memory
-/// that was not used meanwhile is printed.
+/// interval for a time as long as the one watched: it covers the order of uses between two looks,
+/// which accessed bits do not reveal, the sample, the difference between parts of the time watched,
+/// and uses of pages whose previous use lies before the observation. A size that is smaller than
+/// what is used from one look to the next has no upper bound: look more often. Anything rarer than
+/// --duration is not known at all; the amount of memory that was not used meanwhile is printed.
 ///
 /// 100 % is the peak resident size; above it is what has been in swap and came back. Page cache
 /// that no process maps counts with --files.
@@ -129,6 +129,7 @@ fn interval(text: &str) -> Result<Interval, String> {
 /// A point of the curve as printed.
 #[derive(Debug, Serialize)]
 struct Record<'a> {
+    record: &'static str,
     memory_bytes: u64,
     memory_ratio: f64,
     policy: &'a str,
@@ -144,6 +145,17 @@ struct Record<'a> {
     anon_faults_per_second: f64,
     file_faults_per_second: f64,
     observed_seconds: f64,
+    /// Resident memory that was not used meanwhile; nobody knows when it will be.
+    unused_bytes: u64,
+    /// Uses that were the first since watching began.
+    first_uses_per_second: f64,
+    /// Price of a page from swap and from a file.
+    refault_us: f64,
+    file_refault_us: f64,
+    /// Processes that could not be looked at.
+    unseen_processes: usize,
+    /// How accesses are detected, if that has limits.
+    note: Option<&'a str>,
     /// Why watching ended early.
     gone: Option<&'a str>,
 }
@@ -158,6 +170,7 @@ impl<'a> Record<'a> {
         let point: Point = curve.at(found.curves.percent_of(memory_bytes));
         let (faults, wait) = (point.faults_per_second(), point.wait_ratio(costs.prices));
         Record {
+            record: "point",
             memory_bytes,
             memory_ratio,
             policy,
@@ -170,6 +183,12 @@ impl<'a> Record<'a> {
             anon_faults_per_second: point.faults[0].likely,
             file_faults_per_second: point.faults[1].likely,
             observed_seconds: found.curves.observed_ms as f64 / 1000.0,
+            unused_bytes: found.curves.unused_bytes,
+            first_uses_per_second: found.curves.unknown_per_second,
+            refault_us: costs.prices.anon_ns.likely / 1e3,
+            file_refault_us: costs.prices.file_ns.likely / 1e3,
+            unseen_processes: found.unseen_processes,
+            note: found.note.as_deref(),
             gone: found.gone.as_deref(),
         }
     }
@@ -219,10 +238,7 @@ fn print(args: &Args, found: &Found, costs: &Costs, by: &[Vec<Record<'_>>]) -> a
     let mut out = std::io::stdout().lock();
     match args.format {
         Format::Text => text(&mut out, found, costs, by)?,
-        format => {
-            output::rows(&mut out, format, by.iter().flatten())?;
-            agewise_cli::note!("{}", costs.text());
-        }
+        format => output::rows(&mut out, format, by.iter().flatten())?,
     }
     Ok(())
 }
@@ -323,19 +339,13 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
             units::bytes_text(unused),
         )?;
     }
-    if !found.has_files {
-        writeln!(
-            out,
-            "the files it maps are charged to another cgroup and not included"
-        )?;
-    }
     if let Some(gone) = &found.gone {
         writeln!(out, "# gone: {}", clean(gone))?;
     }
-    match &found.note {
-        Some(note) => writeln!(out, "{note}"),
-        None => Ok(()),
-    }
+    found
+        .caveats()
+        .iter()
+        .try_for_each(|caveat| writeln!(out, "{caveat}"))
 }
 
 fn percent_text(share: f64) -> String {
@@ -371,6 +381,7 @@ mod tests {
     #[test]
     fn waiting_of_several_threads_is_explained() {
         let record = |wait_ratio| Record {
+            record: "point",
             memory_bytes: 0,
             memory_ratio: 0.5,
             policy: "lru",
@@ -383,6 +394,12 @@ mod tests {
             anon_faults_per_second: 0.0,
             file_faults_per_second: 0.0,
             observed_seconds: 1.0,
+            unused_bytes: 0,
+            first_uses_per_second: 0.0,
+            refault_us: 10.0,
+            file_refault_us: 100.0,
+            unseen_processes: 0,
+            note: None,
             gone: None,
         };
         assert_eq!(beyond(&[vec![record(0.2), record(1.0)]]), None);

@@ -9,7 +9,7 @@ use agewise_cli::output::{self, Format};
 use agewise_lab::whatif::Beside;
 use agewise_trace::TraceSource;
 
-use crate::command::trace::input::{ReadingBar, trace_memory_default};
+use crate::command::trace::input::{ReadingBar, known_format, trace_memory_default};
 
 /// Compare the predictions of `agewise whatif` with exact results, on traces.
 ///
@@ -27,6 +27,10 @@ pub struct Args {
     /// Recorded traces, of any format `agewise trace info` knows.
     #[arg(required = true, value_name = "TRACE")]
     traces: Vec<PathBuf>,
+
+    /// Their format, as for `agewise trace info`. By default detected.
+    #[arg(long, value_name = "FORMAT", value_parser = known_format)]
+    trace_format: Option<&'static agewise_trace::Format>,
 
     /// Share of the pages that is simulated, percent; 100 to 32768 pages.
     #[arg(long, value_name = "PERCENT", default_value_t = 1.0, value_parser = percent)]
@@ -50,6 +54,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut records = Vec::new();
     for path in &args.traces {
         let mut source = TraceSource::new(path);
+        source.format = args.trace_format;
         source.options.limits.memory_max_bytes = trace_memory_default();
         let (bar, progress) = ReadingBar::show();
         source.progress = progress;

@@ -178,6 +178,7 @@ fn seen(key: &Key, found: Found) -> Option<Seen> {
         recent: Vec::new(),
         longer: vec![time],
         knows_unused: false,
+        unseen_processes: None,
     })
 }
 

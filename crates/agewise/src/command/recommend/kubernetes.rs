@@ -272,6 +272,7 @@ mod tests {
     fn record(cgroup: &str, names: Option<[Option<&str>; 4]>) -> Record {
         let name = |name: Option<&str>| name.map(Untrusted::from);
         Record {
+            record: "recommendation",
             host: None,
             cgroup: cgroup.to_owned(),
             container: names.map(|[namespace, pod, container, id]| Container {
@@ -294,6 +295,7 @@ mod tests {
             wait_low: 0.0,
             wait_high: None,
             unused_bytes: None,
+            unseen_processes: None,
             observed_seconds: 60.0,
             basis: "curve",
             reason: "because".to_owned(),

@@ -139,11 +139,14 @@ struct Seen {
     longer: Vec<Time>,
     /// Whether the amount of unused memory is known.
     knows_unused: bool,
+    /// Processes that could not be looked at, if that is known.
+    unseen_processes: Option<usize>,
 }
 
 /// A recommendation as printed.
 #[derive(Debug, Clone, Serialize)]
 struct Record {
+    record: &'static str,
     /// The machine, if the data comes from a server.
     host: Option<String>,
     cgroup: String,
@@ -166,6 +169,8 @@ struct Record {
     wait_high: Option<f64>,
     /// Null: unknown.
     unused_bytes: Option<u64>,
+    /// Null: unknown. What these hold is not part of the recommendation.
+    unseen_processes: Option<usize>,
     observed_seconds: f64,
     basis: &'static str,
     reason: String,
@@ -183,6 +188,7 @@ impl Record {
         let saving_bytes = signed(said.resident_bytes).saturating_sub(signed(said.request_bytes));
         let gib = saving_bytes as f64 / (1u64 << 30) as f64;
         Some(Record {
+            record: "recommendation",
             host: seen.host.clone(),
             cgroup: seen.cgroup.clone(),
             container: seen.container.clone(),
@@ -199,6 +205,7 @@ impl Record {
             wait_low: said.wait.low,
             wait_high: said.wait.high.is_finite().then_some(said.wait.high),
             unused_bytes: seen.knows_unused.then_some(said.unused_bytes),
+            unseen_processes: seen.unseen_processes,
             observed_seconds: said.observed_ms as f64 / 1000.0,
             basis: said.basis.name(),
             reason: reason(&said, args),

@@ -143,6 +143,7 @@ mod tests {
 
     fn record(cgroup: String) -> Record {
         Record {
+            record: "recommendation",
             host: None,
             cgroup,
             container: None,
@@ -159,6 +160,7 @@ mod tests {
             wait_low: 0.0,
             wait_high: None,
             unused_bytes: None,
+            unseen_processes: None,
             observed_seconds: 1.0,
             basis: "curve",
             reason: String::new(),

@@ -137,6 +137,7 @@ impl Known {
             recent: times(&mut history.hours()),
             longer: times(&mut history.days()),
             knows_unused: true,
+            unseen_processes: None,
         }
     }
 
@@ -174,6 +175,9 @@ impl Known {
         if let Some(gone) = &found.gone {
             agewise_cli::note!("{name}: {gone}; what was seen until then counts");
         }
+        for caveat in found.caveats() {
+            agewise_cli::note!("{name}: {caveat}");
+        }
         let mut curves = found.curves;
         curves.beyond_bytes = beyond_bytes(cgroup);
         Ok(Seen {
@@ -184,6 +188,7 @@ impl Known {
             recent: vec![Time::new(&curves, found.costs.prices)],
             longer: Vec::new(),
             knows_unused: true,
+            unseen_processes: Some(found.unseen_processes),
         })
     }
 }

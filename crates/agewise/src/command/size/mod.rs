@@ -15,27 +15,28 @@ use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
 use agewise_trace::{Access, DenseTrace, TraceSource};
 use anyhow::Context;
 
-use crate::command::trace::input::{ReadingBar, trace_memory_default};
+use crate::command::trace::input::{ReadingBar, known_format, trace_memory_default};
 use crate::command::whatif::ended;
 use agewise_cli::observe;
 use agewise_cli::output::Format;
 use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
-use agewise_cli::whatif::{Watching, watch};
+use agewise_cli::whatif::{Found as Watched, Watching, watch};
 
 /// Estimate how much memory a program needs.
 ///
 /// Watches a live process or cgroup for a while (or reads a TRACE), and determines for every memory
 /// size how often the program would have to bring pages back, and what waiting for them would cost
-/// on this machine's devices. Prints that curve, the knee, and the least memory whose stall stays
+/// on this machine's devices. Prints that curve, the knee, and the least memory whose waiting stays
 /// within the target.
 ///
 /// For a live program it is the curve of `agewise whatif` under the kernel's LRU, up to what is
 /// resident; for a trace it is the curve of an exact LRU, up to what was touched. The answer
 /// includes its uncertainty: each figure has bounds, and the recommendation uses the upper one.
 /// Pages touched less often than the observation is long look like first touches, which no amount
-/// of memory avoids: their share is printed, and a longer --duration lowers it.
+/// of memory avoids: their share is printed, and a longer --duration lowers it. Memory of a live
+/// program that was not used meanwhile is not part of the recommendation, and is printed too.
 ///
 /// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end;
 /// 128 + the signal when interrupted (what was known by then is printed).
@@ -53,8 +54,13 @@ pub struct Args {
     pub cgroup: Option<String>,
 
     /// A recorded trace, of any format `agewise trace info` knows.
-    #[arg(conflicts_with = "files")]
+    #[arg(conflicts_with_all = ["files", "duration", "interval"])]
     pub trace: Option<PathBuf>,
+
+    /// The format of the trace, as for `agewise trace info`. By default detected.
+    #[arg(long, value_name = "FORMAT", value_parser = known_format,
+          conflicts_with_all = ["pid", "cgroup"])]
+    pub trace_format: Option<&'static agewise_trace::Format>,
 
     /// How long to watch a live program.
     #[command(flatten)]
@@ -66,8 +72,9 @@ pub struct Args {
     pub interval: Option<Duration>,
 
     /// Share of time that waiting for pages may take. For a trace without times: us per access.
-    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::ratio)]
-    pub target: f64,
+    #[arg(long, alias = "target", value_name = "SHARE", default_value = "1%",
+          value_parser = units::ratio)]
+    pub target_wait: f64,
 
     /// Cost of bringing a page back: auto measures it while a live program is watched, and uses
     /// this machine's first swap device for a trace.
@@ -102,8 +109,8 @@ struct Found {
     /// Observed time.
     seconds: f64,
     need: Need,
-    /// Why watching ended early, if it did.
-    gone: Option<String>,
+    /// The observation of a live program.
+    live: Option<Watched>,
 }
 
 /// Computes and prints the answer.
@@ -115,24 +122,28 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let found = match &args.trace {
         Some(path) => {
             let mut source = TraceSource::new(path);
+            source.format = args.trace_format;
             source.options.page_shift = args.page_shift;
             source.options.limits.memory_max_bytes =
                 args.trace_memory.unwrap_or_else(trace_memory_default);
             let model = cost_model(&args.cost_model)?;
             let reuse = read(source)?;
-            let need = sizing::need(&reuse, model, args.target, usize::from(args.points));
+            let need = sizing::need(&reuse, model, args.target_wait, usize::from(args.points));
             Found {
                 cost: Cost::of(model),
                 seconds: reuse.seconds,
                 need,
-                gone: None,
+                live: None,
             }
         }
         None => live(args, stop.insert(Stop::install()?))?,
     };
     print::print(&mut std::io::stdout().lock(), args, &found)?;
     Ok(stop.map_or(ExitCode::SUCCESS, |stop| {
-        ended(&stop, found.gone.as_deref())
+        ended(
+            &stop,
+            found.live.as_ref().and_then(|live| live.gone.as_deref()),
+        )
     }))
 }
 
@@ -202,31 +213,36 @@ fn live(args: &Args, stop: &Stop) -> anyhow::Result<Found> {
         "auto" => Cost::measured(&found.costs),
         name => Cost::of(cost_model(name)?),
     };
-    let curves = found.curves;
+    let curves = &found.curves;
     let steps = u64::from(args.points);
     let point = |step: u64| {
-        let size_bytes = (u128::from(curves.full_bytes) * u128::from(step)).div_ceil(steps.into());
-        let size_bytes = u64::try_from(size_bytes).unwrap_or(u64::MAX);
-        let point = curves.at(Decider::Kernel, size_bytes);
+        let bytes = (u128::from(curves.full_bytes) * u128::from(step)).div_ceil(steps.into());
+        let memory_bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let point = curves.at(Decider::Kernel, memory_bytes);
         let (faults, wait) = (point.faults_per_second(), point.wait_ratio(cost.prices));
         SizePoint {
-            size_bytes,
-            refaults: faults.likely,
-            refaults_min: faults.low,
-            refaults_max: faults.high,
-            stall: wait.likely,
-            stall_max: wait.high,
+            memory_bytes,
+            faults: faults.likely,
+            faults_low: faults.low,
+            faults_high: faults.high,
+            wait: wait.likely,
+            wait_high: wait.high,
         }
     };
     let points = (1..=steps).map(point).collect();
     let first_touch_share = curves.unknown_per_second / curves.uses_per_second.max(1e-9);
     let seconds = curves.observed_ms as f64 / 1000.0;
-    let need = Need::of(points, curves.full_bytes, args.target, first_touch_share);
+    let need = Need::of(
+        points,
+        curves.full_bytes,
+        args.target_wait,
+        first_touch_share,
+    );
     Ok(Found {
         cost,
         seconds,
         need,
-        gone: found.gone,
+        live: Some(found),
     })
 }
 
@@ -343,10 +359,10 @@ mod tests {
         let reuse = read(TraceSource::new(&path)).unwrap();
         let need = sizing::need(&reuse, cost_model("ssd").unwrap(), 0.01, 27);
         for point in &need.points {
-            assert!(point.refaults_min <= point.refaults, "{point:?}");
-            assert!(point.refaults <= point.refaults_max, "{point:?}");
+            assert!(point.faults_low <= point.faults, "{point:?}");
+            assert!(point.faults <= point.faults_high, "{point:?}");
         }
-        assert!(need.points[0].refaults > 0.0);
+        assert!(need.points[0].faults > 0.0);
         assert_eq!(
             need.footprint_bytes,
             27 << 16,

@@ -3,87 +3,121 @@
 
 use std::io::Write;
 
+use agewise_host::untrusted::clean;
 use agewise_trace::sizing::SizePoint;
 use serde::Serialize;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::units;
 
-use super::{Args, Found};
+use super::{Args, Found, Watched};
+
+/// A point of the curve as printed.
+#[derive(Debug, Default, Serialize)]
+struct Point {
+    record: &'static str,
+    memory_bytes: u64,
+    /// Absent for a trace without times, as `wait_ratio`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    faults_per_second: Option<f64>,
+    /// Only for a trace without times, as `wait_us`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    faults_per_1000_accesses: Option<f64>,
+    faults_low: f64,
+    #[serde(serialize_with = "output::bound")]
+    faults_high: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_ratio: Option<f64>,
+    /// Per access.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_us: Option<f64>,
+    #[serde(serialize_with = "output::bound")]
+    wait_high: f64,
+}
+
+impl Point {
+    fn new(point: &SizePoint, is_timed: bool) -> Point {
+        let (timed, untimed) = (is_timed.then_some(*point), (!is_timed).then_some(*point));
+        Point {
+            record: "point",
+            memory_bytes: point.memory_bytes,
+            faults_per_second: timed.map(|point| point.faults),
+            faults_per_1000_accesses: untimed.map(|point| point.faults),
+            faults_low: point.faults_low,
+            faults_high: point.faults_high,
+            wait_ratio: timed.map(|point| point.wait),
+            wait_us: untimed.map(|point| point.wait),
+            wait_high: point.wait_high,
+        }
+    }
+}
 
 /// The answer, with the field names of all outputs.
 #[derive(Debug, Serialize)]
 struct Answer<'a> {
+    record: &'static str,
     footprint_bytes: u64,
     knee_bytes: u64,
     recommended_bytes: u64,
-    target_stall: f64,
+    /// For a trace without times: us per access.
+    target_wait: f64,
     cost_model: &'a str,
     /// Of a page from swap.
     refault_us: f64,
     /// Of a page from a file.
     file_refault_us: f64,
-    seconds: f64,
+    observed_seconds: f64,
     first_touch_share: f64,
     order_uncertainty: f64,
+    /// Resident memory of a live program that was not used meanwhile.
+    unused_bytes: Option<u64>,
+    /// Processes that could not be looked at.
+    unseen_processes: Option<usize>,
+    /// How accesses are detected, if that has limits.
+    note: Option<&'a str>,
     /// Why watching ended early.
     gone: Option<&'a str>,
 }
 
-fn answer(target: f64, found: &Found) -> Answer<'_> {
+fn answer(target_wait: f64, found: &Found) -> Answer<'_> {
     let Found { cost, need, .. } = found;
+    let live = found.live.as_ref();
     Answer {
+        record: "summary",
         footprint_bytes: need.footprint_bytes,
         knee_bytes: need.knee_bytes,
         recommended_bytes: need.recommended_bytes,
-        target_stall: target,
+        target_wait,
         cost_model: cost.name,
         refault_us: cost.prices.anon_ns.likely / 1e3,
         file_refault_us: cost.prices.file_ns.likely / 1e3,
-        seconds: found.seconds,
+        observed_seconds: found.seconds,
         first_touch_share: need.first_touch_share,
         order_uncertainty: need.order_uncertainty,
-        gone: found.gone.as_deref(),
+        unused_bytes: live.map(|live| live.curves.unused_bytes),
+        unseen_processes: live.map(|live| live.unseen_processes),
+        note: live.and_then(|live| live.note.as_deref()),
+        gone: live.and_then(|live| live.gone.as_deref()),
     }
 }
 
 pub(super) fn print(out: &mut impl Write, args: &Args, found: &Found) -> anyhow::Result<()> {
-    let need = &found.need;
-    let answer = answer(args.target, found);
+    let answer = answer(args.target_wait, found);
+    let is_timed = found.seconds > 0.0;
+    let points = found.need.points.iter();
+    let points = points.map(|point| Point::new(point, is_timed));
     match args.format {
         Format::Json => {
-            for point in &need.points {
-                output::json_line(out, point)?;
-            }
+            output::rows(out, args.format, points)?;
             output::json_line(out, &answer)?;
         }
         Format::Csv => {
-            if let Some(gone) = &found.gone {
-                agewise_cli::note!("gone: {gone}");
-            }
-            writeln!(
-                out,
-                "size_bytes,refaults,refaults_min,refaults_max,stall,stall_max"
-            )?;
-            for point in &need.points {
-                let SizePoint {
-                    size_bytes,
-                    refaults,
-                    refaults_min,
-                    refaults_max,
-                    stall,
-                    stall_max,
-                } = point;
-                // Empty where nothing bounds it.
-                let most = [*refaults_max, *stall_max].map(|most| {
-                    let most = output::finite(most);
-                    most.map_or(String::new(), |most| most.to_string())
-                });
-                writeln!(
-                    out,
-                    "{size_bytes},{refaults},{refaults_min},{},{stall},{}",
-                    most[0], most[1]
-                )?;
+            output::rows(out, args.format, points)?;
+            if let Some(live) = &found.live {
+                let gone = live.gone.iter().map(|gone| format!("gone: {gone}"));
+                for caveat in live.caveats().into_iter().chain(gone) {
+                    agewise_cli::note!("{caveat}");
+                }
             }
         }
         Format::Text => text(out, &answer, found)?,
@@ -93,11 +127,11 @@ pub(super) fn print(out: &mut impl Write, args: &Args, found: &Found) -> anyhow:
 
 fn text(out: &mut impl Write, answer: &Answer<'_>, found: &Found) -> std::io::Result<()> {
     let Found { cost, need, .. } = found;
-    let timed = answer.seconds > 0.0;
+    let timed = answer.observed_seconds > 0.0;
     let (unit, waiting) = if timed {
-        ("refaults/s", "stall")
+        ("faults/s", "waiting")
     } else {
-        ("refaults/1000", "us/access")
+        ("faults/1000", "us/access")
     };
     writeln!(
         out,
@@ -105,24 +139,24 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, found: &Found) -> std::io::Re
         "memory", "interval"
     )?;
     for point in &need.points {
-        let stall = if timed {
-            format!("{:.3} %", point.stall * 100.0)
+        let wait = if timed {
+            format!("{:.3} %", point.wait * 100.0)
         } else {
-            format!("{:.3}", point.stall)
+            format!("{:.3}", point.wait)
         };
-        let mark = match point.size_bytes {
+        let mark = match point.memory_bytes {
             size if size == need.recommended_bytes => "  <- recommended",
             size if size == need.knee_bytes => "  <- knee",
             _ => "",
         };
         writeln!(
             out,
-            "{:>12} {:>15.1} {:>11.1} .. {:>9} {stall:>10}{mark}",
-            units::bytes_text(point.size_bytes),
-            point.refaults,
-            point.refaults_min,
-            match point.refaults_max.is_finite() {
-                true => format!("{:.1}", point.refaults_max),
+            "{:>12} {:>15.1} {:>11.1} .. {:>9} {wait:>10}{mark}",
+            units::bytes_text(point.memory_bytes),
+            point.faults,
+            point.faults_low,
+            match point.faults_high.is_finite() {
+                true => format!("{:.1}", point.faults_high),
                 false => "?".to_owned(),
             },
         )?;
@@ -133,9 +167,9 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, found: &Found) -> std::io::Re
         units::bytes_text(need.recommended_bytes),
         units::bytes_text(need.footprint_bytes),
         if timed {
-            format!("{:.2} % of the time", answer.target_stall * 100.0)
+            format!("{:.2} % of the time", answer.target_wait * 100.0)
         } else {
-            format!("{} us an access", answer.target_stall)
+            format!("{} us an access", answer.target_wait)
         },
         cost.text,
         units::bytes_text(need.knee_bytes),
@@ -144,12 +178,28 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, found: &Found) -> std::io::Re
         out,
         "how sure: {:.1} s observed; {:.1} % of accesses were first touches (pages used less often \
          than that are not counted); unknown order inside intervals is worth {:.1} % of the range",
-        answer.seconds,
+        answer.observed_seconds,
         need.first_touch_share * 100.0,
         need.order_uncertainty * 100.0,
     )?;
-    match answer.gone {
-        Some(gone) => writeln!(out, "# gone: {}", agewise_host::untrusted::clean(gone)),
+    match &found.live {
+        Some(live) => unknown(out, live),
+        None => Ok(()),
+    }
+}
+
+/// Says what the curve of a live program does not show.
+fn unknown(out: &mut impl Write, live: &Watched) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "not known: {} was not used meanwhile and may be needed later",
+        units::bytes_text(live.curves.unused_bytes)
+    )?;
+    for caveat in live.caveats() {
+        writeln!(out, "{caveat}")?;
+    }
+    match &live.gone {
+        Some(gone) => writeln!(out, "# gone: {}", clean(gone)),
         None => Ok(()),
     }
 }
@@ -164,12 +214,12 @@ mod tests {
     #[test]
     fn every_point_is_printed() {
         let point = |at: u64| SizePoint {
-            size_bytes: at << 20,
-            refaults: 5.0,
-            refaults_min: 5.0,
-            refaults_max: 5.0,
-            stall: 0.0,
-            stall_max: 0.0,
+            memory_bytes: at << 20,
+            faults: 5.0,
+            faults_low: 5.0,
+            faults_high: 5.0,
+            wait: 0.0,
+            wait_high: 0.0,
         };
         let need = Need {
             points: (1..=9).map(point).collect(),
@@ -183,7 +233,7 @@ mod tests {
             cost: Cost::of(cost_model("ssd").unwrap()),
             seconds: 60.0,
             need,
-            gone: None,
+            live: None,
         };
         let mut out = Vec::new();
         text(&mut out, &answer(0.01, &found), &found).unwrap();
