@@ -18,6 +18,8 @@ use agewise_cli::units::{bytes_text, duration_text};
 
 /// Width of a column of byte counts.
 const BYTES_WIDTH: usize = 11;
+/// The least width of a name: the bar gets what is left.
+const NAME_MIN: usize = 12;
 /// Width of the column with percentages.
 const COLD_WIDTH: usize = 7;
 
@@ -63,7 +65,11 @@ pub fn draw(frame: &mut Frame<'_>, view: &mut View) {
     draw_rows(frame, body, view, &columns);
     frame.render_widget(Paragraph::new(legend_line(view)), legend);
     let keys_text = format!(
-        " q quit  ? help  w what if  f files  Enter in  Esc back  s by {}{}  Tab {}  p {}",
+        " q quit  ? help  w what if  f files{}  Esc back  s by {}{}  Tab {}  p {}",
+        match view.shows_files() {
+            true => "",
+            false => "  Enter in",
+        },
         view.order_name(),
         if view.is_reversed() {
             " (reversed)"
@@ -143,18 +149,21 @@ fn files_title(name: &Untrusted, sample: &Sample) -> String {
 struct Columns {
     name: usize,
     has_types: bool,
+    /// Whether there is room for what is in swap, or dirty.
+    has_second: bool,
     bar: usize,
 }
 
 impl Columns {
     fn of(width: usize) -> Self {
-        let has_types = width >= 110;
-        let bytes = BYTES_WIDTH * if has_types { 4 } else { 2 };
-        let left = width.saturating_sub(bytes + COLD_WIDTH + 3);
-        let bar = (left / 2).clamp(8, 80).min(left);
+        let (has_types, has_second) = (width >= 110, width >= 60);
+        let sizes = 1 + usize::from(has_second) + 2 * usize::from(has_types);
+        let left = width.saturating_sub(BYTES_WIDTH * sizes + COLD_WIDTH + 3);
+        let bar = (left / 2).clamp(8, 80).min(left.saturating_sub(NAME_MIN));
         Columns {
             name: left - bar,
             has_types,
+            has_second,
             bar,
         }
     }
@@ -169,15 +178,26 @@ impl Columns {
         } else {
             String::new()
         };
+        let (named, second) = match view.shows_files() {
+            true => ("FILE", "DIRTY"),
+            false => ("NAME", "SWAP"),
+        };
         format!(
-            " {:<name$}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{:>COLD_WIDTH$}  {}",
-            if view.shows_files() { "FILE" } else { "NAME" },
+            " {:<name$}{:>BYTES_WIDTH$}{types}{}{:>COLD_WIDTH$}  {}",
+            named,
             "RESIDENT",
-            if view.shows_files() { "DIRTY" } else { "SWAP" },
+            self.second(second),
             cold,
             "AGES young to old",
             name = self.name,
         )
+    }
+
+    fn second(&self, text: &str) -> String {
+        match self.has_second {
+            true => format!("{text:>BYTES_WIDTH$}"),
+            false => String::new(),
+        }
     }
 
     fn row(&self, view: &View, row: &Row) -> Line<'static> {
@@ -199,13 +219,13 @@ impl Columns {
             }
         };
         let mut spans = vec![Span::raw(format!(
-            " {}{:>BYTES_WIDTH$}{types}{:>BYTES_WIDTH$}{cold:>COLD_WIDTH$}  ",
+            " {}{:>BYTES_WIDTH$}{types}{}{cold:>COLD_WIDTH$}  ",
             fit(&row.label().terminal().to_string(), self.name),
             bytes_text(resident),
-            match row.swapped_or_dirty_bytes() {
+            self.second(&match row.swapped_or_dirty_bytes() {
                 0 => "-".to_owned(),
                 bytes => bytes_text(bytes),
-            },
+            }),
         ))];
         if let (0, Some(trouble)) = (resident, &row.trouble) {
             spans.push(Span::raw(fit(&clean(trouble), self.bar)));

@@ -94,6 +94,11 @@ fn help_fits_80_columns() {
 }
 
 #[test]
+fn a_narrow_screen_keeps_the_names() {
+    insta::assert_snapshot!(screen(&mut view(), 40, 6));
+}
+
+#[test]
 fn no_screen_is_too_small() {
     for (width, height) in [(1, 1), (5, 3), (20, 5), (40, 6), (79, 2)] {
         for keys in ["", "?", "\t", "w", "f"] {
