@@ -8,7 +8,7 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
 FEATURE_SETS = "" fuse web lab bench
 
-.PHONY: setup build install dist run test test-vm reference test-harmless test-package test-service test-containers test-wheel test-template model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm reference test-harmless test-cgroups test-package test-service test-containers test-wheel test-template model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and derivatives), or lists what is
 # missing.
@@ -69,6 +69,11 @@ test-containers: build
 # stress-ng.
 test-harmless: build
 	scripts/test-harmless $(AGEWISE)
+
+# Runs the kernel's tests of cgroups (SELFTESTS=DIR, built) in a virtual machine, with and without a
+# daemon that acts on all of them.
+test-cgroups: build
+	scripts/test-cgroups $(AGEWISE) $(SELFTESTS)
 
 # Runs the model-based test of the daemon for longer than `make test`: SEEDS sequences of STEPS.
 model: setup
