@@ -36,7 +36,7 @@ pub struct Printer<W> {
 struct AgesRecord<'a> {
     record: &'static str,
     /// Wall clock, in ms since 1970.
-    time_ms: u64,
+    unix_ms: u64,
     target: &'a Untrusted,
     kind: &'static str,
     #[serde(flatten)]
@@ -88,7 +88,7 @@ struct IntervalRecord {
 #[derive(Serialize)]
 struct CostRecord<'a> {
     record: &'static str,
-    time_ms: u64,
+    unix_ms: u64,
     #[serde(flatten)]
     cost: &'a CostReport,
     /// Targets left out by `--top`.
@@ -118,7 +118,7 @@ pub struct KernelLook<'a> {
 #[derive(Serialize)]
 struct KernelCostRecord<'a> {
     record: &'static str,
-    time_ms: u64,
+    unix_ms: u64,
     #[serde(flatten)]
     look: &'a KernelLook<'a>,
     targets_cut: usize,
@@ -149,12 +149,12 @@ impl<W: Write> Printer<W> {
         cut: usize,
         truncated: bool,
     ) -> io::Result<()> {
-        let time_ms = (self.now_ms)();
+        let unix_ms = (self.now_ms)();
         let reports = self.with_containers(reports);
         match self.format {
             Format::Text => self.text(&reports, cost, cut, truncated)?,
-            Format::Json => self.json(&reports, cost, cut, truncated, time_ms)?,
-            Format::Csv => self.csv(&reports, Knows::Agent, time_ms)?,
+            Format::Json => self.json(&reports, cost, cut, truncated, unix_ms)?,
+            Format::Csv => self.csv(&reports, Knows::Agent, unix_ms)?,
         }
         self.printed = true;
         self.out.flush()
@@ -264,7 +264,7 @@ impl<W: Write> Printer<W> {
         look: &KernelLook<'_>,
         cut: usize,
     ) -> io::Result<()> {
-        let time_ms = (self.now_ms)();
+        let unix_ms = (self.now_ms)();
         let reports = self.with_containers(reports);
         match self.format {
             Format::Text => {
@@ -287,18 +287,18 @@ impl<W: Write> Printer<W> {
             }
             Format::Json => {
                 for named in &reports {
-                    let record = AgesRecord::new(named, look.knows, time_ms);
+                    let record = AgesRecord::new(named, look.knows, unix_ms);
                     output::json_line(&mut self.out, &record)?;
                 }
                 let record = KernelCostRecord {
                     record: "cost",
-                    time_ms,
+                    unix_ms,
                     look,
                     targets_cut: cut,
                 };
                 output::json_line(&mut self.out, &record)?;
             }
-            Format::Csv => self.csv(&reports, look.knows, time_ms)?,
+            Format::Csv => self.csv(&reports, look.knows, unix_ms)?,
         }
         self.printed = true;
         self.out.flush()
@@ -310,15 +310,15 @@ impl<W: Write> Printer<W> {
         cost: &CostReport,
         cut: usize,
         truncated: bool,
-        time_ms: u64,
+        unix_ms: u64,
     ) -> io::Result<()> {
         for named in reports {
-            let record = AgesRecord::new(named, Knows::Agent, time_ms);
+            let record = AgesRecord::new(named, Knows::Agent, unix_ms);
             output::json_line(&mut self.out, &record)?;
         }
         let record = CostRecord {
             record: "cost",
-            time_ms,
+            unix_ms,
             cost,
             targets_cut: cut,
             targets_truncated: truncated,
@@ -327,12 +327,12 @@ impl<W: Write> Printer<W> {
         output::json_line(&mut self.out, &record)
     }
 
-    fn csv(&mut self, reports: &[Named<'_>], knows: Knows, time_ms: u64) -> io::Result<()> {
+    fn csv(&mut self, reports: &[Named<'_>], knows: Knows, unix_ms: u64) -> io::Result<()> {
         let optional = |bytes: Option<u64>| bytes.map_or(String::new(), |b| b.to_string());
         if !self.printed {
             writeln!(
                 self.out,
-                "time_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
+                "unix_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
                  swapped_bytes,unmapped_cache_bytes,shmem_bytes,{},anon_low_bytes,\
                  anon_high_bytes,file_low_bytes,file_high_bytes,unseen_anon_bytes,\
                  unseen_file_bytes,refaulted_bytes",
@@ -349,7 +349,7 @@ impl<W: Write> Printer<W> {
                 for (number, bin) in histogram.bins().iter().enumerate() {
                     writeln!(
                         self.out,
-                        "{time_ms},{},{},{node},{},{},{},{},{},{},{},{},{},{},{},{}",
+                        "{unix_ms},{},{},{node},{},{},{},{},{},{},{},{},{},{},{},{}",
                         report.name.csv(),
                         kind(report),
                         bin.bound_text(),
@@ -382,7 +382,7 @@ fn interval_csv(report: &SubjectReport, knows: Knows, bin: usize, amounts: [u64;
 }
 
 impl<'a> AgesRecord<'a> {
-    fn new((report, container): &'a Named<'_>, knows: Knows, time_ms: u64) -> Self {
+    fn new((report, container): &'a Named<'_>, knows: Knows, unix_ms: u64) -> Self {
         let [anon_bytes, file_bytes] = report.resident_bytes;
         let bin = |(number, bin): (usize, &agewise_policy::workingset::Bin)| BinRecord {
             upper_ms: bin.bound_ms(),
@@ -400,7 +400,7 @@ impl<'a> AgesRecord<'a> {
         };
         AgesRecord {
             record: "ages",
-            time_ms,
+            unix_ms,
             target: &report.name,
             kind: kind(report),
             container: container.as_ref(),

@@ -172,7 +172,7 @@ fn a_second_csv_report_has_no_second_header() {
         printer.print(&reports(), &cost(), 0, false).unwrap();
     }
     let text = String::from_utf8(out).unwrap();
-    assert_eq!(text.matches("time_ms").count(), 1);
+    assert_eq!(text.matches("unix_ms").count(), 1);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn every_line_of_json_is_an_object() {
     for line in printed(Format::Json, 0, false).lines() {
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
         assert!(
-            value["record"].is_string() && value["time_ms"].is_u64(),
+            value["record"].is_string() && value["unix_ms"].is_u64(),
             "{line}"
         );
     }
