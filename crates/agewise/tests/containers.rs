@@ -117,8 +117,8 @@ fn every_container_of_a_busy_node_has_its_series() {
     // Pods get no series of their own beyond the largest, and the output says so.
     assert!(
         text.lines()
-            .any(|line| line.starts_with("agewise_subjects_cut "))
+            .any(|line| line.starts_with("agewise_targets_cut "))
     );
-    assert_eq!(count(&text, "agewise_truncated 0"), 1);
+    assert_eq!(count(&text, "agewise_targets_truncated 0"), 1);
     drop(daemon);
 }

@@ -153,7 +153,7 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
     let pid = exerciser.pid().to_string();
     exerciser.finish().unwrap();
     daemon.wait_for("gone", |line| {
-        line["subject"].as_str().unwrap().starts_with(&pid)
+        line["target"].as_str().unwrap().starts_with(&pid)
     });
     daemon.end();
 }
@@ -174,7 +174,9 @@ fn cold_memory_leaves_and_a_killed_daemon_goes_on_when_started_again() {
     let config = age_rule(exerciser.pid(), "dry_run = false\n");
     let mut daemon = Daemon::start(&config);
     let left = |line: &Value| line["left_anon_bytes"].as_u64().unwrap_or(0);
-    daemon.wait_for("action", |line| left(line) > 0);
+    let line = daemon.wait_for("action", |line| left(line) > 0);
+    let [at_ms, next_ms] = ["unix_ms", "next_unix_ms"].map(|name| line[name].as_u64().unwrap());
+    assert!(next_ms.abs_diff(at_ms) < 60_000, "{line}");
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
     daemon.child = spawn(daemon.directory.path());

@@ -337,8 +337,8 @@ fn check_pairs(journal: &[Value]) {
         let before = acts[at - 1];
         assert_eq!(before["phase"], "before", "{before} {line}");
         assert_eq!(
-            (&before["act"], &before["subject"]),
-            (&line["act"], &line["subject"])
+            (&before["act"], &before["target"]),
+            (&line["act"], &line["target"])
         );
     }
 }

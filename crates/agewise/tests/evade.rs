@@ -235,7 +235,7 @@ fn a_rule_for_a_pid_does_not_follow_the_next_process_with_that_number() {
          policy = 'age:2s/1s,backoff=off'\n"
     ));
     let is_it = |line: &Value| {
-        let subject = line["subject"].as_str().unwrap_or("");
+        let subject = line["target"].as_str().unwrap_or("");
         subject.starts_with(&format!("{pid} "))
     };
     daemon.wait_for("follow", is_it);

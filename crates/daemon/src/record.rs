@@ -2,7 +2,7 @@
 //! The content of journal lines, in addition to time and name.
 
 use agewise_host::container::Container;
-use agewise_policy::proactive::Decision;
+use agewise_policy::proactive::{Action, Limit, Reason};
 use serde::Serialize;
 
 use super::hand::Done;
@@ -23,7 +23,7 @@ pub(super) struct Started<'a> {
 #[derive(Serialize)]
 pub(super) struct Acted<'a> {
     pub(super) phase: &'a str,
-    pub(super) subject: &'a str,
+    pub(super) target: &'a str,
     #[serde(flatten)]
     pub(super) container: Option<&'a Container>,
     pub(super) policy: &'a str,
@@ -31,7 +31,13 @@ pub(super) struct Acted<'a> {
     pub(super) resident_bytes: u64,
     pub(super) swapped_bytes: u64,
     #[serde(flatten)]
-    pub(super) decision: &'a Decision,
+    pub(super) action: &'a Action,
+    #[serde(flatten)]
+    pub(super) why: &'a Reason,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit: Option<Limit>,
+    /// When its policy is asked again at the latest.
+    pub(super) next_unix_ms: u64,
     #[serde(flatten)]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) done: Option<&'a Done>,
@@ -42,7 +48,7 @@ pub(super) struct Acted<'a> {
 #[derive(Serialize)]
 pub(super) struct AheadLine<'a, T> {
     pub(super) phase: &'a str,
-    pub(super) subject: &'a str,
+    pub(super) target: &'a str,
     pub(super) policy: &'a str,
     pub(super) dry_run: bool,
     #[serde(flatten)]
@@ -53,7 +59,7 @@ pub(super) struct AheadLine<'a, T> {
 #[derive(Serialize)]
 pub(super) struct Squeezed<'a> {
     pub(super) phase: &'a str,
-    pub(super) subject: &'a str,
+    pub(super) target: &'a str,
     pub(super) policy: &'a str,
     pub(super) act: &'a str,
     pub(super) dry_run: bool,
@@ -68,7 +74,7 @@ pub(super) struct Squeezed<'a> {
 #[derive(Serialize)]
 pub(super) struct Shrunk<'a> {
     pub(super) phase: &'a str,
-    pub(super) subject: &'a str,
+    pub(super) target: &'a str,
     pub(super) policy: &'a str,
     pub(super) act: &'a str,
     pub(super) dry_run: bool,
@@ -86,14 +92,14 @@ pub(super) struct Shrunk<'a> {
 impl<'a> Shrunk<'a> {
     /// The line before; `limit_bytes` is `None` to remove the limit.
     pub(super) fn new(
-        subject: &'a str,
+        target: &'a str,
         dry_run: bool,
         limit_bytes: Option<u64>,
         reason: &'a str,
     ) -> Self {
         Shrunk {
             phase: "before",
-            subject,
+            target,
             policy: "shrink",
             act: if limit_bytes.is_some() {
                 "limit"
@@ -113,7 +119,7 @@ impl<'a> Shrunk<'a> {
 /// A cgroup is not held smaller, and why.
 #[derive(Serialize)]
 pub(super) struct NotShrunk<'a> {
-    pub(super) subject: &'a str,
+    pub(super) target: &'a str,
     pub(super) policy: &'a str,
     pub(super) dry_run: bool,
     pub(super) reason: &'a str,
@@ -133,12 +139,46 @@ pub(super) struct Message {
     pub(super) message: String,
 }
 
-/// A subject came or went.
+/// A target came or went.
 #[derive(Serialize)]
 pub(super) struct Change<'a> {
-    pub(super) subject: &'a str,
+    pub(super) target: &'a str,
     #[serde(flatten)]
     pub(super) container: Option<&'a Container>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<&'a str>,
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::proactive::Cause;
+
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_the_wall_clock_or_durations() {
+        let (for_ms, cause) = (30_000, Cause::Refaults);
+        let line = Acted {
+            phase: "before",
+            target: "/web",
+            container: None,
+            policy: "age",
+            dry_run: false,
+            resident_bytes: 8192,
+            swapped_bytes: 4096,
+            action: &Action::Nothing,
+            why: &Reason::CoolingDown { for_ms, cause },
+            limit: None,
+            next_unix_ms: 1_700_000_010_000,
+            done: None,
+        };
+        let line = serde_json::to_value(&line).unwrap();
+        let expected = serde_json::json!({
+            "phase": "before", "target": "/web", "policy": "age", "dry_run": false,
+            "resident_bytes": 8192, "swapped_bytes": 4096, "action": "nothing",
+            "reason": "cooling_down", "for_ms": 30_000, "cause": "refaults",
+            "next_unix_ms": 1_700_000_010_000_u64,
+        });
+        assert_eq!(line, expected);
+    }
 }

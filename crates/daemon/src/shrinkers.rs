@@ -185,7 +185,7 @@ fn say_why(held: &mut Held, usage_bytes: Option<u64>, now_ms: u64, journal: &Jou
     };
     if let Some(reason) = reason.filter(|reason| held.holds.is_news(now_ms, reason)) {
         let line = NotShrunk {
-            subject: &held.small.key.0,
+            target: &held.small.key.0,
             policy: "shrink",
             dry_run: held.small.dry_run,
             reason,

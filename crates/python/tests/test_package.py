@@ -267,7 +267,7 @@ class Package(unittest.TestCase):
             self.skipTest(str(error))
         self.assertEqual((ages["record"], ages["kind"]), ("ages", "process"))
         watched = agewise.watch(pid=program.pid, every="1s")
-        looks = (record["time_ms"] for record in watched if record["record"] == "ages")
+        looks = (record["unix_ms"] for record in watched if record["record"] == "ages")
         self.assertLess(next(looks), next(looks))
         watched.close()  # type: ignore[attr-defined]
         with self.assertRaisesRegex(agewise.CommandError, "is gone") as raised:

@@ -244,13 +244,13 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             snapshot.unix_ms as f64,
         ),
         gauge(
-            "subjects_cut",
+            "targets_cut",
             Unit::None,
             "Cgroups and processes that are not shown by name (cgroups_max, containers_max and depth_max of metrics)",
         )
         .single(shown.cut as u64),
         gauge(
-            "truncated",
+            "targets_truncated",
             Unit::None,
             "1: the machine has more cgroups or processes than are observed (observe.cgroups_max)",
         )

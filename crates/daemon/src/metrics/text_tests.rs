@@ -253,7 +253,7 @@ fn the_rest_is_summed_once() {
         sum(&series, "agewise_age_bytes", &[("cgroup", "/batch")]),
         0.0
     );
-    assert_eq!(sum(&series, "agewise_subjects_cut", &[]), 4.0);
+    assert_eq!(sum(&series, "agewise_targets_cut", &[]), 4.0);
 }
 
 /// The worth of a budget has series once it is known, and no series for what is not known.

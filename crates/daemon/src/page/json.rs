@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Snapshot and timeline as JSON, with the field names of `agewise report --format json`.
+//! Snapshot and timeline as JSON; what `agewise report --format json` also has is named as there.
 
 use std::sync::Arc;
 

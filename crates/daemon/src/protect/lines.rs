@@ -58,7 +58,7 @@ impl<'a> Thrashing<'a> {
 pub struct ActLine<'a> {
     /// `before` or `after`.
     pub phase: &'static str,
-    subject: &'a str,
+    target: &'a str,
     policy: &'static str,
     act: &'static str,
     protected: &'a str,
@@ -84,10 +84,10 @@ pub struct ActLine<'a> {
 
 impl<'a> ActLine<'a> {
     /// The line before the act.
-    pub fn before(act: &Act, subject: &'a str, protected: &'a str, dry_run: bool) -> Self {
+    pub fn before(act: &Act, target: &'a str, protected: &'a str, dry_run: bool) -> Self {
         ActLine {
             phase: "before",
-            subject,
+            target,
             policy: "protect",
             act: name(act),
             protected,

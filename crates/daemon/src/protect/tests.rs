@@ -134,7 +134,7 @@ fn acts_of(lines: &[Value]) -> Vec<(&str, &str)> {
         .filter(|line| line["record"] == "action")
         .map(|line| {
             let word = |key: &str| line[key].as_str().unwrap();
-            assert_eq!((word("subject"), word("protected")), ("/batch", "/web"));
+            assert_eq!((word("target"), word("protected")), ("/batch", "/web"));
             assert_eq!(
                 (&line["dry_run"], word("policy")),
                 (&Value::Bool(true), "protect")

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
+use agewise_cli::units::unix_ms;
 use agewise_host::access::kernel_page_bytes;
 use agewise_host::agent::FilesOf;
 use agewise_host::mover::Ages;
@@ -129,7 +130,7 @@ impl Daemon {
             self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
             let line = AheadLine {
                 phase: "after",
-                subject: &key.0,
+                target: &key.0,
                 policy: actor.reason.name(),
                 dry_run: actor.dry_run,
                 fields: &report,
@@ -158,13 +159,16 @@ impl Daemon {
         let resident = ages.resident.total();
         let mut line = Acted {
             phase: "before",
-            subject: &seen.key.0,
+            target: &seen.key.0,
             container: seen.container.as_ref(),
             policy: actor.reason.name(),
             dry_run: actor.dry_run,
             resident_bytes: resident[0].saturating_add(resident[1]),
             swapped_bytes: ages.out_bytes,
-            decision: &decision,
+            action: &decision.action,
+            why: &decision.reason,
+            limit: decision.limit,
+            next_unix_ms: unix_ms().saturating_add(decision.next_ms.saturating_sub(now_ms)),
             done: None,
         };
         if decision.action == Action::Nothing {
@@ -292,7 +296,7 @@ fn announce(journal: &Journal) -> Announce {
     Box::new(move |held: &Held, begun: &Begun| {
         let line = AheadLine {
             phase: "before",
-            subject: &held.key.0,
+            target: &held.key.0,
             policy: held.spec.name(),
             dry_run: held.dry_run,
             fields: begun,

@@ -122,7 +122,7 @@ impl Daemon {
         }
         let mut line = Squeezed {
             phase: "before",
-            subject: &seen.key.0,
+            target: &seen.key.0,
             policy: "protect",
             act: "page_out",
             dry_run: false,

@@ -417,7 +417,7 @@ impl Daemon {
         let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
         for (key, _) in self.actors.extract_if(|key, _| !there.contains(key)) {
             let change = Change {
-                subject: &key.0,
+                target: &key.0,
                 container: None,
                 policy: None,
             };
@@ -443,7 +443,7 @@ impl Daemon {
             actor.files = act.files;
             actor.counted = self.retired.remove(&seen.key).unwrap_or_default();
             let change = Change {
-                subject: &seen.key.0,
+                target: &seen.key.0,
                 container: seen.container.as_ref(),
                 policy: Some(actor.reason.name()),
             };

@@ -269,6 +269,17 @@ impl SubjectReport {
         })
     }
 
+    /// Whether resident memory and its ages are known, by type: they are not if none of its
+    /// processes could be looked at, except for what the page cache shows.
+    pub fn is_known(&self) -> ByType<bool> {
+        let is_looked_at = self.troubles.is_empty() || self.troubles.len() < self.processes;
+        let [anon, file] = self.resident_bytes;
+        [
+            is_looked_at || anon > self.shmem_bytes.unwrap_or(0),
+            is_looked_at || file > 0 || self.shmem_bytes.is_some(),
+        ]
+    }
+
     /// The largest error of any bin, anon and file together, as a fraction of resident memory.
     pub fn half_width_ratio(&self) -> f64 {
         let margins = self.margins_bytes.iter();

@@ -35,6 +35,7 @@ impl RefaultCount {
 pub struct RefaultWatch {
     out: Evicted,
     count: RefaultCount,
+    is_over: bool,
 }
 
 impl RefaultWatch {
@@ -43,19 +44,28 @@ impl RefaultWatch {
         let mut watch = Self {
             out: evicted,
             count: RefaultCount::default(),
+            is_over: false,
         };
         watch.count.out_bytes = watch.out.bytes();
         watch
     }
 
     /// Looks, and returns the counts since the beginning. Once the process has ended, the last
-    /// counts remain.
+    /// counts remain, and the watch [is over](Self::is_over).
     pub fn look(&mut self, mover: &mut dyn Mover) -> Result<RefaultCount, PageoutError> {
-        match self.try_look(mover) {
+        match mover.check().and_then(|()| self.try_look(mover)) {
             Ok(()) => Ok(self.count),
-            Err(error) if error.is_gone() => Ok(self.count),
+            Err(error) if error.is_gone() => {
+                self.is_over = true;
+                Ok(self.count)
+            }
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the last look found that the process has ended, or executes another program.
+    pub fn is_over(&self) -> bool {
+        self.is_over
     }
 
     fn try_look(&mut self, mover: &mut dyn Mover) -> Result<(), PageoutError> {
@@ -119,7 +129,9 @@ mod tests {
         assert_eq!(look(&mut watch, &mut mover), [1, 1, 12, 1]);
         mover.pages[4].place = Place::Memory;
         assert_eq!(look(&mut watch, &mut mover), [2, 1, 11, 1]);
+        assert!(!watch.is_over());
         mover.exited_before_call = Some(0);
         assert_eq!(look(&mut watch, &mut mover), [2, 1, 11, 1]);
+        assert!(watch.is_over());
     }
 }

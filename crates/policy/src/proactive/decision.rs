@@ -154,8 +154,8 @@ pub enum Reason {
     },
     /// Pausing.
     CoolingDown {
-        /// Until this time, in ms.
-        until_ms: u64,
+        /// For this much longer, in ms.
+        for_ms: u64,
         /// Why.
         cause: Cause,
     },
@@ -309,7 +309,7 @@ mod tests {
             Reason::NoMover,
             Reason::AtFloor { floor_bytes: 1 },
             Reason::SwapFull { free_bytes: 1 },
-            Reason::CoolingDown { until_ms: 1, cause },
+            Reason::CoolingDown { for_ms: 1, cause },
             Reason::RateSpent,
             Reason::ComesBack,
             Reason::PressureHigh {

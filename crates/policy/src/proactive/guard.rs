@@ -338,7 +338,10 @@ impl Guard {
         Cut {
             action: Action::Nothing,
             limit: None,
-            reason: Reason::CoolingDown { until_ms, cause },
+            reason: Reason::CoolingDown {
+                for_ms: until_ms.saturating_sub(facts.time_ms),
+                cause,
+            },
             next_ms: None,
         }
     }

@@ -16,7 +16,7 @@ use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Histogram, Intervals};
 use anyhow::Context;
 
-use agewise_cli::observe::{self, millis};
+use agewise_cli::observe::{self, EXIT_TARGETS_GONE, millis};
 use agewise_cli::output::Format;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{self, duration_text};
@@ -39,8 +39,8 @@ use print::{Opener, Shown, Totals};
 /// ages of minutes, observe for minutes. A file that has no name in memory is shown by device and
 /// inode. Needs root, and Linux 6.1 or later; `agewise doctor` says what is missing.
 ///
-/// Exit status: 0 done; 1 an error; 2 a wrong argument; 128 + the signal when interrupted (the
-/// results so far are printed).
+/// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the cgroup was gone before the end; 128 +
+/// the signal when interrupted (the results so far are printed).
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -124,6 +124,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ages.allow_sample();
     let stop = Stop::install()?;
     let look = observe(args, &cgroups, &mut ages, &stop)?;
+    if let Some(gone) = cgroups.gone() {
+        agewise_cli::note!("{gone}");
+        return Ok(ExitCode::from(EXIT_TARGETS_GONE));
+    }
     let (shown, totals) = list(args, under.as_deref(), &cgroups, &mut ages)?;
     let chosen = print::Chosen {
         under: under.as_deref(),
@@ -157,7 +161,7 @@ fn observe(
     let end = Instant::now() + args.duration;
     let is_over =
         |began: Instant| args.duration.is_zero() || began >= end || stop.requested().is_some();
-    while !is_over(look_began) {
+    while !is_over(look_began) && cgroups.gone().is_none() {
         let pause = finest.max(Duration::from_nanos(look.cpu_ns) * CORE_SHARE);
         if stop.wait_until((look_began + pause).min(end)) && !looks_again(&look, ages.observed_ms())
         {
@@ -285,7 +289,8 @@ fn name_openers(proc: &ProcRoot, shown: &mut [Shown]) -> anyhow::Result<()> {
 /// The selected cgroups, and the names of all cgroups.
 pub(crate) struct Cgroups {
     names: HashMap<u64, String>,
-    wanted: Option<HashSet<u64>>,
+    /// The selected one, and the ids of it and its descendants.
+    wanted: Option<(Cgroup, HashSet<u64>)>,
 }
 
 impl Cgroups {
@@ -311,7 +316,11 @@ impl Cgroups {
         let names = all.map(|cgroup| (cgroup.id(), cgroup.name()));
         let names = names.collect();
         let wanted = match wanted {
-            Some(given) => Some(observe::open_cgroup(&hierarchy, given)?.subtree_ids()?),
+            Some(given) => {
+                let cgroup = observe::open_cgroup(&hierarchy, given)?;
+                let ids = cgroup.subtree_ids()?;
+                Some((cgroup, ids))
+            }
             None => None,
         };
         Ok(Cgroups { names, wanted })
@@ -321,7 +330,14 @@ impl Cgroups {
     pub(crate) fn owns(&self, id: u64) -> bool {
         self.wanted
             .as_ref()
-            .is_none_or(|wanted| wanted.contains(&id))
+            .is_none_or(|(_, ids)| ids.contains(&id))
+    }
+
+    /// Why the selected cgroup is no longer there, if it is not. What was charged to it is charged
+    /// to the one above then.
+    pub(crate) fn gone(&self) -> Option<CgroupError> {
+        let (cgroup, _) = self.wanted.as_ref()?;
+        cgroup.check().err().filter(CgroupError::is_gone)
     }
 
     /// The path of a cgroup, or its number if it was removed.

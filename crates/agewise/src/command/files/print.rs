@@ -129,7 +129,7 @@ struct BinRecord {
 #[derive(Serialize)]
 struct FileRecord<'a> {
     record: &'static str,
-    time_ms: u64,
+    unix_ms: u64,
     path: &'a Option<Untrusted>,
     /// The name within its file system, if no path leads to the file.
     name: Option<&'a Untrusted>,
@@ -153,7 +153,7 @@ struct FileRecord<'a> {
 #[derive(Serialize)]
 struct CostRecord<'a> {
     record: &'static str,
-    time_ms: u64,
+    unix_ms: u64,
     files: u64,
     files_matching: u64,
     files_shown: usize,
@@ -206,12 +206,12 @@ fn json(
     look: &FilesLook,
     observed_ms: u64,
 ) -> io::Result<()> {
-    let time_ms = unix_ms();
+    let unix_ms = unix_ms();
     for shown in shown {
         let file = &shown.file;
         let record = FileRecord {
             record: "file",
-            time_ms,
+            unix_ms,
             path: &shown.path,
             name: shown.name.as_ref().filter(|_| shown.path.is_none()),
             device: device_text(file.on.device),
@@ -232,7 +232,7 @@ fn json(
     }
     let record = CostRecord {
         record: "cost",
-        time_ms,
+        unix_ms,
         files: totals.all.files,
         files_matching: totals.matching.files,
         files_shown: shown.len(),
@@ -251,10 +251,10 @@ fn json(
 fn csv(out: &mut impl Write, shown: &[Shown], observed_ms: u64) -> io::Result<()> {
     writeln!(
         out,
-        "time_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,oldest_ms,sampled,\
+        "unix_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,oldest_ms,sampled,\
          upper_ms,bytes"
     )?;
-    let time_ms = unix_ms();
+    let unix_ms = unix_ms();
     let empty = Untrusted::default();
     for shown in shown {
         let file = &shown.file;
@@ -270,7 +270,7 @@ fn csv(out: &mut impl Write, shown: &[Shown], observed_ms: u64) -> io::Result<()
         for (upper_ms, bytes) in rows {
             writeln!(
                 out,
-                "{time_ms},{},{},{},{},{},{resident_bytes},{},{oldest_ms},{},{upper_ms},{bytes}",
+                "{unix_ms},{},{},{},{},{},{resident_bytes},{},{oldest_ms},{},{upper_ms},{bytes}",
                 shown.path.as_ref().unwrap_or(&empty).csv(),
                 device_text(file.on.device),
                 file.inode.number,

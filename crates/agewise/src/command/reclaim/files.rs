@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::Args;
 use crate::command::files::{CORE_SHARE, Cgroups};
-use agewise_cli::observe::millis;
+use agewise_cli::observe::{EXIT_TARGETS_GONE, millis};
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{bytes_text, duration_text};
@@ -56,6 +56,10 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
             agewise_cli::note!("interrupted while observing; nothing was moved");
             return Ok(ExitCode::from(Stop::exit_code(signal)));
         }
+        if let Some(gone) = cgroups.gone() {
+            agewise_cli::note!("{gone}; nothing was moved");
+            return Ok(ExitCode::from(EXIT_TARGETS_GONE));
+        }
         if began >= end {
             break;
         }
@@ -71,6 +75,7 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
     print(args, &dropped)?;
     Ok(match stop.requested() {
         Some(signal) => ExitCode::from(Stop::exit_code(signal)),
+        None if cgroups.gone().is_some() => ExitCode::from(EXIT_TARGETS_GONE),
         None => ExitCode::SUCCESS,
     })
 }

@@ -296,17 +296,47 @@ fn evict_all(
     out.flush()?;
     move_all(args, agent, &mut works, stop);
     watch_all(args, &mut works, stop);
+    let all_gone = !cold.is_empty() && works.iter().all(Work::is_over);
     let results: Vec<Reclaimed> = works.into_iter().map(|work| work.result).collect();
     let total = Reclaimed::total(&results, args.dry_run);
     record::print_results(&mut out, args.format, &results, &total)?;
     out.flush()?;
     Ok(Outcome {
-        all_gone: !cold.is_empty() && results.iter().all(Reclaimed::is_cut_short),
+        all_gone,
         failed: !results.is_empty() && results.iter().all(|result| !result.error.is_empty()),
     })
 }
 
 impl Work<'_> {
+    /// Counts what has come back of the memory that left at `left`.
+    fn look_what_comes_back(&mut self, left: Instant) {
+        let Some(watch) = self.watch.as_mut().filter(|watch| !watch.is_over()) else {
+            return;
+        };
+        let error = match watch.look(&mut self.mover) {
+            Ok(_) if watch.is_over() => {
+                let known = duration_text(Duration::from_millis(self.result.refault_watch_ms));
+                Some(format!(
+                    "gone while watched: what came back is known for {known}"
+                ))
+            }
+            Ok(count) => {
+                self.result.refaulted_bytes = count.refaulted_bytes();
+                self.result.refault_watch_ms = observe::millis(left.elapsed());
+                None
+            }
+            Err(error) => Some(format!("while watching: {error}")),
+        };
+        if self.result.error.is_empty() {
+            self.result.error = error.unwrap_or_default();
+        }
+    }
+
+    /// Whether the process was gone before all its memory was dealt with and watched.
+    fn is_over(&self) -> bool {
+        self.result.is_cut_short() || self.watch.as_ref().is_some_and(RefaultWatch::is_over)
+    }
+
     fn planned(&self) -> Planned {
         Planned {
             record: "plan",
@@ -395,22 +425,12 @@ fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
         let stopped = stop.wait_until((Instant::now() + LOOK_EVERY).min(end));
         let mut back = 0;
         for work in works.iter_mut() {
-            let Some(watch) = &mut work.watch else {
-                continue;
-            };
-            match watch.look(&mut work.mover) {
-                Ok(count) => work.result.refaulted_bytes = count.refaulted_bytes(),
-                Err(error) if work.result.error.is_empty() => {
-                    work.result.error = format!("while watching: {error}");
-                }
-                Err(_) => {}
-            }
-            work.result.refault_watch_ms = observe::millis(began.elapsed());
+            work.look_what_comes_back(began);
             back += work.result.refaulted_bytes;
         }
         progress.set_position(observe::millis(began.elapsed()));
         progress.set_message(format!("{} back", bytes_text(back)));
-        if stopped || Instant::now() >= end {
+        if stopped || Instant::now() >= end || works.iter().all(Work::is_over) {
             progress.finish_and_clear();
             return;
         }

@@ -36,7 +36,9 @@ use agewise_cli::units;
 ///
 /// A line counts the bytes whose age in milliseconds is above the bound of the previous line and at
 /// most its own. Lines that start with # add details: totals, memory in swap, page cache that no
-/// process maps (see `--files`), what could not be looked at, and the cost of looking.
+/// process maps (see `--files`), what could not be looked at, and the cost of looking. What is not
+/// known is null in JSON and empty in CSV, such as ages and resident memory of a target of which no
+/// process could be looked at.
 ///
 /// Anon is memory that would go to swap (private and shared memory, tmpfs); file is memory that
 /// would be written back or dropped. A page that several processes of a target map counts once, and

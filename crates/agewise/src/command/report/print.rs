@@ -11,7 +11,7 @@ use agewise_host::root::ProcRoot;
 use agewise_host::untrusted::Untrusted;
 use serde::Serialize;
 
-use super::knows::{Knows, kind};
+use super::knows::{Knows, kind, known, resident_bytes};
 use super::text;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units::{bytes_text, duration_text, unix_ms};
@@ -36,20 +36,21 @@ pub struct Printer<W> {
 struct AgesRecord<'a> {
     record: &'static str,
     /// Wall clock, in ms since 1970.
-    time_ms: u64,
+    unix_ms: u64,
     target: &'a Untrusted,
     kind: &'static str,
     #[serde(flatten)]
     container: Option<&'a Container>,
     processes: Option<usize>,
     nodes: Vec<NodeRecord>,
-    resident_bytes: u64,
+    /// Null, as are the ages, where no process could be looked at.
+    resident_bytes: Option<u64>,
     /// The part that is followed, as a sample of the whole.
     followed_bytes: Option<u64>,
-    anon_bytes: u64,
-    file_bytes: u64,
-    unseen_anon_bytes: u64,
-    unseen_file_bytes: u64,
+    anon_bytes: Option<u64>,
+    file_bytes: Option<u64>,
+    unseen_anon_bytes: Option<u64>,
+    unseen_file_bytes: Option<u64>,
     swapped_bytes: Option<u64>,
     unmapped_cache_bytes: Option<u64>,
     /// The part of anon memory that is shared memory or tmpfs, if all file memory is counted.
@@ -70,8 +71,8 @@ struct NodeRecord {
 struct BinRecord {
     /// `None` for the last bin.
     upper_ms: Option<u64>,
-    anon_bytes: u64,
-    file_bytes: u64,
+    anon_bytes: Option<u64>,
+    file_bytes: Option<u64>,
     #[serde(flatten)]
     interval: Option<IntervalRecord>,
 }
@@ -79,16 +80,16 @@ struct BinRecord {
 /// The 95 % interval of each figure of a bin.
 #[derive(Serialize)]
 struct IntervalRecord {
-    anon_low_bytes: u64,
-    anon_high_bytes: u64,
-    file_low_bytes: u64,
-    file_high_bytes: u64,
+    anon_low_bytes: Option<u64>,
+    anon_high_bytes: Option<u64>,
+    file_low_bytes: Option<u64>,
+    file_high_bytes: Option<u64>,
 }
 
 #[derive(Serialize)]
 struct CostRecord<'a> {
     record: &'static str,
-    time_ms: u64,
+    unix_ms: u64,
     #[serde(flatten)]
     cost: &'a CostReport,
     /// Targets left out by `--top`.
@@ -118,7 +119,7 @@ pub struct KernelLook<'a> {
 #[derive(Serialize)]
 struct KernelCostRecord<'a> {
     record: &'static str,
-    time_ms: u64,
+    unix_ms: u64,
     #[serde(flatten)]
     look: &'a KernelLook<'a>,
     targets_cut: usize,
@@ -149,12 +150,15 @@ impl<W: Write> Printer<W> {
         cut: usize,
         truncated: bool,
     ) -> io::Result<()> {
-        let time_ms = (self.now_ms)();
+        let unix_ms = (self.now_ms)();
         let reports = self.with_containers(reports);
         match self.format {
             Format::Text => self.text(&reports, cost, cut, truncated)?,
-            Format::Json => self.json(&reports, cost, cut, truncated, time_ms)?,
-            Format::Csv => self.csv(&reports, Knows::Agent, time_ms)?,
+            Format::Json => self.json(&reports, cost, cut, truncated, unix_ms)?,
+            Format::Csv => {
+                let unseen = [cost.unseen_processes, cost.unseen_cgroups].map(Some);
+                self.csv(&reports, Knows::Agent, unseen, unix_ms)?;
+            }
         }
         self.printed = true;
         self.out.flush()
@@ -264,7 +268,7 @@ impl<W: Write> Printer<W> {
         look: &KernelLook<'_>,
         cut: usize,
     ) -> io::Result<()> {
-        let time_ms = (self.now_ms)();
+        let unix_ms = (self.now_ms)();
         let reports = self.with_containers(reports);
         match self.format {
             Format::Text => {
@@ -287,18 +291,18 @@ impl<W: Write> Printer<W> {
             }
             Format::Json => {
                 for named in &reports {
-                    let record = AgesRecord::new(named, look.knows, time_ms);
+                    let record = AgesRecord::new(named, look.knows, unix_ms);
                     output::json_line(&mut self.out, &record)?;
                 }
                 let record = KernelCostRecord {
                     record: "cost",
-                    time_ms,
+                    unix_ms,
                     look,
                     targets_cut: cut,
                 };
                 output::json_line(&mut self.out, &record)?;
             }
-            Format::Csv => self.csv(&reports, look.knows, time_ms)?,
+            Format::Csv => self.csv(&reports, look.knows, [None; 2], unix_ms)?,
         }
         self.printed = true;
         self.out.flush()
@@ -310,15 +314,15 @@ impl<W: Write> Printer<W> {
         cost: &CostReport,
         cut: usize,
         truncated: bool,
-        time_ms: u64,
+        unix_ms: u64,
     ) -> io::Result<()> {
         for named in reports {
-            let record = AgesRecord::new(named, Knows::Agent, time_ms);
+            let record = AgesRecord::new(named, Knows::Agent, unix_ms);
             output::json_line(&mut self.out, &record)?;
         }
         let record = CostRecord {
             record: "cost",
-            time_ms,
+            unix_ms,
             cost,
             targets_cut: cut,
             targets_truncated: truncated,
@@ -327,15 +331,22 @@ impl<W: Write> Printer<W> {
         output::json_line(&mut self.out, &record)
     }
 
-    fn csv(&mut self, reports: &[Named<'_>], knows: Knows, time_ms: u64) -> io::Result<()> {
-        let optional = |bytes: Option<u64>| bytes.map_or(String::new(), |b| b.to_string());
+    /// Prints rows; `unseen` are the processes and cgroups that the look as a whole did not see.
+    fn csv(
+        &mut self,
+        reports: &[Named<'_>],
+        knows: Knows,
+        unseen: [Option<usize>; 2],
+        unix_ms: u64,
+    ) -> io::Result<()> {
+        let [unseen_processes, unseen_cgroups] = unseen.map(optional);
         if !self.printed {
             writeln!(
                 self.out,
-                "time_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
+                "unix_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
                  swapped_bytes,unmapped_cache_bytes,shmem_bytes,{},anon_low_bytes,\
                  anon_high_bytes,file_low_bytes,file_high_bytes,unseen_anon_bytes,\
-                 unseen_file_bytes,refaulted_bytes",
+                 unseen_file_bytes,refaulted_bytes,processes,unseen_processes,unseen_cgroups",
                 Container::NAMES.join(",")
             )?;
         }
@@ -345,25 +356,25 @@ impl<W: Write> Printer<W> {
                 .map(Container::fields)
                 .unwrap_or_default();
             let fields = fields.map(|field| field.map_or(String::new(), |f| f.csv().to_string()));
+            let unseen_bytes = known(report, report.unseen_bytes).map(optional).join(",");
             for (node, histogram) in &report.nodes {
                 for (number, bin) in histogram.bins().iter().enumerate() {
                     writeln!(
                         self.out,
-                        "{time_ms},{},{},{node},{},{},{},{},{},{},{},{},{},{},{},{}",
+                        "{unix_ms},{},{},{node},{},{},{},{},{},{},{},{},{unseen_bytes},{},{},\
+                         {unseen_processes},{unseen_cgroups}",
                         report.name.csv(),
                         kind(report),
                         bin.bound_text(),
-                        bin.amounts[0],
-                        bin.amounts[1],
-                        report.resident_bytes.iter().sum::<u64>(),
+                        known(report, bin.amounts).map(optional).join(","),
+                        optional(resident_bytes(report)),
                         optional(knows.swapped_bytes(report)),
                         optional(report.unmapped_cache_bytes),
                         optional(report.shmem_bytes),
                         fields.join(","),
                         interval_csv(report, knows, number, bin.amounts),
-                        report.unseen_bytes[0],
-                        report.unseen_bytes[1],
                         optional(knows.refaulted_bytes(report)),
+                        optional(knows.processes(report)),
                     )?;
                 }
             }
@@ -372,35 +383,63 @@ impl<W: Write> Printer<W> {
     }
 }
 
+/// A field that is empty if it is not known.
+fn optional<T: ToString>(value: Option<T>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
 /// The four fields of the interval of a bin; empty if it is not known.
 fn interval_csv(report: &SubjectReport, knows: Knows, bin: usize, amounts: [u64; 2]) -> String {
     if knows != Knows::Agent {
         return ",,,".to_owned();
     }
-    let [anon, file] = report.interval(bin, amounts);
-    format!("{},{},{},{}", anon.low, anon.high, file.low, file.high)
+    let IntervalRecord {
+        anon_low_bytes,
+        anon_high_bytes,
+        file_low_bytes,
+        file_high_bytes,
+    } = IntervalRecord::new(report, bin, amounts);
+    let bounds = [
+        anon_low_bytes,
+        anon_high_bytes,
+        file_low_bytes,
+        file_high_bytes,
+    ];
+    bounds.map(optional).join(",")
+}
+
+impl IntervalRecord {
+    fn new(report: &SubjectReport, bin: usize, amounts: [u64; 2]) -> Self {
+        let of = report.interval(bin, amounts);
+        let [anon_low_bytes, file_low_bytes] = known(report, of.map(|interval| interval.low));
+        let [anon_high_bytes, file_high_bytes] = known(report, of.map(|interval| interval.high));
+        IntervalRecord {
+            anon_low_bytes,
+            anon_high_bytes,
+            file_low_bytes,
+            file_high_bytes,
+        }
+    }
 }
 
 impl<'a> AgesRecord<'a> {
-    fn new((report, container): &'a Named<'_>, knows: Knows, time_ms: u64) -> Self {
-        let [anon_bytes, file_bytes] = report.resident_bytes;
-        let bin = |(number, bin): (usize, &agewise_policy::workingset::Bin)| BinRecord {
-            upper_ms: bin.bound_ms(),
-            anon_bytes: bin.amounts[0],
-            file_bytes: bin.amounts[1],
-            interval: (knows == Knows::Agent).then(|| {
-                let [anon, file] = report.interval(number, bin.amounts);
-                IntervalRecord {
-                    anon_low_bytes: anon.low,
-                    anon_high_bytes: anon.high,
-                    file_low_bytes: file.low,
-                    file_high_bytes: file.high,
-                }
-            }),
+    fn new((report, container): &'a Named<'_>, knows: Knows, unix_ms: u64) -> Self {
+        let [anon_bytes, file_bytes] = known(report, report.resident_bytes);
+        let [unseen_anon_bytes, unseen_file_bytes] = known(report, report.unseen_bytes);
+        let bin = |(number, bin): (usize, &agewise_policy::workingset::Bin)| {
+            let [anon_bytes, file_bytes] = known(report, bin.amounts);
+            BinRecord {
+                upper_ms: bin.bound_ms(),
+                anon_bytes,
+                file_bytes,
+                interval: (knows == Knows::Agent)
+                    .then(|| IntervalRecord::new(report, number, bin.amounts)),
+            }
         };
+        let resident_bytes = resident_bytes(report);
         AgesRecord {
             record: "ages",
-            time_ms,
+            unix_ms,
             target: &report.name,
             kind: kind(report),
             container: container.as_ref(),
@@ -413,12 +452,13 @@ impl<'a> AgesRecord<'a> {
                     bins: histogram.bins().iter().enumerate().map(bin).collect(),
                 })
                 .collect(),
-            resident_bytes: anon_bytes + file_bytes,
-            followed_bytes: (knows == Knows::Agent).then_some(report.followed_bytes),
+            resident_bytes,
+            followed_bytes: (knows == Knows::Agent && resident_bytes.is_some())
+                .then_some(report.followed_bytes),
             anon_bytes,
             file_bytes,
-            unseen_anon_bytes: report.unseen_bytes[0],
-            unseen_file_bytes: report.unseen_bytes[1],
+            unseen_anon_bytes,
+            unseen_file_bytes,
             swapped_bytes: knows.swapped_bytes(report),
             unmapped_cache_bytes: report.unmapped_cache_bytes,
             shmem_bytes: report.shmem_bytes,

@@ -172,7 +172,7 @@ fn a_second_csv_report_has_no_second_header() {
         printer.print(&reports(), &cost(), 0, false).unwrap();
     }
     let text = String::from_utf8(out).unwrap();
-    assert_eq!(text.matches("time_ms").count(), 1);
+    assert_eq!(text.matches("unix_ms").count(), 1);
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn every_line_of_json_is_an_object() {
     for line in printed(Format::Json, 0, false).lines() {
         let value: serde_json::Value = serde_json::from_str(line).unwrap();
         assert!(
-            value["record"].is_string() && value["time_ms"].is_u64(),
+            value["record"].is_string() && value["unix_ms"].is_u64(),
             "{line}"
         );
     }
@@ -249,7 +249,60 @@ fn a_source_of_the_kernels_says_how_coarse_it_is_and_nothing_it_does_not_know() 
     let csv = printed_of_the_kernel(Format::Csv, Knows::Cgroups);
     let row = csv.lines().nth(1).unwrap();
     assert!(
-        row.ends_with(",528482304,,3145728,,,,,,,,,,,94371840,0,"),
+        row.ends_with(",528482304,,3145728,,,,,,,,,,,94371840,0,,,,"),
         "{row}"
     );
+}
+
+#[test]
+fn what_could_not_be_looked_at_is_not_known_rather_than_empty() {
+    let print = |format, reports: &[SubjectReport]| {
+        let mut out = Vec::new();
+        let cost = CostReport {
+            unseen_processes: 3,
+            unseen_cgroups: 2,
+            ..cost()
+        };
+        let mut printer = Printer::new(&mut out, format);
+        printer.now_ms = || 1_700_000_000_000;
+        printer.print(reports, &cost, 0, false).unwrap();
+        String::from_utf8(out).unwrap()
+    };
+    let [mut report, _] = <[SubjectReport; 2]>::try_from(reports()).unwrap();
+    report.name = "/web".into();
+    report.processes = 0;
+    report.nodes = vec![(0, histogram(0, 0))];
+    (report.resident_bytes, report.unseen_bytes) = ([0; 2], [0; 2]);
+    report.margins_bytes = Vec::new();
+    let text = print(Format::Text, std::slice::from_ref(&report));
+    let expected = "# cgroup /web\n# resident memory and ages are not known: no process could be \
+                    looked at, in swap 17.0 MiB; 0 processes\n";
+    assert!(text.starts_with(expected), "{text}");
+    let csv = print(Format::Csv, std::slice::from_ref(&report));
+    let expected = "1700000000000,/web,cgroup,0,1000,,,,17825792,3145728,,,,,,,,,,,,,,0,3,2";
+    assert_eq!(csv.lines().nth(1), Some(expected));
+    let json = print(Format::Json, std::slice::from_ref(&report));
+    let json: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();
+    let null = |name: &str| json[name].is_null() && json.get(name).is_some();
+    for unknown in [
+        "resident_bytes",
+        "anon_bytes",
+        "file_bytes",
+        "followed_bytes",
+        "unseen_anon_bytes",
+        "unseen_file_bytes",
+        "refaulted_bytes",
+    ] {
+        assert!(null(unknown), "{unknown}: {json}");
+    }
+    let bin = json["nodes"][0]["bins"][0].as_object().unwrap();
+    assert_eq!((bin.len(), &bin["upper_ms"]), (7, &1000.into()));
+    assert_eq!(bin.values().filter(|value| value.is_null()).count(), 6);
+    assert_eq!(json["swapped_bytes"], 17 * MIB);
+    // The page cache shows what is charged to a cgroup, but not the memory of its processes.
+    report.shmem_bytes = Some(MIB);
+    report.resident_bytes = [MIB, 4 * MIB];
+    let text = print(Format::Text, std::slice::from_ref(&report));
+    let expected = "# resident not known (anon not known, file 4.0 MiB), in swap";
+    assert!(text.contains(expected), "{text}");
 }

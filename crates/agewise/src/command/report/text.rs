@@ -8,7 +8,7 @@ use agewise_host::agent::SubjectReport;
 use agewise_host::container::Container;
 use agewise_host::untrusted::clean;
 
-use super::knows::{Knows, kind};
+use super::knows::{Knows, kind, known, resident_bytes};
 use agewise_cli::units::{bytes_text, duration_text};
 
 /// The most processes listed in text that could not be observed.
@@ -27,16 +27,7 @@ pub(super) fn subject(
     if let Some(gone) = &report.gone {
         return writeln!(out, "# gone: {}", clean(gone));
     }
-    for (node, histogram) in &report.nodes {
-        write!(out, "N{node}\n{histogram}")?;
-    }
-    write!(
-        out,
-        "# resident {} (anon {}, file {})",
-        bytes_text(anon + file),
-        bytes_text(anon),
-        bytes_text(file),
-    )?;
+    text_of_resident(out, report)?;
     if let Some(bytes) = knows.swapped_bytes(report) {
         write!(out, ", in swap {}", bytes_text(bytes))?;
     }
@@ -80,6 +71,23 @@ pub(super) fn subject(
         )?;
     }
     Ok(())
+}
+
+/// Prints the histograms and their sums, as far as they are known.
+fn text_of_resident(out: &mut impl Write, report: &SubjectReport) -> io::Result<()> {
+    if report.is_known() == [false; 2] {
+        return write!(
+            out,
+            "# resident memory and ages are not known: no process could be looked at"
+        );
+    }
+    for (node, histogram) in &report.nodes {
+        write!(out, "N{node}\n{histogram}")?;
+    }
+    let text = |bytes: Option<u64>| bytes.map_or("not known".to_owned(), bytes_text);
+    let [anon, file] = known(report, report.resident_bytes).map(text);
+    let all = text(resident_bytes(report));
+    write!(out, "# resident {all} (anon {anon}, file {file})")
 }
 
 /// Prints the known names of a container or pod.
