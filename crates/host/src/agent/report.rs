@@ -22,6 +22,10 @@ pub struct SubjectReport {
     pub is_cgroup: bool,
     /// Number of processes counted.
     pub processes: usize,
+    /// How many of them could be looked at at the last tick.
+    pub seen_processes: usize,
+    /// How many processes could not be: at the last tick, or at all.
+    pub refused_processes: usize,
     /// One histogram in bytes per NUMA node id.
     pub nodes: Vec<(u32, Histogram)>,
     /// Resident memory: the sum of the histograms.
@@ -131,6 +135,8 @@ impl SubjectReport {
             name,
             is_cgroup,
             processes: 0,
+            seen_processes: 0,
+            refused_processes: 0,
             nodes: nodes
                 .iter()
                 .zip(bounds)
@@ -204,13 +210,19 @@ impl SubjectReport {
         self.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
         let since_ms = window.unseen_since_ms().unwrap_or(now_ms);
         self.observed_ms = self.observed_ms.max(now_ms.saturating_sub(since_ms));
-        if let Some(trouble) = &space.trouble {
-            self.troubles.push(format!(
-                "{} ({}): {trouble}",
-                space.process.pid(),
-                space.comm.terminal()
-            ));
+        match &space.trouble {
+            None => self.seen_processes += 1,
+            Some(trouble) => {
+                let (pid, name) = (space.process.pid(), space.comm.terminal());
+                self.refuse(format!("{pid} ({name}): {trouble}"));
+            }
         }
+    }
+
+    /// Counts a process that could not be looked at, and says why.
+    pub(super) fn refuse(&mut self, why: String) {
+        self.refused_processes += 1;
+        self.troubles.push(why);
     }
 
     /// Adds pages of the page cache on the node at `ordinal`, given by generation.
@@ -272,7 +284,7 @@ impl SubjectReport {
     /// Whether resident memory and its ages are known, by type: they are not if none of its
     /// processes could be looked at, except for what the page cache shows.
     pub fn is_known(&self) -> ByType<bool> {
-        let is_looked_at = self.troubles.is_empty() || self.troubles.len() < self.processes;
+        let is_looked_at = self.seen_processes > 0 || self.refused_processes == 0;
         let [anon, file] = self.resident_bytes;
         [
             is_looked_at || anon > self.shmem_bytes.unwrap_or(0),

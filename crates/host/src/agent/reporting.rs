@@ -160,7 +160,7 @@ impl Agent {
         }
         for (subjects, why) in &self.refused {
             for subject in subjects {
-                reports[*subject].troubles.push(why.clone());
+                reports[*subject].refuse(why.clone());
             }
         }
         for (report, subject) in reports.iter_mut().zip(&self.resolved.subjects) {

@@ -245,6 +245,8 @@ fn what_one_process_refuses_does_not_stop_the_others() {
     );
     assert!(reports[0].gone.is_none() && reports[1].troubles.is_empty());
     assert!(reports[1].resident_bytes[0] > 0);
+    let known = [&reports[0], &reports[1]].map(SubjectReport::is_known);
+    assert_eq!(known, [[false; 2], [true; 2]]);
 }
 
 #[test]

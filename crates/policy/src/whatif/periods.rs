@@ -50,21 +50,26 @@ impl Periods {
     }
 
     /// Half the width of the 95 % interval of a rate in a time as long as that of counting, which
-    /// the unsteadiness of the rate causes, per second. `counts` are counts by period. 0 as long as
-    /// there are not two whole periods.
+    /// the unsteadiness of the rate causes, per second. `counts` are counts by period. 0 until a
+    /// second period has begun.
     pub fn half_width(&self, counts: impl Fn(usize) -> f64) -> f64 {
-        let whole = self.began_ms.windows(2).enumerate();
-        let rates: Vec<f64> = whole
-            .map(|(period, ends)| counts(period) * 1000.0 / (ends[1] - ends[0]) as f64)
+        let ends = self.began_ms[1..].iter().chain([&self.last_look_ms]);
+        // The current period may be shorter than the others: each counts by its length.
+        let periods: Vec<(f64, f64)> = (self.began_ms.iter().zip(ends).enumerate())
+            .filter(|(_, (began, end))| end > began)
+            .map(|(period, (began, end))| (counts(period), (end - began) as f64 / 1000.0))
             .collect();
-        let count = rates.len() as f64;
+        let count = periods.len() as f64;
         if count < 2.0 {
             return 0.0;
         }
-        let mean = rates.iter().sum::<f64>() / count;
-        let squares: f64 = rates.iter().map(|rate| (rate - mean).powi(2)).sum();
+        let sum = |of: fn(&(f64, f64)) -> f64| periods.iter().map(of).sum::<f64>();
+        let (all, seconds) = (sum(|of| of.0), sum(|of| of.1));
+        let mean = all / seconds;
+        let off = |(counted, length): &(f64, f64)| length * (counted / length - mean).powi(2);
+        let variance = periods.iter().map(off).sum::<f64>() / seconds * count / (count - 1.0);
         // The mean that was counted and the one to come vary alike.
-        student(count - 1.0) * (squares / (count - 1.0) * 2.0 / count).sqrt()
+        student(count - 1.0) * (variance * 2.0 / count).sqrt()
     }
 }
 
@@ -105,10 +110,11 @@ mod tests {
     #[test]
     fn a_rate_that_doubles_is_as_uncertain_as_it_varies() {
         let mut periods = Periods::new(0);
-        for look in 1..=6 {
+        assert_eq!(periods.half_width(|_| 10.0), 0.0);
+        for look in 1..=5 {
             periods.enter(look * 1000);
         }
-        assert_eq!(periods.current(), 5);
+        assert_eq!(periods.current(), 4);
         let steady = periods.half_width(|_| 10.0);
         assert!(steady.abs() < 1e-9);
         // 10, 20, 10, 20, 10 a second: a deviation of 5.5, times 2.78 for five values.
@@ -117,5 +123,18 @@ mod tests {
             (varying - 2.776 * 5.477 * (2.0f64 / 5.0).sqrt()).abs() < 0.05,
             "{varying}"
         );
+    }
+    /// What began in the last moments counts as well.
+    #[test]
+    fn the_current_period_counts() {
+        for looks in [2, 10, 20, 45, 1280] {
+            let mut periods = Periods::new(0);
+            for look in 1..=looks {
+                periods.enter(look * 1000);
+            }
+            let last = periods.current();
+            let half = periods.half_width(|period| f64::from(u8::from(period == last)));
+            assert!(half > 0.0, "{looks}");
+        }
     }
 }

@@ -295,16 +295,15 @@ fn evict_all(
     record::print_plan(&mut out, args.format, &planned, args.older_than)?;
     out.flush()?;
     move_all(args, agent, &mut works, stop);
+    // The end of a process afterwards is no failure.
+    let failed = !works.is_empty() && works.iter().all(|work| !work.result.error.is_empty());
     watch_all(args, &mut works, stop);
     let all_gone = !cold.is_empty() && works.iter().all(Work::is_over);
     let results: Vec<Reclaimed> = works.into_iter().map(|work| work.result).collect();
     let total = Reclaimed::total(&results, args.dry_run);
     record::print_results(&mut out, args.format, &results, &total)?;
     out.flush()?;
-    Ok(Outcome {
-        all_gone,
-        failed: !results.is_empty() && results.iter().all(|result| !result.error.is_empty()),
-    })
+    Ok(Outcome { all_gone, failed })
 }
 
 impl Work<'_> {

@@ -25,6 +25,8 @@ fn reports() -> Vec<SubjectReport> {
         name: "/system.slice/database,\"main\".service".into(),
         is_cgroup: true,
         processes: 3,
+        seen_processes: 2,
+        refused_processes: 1,
         nodes: vec![(0, histogram(100, 25)), (1, histogram(0, 1))],
         resident_bytes: [400 * MIB, 104 * MIB],
         unseen_bytes: [90 * MIB, 0],
@@ -49,6 +51,8 @@ fn reports() -> Vec<SubjectReport> {
         name: "42 (sleep)".into(),
         is_cgroup: false,
         processes: 0,
+        seen_processes: 0,
+        refused_processes: 0,
         nodes: vec![(0, histogram(0, 0)), (1, histogram(0, 0))],
         resident_bytes: [0; 2],
         unseen_bytes: [0; 2],
@@ -270,7 +274,7 @@ fn what_could_not_be_looked_at_is_not_known_rather_than_empty() {
     };
     let [mut report, _] = <[SubjectReport; 2]>::try_from(reports()).unwrap();
     report.name = "/web".into();
-    report.processes = 0;
+    (report.processes, report.seen_processes) = (0, 0);
     report.nodes = vec![(0, histogram(0, 0))];
     (report.resident_bytes, report.unseen_bytes) = ([0; 2], [0; 2]);
     report.margins_bytes = Vec::new();

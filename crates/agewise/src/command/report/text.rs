@@ -87,7 +87,11 @@ fn text_of_resident(out: &mut impl Write, report: &SubjectReport) -> io::Result<
     let text = |bytes: Option<u64>| bytes.map_or("not known".to_owned(), bytes_text);
     let [anon, file] = known(report, report.resident_bytes).map(text);
     let all = text(resident_bytes(report));
-    write!(out, "# resident {all} (anon {anon}, file {file})")
+    let missing = match report.is_known() {
+        [false, _] => " and not in the histogram",
+        _ => "",
+    };
+    write!(out, "# resident {all} (anon {anon}{missing}, file {file})")
 }
 
 /// Prints the known names of a container or pod.

@@ -252,7 +252,7 @@ fn draw_rows(frame: &mut Frame<'_>, area: Rect, view: &mut View, columns: &Colum
             (Some(trouble), _) => format!(" {}. Esc goes back.", clean(trouble)),
             (_, true) => " It is gone. Esc goes back.".to_owned(),
             _ if sample.bounds_ms.is_empty() => " Looking for the first time.".to_owned(),
-            _ if view.place().is_top() => " Nothing is left to watch: it has ended.".to_owned(),
+            _ if sample.is_over => " Nothing is left to watch: it has ended.".to_owned(),
             _ => " Nothing here.".to_owned(),
         };
         frame.render_widget(Paragraph::new(text).wrap(Wrap { trim: false }), area);

@@ -38,13 +38,6 @@ pub enum Place {
     },
 }
 
-impl Place {
-    /// Whether this is a list of what was asked for, rather than a part of it.
-    pub fn is_top(&self) -> bool {
-        matches!(self, Place::Subjects | Place::Processes)
-    }
-}
-
 /// A row of the list.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
@@ -113,6 +106,8 @@ pub struct Sample {
     pub core_percent: f64,
     /// The process or cgroup that is shown is gone.
     pub place_gone: bool,
+    /// Whether all that was to be watched has ended.
+    pub is_over: bool,
     /// About the files shown.
     pub files: Option<FilesShown>,
     /// Why nothing can be shown.
@@ -210,6 +205,7 @@ impl Sample {
         };
         Sample {
             place_gone: rows.is_none(),
+            is_over: agent.is_finished(),
             rows: rows.unwrap_or_default(),
             bounds_ms: agent.config().intervals.bounds_ms().to_vec(),
             observed_ms,
