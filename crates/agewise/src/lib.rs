@@ -9,6 +9,7 @@ pub mod cli;
 pub mod command;
 mod complete;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -16,12 +17,29 @@ use clap::Parser;
 /// Parses the command line, runs the subcommand and prints errors on standard error.
 pub fn main() -> ExitCode {
     complete::answer();
-    match cli::Cli::parse().command.run() {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(answer) => return print(&answer),
+    };
+    match cli.command.run() {
         Ok(code) => code,
         Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             agewise_cli::note!("{}", agewise_cli::output::chain(&error));
             ExitCode::from(agewise_cli::usage::exit_status(&error, 1))
         }
+    }
+}
+
+/// Prints help, the version, or what is wrong with the command line. The parser would do so by
+/// itself, but regard help as printed also where the disk is full.
+fn print(answer: &clap::Error) -> ExitCode {
+    let printed = answer.print().and_then(|()| io::stdout().flush());
+    match printed {
+        Err(error) if !answer.use_stderr() && error.kind() != io::ErrorKind::BrokenPipe => {
+            agewise_cli::note!("standard output cannot be written: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2)),
     }
 }

@@ -120,7 +120,7 @@ fn any_configuration_or_none_will_do() {
         scene.leave();
         let output = scene.run(&arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
-        assert!(said(&output).contains("2 of what a killed daemon left was undone"));
+        assert!(said(&output).contains("2 of what a killed agewise left was undone"));
         assert!(
             scene.is_undone() && !scene.ledger().exists(),
             "{arguments:?}"

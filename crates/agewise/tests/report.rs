@@ -310,7 +310,7 @@ fn wrong_arguments_are_refused_with_a_reason() {
         .map(|i| i.to_string())
         .collect::<Vec<_>>()
         .join(",");
-    let cases: [(&[&str], i32, &str); 9] = [
+    let cases: [(&[&str], i32, &str); 11] = [
         (&["report"], 2, "--pid"),
         (&["report", "--all", "--pid", "1"], 2, "cannot be used with"),
         (
@@ -334,7 +334,13 @@ fn wrong_arguments_are_refused_with_a_reason() {
             2,
             "measures itself",
         ),
-        (&["report", "--pid", "4194999"], 1, "4194999"),
+        (
+            &["report", "--pid", "1", "--depth", "3"],
+            2,
+            "cannot be used with",
+        ),
+        (&["report", "--pid", "0"], 2, "from 1 to 4194304"),
+        (&["report", "--pid", "4194304"], 1, "4194304 does not exist"),
         (&["report", "--cgroup", "no/such/cgroup"], 1, ""),
     ];
     for (args, code, reason) in cases {

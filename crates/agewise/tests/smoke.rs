@@ -204,6 +204,23 @@ fn a_wrong_argument_ends_with_2_however_late_it_is_found() {
     }
 }
 
+#[test]
+fn help_that_cannot_be_printed_is_a_failure() {
+    for asked in [&["--help"][..], &["--version"], &["report", "--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full");
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_agewise"))
+            .args(asked)
+            .stdout(full.expect("/dev/full"))
+            .output()
+            .expect("agewise runs");
+        assert_eq!(output.status.code(), Some(1), "{asked:?}: {output:?}");
+        assert!(
+            text(&output.stderr).contains("cannot be written"),
+            "{output:?}"
+        );
+    }
+}
+
 #[cfg(not(feature = "web"))]
 #[test]
 fn what_was_not_built_is_named() {

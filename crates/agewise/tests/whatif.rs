@@ -252,7 +252,13 @@ fn live_what_hurts_is_refused_and_a_plan_changes_nothing() {
     assert_eq!(scene.limit_bytes(), None);
     let planned = scene.run(&["shrink", "--to", "70%", "--max-wait", "5%", "--dry-run"]);
     assert!(planned.status.success(), "{planned:?}");
-    let lines = lines(&planned);
+    let mut lines = lines(&planned);
+    let verdict = lines.pop().expect("a line");
+    assert_eq!(verdict["verdict"], "planned");
+    assert_eq!(
+        verdict["limit_bytes"],
+        lines[lines.len() - 1]["limit_bytes"]
+    );
     assert!(
         lines.iter().all(|line| line["record"] == "plan") && lines.len() > 2,
         "{lines:?}"

@@ -388,6 +388,12 @@ mod tests {
         assert!(many.contains("at most 64"), "{many}");
         let many = listed(&[1; 65], &[]).unwrap_err();
         assert_eq!(crate::usage::exit_status(&many, 1), 2);
-        assert!(listed(&[u32::MAX], &[]).is_err());
+        for pid in [0, u32::MAX] {
+            let error = listed(&[pid], &[]).unwrap_err();
+            assert_eq!(crate::usage::exit_status(&error, 1), 2, "{error}");
+        }
+        let unborn = listed(&[1 << 22], &[]).unwrap_err();
+        assert_eq!(crate::usage::exit_status(&unborn, 1), 1);
+        assert!(unborn.to_string().contains("does not exist"), "{unborn}");
     }
 }

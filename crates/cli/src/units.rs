@@ -78,29 +78,35 @@ pub fn positive_duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a duration in its largest unit as a whole number or with one decimal: `250 ms`, `1.5 s`,
-/// `30 s`, `2 m 5 s`.
+/// `30 s`, `2 m 5 s`, `36 h`, `300 d`.
 pub fn duration_text(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
-    if duration < Duration::from_millis(1) {
+    let two = |whole: u64, unit: &str, part: u64, part_unit: &str| match part {
+        0 => format!("{whole} {unit}"),
+        _ => format!("{whole} {unit} {part} {part_unit}"),
+    };
+    if duration.is_zero() {
+        "0 s".to_owned()
+    } else if duration < Duration::from_millis(1) {
         format!("{} us", duration.as_micros())
     } else if duration < Duration::from_secs(1) {
         format!("{} ms", duration.as_millis())
     } else if duration < Duration::from_secs(60) {
         let text = format!("{seconds:.1}");
         format!("{} s", text.strip_suffix(".0").unwrap_or(&text))
-    } else if duration < Duration::from_secs(3600) {
-        format!(
-            "{} m {} s",
-            duration.as_secs() / 60,
-            duration.as_secs() % 60
-        )
     } else {
-        format!(
-            "{} h {} m",
-            duration.as_secs() / 3600,
-            duration.as_secs() % 3600 / 60
-        )
+        match duration.as_secs() {
+            all @ ..3600 => two(all / 60, "m", all % 60, "s"),
+            all @ ..172_800 => two(all / 3600, "h", all % 3600 / 60, "m"),
+            all => two(all / 86_400, "d", all % 86_400 / 3600, "h"),
+        }
     }
+}
+
+/// A number with its noun: `1 file`, `2 files`.
+pub fn count_text(count: u64, one: &str, many: &str) -> String {
+    let noun = if count == 1 { one } else { many };
+    format!("{count} {noun}")
 }
 
 /// Parses a ratio such as `1%` or `0.01`: from 0, with no upper limit.
@@ -193,6 +199,11 @@ mod tests {
         assert_eq!(duration_text(Duration::from_millis(250)), "250 ms");
         assert_eq!(duration_text(Duration::from_secs(30)), "30 s");
         assert_eq!(duration_text(Duration::from_secs(125)), "2 m 5 s");
+        assert_eq!(duration_text(Duration::ZERO), "0 s");
+        for (hours, text) in [(24, "24 h"), (7200, "300 d"), (50, "2 d 2 h")] {
+            assert_eq!(duration_text(Duration::from_secs(hours * 3600)), text);
+        }
+        assert_eq!(count_text(1, "file", "files"), "1 file");
     }
 
     proptest! {

@@ -5,6 +5,8 @@
 use std::error::Error;
 use std::fmt;
 
+use agewise_host::process::ProcessError;
+
 use crate::observe::EXIT_TARGETS_GONE;
 use crate::signal::Stop;
 
@@ -59,7 +61,8 @@ macro_rules! refuse {
 /// The exit status of a command that failed with `error`: `otherwise`, unless an argument was
 /// wrong, the targets are gone, or it was interrupted.
 pub fn exit_status(error: &anyhow::Error, otherwise: u8) -> u8 {
-    if error.is::<WrongArgument>() {
+    let is_no_pid = matches!(error.downcast_ref(), Some(ProcessError::InvalidPid { .. }));
+    if is_no_pid || error.is::<WrongArgument>() {
         return EXIT_WRONG_ARGUMENT;
     }
     if let Some(Interrupted(signal)) = error.downcast_ref() {

@@ -172,7 +172,7 @@ impl Lines {
              goes on"
         );
         if !std::mem::replace(&mut self.is_broken, true) {
-            agewise_cli::note!("the journal {why}");
+            agewise_cli::note!("journal: {why}");
         }
         self.health.fails(Part::Journal, why);
     }

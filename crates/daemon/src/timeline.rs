@@ -71,6 +71,11 @@ impl Moment {
             rows,
         }
     }
+
+    /// Whether it has a row of this subject.
+    pub fn has(&self, name: &str) -> bool {
+        self.rows.iter().any(|row| &*row.name == name)
+    }
 }
 
 /// The last [`MOMENTS_MAX`] moments.

@@ -28,6 +28,14 @@ pub enum FileError {
         /// The error the system returned.
         source: io::Error,
     },
+    #[error("cannot {what} the directory {}: {source}", path.display())]
+    Directory {
+        path: PathBuf,
+        /// `create` or `remove`.
+        what: &'static str,
+        /// The error the system returned.
+        source: io::Error,
+    },
     #[error("{}: expected {expected}, found '{found}'", path.display())]
     Format {
         path: PathBuf,
@@ -63,14 +71,18 @@ impl FileError {
     /// The errno behind the error, if there is one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            Self::Read { source, .. } | Self::Write { source, .. } => source.raw_os_error(),
+            Self::Read { source, .. }
+            | Self::Write { source, .. }
+            | Self::Directory { source, .. } => source.raw_os_error(),
             Self::Format { .. } => None,
         }
     }
 
     fn io_kind(&self) -> Option<io::ErrorKind> {
         match self {
-            Self::Read { source, .. } | Self::Write { source, .. } => Some(source.kind()),
+            Self::Read { source, .. }
+            | Self::Write { source, .. }
+            | Self::Directory { source, .. } => Some(source.kind()),
             Self::Format { .. } => None,
         }
     }

@@ -270,8 +270,8 @@ class Package(unittest.TestCase):
         looks = (record["unix_ms"] for record in watched if record["record"] == "ages")
         self.assertLess(next(looks), next(looks))
         watched.close()  # type: ignore[attr-defined]
-        with self.assertRaisesRegex(agewise.CommandError, "is gone") as raised:
-            agewise.report(pid=2**22 + 1)
+        with self.assertRaisesRegex(agewise.CommandError, "does not exist") as raised:
+            agewise.report(pid=2**22)
         self.assertEqual(raised.exception.status, 1)
 
     def test_what_went_wrong_is_in_the_error(self) -> None:

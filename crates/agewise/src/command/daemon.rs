@@ -24,11 +24,12 @@ pub(super) const EX_CONFIG: u8 = 78;
 ///
 /// SIGHUP: read the configuration again; one with an error changes nothing, and is reported. If it
 /// says that the terminal is closed in which the daemon was started: end, unless started by nohup.
-/// SIGTERM and SIGINT: end; nothing is left behind. If killed and restarted it continues, with ages
-/// that start from zero. It first undoes what its predecessor had frozen, limited, mounted or
-/// bound, before it reads the configuration (--undo does only that). These actions are recorded in
-/// the directory named by the environment variable STATE_DIRECTORY, for root by default
-/// /var/lib/agewise. Under systemd it reports when it is ready and answers the watchdog.
+/// SIGTERM and SIGINT: end; nothing is left behind, except the directory of [files], empty.
+/// If killed and restarted it continues, with ages that start from zero. It first undoes what its
+/// predecessor had frozen, limited, mounted or bound, before it reads the configuration (--undo
+/// does only that). These actions are recorded in the directory named by the environment variable
+/// STATE_DIRECTORY, for root by default /var/lib/agewise. Under systemd it reports when it is ready
+/// and answers the watchdog.
 ///
 /// Exit status: 0 ended by SIGTERM, or all ticks done; 1 an error; 78 an error that a restart does
 /// not fix: the configuration is invalid, names a directory that does not exist, or needs something

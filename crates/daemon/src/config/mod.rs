@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agewise_host::process::{ProcessError, is_pid};
 use agewise_policy::budget::Order;
 use agewise_policy::proactive::Controller;
 use schemars::JsonSchema;
@@ -285,7 +286,10 @@ impl Act {
             () if !self.pids.is_empty() => {
                 Err("has files = true and has pids: file memory is charged to cgroups")
             }
-            () if is_held => Err("has files = true and holds a limit: the kernel selects"),
+            () if is_held => Err(
+                "has files = true, but only sets a limit, and the kernel selects \
+                 what leaves: remove files",
+            ),
             () => Ok(()),
         }
     }
@@ -359,6 +363,11 @@ impl Config {
                 "protect.up_to: nothing is protected: list the cgroups in protect.cgroups"
                     .to_owned(),
             );
+        }
+        let mut pids = self.act.iter().flat_map(|act| &act.pids);
+        let mut pids = self.observe.pids.iter().chain(&mut pids);
+        if let Some(pid) = pids.find(|pid| !is_pid(**pid)) {
+            return Err(format!("pids: {}", ProcessError::InvalidPid { pid: *pid }));
         }
         self.check_paths()?;
         let protect = &self.protect;

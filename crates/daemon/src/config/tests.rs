@@ -174,6 +174,17 @@ fn errors_carry_line_and_key() {
 }
 
 #[test]
+fn a_pid_that_no_process_can_have_is_refused() {
+    for (text, pid) in [
+        ("[[act]]\npolicy='cost'\npids=[1, 99999999]\n", 99_999_999),
+        ("[observe]\npids=[0]\n", 0),
+    ] {
+        let wanted = format!("pids: {pid} is not a process id");
+        assert!(error(text).contains(&wanted), "{text}");
+    }
+}
+
+#[test]
 fn a_journal_that_cannot_be_a_file_is_refused() {
     for file in ["", "/", ".."] {
         let error = error(&format!("[journal]\nfile = '{file}'\n"));

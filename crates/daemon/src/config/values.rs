@@ -61,7 +61,7 @@ impl Span {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let span = units::positive_duration(text)?;
         if span < Duration::from_millis(100) || span > Duration::from_secs(86_400) {
-            return Err(format!("'{text}' is not within 100ms and 1d"));
+            return Err(format!("'{text}' is not between 100ms and 1d"));
         }
         // The file and the daemon only use milliseconds.
         Ok(Span(
@@ -91,7 +91,7 @@ impl Pause {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let pause = units::positive_duration(text)?;
         if pause < Duration::from_millis(100) || pause > Duration::from_secs(60) {
-            return Err(format!("'{text}' is not within 100ms and 60s"));
+            return Err(format!("'{text}' is not between 100ms and 60s"));
         }
         Ok(Pause(
             pause - Duration::from_nanos(u64::from(pause.subsec_nanos() % 1_000_000)),

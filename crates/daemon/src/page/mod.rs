@@ -97,6 +97,12 @@ impl Pages {
         };
         let moments = self.hub.timeline();
         let target = request.parameter("target");
+        if let Some(target) = target.as_deref()
+            && self.hub.snapshot().subject(target).is_none()
+            && !moments.iter().any(|moment| moment.has(target))
+        {
+            return Response::plain(404, "target: no cgroup or process of this name is observed");
+        }
         Response::ok(JSON, json::timeline(&moments, target.as_deref(), since))
     }
 }

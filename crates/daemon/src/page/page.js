@@ -389,8 +389,9 @@ function drawFiles() {
 
 // ---- asking
 
-async function ask(path) {
+async function ask(path, unknown) {
   const answer = await fetch(path, { cache: "no-store" });
+  if (answer.status === 404 && unknown) return unknown;
   if (!answer.ok) throw new Error((await answer.text()).trim() || answer.statusText);
   return answer.json();
 }
@@ -399,7 +400,7 @@ async function askTimeline() {
   const name = chosen;
   if (name === null) return drawMap();
   const last = moments.length ? moments[moments.length - 1].sequence : 0;
-  const told = await ask("/api/timeline?target=" + encodeURIComponent(name) + "&since=" + last);
+  const told = await ask("/api/timeline?target=" + encodeURIComponent(name) + "&since=" + last, { moments: [] });
   if (name !== chosen) return;
   const newer = told.moments.filter(moment => moment.sequence > last);
   const dropped = Math.max(0, moments.length + newer.length - HISTORY_MAX);

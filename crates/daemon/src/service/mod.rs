@@ -23,6 +23,7 @@ use agewise_cli::signal::{Stop, Woken};
 mod act;
 #[cfg(test)]
 mod model;
+mod pids;
 mod protect;
 mod publish;
 mod shrink;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One tick after another: look, publish, decide, act.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -12,13 +12,13 @@ use agewise_host::clear::{ClearPolicy, Means};
 use agewise_host::clock;
 use agewise_host::container::Containers;
 use agewise_host::mover;
-use agewise_host::process::Bound;
 use agewise_host::root::ProcRoot;
 use agewise_policy::proactive::Controller;
 use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
+use super::pids::{self, BoundPids};
 use super::protect::open_hands;
 use super::shrink::open_throttle;
 use super::surroundings::Surroundings;
@@ -91,19 +91,6 @@ pub(super) struct Refaulted {
     pub(super) sum_bytes: u64,
 }
 
-/// The processes that rules apply to. Those bound earlier stay bound, even if another process has
-/// the pid now.
-type BoundPids = BTreeMap<u32, Arc<Bound>>;
-
-fn bind(root: &ProcRoot, matcher: &Matcher, before: &BoundPids) -> BoundPids {
-    let bind = |pid: u32| match before.get(&pid) {
-        Some(bound) => Arc::clone(bound),
-        None => Arc::new(Bound::new(root, pid)),
-    };
-    let pids = matcher.pids().into_iter();
-    pids.map(|pid| (pid, bind(pid))).collect()
-}
-
 fn targets(
     root: &ProcRoot,
     config: &Config,
@@ -166,13 +153,15 @@ fn agent_config(config: &Config) -> AgentConfig {
     agent
 }
 
-/// Writes the first lines of a journal: the start, and what was undone before it.
-fn write_start(journal: &Journal, started: &Started, found: &Found) {
+/// Writes the first lines of a journal: the start, what was undone before it, and pids without a
+/// process.
+fn write_start(journal: &Journal, started: &Started, found: &Found, pids: &BoundPids) {
     journal.write("start", started);
     for message in found.said() {
         let message = message.clone();
         journal.write("undo", &Message { message });
     }
+    pids::report_unbound(journal, pids, &BoundPids::new());
 }
 
 /// Opens an agent for targets; also returns messages about it. If the page cache cannot be
@@ -216,7 +205,7 @@ impl Daemon {
         let journal = Journal::open(&config.journal, hub.health())
             .with_context(|| journal_failed(&config))?;
         let proc = &around.roots.proc;
-        let pids = bind(proc, &matcher, &BoundPids::new());
+        let pids = pids::bind(proc, &matcher, &BoundPids::new());
         let targets = targets(proc, &config, &matcher, &pids)?;
         let (mut agent, note) = open_agent(&around, targets, &config)?;
         if moves_pages(&config) {
@@ -230,7 +219,7 @@ impl Daemon {
             rules: config.act.len(),
             note,
         };
-        write_start(&journal, &started, &found);
+        write_start(&journal, &started, &found, &pids);
         let hands = open_hands(proc, &config.protect, dry_run, &found)?;
         let protector = Protector::new(&config.protect, proc.clone(), hands);
         let mut shrinkers = Shrinkers::default();
@@ -288,7 +277,7 @@ impl Daemon {
     pub fn reload(&mut self, config: Config) -> anyhow::Result<()> {
         let matcher = Arc::new(Matcher::new(&config)?);
         let proc = &self.around.roots.proc;
-        let pids = bind(proc, &matcher, &self.pids);
+        let pids = pids::bind(proc, &matcher, &self.pids);
         let wanted = targets(proc, &config, &matcher, &pids)?;
         let journal = if config.journal != self.config.journal {
             Some(
@@ -323,6 +312,7 @@ impl Daemon {
         if let Some(message) = note {
             self.journal.write("reload", &Message { message });
         }
+        pids::report_unbound(&self.journal, &pids, &self.pids);
         self.pids = pids;
         match agent {
             Some(agent) => {

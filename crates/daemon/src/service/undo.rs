@@ -82,7 +82,7 @@ impl Found {
         let path = undone.path.display();
         if undone.count > 0 {
             let message = format!(
-                "{} of what a killed daemon left was undone, as noted in {path}",
+                "{} of what a killed agewise left was undone, as noted in {path}",
                 undone.count
             );
             agewise_cli::note!("{message}");

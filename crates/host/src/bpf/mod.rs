@@ -24,16 +24,21 @@ pub(crate) fn load<T>(
 ) -> Result<T, AccessError> {
     let (loaded, said) = complaints::collected(work);
     loaded.map_err(|error| match error.kind() {
-        libbpf_rs::ErrorKind::PermissionDenied => AccessError::NoPrivilege {
-            what: format!("loading {loading}"),
-            hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown in \
-                   confidentiality mode)",
-        },
+        libbpf_rs::ErrorKind::PermissionDenied => denied(loading),
         _ => AccessError::Unsupported {
             what,
             why: format!("{error:#} ({said})"),
         },
     })
+}
+
+/// The kernel did not permit to load these programs.
+pub(crate) fn denied(loading: &str) -> AccessError {
+    AccessError::NoPrivilege {
+        what: format!("loading {loading}"),
+        hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown in \
+               confidentiality mode)",
+    }
 }
 
 /// Finds a map of a loaded object.

@@ -25,7 +25,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
             Syscall::ProcessMadvise,
             "process_madvise",
             "5.10",
-            "memory of other processes can be moved",
+            "memory of other processes can be moved, with CAP_SYS_NICE and CAP_SYS_PTRACE",
         ),
         syscall(
             facts,

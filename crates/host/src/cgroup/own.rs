@@ -58,9 +58,9 @@ impl OwnCgroup {
         let dir = hierarchy.dir(&path);
         DirBuilder::new()
             .create(&dir)
-            .map_err(|source| FileError::Write {
+            .map_err(|source| FileError::Directory {
                 path: dir.clone(),
-                value: "mkdir".to_owned(),
+                what: "create",
                 source,
             })?;
         let limit = dir.join(limit_file(hierarchy.version));
@@ -148,9 +148,9 @@ impl OwnCgroup {
                     std::thread::sleep(TRY_EVERY);
                 }
                 Err(source) => {
-                    return Err(FileError::Write {
+                    return Err(FileError::Directory {
                         path: dir,
-                        value: "rmdir".to_owned(),
+                        what: "remove",
                         source,
                     });
                 }
@@ -208,6 +208,16 @@ mod tests {
         let error = OwnCgroup::make(&hierarchy, Path::new("/"), "own-1").unwrap_err();
         assert!(error.to_string().contains("subtree_control"), "{error}");
         assert_eq!(fs::read_dir(root.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn one_that_cannot_be_made_says_which() {
+        let root = tempfile::tempdir().unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, root.path());
+        let error = OwnCgroup::make(&hierarchy, Path::new("/none"), "own-1").unwrap_err();
+        let text = error.to_string();
+        assert!(text.starts_with("cannot create the directory "), "{text}");
+        assert!(text.contains("/none/own-1: "), "{text}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use libbpf_rs::{Object, ObjectBuilder, libbpf_sys};
 
 use super::layout::{Ctl, Entry, MAX_RANGES, RC_NO_TASK, Range, Table};
 use crate::access::AccessError;
-use crate::bpf::{Mapping, run_syscall};
+use crate::bpf::{self, Mapping, run_syscall};
 use crate::complaints;
 
 /// The compiled walker: `make bpf` builds it; `make bpf-check` verifies that it matches its source.
@@ -81,15 +81,7 @@ impl Program {
             .iter()
             .any(|(_, error, _)| error.kind() == libbpf_rs::ErrorKind::PermissionDenied);
         if denied {
-            let why: Vec<String> = refusals
-                .iter()
-                .map(|(flavour, error, _)| format!("{flavour:?}: {error}"))
-                .collect();
-            return Err(AccessError::NoPrivilege {
-                what: format!("loading the BPF page-table walker ({})", why.join("; ")),
-                hint: "run as root, or with CAP_BPF and CAP_PERFMON (and without kernel lockdown \
-                       in confidentiality mode)",
-            });
+            return Err(bpf::denied("the BPF page-table walker"));
         }
         let why: Vec<String> = refusals
             .iter()

@@ -27,13 +27,21 @@ use crate::error::{self, FileError};
 use crate::root::{ProcRoot, numbers_in};
 use crate::untrusted::Untrusted;
 
+/// No process has a larger id, whatever `/proc/sys/kernel/pid_max` is set to.
+const PID_MAX: u32 = 1 << 22;
+
+/// Whether a process can have this id.
+pub fn is_pid(pid: u32) -> bool {
+    (1..=PID_MAX).contains(&pid)
+}
+
 /// Why a process cannot be observed or acted upon.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProcessError {
-    #[error("{pid} is not a process id: give a number from 1 to 4194304")]
+    #[error("{pid} is not a process id: give a number from 1 to {PID_MAX}")]
     InvalidPid { pid: u32 },
-    #[error("process {pid} is gone: nothing was done to it; see `ps` for what runs")]
+    #[error("process {pid} does not exist (any more); see `ps` for what runs")]
     Gone { pid: u32 },
     #[error(
         "process {pid} has exited and its number now belongs to another process, which was left alone"
@@ -129,9 +137,9 @@ impl Process {
 
     /// Opens a process below another proc root. Only the live `/proc` gets a pidfd.
     pub fn open_in(root: &ProcRoot, pid: u32) -> Result<Self, ProcessError> {
-        let raw = i32::try_from(pid)
-            .ok()
-            .and_then(Pid::from_raw)
+        let raw = is_pid(pid)
+            .then(|| Pid::from_raw(pid.cast_signed()))
+            .flatten()
             .ok_or(ProcessError::InvalidPid { pid })?;
         let pidfd = if root.is_live() {
             open_pidfd(root, raw, pid)?

@@ -115,7 +115,7 @@ fn truncated_files_are_format_errors_with_the_path() {
         Err(ProcessError::InvalidPid { pid: 0 })
     ));
     assert!(matches!(
-        Process::open_in(&root, u32::MAX),
+        Process::open_in(&root, PID_MAX + 1),
         Err(ProcessError::InvalidPid { .. })
     ));
 }

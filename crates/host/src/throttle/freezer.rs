@@ -111,9 +111,9 @@ impl<'a> Freezer<'a> {
     pub(super) fn freeze(&self) -> Result<(), ThrottleError> {
         if self.is_temporary() {
             let dir = self.dir(&self.place);
-            fs::create_dir(&dir).map_err(|source| FileError::Write {
+            fs::create_dir(&dir).map_err(|source| FileError::Directory {
                 path: dir.clone(),
-                value: "mkdir".to_owned(),
+                what: "create",
                 source,
             })?;
         }

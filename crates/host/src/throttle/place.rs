@@ -82,9 +82,9 @@ impl Place {
     /// The directory cannot be created or opened, or others could write to it.
     pub fn make(dir: &Path, name: &OsStr) -> Result<Self, FileError> {
         let made = DirBuilder::new().mode(0o700).recursive(true).create(dir);
-        made.map_err(|source| FileError::Write {
+        made.map_err(|source| FileError::Directory {
             path: dir.to_owned(),
-            value: "mkdir".to_owned(),
+            what: "create",
             source,
         })?;
         Self::open(dir, name)?.ok_or_else(|| unreadable(dir, Errno::NOENT))

@@ -244,7 +244,11 @@ fn leave(from: &Path, to: &Path) -> Result<(), FileError> {
             _ => break,
         }
     }
-    removed.map_err(|source| failed(from, "rmdir", source))
+    removed.map_err(|source| FileError::Directory {
+        path: from.to_owned(),
+        what: "remove",
+        source,
+    })
 }
 
 #[cfg(test)]

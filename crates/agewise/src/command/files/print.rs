@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::kind_text;
 use agewise_cli::output::{self, Format};
-use agewise_cli::units::{bytes_text, duration_text, unix_ms};
+use agewise_cli::units::{bytes_text, count_text, duration_text, unix_ms};
 
 /// A process that has a file open or mapped.
 #[derive(Clone, Debug, Serialize)]
@@ -310,7 +310,8 @@ fn text(
     }
     if let Some(chosen) = chosen.text() {
         totals.matching.row(out, observed_ms)?;
-        writeln!(out, "  {} files {chosen}", totals.matching.files)?;
+        let files = count_text(totals.matching.files, "file", "files");
+        writeln!(out, "  {files} {chosen}")?;
     }
     totals.all.row(out, observed_ms)?;
     writeln!(out, "  all {} files", totals.all.files)?;

@@ -15,14 +15,12 @@ use anyhow::ensure;
 use serde::Serialize;
 
 use super::Args;
+use super::record::{LINES_MAX, more};
 use crate::command::files::{CORE_SHARE, Cgroups};
 use agewise_cli::observe::{EXIT_TARGETS_GONE, millis};
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{bytes_text, duration_text};
-
-/// The most files listed in text output; the total covers the rest.
-const LINES_MAX: usize = 20;
 
 /// What happened to the pages of one file, or of all of them.
 #[derive(Serialize)]
@@ -162,13 +160,28 @@ fn csv<'a>(
     })
 }
 
+/// Bytes that left, or would have.
+fn gone(report: &DropReport) -> u64 {
+    report.left_bytes + report.rehearsed_bytes
+}
+
+/// Lists the files that most of left.
+fn list(out: &mut impl Write, mut files: Vec<(String, &DropReport)>) -> std::io::Result<()> {
+    let count = files.len();
+    files.sort_by_key(|(_, report)| std::cmp::Reverse(gone(report)));
+    for (name, report) in files.into_iter().take(LINES_MAX) {
+        let (gone, asked) = (bytes_text(gone(report)), bytes_text(report.asked_bytes));
+        writeln!(out, "  {gone:>10} of {asked:>10}  {name}")?;
+    }
+    more(out, count)
+}
+
 fn text(
     out: &mut impl Write,
     args: &Args,
     outcomes: &[Outcome],
     total: &DropReport,
 ) -> std::io::Result<()> {
-    let gone = |report: &DropReport| report.left_bytes + report.rehearsed_bytes;
     writeln!(
         out,
         "{} of {} files not accessed for {}: {} {}",
@@ -178,20 +191,14 @@ fn text(
         bytes_text(gone(total)),
         if args.dry_run { "would leave" } else { "left" },
     )?;
-    let mut largest: Vec<&Outcome> = outcomes.iter().collect();
-    largest.sort_by_key(|(.., report)| std::cmp::Reverse(gone(report)));
-    for (file, path, report) in largest.into_iter().take(LINES_MAX) {
-        write!(
-            out,
-            "  {:>10} of {:>10}  ",
-            bytes_text(gone(report)),
-            bytes_text(report.asked_bytes)
-        )?;
-        match path {
-            Some(path) => writeln!(out, "{}", path.terminal())?,
-            None => writeln!(out, "{}:inode {}", file.on.fs_type, file.inode.number)?,
-        }
-    }
+    let name = |file: &CachedFile, path: &Option<Untrusted>| match path {
+        Some(path) => path.terminal().to_string(),
+        None => format!("{}:inode {}", file.on.fs_type, file.inode.number),
+    };
+    let named = outcomes
+        .iter()
+        .map(|(file, path, report)| (name(file, path), report));
+    list(out, named.collect())?;
     let others = [
         (
             total.unreachable_bytes,
@@ -227,6 +234,24 @@ pub fn kept(report: &DropReport) -> [(u64, &'static str); 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_that_is_cut_says_so() {
+        let report = DropReport::default();
+        let lines = |count: usize| {
+            let mut out = Vec::new();
+            let files = (0..count).map(|number| (number.to_string(), &report));
+            list(&mut out, files.collect()).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(!lines(LINES_MAX).contains("more"));
+        let cut = lines(LINES_MAX + 5);
+        assert!(
+            cut.ends_with("… and 5 more; --format json shows all\n"),
+            "{cut}"
+        );
+        assert_eq!(cut.lines().count(), LINES_MAX + 1);
+    }
 
     #[test]
     fn csv_has_the_fields_of_json() {

@@ -38,7 +38,7 @@ use record::{Planned, Reclaimed};
 /// memory stays, and so do huge pages that were partly touched. What was asked for, what left, what
 /// stayed and why, and what came back is accounted for in full and printed. Without free swap only
 /// pages of files can leave, and the command says so. agewise itself and its ancestors are never
-/// touched.
+/// touched. Needs root.
 ///
 /// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end; 128 +
 /// the signal when interrupted (what was done so far is printed).

@@ -12,8 +12,8 @@ use serde::Serialize;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units::{bytes_text, duration_text};
 
-/// The most processes listed in text output; the total covers the rest.
-const LINES_MAX: usize = 20;
+/// The most processes or files listed in text output; the total covers the rest.
+pub(super) const LINES_MAX: usize = 20;
 
 /// The cold memory of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -141,7 +141,8 @@ pub fn print_plan(
     }
 }
 
-fn more(out: &mut impl Write, count: usize) -> io::Result<()> {
+/// Says how many of `count` were not listed.
+pub(super) fn more(out: &mut impl Write, count: usize) -> io::Result<()> {
     match count.checked_sub(LINES_MAX) {
         None | Some(0) => Ok(()),
         Some(left) => writeln!(out, "  … and {left} more; --format json shows all"),

@@ -9,7 +9,7 @@ mod text;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use agewise_host::access::check_page_size;
+use agewise_host::access::{Resolution, check_page_size};
 use agewise_host::agent::{Agent, SubjectReport};
 use agewise_host::guest;
 use agewise_host::root::ProcRoot;
@@ -17,7 +17,7 @@ use agewise_host::source::{Open, Source};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use agewise_cli::observe::{self, AgeArgs, EXIT_TARGETS_GONE, millis};
+use agewise_cli::observe::{self, AgeArgs, EXIT_TARGETS_GONE, ScanInterval, millis};
 use agewise_cli::output::Format;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -92,6 +92,7 @@ pub struct Args {
     /// With --all: list cgroups separately down to this many levels; deeper ones count for those
     /// above.
     #[arg(long, value_name = "LEVELS", default_value_t = 5)]
+    #[arg(conflicts_with_all = ["pid", "cgroup"])]
     depth: usize,
 
     /// Report at most this many targets, the first in the order of --sort; 0 for all of them.
@@ -182,6 +183,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .chain(duration)
         .min()
         .unwrap_or(DEFAULT_DURATION);
+    if let ScanInterval::Every(interval) = args.ages.scan_interval
+        && interval > period
+    {
+        let (asked, every) = (units::duration_text(interval), units::duration_text(period));
+        agewise_cli::note!("--scan-interval {asked} is longer than the report: {every} instead");
+    }
     let source = args.source.0;
     if let Some(source) = source
         && let Open::Histograms(open) = source.open
@@ -199,6 +206,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), source)?;
     if let Some(note) = note {
         agewise_cli::note!("{note}");
+    }
+    if agent.source().abilities().resolution == Resolution::Mapping
+        && (args.ages.exact || args.ages.cpu_limit.is_some())
+    {
+        const WHAT: &str = "--exact and --cpu-limit apply to single pages; this source knows whole \
+                            mappings only";
+        if source.is_some() {
+            agewise_cli::refuse!("{WHAT}");
+        }
+        agewise_cli::note!("{WHAT}");
     }
     if args.files {
         observe::follow_files(&mut agent)?;

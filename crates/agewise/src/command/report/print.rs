@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::knows::{Knows, kind, known, resident_bytes};
 use super::text;
 use agewise_cli::output::{self, Format};
-use agewise_cli::units::{bytes_text, duration_text, unix_ms};
+use agewise_cli::units::{bytes_text, count_text, duration_text, unix_ms};
 
 /// A report and the names of its container or pod.
 type Named<'r> = (&'r SubjectReport, Option<Container>);
@@ -236,8 +236,9 @@ impl<W: Write> Printer<W> {
         if processes > 0 || cgroups > 0 {
             writeln!(
                 self.out,
-                "# not seen: {processes} processes that could not be looked at, {cgroups} cgroups \
-                 that do not say which processes they hold"
+                "# not seen: {} that could not be looked at, {} whose processes are not known",
+                count_text(processes as u64, "process", "processes"),
+                count_text(cgroups as u64, "cgroup", "cgroups"),
             )?;
         }
         Ok(())

@@ -307,6 +307,7 @@ fn what_could_not_be_looked_at_is_not_known_rather_than_empty() {
     report.shmem_bytes = Some(MIB);
     report.resident_bytes = [MIB, 4 * MIB];
     let text = print(Format::Text, std::slice::from_ref(&report));
-    let expected = "# resident not known (anon not known, file 4.0 MiB), in swap";
+    let expected = "# resident not known (anon not known and not in the histogram, file 4.0 MiB), \
+                    in swap";
     assert!(text.contains(expected), "{text}");
 }

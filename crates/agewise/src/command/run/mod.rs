@@ -12,12 +12,12 @@ pub mod summary;
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::{Hierarchy, OwnCgroup};
+use agewise_host::cgroup::{CgroupError, Hierarchy, OwnCgroup};
 use agewise_host::clock;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
@@ -42,9 +42,9 @@ use summary::Summary;
 /// page that has not been touched for that long is moved out, as by `agewise reclaim`; with --files
 /// also clean pages of files that nobody maps, as by `agewise reclaim --files`. With --memory,
 /// COMMAND runs in a cgroup of its own with that limit, and the pages worth least are moved to swap
-/// ahead of demand, as the daemon does with the policy `budget`; this needs root and swap. At the
-/// end it reports on standard error the peak and mean resident memory, what was moved out, and what
-/// that cost.
+/// ahead of demand, as the daemon does with the policy `budget`; this needs swap. Both need root.
+/// At the end it reports on standard error the peak and mean resident memory, what was moved out,
+/// and what that cost.
 ///
 /// With --memory or --files there is a cgroup, created near that of agewise (`agewise-run-PID`;
 /// below it in cgroup v1, beside it in v2) and removed at the end. Anything that COMMAND left
@@ -86,8 +86,8 @@ pub struct Args {
     /// were not accessed for that long and are not mapped.
     ///
     /// Only pages charged to the cgroup of COMMAND count: it was the first to read them. With
-    /// --older-than they are found and dropped as by `agewise reclaim --files`, which needs root;
-    /// --rate holds for all memory together. Network and FUSE file systems are left alone.
+    /// --older-than they are found and dropped as by `agewise reclaim --files`; --rate
+    /// holds for all memory together. Network and FUSE file systems are left alone.
     #[arg(long)]
     files: bool,
 
@@ -217,13 +217,24 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     })
 }
 
+/// What to say if the report could not be written.
+fn unwritten(args: &Args, error: &std::io::Error) -> String {
+    let path = args.report.as_deref().unwrap_or(Path::new(""));
+    format!("--report: cannot write {}: {error}", path.display())
+}
+
 /// Prefix of the name of the command's own cgroup; the pid of this process follows.
 const PREFIX: &str = "agewise-run";
 
 /// Creates the cgroup in which the command starts.
 fn make_cgroup() -> anyhow::Result<OwnCgroup> {
     let hierarchy = Hierarchy::discover(&ProcRoot::default())?;
-    Ok(OwnCgroup::make_near(&hierarchy, PREFIX)?)
+    OwnCgroup::make_near(&hierarchy, PREFIX).map_err(|error| match &error {
+        CgroupError::File(file) if file.is_denied() => {
+            anyhow::anyhow!("{error}: the command gets a cgroup of its own, which needs root")
+        }
+        _ => error.into(),
+    })
 }
 
 /// Keeps the command lean until it ends. `own_began` is when agewise itself began.
@@ -251,7 +262,7 @@ fn attend(
             if let Some(file) = &mut report {
                 // A failure to write the report must not end the command.
                 let written = output::json_line(file, &keeper.sample(began.elapsed()));
-                keeper.note(written.err().map(|error| format!("--report: {error}")));
+                keeper.note(written.err().map(|error| unwritten(args, &error)));
             }
             next_look = Instant::now().max(next_look + interval);
         }
@@ -273,7 +284,7 @@ fn attend(
     if let Some(file) = &mut report
         && let Err(error) = output::json_line(file, &summary)
     {
-        agewise_cli::note!("--report: {error}");
+        agewise_cli::note!("{}", unwritten(args, &error));
     }
     Ok(summary)
 }

@@ -11,7 +11,7 @@ use agewise_policy::statistics::Change;
 use serde::Serialize;
 
 use crate::command::reclaim::files::kept;
-use agewise_cli::units::{bytes_text, duration_text};
+use agewise_cli::units::{bytes_text, count_text, duration_text};
 
 /// The summary of one run. Memory is that of the command and all its descendants; a page shared by
 /// several of them counts in each.
@@ -119,7 +119,9 @@ impl fmt::Display for Summary {
             }
             write!(f, " ahead of it")?;
             if let (Some(hits), Some(faults)) = (self.limit_hits, self.major_faults) {
-                write!(f, "; reached {hits} times, {faults} major faults")?;
+                let hits = count_text(hits, "time", "times");
+                let faults = count_text(faults, "major fault", "major faults");
+                write!(f, "; reached {hits}, {faults}")?;
             }
             writeln!(f)?;
         }
@@ -251,7 +253,7 @@ mod tests {
           reclaimed    212.0 MiB not touched for 30 s (200.0 MiB to swap, 12.0 MiB of files)
           files        8.0 MiB dropped; 1.0 MiB kept: dirty or being written
           refaulted    1.0 MiB
-          cost         650 ms CPU of agewise (1.00 % of one core, 8 scans) beside 1 m 0 s of the command
+          cost         650 ms CPU of agewise (1.00 % of one core, 8 scans) beside 1 m of the command
           note         no swap: only pages of files can leave
         ");
     }

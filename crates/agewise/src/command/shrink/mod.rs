@@ -24,7 +24,7 @@ use agewise_policy::whatif::shrink::{Refusal, Verdict, plan};
 use anyhow::{Context, bail};
 
 use super::whatif::{Memory, memory};
-use print::{CSV_HEADER, Record, Summary, print_summary, verdict_name};
+use print::{CSV_HEADER, Record, Summary, print_plan, print_summary, verdict_name};
 
 /// Take memory from a cgroup, as far as that does no harm.
 ///
@@ -130,6 +130,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let targets = observe::listed(&[], std::slice::from_ref(&args.cgroup))?;
     let found = watch(targets, watching, &stop)?;
     if let Some(signal) = stop.requested() {
+        agewise_cli::note!("interrupted while watching; nothing was limited");
         return Ok(ExitCode::from(Stop::exit_code(signal)));
     }
     if let Some(gone) = found.gone {
@@ -164,9 +165,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let Some(mut throttle) = throttle else {
-        for step in &steps.to_goal {
-            Record::new(step, None).print(&mut out, args.format)?;
-        }
+        print_plan(&mut out, args.format, &steps.to_goal, usage_bytes)?;
         return Ok(ExitCode::SUCCESS);
     };
     go_down(&scene, &mut throttle, Shrink::new(steps, terms), &mut out)
@@ -192,10 +191,10 @@ fn ledger() -> anyhow::Result<Ledger> {
         state_directory().context("there is no directory for the ledger: set STATE_DIRECTORY")?;
     let (ledger, undone) = Ledger::open(&dir)?;
     if undone.count > 0 {
-        agewise_cli::note!("{} of what a killed program left was undone", undone.count);
+        agewise_cli::note!("{} of what a killed agewise left was undone", undone.count);
     }
     if let Some(failure) = undone.failures.first() {
-        bail!("what a killed program left cannot be undone: {failure}");
+        bail!("what a killed agewise left cannot be undone: {failure}");
     }
     ledger.claim()?;
     Ok(ledger)

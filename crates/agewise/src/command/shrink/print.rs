@@ -10,8 +10,8 @@ use serde::Serialize;
 
 /// The header of CSV: the fields of JSON. Those that a record does not have are empty.
 pub(super) const CSV_HEADER: &str = "record,limit_bytes,predicted_faults_per_second,\
-    predicted_faults_low,predicted_faults_high,predicted_wait_ratio,faults_per_second,wait_ratio,\
-    kept,verdict,usage_before_bytes,saved_bytes,reason";
+    predicted_faults_low,predicted_faults_high,predicted_wait_ratio,predicted_wait_high,\
+    faults_per_second,wait_ratio,held,kept,verdict,usage_before_bytes,saved_bytes,reason";
 
 fn field(value: Option<impl ToString>) -> String {
     value.map_or(String::new(), |value| value.to_string())
@@ -26,9 +26,12 @@ pub(super) struct Record {
     predicted_faults_low: f64,
     predicted_faults_high: f64,
     predicted_wait_ratio: f64,
+    /// Null if nothing observed bounds it.
+    predicted_wait_high: f64,
     faults_per_second: Option<f64>,
     wait_ratio: Option<f64>,
-    kept: Option<bool>,
+    /// Whether it stayed within what is allowed, so that the next step could follow.
+    held: Option<bool>,
 }
 
 impl Record {
@@ -40,9 +43,10 @@ impl Record {
             predicted_faults_low: planned.faults_per_second.low,
             predicted_faults_high: planned.faults_per_second.high,
             predicted_wait_ratio: planned.wait_ratio.likely,
+            predicted_wait_high: planned.wait_ratio.high,
             faults_per_second: outcome.map(|outcome| outcome.faults_per_second),
             wait_ratio: outcome.map(|outcome| outcome.wait_ratio),
-            kept: outcome.map(|outcome| outcome.is_kept),
+            held: outcome.map(|outcome| outcome.is_kept),
         }
     }
 
@@ -51,16 +55,17 @@ impl Record {
             Format::Json => output::json_line(out, self)?,
             Format::Csv => writeln!(
                 out,
-                "{},{},{},{},{},{},{},{},{},,,,",
+                "{},{},{},{},{},{},{},{},{},{},,,,,",
                 self.record,
                 self.limit_bytes,
                 self.predicted_faults_per_second,
                 self.predicted_faults_low,
                 field(output::finite(self.predicted_faults_high)),
                 self.predicted_wait_ratio,
+                field(output::finite(self.predicted_wait_high)),
                 field(self.faults_per_second),
                 field(self.wait_ratio),
-                field(self.kept),
+                field(self.held),
             )?,
             Format::Text => {
                 let limit = units::bytes_text(self.limit_bytes);
@@ -71,12 +76,12 @@ impl Record {
                     "{:<5}{limit:>12}: {predicted:.1} faults/s, {wait:.3} % waiting",
                     self.record
                 )?;
-                match (self.faults_per_second, self.wait_ratio, self.kept) {
-                    (Some(faults), Some(wait), Some(kept)) => writeln!(
+                match (self.faults_per_second, self.wait_ratio, self.held) {
+                    (Some(faults), Some(wait), Some(held)) => writeln!(
                         out,
                         " predicted; {faults:.1} faults/s, {:.3} %{}",
                         wait * 100.0,
-                        if kept { "" } else { ": too much, back" }
+                        if held { "" } else { ": too much, back" }
                     )?,
                     _ => writeln!(out)?,
                 }
@@ -92,8 +97,11 @@ pub(super) struct Summary {
     pub(super) record: &'static str,
     pub(super) verdict: &'static str,
     pub(super) usage_before_bytes: u64,
+    /// The limit that was set last, or with `planned` the one of the last step; none if there is
+    /// no limit.
     pub(super) limit_bytes: Option<u64>,
     pub(super) saved_bytes: u64,
+    /// Whether the limit is left in place.
     pub(super) kept: bool,
     /// What stopped it, if that was neither its own measurement nor a signal.
     pub(super) reason: Option<String>,
@@ -118,7 +126,7 @@ pub(super) fn print_summary(
         Format::Json => output::json_line(out, summary),
         Format::Csv => writeln!(
             out,
-            "{},{},,,,,,,{},{},{},{},{}",
+            "{},{},,,,,,,,,{},{},{},{},{}",
             summary.record,
             field(summary.limit_bytes),
             summary.kept,
@@ -131,9 +139,33 @@ pub(super) fn print_summary(
     }
 }
 
+/// Prints a plan that is not carried out.
+pub(super) fn print_plan(
+    out: &mut impl Write,
+    format: Format,
+    steps: &[Planned],
+    usage_bytes: u64,
+) -> std::io::Result<()> {
+    for step in steps {
+        Record::new(step, None).print(out, format)?;
+    }
+    let limit_bytes = steps.last().map(|step| step.limit_bytes);
+    let summary = Summary {
+        record: "verdict",
+        verdict: "planned",
+        usage_before_bytes: usage_bytes,
+        limit_bytes,
+        saved_bytes: limit_bytes.map_or(0, |limit| usage_bytes.saturating_sub(limit)),
+        kept: false,
+        reason: None,
+    };
+    print_summary(out, format, &summary)
+}
+
 fn summary_text(summary: &Summary) -> String {
     let why = match (summary.verdict, summary.limit_bytes, &summary.reason) {
         (_, _, Some(reason)) => return format!("stopped: {}", output::message(reason)),
+        ("planned", ..) => "planned",
         ("reached", ..) => "the goal was reached and held",
         ("waiting", None, _) => "waiting exceeded what is allowed at the first step",
         ("waiting", ..) => "waiting exceeded what is allowed; the previous step holds",
@@ -148,9 +180,10 @@ fn summary_text(summary: &Summary) -> String {
         "{why}: a limit of {}, {} less; {}",
         units::bytes_text(limit_bytes),
         units::bytes_text(summary.saved_bytes),
-        match summary.kept {
-            true => "it stays",
-            false => "it was removed",
+        match (summary.verdict, summary.kept) {
+            ("planned", _) => "nothing was changed (--dry-run)",
+            (_, true) => "it stays",
+            (_, false) => "it was removed",
         },
     )
 }
@@ -232,6 +265,10 @@ mod tests {
             (
                 summary("interrupted", None, None),
                 "interrupted: there is no limit",
+            ),
+            (
+                summary("planned", Some(56 << 20), None),
+                "planned: a limit of 56.0 MiB, 8.0 MiB less; nothing was changed (--dry-run)",
             ),
             (summary("stopped", None, Some("theirs")), "stopped: theirs"),
         ] {

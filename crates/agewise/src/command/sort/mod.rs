@@ -34,7 +34,7 @@ use agewise_cli::units::{self, bytes_text, duration_text};
 /// the multi-gen LRU is on: one byte of each is read twice and discarded, which makes the kernel
 /// count them as used. So when reclaim comes, it takes what is cold first and not what is in use.
 /// Nothing is written and nothing leaves memory; a page that is touched again counts as young
-/// again. Works on a stock kernel.
+/// again. Works on a stock kernel; needs root.
 ///
 /// Runs until interrupted, until the target has ended, or for --duration, with a last look at its
 /// end. Each page is marked once each time it grows cold, and activated once each time it comes
