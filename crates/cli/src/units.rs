@@ -97,8 +97,11 @@ pub fn duration_text(duration: Duration) -> String {
     } else {
         match duration.as_secs() {
             all @ ..3600 => two(all / 60, "m", all % 60, "s"),
-            all @ ..172_800 => two(all / 3600, "h", all % 3600 / 60, "m"),
-            all => two(all / 86_400, "d", all % 86_400 / 3600, "h"),
+            // Only where nothing is lost: two durations that differ must not look alike.
+            all if all >= 172_800 && all % 3600 == 0 => {
+                two(all / 86_400, "d", all % 86_400 / 3600, "h")
+            }
+            all => two(all / 3600, "h", all % 3600 / 60, "m"),
         }
     }
 }

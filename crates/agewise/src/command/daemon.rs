@@ -44,9 +44,9 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
 
-    /// Only undo what a killed daemon left, and exit: frozen or limited cgroups, a dead mount and a
-    /// dead socket. No configuration is needed; one that is given may name the ledger of an earlier
-    /// version, and may be broken. The exit status is 1 if something is left.
+    /// Only undo what a killed agewise left, and exit: frozen or limited cgroups, a dead mount and
+    /// a dead socket. No configuration is needed; one that is given may name the ledger of an
+    /// earlier version, and may be broken. The exit status is 1 if something is left.
     #[arg(long, alias = "let-go", conflicts_with_all = ["dry_run", "ticks", "demo"])]
     undo: bool,
 

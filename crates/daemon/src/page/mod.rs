@@ -116,7 +116,9 @@ impl Answer for Pages {
             "/page.css" => fixed("text/css; charset=utf-8", STYLE),
             "/icon.svg" => fixed("image/svg+xml", ICON),
             // Before the first look, an empty answer would look like an empty machine.
-            "/metrics" | "/api/snapshot" | "/readyz" if self.hub.snapshot().sequence == 0 => {
+            "/metrics" | "/api/snapshot" | "/api/timeline" | "/readyz"
+                if self.hub.snapshot().sequence == 0 =>
+            {
                 Response::plain(503, "the first look is not complete yet")
             }
             "/healthz" | "/readyz" => self.health(),

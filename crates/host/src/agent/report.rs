@@ -220,7 +220,7 @@ impl SubjectReport {
     }
 
     /// Counts a process that could not be looked at, and says why.
-    pub(super) fn refuse(&mut self, why: String) {
+    pub(crate) fn refuse(&mut self, why: String) {
         self.refused_processes += 1;
         self.troubles.push(why);
     }

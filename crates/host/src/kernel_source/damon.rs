@@ -135,12 +135,13 @@ impl DamonSource {
             for &subject in &member.subjects {
                 alive[subject] += 1;
                 match &found {
-                    Ok(found) => found.add_to(&mut reports[subject]),
+                    Ok(found) => {
+                        reports[subject].seen_processes += 1;
+                        found.add_to(&mut reports[subject]);
+                    }
                     Err(error) => {
                         let (pid, comm) = (member.process.pid(), member.comm.terminal());
-                        reports[subject]
-                            .troubles
-                            .push(format!("{pid} ({comm}): {error}"));
+                        reports[subject].refuse(format!("{pid} ({comm}): {error}"));
                     }
                 }
             }

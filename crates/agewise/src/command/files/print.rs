@@ -314,7 +314,11 @@ fn text(
         writeln!(out, "  {files} {chosen}")?;
     }
     totals.all.row(out, observed_ms)?;
-    writeln!(out, "  all {} files", totals.all.files)?;
+    writeln!(
+        out,
+        "  all {}",
+        count_text(totals.all.files, "file", "files")
+    )?;
     let left = totals.matching.files.saturating_sub(shown.len() as u64);
     if left > 0 {
         writeln!(out, "# {left} more files not shown: --top 0 shows all")?;

@@ -20,7 +20,7 @@ use crate::command::files::{CORE_SHARE, Cgroups};
 use agewise_cli::observe::{EXIT_TARGETS_GONE, millis};
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
-use agewise_cli::units::{bytes_text, duration_text};
+use agewise_cli::units::{bytes_text, count_text, duration_text};
 
 /// What happened to the pages of one file, or of all of them.
 #[derive(Serialize)]
@@ -184,9 +184,9 @@ fn text(
 ) -> std::io::Result<()> {
     writeln!(
         out,
-        "{} of {} files not accessed for {}: {} {}",
+        "{} of {} not accessed for {}: {} {}",
         bytes_text(total.asked_bytes),
-        outcomes.len(),
+        count_text(outcomes.len() as u64, "file", "files"),
         duration_text(args.older_than),
         bytes_text(gone(total)),
         if args.dry_run { "would leave" } else { "left" },

@@ -295,9 +295,13 @@ fn evict_all(
     record::print_plan(&mut out, args.format, &planned, args.older_than)?;
     out.flush()?;
     move_all(args, agent, &mut works, stop);
-    // The end of a process afterwards is no failure.
-    let failed = !works.is_empty() && works.iter().all(|work| !work.result.error.is_empty());
     watch_all(args, &mut works, stop);
+    // The end of a process that was moved is no failure.
+    let has_failed = |work: &Work<'_>| {
+        let has_ended = work.watch.as_ref().is_some_and(RefaultWatch::is_over);
+        !work.result.error.is_empty() && !has_ended
+    };
+    let failed = !works.is_empty() && works.iter().all(has_failed);
     let all_gone = !cold.is_empty() && works.iter().all(Work::is_over);
     let results: Vec<Reclaimed> = works.into_iter().map(|work| work.result).collect();
     let total = Reclaimed::total(&results, args.dry_run);

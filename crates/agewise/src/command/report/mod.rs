@@ -183,12 +183,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .chain(duration)
         .min()
         .unwrap_or(DEFAULT_DURATION);
-    if let ScanInterval::Every(interval) = args.ages.scan_interval
-        && interval > period
-    {
-        let (asked, every) = (units::duration_text(interval), units::duration_text(period));
-        agewise_cli::note!("--scan-interval {asked} is longer than the report: {every} instead");
-    }
     let source = args.source.0;
     if let Some(source) = source
         && let Open::Histograms(open) = source.open
@@ -203,6 +197,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         return kernel::run(args, open, &targets, duration, period);
     }
+    note_if_longer(args.ages.scan_interval, period);
     let (mut agent, note) = observe::open_agent_with(targets, args.ages.config(period), source)?;
     if let Some(note) = note {
         agewise_cli::note!("{note}");
@@ -365,9 +360,8 @@ impl Left {
         if reports.iter().all(|report| report.gone.is_some()) {
             return Left::Nothing;
         }
-        let unseen = |report: &SubjectReport| {
-            !report.troubles.is_empty() && report.troubles.len() >= report.processes
-        };
+        let unseen =
+            |report: &SubjectReport| report.seen_processes == 0 && report.refused_processes > 0;
         match reports
             .iter()
             .all(|report| report.gone.is_some() || unseen(report))
@@ -375,6 +369,16 @@ impl Left {
             true => Left::NothingSeen,
             false => Left::Something,
         }
+    }
+}
+
+/// Says that looks are as far apart as the report is long, if more was asked for.
+fn note_if_longer(scan_interval: ScanInterval, period: Duration) {
+    if let ScanInterval::Every(interval) = scan_interval
+        && interval > period
+    {
+        let (asked, every) = (units::duration_text(interval), units::duration_text(period));
+        agewise_cli::note!("--scan-interval {asked} is longer than the report: {every} instead");
     }
 }
 

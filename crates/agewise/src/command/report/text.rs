@@ -9,7 +9,7 @@ use agewise_host::container::Container;
 use agewise_host::untrusted::clean;
 
 use super::knows::{Knows, kind, known, resident_bytes};
-use agewise_cli::units::{bytes_text, duration_text};
+use agewise_cli::units::{bytes_text, count_text, duration_text};
 
 /// The most processes listed in text that could not be observed.
 const TROUBLES_SHOWN: usize = 5;
@@ -64,11 +64,9 @@ pub(super) fn subject(
         writeln!(out, "# not looked at: {}", clean(trouble))?;
     }
     if report.troubles.len() > TROUBLES_SHOWN {
-        let more = report.troubles.len() - TROUBLES_SHOWN;
-        writeln!(
-            out,
-            "# not looked at: {more} more processes; --format json names them all"
-        )?;
+        let more = (report.troubles.len() - TROUBLES_SHOWN) as u64;
+        let more = count_text(more, "more process", "more processes");
+        writeln!(out, "# not looked at: {more}; --format json names them all")?;
     }
     Ok(())
 }
