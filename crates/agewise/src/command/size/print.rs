@@ -13,7 +13,7 @@ use agewise_cli::units;
 use super::{Args, Found, Watched};
 
 /// A point of the curve as printed.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 struct Point {
     record: &'static str,
     memory_bytes: u64,
