@@ -12,15 +12,14 @@ pub struct AllocRetry {
 
 impl AllocRetry {
     /// A round of direct reclaim has reclaimed `reclaimed_pages`, and the allocation still fails.
-    /// Returns whether to retry: only if some zone, with all its `reclaimable_pages` free, would be
-    /// above `min` plus its reserve for requests that could use zones up to `highest`, and at most
-    /// for 16 rounds without progress.
+    /// Returns whether to retry: only if some zone of the nodes (its state, and pages that could be
+    /// reclaimed), with all that is reclaimable free, would be above `min` plus its reserve for
+    /// requests that could use zones up to `highest`, and at most for 16 rounds without progress.
     pub fn after_reclaim(
         &mut self,
         reclaimed_pages: u64,
         (order, highest): (u32, usize),
-        zones: &[ZoneState; 4],
-        reclaimable_pages: &[u64; 4],
+        nodes: &[([ZoneState; 4], [u64; 4])],
     ) -> bool {
         const COSTLY_ORDER: u32 = 3;
         if reclaimed_pages > 0 && order <= COSTLY_ORDER {
@@ -29,9 +28,9 @@ impl AllocRetry {
             self.no_progress_rounds += 1;
         }
         self.no_progress_rounds <= MAX_RECLAIM_RETRIES
-            && zones
+            && nodes
                 .iter()
-                .zip(reclaimable_pages)
+                .flat_map(|(zones, reclaimable)| zones.iter().zip(reclaimable))
                 .filter(|(zone, _)| zone.managed_pages > 0)
                 .any(|(zone, reclaimable)| {
                     let keep = zone.min_pages + zone.reserve_pages[highest.min(3)];
@@ -75,12 +74,13 @@ mod tests {
         }; 4];
         let mut retry = AllocRetry::default();
         for _ in 0..16 {
-            assert!(retry.after_reclaim(0, (0, 3), &zones, &[100; 4]));
+            assert!(retry.after_reclaim(0, (0, 3), &[(zones, [100; 4])]));
         }
-        assert!(!retry.after_reclaim(0, (0, 3), &zones, &[100; 4]));
-        assert!(retry.after_reclaim(1, (0, 3), &zones, &[100; 4]));
-        // Nothing is left to reclaim.
-        assert!(!retry.after_reclaim(1, (0, 3), &zones, &[0; 4]));
+        assert!(!retry.after_reclaim(0, (0, 3), &[(zones, [100; 4])]));
+        assert!(retry.after_reclaim(1, (0, 3), &[(zones, [100; 4])]));
+        // Nothing is left to reclaim on the first node.
+        assert!(!retry.after_reclaim(1, (0, 3), &[(zones, [0; 4])]));
+        assert!(retry.after_reclaim(1, (0, 3), &[(zones, [0; 4]), (zones, [100; 4])]));
     }
 
     #[test]

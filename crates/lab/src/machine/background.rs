@@ -18,9 +18,6 @@ use super::{Machine, ProcessId};
 /// Pages the flusher writes at a time (`MAX_WRITEBACK_PAGES` is 4 MiB).
 const FLUSH_BATCH: usize = 1024;
 
-/// How often the flusher looks for dirty pages on its own (`dirty_writeback_centisecs`, 5 s).
-const FLUSH_PERIOD_NS: u64 = 5_000_000_000;
-
 /// `MAX_PAUSE` of `balance_dirty_pages`: 200 ms.
 const MAX_PAUSE_NS: u64 = 200_000_000;
 
@@ -157,14 +154,9 @@ impl Machine {
             self.sys.flush_everything = false;
             return;
         }
-        let hurry = self.sys.flush_everything || self.over_background();
         // The device accepts no more than it can write: the next batch starts when this one is
         // done.
-        let next_ns = if hurry {
-            last_done_ns.max(end_ns + 1)
-        } else {
-            end_ns + FLUSH_PERIOD_NS
-        };
+        let next_ns = last_done_ns.max(end_ns + 1);
         self.sys.events.push(next_ns, Event::Flusher);
     }
 
@@ -176,10 +168,7 @@ impl Machine {
         if self.sys.dirty_file_pages == 0 {
             return true;
         }
-        if !self.sys.flush_everything {
-            self.sys.flush_everything = true;
-            self.sys.events.push(self.sys.now_ns, Event::Flusher);
-        }
+        self.sys.start_flusher();
         false
     }
 
@@ -205,11 +194,6 @@ impl Machine {
         self.lru.folios[pfn].set(Flag::Writeback);
         self.sys.events.push(done_ns, Event::WritebackDone(pfn));
         done_ns
-    }
-
-    fn over_background(&self) -> bool {
-        let background = self.dirtyable_pages() * self.config.dirty_background_ratio / 100;
-        self.sys.dirty_file_pages > background
     }
 
     /// Free and file pages of the machine (`global_dirtyable_memory`).
@@ -252,10 +236,7 @@ impl Machine {
         if self.dirty_excess(process, background, freerun) == 0 {
             return;
         }
-        if !self.sys.flush_everything {
-            self.sys.flush_everything = true;
-            self.sys.events.push(self.sys.now_ns, Event::Flusher);
-        }
+        self.sys.start_flusher();
         let excess = self.dirty_excess(process, ratio, ratio);
         if excess == 0 {
             return;

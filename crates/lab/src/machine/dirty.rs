@@ -4,6 +4,7 @@
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::MemcgId;
 
+use super::events::Event;
 use super::system::System;
 use super::{Machine, ProcessId};
 
@@ -65,6 +66,13 @@ impl System {
         }
     }
 
+    /// Starts to write everything dirty, unless that is under way (`wb_start_writeback`).
+    pub(super) fn start_flusher(&mut self) {
+        if !std::mem::replace(&mut self.flush_everything, true) {
+            self.events.push(self.now_ns, Event::Flusher);
+        }
+    }
+
     pub(super) fn clear_dirty(&mut self, folios: &mut FolioTable, pfn: Pfn) {
         let folio = &mut folios[pfn];
         if folio.test_clear(Flag::Dirty) && folio.folio_type() == FolioType::File {
@@ -79,10 +87,64 @@ impl System {
 
 #[cfg(test)]
 mod tests {
-    use super::super::address_space::Advice;
+    use super::super::address_space::{Advice, MapOptions};
+    use super::super::device::DeviceKind;
     use super::super::{Access, Limits, Machine, MachineConfig};
     use agewise_kernel::folio::{Flag, Pfn};
-    use agewise_kernel::ids::MemcgId;
+    use agewise_kernel::ids::{MemcgId, NodeId};
+    use agewise_kernel::world::World;
+
+    fn under_writeback(machine: &Machine) -> usize {
+        let frames = (0..machine.config.pages).map(|number| &machine.lru.folios[Pfn(number)]);
+        frames.filter(|folio| folio.has(Flag::Writeback)).count()
+    }
+
+    #[test]
+    fn writes_to_a_shared_mapping_are_held_to_the_share_of_dirty_memory() {
+        let mut machine = Machine::new(MachineConfig::new(1 << 14));
+        let limits = Limits {
+            max_pages: 1000,
+            ..Limits::default()
+        };
+        let memcg = machine.add_memcg(MemcgId::ROOT, "t", limits);
+        let process = machine.add_process(memcg);
+        let file = machine.add_file(900, memcg, Advice::Normal);
+        let first = machine
+            .map(process, &MapOptions::file(file.0, 900))
+            .unwrap();
+        for reads_first in [false, true] {
+            let mut most_pages = 0;
+            for vpn in first..first + 900 {
+                if reads_first {
+                    machine.access(process, vpn, false);
+                }
+                machine.access(process, vpn, true);
+                most_pages = most_pages.max(machine.sys.memcgs[memcg].dirty_pages);
+            }
+            // A fifth of the memory, and what is dirtied before a writer waits.
+            assert!((100..300).contains(&most_pages), "{most_pages}");
+            while !machine.sync() {
+                machine.wait_ns(1_000_000);
+            }
+        }
+    }
+
+    #[test]
+    fn the_flusher_writes_batch_by_batch_however_often_it_is_woken() {
+        let mut machine = Machine::new(MachineConfig {
+            file_device: DeviceKind::Hdd.model(),
+            ..MachineConfig::new(1 << 16)
+        });
+        let memcg = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+        let process = machine.add_process(memcg);
+        let file = machine.add_file(5000, memcg, Advice::Normal);
+        machine.write(process, file, 0, 5000);
+        for _ in 0..100 {
+            machine.sys.wake_flusher(NodeId(0));
+        }
+        machine.run_events();
+        assert_eq!(under_writeback(&machine), 1024);
+    }
 
     #[test]
     fn a_written_page_pays_for_a_buffer_head_and_is_not_marked_as_accessed() {

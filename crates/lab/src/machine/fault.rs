@@ -362,6 +362,10 @@ impl Machine {
         // The first write to a clean page of a shared mapping faults, so that the page is known as
         // dirty.
         self.map_page(process, vpn, pfn, write, !write);
+        if write {
+            // `fault_dirty_shared_page`
+            self.balance_dirty_pages(process);
+        }
         access
     }
 
@@ -387,6 +391,10 @@ impl Machine {
                 if let Some(place) = self.sys.tables.leaf_mut(mm, vpn) {
                     place.0 &= !COPY_ON_WRITE;
                     place.touch(true);
+                }
+                if shared_file {
+                    // `fault_dirty_shared_page`
+                    self.balance_dirty_pages(process);
                 }
                 return Access::Minor;
             }

@@ -138,12 +138,8 @@ impl Machine {
 
     /// Unmaps the range that starts at `start_vpn`. Returns false if there is none.
     pub fn unmap(&mut self, process: ProcessId, start_vpn: u64) -> bool {
-        let mm = process.mm();
-        let Some(range) = self.sys.spaces.unmap(mm, start_vpn) else {
-            return false;
-        };
-        self.zap(mm, range.vma.start_vpn, range.vma.end_vpn);
-        true
+        // Pages transfer their accessed bits as the range says, so it goes last.
+        self.discard(process, start_vpn) && self.sys.spaces.unmap(process.mm(), start_vpn).is_some()
     }
 
     /// Frees what is mapped in the range that starts at `start_vpn`, and keeps the range
@@ -332,6 +328,37 @@ impl Machine {
         for page in slot..slot + self.lru.folios[pfn].nr_pages() as u32 {
             self.sys.swap[page].leave_cache(None);
             self.sys.release_slot(page);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::address_space::{Advice, MapOptions};
+    use super::super::{Limits, Machine, MachineConfig};
+    use agewise_kernel::folio::{Flag, Pfn};
+    use agewise_kernel::ids::MemcgId;
+
+    /// Pages of a range that is accessed at random do not count as accessed when it goes.
+    #[test]
+    fn unmapping_passes_accesses_on_as_the_range_was_advised() {
+        for (advice, referenced) in [(Advice::Normal, 10), (Advice::Random, 0)] {
+            let mut machine = Machine::new(MachineConfig::new(1 << 14));
+            let memcg = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+            let process = machine.add_process(memcg);
+            let file = machine.add_file(10, memcg, Advice::Random);
+            let options = MapOptions {
+                advice,
+                ..MapOptions::file(file.0, 10)
+            };
+            let first = machine.map(process, &options).unwrap();
+            for vpn in first..first + 10 {
+                machine.access(process, vpn, false);
+            }
+            assert!(machine.unmap(process, first) && !machine.unmap(process, first));
+            let frames = (0..1 << 14).map(|number| &machine.lru.folios[Pfn(number)]);
+            let marked = frames.filter(|folio| folio.has(Flag::Referenced)).count();
+            assert_eq!(marked, referenced, "{advice:?}");
         }
     }
 }

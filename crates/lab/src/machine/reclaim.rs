@@ -118,9 +118,14 @@ impl Machine {
             if let Some(found) = self.allocate_anywhere(node, highest, Reserve::Min) {
                 return Ok(found);
             }
-            let zones = self.sys.frames.zones(node);
-            let reclaimable = self.reclaimable(node, highest);
-            if retry.after_reclaim(reclaimed, (0, highest), &zones, &reclaimable) {
+            let nodes: Vec<_> = (0..self.config.nodes)
+                .map(|number| {
+                    let node = NodeId(number);
+                    let zones = self.sys.frames.zones(node);
+                    (zones, self.reclaimable(node, highest))
+                })
+                .collect();
+            if retry.after_reclaim(reclaimed, (0, highest), &nodes) {
                 continue;
             }
             let killed = self.sys.oom_kill(MemcgId::ROOT);

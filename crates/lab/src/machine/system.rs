@@ -459,8 +459,7 @@ impl World for System {
     }
 
     fn wake_flusher(&mut self, _node: NodeId) {
-        self.flush_everything = true;
-        self.events.push(self.now_ns, Event::Flusher);
+        self.start_flusher();
     }
 
     fn protection(&self, target: MemcgId, memcg: MemcgId) -> Protection {
