@@ -183,11 +183,12 @@ impl Quota {
     }
 
     /// Sets the lowest score to serve, given the bytes at each score: scores are added from the top
-    /// until the window would be full.
+    /// that occurs until the window would be full.
     pub(super) fn set_min_score(&mut self, bytes_by_score: &[u64; MAX_SCORE as usize + 1]) {
         let mut sum = 0u64;
         self.min_score = 0;
-        for score in (0..=MAX_SCORE).rev() {
+        let highest = (0..=MAX_SCORE).rfind(|&score| bytes_by_score[score as usize] > 0);
+        for score in (0..=highest.unwrap_or(0)).rev() {
             sum = sum.saturating_add(bytes_by_score[score as usize]);
             if sum >= self.effective_bytes {
                 self.min_score = score;
@@ -202,6 +203,21 @@ mod tests {
     use super::super::goal::GoalMetric;
     use super::super::testing::Still;
     use super::*;
+
+    /// In the first window of 6.12 nothing is effective yet, and the highest score there is is
+    /// served.
+    #[test]
+    fn the_lowest_score_served_occurs() {
+        let mut quota = Quota::new(Limits::default());
+        let mut bytes = [0; MAX_SCORE as usize + 1];
+        bytes[40] = 1 << 20;
+        bytes[61] = 4096;
+        for (effective, score) in [(0, 61), (4096, 61), (8192, 40), (1 << 30, 0)] {
+            quota.effective_bytes = effective;
+            quota.set_min_score(&bytes);
+            assert_eq!(quota.min_score, score, "{effective}");
+        }
+    }
 
     #[test]
     fn a_time_quota_is_turned_into_bytes_by_what_was_measured() {

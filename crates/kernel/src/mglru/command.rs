@@ -239,7 +239,7 @@ fn run_eviction<W: World>(
     }
     loop {
         let min_seq = lru.lruvecs[lruvec.index()].mglru.min_seq;
-        let oldest = if in_rounds {
+        let oldest = if !lru.mglru.profile.file_may_lead {
             min_seq[usize::from(swappiness == 0)]
         } else {
             evictable_min_seq(min_seq, swappiness)

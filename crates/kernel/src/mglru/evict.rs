@@ -55,7 +55,11 @@ pub(super) fn evict_round<W: World>(
     } else {
         FolioType::File
     };
-    if state.mglru.nr_gens(leading) == MIN_NR_GENS as u64 {
+    let is_out = match mglru.profile.file_may_lead {
+        true => out_of_generations(lru, lruvec, swappiness),
+        false => state.mglru.nr_gens(leading) == MIN_NR_GENS as u64,
+    };
+    if is_out {
         scanned = 0;
     }
     reclaim_batch(

@@ -26,7 +26,7 @@ pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mu
     lru.drain_cpu(sc.cpu);
     let kswapd = sc.reclaimer == Reclaimer::Kswapd;
     lru.mglru_machine.walk.present = kswapd || sc.reclaimer == Reclaimer::Proactive;
-    set_initial_priority(lru, node, sc);
+    set_initial_priority(lru, world, node, sc);
     let before = sc.nr_reclaimed;
     if kswapd {
         sc.nr_reclaimed = 0;
@@ -46,15 +46,21 @@ pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mu
 }
 
 /// Starts at a lower priority if much is requested of little memory (`set_initial_priority`).
-pub(super) fn set_initial_priority(lru: &Lru, node: NodeId, sc: &mut ScanControl) {
+pub(super) fn set_initial_priority<W: World>(
+    lru: &Lru,
+    world: &W,
+    node: NodeId,
+    sc: &mut ScanControl,
+) {
     if sc.priority != DEF_PRIORITY || sc.nr_to_reclaim < MIN_LRU_BATCH {
         return;
     }
+    let swaps = world.swap_free_pages(MemcgId::ROOT) > 0;
     let mut reclaimable = 0;
     for memcg in &lru.memcgs {
         let lruvec = memcg.lruvecs[node.index()];
         reclaimable += lru.lru_pages(lruvec, FolioType::File, false);
-        if sc.may_swap {
+        if swaps {
             reclaimable += lru.lru_pages(lruvec, FolioType::Anon, false);
         }
     }

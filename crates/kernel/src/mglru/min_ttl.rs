@@ -22,7 +22,7 @@ pub fn age_node<W: World>(
     node: NodeId,
     sc: &mut ScanControl,
 ) -> bool {
-    set_initial_priority(lru, node, sc);
+    set_initial_priority(lru, world, node, sc);
     let order = lru.tree_order(MemcgId::ROOT);
     if lru.mglru.profile.kswapd_ages_all {
         for &memcg in &order {

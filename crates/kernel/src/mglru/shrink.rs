@@ -5,6 +5,7 @@
 use crate::folio::FolioType;
 use crate::ids::LruvecId;
 use crate::lru::Lru;
+use crate::reclaim::watermark::is_above;
 use crate::reclaim::{Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
 use crate::world::{Protection, World};
 
@@ -235,7 +236,7 @@ pub(super) fn should_abort<W: World>(
     zones[..=sc.reclaim_idx]
         .iter()
         .filter(|zone| zone.managed_pages > 0)
-        .all(|zone| zone.free_pages > zone.high_pages + MIN_LRU_BATCH)
+        .all(|zone| is_above(zone, 0, zone.high_pages + MIN_LRU_BATCH, sc.reclaim_idx))
 }
 
 impl Protection {

@@ -97,8 +97,8 @@ pub fn do_try_to_free_pages<W: World>(lru: &mut Lru, world: &mut W, sc: &mut Sca
 fn run_priorities<W: World>(lru: &mut Lru, world: &mut W, sc: &mut ScanControl) {
     let nodes = node_id(lru.nodes.len()).0;
     let scope = lru.classic.list_scope;
-    for priority in (0..=DEF_PRIORITY).rev() {
-        sc.priority = priority;
+    sc.priority = DEF_PRIORITY;
+    loop {
         sc.nr_scanned = 0;
         let mut first = None;
         for i in 0..nodes {
@@ -116,9 +116,11 @@ fn run_priorities<W: World>(lru: &mut Lru, world: &mut W, sc: &mut ScanControl) 
         if let Some(node) = first {
             throttle::consider(lru, world, node, sc);
         }
-        if sc.nr_reclaimed >= sc.nr_to_reclaim {
+        if sc.nr_reclaimed >= sc.nr_to_reclaim || sc.priority == 0 {
             return;
         }
+        // The multi-gen LRU may have started at a lower one.
+        sc.priority -= 1;
     }
 }
 

@@ -107,6 +107,8 @@ impl World for Mechanism {
 pub struct Machine {
     pub lru: Lru,
     pub world: Mechanism,
+    /// A flag of pages that are added.
+    pub new_page_flag: Option<Flag>,
     next: u32,
 }
 
@@ -114,6 +116,20 @@ impl Machine {
     /// One node with zones of the given `(managed, free)` pages; the watermarks are 2, 4 and 6 % of
     /// the managed pages.
     pub fn new(zones: [(u64, u64); 4], classic: Settings, profile: mglru::Profile) -> Machine {
+        Machine::with_mode(zones, Mode::Classic, classic, profile)
+    }
+
+    /// The same under the multi-gen LRU.
+    pub fn multi_gen(zones: [(u64, u64); 4], profile: mglru::Profile) -> Machine {
+        Machine::with_mode(zones, Mode::MultiGen, Settings::linux_7_2(), profile)
+    }
+
+    fn with_mode(
+        zones: [(u64, u64); 4],
+        mode: Mode,
+        classic: Settings,
+        profile: mglru::Profile,
+    ) -> Machine {
         let zones = zones.map(|(managed_pages, free_pages)| ZoneState {
             managed_pages,
             free_pages,
@@ -126,7 +142,7 @@ impl Machine {
             frames: 1 << 16,
             nodes: 1,
             cpus: 2,
-            mode: Mode::Classic,
+            mode,
             now_ns: 0,
             seed: 1,
             mglru: mglru::Settings {
@@ -143,6 +159,7 @@ impl Machine {
         Machine {
             lru,
             world,
+            new_page_flag: None,
             next: 0,
         }
     }
@@ -171,6 +188,9 @@ impl Machine {
             let pfn = Pfn(self.next);
             self.next += 1;
             self.lru.folios.start(pfn, folio_type, zone, 0, lruvec);
+            if let Some(flag) = self.new_page_flag {
+                self.lru.folios[pfn].set(flag);
+            }
             self.lru.folio_add(
                 pfn,
                 AddContext {
