@@ -84,7 +84,7 @@ pub enum Refusal {
 pub struct Steps {
     /// Steps to the goal; not empty in the result of [`plan`].
     pub to_goal: Vec<Planned>,
-    /// Steps below the goal, each taken only if the measurements so far allow it.
+    /// Limits below the goal, closer together, for as long as measurements allow.
     pub further: Vec<Planned>,
 }
 
@@ -93,6 +93,8 @@ const STEP_PART: u64 = 32;
 /// Below the goal, the predicted waiting may be this many times the allowed waiting: prices are not
 /// wrong by more.
 const FURTHER_FACTOR: f64 = 4.0;
+/// Limits below the goal for each step: where a whole step would do harm, a part of it may not.
+const FURTHER_PARTS: usize = 4;
 /// The least memory that a step takes, bytes.
 const STEP_BYTES_MIN: u64 = 1 << 20;
 
@@ -139,14 +141,15 @@ pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
         });
     }
     let step = (terms.usage_bytes / STEP_PART).max(STEP_BYTES_MIN);
-    let below = |from: u64| (1..STEP_PART).map(move |number| from.saturating_sub(step * number));
-    let between = below(terms.usage_bytes).take_while(|at| *at > goal);
+    let below = |from: u64, step: u64| (1..).map(move |number| from.saturating_sub(step * number));
+    let between = below(terms.usage_bytes, step).take_while(|at| *at > goal);
     let mut to_goal: Vec<Planned> = between.map(planned).collect();
     to_goal.push(last);
     let further = match terms.goal {
         Goal::Auto(Bound::Likely) => {
             let most = terms.wait_max * FURTHER_FACTOR;
-            let below = below(goal).take_while(|at| *at > terms.beyond_bytes);
+            let part = step / FURTHER_PARTS as u64;
+            let below = below(goal, part).take_while(|at| *at > terms.beyond_bytes);
             let steps = below.map(planned);
             steps
                 .take_while(|of| of.wait_ratio.likely <= most)
@@ -214,16 +217,17 @@ pub struct Outcome {
     pub is_kept: bool,
 }
 
-/// A step is held for this long before the next one.
+/// A step on the way to the goal is held for this long before the next one.
 const HOLD_MS: u64 = 4_000;
+/// The goal and what is below it are held for this long: there a measurement decides how to go on,
+/// and pages that left come back late.
+const MEASURE_HOLD_MS: u64 = 10_000;
 /// The transient effect of a new limit settles within this time: pages in use leave and come back.
 const SETTLE_MS: u64 = 1_000;
 /// Until then, waiting may be this many times what is allowed.
 const SETTLE_FACTOR: f64 = 10.0;
 /// Waiting is judged over this period.
 const WINDOW_MS: u64 = 2_000;
-/// The last step is held for this long.
-const LAST_HOLD_MS: u64 = 10_000;
 /// Fewer faults per second than this are too few to be compared with a prediction.
 const FAULTS_FEW: f64 = 10.0;
 /// This many steps in a row may have more faults than predicted.
@@ -290,14 +294,14 @@ impl Shrink {
         };
         let held_ms = facts.now_ms.saturating_sub(self.since_ms);
         let first = self.window[0];
-        if held_ms < SETTLE_MS {
+        if self.settled.is_none() {
             let (_, wait) = self.rates(first, facts);
             if held_ms >= SETTLE_MS / 2 && wait > self.terms.wait_max * SETTLE_FACTOR {
                 return self.back(at, [first, facts], Verdict::Waiting);
             }
-            return Act::Wait;
-        }
-        if self.settled.is_none() {
+            if held_ms < SETTLE_MS {
+                return Act::Wait;
+            }
             self.window.clear();
         }
         self.window.push(facts);
@@ -312,16 +316,14 @@ impl Shrink {
                 return self.back(at, [first, facts], Verdict::Waiting);
             }
         }
+        // Setting the limit may have taken longer than a step is held.
         let settled = *self.settled.get_or_insert(facts);
-        if held_ms < HOLD_MS {
+        if facts.now_ms.saturating_sub(settled.now_ms) < self.hold_ms(at) - SETTLE_MS {
             return Act::Wait;
         }
         let (faults, wait) = self.rates(settled, facts);
-        let is_last = !self.may_go_on(at, wait);
-        if is_last && held_ms < LAST_HOLD_MS {
-            return Act::Wait;
-        }
-        if facts.is_blind && !is_last {
+        let following = self.following(at, wait);
+        if facts.is_blind && following.is_some() {
             return Act::Wait;
         }
         let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;
@@ -330,23 +332,34 @@ impl Shrink {
             return self.back(at, [settled, facts], Verdict::Unpredicted);
         }
         self.note(at, settled, facts, true);
-        if is_last {
+        let Some(following) = following else {
             self.verdict = Verdict::Reached;
             return Act::Done;
-        }
-        self.begin(at + 1, facts)
+        };
+        self.begin(following, facts)
     }
 
-    /// Whether to take another step, given the waiting at this one: if it is on the way to the
-    /// goal, or if it is below the goal and harmless when its prediction is wrong by the same
-    /// factor.
-    fn may_go_on(&self, at: usize, wait: f64) -> bool {
-        let Some(next) = self.steps.get(at + 1) else {
-            return false;
-        };
+    fn hold_ms(&self, at: usize) -> u64 {
+        match at + 1 < self.to_goal {
+            true => HOLD_MS,
+            false => MEASURE_HOLD_MS,
+        }
+    }
+
+    /// The following step, given the waiting at this one. Below the goal: the lowest limit within a
+    /// step that is harmless when its prediction is wrong by the same factor.
+    fn following(&self, at: usize, wait: f64) -> Option<usize> {
+        if at + 1 < self.to_goal {
+            return Some(at + 1);
+        }
         let likely = self.steps[at].wait_ratio.likely;
-        let expected = next.wait_ratio.likely * wait / likely;
-        at + 1 < self.to_goal || (likely > 0.0 && expected <= self.terms.wait_max)
+        let is_harmless = |of: &&Planned| {
+            let expected = of.wait_ratio.likely * wait / likely;
+            likely > 0.0 && expected <= self.terms.wait_max
+        };
+        let further = self.steps[at + 1..].iter().take(FURTHER_PARTS);
+        let count = further.take_while(is_harmless).count();
+        (count > 0).then_some(at + count)
     }
 
     fn begin(&mut self, at: usize, facts: Facts) -> Act {
@@ -366,11 +379,9 @@ impl Shrink {
     fn back(&mut self, at: usize, [from, to]: [Facts; 2], why: Verdict) -> Act {
         let is_below = at >= self.to_goal;
         self.verdict = if is_below { Verdict::Reached } else { why };
+        let harmless = self.outcomes.last().map(|of| of.planned.limit_bytes);
         self.note(at, from, to, false);
-        match at.checked_sub(1) {
-            Some(before) => Act::Limit(self.steps[before].limit_bytes),
-            None => Act::Unlimit,
-        }
+        harmless.map_or(Act::Unlimit, Act::Limit)
     }
 
     fn note(&mut self, at: usize, from: Facts, to: Facts, is_kept: bool) {
