@@ -88,8 +88,8 @@ pub struct Need {
     pub footprint_bytes: u64,
     /// Where the curve bends most: less memory costs much more, and more memory saves little.
     pub knee_bytes: u64,
-    /// The least memory whose waiting stays within the target even at its upper bound; the whole
-    /// footprint if nothing less does.
+    /// The least memory with which, as with more, waiting stays within the target even at its upper
+    /// bound; the whole footprint if nothing less does.
     pub recommended_bytes: u64,
     /// Share of accesses that were first touches. Pages touched less often than the length of the
     /// trace look like this: the higher the share, the less the trace shows.
@@ -150,10 +150,11 @@ impl Need {
         target_wait: f64,
         first_touch_share: f64,
     ) -> Need {
-        let chosen = points
+        // With an order that is not LRU, waiting may grow with memory.
+        let exceeding = points
             .iter()
-            .position(|point| point.wait_high <= target_wait);
-        let at = chosen.unwrap_or(points.len() - 1);
+            .rposition(|point| point.wait_high > target_wait);
+        let at = exceeding.map_or(0, |at| (at + 1).min(points.len() - 1));
         let most = points.iter().map(|point| point.faults_high);
         let worst = most.filter(|most| most.is_finite()).fold(0.0, f64::max);
         let width = points[at].faults_high - points[at].faults_low;
@@ -279,6 +280,26 @@ mod tests {
             large.points[0].memory_bytes,
             16 * small.points[0].memory_bytes
         );
+    }
+
+    #[test]
+    fn a_size_is_not_enough_if_a_larger_one_is_not() {
+        let point = |(size, wait_high): (u64, f64)| SizePoint {
+            memory_bytes: size * PAGE_BYTES,
+            faults: 0.0,
+            faults_low: 0.0,
+            faults_high: 0.0,
+            wait: 0.0,
+            wait_high,
+        };
+        let recommended = |waits: [f64; 4]| {
+            let points = (1..).zip(waits).map(point).collect();
+            Need::of(points, 4 * PAGE_BYTES, 0.1, 0.0).recommended_bytes / PAGE_BYTES
+        };
+        assert_eq!(recommended([0.3, 0.1, 0.2, 0.0]), 4);
+        assert_eq!(recommended([0.3, 0.2, 0.1, 0.0]), 3);
+        assert_eq!(recommended([0.1, 0.1, 0.1, 0.1]), 1);
+        assert_eq!(recommended([0.1, 0.1, 0.1, 0.2]), 4, "none is enough");
     }
 
     #[test]

@@ -73,8 +73,10 @@ pub struct History {
 }
 
 impl History {
-    /// Adds the curves of the period from `begin_ms` (Unix time) until now. A clock that went back
-    /// since the last call is treated as stopped.
+    /// Adds the curves of the period from `begin_ms` (Unix time) until now. If the clock went back
+    /// since the last call, it is treated as stopped; if by more than an hour (for days: a day), it
+    /// was wrong, and what was kept for times after that is dropped: it would take in all that
+    /// follows until the clock gets there.
     pub fn add(&mut self, begin_ms: u64, curves: &Curves) {
         if curves.observed_ms == 0 {
             return;
@@ -148,6 +150,7 @@ impl History {
 
 fn add(all: &mut VecDeque<Kept>, most: usize, span_ms: u64, begin_ms: u64, curves: &Curves) {
     let begin_ms = begin_ms - begin_ms % span_ms;
+    all.retain(|kept| kept.begin_ms <= begin_ms.saturating_add(span_ms));
     match all.back_mut() {
         Some(last) if last.begin_ms >= begin_ms => {
             *last = Kept::new(last.begin_ms, &last.curves().merged(curves));
@@ -339,13 +342,26 @@ mod tests {
     fn times_that_go_back_stand_still() {
         let mut history = History::default();
         history.add(10 * HOUR_MS, &curves(1, 1 << 30));
-        history.add(2 * HOUR_MS, &curves(2, 2 << 30));
+        history.add(10 * HOUR_MS - 1, &curves(2, 2 << 30));
         assert_eq!(history.hours().len(), 1);
         let (begin_ms, merged) = history.hours().last().unwrap();
         assert_eq!((begin_ms, merged.observed_ms), (10 * HOUR_MS, 1_200_000));
         assert_eq!(merged.full_bytes, 2 << 30);
         history.add(u64::MAX - 5, &curves(3, 1 << 30));
         assert_eq!((history.hours().len(), history.days().len()), (2, 2));
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_spoils_nothing_that_follows() {
+        let mut history = History::default();
+        let hours = [10, 11, 300_000, 300_001, 12, 13];
+        for hour in hours {
+            history.add(hour * HOUR_MS, &curves(hour, 1 << 30));
+        }
+        let kept: Vec<u64> = history.hours().map(|(at_ms, _)| at_ms / HOUR_MS).collect();
+        assert_eq!(kept, [10, 11, 12, 13]);
+        let observed: Vec<u64> = history.days().map(|(_, day)| day.observed_ms).collect();
+        assert_eq!(observed, [4 * 600_000], "one day");
     }
 
     #[test]

@@ -281,7 +281,8 @@ impl WhatIf {
         let grown = resident as f64 > self.full_pages as f64 * (1.0 + 1.0 / GROWTH_PART);
         if grown || self.full_pages == 0 {
             if self.full_pages > 0 {
-                self.tally.stretch(resident as f64 / self.full_pages as f64);
+                let factor = resident as f64 / self.full_pages as f64;
+                self.tally.stretch(factor, &self.simulated);
             }
             self.full_pages = resident;
         }

@@ -52,6 +52,10 @@ impl Stack {
     /// Takes in a look: the pages used in it, each once, in the assumed order. Returns the distance
     /// of each; `None` if it is new.
     pub fn look(&mut self, used: &[Slot]) -> Vec<Option<Distance>> {
+        if used.is_empty() {
+            // Nothing would ever remove it from the list of looks.
+            return Vec::new();
+        }
         if self.next as usize + used.len() > self.owner.len() {
             self.compact();
         }
@@ -231,6 +235,18 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn looks_that_show_no_use_take_no_memory() {
+        let mut stack = Stack::new(4);
+        stack.look(&[0, 1]);
+        let memory_bytes = stack.memory_bytes();
+        for _ in 0..100_000 {
+            stack.look(&[]);
+        }
+        assert_eq!(stack.memory_bytes(), memory_bytes);
+        assert_eq!(stack.look(&[0])[0].map(|found| found.most), Some(1));
     }
 
     #[test]

@@ -168,8 +168,12 @@ impl Tally {
     }
 
     /// Makes 100 percent this many times as much from now on: existing counts move to where they
-    /// belong.
-    pub fn stretch(&mut self, factor: f64) {
+    /// belong. `filled` as for [`curves`](Self::curves).
+    pub fn stretch(&mut self, factor: f64, filled: &[usize]) {
+        let simulated = [&mut self.kernel].into_iter().chain(&mut self.reuse);
+        for faults in simulated {
+            faults.counts().for_each(|counts| fill(counts, filled));
+        }
         for faults in self.faults() {
             faults.counts().for_each(|counts| stretch(counts, factor));
         }

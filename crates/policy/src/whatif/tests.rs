@@ -290,9 +290,12 @@ fn what_is_followed_in_part_counts_as_much_as_the_rest() {
     assert!((0.8..1.25).contains(&ratio), "{ratio}");
 }
 
-#[test]
-fn memory_that_grows_moves_what_was_counted() {
-    let mut what_if = WhatIf::new(Params::default());
+/// The curves of a loop over 100 pages, if 100 more pages come after 40 of 60 seconds.
+fn loop_that_grows(every: usize) -> Curves {
+    let mut what_if = WhatIf::new(Params {
+        every,
+        ..Params::default()
+    });
     for second in 0..60u64 {
         let pages = if second < 40 { 100 } else { 200 };
         let mut look = what_if.look(second * 1000);
@@ -303,7 +306,12 @@ fn memory_that_grows_moves_what_was_counted() {
         }
         look.finish(pages, true);
     }
-    let curves = what_if.curves();
+    what_if.curves()
+}
+
+#[test]
+fn memory_that_grows_moves_what_was_counted() {
+    let curves = loop_that_grows(1);
     assert_eq!(curves.full_bytes, 200 * 4096);
     // A loop of 100 pages: 5 faults per second below that size; above it only once, when the new
     // pages came in between.
@@ -311,6 +319,19 @@ fn memory_that_grows_moves_what_was_counted() {
     assert!((below.likely - 5.0).abs() < 1.0, "{below:?}");
     let above = curves.at(Decider::Lru, 120 * 4096).faults_per_second();
     assert!((above.likely - 100.0 / 60.0).abs() < 0.3, "{above:?}");
+}
+
+#[test]
+fn memory_that_grows_moves_what_was_counted_at_few_sizes() {
+    let of = |curves: &Curves, policy| {
+        let curve = curves.named(policy).expect("simulated");
+        curve.at(28.0).faults_per_second().likely
+    };
+    let (all, few) = (loop_that_grows(1), loop_that_grows(6));
+    for policy in POLICIES {
+        let (all, few) = (of(&all, policy), of(&few, policy));
+        assert!((all - few).abs() < 0.5, "{policy}: {all} {few}");
+    }
 }
 
 #[test]
