@@ -106,8 +106,7 @@ struct Course {
     /// Windows in a row in which it was calm.
     calm_windows: u32,
     is_thrashing: bool,
-    /// The next step of the ladder, and when it may be taken.
-    rung: usize,
+    /// When the next step may be taken.
     next_step_ms: u64,
 }
 
@@ -115,6 +114,10 @@ struct Course {
 #[derive(Clone, Debug, PartialEq)]
 struct Restraint<G> {
     protected: G,
+    /// The next step of the ladder, and when it may be taken: what was done to another culprit, or
+    /// for another protected cgroup, does not make it come sooner.
+    rung: usize,
+    next_step_ms: u64,
     squeezed_bytes: Option<u64>,
     thaw_ms: Option<u64>,
 }
@@ -227,19 +230,16 @@ impl<G: Clone + Ord> Guard<G> {
             return Vec::new();
         }
         let blame = Blame::find(group, demands, &self.config);
-        let step = self.config.ladder()[course.rung];
-        let acts_on = blame.as_ref().filter(|blame| !blame.is_untouchable);
-        // If there is no cgroup to act on, all it can do is report; the ladder waits.
-        let step = if acts_on.is_some() {
-            step
-        } else {
-            Step::Report
-        };
-        course.next_step_ms = now_ms.saturating_add(self.config.step_ms);
-        if acts_on.is_some() {
-            course.rung = (course.rung + 1).min(self.config.ladder().len() - 1);
+        let restraint = blame.as_ref().and_then(|of| self.throttle.get(&of.group));
+        if restraint.is_some_and(|restraint| now_ms < restraint.next_step_ms) {
+            return Vec::new();
         }
-        let act = self.act(group, blame.as_ref(), step, now_ms);
+        course.next_step_ms = now_ms.saturating_add(self.config.step_ms);
+        let act = match &blame {
+            Some(blame) if !blame.is_untouchable => self.act(group, blame, now_ms),
+            // If there is no cgroup to act on, all it can do is report.
+            _ => Act::Report,
+        };
         vec![Decision {
             protected: group.clone(),
             suffering: Some(suffering),
@@ -248,42 +248,43 @@ impl<G: Clone + Ord> Guard<G> {
         }]
     }
 
-    /// Turns a step into an act, and records the restraint so that it can be removed.
-    fn act(&mut self, protected: &G, blame: Option<&Blame<G>>, step: Step, now_ms: u64) -> Act {
-        let Some(blame) = blame else {
-            return Act::Report;
-        };
-        if matches!(step, Step::Report | Step::Kill) {
-            return if step == Step::Kill {
-                Act::Kill
-            } else {
-                Act::Report
-            };
-        }
+    /// Takes the next step of the ladder, and records the restraint so that it can be removed.
+    fn act(&mut self, protected: &G, blame: &Blame<G>, now_ms: u64) -> Act {
         let config = &self.config;
-        let throttle = self
+        if config.up_to == Step::Report {
+            return Act::Report;
+        }
+        let restraint = self
             .throttle
             .entry(blame.group.clone())
             .or_insert_with(|| Restraint {
                 protected: protected.clone(),
+                rung: 0,
+                next_step_ms: 0,
                 squeezed_bytes: None,
                 thaw_ms: None,
             });
-        if step == Step::Freeze {
-            throttle.thaw_ms = Some(now_ms.saturating_add(config.freeze_ms));
-            return Act::Freeze {
-                for_ms: config.freeze_ms,
-            };
+        let ladder = config.ladder();
+        let step = ladder[restraint.rung];
+        restraint.rung = (restraint.rung + 1).min(ladder.len() - 1);
+        restraint.next_step_ms = now_ms.saturating_add(config.step_ms);
+        match step {
+            Step::Report => Act::Report,
+            Step::Squeeze => {
+                // Start from its current memory or its current limit, whichever is less.
+                let limit_bytes = restraint.squeezed_bytes.unwrap_or(u64::MAX);
+                let limit_bytes = config.squeezed(limit_bytes.min(blame.resident_bytes));
+                restraint.squeezed_bytes = Some(limit_bytes);
+                Act::Squeeze { limit_bytes }
+            }
+            Step::Freeze => {
+                restraint.thaw_ms = Some(now_ms.saturating_add(config.freeze_ms));
+                Act::Freeze {
+                    for_ms: config.freeze_ms,
+                }
+            }
+            Step::Kill => Act::Kill,
         }
-        // Start from its current memory or its current limit, whichever is less.
-        let from_bytes = throttle
-            .squeezed_bytes
-            .map_or(blame.resident_bytes, |bytes| {
-                bytes.min(blame.resident_bytes)
-            });
-        let limit_bytes = config.squeezed(from_bytes);
-        throttle.squeezed_bytes = Some(limit_bytes);
-        Act::Squeeze { limit_bytes }
     }
 
     /// When the next frozen cgroup must be thawed; a caller that rarely looks should call

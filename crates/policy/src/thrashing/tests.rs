@@ -142,6 +142,40 @@ fn the_ladder_goes_no_further_than_it_may() {
     }
 }
 
+/// What was done to one culprit does not count against the next.
+#[test]
+fn each_culprit_is_treated_gently_first() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Kill));
+    machine.second(&mut guard, 0, 0);
+    let acts = machine.thrash(&mut guard, 9);
+    assert!(
+        matches!(
+            acts[..],
+            [(_, Act::Squeeze { .. }), (_, Act::Freeze { .. })]
+        ),
+        "{acts:?}"
+    );
+    let mut next = Vec::new();
+    for _ in 0..16 {
+        machine.grow("idle", 50);
+        next.extend(machine.second(&mut guard, 1000, 300));
+    }
+    next.retain(|decision| decision.suffering.is_some());
+    assert!(next.iter().all(|decision| {
+        let blame = decision.blame.as_ref();
+        blame.is_some_and(|blame| blame.group == "idle")
+    }));
+    let acts: Vec<&Act> = next.iter().map(|decision| &decision.act).collect();
+    assert!(
+        matches!(
+            acts[..],
+            [Act::Squeeze { .. }, Act::Freeze { .. }, Act::Kill]
+        ),
+        "{acts:?}"
+    );
+}
+
 #[test]
 fn a_squeeze_goes_down_in_steps_to_a_floor_and_is_taken_back() {
     let mut machine = Machine::new();
