@@ -31,8 +31,8 @@ pub struct Held {
     pub without: Vec<PathBuf>,
 }
 
-/// Called before the first step for a target since its reports were taken. Returns `false` if it
-/// could not be written to the journal; then nothing may be moved.
+/// Called before the first step for a target since a report of steps was taken. Returns `false` if
+/// it could not be written to the journal; then nothing may be moved.
 pub type Announce = Box<dyn Fn(&Held, &Begun) -> bool + Send>;
 
 /// The state of a target right before it is acted on.
