@@ -149,15 +149,21 @@ impl Ahead {
         };
         of.extract_if(done).collect()
     }
-}
 
-impl Drop for Ahead {
-    fn drop(&mut self) {
+    /// Ends the thread, and returns what was done since the last call.
+    pub fn end(&mut self) -> Vec<(Key, Report)> {
         self.shared.end.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
         }
+        self.take_reports()
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -192,7 +198,7 @@ impl Runner {
             let mut next_us = now_us() + 1_000_000;
             for (key, subject) in &mut self.subjects {
                 if now_us() >= subject.due_us() {
-                    let mut report = Report::default();
+                    let mut report = Report::of(&subject.held);
                     let is_announced = lock(&self.shared.reports).announced.contains(key);
                     let tools = Tools {
                         source: &mut *self.source,
@@ -248,10 +254,11 @@ impl Runner {
             .flat_map(|subject| subject.held.processes.iter().map(|(pid, _)| *pid))
             .collect();
         lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
-        // Reports of targets that are gone were taken, or nobody needs them any more.
+        // What was done for targets that are gone is still to be taken.
         let subjects = &self.subjects;
         let mut reports = lock(&self.shared.reports);
-        reports.of.retain(|key, _| subjects.contains_key(key));
-        reports.announced.retain(|key| subjects.contains_key(key));
+        let Reports { of, announced } = &mut *reports;
+        of.retain(|key, report| subjects.contains_key(key) || report.steps > 0);
+        announced.retain(|key| of.contains_key(key));
     }
 }

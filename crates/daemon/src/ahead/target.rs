@@ -20,7 +20,7 @@ use agewise_policy::proactive::{
 };
 
 use super::memory::{Files, Memory, OpenFiles};
-use super::report::{Begun, Held, Report};
+use super::report::{AnnounceAs, Begun, Held, Report};
 
 /// Values that change slowly are read again after this time, us.
 const SLOW_US: u64 = 1_000_000;
@@ -35,7 +35,7 @@ pub(super) struct Tools<'a> {
     /// Opens the page cache, if the files of a target are held as well.
     pub open_files: &'a OpenFiles<'a>,
     /// Called before the first move, if it has to be announced.
-    pub announce: Option<&'a dyn Fn(&Held, &Begun) -> bool>,
+    pub announce: Option<&'a AnnounceAs<'a>>,
     /// Receives what a scan that cleared accessed bits saw of a process: pid, start time, tables.
     pub tap: &'a dyn Fn(u32, u64, &[Seen]),
 }

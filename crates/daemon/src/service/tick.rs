@@ -462,6 +462,7 @@ impl Daemon {
     /// Undoes what is throttled, and records the end.
     pub fn finish(&mut self, why: &str) {
         self.curves.finish();
+        self.end_ahead();
         self.shrinkers.undo_all(&self.journal);
         if let Some(protector) = &mut self.protector {
             protector.undo_all(&self.matcher, &self.journal);

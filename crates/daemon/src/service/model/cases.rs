@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sequences that once went wrong, or that chance is slow to find.
 
+use std::sync::Arc;
+
 use super::*;
+use crate::ahead::Report;
 
 #[test]
 fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
@@ -34,8 +37,8 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
         .iter_mut()
         .filter(|(key, _)| &*key.0 == "/other");
     let (_, actor) = of_other.next().expect("a rule for it");
-    actor.moved(8192, 4096);
-    actor.rehearsed(12_288, true, u64::MAX);
+    actor.counted.moved(actor.reason, 8192, 4096);
+    actor.counted.rehearsed(12_288, true, u64::MAX);
     for (text, acts) in [(Text::UpTo("freeze"), false), (Text::Rules, true)] {
         world.reload(text);
         world.tick();
@@ -51,6 +54,31 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
         );
         assert_eq!(view.rehearsed_bytes, 12_288);
         assert_eq!(daemon.retired.is_empty(), acts);
+    }
+}
+
+/// What a budget did before its cgroup, its rule or the daemon went.
+#[test]
+fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
+    let mut world = World::new();
+    let daemon = world.daemon.as_mut().unwrap();
+    let report = Report {
+        policy: "budget",
+        steps: 3,
+        left_bytes: 8192,
+        ..Report::default()
+    };
+    let key = (Arc::from("/gone"), 7);
+    daemon.record(vec![(key.clone(), report)]);
+    assert_eq!(daemon.retired[&key].reclaimed.total_bytes(), 8192);
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(journal.lines().last().unwrap()).unwrap();
+    for (key, value) in [
+        ("phase", "after"),
+        ("target", "/gone"),
+        ("policy", "budget"),
+    ] {
+        assert_eq!(line[key], value);
     }
 }
 
