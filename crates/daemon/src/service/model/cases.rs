@@ -106,6 +106,24 @@ fn a_thaw_that_failed_is_tried_again_between_two_looks() {
 }
 
 #[test]
+fn what_cannot_be_undone_is_a_trouble_until_it_can() {
+    let mut world = World::with_frozen();
+    let reasons = |world: &World| world.daemon.as_ref().unwrap().hub.health().reasons();
+    assert_eq!(reasons(&world), [""; 0]);
+    world.run(&Step::Break(Fault::Freeze(2)));
+    world.run(&Step::Jump(60_000));
+    world.run(&Step::Jump(1000));
+    let told = reasons(&world);
+    assert!(
+        told.len() == 1 && told[0].starts_with("ledger: "),
+        "{told:?}"
+    );
+    world.run(&Step::Mend);
+    world.run(&Step::Jump(60_000));
+    assert_eq!(reasons(&world), [""; 0]);
+}
+
+#[test]
 fn what_the_daemon_before_could_not_undo_is_undone_by_the_end_of_this_one() {
     for text in [
         Text::UpTo("report"),
