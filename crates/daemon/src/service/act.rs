@@ -59,11 +59,11 @@ impl Daemon {
             if cancel.load(std::sync::atomic::Ordering::Relaxed) {
                 return;
             }
+            self.keep_watch();
             let actor = &self.actors[&seen.key];
             if actor.shrinks().is_some() {
-                continue;
-            }
-            if actor.is_held_ahead() {
+                // It is held by a limit, between ticks.
+            } else if actor.is_held_ahead() {
                 held.push(Held {
                     key: seen.key.clone(),
                     cgroup: seen.cgroup.clone(),
@@ -86,6 +86,15 @@ impl Daemon {
             taken_cgroups.extend(path);
         }
         self.hold(held);
+    }
+
+    /// Does what is due between two targets: all of them together may take longer than a culprit may
+    /// stay frozen, or the watchdog waits.
+    fn keep_watch(&mut self) {
+        if self.watch_due_ms().is_some_and(|ms| ms <= self.now_ms()) {
+            self.watch_over();
+        }
+        super::notify(&[sd_notify::NotifyState::Watchdog]);
     }
 
     /// The processes with these pids that the agent knows, each with its start time.

@@ -3,8 +3,11 @@
 
 use std::sync::Arc;
 
+use agewise_host::container::Containers;
+
 use super::*;
 use crate::ahead::Report;
+use crate::observer;
 
 #[test]
 fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
@@ -103,6 +106,25 @@ fn a_thaw_that_failed_is_tried_again_between_two_looks() {
         world.run(&step);
     }
     assert!(world.frozen_since_ms.is_empty());
+}
+
+/// Acting on many targets takes longer than a culprit may stay frozen.
+#[test]
+fn one_that_is_frozen_goes_on_while_others_are_acted_upon() {
+    let mut world = World::with_frozen();
+    world.reload(Text::Rules);
+    world.tick();
+    let is_frozen = |world: &World| {
+        let value = world.machine.value(2, Fault::Freeze(2), "cgroup.freeze");
+        value == "1"
+    };
+    assert!(is_frozen(&world));
+    world.machine.pass(FREEZE_MS);
+    let daemon = world.daemon.as_mut().unwrap();
+    let mut containers = Containers::new(&world.machine.roots().proc);
+    let seen = observer::subjects(&daemon.agent, &mut containers);
+    daemon.act(&seen, &world.cancel);
+    assert!(!is_frozen(&world));
 }
 
 #[test]
