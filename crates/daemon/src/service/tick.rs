@@ -394,10 +394,8 @@ impl Daemon {
         let pace_ms = wanted
             .unwrap_or(tick_ms)
             .clamp(SCAN_INTERVAL_MIN_MS, tick_ms);
-        if pace_ms != self.agent.config().scan_interval_ms() {
-            self.agent.set_scan_interval_ms(pace_ms);
-            self.pace.set(self.config.observe.cpu_percent.0, pace_ms);
-        }
+        self.agent.set_scan_interval_ms(pace_ms);
+        self.pace.set(self.config.observe.cpu_percent.0, pace_ms);
         let earliest_ms = self.now_ms() + self.pace.debt_ms();
         next_ms.min((began_ms + pace_ms).max(earliest_ms))
     }

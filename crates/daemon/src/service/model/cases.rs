@@ -128,6 +128,21 @@ fn one_that_is_frozen_goes_on_while_others_are_acted_upon() {
 }
 
 #[test]
+fn a_reload_keeps_the_pace_that_rules_want() {
+    let mut world = World::new();
+    let paces = |world: &World| {
+        let daemon = world.daemon.as_ref().unwrap();
+        let agent_ms = daemon.agent.config().scan_interval_ms();
+        (daemon.pace.budget().tick_ms, agent_ms)
+    };
+    for _ in 0..2 {
+        world.reload(Text::Rules);
+        world.tick();
+        assert_eq!(paces(&world), (200, 200), "a fifth of the age of the rule");
+    }
+}
+
+#[test]
 fn what_cannot_be_undone_is_a_trouble_until_it_can() {
     let mut world = World::with_frozen();
     let reasons = |world: &World| world.daemon.as_ref().unwrap().hub.health().reasons();
