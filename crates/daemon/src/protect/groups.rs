@@ -29,7 +29,7 @@ pub struct Watched {
     pub is_protected: bool,
     /// Whether it is only reported, never acted upon.
     pub is_untouchable: bool,
-    /// Pages that this daemon has seen come back to it so far.
+    /// Pages that this daemon has seen come back to it from swap so far.
     pub refaulted_pages: u64,
 }
 

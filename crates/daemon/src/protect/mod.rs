@@ -20,6 +20,7 @@ use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::ThrottleError;
+use agewise_policy::generations::ByType;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
 pub use groups::{Demands, Watched, choose};
@@ -45,8 +46,8 @@ pub struct Counters {
     pub used_bytes: u64,
     /// Its memory in swap.
     pub swapped_bytes: u64,
-    /// Pages that came back.
-    pub refaulted_pages: u64,
+    /// Pages that came back. Kernels before 5.9 only count those of files.
+    pub refaulted_pages: ByType<u64>,
     /// Time in which all its tasks waited, us; `None` if the kernel does not report it.
     pub full_stall_us: Option<u64>,
 }
@@ -59,9 +60,7 @@ impl Counters {
         Some(Counters {
             used_bytes: cgroup.usage_bytes().ok()?.unwrap_or(mapped_bytes),
             swapped_bytes: cgroup.swap_bytes().ok().flatten().unwrap_or(0),
-            refaulted_pages: stat
-                .refaults_anon_pages
-                .saturating_add(stat.refaults_file_pages),
+            refaulted_pages: [stat.refaults_anon_pages, stat.refaults_file_pages],
             full_stall_us: world::psi_of(cgroup).map(|psi| psi.full.total_us),
         })
     }
@@ -197,14 +196,15 @@ impl Protector {
             .iter()
             .filter_map(|watched| {
                 let counters = read(watched)?;
+                let [anon_pages, file_pages] = counters.refaulted_pages;
                 Some(GroupSample {
                     group: Arc::clone(&watched.name),
                     is_protected: watched.is_protected,
                     is_untouchable: watched.is_untouchable,
                     resident_bytes: counters.used_bytes,
                     swapped_bytes: counters.swapped_bytes,
-                    // Kernels before 5.9 only count refaults of file pages.
-                    refaulted_pages: counters.refaulted_pages.max(watched.refaulted_pages),
+                    // What the kernel does not count, this daemon has seen.
+                    refaulted_pages: anon_pages.max(watched.refaulted_pages) + file_pages,
                     // No kernel reports how long ago the pages were used, so all refaults count.
                     young_refaulted_pages: None,
                     full_stall_us: counters.full_stall_us,

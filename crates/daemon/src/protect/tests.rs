@@ -107,7 +107,7 @@ fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> 
         let mut count = |name: &str, grown_bytes: u64, refaults: u64, stalled_us: u64| {
             let counters = counters.entry(name.to_owned()).or_default();
             counters.used_bytes += grown_bytes;
-            counters.refaulted_pages += refaults;
+            counters.refaulted_pages[0] += refaults;
             let stalled = counters.full_stall_us.get_or_insert(0);
             *stalled += stalled_us;
         };
@@ -279,7 +279,7 @@ fn a_slice_whose_demand_moves_has_another_of_its_cgroups_held_back() {
         let read = |watched: &Watched| {
             Some(match watched.is_protected {
                 true => Counters {
-                    refaulted_pages: bad * 4000,
+                    refaulted_pages: [bad * 4000, 0],
                     full_stall_us: Some(bad * 500_000),
                     ..Counters::default()
                 },
@@ -311,6 +311,30 @@ fn a_slice_whose_demand_moves_has_another_of_its_cgroups_held_back() {
             ("/batch/b", "release"),
         ]
     );
+}
+
+/// Kernels before 5.9 count what came back to files only, since the cgroup was made.
+#[test]
+fn what_comes_back_from_swap_counts_where_the_kernel_does_not_count_it() {
+    let (config, matcher) = config("[protect]\ncgroups = ['/web']\n");
+    let mut protector = Protector::new(&config.protect, ProcRoot::default(), None).unwrap();
+    let (seen, mut views) = machine(&["/batch", "/web"]);
+    let mut decisions = Vec::new();
+    for second in 0..10 {
+        views[1].refaulted_bytes = second * 4000 * PAGE_BYTES;
+        protector.follow(&seen, &views, &matcher, &[7]);
+        let read = |_: &Watched| {
+            Some(Counters {
+                used_bytes: second * (64 << 20),
+                refaulted_pages: [0, 1_000_000],
+                full_stall_us: Some(second * 500_000),
+                ..Counters::default()
+            })
+        };
+        decisions.extend(protector.look(second * 1000, read));
+    }
+    let suffering = decisions[0].suffering.unwrap();
+    assert_eq!(suffering.young_refaults_per_s, 4000.0);
 }
 
 #[test]
