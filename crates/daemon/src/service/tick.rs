@@ -20,6 +20,7 @@ use anyhow::Context;
 
 use super::pids::{self, BoundPids};
 use super::protect::open_hands;
+use super::publish::Recent;
 use super::shrink::open_throttle;
 use super::surroundings::Surroundings;
 use super::undo::Found;
@@ -78,6 +79,7 @@ pub struct Daemon {
     pub(super) looked_ms: u64,
     pub(super) began: Instant,
     pub(super) began_cpu: Duration,
+    pub(super) recent: Recent,
     pub(super) was_short: bool,
     /// CPU time at the end of the last tick: of the daemon, and of the thread that holds budgets.
     pub(super) paid_cpu: Duration,
@@ -258,6 +260,7 @@ impl Daemon {
             looked_ms: 0,
             began: Instant::now(),
             began_cpu: clock::process_cpu(),
+            recent: Recent::default(),
             was_short: false,
             paid_cpu: clock::process_cpu(),
             paid_ahead_cpu: Duration::ZERO,
