@@ -205,7 +205,7 @@ impl Slow {
         }
         if let Ok(stat) = cgroup.stat() {
             self.file_bytes = stat.file_bytes;
-            self.swap_bytes = stat.swap_bytes.unwrap_or(0);
+            self.swap_bytes = cgroup.out_bytes(&stat).unwrap_or(0);
         }
     }
 }

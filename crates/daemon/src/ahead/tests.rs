@@ -182,8 +182,8 @@ struct Scene {
     dir: Option<tempfile::TempDir>,
     now_us: Cell<u64>,
     report: Report,
-    /// What was asked for at each announcement.
-    announced: RefCell<Vec<u64>>,
+    /// What was asked for and what was in swap at each announcement.
+    announced: RefCell<Vec<[u64; 2]>>,
     /// Whether what is in the report was announced.
     is_announced: Cell<bool>,
     /// Whether announcements can be written to the journal.
@@ -251,6 +251,8 @@ impl Scene {
         };
         write("memory.current", format!("{}\n", anon + file));
         write("memory.stat", format!("anon {anon}\nfile {file}\n"));
+        let swapped = self.state.borrow().out.len() as u64 * PAGE_BYTES;
+        write("memory.swap.current", format!("{swapped}\n"));
     }
 
     fn resident_bytes(&self) -> u64 {
@@ -272,7 +274,8 @@ impl Scene {
                 next_ms += 1;
             }
             let announce = |_: &Held, begun: &Begun| {
-                self.announced.borrow_mut().push(begun.asked_bytes);
+                let of = [begun.asked_bytes, begun.swapped_bytes];
+                self.announced.borrow_mut().push(of);
                 self.is_announced.set(self.is_journal_written);
                 self.is_journal_written
             };
@@ -357,6 +360,19 @@ fn files_go_by_what_they_are_worth() {
     let hot_out = file.out.iter().filter(|page| **page < hot).count() as u64;
     assert!(scene.report.left_bytes >= 40 * MIB, "{:?}", scene.report);
     assert!(hot_out * 100 <= hot, "{hot_out} of {hot}");
+}
+
+#[test]
+fn the_line_before_has_what_is_in_swap_already() {
+    let mut scene = Scene::with_files("budget:96M", Backend::Zram);
+    for page in 0..4 * MIB / PAGE_BYTES {
+        let mut state = scene.state.borrow_mut();
+        state.present.remove(&page);
+        state.out.insert(page);
+    }
+    scene.run(3_000, ROOM, |_, _| {});
+    let announced = scene.announced.borrow();
+    assert_eq!(announced[0][1], 4 * MIB);
 }
 
 #[test]
