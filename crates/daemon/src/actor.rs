@@ -47,6 +47,30 @@ pub struct Counted {
     standing_bytes: u64,
 }
 
+impl Counted {
+    /// Counts what a rehearsal found, each byte once while it stays resident. `is_all` means that
+    /// the rehearsal found everything, not just as much as it may take at a time. `most_bytes` is
+    /// an upper bound of what can be found.
+    pub fn rehearsed(&mut self, found_bytes: u64, is_all: bool, most_bytes: u64) {
+        let standing_bytes = match is_all {
+            true => found_bytes,
+            false => self
+                .standing_bytes
+                .saturating_add(found_bytes)
+                .min(most_bytes),
+        };
+        let more_bytes = standing_bytes.saturating_sub(self.standing_bytes);
+        self.rehearsed_bytes = self.rehearsed_bytes.saturating_add(more_bytes);
+        self.standing_bytes = standing_bytes;
+    }
+
+    /// Counts memory that left, and the part of it that was file memory.
+    pub fn moved(&mut self, reason: state::Reason, left_bytes: u64, left_file_bytes: u64) {
+        self.reclaimed.add(reason, left_bytes);
+        self.reclaimed.add_files(left_file_bytes);
+    }
+}
+
 /// A target under a policy.
 #[derive(Debug)]
 pub struct Actor {
@@ -65,8 +89,6 @@ pub struct Actor {
     controller: Controller,
     counters: Option<Counters>,
     outcome: Option<Outcome>,
-    /// When to ask it again, ms.
-    pub next_ms: u64,
     /// Why nothing was done, as far as it was written.
     pub holds: News,
     /// What was wrong with holding a budget, as far as it was written.
@@ -86,7 +108,6 @@ impl Actor {
             controller: Controller::new(spec),
             counters: None,
             outcome: None,
-            next_ms: 0,
             holds: News::default(),
             troubles: News::default(),
         }
@@ -170,37 +191,13 @@ impl Actor {
             outcome: self.outcome.take(),
             ..Facts::default()
         };
-        let decision = self.controller.decide(&facts);
-        self.next_ms = decision.next_ms;
-        decision
-    }
-
-    /// Counts what a rehearsal found, each byte once while it stays resident. `is_all` means that
-    /// the rehearsal found everything, not just as much as it may take at a time. `most_bytes` is
-    /// an upper bound of what can be found.
-    pub fn rehearsed(&mut self, found_bytes: u64, is_all: bool, most_bytes: u64) {
-        let counted = &mut self.counted;
-        let standing_bytes = match is_all {
-            true => found_bytes,
-            false => counted
-                .standing_bytes
-                .saturating_add(found_bytes)
-                .min(most_bytes),
-        };
-        let more_bytes = standing_bytes.saturating_sub(counted.standing_bytes);
-        counted.rehearsed_bytes = counted.rehearsed_bytes.saturating_add(more_bytes);
-        counted.standing_bytes = standing_bytes;
-    }
-
-    /// Counts memory that left, and the part of it that was file memory.
-    pub fn moved(&mut self, left_bytes: u64, left_file_bytes: u64) {
-        self.counted.reclaimed.add(self.reason, left_bytes);
-        self.counted.reclaimed.add_files(left_file_bytes);
+        self.controller.decide(&facts)
     }
 
     /// Records the result of a decision.
     pub fn done(&mut self, action: &Action, done: &Done) {
-        self.moved(done.left_bytes(), done.left_file_bytes);
+        let (left_bytes, files) = (done.left_bytes(), done.left_file_bytes);
+        self.counted.moved(self.reason, left_bytes, files);
         if self.dry_run {
             // Assume that it worked, or the rehearsal would stop where the real policy would not.
             self.outcome = None;
@@ -219,14 +216,10 @@ impl Actor {
 mod tests {
     use super::*;
 
-    fn actor() -> Actor {
-        Actor::new(0, &"age:1m/10s".parse().unwrap(), true)
-    }
-
     #[test]
     fn a_rehearsal_counts_what_stays_once() {
-        let mut actor = actor();
-        for (found, is_all, most, counted) in [
+        let mut counted = Counted::default();
+        for (found, is_all, most, expected) in [
             (100, true, 900, 100),
             // The same again; then less, since some was used; then more, when that is cold again.
             (100, true, 900, 100),
@@ -237,8 +230,8 @@ mod tests {
             (500, false, 900, 940),
             (500, false, 900, 940),
         ] {
-            actor.rehearsed(found, is_all, most);
-            assert_eq!(actor.counted.rehearsed_bytes, counted);
+            counted.rehearsed(found, is_all, most);
+            assert_eq!(counted.rehearsed_bytes, expected);
         }
     }
 

@@ -11,6 +11,8 @@ pub enum Part {
     Journal,
     /// Something that was done has not been undone yet.
     Ledger,
+    /// Something that an earlier daemon did was not undone at the start, and is not tried again.
+    Start,
 }
 
 impl Part {
@@ -18,6 +20,7 @@ impl Part {
         match self {
             Part::Journal => "journal",
             Part::Ledger => "ledger",
+            Part::Start => "start",
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Only this thread clears accessed bits of the anonymous memory that it holds, so it passes on
 //! what it saw to the agent ([`Seen`]), whose ages stay correct.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -33,10 +33,18 @@ pub use report::{Announce, Begun, Held, Report};
 /// Pages seen accessed, by table.
 type Young = HashMap<u64, PageSet>;
 
+/// What was done since it was last taken.
+#[derive(Default)]
+struct Reports {
+    of: HashMap<Key, Report>,
+    /// The targets for which it was announced.
+    announced: HashSet<Key>,
+}
+
 #[derive(Default)]
 struct Shared {
     held: Mutex<Option<Vec<Held>>>,
-    reports: Mutex<HashMap<Key, Report>>,
+    reports: Mutex<Reports>,
     /// By pid, with the start time of the process. Has no entry for processes whose accessed bits
     /// the agent must clear.
     young: Mutex<HashMap<u32, (u64, Young)>>,
@@ -131,20 +139,31 @@ impl Ahead {
     /// for, so that announcements and reports come in pairs.
     pub fn take_reports(&self) -> Vec<(Key, Report)> {
         let mut reports = lock(&self.shared.reports);
-        let done = |_: &Key, report: &mut Report| {
-            report.steps > 0 || report.measured.is_some() || report.trouble.is_some()
+        let Reports { of, announced } = &mut *reports;
+        let done = |key: &Key, report: &mut Report| {
+            let is_moved = report.steps > 0;
+            if is_moved {
+                announced.remove(key);
+            }
+            is_moved || report.measured.is_some() || report.trouble.is_some()
         };
-        reports.extract_if(done).collect()
+        of.extract_if(done).collect()
     }
-}
 
-impl Drop for Ahead {
-    fn drop(&mut self) {
+    /// Ends the thread, and returns what was done since the last call.
+    pub fn end(&mut self) -> Vec<(Key, Report)> {
         self.shared.end.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
         }
+        self.take_reports()
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -168,19 +187,25 @@ impl Runner {
     fn run(mut self) {
         while !self.shared.end.load(Ordering::SeqCst) {
             self.take_held();
+            let announce = |held: &Held, begun: &Begun| {
+                let is_written = (self.announce)(held, begun);
+                if is_written {
+                    let mut reports = lock(&self.shared.reports);
+                    reports.announced.insert(held.key.clone());
+                }
+                is_written
+            };
             let mut next_us = now_us() + 1_000_000;
             for (key, subject) in &mut self.subjects {
                 if now_us() >= subject.due_us() {
-                    let mut report = Report::default();
-                    let is_announced = lock(&self.shared.reports)
-                        .get(key)
-                        .is_some_and(|report| report.steps > 0);
+                    let mut report = Report::of(&subject.held);
+                    let is_announced = lock(&self.shared.reports).announced.contains(key);
                     let tools = Tools {
                         source: &mut *self.source,
                         now_us: &now_us,
                         swap_room: &swap_room,
                         open_files: &|cgroup| Ok(Box::new(BudgetedFiles::open(cgroup.clone())?)),
-                        announce: (!is_announced).then_some(&self.announce),
+                        announce: (!is_announced).then_some(&announce),
                         tap: &|pid, start, tables| self.shared.note(pid, start, tables),
                     };
                     subject.turn(tools, &mut report);
@@ -191,6 +216,7 @@ impl Runner {
                         }
                     }
                     lock(&self.shared.reports)
+                        .of
                         .entry(key.clone())
                         .or_default()
                         .add(report);
@@ -228,8 +254,11 @@ impl Runner {
             .flat_map(|subject| subject.held.processes.iter().map(|(pid, _)| *pid))
             .collect();
         lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
-        // Reports of targets that are gone were taken, or nobody needs them any more.
+        // What was done for targets that are gone is still to be taken.
         let subjects = &self.subjects;
-        lock(&self.shared.reports).retain(|key, _| subjects.contains_key(key));
+        let mut reports = lock(&self.shared.reports);
+        let Reports { of, announced } = &mut *reports;
+        of.retain(|key, report| subjects.contains_key(key) || report.steps > 0);
+        announced.retain(|key| of.contains_key(key));
     }
 }

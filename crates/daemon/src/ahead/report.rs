@@ -31,9 +31,12 @@ pub struct Held {
     pub without: Vec<PathBuf>,
 }
 
-/// Called before the first step for a target since its reports were taken. Returns `false` if it
-/// could not be written to the journal; then nothing may be moved.
+/// Called before the first step for a target since a report of steps was taken. Returns `false` if
+/// it could not be written to the journal; then nothing may be moved.
 pub type Announce = Box<dyn Fn(&Held, &Begun) -> bool + Send>;
+
+/// The same as the thread hands it on.
+pub(super) type AnnounceAs<'a> = dyn Fn(&Held, &Begun) -> bool + 'a;
 
 /// The state of a target right before it is acted on.
 #[derive(Clone, Debug, Serialize)]
@@ -51,6 +54,11 @@ pub struct Begun {
 /// What was done for a target since its last report.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
+    /// The policy, and whether nothing was moved.
+    #[serde(skip)]
+    pub policy: &'static str,
+    #[serde(skip)]
+    pub dry_run: bool,
     /// Slices moved. Each is checked once more, and takes about 0.1 ms.
     pub steps: u64,
     /// Scans of all its memory.
@@ -84,8 +92,18 @@ pub struct Report {
 }
 
 impl Report {
+    /// A report about a target for which nothing was done yet.
+    pub(super) fn of(held: &Held) -> Self {
+        Report {
+            policy: held.spec.name(),
+            dry_run: held.dry_run,
+            ..Report::default()
+        }
+    }
+
     /// Adds what was done later.
     pub fn add(&mut self, later: Report) {
+        (self.policy, self.dry_run) = (later.policy, later.dry_run);
         self.steps += later.steps;
         self.scans += later.scans;
         self.asked_bytes = self.asked_bytes.max(later.asked_bytes);

@@ -20,7 +20,7 @@ use agewise_policy::proactive::{
 };
 
 use super::memory::{Files, Memory, OpenFiles};
-use super::report::{Announce, Begun, Held, Report};
+use super::report::{AnnounceAs, Begun, Held, Report};
 
 /// Values that change slowly are read again after this time, us.
 const SLOW_US: u64 = 1_000_000;
@@ -35,7 +35,7 @@ pub(super) struct Tools<'a> {
     /// Opens the page cache, if the files of a target are held as well.
     pub open_files: &'a OpenFiles<'a>,
     /// Called before the first move, if it has to be announced.
-    pub announce: Option<&'a Announce>,
+    pub announce: Option<&'a AnnounceAs<'a>>,
     /// Receives what a scan that cleared accessed bits saw of a process: pid, start time, tables.
     pub tap: &'a dyn Fn(u32, u64, &[Seen]),
 }
@@ -145,6 +145,11 @@ impl<M: Memory> Target<M> {
                 Space::File(_) => spaces.files.is_some(),
             });
         }
+        if tools.announce.is_some() {
+            // The rest of a decision whose announcement was paired with a report: the policy is
+            // asked again, so that it is announced again.
+            self.pacer.drop_backlog();
+        }
         self.pacer.turn(&mut Turn {
             held: &self.held,
             spaces: &mut self.spaces,
@@ -200,7 +205,7 @@ impl Slow {
         }
         if let Ok(stat) = cgroup.stat() {
             self.file_bytes = stat.file_bytes;
-            self.swap_bytes = stat.swap_bytes.unwrap_or(0);
+            self.swap_bytes = cgroup.out_bytes(&stat).unwrap_or(0);
         }
     }
 }

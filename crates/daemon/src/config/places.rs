@@ -38,9 +38,32 @@ impl Config {
             }
         }
         match self.files.enabled {
-            true => check_reports(&self.files.directory),
+            true => self.check_reports(),
             false => Ok(()),
         }
+    }
+
+    /// Checks the directory of the report files, which holds nothing else.
+    fn check_reports(&self) -> Result<(), ConfigError> {
+        let directory = &self.files.directory;
+        let socket = match &self.metrics.listen {
+            Listen::Unix(socket) if self.metrics.enabled => Some(("metrics.listen", socket)),
+            _ => None,
+        };
+        for (key, path) in socket
+            .into_iter()
+            .chain([("journal.file", &self.journal.file)])
+        {
+            if path != Path::new("-") && is_within(path, directory) {
+                let why = format!(
+                    "this is in files.directory, {0}, which holds the report files alone: give \
+                     them a directory of their own, {0}/reports for example",
+                    directory.display()
+                );
+                return Err(place(key, path, why));
+            }
+        }
+        check_reports(directory)
     }
 
     /// What lets the daemon start, but is probably not meant: one line each.
@@ -58,7 +81,14 @@ impl Config {
     }
 }
 
-/// Checks the directory of the report files.
+fn is_within(path: &Path, directory: &Path) -> bool {
+    match (std::path::absolute(path), std::path::absolute(directory)) {
+        (Ok(path), Ok(directory)) => path.starts_with(directory),
+        _ => false,
+    }
+}
+
+/// Checks that the directory of the report files can be used.
 fn check_reports(directory: &Path) -> Result<(), ConfigError> {
     let why = match directory.ancestors().find(|path| path.exists()) {
         Some(nearest) if !nearest.is_dir() => {
@@ -143,6 +173,21 @@ mod tests {
         assert!(said.starts_with("files.directory: ") && said.ends_with("not a directory"));
         for file in ["/proc/self/comm", "journal"] {
             assert_eq!(error(format!("journal.file = '{file}'")), Ok(()));
+        }
+        for (key, text) in [
+            ("journal.file", format!("journal.file = '{home}/j'")),
+            (
+                "metrics.listen",
+                format!("metrics = {{ enabled = true, listen = 'unix:{home}/s' }}"),
+            ),
+        ] {
+            let files =
+                |place: &str| format!("files = {{ enabled = true, directory = '{place}' }}\n");
+            let of = |place: String| error(files(&place) + &text);
+            let said = of(home.to_string()).unwrap_err();
+            assert!(said.starts_with(&format!("{key}: ")), "{said}");
+            assert!(said.contains("a directory of their own"), "{said}");
+            assert_eq!(of(format!("{home}/reports")), Ok(()));
         }
         let said = error(format!("journal.file = '{home}'")).unwrap_err();
         assert!(said.contains("give the path of a file"), "{said}");

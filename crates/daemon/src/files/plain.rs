@@ -96,8 +96,10 @@ impl Plain {
     /// Updates the files: changed ones are replaced, and those that no longer exist are removed.
     ///
     /// # Errors
-    /// The error of the operating system; the next call tries again.
+    /// The first error of the operating system; the other files are updated, and the next call
+    /// tries again.
     pub fn rewrite(&mut self) -> io::Result<()> {
+        let mut result = Ok(());
         let mut there = HashMap::new();
         let mut pending = vec![Entry::Root];
         while let Some(entry) = pending.pop() {
@@ -113,21 +115,30 @@ impl Plain {
             // It may have gone since it was listed.
             if let Ok(text) = self.source.read(file) {
                 let path = entry.path();
-                if self.written.get(&path) != Some(&text) {
-                    self.replace(&path, &text)?;
-                }
+                let text = match self.written.get(&path) == Some(&text) {
+                    true => text,
+                    false => match self.replace(&path, &text) {
+                        Ok(()) => text,
+                        Err(error) => {
+                            result = result.and(Err(error));
+                            // As if it had another text, so that it is replaced or removed later.
+                            String::new()
+                        }
+                    },
+                };
                 there.insert(path, text);
             }
         }
-        for path in self
-            .written
-            .keys()
-            .filter(|path| !there.contains_key(*path))
-        {
-            self.remove(path)?;
+        for (path, text) in std::mem::take(&mut self.written) {
+            if !there.contains_key(&path)
+                && let Err(error) = self.remove(&path)
+            {
+                result = result.and(Err(error));
+                there.insert(path, text);
+            }
         }
         self.written = there;
-        Ok(())
+        result
     }
 
     /// Writes to a temporary file and renames it: a reader sees either the old text or the new one.
@@ -138,7 +149,8 @@ impl Plain {
             .recursive(true)
             .mode(u32::from(self.access.directory_mode() | 0o200))
             .create(parent)?;
-        let fresh = parent.join(".new");
+        // Not next to it: a cgroup may have any name.
+        let fresh = self.dir.join(".new");
         let mut file = OpenOptions::new()
             .write(true)
             .create(true)

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::*;
 use crate::demo;
-use crate::state::{ReportSetting, Scope, Settings};
+use crate::state::{ReportSetting, Scope, Settings, SubjectView};
 
 /// When the made-up machine was last observed.
 const LOOKED_MS: u64 = 100_000;
@@ -676,8 +676,24 @@ fn plain_files_are_rewritten_and_take_writes_through_a_socket() {
         .is_some_and(|text| text.starts_with("N0\n"))));
     assert!(becomes(&files.dir().join(interval), |text| text
         == Some("N0=5000 N1=0 \n")));
-    // A cgroup that vanishes is removed, with its directory.
+    // A cgroup may have any name, and be where something is in the way.
     let mut snapshot = demo::snapshot(3, LOOKED_MS);
+    let of = |name: &str, id: u64| SubjectView {
+        name: name.into(),
+        id,
+        ..snapshot.subjects[1].clone()
+    };
+    let more = [of("/.new", 91), of("/blocked", 92), of("/z", 93)];
+    snapshot.subjects.extend(more);
+    fs::write(files.dir().join("cgroup/blocked"), "").unwrap();
+    hub.publish(snapshot);
+    for name in [".new", "z"] {
+        let file = format!("cgroup/{name}/memory.workingset.page_age");
+        assert!(becomes(&files.dir().join(file), |text| text.is_some()));
+    }
+    fs::remove_file(files.dir().join("cgroup/blocked")).unwrap();
+    // A cgroup that vanishes is removed, with its directory.
+    let mut snapshot = demo::snapshot(4, LOOKED_MS);
     snapshot
         .subjects
         .retain(|subject| !subject.name.starts_with("/batch"));

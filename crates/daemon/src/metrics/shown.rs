@@ -77,8 +77,9 @@ pub struct Shown {
     pub others: Vec<usize>,
     /// Number of subjects not shown by name, at any depth.
     pub cut: usize,
-    /// Counters of the others. They never decrease: they exclude what a subject counted before it
-    /// joined, and keep what a subject counted that left.
+    /// Counters of the others, and of what was moved out of all that are not shown by name. They
+    /// never decrease: they exclude what a subject counted before it joined, and keep what a
+    /// subject counted that left.
     pub other_counts: Counts,
 }
 
@@ -131,10 +132,17 @@ impl Chooser {
         }
         let mut shown = self.place(snapshot);
         let subjects = &snapshot.subjects;
-        for at in &shown.others {
-            let subject = &subjects[*at];
+        for (at, subject) in subjects.iter().enumerate() {
+            if shown.subjects.binary_search(&at).is_ok() {
+                continue;
+            }
             let before = self.counts.get(&key(subject)).copied().unwrap_or_default();
-            self.other_counts.add_since(&Counts::of(subject), &before);
+            let mut now = Counts::of(subject);
+            if shown.others.binary_search(&at).is_err() {
+                // What came back to it also counts for one above it; what was moved out does not.
+                now.refaulted_bytes = before.refaulted_bytes;
+            }
+            self.other_counts.add_since(&now, &before);
         }
         shown.other_counts = self.other_counts;
         self.counts = subjects.iter().map(|s| (key(s), Counts::of(s))).collect();
@@ -284,6 +292,37 @@ mod tests {
             (flat.subjects.len(), flat.others.len(), flat.cut),
             (4, 0, 2)
         );
+    }
+
+    /// The daemon counts what it moves out for the cgroup with the rule alone.
+    #[test]
+    fn what_was_moved_out_of_deep_cgroups_is_counted() {
+        let mut snapshot = demo::snapshot(1, 100_000);
+        for subject in &mut snapshot.subjects {
+            (subject.reclaimed, subject.rehearsed_bytes) = Default::default();
+        }
+        let deep = SubjectView {
+            name: "/batch/job-1/a/b/c".into(),
+            depth: 5,
+            refaulted_bytes: 100,
+            rehearsed_bytes: 4096,
+            ..snapshot.subjects[2].clone()
+        };
+        snapshot.subjects.insert(3, deep);
+        let mut chooser = Chooser::new(limits(50, 3));
+        for (sequence, bytes) in [(1, 8192), (2, 12_288)] {
+            snapshot.sequence = sequence;
+            let deep = &mut snapshot.subjects[3];
+            deep.reclaimed = Reclaimed::default();
+            deep.reclaimed.add(Reason::THRASH, bytes);
+            deep.reclaimed.add_files(4096);
+            let shown = chooser.choose(&snapshot);
+            assert!(!shown.subjects.contains(&3) && shown.others.is_empty());
+            let counts = &shown.other_counts;
+            assert_eq!(counts.reclaimed.total_bytes(), bytes);
+            assert_eq!(counts.reclaimed.file_bytes, 4096);
+            assert_eq!((counts.rehearsed_bytes, counts.refaulted_bytes), (4096, 0));
+        }
     }
 
     #[test]

@@ -402,7 +402,9 @@ async function askTimeline() {
   const last = moments.length ? moments[moments.length - 1].sequence : 0;
   const told = await ask("/api/timeline?target=" + encodeURIComponent(name) + "&since=" + last, { moments: [] });
   if (name !== chosen) return;
-  const newer = told.moments.filter(moment => moment.sequence > last);
+  // Another answer may have come since it was asked for.
+  const newest = moments.length ? moments[moments.length - 1].sequence : 0;
+  const newer = told.moments.filter(moment => moment.sequence > newest);
   const dropped = Math.max(0, moments.length + newer.length - HISTORY_MAX);
   moments = moments.concat(newer).slice(-HISTORY_MAX);
   if (cursor !== null) cursor = Math.max(0, cursor - dropped);

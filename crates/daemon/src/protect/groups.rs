@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which cgroups are compared with each other, and which cgroup below the culprit is acted upon.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +13,10 @@ use crate::config::Matcher;
 use crate::observer::Seen;
 use crate::state::SubjectView;
 
-/// A cgroup below the culprit with this share of the culprit's demand is taken for the culprit.
+/// A cgroup below the culprit with this share of the culprit's demand is acted upon in its place,
 const NARROW_SHARE: f64 = 0.8;
+/// and one that is held back already while it has this share.
+const STAY_SHARE: f64 = 0.5;
 
 /// A cgroup that is compared with the others.
 #[derive(Clone, Debug)]
@@ -26,7 +29,7 @@ pub struct Watched {
     pub is_protected: bool,
     /// Whether it is only reported, never acted upon.
     pub is_untouchable: bool,
-    /// Pages that this daemon has seen come back to it so far.
+    /// Pages that this daemon has seen come back to it from swap so far.
     pub refaulted_pages: u64,
 }
 
@@ -138,19 +141,36 @@ impl Demands {
         self.mapped.get(name).copied().unwrap_or(0)
     }
 
+    /// The cgroup, if the last tick found it.
+    pub fn cgroup(&self, name: &str) -> Option<Cgroup> {
+        self.cgroups.get(name).cloned()
+    }
+
     /// The lowest cgroup at or below the culprit with almost all of the culprit's demand: a slice
     /// is not held back because of one of its services.
-    pub fn narrow(&self, guilty: &Arc<str>) -> Option<Cgroup> {
-        let all = self.asked.get(guilty).copied().unwrap_or(0);
-        let name = self
+    pub fn narrow(&self, guilty: &Arc<str>, is_held: impl Fn(&str) -> bool) -> Arc<str> {
+        let asked_by = |name: &str| self.asked.get(name).copied().unwrap_or(0);
+        let all = asked_by(guilty);
+        let causes_it = |name: &str, asked: u64| {
+            let share = if is_held(name) {
+                STAY_SHARE
+            } else {
+                NARROW_SHARE
+            };
+            asked > 0 && asked as f64 >= all as f64 * share
+        };
+        let mut lowest = guilty;
+        // Where one cgroup shrinks, several others may have almost all: the greatest counts.
+        while let Some((name, _)) = self
             .asked
             .iter()
             .filter(|(name, asked)| {
-                is_within(name, guilty) && all > 0 && **asked as f64 >= all as f64 * NARROW_SHARE
+                is_within(name, lowest) && *name != lowest && causes_it(name, **asked)
             })
-            // Each of them lies in the others, so the lowest has the longest name.
-            .max_by_key(|(name, _)| name.len())
-            .map_or(guilty, |(name, _)| name);
-        self.cgroups.get(name).cloned()
+            .max_by_key(|(name, asked)| (**asked, Reverse(name.len()), Reverse(*name)))
+        {
+            lowest = name;
+        }
+        Arc::clone(lowest)
     }
 }

@@ -20,6 +20,7 @@ use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::ThrottleError;
+use agewise_policy::generations::ByType;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
 pub use groups::{Demands, Watched, choose};
@@ -45,8 +46,8 @@ pub struct Counters {
     pub used_bytes: u64,
     /// Its memory in swap.
     pub swapped_bytes: u64,
-    /// Pages that came back.
-    pub refaulted_pages: u64,
+    /// Pages that came back. Kernels before 5.9 only count those of files.
+    pub refaulted_pages: ByType<u64>,
     /// Time in which all its tasks waited, us; `None` if the kernel does not report it.
     pub full_stall_us: Option<u64>,
 }
@@ -59,9 +60,7 @@ impl Counters {
         Some(Counters {
             used_bytes: cgroup.usage_bytes().ok()?.unwrap_or(mapped_bytes),
             swapped_bytes: cgroup.swap_bytes().ok().flatten().unwrap_or(0),
-            refaulted_pages: stat
-                .refaults_anon_pages
-                .saturating_add(stat.refaults_file_pages),
+            refaulted_pages: [stat.refaults_anon_pages, stat.refaults_file_pages],
             full_stall_us: world::psi_of(cgroup).map(|psi| psi.full.total_us),
         })
     }
@@ -94,6 +93,7 @@ pub struct Protector {
     dry_run: bool,
     watched: Vec<Watched>,
     demands: Demands,
+    /// By the cgroup that is acted upon.
     held: BTreeMap<Arc<str>, Held>,
     poll_ms: u64,
     polled_ms: Option<u64>,
@@ -148,16 +148,6 @@ impl Protector {
         let count = u64::try_from(self.watched.len()).unwrap_or(u64::MAX);
         let least_ms = count.saturating_mul(POLL_PER_GROUP_MS).max(POLL_MIN_MS);
         self.poll_ms = self.guard.config().min_ttl_ms.max(least_ms);
-        let names: Vec<&str> = views.iter().map(|view| &*view.name).collect();
-        self.held.retain(|name, held| {
-            let is_there = names.contains(&&**name);
-            if let (false, Some(hands), Some(cgroup)) = (is_there, &mut self.hands, &held.cgroup) {
-                // If the cgroup is gone there is nothing to undo: this only removes the records.
-                let _ = hands.throttle().thaw(cgroup);
-                let _ = hands.throttle().release(cgroup);
-            }
-            is_there
-        });
     }
 
     /// When to read the counters again, or thaw a frozen cgroup.
@@ -179,6 +169,10 @@ impl Protector {
             .is_none_or(|at_ms| now_ms >= at_ms.saturating_add(self.poll_ms));
         let decisions = if is_due {
             self.polled_ms = Some(now_ms);
+            for decision in self.forget_gone() {
+                self.carry_out(&decision, matcher, journal);
+            }
+            self.forget_free();
             self.look(now_ms, read)
         } else {
             self.guard.thaw_due(now_ms)
@@ -202,21 +196,32 @@ impl Protector {
             .iter()
             .filter_map(|watched| {
                 let counters = read(watched)?;
+                let [anon_pages, file_pages] = counters.refaulted_pages;
                 Some(GroupSample {
                     group: Arc::clone(&watched.name),
                     is_protected: watched.is_protected,
                     is_untouchable: watched.is_untouchable,
                     resident_bytes: counters.used_bytes,
                     swapped_bytes: counters.swapped_bytes,
-                    // Kernels before 5.9 only count refaults of file pages.
-                    refaulted_pages: counters.refaulted_pages.max(watched.refaulted_pages),
+                    // What the kernel does not count, this daemon has seen.
+                    refaulted_pages: anon_pages.max(watched.refaulted_pages) + file_pages,
                     // No kernel reports how long ago the pages were used, so all refaults count.
                     young_refaulted_pages: None,
                     full_stall_us: counters.full_stall_us,
                 })
             })
             .collect();
-        self.guard.look(Sample { now_ms, groups })
+        let (demands, held) = (&self.demands, &self.held);
+        let part = |guilty: &Arc<str>| demands.narrow(guilty, |name| held.contains_key(name));
+        self.guard.look(Sample { now_ms, groups }, part)
+    }
+
+    /// Lets go of cgroups that are gone: their restraints went with them, and one of the same name
+    /// is another.
+    fn forget_gone(&mut self) -> Vec<Decision<Arc<str>>> {
+        let is_gone = |held: &Held| held.cgroup.as_ref().is_some_and(|of| of.check().is_err());
+        let gone = self.held.iter().filter(|(_, held)| is_gone(held));
+        gone.flat_map(|(name, _)| self.guard.forget(name)).collect()
     }
 
     /// Carries out a decision, with one line before and one after.
@@ -228,23 +233,19 @@ impl Protector {
             return;
         }
         let is_back = decision.suffering.is_none();
-        if is_back && !self.held.contains_key(&blame.group) {
+        let subject = &blame.part;
+        if is_back && !self.held.contains_key(subject) {
             return;
         }
-        let narrowed = self.demands.narrow(&blame.group);
         let held = self
             .held
-            .entry(Arc::clone(&blame.group))
+            .entry(Arc::clone(subject))
             .or_insert_with(|| Held {
-                cgroup: narrowed,
+                cgroup: self.demands.cgroup(subject),
                 protected: Arc::clone(&decision.protected),
                 squeeze: None,
             });
-        let subject: Arc<str> = match &held.cgroup {
-            Some(cgroup) => Arc::from(cgroup.name()),
-            None => Arc::clone(&blame.group),
-        };
-        let mut line = ActLine::before(&decision.act, &subject, &held.protected, self.dry_run);
+        let mut line = ActLine::before(&decision.act, subject, &held.protected, self.dry_run);
         let used_bytes = held.cgroup.as_ref().and_then(Counters::read);
         let used_bytes = used_bytes.map_or(blame.resident_bytes, |now| now.used_bytes);
         if let Act::Squeeze { limit_bytes } = decision.act {
@@ -280,7 +281,7 @@ impl Protector {
                 let part = limit_bytes as f64 / used_bytes.max(1) as f64;
                 held.squeeze = Some(Squeeze {
                     limit_bytes,
-                    mapped_limit_bytes: (self.demands.mapped_bytes(&subject) as f64 * part.min(1.0))
+                    mapped_limit_bytes: (self.demands.mapped_bytes(subject) as f64 * part.min(1.0))
                         as u64,
                 });
             }

@@ -15,11 +15,12 @@ use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
 use crate::actor::Around;
-use crate::ahead::{Ahead, Announce, Begun, Held};
+use crate::ahead::{Ahead, Announce, Begun, Held, Report};
 use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
-use crate::observer::{self, Seen};
+use crate::observer::{self, Key, Seen};
 use crate::record::{Acted, AheadLine};
+use crate::state::Reason;
 
 /// The most that is moved at once: it delays a tick by 0.3 s.
 pub(super) const MOVE_MAX_BYTES: u64 = 64 << 20;
@@ -58,11 +59,11 @@ impl Daemon {
             if cancel.load(std::sync::atomic::Ordering::Relaxed) {
                 return;
             }
+            self.keep_watch();
             let actor = &self.actors[&seen.key];
             if actor.shrinks().is_some() {
-                continue;
-            }
-            if actor.is_held_ahead() {
+                // It is held by a limit, between ticks.
+            } else if actor.is_held_ahead() {
                 held.push(Held {
                     key: seen.key.clone(),
                     cgroup: seen.cgroup.clone(),
@@ -87,6 +88,15 @@ impl Daemon {
         self.hold(held);
     }
 
+    /// Does what is due between two targets: all of them together may take longer than a culprit may
+    /// stay frozen, or the watchdog waits.
+    fn keep_watch(&mut self) {
+        if self.watch_due_ms().is_some_and(|ms| ms <= self.now_ms()) {
+            self.watch_over();
+        }
+        super::notify(&[sd_notify::NotifyState::Watchdog]);
+    }
+
     /// The processes with these pids that the agent knows, each with its start time.
     fn with_start(&self, pids: &[u32]) -> Vec<(u32, u64)> {
         pids.iter()
@@ -97,11 +107,7 @@ impl Daemon {
     /// Passes targets under a budget to the thread that holds them, and records what it did.
     fn hold(&mut self, held: Vec<Held>) {
         if held.is_empty() {
-            // Nothing to hold any more: the thread ends, and its source closes.
-            if self.ahead.take().is_some() {
-                self.agent.set_also_young(None);
-            }
-            return;
+            return self.end_ahead();
         }
         if self.ahead.is_none() {
             match Ahead::start(announce(&self.journal)) {
@@ -116,31 +122,57 @@ impl Daemon {
         }
         let Some(ahead) = &self.ahead else { return };
         ahead.hold(held);
+        let reports = ahead.take_reports();
+        self.record(reports);
+    }
+
+    /// Ends the thread that holds budgets, if there is one, and its source closes.
+    pub(super) fn end_ahead(&mut self) {
+        if let Some(mut ahead) = self.ahead.take() {
+            let reports = ahead.end();
+            self.agent.set_also_young(None);
+            self.record(reports);
+        }
+    }
+
+    /// Counts and records what was done to hold budgets, also of targets that are gone or no longer
+    /// under one.
+    pub(super) fn record(&mut self, reports: Vec<(Key, Report)>) {
         let now_ms = self.now_ms();
-        for (key, report) in ahead.take_reports() {
-            let Some(actor) = self.actors.get_mut(&key) else {
-                continue;
-            };
-            actor.moved(report.left_bytes, report.dropped_bytes);
-            actor.rehearsed(report.rehearsed_bytes, true, u64::MAX);
-            // If memory was moved without a comparison, the known gain is that of an earlier trial.
-            if report.steps > 0 || report.measured.is_some() {
-                actor.budget_gain = report.measured;
-            }
+        for (key, report) in reports {
             self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
+            let mut actor = self.actors.get_mut(&key);
+            let counted = match &mut actor {
+                Some(actor) => &mut actor.counted,
+                None => self.retired.entry(key.clone()).or_default(),
+            };
+            if let Some(reason) = Reason::by_name(report.policy) {
+                counted.moved(reason, report.left_bytes, report.dropped_bytes);
+            }
+            counted.rehearsed(report.rehearsed_bytes, true, u64::MAX);
+            let mut is_news = false;
+            if let Some(actor) = actor {
+                // If memory was moved without a comparison, the known gain is that of an earlier
+                // trial.
+                if report.steps > 0 || report.measured.is_some() {
+                    actor.budget_gain = report.measured;
+                }
+                // Trouble is found again at every step.
+                let trouble = report.trouble.as_ref().filter(|_| report.steps == 0);
+                is_news = trouble.is_some_and(|trouble| actor.troubles.is_news(now_ms, trouble));
+            }
+            let record = match () {
+                () if report.steps > 0 => "action",
+                () if is_news => "trouble",
+                () if report.measured.is_some() => "measured",
+                () => continue,
+            };
             let line = AheadLine {
                 phase: "after",
                 target: &key.0,
-                policy: actor.reason.name(),
-                dry_run: actor.dry_run,
+                policy: report.policy,
+                dry_run: report.dry_run,
                 fields: &report,
-            };
-            let record = match &report.trouble {
-                _ if report.steps > 0 => "action",
-                // It is found again at every step.
-                Some(trouble) if actor.troubles.is_news(now_ms, trouble) => "trouble",
-                Some(_) if report.measured.is_none() => continue,
-                _ => "measured",
             };
             self.journal.write(record, &line);
         }
@@ -194,7 +226,8 @@ impl Daemon {
             let is_all = done.found_all(decision.action.bytes().min(MOVE_MAX_BYTES));
             let [anon, file] = older_bytes(&ages.resident, &decision.action);
             let most_bytes = anon.saturating_add(file);
-            actor.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
+            let counted = &mut actor.counted;
+            counted.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
         }
         actor.done(&decision.action, &done);
         line.phase = "after";

@@ -78,8 +78,11 @@ impl Daemon {
         let Ok(ledger) = self.found.ledger() else {
             return;
         };
-        if ledger.undo_throttles().is_empty() && !ledger.has_unreadable() {
-            self.hub.health().recovers(Part::Ledger);
+        let errors = ledger.undo_throttles();
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        match errors.is_empty() {
+            true => self.hub.health().recovers(Part::Ledger),
+            false => self.hub.health().fails(Part::Ledger, errors.join("; ")),
         }
     }
 

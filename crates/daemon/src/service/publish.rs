@@ -85,7 +85,7 @@ impl Daemon {
         self.own.scan_ms = self.now_ms().saturating_sub(began_ms) as f64;
         self.own.cpu_ms = cpu.saturating_sub(self.began_cpu).as_secs_f64() * 1e3;
         let elapsed_ms = self.began.elapsed().as_secs_f64() * 1e3;
-        self.own.cpu_percent = self.own.cpu_ms / elapsed_ms.max(1.0) * 100.0;
+        self.own.cpu_percent = self.recent.percent(elapsed_ms, self.own.cpu_ms);
         self.own.resident_bytes = own_resident_bytes();
         self.own.ages_bytes = self.agent.memory_bytes() as u64;
         self.own.ticks = self.sequence;
@@ -117,8 +117,51 @@ impl Daemon {
     }
 }
 
+/// CPU time over about the last minute.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    /// Two earlier moments, each with the CPU time until then, ms.
+    marks: [(f64, f64); 2],
+}
+
+impl Recent {
+    /// The time after which a moment replaces an earlier one, ms.
+    const EVERY_MS: f64 = 40_000.0;
+
+    /// The share of one core since the earlier moment, percent, 40 to 80 s if looks are not further
+    /// apart.
+    fn percent(&mut self, now_ms: f64, cpu_ms: f64) -> f64 {
+        if now_ms - self.marks[1].0 >= Self::EVERY_MS {
+            self.marks = [self.marks[1], (now_ms, cpu_ms)];
+        }
+        let [(then_ms, then_cpu_ms), _] = self.marks;
+        (cpu_ms - then_cpu_ms) / (now_ms - then_ms).max(1.0) * 100.0
+    }
+}
+
 fn own_resident_bytes() -> u64 {
     agewise_host::process::Process::open_in(&Roots::default().proc, std::process::id())
         .and_then(|own| own.rss_bytes())
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_that_of_the_last_minute() {
+        let mut recent = Recent::default();
+        let mut cpu_ms = 0.0;
+        for second in 1..=600 {
+            // A tenth of a core at first, then a hundredth.
+            cpu_ms += if second <= 300 { 100.0 } else { 10.0 };
+            let percent = recent.percent(f64::from(second) * 1000.0, cpu_ms);
+            match second {
+                1..=300 => assert!((percent - 10.0).abs() < 1e-6, "{second}: {percent}"),
+                380.. => assert!((percent - 1.0).abs() < 1e-6, "{second}: {percent}"),
+                _ => assert!((1.0..=10.1).contains(&percent), "{second}: {percent}"),
+            }
+        }
+    }
 }

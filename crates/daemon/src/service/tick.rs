@@ -20,6 +20,7 @@ use anyhow::Context;
 
 use super::pids::{self, BoundPids};
 use super::protect::open_hands;
+use super::publish::Recent;
 use super::shrink::open_throttle;
 use super::surroundings::Surroundings;
 use super::undo::Found;
@@ -78,6 +79,7 @@ pub struct Daemon {
     pub(super) looked_ms: u64,
     pub(super) began: Instant,
     pub(super) began_cpu: Duration,
+    pub(super) recent: Recent,
     pub(super) was_short: bool,
     /// CPU time at the end of the last tick: of the daemon, and of the thread that holds budgets.
     pub(super) paid_cpu: Duration,
@@ -258,6 +260,7 @@ impl Daemon {
             looked_ms: 0,
             began: Instant::now(),
             began_cpu: clock::process_cpu(),
+            recent: Recent::default(),
             was_short: false,
             paid_cpu: clock::process_cpu(),
             paid_ahead_cpu: Duration::ZERO,
@@ -394,10 +397,8 @@ impl Daemon {
         let pace_ms = wanted
             .unwrap_or(tick_ms)
             .clamp(SCAN_INTERVAL_MIN_MS, tick_ms);
-        if pace_ms != self.agent.config().scan_interval_ms() {
-            self.agent.set_scan_interval_ms(pace_ms);
-            self.pace.set(self.config.observe.cpu_percent.0, pace_ms);
-        }
+        self.agent.set_scan_interval_ms(pace_ms);
+        self.pace.set(self.config.observe.cpu_percent.0, pace_ms);
         let earliest_ms = self.now_ms() + self.pace.debt_ms();
         next_ms.min((began_ms + pace_ms).max(earliest_ms))
     }
@@ -462,6 +463,7 @@ impl Daemon {
     /// Undoes what is throttled, and records the end.
     pub fn finish(&mut self, why: &str) {
         self.curves.finish();
+        self.end_ahead();
         self.shrinkers.undo_all(&self.journal);
         if let Some(protector) = &mut self.protector {
             protector.undo_all(&self.matcher, &self.journal);

@@ -22,7 +22,7 @@ pub(super) struct Found {
     /// Why there is no ledger.
     missing: String,
     said: Vec<String>,
-    troubles: Vec<String>,
+    troubles: Vec<(Part, String)>,
 }
 
 impl Found {
@@ -36,7 +36,7 @@ impl Found {
             Some(dir) => match Ledger::open(&dir) {
                 Ok((ledger, undone)) => {
                     found.ledger = Some(ledger);
-                    found.take(&undone);
+                    found.take(&undone, Part::Ledger);
                 }
                 Err(error) => found.fail(&error),
             },
@@ -64,8 +64,8 @@ impl Found {
 
     fn undo_file(&mut self, path: &Path) {
         match Ledger::undo_file(path) {
-            Ok(undone) => self.take(&undone),
-            Err(error) => self.trouble(error.to_string()),
+            Ok(undone) => self.take(&undone, Part::Start),
+            Err(error) => self.trouble(Part::Start, error.to_string()),
         }
     }
 
@@ -74,11 +74,13 @@ impl Found {
         match error {
             // A running daemon is responsible for its own ledger.
             LedgerError::Taken { .. } => {}
-            _ => self.trouble(error.to_string()),
+            _ => self.trouble(Part::Start, error.to_string()),
         }
     }
 
-    fn take(&mut self, undone: &Undone) {
+    /// Takes in what was undone. What was not is tried again if it belongs to the ledger of this
+    /// daemon.
+    fn take(&mut self, undone: &Undone, part: Part) {
         let path = undone.path.display();
         if undone.count > 0 {
             let message = format!(
@@ -88,21 +90,25 @@ impl Found {
             agewise_cli::note!("{message}");
             self.said.push(message);
         }
-        for error in &undone.failures {
-            self.trouble(format!("not undone, and still noted in {path}: {error}"));
+        let failures = undone.failures.iter().map(|error| (part, error));
+        let others = undone.other_failures.iter();
+        for (part, error) in failures.chain(others.map(|error| (Part::Start, error))) {
+            let message = format!("not undone, and still noted in {path}: {error}");
+            self.trouble(part, message);
         }
         for line in &undone.unreadable {
-            self.trouble(format!(
+            let message = format!(
                 "a line of {path} cannot be read, so what it says is not undone; look for frozen \
                  or limited cgroups, put them right by hand, and remove the line: {line}"
-            ));
+            );
+            self.trouble(Part::Start, message);
         }
     }
 
-    fn trouble(&mut self, trouble: String) {
+    fn trouble(&mut self, part: Part, trouble: String) {
         agewise_cli::note!("{trouble}");
         self.said.push(trouble.clone());
-        self.troubles.push(trouble);
+        self.troubles.push((part, trouble));
     }
 
     /// The ledger, for recording.
@@ -127,8 +133,12 @@ impl Found {
 
     /// Whatever could not be undone is reported as a problem until somebody fixes it.
     pub fn tell(&self, health: &Health) {
-        if !self.troubles.is_empty() {
-            health.fails(Part::Ledger, self.troubles.join("; "));
+        for part in [Part::Ledger, Part::Start] {
+            let troubles = self.troubles.iter().filter(|(of, _)| *of == part);
+            let troubles: Vec<&str> = troubles.map(|(_, trouble)| &**trouble).collect();
+            if !troubles.is_empty() {
+                health.fails(part, troubles.join("; "));
+            }
         }
     }
 }
@@ -151,4 +161,27 @@ pub fn undo(options: &Options) -> bool {
         agewise_cli::note!("there is nothing to undo");
     }
     found.ledger.is_some() && found.troubles.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_tried_again_stays_a_trouble() {
+        let mut found = Found::default();
+        let undone = Undone {
+            unreadable: vec!["rubbish".to_owned()],
+            ..Undone::default()
+        };
+        found.take(&undone, Part::Ledger);
+        found.trouble(Part::Ledger, "a cgroup".to_owned());
+        let health = Health::default();
+        found.tell(&health);
+        let reasons = health.reasons();
+        assert_eq!(reasons[0], "ledger: a cgroup");
+        health.recovers(Part::Ledger);
+        assert_eq!(health.reasons(), reasons[1..]);
+        assert!(reasons[1].starts_with("start: ") && reasons[1].contains("rubbish"));
+    }
 }

@@ -60,8 +60,10 @@ pub fn state_directory() -> Option<PathBuf> {
 pub struct Undone {
     /// Number of actions undone.
     pub count: usize,
-    /// Errors of actions that could not be undone; they stay in the ledger.
+    /// Errors of actions on cgroups that could not be undone; they stay in the ledger.
     pub failures: Vec<FileError>,
+    /// Errors of other actions; [`Ledger::undo_throttles`] does not try these again.
+    pub other_failures: Vec<FileError>,
     /// Lines that could not be parsed, as text; they stay in the file.
     pub unreadable: Vec<String>,
     /// The path of the ledger.
@@ -76,7 +78,7 @@ impl Undone {
 
     /// Whether nothing is left in the ledger.
     pub fn is_well(&self) -> bool {
-        self.failures.is_empty() && self.unreadable.is_empty()
+        self.failures.is_empty() && self.other_failures.is_empty() && self.unreadable.is_empty()
     }
 }
 
@@ -215,11 +217,6 @@ impl Ledger {
             .collect()
     }
 
-    /// Whether some lines could not be parsed; they stay.
-    pub fn has_unreadable(&self) -> bool {
-        !self.lock().contents.unreadable.is_empty()
-    }
-
     /// Undoes one entry; does nothing if there is none.
     ///
     /// # Errors
@@ -308,7 +305,9 @@ impl Notes {
             return Ok(());
         };
         self.contents = Contents::decode(&bytes);
-        undone.count = self.undo(&mut undone.failures, |_| true);
+        let is_throttle = |undo: &Undo| undo.kind.is_throttle();
+        undone.count = self.undo(&mut undone.failures, is_throttle);
+        undone.count += self.undo(&mut undone.other_failures, |undo| !is_throttle(undo));
         undone.unreadable = self
             .contents
             .unreadable

@@ -165,7 +165,7 @@ impl Pacer {
     }
 
     /// Drops what was decided but not moved yet: it stays where it is.
-    pub(super) fn leave_to_kernel(&mut self) {
+    pub fn drop_backlog(&mut self) {
         self.backlog_pages = 0;
     }
 

@@ -39,7 +39,7 @@ impl Pacer {
     /// targets get their turn. Returns when to call again, us.
     pub fn turn(&mut self, world: &mut impl World) -> u64 {
         if self.holder(world) == Holder::Kernel {
-            self.leave_to_kernel();
+            self.drop_backlog();
             return self.due_us();
         }
         loop {

@@ -51,6 +51,8 @@ impl<G: Clone> Demand<G> {
 pub struct Blame<G> {
     /// The cgroup.
     pub group: G,
+    /// The cgroup to act on: this one, or the one in it that causes its demand.
+    pub part: G,
     /// Growth of its memory and swap, bytes per second.
     pub growth_bytes_per_s: f64,
     /// What it read back, bytes per second.
@@ -90,6 +92,7 @@ impl<G: Clone + PartialEq> Blame<G> {
         let outgrows = most.bytes_per_s() >= own_growth;
         (share >= config.blame_share && outgrows).then(|| Blame {
             group: most.group.clone(),
+            part: most.group.clone(),
             growth_bytes_per_s: most.growth_bytes_per_s,
             refault_bytes_per_s: most.refault_bytes_per_s,
             share,
@@ -98,10 +101,11 @@ impl<G: Clone + PartialEq> Blame<G> {
         })
     }
 
-    /// Names a cgroup whose restraints are removed.
-    pub(super) fn only(group: &G) -> Self {
+    /// Names a cgroup whose restraints are removed, and the one that it was restrained for.
+    pub(super) fn only(group: &G, part: &G) -> Self {
         Blame {
             group: group.clone(),
+            part: part.clone(),
             growth_bytes_per_s: 0.0,
             refault_bytes_per_s: 0.0,
             share: 0.0,

@@ -14,7 +14,7 @@ mod config;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use blame::{Blame, Demand};
 pub use config::{Config, ConfigError, Step};
@@ -106,8 +106,7 @@ struct Course {
     /// Windows in a row in which it was calm.
     calm_windows: u32,
     is_thrashing: bool,
-    /// The next step of the ladder, and when it may be taken.
-    rung: usize,
+    /// When the next step may be taken.
     next_step_ms: u64,
 }
 
@@ -115,6 +114,12 @@ struct Course {
 #[derive(Clone, Debug, PartialEq)]
 struct Restraint<G> {
     protected: G,
+    /// The culprit that it is, or is in.
+    group: G,
+    /// The next step of the ladder, and when it may be taken: what was done to another culprit, or
+    /// for another protected cgroup, does not make it come sooner.
+    rung: usize,
+    next_step_ms: u64,
     squeezed_bytes: Option<u64>,
     thaw_ms: Option<u64>,
 }
@@ -125,6 +130,7 @@ pub struct Guard<G> {
     config: Config,
     last: Option<Sample<G>>,
     courses: BTreeMap<G, Course>,
+    /// By the cgroup that is acted on.
     throttle: BTreeMap<G, Restraint<G>>,
 }
 
@@ -151,16 +157,18 @@ impl<G: Clone + Ord> Guard<G> {
 
     /// Removes all restraints, for an orderly end.
     pub fn let_go(&mut self) -> Vec<Decision<G>> {
-        let groups: Vec<G> = self.throttle.keys().cloned().collect();
-        groups
-            .into_iter()
-            .flat_map(|group| self.take_back(&group))
-            .collect()
+        self.take_back_if(|_, _| true)
+    }
+
+    /// Removes the restraints on a cgroup that does not exist any more.
+    pub fn forget(&mut self, part: &G) -> Vec<Decision<G>> {
+        self.take_back_if(|of, _| of == part)
     }
 
     /// Evaluates the window since the previous sample and decides. Samples too close together to
-    /// measure anything are left out; a clock that goes back counts as stopped.
-    pub fn look(&mut self, sample: Sample<G>) -> Vec<Decision<G>> {
+    /// measure anything are left out; a clock that goes back counts as stopped. `part` is the
+    /// cgroup to act on to stop the demand of a culprit: itself, or one in it.
+    pub fn look(&mut self, sample: Sample<G>, part: impl Fn(&G) -> G) -> Vec<Decision<G>> {
         let mut decisions = self.thaw_due(sample.now_ms);
         let Some(last) = &self.last else {
             self.last = Some(sample);
@@ -193,7 +201,7 @@ impl<G: Clone + Ord> Guard<G> {
             .retain(|group, _| suffering.contains_key(group));
         decisions.extend(self.take_back_orphans(&sample));
         for (group, suffering) in suffering {
-            decisions.extend(self.follow(&group, suffering, &demands, sample.now_ms));
+            decisions.extend(self.follow(&group, suffering, &demands, sample.now_ms, &part));
         }
         self.last = Some(sample);
         decisions
@@ -206,6 +214,7 @@ impl<G: Clone + Ord> Guard<G> {
         suffering: Suffering,
         demands: &[Demand<G>],
         now_ms: u64,
+        part: &impl Fn(&G) -> G,
     ) -> Vec<Decision<G>> {
         let course = self.courses.entry(group.clone()).or_default();
         if self.config.is_bad(&suffering) {
@@ -217,7 +226,7 @@ impl<G: Clone + Ord> Guard<G> {
         }
         if course.is_thrashing && course.calm_windows >= self.config.calm_windows {
             *course = Course::default();
-            return self.take_back_for(group);
+            return self.take_back_if(|_, restraint| restraint.protected == *group);
         }
         if course.bad_windows >= self.config.bad_windows {
             course.is_thrashing = true;
@@ -226,20 +235,20 @@ impl<G: Clone + Ord> Guard<G> {
         if !course.is_thrashing || !is_bad_now || now_ms < course.next_step_ms {
             return Vec::new();
         }
-        let blame = Blame::find(group, demands, &self.config);
-        let step = self.config.ladder()[course.rung];
-        let acts_on = blame.as_ref().filter(|blame| !blame.is_untouchable);
-        // If there is no cgroup to act on, all it can do is report; the ladder waits.
-        let step = if acts_on.is_some() {
-            step
-        } else {
-            Step::Report
-        };
-        course.next_step_ms = now_ms.saturating_add(self.config.step_ms);
-        if acts_on.is_some() {
-            course.rung = (course.rung + 1).min(self.config.ladder().len() - 1);
+        let blame = Blame::find(group, demands, &self.config).map(|blame| Blame {
+            part: part(&blame.group),
+            ..blame
+        });
+        let restraint = blame.as_ref().and_then(|of| self.throttle.get(&of.part));
+        if restraint.is_some_and(|restraint| now_ms < restraint.next_step_ms) {
+            return Vec::new();
         }
-        let act = self.act(group, blame.as_ref(), step, now_ms);
+        course.next_step_ms = now_ms.saturating_add(self.config.step_ms);
+        let act = match &blame {
+            Some(blame) if !blame.is_untouchable => self.act(group, blame, now_ms),
+            // If there is no cgroup to act on, all it can do is report.
+            _ => Act::Report,
+        };
         vec![Decision {
             protected: group.clone(),
             suffering: Some(suffering),
@@ -248,42 +257,44 @@ impl<G: Clone + Ord> Guard<G> {
         }]
     }
 
-    /// Turns a step into an act, and records the restraint so that it can be removed.
-    fn act(&mut self, protected: &G, blame: Option<&Blame<G>>, step: Step, now_ms: u64) -> Act {
-        let Some(blame) = blame else {
-            return Act::Report;
-        };
-        if matches!(step, Step::Report | Step::Kill) {
-            return if step == Step::Kill {
-                Act::Kill
-            } else {
-                Act::Report
-            };
-        }
+    /// Takes the next step of the ladder, and records the restraint so that it can be removed.
+    fn act(&mut self, protected: &G, blame: &Blame<G>, now_ms: u64) -> Act {
         let config = &self.config;
-        let throttle = self
+        if config.up_to == Step::Report {
+            return Act::Report;
+        }
+        let restraint = self
             .throttle
-            .entry(blame.group.clone())
+            .entry(blame.part.clone())
             .or_insert_with(|| Restraint {
                 protected: protected.clone(),
+                group: blame.group.clone(),
+                rung: 0,
+                next_step_ms: 0,
                 squeezed_bytes: None,
                 thaw_ms: None,
             });
-        if step == Step::Freeze {
-            throttle.thaw_ms = Some(now_ms.saturating_add(config.freeze_ms));
-            return Act::Freeze {
-                for_ms: config.freeze_ms,
-            };
+        let ladder = config.ladder();
+        let step = ladder[restraint.rung];
+        restraint.rung = (restraint.rung + 1).min(ladder.len() - 1);
+        restraint.next_step_ms = now_ms.saturating_add(config.step_ms);
+        match step {
+            Step::Report => Act::Report,
+            Step::Squeeze => {
+                // Start from its current memory or its current limit, whichever is less.
+                let limit_bytes = restraint.squeezed_bytes.unwrap_or(u64::MAX);
+                let limit_bytes = config.squeezed(limit_bytes.min(blame.resident_bytes));
+                restraint.squeezed_bytes = Some(limit_bytes);
+                Act::Squeeze { limit_bytes }
+            }
+            Step::Freeze => {
+                restraint.thaw_ms = Some(now_ms.saturating_add(config.freeze_ms));
+                Act::Freeze {
+                    for_ms: config.freeze_ms,
+                }
+            }
+            Step::Kill => Act::Kill,
         }
-        // Start from its current memory or its current limit, whichever is less.
-        let from_bytes = throttle
-            .squeezed_bytes
-            .map_or(blame.resident_bytes, |bytes| {
-                bytes.min(blame.resident_bytes)
-            });
-        let limit_bytes = config.squeezed(from_bytes);
-        throttle.squeezed_bytes = Some(limit_bytes);
-        Act::Squeeze { limit_bytes }
     }
 
     /// When the next frozen cgroup must be thawed; a caller that rarely looks should call
@@ -295,72 +306,57 @@ impl<G: Clone + Ord> Guard<G> {
     /// Thaws cgroups whose time is over.
     pub fn thaw_due(&mut self, now_ms: u64) -> Vec<Decision<G>> {
         let mut decisions = Vec::new();
-        for (group, throttle) in &mut self.throttle {
-            if throttle.thaw_ms.is_some_and(|at_ms| at_ms <= now_ms) {
-                throttle.thaw_ms = None;
-                decisions.push(back(group, &throttle.protected, Act::Thaw));
+        for (part, restraint) in &mut self.throttle {
+            if restraint.thaw_ms.is_some_and(|at_ms| at_ms <= now_ms) {
+                restraint.thaw_ms = None;
+                decisions.push(restraint.back(part, Act::Thaw));
             }
         }
         self.throttle.retain(|_, throttle| throttle.is_any());
         decisions
     }
 
-    fn take_back_for(&mut self, protected: &G) -> Vec<Decision<G>> {
-        let groups: Vec<G> = self
-            .throttle
-            .iter()
-            .filter(|(_, throttle)| throttle.protected == *protected)
-            .map(|(group, _)| group.clone())
-            .collect();
-        groups
-            .into_iter()
-            .flat_map(|group| self.take_back(&group))
-            .collect()
+    /// Removes restraints.
+    fn take_back_if(&mut self, which: impl Fn(&G, &Restraint<G>) -> bool) -> Vec<Decision<G>> {
+        let mut decisions = Vec::new();
+        self.throttle.retain(|part, restraint| {
+            if !which(part, restraint) {
+                return true;
+            }
+            let thaw = restraint.thaw_ms.map(|_| Act::Thaw);
+            let release = restraint.squeezed_bytes.map(|_| Act::Release);
+            let acts = thaw.into_iter().chain(release);
+            decisions.extend(acts.map(|act| restraint.back(part, act)));
+            false
+        });
+        decisions
     }
 
-    fn take_back(&mut self, group: &G) -> Vec<Decision<G>> {
-        let Some(throttle) = self.throttle.remove(group) else {
-            return Vec::new();
-        };
-        let thaw = throttle.thaw_ms.map(|_| Act::Thaw);
-        let release = throttle.squeezed_bytes.map(|_| Act::Release);
-        let acts = thaw.into_iter().chain(release);
-        acts.map(|act| back(group, &throttle.protected, act))
-            .collect()
-    }
-
-    /// Removes restraints that were imposed for cgroups no longer protected, and those on cgroups
+    /// Removes restraints that were imposed for cgroups no longer protected, and those on culprits
     /// not in the sample. These may be gone, or their counters cannot be read; then nobody would
     /// know when to release them.
     fn take_back_orphans(&mut self, sample: &Sample<G>) -> Vec<Decision<G>> {
+        let courses: BTreeSet<G> = self.courses.keys().cloned().collect();
         let is_seen = |group: &G| sample.groups.iter().any(|now| now.group == *group);
-        let orphans: Vec<G> = self
-            .throttle
-            .iter()
-            .filter(|(group, throttle)| {
-                !is_seen(group) || !self.courses.contains_key(&throttle.protected)
-            })
-            .map(|(group, _)| group.clone())
-            .collect();
-        orphans
-            .into_iter()
-            .flat_map(|group| self.take_back(&group))
-            .collect()
+        self.take_back_if(|_, restraint| {
+            !is_seen(&restraint.group) || !courses.contains(&restraint.protected)
+        })
     }
 }
 
-impl<G> Restraint<G> {
+impl<G: Clone + PartialEq> Restraint<G> {
     fn is_any(&self) -> bool {
         self.squeezed_bytes.is_some() || self.thaw_ms.is_some()
     }
-}
 
-fn back<G: Clone + PartialEq>(group: &G, protected: &G, act: Act) -> Decision<G> {
-    Decision {
-        protected: protected.clone(),
-        suffering: None,
-        blame: Some(Blame::only(group)),
-        act,
+    /// The decision to remove it.
+    fn back(&self, part: &G, act: Act) -> Decision<G> {
+        Decision {
+            protected: self.protected.clone(),
+            suffering: None,
+            blame: Some(Blame::only(&self.group, part)),
+            act,
+        }
     }
 }
 

@@ -17,6 +17,8 @@ fn config(up_to: Step) -> Config {
 /// A machine whose protected `desk` suffers or not, second by second.
 struct Machine {
     now_ms: u64,
+    /// Where the demand of the hog comes from.
+    part: &'static str,
     groups: Vec<GroupSample<&'static str>>,
 }
 
@@ -34,6 +36,7 @@ impl Machine {
         };
         Machine {
             now_ms: 0,
+            part: "hog",
             groups: vec![
                 group("desk", true, 400),
                 group("idle", false, 900),
@@ -61,9 +64,11 @@ impl Machine {
         desk.refaulted_pages += refaults;
         desk.young_refaulted_pages = desk.young_refaulted_pages.map(|pages| pages + refaults);
         desk.full_stall_us = desk.full_stall_us.map(|us| us + stall_ms * 1000);
-        guard.look(Sample {
-            now_ms: self.now_ms,
-            groups: self.groups.clone(),
+        let groups = self.groups.clone();
+        let now_ms = self.now_ms;
+        guard.look(Sample { now_ms, groups }, |group| match *group {
+            "hog" => self.part,
+            other => other,
         })
     }
 
@@ -140,6 +145,74 @@ fn the_ladder_goes_no_further_than_it_may() {
             .collect();
         assert_eq!(names, wanted, "{up_to:?}");
     }
+}
+
+/// What was done to one culprit does not count against the next.
+#[test]
+fn each_culprit_is_treated_gently_first() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Kill));
+    machine.second(&mut guard, 0, 0);
+    let acts = machine.thrash(&mut guard, 9);
+    assert!(
+        matches!(
+            acts[..],
+            [(_, Act::Squeeze { .. }), (_, Act::Freeze { .. })]
+        ),
+        "{acts:?}"
+    );
+    let mut next = Vec::new();
+    for _ in 0..16 {
+        machine.grow("idle", 50);
+        next.extend(machine.second(&mut guard, 1000, 300));
+    }
+    next.retain(|decision| decision.suffering.is_some());
+    assert!(next.iter().all(|decision| {
+        let blame = decision.blame.as_ref();
+        blame.is_some_and(|blame| blame.group == "idle")
+    }));
+    let acts: Vec<&Act> = next.iter().map(|decision| &decision.act).collect();
+    assert!(
+        matches!(
+            acts[..],
+            [Act::Squeeze { .. }, Act::Freeze { .. }, Act::Kill]
+        ),
+        "{acts:?}"
+    );
+}
+
+/// So is each cgroup in a culprit. Each keeps its restraints until all is calm, or it is gone.
+#[test]
+fn each_part_of_a_culprit_is_treated_gently_first() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Freeze));
+    machine.second(&mut guard, 0, 0);
+    machine.part = "hog/a";
+    let acts = machine.thrash(&mut guard, 3);
+    assert!(matches!(acts[..], [(_, Act::Squeeze { .. })]), "{acts:?}");
+    machine.part = "hog/b";
+    let acts = machine.thrash(&mut guard, 10);
+    assert!(
+        matches!(
+            acts[..],
+            [(_, Act::Squeeze { .. }), (_, Act::Freeze { .. })]
+        ),
+        "{acts:?}"
+    );
+    let parts: Vec<_> = guard.throttled().copied().collect();
+    assert_eq!(parts, ["hog/a", "hog/b"]);
+    let taken_back = |decisions: Vec<Decision<&'static str>>| -> Vec<_> {
+        let blame = decisions.into_iter().map(|of| (of.blame, of.act));
+        blame.map(|(of, act)| (of.unwrap().part, act)).collect()
+    };
+    assert_eq!(
+        taken_back(guard.forget(&"hog/a")),
+        [("hog/a", Act::Release)]
+    );
+    assert_eq!(
+        taken_back(guard.let_go()),
+        [("hog/b", Act::Thaw), ("hog/b", Act::Release)]
+    );
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use agewise_daemon::ahead::{self, Ahead, Report};
+use agewise_daemon::observer::Key;
 use agewise_daemon::world::World;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::{Limits, OwnCgroup};
@@ -98,8 +99,8 @@ impl Held {
         }
     }
 
-    fn take_reports(&mut self, notes: &mut Notes) {
-        for (_, mut report) in self.ahead.take_reports() {
+    fn add(&mut self, reports: Vec<(Key, Report)>, notes: &mut Notes) {
+        for (_, mut report) in reports {
             report
                 .trouble
                 .take()
@@ -124,7 +125,8 @@ impl Way for Held {
             files: self.files && self.own.is_some(),
             without: Vec::new(),
         }]);
-        self.take_reports(notes);
+        let reports = self.ahead.take_reports();
+        self.add(reports, notes);
         self.check_limit(notes);
     }
 
@@ -137,10 +139,10 @@ impl Way for Held {
     }
 
     fn finish(mut self: Box<Self>, summary: &mut Summary, notes: &mut Notes) {
-        self.take_reports(notes);
+        // The thread must end before its cgroup is removed.
+        let reports = self.ahead.end();
+        self.add(reports, notes);
         self.check_limit(notes);
-        // Stop the thread before its cgroup is removed.
-        drop(self.ahead);
         summary.policy = Some(self.spec.to_string());
         summary.reclaimed_bytes = self.sum.left_bytes;
         let dropped_bytes = self.sum.dropped_bytes;

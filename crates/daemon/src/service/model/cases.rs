@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sequences that once went wrong, or that chance is slow to find.
 
+use std::sync::Arc;
+
+use agewise_host::container::Containers;
+
 use super::*;
+use crate::ahead::Report;
+use crate::observer;
 
 #[test]
 fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
@@ -34,8 +40,8 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
         .iter_mut()
         .filter(|(key, _)| &*key.0 == "/other");
     let (_, actor) = of_other.next().expect("a rule for it");
-    actor.moved(8192, 4096);
-    actor.rehearsed(12_288, true, u64::MAX);
+    actor.counted.moved(actor.reason, 8192, 4096);
+    actor.counted.rehearsed(12_288, true, u64::MAX);
     for (text, acts) in [(Text::UpTo("freeze"), false), (Text::Rules, true)] {
         world.reload(text);
         world.tick();
@@ -51,6 +57,31 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
         );
         assert_eq!(view.rehearsed_bytes, 12_288);
         assert_eq!(daemon.retired.is_empty(), acts);
+    }
+}
+
+/// What a budget did before its cgroup, its rule or the daemon went.
+#[test]
+fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
+    let mut world = World::new();
+    let daemon = world.daemon.as_mut().unwrap();
+    let report = Report {
+        policy: "budget",
+        steps: 3,
+        left_bytes: 8192,
+        ..Report::default()
+    };
+    let key = (Arc::from("/gone"), 7);
+    daemon.record(vec![(key.clone(), report)]);
+    assert_eq!(daemon.retired[&key].reclaimed.total_bytes(), 8192);
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(journal.lines().last().unwrap()).unwrap();
+    for (key, value) in [
+        ("phase", "after"),
+        ("target", "/gone"),
+        ("policy", "budget"),
+    ] {
+        assert_eq!(line[key], value);
     }
 }
 
@@ -75,6 +106,58 @@ fn a_thaw_that_failed_is_tried_again_between_two_looks() {
         world.run(&step);
     }
     assert!(world.frozen_since_ms.is_empty());
+}
+
+/// Acting on many targets takes longer than a culprit may stay frozen.
+#[test]
+fn one_that_is_frozen_goes_on_while_others_are_acted_upon() {
+    let mut world = World::with_frozen();
+    world.reload(Text::Rules);
+    world.tick();
+    let is_frozen = |world: &World| {
+        let value = world.machine.value(2, Fault::Freeze(2), "cgroup.freeze");
+        value == "1"
+    };
+    assert!(is_frozen(&world));
+    world.machine.pass(FREEZE_MS);
+    let daemon = world.daemon.as_mut().unwrap();
+    let mut containers = Containers::new(&world.machine.roots().proc);
+    let seen = observer::subjects(&daemon.agent, &mut containers);
+    daemon.act(&seen, &world.cancel);
+    assert!(!is_frozen(&world));
+}
+
+#[test]
+fn a_reload_keeps_the_pace_that_rules_want() {
+    let mut world = World::new();
+    let paces = |world: &World| {
+        let daemon = world.daemon.as_ref().unwrap();
+        let agent_ms = daemon.agent.config().scan_interval_ms();
+        (daemon.pace.budget().tick_ms, agent_ms)
+    };
+    for _ in 0..2 {
+        world.reload(Text::Rules);
+        world.tick();
+        assert_eq!(paces(&world), (200, 200), "a fifth of the age of the rule");
+    }
+}
+
+#[test]
+fn what_cannot_be_undone_is_a_trouble_until_it_can() {
+    let mut world = World::with_frozen();
+    let reasons = |world: &World| world.daemon.as_ref().unwrap().hub.health().reasons();
+    assert_eq!(reasons(&world), [""; 0]);
+    world.run(&Step::Break(Fault::Freeze(2)));
+    world.run(&Step::Jump(60_000));
+    world.run(&Step::Jump(1000));
+    let told = reasons(&world);
+    assert!(
+        told.len() == 1 && told[0].starts_with("ledger: "),
+        "{told:?}"
+    );
+    world.run(&Step::Mend);
+    world.run(&Step::Jump(60_000));
+    assert_eq!(reasons(&world), [""; 0]);
 }
 
 #[test]
