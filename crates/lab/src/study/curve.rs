@@ -16,7 +16,7 @@ use agewise_trace::{DenseTrace, Reading, short_name};
 use super::description::{CurveCell, Described, Origin, PROFILE};
 use super::error::StudyError;
 use super::options;
-use super::setup::{Setup, hashed_beside};
+use super::setup::{Setup, hashable, hashed_beside};
 use super::table::{Column, Kind, Table, Value};
 use crate::proactive::Sight;
 use crate::workload::library;
@@ -160,7 +160,7 @@ impl CurveRequest {
                 "{place} is a workload, and curves are of traces: `agewise lab run {place}` runs it"
             )));
         }
-        let source = self.reading.source(place)?;
+        let source = hashable(&self.reading, place)?;
         let started = Instant::now();
         let mut notes = Vec::new();
         let mut stream = source.open()?;
