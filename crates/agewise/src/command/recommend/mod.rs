@@ -14,6 +14,7 @@ use agewise_cli::units;
 use agewise_cli::usage::Interrupted;
 use agewise_cli::whatif::Watching;
 use agewise_host::container::Container;
+use agewise_policy::whatif::history::{DAY_MS, DAYS};
 use agewise_policy::whatif::recommend::{Basis, Recommendation, Time, Wanted, recommend};
 use anyhow::bail;
 use serde::Serialize;
@@ -80,7 +81,7 @@ pub struct Args {
     )]
     history: Duration,
 
-    /// Ignore anything longer ago than this; the daemon keeps 14 days.
+    /// Ignore hours and days that ended longer ago than this; the daemon keeps 14 days.
     #[arg(
         long,
         value_name = "DURATION",
@@ -121,6 +122,9 @@ fn price(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/GiB-month").unwrap_or(text);
     match number.trim().parse::<f64>() {
         Ok(price) if price.is_finite() && price >= 0.0 => Ok(price),
+/// How much a history holds at any time of the day.
+const KEPT: Duration = Duration::from_millis((DAYS as u64 - 1) * DAY_MS);
+
         _ => Err(format!("'{text}' is not a price such as 4.0/GiB-month")),
     }
 }
@@ -251,6 +255,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let records: Vec<Record> = all
         .iter()
         .filter_map(|seen| Record::new(seen, args))
+    if args.prometheus.is_none() && args.history > KEPT {
+        agewise_cli::refuse!(
+            "--history {} is longer than the {} that the daemon keeps: no cgroup could have enough",
+            units::duration_text(args.history),
+            units::duration_text(KEPT),
+        );
+    }
         .collect();
     let signal = stop.and_then(|stop| stop.requested());
     if let (true, Some(signal)) = (records.is_empty(), signal) {
