@@ -44,6 +44,10 @@ use serde::Serialize;
 /// recommendation as their status, one per pod with all its containers; `krr` prints what robusta's
 /// krr prints with `-f json`.
 ///
+/// Cgroups that are gone (their containers have ended, or with --prometheus the server has no
+/// current value) are listed as such. They are not part of the total, and have no object of their
+/// own in `vpa`, unless they were given by --cgroup.
+///
 /// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched (of
 /// several cgroups, those that can are printed); 2 a wrong argument; 3 the only --cgroup was gone
 /// before anything was known; 128 + the signal when interrupted (what was known by then is
@@ -118,13 +122,13 @@ enum Format {
     Krr,
 }
 
+/// How much a history holds at any time of the day.
+const KEPT: Duration = Duration::from_millis((DAYS as u64 - 1) * DAY_MS);
+
 fn price(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/GiB-month").unwrap_or(text);
     match number.trim().parse::<f64>() {
         Ok(price) if price.is_finite() && price >= 0.0 => Ok(price),
-/// How much a history holds at any time of the day.
-const KEPT: Duration = Duration::from_millis((DAYS as u64 - 1) * DAY_MS);
-
         _ => Err(format!("'{text}' is not a price such as 4.0/GiB-month")),
     }
 }
@@ -137,6 +141,8 @@ struct Seen {
     cgroup: String,
     /// Its container or pod.
     container: Option<Container>,
+    /// Whether it exists no longer, or the server has no current value of it.
+    gone: bool,
     /// Its current limit.
     limit_now_bytes: Option<u64>,
     recent: Vec<Time>,
@@ -157,6 +163,7 @@ struct Record {
     /// Printed as separate fields, in a way that depends on the format.
     #[serde(skip)]
     container: Option<Container>,
+    gone: bool,
     request_bytes: u64,
     limit_bytes: u64,
     lower_bytes: u64,
@@ -196,6 +203,7 @@ impl Record {
             host: seen.host.clone(),
             cgroup: seen.cgroup.clone(),
             container: seen.container.clone(),
+            gone: seen.gone,
             request_bytes: said.request_bytes,
             limit_bytes: said.limit_bytes,
             lower_bytes: said.lower_bytes,
@@ -247,6 +255,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             units::duration_text(args.over),
         );
     }
+    if args.prometheus.is_none() && args.history > KEPT {
+        agewise_cli::refuse!(
+            "--history {} is longer than the {} that the daemon keeps: no cgroup could have enough",
+            units::duration_text(args.history),
+            units::duration_text(KEPT),
+        );
+    }
     let mut stop = None;
     let (all, failed) = match &args.prometheus {
         Some(url) => (fleet::all(url, args)?, 0),
@@ -255,13 +270,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let records: Vec<Record> = all
         .iter()
         .filter_map(|seen| Record::new(seen, args))
-    if args.prometheus.is_none() && args.history > KEPT {
-        agewise_cli::refuse!(
-            "--history {} is longer than the {} that the daemon keeps: no cgroup could have enough",
-            units::duration_text(args.history),
-            units::duration_text(KEPT),
-        );
-    }
         .collect();
     let signal = stop.and_then(|stop| stop.requested());
     if let (true, Some(signal)) = (records.is_empty(), signal) {
@@ -275,7 +283,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Text => print::text(&mut out, &records, args.price)?,
         Format::Json => print::records(&mut out, &records)?,
         Format::Csv => print::csv(&mut out, &records)?,
-        Format::Vpa => print::json(&mut out, &[kubernetes::vpa(&records)])?,
+        Format::Vpa => print::json(
+            &mut out,
+            &[kubernetes::vpa(&records, !args.cgroup.is_empty())],
+        )?,
         Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,
     }
     Ok(match (signal, failed) {

@@ -11,7 +11,7 @@ use agewise_cli::signal::Stop;
 use agewise_cli::units::unix_ms;
 use agewise_cli::whatif::watch;
 use agewise_daemon::curves::{beyond_bytes, histories, history, history_path};
-use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy};
 use agewise_host::container::Containers;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::SwapArea;
@@ -137,10 +137,11 @@ impl Known {
             false => times(&mut history.days(), DAY_MS),
         };
         let hierarchy = self.hierarchy.as_ref();
-        let opened = hierarchy.and_then(|hierarchy| Cgroup::open(hierarchy, &cgroup).ok());
+        let opened = hierarchy.map(|hierarchy| Cgroup::open(hierarchy, &cgroup));
         Seen {
             host: None,
-            limit_now_bytes: opened.as_ref().and_then(limit),
+            gone: matches!(opened, Some(Err(CgroupError::NotFound { .. }))),
+            limit_now_bytes: opened.and_then(Result::ok).as_ref().and_then(limit),
             cgroup,
             container: None,
             recent: times(&mut history.hours(), HOUR_MS),
@@ -193,6 +194,7 @@ impl Known {
             host: None,
             cgroup: name,
             container: None,
+            gone: false,
             limit_now_bytes: limit(cgroup),
             recent: vec![Time::new(&curves, found.costs.prices)],
             longer: Vec::new(),
