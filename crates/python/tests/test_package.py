@@ -383,6 +383,10 @@ class Package(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "subclasses of agewise.policy.Policy"):
             lab.curve(self.trace, [int])  # type: ignore[list-item]
 
+    def test_killed_programs_are_told(self) -> None:
+        with self.assertWarnsRegex(UserWarning, "killed for lack of memory in 1 of 1 runs"):
+            lab.run("kv", "classic", memory="128p", swap="none", seeds=1)
+
     def test_policies_have_names_of_their_own(self) -> None:
         class Mine(MyLru):
             name = "lru"

@@ -288,14 +288,12 @@ pub(super) fn require_agent(agent: &Spec) -> Result<(), StudyError> {
 }
 
 impl RunOutcome {
-    /// What is to be said about the machine and the trace.
+    /// What is to be said about the runs, the machine and the trace.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.remarks
-            .iter()
-            .chain(self.subject.notes())
-            .cloned()
-            .collect()
+        let of_trace = self.subject.notes();
+        let notes = self.remarks.iter().chain(of_trace).cloned();
+        self.killed().into_iter().chain(notes).collect()
     }
 
     /// In how many runs programs were killed for lack of memory, if in any: figures of such runs
@@ -441,6 +439,7 @@ mod tests {
             "{error}"
         );
         let outcome = run("age:1d/1h").unwrap();
+        assert!(outcome.notes().contains(&killed));
         let idle = "classic+age:1d/1h: the agent moved nothing out";
         assert!(
             outcome.notes().contains(&idle.to_owned()),
@@ -468,7 +467,8 @@ mod tests {
     #[test]
     fn runs_in_which_programs_were_killed_are_counted() {
         let run = |memory| request(&[], memory).run(&Arc::default(), |_| ()).unwrap();
-        let killed = run("128p").killed().unwrap();
+        let outcome = run("128p");
+        let killed = outcome.killed().unwrap();
         assert_eq!(
             killed,
             "kv: programs were killed for lack of memory in 1 of 1 runs"

@@ -176,10 +176,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         // The head of the text has those of the trace.
         let notes = match args.format.form() {
-            None => outcome.remarks.clone(),
+            None => [outcome.killed().as_slice(), &outcome.remarks].concat(),
             Some(_) => outcome.notes(),
         };
-        for note in outcome.killed().into_iter().chain(notes) {
+        for note in notes {
             agewise_cli::note!("{note}");
         }
         match args.format.form() {
