@@ -395,6 +395,10 @@ class Package(unittest.TestCase):
             lab.curve(self.trace, ["lru", Mine])
         with self.assertRaisesRegex(ValueError, "several policies are called 'MyLru'"):
             lab.run(self.trace, [MyLru, type("MyLru", (MyLru,), {})])
+        with self.assertRaisesRegex(ValueError, "the policy lru is given twice"):
+            lab.curve(self.trace, ["lru", "arc", "lru"])
+        with self.assertRaisesRegex(ValueError, "the policy lru is given twice"):
+            lab.run(self.trace, ["lru", "lru"])
         with self.assertRaisesRegex(TypeError, "is a text, not 7"):
             lab.curve(self.trace, type("Mine", (MyLru,), {"name": 7}))
 

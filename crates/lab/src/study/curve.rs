@@ -134,6 +134,26 @@ impl Yardstick for Watched {
     }
 }
 
+/// Refuses a policy that is given twice: its columns would be the same.
+///
+/// # Errors
+/// [`StudyError::Argument`].
+pub fn require_different(policies: &[Arc<dyn Yardstick>]) -> Result<(), StudyError> {
+    let key = |policy: &Arc<dyn Yardstick>| {
+        let sha256 = policy.source_sha256().map(str::to_owned);
+        (policy.name().to_owned(), sha256)
+    };
+    for (at, policy) in policies.iter().enumerate() {
+        if policies[..at].iter().any(|other| key(other) == key(policy)) {
+            let name = policy.name();
+            return Err(StudyError::Argument(format!(
+                "the policy {name} is given twice: its columns would be the same"
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl CurveRequest {
     /// Default number of spread sizes.
     pub const POINTS: u16 = 32;
