@@ -517,6 +517,14 @@ class Package(unittest.TestCase):
                 swept = agewise.sweep(spec, out, on=on)
             self.assertEqual((swept.ran, swept.found, files(out)), (1, 1, whole))
 
+    def test_what_the_command_notes_on_a_sweep_is_a_warning(self) -> None:
+        out = os.path.join(self.directory.name, "swept")
+        grid = {"trace": self.trace, "policy": "lru", "points": 2}
+        spec = {"grid": grid, "skip": {"policy": "arc"}}
+        for on in ["local", "ray"] if find_spec("ray") else ["local"]:
+            with self.assertWarnsRegex(UserWarning, "leaves out no cell"):
+                agewise.sweep(spec, out, on=on)
+
     def test_workers_leave_nothing_behind(self) -> None:
         from agewise import _native, _ray
 
