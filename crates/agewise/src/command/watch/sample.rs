@@ -44,6 +44,8 @@ pub struct Row {
     /// Name of the cgroup, process, mapping or file.
     pub name: Untrusted,
     /// The container or pod of the cgroup.
+    /// Tells apart rows of one name: the address of a mapping, the cgroup of a file.
+    pub id: u64,
     pub container: Option<Container>,
     /// The process, if its mappings can be opened.
     pub pid: Option<u32>,
@@ -262,6 +264,7 @@ fn row_of_file(file: LargeFile) -> Row {
 fn ages(histogram: &Histogram) -> Vec<u64> {
     histogram
         .bins()
+        id: 0,
         .iter()
         .map(|bin| bin.amounts.iter().sum())
         .collect()
@@ -283,6 +286,7 @@ fn processes(agent: &Agent, pids: Option<&[u32]>) -> Vec<Row> {
                 container: None,
                 pid: Some(space.process().pid()),
                 ages: ages(&histogram.scaled(PAGE_BYTES)),
+        id: file.cgroup,
                 anon_bytes: anon * PAGE_BYTES,
                 file_bytes: file * PAGE_BYTES,
                 swapped_bytes: space.swapped_pages() * PAGE_BYTES,
@@ -312,6 +316,7 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
                 name => name.into(),
             };
             (anon + file + swapped > 0).then(|| Row {
+                id: 0,
                 name,
                 container: None,
                 pid: None,
@@ -328,3 +333,4 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
     rows.truncate(MAPPINGS_MAX);
     rows
 }
+                id: vma.range.start,
