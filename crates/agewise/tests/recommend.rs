@@ -101,10 +101,9 @@ fn kept_curves_become_requests_with_their_reason() {
     assert_eq!(csv.lines().count(), 3, "{csv}");
     let text = recommend(state.path(), &["--all", "--price", "1"]);
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
-    assert!(
-        text.contains("all: 399.4 MiB less than is resident, 0.39 a month"),
-        "{text}"
-    );
+    let total = "all: 0 B less than is resident, 0.00 a month, without the 2 that are gone";
+    assert!(text.contains(total), "{text}");
+    assert_eq!((&new["gone"], &web["gone"]), (&true.into(), &true.into()));
 }
 
 #[test]
@@ -262,6 +261,12 @@ fn kubernetes_gets_its_own_forms() {
         (&list["kind"], &list["apiVersion"]),
         (&"List".into(), &"v1".into())
     );
+    assert_eq!(list["items"], serde_json::json!([]), "both are gone");
+    let both = ["--cgroup", "/nowhere/new", "--cgroup", "/nowhere/web"];
+    let list = &lines(&recommend(
+        state.path(),
+        &[&both[..], &["--format", "vpa"]].concat(),
+    ))[0];
     let items = list["items"].as_array().expect("a list");
     assert_eq!(items.len(), 2);
     items.iter().for_each(check_vpa);

@@ -7,7 +7,7 @@ use agewise_policy::whatif::{
     Curves, Decider, Fact, Kernel, PAGES_MAX, PERCENTS, Params, WhatIf, page_hash,
 };
 use agewise_trace::curve::StackDistances;
-use agewise_trace::{DenseTrace, TraceError, TraceSource};
+use agewise_trace::{DenseTrace, Intervals, TraceError, TraceSource};
 use serde::Serialize;
 
 /// Number of sizes compared: 10 to 100 percent.
@@ -89,35 +89,25 @@ impl Looks {
     /// # Errors
     /// Fails if it cannot be read.
     pub fn read(source: &TraceSource) -> Result<Self, TraceError> {
-        let dense = DenseTrace::read(source)?;
-        let pages = dense.page_count();
         let mut stream = source.open()?;
         let by_interval = stream
             .page_trace_header()
             .is_some_and(|header| header.interval_ns > 0);
-        let length = (pages / LOOK_PART).max(1);
-        let (mut batch, mut numbers) = (Vec::new(), dense.accesses().iter());
-        let mut looks: Vec<Vec<u32>> = vec![Vec::new()];
-        // The last scan that saw each page.
-        let mut seen = vec![0; pages];
-        let (mut last_ns, mut made) = (None, 0);
-        while stream.next_batch(&mut batch)? {
-            for (access, page) in batch.iter().zip(numbers.by_ref()) {
-                let is_over = match by_interval {
-                    true => last_ns.is_some_and(|last| last != access.time_ns),
-                    false => made == length,
-                };
-                if is_over {
-                    looks.push(Vec::new());
-                    made = 0;
-                }
-                (last_ns, made) = (Some(access.time_ns), made + 1);
-                let number = looks.len();
-                if std::mem::replace(&mut seen[*page as usize], number) != number {
-                    looks[number - 1].push(*page);
-                }
+        let mut intervals = Intervals::default();
+        let trace = DenseTrace::from_stream_with(&source.path, &mut stream, |access| {
+            if by_interval {
+                intervals.add(access);
             }
-        }
+        })?;
+        let pages = trace.page_count();
+        let looks = match by_interval {
+            true => trace.parts(intervals.starts()),
+            false => {
+                let length = (pages / LOOK_PART).max(1);
+                let starts = (0..trace.accesses().len()).step_by(length);
+                trace.parts(&starts.collect::<Vec<_>>())
+            }
+        };
         Ok(Looks {
             looks,
             pages,

@@ -21,6 +21,7 @@ use agewise_lab::machine::damon::Watched;
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{Limits, Machine, MachineConfig, Policy, ProcessId, SwapConfig};
 use agewise_lab::workload::library;
+use agewise_lab::workload::spec::Workload;
 
 const PAGES: u64 = 4096;
 
@@ -407,4 +408,50 @@ fn heat_is_recorded_beside_what_the_monitor_sees() {
             "{damon}: {summary:?}"
         );
     }
+}
+
+/// Bursts of 10 ms, a tenth of a second apart: five aggregations each, of which one or two see it.
+#[test]
+fn aggregations_of_a_pause_are_recorded_and_the_burst_belongs_to_the_first() {
+    let bursts = r#"
+        description = "Bursts over two of eight MiB"
+        memory = "32MiB"
+
+        [[process]]
+        name = "bursts"
+
+        [[process.area]]
+        name = "heap"
+        size = "8MiB"
+
+        [[process.phase]]
+        populate = ["heap"]
+
+        [[process.phase]]
+        touches = 5000
+        repeat = 30
+        every_ms = 100
+        stream = [{ area = "heap", order = "scan", to = 0.25 }]
+    "#;
+    let plan = Plan {
+        subject: Subject::Workload(Arc::new(Workload::parse("bursts", bursts).unwrap())),
+        ..plan(
+            "mglru:7.2",
+            "scheme:sample_interval=1000:aggr_interval=20000:space=virtual",
+        )
+    };
+    let mut run = Run::new(&plan).unwrap();
+    run.record_heat();
+    run.run_until(u64::MAX).unwrap();
+    let windows = run.heat();
+    let apart_ms = windows.windows(2).map(|of| of[1].at_ms - of[0].at_ms);
+    let longest_ms = apart_ms.fold(0.0, f64::max);
+    assert!(windows.len() > 120 && longest_ms < 30.0, "{longest_ms} ms");
+    let busy: Vec<f64> = windows
+        .iter()
+        .filter(|window| window.true_heat > 0.01)
+        .map(|window| window.distance)
+        .collect();
+    let mean = busy.iter().sum::<f64>() / busy.len() as f64;
+    assert!(busy.len() >= 30 && mean < 0.4, "{mean} in {}", busy.len());
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::machine_run::Run;
-use agewise_lab::study::run::{RunRequest, columns};
+use agewise_lab::study::columns::columns;
+use agewise_lab::study::run::RunRequest;
 use agewise_lab::study::setup::Setup;
 
 /// Sums of the fields of all events, as `EVENT.FIELD`; `EVENT` is the number of events.

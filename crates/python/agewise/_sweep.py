@@ -93,7 +93,8 @@ def sweep(
 
     `prune`: deletes results in the directory that do not belong to this sweep. `progress` is called
     with cells done, total cells and seconds left; by default a tqdm bar. Ctrl-C stops the sweep.
-    A cell whose file is damaged is run again, with a warning.
+    A cell whose file is damaged is run again. That, and what else the command notes on standard
+    error, such as a rule of `skip` that skips nothing, is a warning.
 
     Raises ValueError for what does not exist, OSError for unreadable files, ImportError if Ray is
     requested but not installed.
@@ -112,11 +113,11 @@ def sweep(
 def _run(spec: str, out: str, on: str, prune: bool, progress: Optional[Advance]) -> Sweep:
     with shown("cell", progress) as advance:
         if on == "local":
-            ran, found, failed, damage = _native.sweep(spec, out, prune, advance)
+            ran, found, failed, notes = _native.sweep(spec, out, prune, advance)
         else:
             opened = _native.OpenSweep(spec, out, prune)
-            found, damage = opened.found(), opened.damage()
+            found, notes = opened.found(), opened.notes()
             ran, failed = _ray.sweep(opened, advance)
-    if damage is not None:
-        warnings.warn(damage, stacklevel=3)
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
     return Sweep(out, ran, found, failed)

@@ -16,9 +16,10 @@ use std::{fs, mem, process, thread};
 
 use agewise_lab::experiment::contender::Contender;
 use agewise_lab::proactive::Sight;
-use agewise_lab::study::curve::CurveRequest;
+use agewise_lab::study::columns::{contenders, with_agents};
+use agewise_lab::study::curve::{CurveRequest, require_different};
 use agewise_lab::study::description::Description;
-use agewise_lab::study::run::{RunRequest, columns};
+use agewise_lab::study::run::RunRequest;
 use agewise_lab::study::setup::Setup;
 use agewise_lab::study::table::{Table, Value};
 use agewise_lab::study::{StudyError, options, parquet};
@@ -258,10 +259,10 @@ fn run(
     let mut all = Vec::new();
     for policy in policies {
         match policy {
-            AnyPolicy::Name(name) => all.extend(columns(&[name], &agents).map_err(exception)?),
+            AnyPolicy::Name(name) => all.extend(contenders(&[name]).map_err(exception)?),
             class => {
                 let yardstick = class.yardstick(&failure).map_err(PyValueError::new_err)?;
-                all.push((Contender::Yardstick(yardstick), None));
+                all.push(Contender::Yardstick(yardstick));
             }
         }
     }
@@ -274,7 +275,7 @@ fn run(
             ..setup
         },
         subject,
-        columns: all,
+        columns: with_agents(all, &agents).map_err(exception)?,
         sight,
         seeds,
         build: BUILD.to_owned(),
@@ -317,15 +318,17 @@ fn curve(
     let policies = policies
         .into_iter()
         .map(|policy| policy.yardstick(&failure));
+    let policies: Vec<_> = policies
+        .collect::<Result<_, _>>()
+        .map_err(PyValueError::new_err)?;
+    require_different(&policies).map_err(exception)?;
     let sizes = sizes.iter().map(|size| size.parse::<SizeSpec>());
     let sampling = sampling
         .map(|(rate, samples)| SamplingPlan::new(rate, usize::try_from(samples).unwrap_or(0)));
     let request = CurveRequest {
         trace,
         reading: setup(options)?.0.reading,
-        policies: policies
-            .collect::<Result<_, _>>()
-            .map_err(PyValueError::new_err)?,
+        policies,
         sizes: sizes
             .collect::<Result<_, _>>()
             .map_err(PyValueError::new_err)?,

@@ -14,9 +14,8 @@ use crate::{BUILD, Failure, exception, setup, wait};
 /// Cells that could not be run, and why.
 type Failed = Vec<(String, String)>;
 
-/// The number of cells run, the number found, the failed ones, and what the command says of damaged
-/// files.
-type Outcome = (usize, usize, Failed, Option<String>);
+/// The number of cells run, the number found, the failed ones, and what the command notes.
+type Outcome = (usize, usize, Failed, Vec<String>);
 
 /// Runs a sweep into a directory. Calls `advance` with cells done, all cells, and the seconds left.
 #[pyfunction]
@@ -39,15 +38,23 @@ pub fn sweep(
             None => Ok(()),
         }
     };
-    let outcome = wait(py, &Failure::default(), tick, move |stop| {
-        Sweep::read(&spec, limits, BUILD)?.run(&out, prune, stop, |advance| {
+    let (sweep, outcome) = wait(py, &Failure::default(), tick, move |stop| {
+        let sweep = Sweep::read(&spec, limits, BUILD)?;
+        let outcome = sweep.run(&out, prune, stop, |advance| {
             *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(advance);
-        })
+        })?;
+        Ok((sweep, outcome))
     })?;
     let failed = outcome.failed.into_iter();
     let failed = failed.map(|(cell, error)| (cell, error.to_string()));
-    let damaged = damage(&outcome.damaged);
-    Ok((outcome.ran, outcome.found, failed.collect(), damaged))
+    let notes = notes(&sweep, &outcome.damaged);
+    Ok((outcome.ran, outcome.found, failed.collect(), notes))
+}
+
+/// What the command notes about the description, and about damaged files, whose cells are missing.
+fn notes(sweep: &Sweep, damaged: &[PathBuf]) -> Vec<String> {
+    let notes = sweep.notes().iter().cloned();
+    notes.chain(damage(damaged)).collect()
 }
 
 /// A cell to run elsewhere: its id, its values, the hash of its workload or trace, and that one's
@@ -59,6 +66,7 @@ type PyErrand = (String, BTreeMap<String, String>, String, Option<PathBuf>);
 pub struct OpenSweep {
     dataset: Dataset,
     missing: Vec<Errand>,
+    notes: Vec<String>,
 }
 
 #[pymethods]
@@ -68,7 +76,12 @@ impl OpenSweep {
         let limits = setup("")?.0.reading.limits;
         let sweep = Sweep::read(&spec, limits, BUILD).map_err(exception)?;
         let (dataset, missing) = sweep.open(&out, prune).map_err(exception)?;
-        Ok(OpenSweep { dataset, missing })
+        let notes = notes(&sweep, dataset.damaged());
+        Ok(OpenSweep {
+            dataset,
+            missing,
+            notes,
+        })
     }
 
     /// Number of cells found.
@@ -76,9 +89,9 @@ impl OpenSweep {
         self.dataset.found()
     }
 
-    /// What the command says of damaged files, whose cells are missing.
-    fn damage(&self) -> Option<String> {
-        damage(self.dataset.damaged())
+    /// What the command notes.
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
     }
 
     /// The missing cells.

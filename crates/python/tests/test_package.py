@@ -383,6 +383,10 @@ class Package(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "subclasses of agewise.policy.Policy"):
             lab.curve(self.trace, [int])  # type: ignore[list-item]
 
+    def test_killed_programs_are_told(self) -> None:
+        with self.assertWarnsRegex(UserWarning, "killed for lack of memory in 1 of 1 runs"):
+            lab.run("kv", "classic", memory="128p", swap="none", seeds=1)
+
     def test_policies_have_names_of_their_own(self) -> None:
         class Mine(MyLru):
             name = "lru"
@@ -391,6 +395,10 @@ class Package(unittest.TestCase):
             lab.curve(self.trace, ["lru", Mine])
         with self.assertRaisesRegex(ValueError, "several policies are called 'MyLru'"):
             lab.run(self.trace, [MyLru, type("MyLru", (MyLru,), {})])
+        with self.assertRaisesRegex(ValueError, "the policy lru is given twice"):
+            lab.curve(self.trace, ["lru", "arc", "lru"])
+        with self.assertRaisesRegex(ValueError, "the policy lru is given twice"):
+            lab.run(self.trace, ["lru", "lru"])
         with self.assertRaisesRegex(TypeError, "is a text, not 7"):
             lab.curve(self.trace, type("Mine", (MyLru,), {"name": 7}))
 
@@ -508,6 +516,29 @@ class Package(unittest.TestCase):
             with self.assertWarnsRegex(UserWarning, f"{first} is damaged: its cell is run again"):
                 swept = agewise.sweep(spec, out, on=on)
             self.assertEqual((swept.ran, swept.found, files(out)), (1, 1, whole))
+
+    def test_what_the_command_notes_on_a_sweep_is_a_warning(self) -> None:
+        out = os.path.join(self.directory.name, "swept")
+        grid = {"trace": self.trace, "policy": "lru", "points": 2}
+        spec = {"grid": grid, "skip": {"policy": "arc"}}
+        for on in ["local", "ray"] if find_spec("ray") else ["local"]:
+            with self.assertWarnsRegex(UserWarning, "leaves out no cell"):
+                agewise.sweep(spec, out, on=on)
+
+    def test_workers_leave_nothing_behind(self) -> None:
+        from agewise import _native, _ray
+
+        spec = os.path.join(self.directory.name, "one.toml")
+        Path(spec).write_text(f"[[grid]]\nworkload = '{self.trace}'\npolicy = 'lru'\n")
+        opened = _native.OpenSweep(spec, os.path.join(self.directory.name, "one"), False)
+        [errand] = opened.missing()
+        temporary = os.path.join(self.directory.name, "temporary")
+        os.mkdir(temporary)
+        with unittest.mock.patch.object(tempfile, "tempdir", temporary):
+            _ray.run_cell(errand, Path(self.trace).read_bytes())
+            with self.assertRaises(ValueError):
+                _ray.run_cell(errand, b"1\n2\n")
+        self.assertEqual(os.listdir(temporary), [])
 
     def test_workers_refuse_cells_of_others(self) -> None:
         from agewise import _native

@@ -123,6 +123,23 @@ impl DenseTrace {
         self.pages.len()
     }
 
+    /// The pages of the parts of the trace that begin at these positions, each page once in a part.
+    #[must_use]
+    pub fn parts(&self, starts: &[usize]) -> Vec<Vec<u32>> {
+        // The last part with each page, counted from 1.
+        let mut last = vec![0; self.page_count()];
+        let ends = starts.iter().skip(1).copied().chain([self.accesses.len()]);
+        let parts = starts.iter().zip(ends).zip(1usize..);
+        parts
+            .map(|((&start, end), part)| {
+                let pages = self.accesses[start..end].iter().copied();
+                pages
+                    .filter(|&page| std::mem::replace(&mut last[page as usize], part) != part)
+                    .collect()
+            })
+            .collect()
+    }
+
     /// For each access, the position of the next access of the same page; [`NEVER`] if there is
     /// none.
     #[must_use]

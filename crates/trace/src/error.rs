@@ -18,6 +18,16 @@ pub enum TraceError {
         /// The cause.
         source: std::io::Error,
     },
+    /// It has to be read twice, and is no regular file: the second reader would get what the first
+    /// one left.
+    #[error(
+        "{}: it has to be read twice, and is no regular file: write it to one first",
+        path.display()
+    )]
+    ReadOnce {
+        /// The pipe, socket or device.
+        path: PathBuf,
+    },
     /// Reading failed, or the compressed data is damaged or ends early.
     #[error("{}: cannot read on after byte {offset} of its {content} data: {source}", path.display())]
     Read {

@@ -43,6 +43,21 @@ impl TraceSource {
         }
     }
 
+    /// Refuses what cannot be read a second time, such as a pipe.
+    ///
+    /// # Errors
+    /// [`TraceError::ReadOnce`].
+    pub fn require_file(&self) -> Result<(), TraceError> {
+        // What does not exist and what is a directory has an error of its own when it is opened.
+        let found = std::fs::metadata(&self.path);
+        if found.is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+            return Err(TraceError::ReadOnce {
+                path: self.path.clone(),
+            });
+        }
+        Ok(())
+    }
+
     /// Starts reading.
     ///
     /// # Errors

@@ -73,8 +73,6 @@ pub struct Guest {
 pub struct Outcome {
     /// The guests, in order.
     pub guests: Vec<Guest>,
-    /// Reports received.
-    pub reports: u64,
 }
 
 impl Outcome {
@@ -200,7 +198,6 @@ pub fn run_host(host: &Host) -> Result<Outcome, HostError> {
         keep_ms: host.keep_ms,
         ..Division::default()
     };
-    let mut reports = 0;
     let mut at_ms = 0;
     while at_ms < host.duration_ms {
         at_ms = at_ms
@@ -214,7 +211,7 @@ pub fn run_host(host: &Host) -> Result<Outcome, HostError> {
             })?;
         }
         if host.sharing == Sharing::Reports {
-            reports += divide(host, &division, &mut guests);
+            divide(host, &division, &mut guests);
         }
     }
     let guests = guests
@@ -232,7 +229,7 @@ pub fn run_host(host: &Host) -> Result<Outcome, HostError> {
             allowance_pages: guest.allowance_pages,
         })
         .collect();
-    Ok(Outcome { guests, reports })
+    Ok(Outcome { guests })
 }
 
 fn start(host: &Host, count: u64) -> Result<Vec<Running>, HostError> {
@@ -266,18 +263,13 @@ fn start(host: &Host, count: u64) -> Result<Vec<Running>, HostError> {
 }
 
 /// Runs one round: asks all guests, divides the memory, and inflates balloons before it deflates
-/// others. Returns how many guests answered.
-fn divide(host: &Host, division: &Division, guests: &mut [Running]) -> u64 {
-    let mut answers = 0;
+/// others.
+fn divide(host: &Host, division: &Division, guests: &mut [Running]) {
     let claims: Vec<Claim> = guests
         .iter_mut()
-        .map(|guest| {
-            let report = guest.request();
-            answers += u64::from(report.is_some());
-            Claim {
-                allowance_bytes: guest.allowance_pages * PAGE_BYTES,
-                report,
-            }
+        .map(|guest| Claim {
+            report: guest.request(),
+            allowance_bytes: guest.allowance_pages * PAGE_BYTES,
         })
         .collect();
     let allowances = division.divide(host.memory_pages * PAGE_BYTES, &claims);
@@ -291,5 +283,4 @@ fn divide(host: &Host, division: &Division, guests: &mut [Running]) -> u64 {
     for (index, pages) in order {
         guests[index].set_allowance(pages);
     }
-    answers
 }

@@ -136,7 +136,8 @@ fn accesses(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<(DenseTrace, Vec<bool
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::run::{RunRequest, columns};
+    use crate::study::columns::columns;
+    use crate::study::run::RunRequest;
     use crate::study::setup::Setup;
     use crate::study::table::Value;
     use crate::yardstick;

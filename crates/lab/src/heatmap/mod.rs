@@ -79,7 +79,6 @@ struct Seen {
 #[derive(Debug, Default)]
 pub struct Recorder {
     pages: HashMap<Place, Seen>,
-    aggregations: u64,
     windows: Vec<Window>,
 }
 
@@ -90,11 +89,11 @@ impl Recorder {
     }
 
     /// Records an access to mapped memory that has just happened.
-    pub(crate) fn touch(&mut self, machine: &Machine, process: ProcessId, vpn: u64) {
+    pub(crate) fn touch(&mut self, machine: &mut Machine, process: ProcessId, vpn: u64) {
+        self.close(machine.take_damon_snapshots());
         let Some(kdamond) = machine.damon() else {
             return;
         };
-        self.close(kdamond);
         let place = match kdamond.watched() {
             Watched::Physical(_) => machine.frame_of(process, vpn).map(|pfn| (0, pfn.into())),
             Watched::Virtual(processes) => processes
@@ -106,11 +105,11 @@ impl Recorder {
     }
 
     /// Records an access through a file descriptor.
-    pub(crate) fn io(&mut self, machine: &Machine, file: FileId, index: u32) {
+    pub(crate) fn io(&mut self, machine: &mut Machine, file: FileId, index: u32) {
+        self.close(machine.take_damon_snapshots());
         let Some(kdamond) = machine.damon() else {
             return;
         };
-        self.close(kdamond);
         let place = match kdamond.watched() {
             Watched::Physical(_) => machine
                 .frame_of_file(file, index)
@@ -133,15 +132,13 @@ impl Recorder {
         }
     }
 
-    fn close(&mut self, kdamond: &Kdamond) {
-        if kdamond.aggregations() == self.aggregations {
-            return;
+    /// Ends the aggregations before an access. If there are several, nothing was accessed in any
+    /// but the first.
+    fn close(&mut self, ended: Vec<Snapshot>) {
+        for snapshot in ended {
+            self.windows.push(window(&snapshot, &self.pages));
+            self.pages.clear();
         }
-        self.aggregations = kdamond.aggregations();
-        if let Some(snapshot) = kdamond.snapshot() {
-            self.windows.push(window(snapshot, &self.pages));
-        }
-        self.pages.clear();
     }
 }
 

@@ -300,7 +300,7 @@ impl Machine {
     }
 
     /// Makes the pages of these runs the first to be reclaimed (`MADV_COLD`).
-    pub fn sort_cold(&mut self, process: ProcessId, runs: &[Range<u64>]) -> u64 {
+    pub fn sort_cold(&mut self, process: ProcessId, runs: &[Range<u64>]) {
         let begun = self.begin_work();
         let mut sorted = 0;
         for vpn in runs.iter().cloned().flatten() {
@@ -316,7 +316,6 @@ impl Machine {
         self.sys.now_ns +=
             CALL_NS * (runs.len() as u64).div_ceil(RUNS_PER_CALL) + sorted * CLEAR_IN_RUN_NS;
         self.pay_for_work(&begun);
-        sorted
     }
 
     /// Generations of a cgroup and its descendants: births in ns with their pages by type, youngest

@@ -119,7 +119,6 @@ impl ByAge {
         };
         let waited_ns = machine.waited_ns() - waited_ns;
         let stats = &mut ledger.stats;
-        stats.sorted_pages += done.sorted;
         let asked_bytes = action.bytes();
         if asked_bytes == 0 {
             return;

@@ -225,8 +225,6 @@ impl Turn<'_> {
         if counts {
             let misplaced = known.source.take_in(&tables, now_ms, self.truth);
             self.ledger.looked(misplaced);
-        } else {
-            self.ledger.stats.refills += 1;
         }
         tables
     }

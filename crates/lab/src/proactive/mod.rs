@@ -66,13 +66,10 @@ pub struct AgentStats {
     pub left_pages: ByType<u64>,
     /// Pages it tried to move out.
     pub tried_pages: u64,
-    pub sorted_pages: u64,
     /// Slices in which it moved pages for a budget.
     pub slices: u64,
     /// Pages in a budget's queue that were accessed before their turn.
     pub young_again_pages: u64,
-    /// Scans made only to refill a budget's queue.
-    pub refills: u64,
     /// Decisions not to move because it was backing off.
     pub backed_off: u64,
     /// Times it was behind its budget.

@@ -18,7 +18,6 @@ use crate::machine::Machine;
 pub(super) struct Done {
     pub tried: u64,
     pub left: ByType<u64>,
-    pub sorted: u64,
 }
 
 /// Carries out an action page by page.
@@ -54,7 +53,7 @@ pub(super) fn by_pages(
             for (space, runs) in oldest(source, now_ms, older_than_ms, bytes_max / PAGE_BYTES) {
                 // Files have no such call.
                 if let Space::Process(process) = space {
-                    done.sorted += machine.sort_cold(process, &runs);
+                    machine.sort_cold(process, &runs);
                 }
             }
         }
@@ -87,7 +86,6 @@ pub(super) fn by_bytes(machine: &mut Machine, memcg: MemcgId, action: &Action) -
     Done {
         tried,
         left: [0, 1].map(|t| before[t].saturating_sub(after[t])),
-        sorted: 0,
     }
 }
 

@@ -75,8 +75,6 @@ pub struct Simulated {
     pub misses: u64,
     /// Pages isolated for reclaim.
     pub scanned: u64,
-    /// Pages reclaimed.
-    pub stolen: u64,
     /// Pages sorted or deactivated.
     pub refilled: u64,
     /// Refaults, anon and file.
@@ -381,7 +379,6 @@ impl Replay {
         Some(Simulated {
             misses,
             scanned: now.scanned() - events.scanned(),
-            stolen: now.stolen() - events.stolen(),
             refilled: now.pgrefill - events.pgrefill,
             refaults: std::array::from_fn(|t| {
                 now.workingset_refault[t] - events.workingset_refault[t]

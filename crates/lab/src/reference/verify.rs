@@ -85,9 +85,6 @@ pub struct Comparison {
     pub scanned_sim: Option<u64>,
     /// Median of the measured pages scanned.
     pub scanned_median: u64,
-    /// Pages of the trace, for further computation.
-    #[serde(skip)]
-    pub pages: u32,
     /// Median of the simulated refaults, anon and file.
     #[serde(skip)]
     pub refaults_sim: [u64; 2],
@@ -228,7 +225,6 @@ fn compare(cell: &Cell, outcomes: &[Outcome], phase: Phase) -> Option<Comparison
         misses_median: median(misses)?,
         scanned_sim: median(all(|s| s.scanned)),
         scanned_median: median(scanned)?,
-        pages: cell.trace.pages,
         refaults_sim: [
             median(all(|s| s.refaults[0])).unwrap_or(0),
             median(all(|s| s.refaults[1])).unwrap_or(0),

@@ -16,7 +16,7 @@ use agewise_trace::{DenseTrace, Reading, short_name};
 use super::description::{CurveCell, Described, Origin, PROFILE};
 use super::error::StudyError;
 use super::options;
-use super::setup::{Setup, hashed_beside};
+use super::setup::{Setup, hashable, hashed_beside};
 use super::table::{Column, Kind, Table, Value};
 use crate::proactive::Sight;
 use crate::workload::library;
@@ -134,6 +134,26 @@ impl Yardstick for Watched {
     }
 }
 
+/// Refuses a policy that is given twice: its columns would be the same.
+///
+/// # Errors
+/// [`StudyError::Argument`].
+pub fn require_different(policies: &[Arc<dyn Yardstick>]) -> Result<(), StudyError> {
+    let key = |policy: &Arc<dyn Yardstick>| {
+        let sha256 = policy.source_sha256().map(str::to_owned);
+        (policy.name().to_owned(), sha256)
+    };
+    for (at, policy) in policies.iter().enumerate() {
+        if policies[..at].iter().any(|other| key(other) == key(policy)) {
+            let name = policy.name();
+            return Err(StudyError::Argument(format!(
+                "the policy {name} is given twice: its columns would be the same"
+            )));
+        }
+    }
+    Ok(())
+}
+
 impl CurveRequest {
     /// Default number of spread sizes.
     pub const POINTS: u16 = 32;
@@ -160,7 +180,7 @@ impl CurveRequest {
                 "{place} is a workload, and curves are of traces: `agewise lab run {place}` runs it"
             )));
         }
-        let source = self.reading.source(place)?;
+        let source = hashable(&self.reading, place)?;
         let started = Instant::now();
         let mut notes = Vec::new();
         let mut stream = source.open()?;

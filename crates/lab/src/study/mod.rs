@@ -5,6 +5,7 @@
 pub mod again;
 pub mod base;
 pub mod check;
+pub mod columns;
 pub mod curve;
 pub mod description;
 mod error;

@@ -9,7 +9,7 @@ use agewise_policy::proactive::{Controller, Spec};
 use super::description::{Described, Origin, PROFILE, RunCell};
 use super::error::StudyError;
 use super::options;
-use super::setup::{Named, Setup, parse_contender};
+use super::setup::{Named, Setup};
 use super::table::{Column, Kind, Table, Value};
 use crate::experiment::contender::Contender;
 use crate::experiment::machine_run::{Plan, Run, RunError, Subject};
@@ -18,7 +18,6 @@ use crate::experiment::replay::Through;
 use crate::machine::device::DeviceKind;
 use crate::machine::tracing::EventTrace;
 use crate::proactive::{ProactivePlan, Sight};
-use crate::yardstick;
 
 /// Default number of seeds for a workload.
 const WORKLOAD_SEEDS: u64 = 10;
@@ -57,39 +56,6 @@ pub struct RunOutcome {
     pub cells: Vec<Described<RunCell>>,
     /// Remarks on the machine and the agents.
     pub remarks: Vec<String>,
-}
-
-/// Every policy without an agent and, unless it is a yardstick, with each agent.
-///
-/// # Errors
-/// Fails for unknown policies.
-pub fn columns(
-    policies: &[impl AsRef<str>],
-    agents: &[Spec],
-) -> Result<Vec<(Contender, Option<Spec>)>, StudyError> {
-    let mut columns: Vec<(Contender, Option<Spec>)> = Vec::new();
-    for name in yardstick::with_parameters(policies) {
-        let policy = parse_contender(name.trim())?;
-        let is_it =
-            |(of, _): &(Contender, _)| (of.name(), of.sha256()) == (policy.name(), policy.sha256());
-        if columns.iter().any(is_it) {
-            return Err(StudyError::Argument(format!(
-                "the policy {} is given twice: its columns would be the same",
-                policy.name()
-            )));
-        }
-        let agents = match policy {
-            Contender::Kernel(_) => agents,
-            Contender::Yardstick(_) => &[],
-        };
-        let beside = agents
-            .iter()
-            .map(|agent| (policy.clone(), Some(agent.clone())));
-        let beside: Vec<_> = beside.collect();
-        columns.push((policy, None));
-        columns.extend(beside);
-    }
-    Ok(columns)
 }
 
 /// Says which agents moved nothing with any seed: their columns only show what looking costs.
@@ -288,14 +254,12 @@ pub(super) fn require_agent(agent: &Spec) -> Result<(), StudyError> {
 }
 
 impl RunOutcome {
-    /// What is to be said about the machine and the trace.
+    /// What is to be said about the runs, the machine and the trace.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.remarks
-            .iter()
-            .chain(self.subject.notes())
-            .cloned()
-            .collect()
+        let of_trace = self.subject.notes();
+        let notes = self.remarks.iter().chain(of_trace).cloned();
+        self.killed().into_iter().chain(notes).collect()
     }
 
     /// In how many runs programs were killed for lack of memory, if in any: figures of such runs
@@ -420,6 +384,7 @@ impl RunOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::study::columns::columns;
 
     fn run(agent: &str) -> Result<RunOutcome, StudyError> {
         let request = RunRequest {
@@ -468,22 +433,13 @@ mod tests {
     #[test]
     fn runs_in_which_programs_were_killed_are_counted() {
         let run = |memory| request(&[], memory).run(&Arc::default(), |_| ()).unwrap();
-        let killed = run("128p").killed().unwrap();
+        let outcome = run("128p");
+        let killed = outcome.killed().unwrap();
         assert_eq!(
             killed,
             "kv: programs were killed for lack of memory in 1 of 1 runs"
         );
+        assert!(outcome.notes().contains(&killed));
         assert_eq!(run("1G").killed(), None);
-    }
-
-    #[test]
-    fn a_policy_is_compared_once() {
-        let error = columns(&["classic", "opt", "classic"], &[]).unwrap_err();
-        assert!(
-            error.to_string().contains("classic is given twice"),
-            "{error}"
-        );
-        // Another name of the same machine, or the same name with other parameters.
-        assert!(columns(&["reuse:look=0.25", "reuse:look=0.5"], &[]).is_ok());
     }
 }

@@ -276,7 +276,7 @@ impl Setup {
                 Err(_) => {}
             }
         }
-        Ok(Place::Trace(self.reading.source(name)?))
+        Ok(Place::Trace(hashable(&self.reading, name)?))
     }
 
     fn trace(&self, name: &str, source: &TraceSource) -> Result<Named, StudyError> {
@@ -304,6 +304,16 @@ enum Place {
     Workload { name: String, text: String },
     /// A trace.
     Trace(TraceSource),
+}
+
+/// Finds a trace that is read twice, the second time for its hash.
+///
+/// # Errors
+/// Fails if there is none, or it is a pipe.
+pub(super) fn hashable(reading: &Reading, trace: &str) -> Result<TraceSource, StudyError> {
+    let source = reading.source(trace)?;
+    source.require_file()?;
+    Ok(source)
 }
 
 /// Expands patterns in names (`traces/*.pages`), sorted by name.

@@ -22,13 +22,15 @@ use std::collections::VecDeque;
 use super::curve::{Curve, Curves, Decider, Estimate, Point, SIZES};
 use crate::mix;
 
-/// Hours kept.
-pub const HOURS: usize = 24;
-/// Days kept.
-pub const DAYS: usize = 14;
+/// Hours kept: a whole day of them, and the one that has begun.
+pub const HOURS: usize = 25;
+/// Days kept: two whole weeks, and the one that has begun.
+pub const DAYS: usize = 15;
 
-const HOUR_MS: u64 = 3_600_000;
-const DAY_MS: u64 = 24 * HOUR_MS;
+/// Length of an hour.
+pub const HOUR_MS: u64 = 3_600_000;
+/// Length of a day.
+pub const DAY_MS: u64 = 24 * HOUR_MS;
 
 const MAGIC: &[u8; 8] = b"agewhtif";
 const VERSION: u16 = 1;
@@ -65,7 +67,7 @@ struct Kept {
     rates: Box<[u16; RATES]>,
 }
 
-/// Curves by hour and by day. Takes about 32 KiB when full.
+/// Curves by hour and by day. Takes about 34 KiB when full.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct History {
     hours: VecDeque<Kept>,

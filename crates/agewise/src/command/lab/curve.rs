@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use agewise_host::untrusted::clean;
-use agewise_lab::study::curve::{CurveOutcome, CurveRequest};
+use agewise_lab::study::curve::{CurveOutcome, CurveRequest, require_different};
 use agewise_lab::study::description::Description;
 use agewise_lab::study::parquet;
 use agewise_lab::study::result::Form;
@@ -138,21 +138,6 @@ impl Args {
         lists.flat_map(|list| list.0.iter().cloned()).collect()
     }
 
-    /// Refuses a policy that is given twice: its columns would be the same.
-    fn require_different(&self) -> anyhow::Result<()> {
-        let policies = self.policies();
-        let key = |policy: &Arc<dyn Yardstick>| {
-            let sha256 = policy.source_sha256().map(str::to_owned);
-            (policy.name().to_owned(), sha256)
-        };
-        for (at, policy) in policies.iter().enumerate() {
-            if policies[..at].iter().any(|other| key(other) == key(policy)) {
-                agewise_cli::refuse!("the policy {} is given twice", policy.name());
-            }
-        }
-        Ok(())
-    }
-
     /// Runs for all traces, for the progress bar.
     fn runs(&self) -> u64 {
         let policies = self.policies();
@@ -169,7 +154,7 @@ impl Args {
 
 /// Computes, prints and writes the pictures.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.require_different()?;
+    require_different(&args.policies())?;
     let sampling = if args.sampled {
         Some(SamplingPlan::new(args.rate, args.samples).map_err(WrongArgument)?)
     } else {

@@ -11,9 +11,10 @@ use agewise_lab::experiment::machine_run::Subject;
 use agewise_lab::experiment::matrix::MeasureSummary;
 use agewise_lab::experiment::replay::Arrangement;
 use agewise_lab::proactive::Sight;
+use agewise_lab::study::columns::columns;
 use agewise_lab::study::description::Description;
 use agewise_lab::study::result::Form;
-use agewise_lab::study::run::{RunOutcome, RunRequest, columns};
+use agewise_lab::study::run::{RunOutcome, RunRequest};
 use agewise_lab::study::setup::expand;
 use agewise_lab::study::table::Table;
 use agewise_policy::proactive::Spec;
@@ -176,10 +177,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         // The head of the text has those of the trace.
         let notes = match args.format.form() {
-            None => outcome.remarks.clone(),
+            None => [outcome.killed().as_slice(), &outcome.remarks].concat(),
             Some(_) => outcome.notes(),
         };
-        for note in outcome.killed().into_iter().chain(notes) {
+        for note in notes {
             agewise_cli::note!("{note}");
         }
         match args.format.form() {

@@ -52,6 +52,8 @@ const NAMES: [&str; 3] = ["namespace", "pod", "container"];
 #[derive(Debug, Default)]
 struct Found {
     container: Option<Container>,
+    /// Whether it has a current value.
+    is_current: bool,
     full_bytes: f64,
     beyond_bytes: f64,
     hours: f64,
@@ -73,6 +75,7 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
         format!("count_over_time(({})[{over}:1h])", metric("full_bytes")),
         most("wait_ratio"),
         most("wait_high_ratio"),
+        metric("full_bytes"),
     ];
     // Query in parallel, to use all of the server's processors.
     let answers = std::thread::scope(|scope| {
@@ -125,6 +128,7 @@ fn by_cgroup(answers: Vec<Vec<Point>>) -> BTreeMap<Key, Found> {
                 (2, None) => found.hours += value,
                 (3, Some(size)) => most(&mut found.worst.entry(size).or_default()[0]),
                 (4, Some(size)) => most(&mut found.worst.entry(size).or_default()[1]),
+                (5, None) => found.is_current = true,
                 _ => {}
             }
         }
@@ -174,6 +178,7 @@ fn seen(key: &Key, found: Found) -> Option<Seen> {
         host: key.get("instance").cloned(),
         cgroup,
         container: found.container,
+        gone: !found.is_current,
         limit_now_bytes: None,
         recent: Vec::new(),
         longer: vec![time],
@@ -212,7 +217,7 @@ fn container(key: &Key, prefix: &str) -> Option<Container> {
 }
 
 /// A value of a series, with its labels without the size, and its size in thousandths.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Point {
     key: Key,
     size: Option<u64>,
@@ -298,6 +303,7 @@ mod tests {
     fn an_infinite_bound_is_none() {
         let found = |hours| Found {
             container: None,
+            is_current: true,
             full_bytes: 1000.0,
             beyond_bytes: 5.0,
             hours,
@@ -349,8 +355,13 @@ mod tests {
             each(Some(500), [0.1, 0.3, 0.2]),
             each(Some(500), [0.4, f64::INFINITY, 0.2]),
         ];
+        let past: Vec<Found> = by_cgroup(answers.clone()).into_values().collect();
+        assert!(!past[0].is_current);
+        let now = vec![point(&whole, None, 300.0)];
+        let answers = [answers, vec![now]].concat();
         let all: Vec<Found> = by_cgroup(answers).into_values().collect();
         let [one] = &all[..] else { panic!("{all:?}") };
+        assert!(one.is_current);
         assert_eq!(
             (one.full_bytes, one.beyond_bytes, one.hours),
             (300.0, 3.0, 25.0)

@@ -10,10 +10,14 @@ use serde_json::{Value, json};
 
 use super::{Args, Record};
 
-/// One object per pod with all its containers, and one per other cgroup; a list if there are
-/// several.
-pub(super) fn vpa(records: &[Record]) -> Value {
-    let mut items: Vec<Value> = groups(records).iter().map(|of| vpa_of(of)).collect();
+/// One object per pod with all its containers, and one per other cgroup, unless they are gone and
+/// were not asked for by name; a list if there are several.
+pub(super) fn vpa(records: &[Record], is_named: bool) -> Value {
+    let groups = groups(records);
+    let shown = groups
+        .iter()
+        .filter(|of| is_named || of.iter().any(|record| !record.gone));
+    let mut items: Vec<Value> = shown.map(|of| vpa_of(of)).collect();
     match items.len() {
         1 => items.remove(0),
         _ => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}),
@@ -70,6 +74,8 @@ fn text(name: Option<&Option<Untrusted>>) -> Option<String> {
     name?.as_ref().map(|name| name.terminal().to_string())
 }
 
+const OBJECT: &str = "VerticalPodAutoscaler";
+
 fn vpa_of(records: &[&Record]) -> Value {
     let first = records[0];
     let of = named(first);
@@ -105,7 +111,7 @@ fn vpa_of(records: &[&Record]) -> Value {
     let containers: Vec<Value> = records.iter().map(|of| container_of(of)).collect();
     json!({
         "apiVersion": "autoscaling.k8s.io/v1",
-        "kind": "VerticalPodAutoscaler",
+        "kind": OBJECT,
         "metadata": metadata,
         "spec": {
             "targetRef": {"apiVersion": "v1", "kind": "Pod", "name": name},
@@ -216,7 +222,9 @@ fn scan(record: &Record) -> Value {
     };
     let of = named(record);
     let pod = text(of.map(|of| &of.pod));
-    let pods = pod.iter().map(|pod| json!({"name": pod, "deleted": false}));
+    let pods = pod
+        .iter()
+        .map(|pod| json!({"name": pod, "deleted": record.gone}));
     let pods: Vec<Value> = pods.collect();
     json!({
         "object": {
@@ -282,6 +290,7 @@ mod tests {
                 container_id: name(id),
                 image: None,
             }),
+            gone: false,
             request_bytes: 2,
             limit_bytes: 4,
             lower_bytes: 1,
@@ -305,12 +314,11 @@ mod tests {
     #[test]
     fn containers_of_a_pod_are_one_object_and_it_and_its_sandbox_none() {
         let (shop, web) = (Some("shop"), Some("web-0"));
-        let records = [
+        let mut records = vec![
             record("/kubepods/p", Some([shop, web, None, None])),
             record("/kubepods/p/1", Some([shop, web, None, Some("1")])),
             record("/kubepods/p/2", Some([shop, web, Some("nginx"), Some("2")])),
             record("/kubepods/p/3", Some([shop, web, Some("log"), Some("3")])),
-            // The cgroup of the container before its restart.
             record("/kubepods/p/0", Some([shop, web, Some("log"), Some("0")])),
             // A pod without containers, and the same names on another machine.
             record("/kubepods/q", Some([shop, Some("db-0"), None, None])),
@@ -320,7 +328,15 @@ mod tests {
             ),
             record("/system.slice/x.service", None),
         ];
-        let list = vpa(&records);
+        // The container before its restart, and one that has ended.
+        records[4].gone = true;
+        let ended = Record {
+            gone: true,
+            ..record("/system.slice/y.service", None)
+        };
+        assert_eq!(vpa(std::slice::from_ref(&ended), true)["kind"], OBJECT);
+        records.push(ended);
+        let list = vpa(&records, false);
         let items = list["items"].as_array().unwrap();
         let seen = items.iter().map(|item| {
             let containers = &item["status"]["recommendation"]["containerRecommendations"];

@@ -14,6 +14,7 @@ use agewise_cli::units;
 use agewise_cli::usage::Interrupted;
 use agewise_cli::whatif::Watching;
 use agewise_host::container::Container;
+use agewise_policy::whatif::history::{DAY_MS, DAYS};
 use agewise_policy::whatif::recommend::{Basis, Recommendation, Time, Wanted, recommend};
 use anyhow::bail;
 use serde::Serialize;
@@ -42,6 +43,10 @@ use serde::Serialize;
 /// `vpa` prints VerticalPodAutoscaler objects that change nothing (updateMode Off) with the
 /// recommendation as their status, one per pod with all its containers; `krr` prints what robusta's
 /// krr prints with `-f json`.
+///
+/// Cgroups that are gone (their containers have ended, or with --prometheus the server has no
+/// current value) are listed as such. They are not part of the total, and have no object of their
+/// own in `vpa`, unless they were given by --cgroup.
 ///
 /// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched (of
 /// several cgroups, those that can are printed); 2 a wrong argument; 3 the only --cgroup was gone
@@ -80,7 +85,7 @@ pub struct Args {
     )]
     history: Duration,
 
-    /// Ignore anything longer ago than this; the daemon keeps 14 days.
+    /// Ignore hours and days that ended longer ago than this; the daemon keeps 14 days.
     #[arg(
         long,
         value_name = "DURATION",
@@ -117,6 +122,9 @@ enum Format {
     Krr,
 }
 
+/// How much a history holds at any time of the day.
+const KEPT: Duration = Duration::from_millis((DAYS as u64 - 1) * DAY_MS);
+
 fn price(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix("/GiB-month").unwrap_or(text);
     match number.trim().parse::<f64>() {
@@ -133,6 +141,8 @@ struct Seen {
     cgroup: String,
     /// Its container or pod.
     container: Option<Container>,
+    /// Whether it exists no longer, or the server has no current value of it.
+    gone: bool,
     /// Its current limit.
     limit_now_bytes: Option<u64>,
     recent: Vec<Time>,
@@ -153,6 +163,7 @@ struct Record {
     /// Printed as separate fields, in a way that depends on the format.
     #[serde(skip)]
     container: Option<Container>,
+    gone: bool,
     request_bytes: u64,
     limit_bytes: u64,
     lower_bytes: u64,
@@ -192,6 +203,7 @@ impl Record {
             host: seen.host.clone(),
             cgroup: seen.cgroup.clone(),
             container: seen.container.clone(),
+            gone: seen.gone,
             request_bytes: said.request_bytes,
             limit_bytes: said.limit_bytes,
             lower_bytes: said.lower_bytes,
@@ -243,6 +255,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             units::duration_text(args.over),
         );
     }
+    if args.prometheus.is_none() && args.history > KEPT {
+        agewise_cli::refuse!(
+            "--history {} is longer than the {} that the daemon keeps: no cgroup could have enough",
+            units::duration_text(args.history),
+            units::duration_text(KEPT),
+        );
+    }
     let mut stop = None;
     let (all, failed) = match &args.prometheus {
         Some(url) => (fleet::all(url, args)?, 0),
@@ -264,7 +283,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Text => print::text(&mut out, &records, args.price)?,
         Format::Json => print::records(&mut out, &records)?,
         Format::Csv => print::csv(&mut out, &records)?,
-        Format::Vpa => print::json(&mut out, &[kubernetes::vpa(&records)])?,
+        Format::Vpa => print::json(
+            &mut out,
+            &[kubernetes::vpa(&records, !args.cgroup.is_empty())],
+        )?,
         Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,
     }
     Ok(match (signal, failed) {

@@ -99,7 +99,8 @@ pub(super) fn text(
         if let Some(title) = record.container.as_ref().and_then(Container::title) {
             writeln!(out, "{:>12} {}", "", title.terminal())?;
         }
-        write!(out, "{:>12} {}", "", record.reason)?;
+        let gone = if record.gone { "gone; " } else { "" };
+        write!(out, "{:>12} {gone}{}", "", record.reason)?;
         if let Some(unused) = record.unused_bytes.filter(|bytes| *bytes > 0) {
             let unused = units::bytes_text(unused);
             write!(
@@ -112,26 +113,31 @@ pub(super) fn text(
     total(out, records, price)
 }
 
-/// Prints the total. A nested cgroup is also counted in its ancestors, so only outermost ones are
-/// added up.
+/// Prints the total of those that exist. A nested cgroup is also counted in its ancestors, so only
+/// outermost ones are added up.
 fn total(out: &mut impl Write, records: &[Record], price: Option<f64>) -> anyhow::Result<()> {
     let key = |record: &Record, cgroup: &str| (record.host.clone(), cgroup.to_owned());
-    let known: HashSet<_> = records.iter().map(|r| key(r, &r.cgroup)).collect();
+    let existing = || records.iter().filter(|record| !record.gone);
+    let known: HashSet<_> = existing().map(|r| key(r, &r.cgroup)).collect();
     let is_inner = |record: &Record| {
         let mut above = Path::new(&record.cgroup).ancestors().skip(1);
         above.any(|above| known.contains(&key(record, &above.to_string_lossy())))
     };
-    let outer: Vec<&Record> = records.iter().filter(|r| !is_inner(r)).collect();
+    let outer: Vec<&Record> = existing().filter(|r| !is_inner(r)).collect();
     let saved: i64 = outer.iter().map(|record| record.saving_bytes).sum();
     let amount = units::bytes_text(saved.unsigned_abs());
     let sign = if saved < 0 { "more" } else { "less" };
     write!(out, "all: {amount} {sign} than is resident")?;
     if price.is_some() {
-        let money: f64 = outer
-            .iter()
-            .filter_map(|record| record.saving_per_month)
-            .sum();
+        let savings = outer.iter().filter_map(|record| record.saving_per_month);
+        // The sum of none would be -0.
+        let money = savings.fold(0.0, |sum, saving| sum + saving);
         write!(out, ", {money:.2} a month")?;
+    }
+    match records.len() - existing().count() {
+        0 => {}
+        1 => write!(out, ", without the one that is gone")?,
+        gone => write!(out, ", without the {gone} that are gone")?,
     }
     writeln!(out)?;
     Ok(out.flush()?)
@@ -147,6 +153,7 @@ mod tests {
             host: None,
             cgroup,
             container: None,
+            gone: false,
             request_bytes: 0,
             limit_bytes: 0,
             lower_bytes: 0,
@@ -174,6 +181,18 @@ mod tests {
         let mut text = Vec::new();
         total(&mut text, &records, None).expect("memory takes it");
         assert_eq!(text, b"all: 2.0 MiB less than is resident\n");
+        let gone = Record {
+            gone: true,
+            ..record("/".into())
+        };
+        records.push(gone);
+        text.clear();
+        total(&mut text, &records, None).expect("memory takes it");
+        assert_eq!(
+            text,
+            b"all: 2.0 MiB less than is resident, without the one that is gone\n"
+        );
+        records.pop();
         records.push(record("/".into()));
         text.clear();
         total(&mut text, &records, None).expect("memory takes it");

@@ -11,11 +11,12 @@ use agewise_cli::signal::Stop;
 use agewise_cli::units::unix_ms;
 use agewise_cli::whatif::watch;
 use agewise_daemon::curves::{beyond_bytes, histories, history, history_path};
-use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy};
 use agewise_host::container::Containers;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::SwapArea;
 use agewise_host::throttle::state_directory;
+use agewise_policy::whatif::history::{DAY_MS, HOUR_MS};
 use agewise_policy::whatif::recommend::Time;
 use agewise_policy::whatif::{Curves, History, Prices};
 use anyhow::{Context, bail};
@@ -122,20 +123,29 @@ struct Known {
 
 impl Known {
     fn seen(&self, cgroup: String, history: &History) -> Seen {
-        let times = |kept: &mut dyn Iterator<Item = (u64, Curves)>| {
-            let kept = kept.filter(|(begin_ms, _)| *begin_ms >= self.since_ms);
+        let times = |kept: &mut dyn Iterator<Item = (u64, Curves)>, length_ms: u64| {
+            // One that had begun before counts as a whole: without it there would be too little.
+            let kept =
+                kept.filter(|(begin_ms, _)| begin_ms.saturating_add(length_ms) > self.since_ms);
             kept.map(|(_, curves)| Time::new(&curves, self.prices))
                 .collect()
         };
+        // Days reach farther back than was asked for: they are for what the hours do not cover.
+        let first_hour = history.hours().next();
+        let days = match first_hour.is_some_and(|(begin_ms, _)| begin_ms <= self.since_ms) {
+            true => Vec::new(),
+            false => times(&mut history.days(), DAY_MS),
+        };
         let hierarchy = self.hierarchy.as_ref();
-        let opened = hierarchy.and_then(|hierarchy| Cgroup::open(hierarchy, &cgroup).ok());
+        let opened = hierarchy.map(|hierarchy| Cgroup::open(hierarchy, &cgroup));
         Seen {
             host: None,
-            limit_now_bytes: opened.as_ref().and_then(limit),
+            gone: matches!(opened, Some(Err(CgroupError::NotFound { .. }))),
+            limit_now_bytes: opened.and_then(Result::ok).as_ref().and_then(limit),
             cgroup,
             container: None,
-            recent: times(&mut history.hours()),
-            longer: times(&mut history.days()),
+            recent: times(&mut history.hours(), HOUR_MS),
+            longer: days,
             knows_unused: true,
             unseen_processes: None,
         }
@@ -184,6 +194,7 @@ impl Known {
             host: None,
             cgroup: name,
             container: None,
+            gone: false,
             limit_now_bytes: limit(cgroup),
             recent: vec![Time::new(&curves, found.costs.prices)],
             longer: Vec::new(),
@@ -196,4 +207,37 @@ impl Known {
 fn limit(cgroup: &Cgroup) -> Option<u64> {
     let limits = cgroup.limits().ok()?;
     limits.max_bytes.or(limits.high_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_policy::whatif::Estimate;
+
+    use super::*;
+
+    #[test]
+    fn the_time_asked_for_is_covered_at_any_time_of_the_day() {
+        let mut history = History::default();
+        for hour in 0..48 {
+            let curves = Curves::of_anon(1 << 30, HOUR_MS, |_| Estimate::exact(0.0));
+            history.add(20_000 * DAY_MS + hour * HOUR_MS, &curves);
+        }
+        let now_ms = 20_001 * DAY_MS + 23 * HOUR_MS + HOUR_MS / 2;
+        let observed_ms = |over_ms: u64| {
+            let known = Known {
+                hierarchy: None,
+                since_ms: now_ms - over_ms,
+                prices: Prices::exact(1e4, 1e5),
+            };
+            let seen = known.seen("/web".to_owned(), &history);
+            let sum = |times: &[Time]| times.iter().map(|time| time.observed_ms).sum::<u64>();
+            (sum(&seen.recent), sum(&seen.longer))
+        };
+        assert_eq!(observed_ms(2 * HOUR_MS), (3 * HOUR_MS, 0));
+        assert_eq!(observed_ms(DAY_MS), (25 * HOUR_MS, 0));
+        assert_eq!(
+            observed_ms(DAY_MS + 2 * HOUR_MS),
+            (25 * HOUR_MS, 2 * DAY_MS)
+        );
+    }
 }

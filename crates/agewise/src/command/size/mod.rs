@@ -12,7 +12,7 @@ use agewise_host::swap::SwapArea;
 use agewise_policy::whatif::{Decider, Prices};
 use agewise_trace::curve::{IntervalDistances, StackDistances};
 use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
-use agewise_trace::{Access, DenseTrace, TraceSource};
+use agewise_trace::{DenseTrace, Intervals, TraceSource};
 use anyhow::Context;
 
 use crate::command::trace::input::{ReadingBar, known_format, trace_memory_default};
@@ -246,68 +246,26 @@ fn live(args: &Args, stop: &Stop) -> anyhow::Result<Found> {
     })
 }
 
-/// Filters a trace recorded by interval so that each page counts once per interval. For pages found
-/// by their accessed bits a second use within an interval is unknown; only faults are counted
-/// again. The bounds therefore count each page once.
-#[derive(Default)]
-struct OncePerInterval {
-    pages: Vec<u64>,
-    /// The last interval that used the page, counted from 1, by page.
-    last: Vec<u32>,
-    intervals: u32,
-}
-
-impl OncePerInterval {
-    fn interval(&mut self, pages: &[u32]) {
-        self.intervals += 1;
-        for &page in pages {
-            let at = page as usize;
-            if at >= self.last.len() {
-                self.last.resize(at + 1, 0);
-            }
-            if std::mem::replace(&mut self.last[at], self.intervals) != self.intervals {
-                self.pages.push(u64::from(page));
-            }
-        }
-    }
-}
-
 /// Reads the reuse distances of a trace, and its times and order as far as they are recorded.
 fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
     let (bar, progress) = ReadingBar::show();
     source.progress = progress;
-    let trace = DenseTrace::read(&source)?;
     let mut stream = source.open()?;
     let by_interval = stream
         .page_trace_header()
         .is_some_and(|header| header.interval_ns > 0);
-    let mut intervals = IntervalDistances::new();
-    let mut pages = trace.accesses();
-    let mut kept = OncePerInterval::default();
-    let (mut batch, mut first_ns, mut last_ns) = (Vec::<Access>::new(), None, 0);
-    let mut length = 0;
-    // Read the accesses again for their times: accesses with the same time are one interval.
-    while stream.next_batch(&mut batch)? {
-        for access in &batch {
-            if first_ns.is_some() && access.time_ns != last_ns && by_interval {
-                let (interval, rest) = pages.split_at(length);
-                intervals.interval(interval);
-                kept.interval(interval);
-                (pages, length) = (rest, 0);
-            }
-            length += 1;
-            first_ns.get_or_insert(access.time_ns);
-            last_ns = access.time_ns;
+    let mut intervals = Intervals::default();
+    let (mut first_ns, mut last_ns) = (None, 0);
+    let trace = DenseTrace::from_stream_with(&source.path, &mut stream, |access| {
+        if by_interval {
+            intervals.add(access);
         }
-    }
-    let bounds = by_interval.then(|| {
-        intervals.interval(pages);
-        kept.interval(pages);
-        intervals.bounds()
-    });
-    let distances = match by_interval {
-        true => StackDistances::of(&DenseTrace::from_pages(&kept.pages)),
-        false => StackDistances::of(&trace),
+        first_ns.get_or_insert(access.time_ns);
+        last_ns = access.time_ns;
+    })?;
+    let (distances, bounds) = match by_interval {
+        true => of_intervals(&trace.parts(intervals.starts())),
+        false => (StackDistances::of(&trace), None),
     };
     bar.finish();
     if let Some(note) = stream.note() {
@@ -322,13 +280,23 @@ fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
     })
 }
 
+/// Distances in the order of the trace, and their bounds. A page counts once per interval: a second
+/// use is known only if it was a fault.
+fn of_intervals(parts: &[Vec<u32>]) -> (StackDistances, Option<(StackDistances, StackDistances)>) {
+    let mut bounds = IntervalDistances::new();
+    parts.iter().for_each(|pages| bounds.interval(pages));
+    let pages: Vec<u64> = parts.iter().flatten().map(|&page| page.into()).collect();
+    let distances = StackDistances::of(&DenseTrace::from_pages(&pages));
+    (distances, Some(bounds.bounds()))
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
     use agewise_trace::page_trace::{Header, Order};
-    use agewise_trace::{OutputFormat, Request, TraceWriter};
+    use agewise_trace::{Evidence, OutputFormat, Request, TraceWriter};
 
     /// Pages that were seen and also faulted in the same interval appear twice in it.
     fn recording(path: &Path) {
@@ -368,6 +336,40 @@ mod tests {
             27 << 16,
             "the header says 64 KiB a page"
         );
+    }
+
+    /// A page is seen in two intervals, and others fault in each: it may have come before all the
+    /// faults of the first and behind all of the second.
+    #[test]
+    fn the_upper_bound_has_the_faults_of_both_intervals() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.pages");
+        let header = Header {
+            order: Order::Interval,
+            interval_ns: 1_000_000_000,
+            evidence: true,
+            ..Header::default()
+        };
+        let mut writer = TraceWriter::create(&path, OutputFormat::Page, &header).unwrap();
+        for (page, time_ns, evidence) in [
+            (1, 100_000_000, Evidence::MinorFault),
+            (2, 200_000_000, Evidence::MajorFault),
+            (0, 1_000_000_000, Evidence::Seen),
+            (3, 1_300_000_000, Evidence::Fault),
+            (0, 2_000_000_000, Evidence::Seen),
+        ] {
+            let request = Request {
+                time_ns,
+                evidence,
+                ..Request::page(page)
+            };
+            writer.push(&request, || None).unwrap();
+        }
+        writer.finish().unwrap();
+        let reuse = read(TraceSource::new(&path)).unwrap();
+        let (least, most) = reuse.bounds.unwrap();
+        assert_eq!(most.counts(), [0, 0, 0, 1]);
+        assert_eq!(least.counts(), [1, 0, 0, 0]);
     }
 
     #[test]

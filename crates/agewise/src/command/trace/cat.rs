@@ -125,7 +125,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn open(source: &TraceSource, from_ns: u64) -> anyhow::Result<AccessStream> {
     let stream = source.open()?;
     let is_page_trace = stream.format().name == page_trace::FORMAT.name;
-    if from_ns == 0 || !is_page_trace || stream.compression() != "plain" {
+    let has_index = is_page_trace && stream.compression() == "plain";
+    if from_ns == 0 || !has_index || source.require_file().is_err() {
         return Ok(stream);
     }
     // A truncated trace has no index and is read from the beginning.

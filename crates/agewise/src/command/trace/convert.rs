@@ -111,8 +111,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 #[cfg(feature = "lab")]
 fn add_origin(writer: &mut TraceWriter, source: &TraceSource) -> anyhow::Result<()> {
     writer.add_metadata("source", &source.path.to_string_lossy());
-    // What is no file can be read only once.
-    if source.path.is_file() {
+    // This is a second reading.
+    if source.require_file().is_ok() {
         let sha256 = agewise_lab::study::setup::sha256_of(&source.path)?;
         writer.add_metadata("source_sha256", &sha256);
     }
@@ -155,6 +155,7 @@ fn next_accesses(source: &TraceSource, args: &Args) -> anyhow::Result<Vec<u32>> 
              cut"
         );
     }
+    source.require_file()?;
     Ok(DenseTrace::read(source)
         .context("the first of two passes")?
         .next_accesses())

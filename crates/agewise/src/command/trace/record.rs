@@ -239,7 +239,12 @@ fn metadata(args: &Args, faults: bool, majors: bool) -> String {
 
 /// The program being recorded.
 enum Subject {
-    Process { pid: u32, children: bool },
+    Process {
+        pid: u32,
+        children: bool,
+        stop: Stop,
+    },
+    /// It receives the signals itself, and recording ends when it does.
     Command(Child),
 }
 
@@ -251,6 +256,7 @@ impl Subject {
                 Ok(Subject::Process {
                     pid,
                     children: args.children,
+                    stop: Stop::install()?,
                 })
             }
             None => Ok(Subject::Command(Child::spawn(&args.command)?)),
@@ -264,10 +270,12 @@ impl Subject {
             Subject::Process {
                 pid,
                 children: false,
+                ..
             } => vec![*pid],
             Subject::Process {
                 pid,
                 children: true,
+                ..
             } => {
                 let mut members = Family::of(&root, *pid).members;
                 members.push(*pid);
@@ -300,13 +308,12 @@ fn record<W: Write>(
     subject: &mut Subject,
     began: Instant,
 ) -> anyhow::Result<&'static str> {
-    // A command receives the signals itself, and recording ends when it does.
-    let stop = match subject {
-        Subject::Process { .. } => Some(Stop::install()?),
-        Subject::Command(_) => None,
-    };
     let progress = progress(args);
     let of_command = matches!(subject, Subject::Command(_));
+    // One that is too far for the clock never comes.
+    let end = args
+        .duration
+        .and_then(|duration| began.checked_add(duration));
     let mut next_family = began;
     let mut next_look = began;
     let mut first = true;
@@ -335,25 +342,18 @@ fn record<W: Write>(
         if totals.trace_bytes >= args.max_size {
             return Ok("max_size");
         }
-        if args
-            .duration
-            .is_some_and(|duration| began.elapsed() >= duration)
-        {
+        if end.is_some_and(|end| Instant::now() >= end) {
             return Ok("duration");
         }
         next_look = (next_look + args.interval).max(now + took * LOOK_SHARE_MAX);
-        match (&stop, &mut *subject) {
-            (Some(stop), _) => {
-                if stop.wait_until(next_look) {
-                    return Ok("signal");
-                }
-            }
-            (None, Subject::Command(child)) => {
-                if child.wait_until(next_look)?.is_some() {
-                    return Ok("exit");
-                }
-            }
-            (None, Subject::Process { .. }) => std::thread::sleep(next_look - Instant::now()),
+        // The last look is at the end.
+        let until = end.map_or(next_look, |end| end.min(next_look));
+        let ended_by = match subject {
+            Subject::Process { stop, .. } => stop.wait_until(until).then_some("signal"),
+            Subject::Command(child) => child.wait_until(until)?.map(|_| "exit"),
+        };
+        if let Some(ended_by) = ended_by {
+            return Ok(ended_by);
         }
     }
 }

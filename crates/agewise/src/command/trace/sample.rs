@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use agewise_trace::curve::{StackDistances, spread_sizes};
 use agewise_trace::page_trace::Header;
 use agewise_trace::{DenseTrace, OutputFormat, PageSample, TraceSource, TraceWriter};
+use anyhow::Context;
 
 use super::convert::ensure_different;
 use super::input::{InputArgs, ReadingBar};
@@ -52,6 +53,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut source = args.input.source(&args.trace)?;
     source.progress = progress;
     ensure_different(&source.path, &args.out)?;
+    if !args.no_check {
+        source
+            .require_file()
+            .context("the check reads the trace again (--no-check leaves it out)")?;
+    }
     let mut stream = source.open()?;
     let mut header = stream
         .page_trace_header()

@@ -22,6 +22,7 @@ fn row(name: &str, ages_mib: [u64; 4], swapped_mib: u64) -> Row {
     let resident: u64 = bytes.iter().sum();
     Row {
         name: name.into(),
+        id: 0,
         container: None,
         pid: name.split(' ').next().and_then(|pid| pid.parse().ok()),
         ages: bytes,
@@ -307,6 +308,24 @@ fn the_curve_of_one_that_is_gone_says_so() {
         ..known()
     });
     assert!(screen(&mut view, 80, 24).contains("nothing is known of it"));
+    // Another one may have its name now.
+    press(&mut view, KeyCode::Esc);
+    press(&mut view, KeyCode::Char('w'));
+    assert!(view.known.is_none());
+}
+
+#[test]
+fn of_rows_of_one_name_the_selected_one_stays_selected() {
+    let mapping = |id, mib| Row {
+        id,
+        ..row("libc.so.6", [mib, 0, 0, 0], 0)
+    };
+    let shown = |rows| Sample { rows, ..sample() };
+    let mut view = View::new(false, true);
+    view.show(shown(vec![mapping(1, 30), mapping(2, 20), mapping(3, 10)]));
+    press(&mut view, KeyCode::Down);
+    view.show(shown(vec![mapping(1, 30), mapping(2, 5), mapping(3, 10)]));
+    assert_eq!(view.sample().rows[view.selected()].id, 2);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The data shown at one moment, taken from the agent: rows of names, sizes and ages.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use agewise_host::access::PAGE_BYTES;
@@ -43,6 +44,8 @@ pub enum Place {
 pub struct Row {
     /// Name of the cgroup, process, mapping or file.
     pub name: Untrusted,
+    /// Tells apart rows of one name: the address of a mapping, the cgroup of a file.
+    pub id: u64,
     /// The container or pod of the cgroup.
     pub container: Option<Container>,
     /// The process, if its mappings can be opened.
@@ -178,11 +181,10 @@ impl Sample {
             .map(|report| report.observed_ms)
             .max()
             .unwrap_or(0);
-        let total_bytes = subjects
-            .iter()
-            .map(|report| report.resident_bytes.iter().sum())
-            .max()
-            .unwrap_or(0);
+        let members = members(&subjects, agent);
+        let total_bytes = outermost_bytes(&subjects, |report| {
+            pid_of(report, agent).is_some_and(|pid| members.contains(&pid))
+        });
         let rows = match place {
             Place::Subjects => {
                 let names = subjects
@@ -217,19 +219,52 @@ impl Sample {
     }
 }
 
+/// The processes of cgroups among the subjects, if there are others beside them: listing them takes
+/// long.
+fn members(subjects: &[SubjectReport], agent: &Agent) -> HashSet<u32> {
+    if subjects.iter().all(|report| report.is_cgroup) {
+        return HashSet::new();
+    }
+    let cgroups = agent.subjects().filter(|(of, _)| of.cgroup.is_some());
+    cgroups.flat_map(|(_, pids)| pids).collect()
+}
+
+/// The resident memory of the subjects that no other contains. `is_member` says whether a process
+/// is in one of the cgroups.
+fn outermost_bytes(subjects: &[SubjectReport], is_member: impl Fn(&SubjectReport) -> bool) -> u64 {
+    fn path(report: &SubjectReport) -> &Path {
+        Path::new(report.name.as_os_str())
+    }
+    let cgroups = subjects.iter().filter(|report| report.is_cgroup);
+    let cgroups: HashSet<&Path> = cgroups.map(path).collect();
+    let is_inner = |report: &&SubjectReport| match report.is_cgroup {
+        true => {
+            let mut above = path(report).ancestors().skip(1);
+            above.any(|above| cgroups.contains(above))
+        }
+        false => is_member(report),
+    };
+    let outermost = subjects.iter().filter(|report| !is_inner(report));
+    outermost.flat_map(|report| report.resident_bytes).sum()
+}
+
+/// The process of a subject that is a single one.
+fn pid_of(report: &SubjectReport, agent: &Agent) -> Option<u32> {
+    let mut subjects = agent.subjects();
+    let (_, pids) = subjects.find(|(subject, _)| subject.name == report.name)?;
+    pids.first().copied()
+}
+
 fn row_of(report: &SubjectReport, container: Option<Container>, agent: &Agent) -> Row {
     let [anon_bytes, file_bytes] = report.resident_bytes;
     // A subject that is a single process opens its mappings directly.
-    let pid = if report.is_cgroup {
-        None
-    } else {
-        agent
-            .subjects()
-            .find(|(subject, _)| subject.name == report.name)
-            .and_then(|(_, pids)| pids.first().copied())
+    let pid = match report.is_cgroup {
+        true => None,
+        false => pid_of(report, agent),
     };
     Row {
         name: report.name.clone(),
+        id: 0,
         container,
         pid,
         ages: ages(&report.histogram()),
@@ -251,6 +286,7 @@ fn row_of_file(file: LargeFile) -> Row {
             true => Untrusted::from(&*[file.name.as_bytes(), b" (sampled)"].concat()),
             false => file.name,
         },
+        id: file.cgroup,
         ages: ages(&file.ages),
         anon_bytes,
         file_bytes,
@@ -280,6 +316,7 @@ fn processes(agent: &Agent, pids: Option<&[u32]>) -> Vec<Row> {
             let [anon, file] = histogram.total();
             Row {
                 name: Untrusted::process(space.process().pid(), space.comm()),
+                id: 0,
                 container: None,
                 pid: Some(space.process().pid()),
                 ages: ages(&histogram.scaled(PAGE_BYTES)),
@@ -313,6 +350,7 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
             };
             (anon + file + swapped > 0).then(|| Row {
                 name,
+                id: vma.range.start,
                 container: None,
                 pid: None,
                 ages: ages(&histogram.scaled(PAGE_BYTES)),
@@ -327,4 +365,48 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
     rows.sort_by_key(|row| std::cmp::Reverse(row.resident_bytes() + row.swapped_bytes));
     rows.truncate(MAPPINGS_MAX);
     rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(name: &str, is_cgroup: bool, bytes: u64) -> SubjectReport {
+        SubjectReport {
+            name: name.into(),
+            is_cgroup,
+            processes: 1,
+            seen_processes: 1,
+            refused_processes: 0,
+            nodes: Vec::new(),
+            resident_bytes: [bytes, 1],
+            unseen_bytes: [0; 2],
+            swapped_bytes: 0,
+            unmapped_cache_bytes: None,
+            shmem_bytes: None,
+            refaulted_bytes: 0,
+            followed_bytes: 0,
+            margins_bytes: Vec::new(),
+            observed_ms: 0,
+            troubles: Vec::new(),
+            gone: None,
+        }
+    }
+
+    #[test]
+    fn the_total_is_of_those_that_no_other_contains() {
+        let mut subjects = vec![
+            report("/a", true, 100),
+            report("/a/b", true, 60),
+            report("/a-2", true, 30),
+            report("17 sh", false, 7),
+            report("18 sh", false, 9),
+        ];
+        let total = |subjects: &[_]| {
+            outermost_bytes(subjects, |report| report.name == Untrusted::from("18 sh"))
+        };
+        assert_eq!(total(&subjects), 100 + 30 + 7 + 3);
+        subjects.push(report("/", true, 500));
+        assert_eq!(total(&subjects), 500 + 7 + 2);
+    }
 }

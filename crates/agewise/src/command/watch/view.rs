@@ -155,19 +155,15 @@ impl View {
 
     /// Shows a new sample and keeps the selected row selected.
     pub fn show(&mut self, sample: Sample) {
-        let name = self
-            .sample
-            .rows
-            .get(self.selected)
-            .map(|row| row.name.clone());
+        let row = self.sample.rows.get(self.selected);
+        let key = row.map(|row| (row.name.clone(), row.id));
         self.sample = sample;
         self.sort();
-        if let Some(at) = self
-            .sample
-            .rows
-            .iter()
-            .position(|row| Some(&row.name) == name.as_ref())
-        {
+        let is_it = |row: &Row| {
+            key.as_ref()
+                .is_some_and(|(name, id)| (&row.name, row.id) == (name, *id))
+        };
+        if let Some(at) = self.sample.rows.iter().position(is_it) {
             self.selected = at;
         }
         self.selected = self.selected.min(self.sample.rows.len().saturating_sub(1));

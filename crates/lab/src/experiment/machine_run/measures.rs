@@ -9,7 +9,10 @@ use crate::machine::zone::ZONE_NAMES;
 /// Names and meanings of the measures, in the order in which they are reported.
 pub const MEASURES: &[(&str, &str)] = &[
     ("accesses", "touches, reads and writes of pages"),
-    ("major_faults", "accesses that read from a device"),
+    (
+        "major_faults",
+        "faults that read from a device, or pages read (also ahead) if these are more",
+    ),
     ("minor_faults", "faults that did not"),
     (
         "refaults_anon",
@@ -186,7 +189,8 @@ impl Run {
             major += stats.major_faults;
             minor += stats.minor_faults;
         }
-        // A read through a file descriptor that waits for a device counts as a major fault.
+        // So that reads through a descriptor count too, which are no faults. Nobody may have waited
+        // for pages that were read ahead.
         let major = major.max(counters.pgpgin + counters.pswpin);
         let count = |value: u64| value as f64;
         let ms = |ns: u64| ns as f64 / 1e6;

@@ -176,8 +176,8 @@ impl Run {
         };
         if let Some(heat) = &mut self.heat {
             match operation {
-                Operation::Touch { vpn, .. } => heat.touch(&self.machine, process, vpn),
-                Operation::Io { file, index, .. } => heat.io(&self.machine, file, index),
+                Operation::Touch { vpn, .. } => heat.touch(&mut self.machine, process, vpn),
+                Operation::Io { file, index, .. } => heat.io(&mut self.machine, file, index),
                 _ => {}
             }
         }

@@ -31,6 +31,10 @@ pub enum Watched {
     Virtual(Vec<ProcessId>),
 }
 
+/// Snapshots kept until they are taken: the rest of a longer pause, in which nothing is accessed,
+/// is like its beginning.
+pub const SNAPSHOTS_MAX: usize = 256;
+
 /// What a monitor knew at the end of an aggregation.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
@@ -38,8 +42,6 @@ pub struct Snapshot {
     pub at_ns: u64,
     /// Samples in one aggregation.
     pub looks: u32,
-    /// Time between two samples, in us.
-    pub sample_us: u64,
     /// Regions of all targets with the target's id; `last_nr_accesses` is the aggregation's count.
     pub regions: Vec<(u32, Region)>,
 }
@@ -62,8 +64,8 @@ pub struct Kdamond {
     regions_sum: u64,
     /// Last folio each action met: a folio that spans two regions is handled once (7.2).
     last_folio: Vec<(Action, Pfn)>,
-    /// The latest aggregation, if snapshots are kept.
-    snapshot: Option<Snapshot>,
+    /// The aggregations since snapshots were last taken, if they are kept.
+    snapshots: Vec<Snapshot>,
     keeps_snapshots: bool,
 }
 
@@ -98,11 +100,6 @@ impl Kdamond {
         self.regions_sum as f64 / self.aggregations.max(1) as f64
     }
 
-    /// The latest aggregation, if [`Machine::keep_damon_snapshots`] was called.
-    pub fn snapshot(&self) -> Option<&Snapshot> {
-        self.snapshot.as_ref()
-    }
-
     /// Wakes up: checks the chosen pages, acts, and chooses again. Returns how long to sleep, in
     /// ns.
     fn step(&mut self, machine: &mut Machine) -> u64 {
@@ -131,8 +128,9 @@ impl Kdamond {
         if aggregated {
             self.aggregations += 1;
             self.regions_sum += self.monitor.nr_regions() as u64;
-            if self.keeps_snapshots {
-                self.snapshot = Some(self.take_snapshot(machine.sys.now_ns));
+            if self.keeps_snapshots && self.snapshots.len() < SNAPSHOTS_MAX {
+                let snapshot = self.take_snapshot(machine.sys.now_ns);
+                self.snapshots.push(snapshot);
             }
         }
         sleep_us.saturating_mul(1000)
@@ -150,7 +148,6 @@ impl Kdamond {
         Snapshot {
             at_ns,
             looks: attrs.max_nr_accesses(),
-            sample_us: attrs.sample_us,
             regions: regions.collect(),
         }
     }
@@ -171,18 +168,25 @@ impl Machine {
             aggregations: 0,
             regions_sum: 0,
             last_folio: Vec::new(),
-            snapshot: None,
+            snapshots: Vec::new(),
             keeps_snapshots: false,
         }));
         self.kdamond_due_ns = self.sys.now_ns;
         self.sys.events.push(self.sys.now_ns, Event::Kdamond);
     }
 
-    /// Makes kdamond keep a snapshot at the end of each aggregation.
+    /// Makes kdamond keep a snapshot at the end of each aggregation, for
+    /// [`take_damon_snapshots`](Self::take_damon_snapshots).
     pub fn keep_damon_snapshots(&mut self) {
         if let Some(kdamond) = &mut self.kdamond {
             kdamond.keeps_snapshots = true;
         }
+    }
+
+    /// The aggregations that ended since the last call, at most [`SNAPSHOTS_MAX`].
+    pub fn take_damon_snapshots(&mut self) -> Vec<Snapshot> {
+        let kdamond = self.kdamond.as_mut();
+        kdamond.map_or_else(Vec::new, |kdamond| std::mem::take(&mut kdamond.snapshots))
     }
 
     /// kdamond, if it was started.

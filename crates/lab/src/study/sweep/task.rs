@@ -21,7 +21,7 @@ use crate::study::curve::{CurveRequest, CurveTrace};
 use crate::study::description::Description;
 use crate::study::error::StudyError;
 use crate::study::run::{RunRequest, require_agent};
-use crate::study::setup::{Named, Setup, hex, parse_contender, parse_swap, sha256_of};
+use crate::study::setup::{Named, Setup, hashable, hex, parse_contender, parse_swap, sha256_of};
 use crate::study::{options, parquet};
 use crate::yardstick;
 
@@ -94,7 +94,7 @@ impl Task {
     pub(super) fn sha256(&self) -> Result<String, StudyError> {
         match self {
             Task::Run(request) => request.setup.subject_sha256(&request.subject),
-            Task::Curve(request) => sha256_of(&request.reading.source(&request.trace)?.path),
+            Task::Curve(request) => sha256_of(&hashable(&request.reading, &request.trace)?.path),
         }
     }
 
