@@ -54,6 +54,8 @@ pub(super) struct FakeMover {
     pub faults: Vec<(u64, Fault)>,
     pub calls: u64,
     pub exited_before_call: Option<u64>,
+    /// A page that is brought back right after the next look at pages.
+    pub comes_back: Option<usize>,
     pub largest_call_bytes: u64,
 }
 
@@ -66,6 +68,7 @@ impl FakeMover {
             faults: Vec::new(),
             calls: 0,
             exited_before_call: None,
+            comes_back: None,
             largest_call_bytes: 0,
         }
     }
@@ -84,6 +87,12 @@ impl FakeMover {
             }
         }
         set
+    }
+
+    fn bring_back(&mut self) {
+        if let Some(index) = self.comes_back.take() {
+            self.pages[index].place = Place::Memory;
+        }
     }
 
     pub fn young(&self, runs: &RunSet) -> RunSet {
@@ -180,16 +189,20 @@ impl Mover for FakeMover {
     fn present(&mut self, runs: &RunSet) -> Result<Present, PageoutError> {
         self.check()?;
         let there = |page: &Page| page.mapping != 0 && page.place == Place::Memory;
-        Ok(Present {
+        let present = Present {
             anon: self.select(runs, |page| there(page) && !page.file),
             file: self.select(runs, |page| there(page) && page.file),
             shared: self.select(runs, |page| there(page) && page.sticky),
-        })
+        };
+        self.bring_back();
+        Ok(present)
     }
 
     fn swapped(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
         self.check()?;
-        Ok(self.select(runs, |page| page.place == Place::Swap))
+        let swapped = self.select(runs, |page| page.place == Place::Swap);
+        self.bring_back();
+        Ok(swapped)
     }
 
     fn swap_free_bytes(&mut self) -> Result<u64, PageoutError> {
