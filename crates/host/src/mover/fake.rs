@@ -54,6 +54,8 @@ pub(super) struct FakeMover {
     pub faults: Vec<(u64, Fault)>,
     pub calls: u64,
     pub exited_before_call: Option<u64>,
+    /// Its first thread has ended.
+    pub lost_leader: bool,
     /// A page that is brought back right after the next look at pages.
     pub comes_back: Option<usize>,
     pub largest_call_bytes: u64,
@@ -68,6 +70,7 @@ impl FakeMover {
             faults: Vec::new(),
             calls: 0,
             exited_before_call: None,
+            lost_leader: false,
             comes_back: None,
             largest_call_bytes: 0,
         }
@@ -140,7 +143,7 @@ impl Mover for FakeMover {
             runs.windows(2).all(|pair| pair[0].end <= pair[1].start),
             "{runs:?}"
         );
-        if self.exited() {
+        if self.exited() || self.lost_leader {
             return Err(Errno::SRCH);
         }
         if self.calls == 0 {
@@ -223,6 +226,13 @@ impl Mover for FakeMover {
             Err(ProcessError::Gone { pid: 7 }.into())
         } else {
             Ok(())
+        }
+    }
+
+    fn why_unreachable(&mut self) -> PageoutError {
+        match self.lost_leader {
+            true => PageoutError::LostLeader { pid: 7 },
+            false => ProcessError::Gone { pid: 7 }.into(),
         }
     }
 }

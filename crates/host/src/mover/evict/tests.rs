@@ -242,6 +242,13 @@ fn a_process_that_ends_half_way_is_an_outcome_and_no_privilege_an_error() {
     assert_eq!(report.left_bytes, 20 * PAGE);
     assert_eq!(report.skipped_bytes.bytes(SkipReason::Failed), 80 * PAGE);
 
+    // It runs on without its first thread.
+    let mut mover = cold(100);
+    mover.lost_leader = true;
+    let (result, report, _) = evict(&mut mover, &plan, limits);
+    assert!(matches!(result, Err(PageoutError::LostLeader { pid: 7 })));
+    assert_eq!(report.skipped_bytes.bytes(SkipReason::Failed), 100 * PAGE);
+
     let mut mover = cold(100);
     mover.faults = (1..100)
         .map(|call| (call, Fault::Errno(Errno::INTR)))
