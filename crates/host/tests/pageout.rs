@@ -178,7 +178,7 @@ fn huge_pages_leave_whole_and_are_never_split_for_a_part() {
     }
     let mut mover = ProcessMover::open(&process).unwrap();
     // From page 100: the whole huge pages are 512..2560.
-    let plan = Plan::new([], [pages(target.anon, 100, 2500)], false);
+    let plan = Plan::new([], [pages(target.anon, 100, 2500)]);
     assert_eq!(plan.huge().bytes(), 4 * HUGE_BYTES);
     let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut NoRecheck);
     result.unwrap();
