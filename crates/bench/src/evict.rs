@@ -50,7 +50,7 @@ pub fn measure(
         (region.pages - hot) * PAGE_BYTES,
     );
     let plan = if huge {
-        Plan::new([], [cold], false)
+        Plan::new([], [cold])
     } else {
         Plan::of_base([cold])
     };

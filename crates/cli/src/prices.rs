@@ -50,16 +50,16 @@ const MOMENTS: u32 = 9;
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// Measures the cost of a page from swap at a limit, where another page has to leave for it, using
-/// our own pages, and that of a page from disk, using a file of our own. Without such a device it
-/// uses typical values. Takes a fifth of a second, and longer if swap is slow;
-/// [`watch`](crate::whatif::watch) measures while it watches.
+/// our own pages, and that of a page from disk, using a file of our own. What cannot be measured
+/// (swap on a disk, to which pages are written later) has a typical value. Takes a fifth of a
+/// second, and longer if swap is slow; [`watch`](crate::whatif::watch) measures while it watches.
 pub fn costs() -> Costs {
     Meter::at_once().costs()
 }
 
 /// Measures prices at several moments, of which the last nine count.
 pub struct Meter {
-    /// Bringing back a page from swap at a limit; none if there is no swap.
+    /// Bringing back a page from swap at a limit; none if there is no swap, or it is on a disk.
     swap: Moments,
     /// `None` if there is no disk, or it cannot be read.
     file: Option<PriceOfFile>,
@@ -97,8 +97,11 @@ impl Meter {
     /// Measures once more.
     pub fn measure(&mut self) {
         self.measured = self.measured.saturating_add(1);
-        if let Ok(Some(price)) = swap::price() {
-            self.swap.add(price.at_limit_ns());
+        match swap::price() {
+            Ok(Some(price)) => self.swap.add(price.at_limit_ns()),
+            // Pages no longer go where earlier prices were measured, or that is full.
+            Ok(None) => self.swap = Moments::default(),
+            Err(_) => {}
         }
         let file = self.file.take();
         self.file = file.and_then(|mut file| file.measure().ok().map(|()| file));
@@ -112,13 +115,17 @@ impl Meter {
         let refault_ns = sizing::cost_model("zram").map_or(SSD_NS, |model| model.refault_us * 1e3);
         let zram_ns = refault_ns + ZRAM_EVICT_NS;
         let areas = SwapArea::all(&Roots::default().proc).unwrap_or_default();
+        // Pages go to the area with the highest priority that has room.
+        let next = areas
+            .iter()
+            .max_by_key(|area| (area.free_bytes() > 0, area.priority));
         let ssd = (Estimate::exact(SSD_NS), "usual for an SSD");
         let (anon_ns, anon_source) = match estimate(&self.swap) {
             Some(price) => (price, "measured"),
             None if areas.is_empty() => {
                 (Estimate::exact(zram_ns), "no swap here: as zram usually is")
             }
-            None if areas.iter().any(|area| area.zram_id().is_some()) => {
+            None if next.is_some_and(|area| area.zram_id().is_some()) => {
                 (Estimate::exact(zram_ns), "usual for zram")
             }
             None => ssd,

@@ -24,7 +24,8 @@ const PROBE_EVERY_MS: u64 = 60_000;
 pub struct World {
     roots: Roots,
     scanned_pages: Option<u64>,
-    probed_ms: Option<u64>,
+    /// When and for which backend the cost of a refault was measured.
+    probed: Option<(u64, proactive::Backend)>,
     refault_ns: ByType<Option<u64>>,
     /// A file of agewise's own for measurements, once one was needed.
     file: Option<PriceOfFile>,
@@ -95,18 +96,23 @@ impl World {
     }
 
     /// The cost of a page that comes back from swap and, `with_files`, from the device of a file,
-    /// ns. Measured now and then, if there is swap, and a disk below `/var/tmp`.
-    pub fn refault_ns(&mut self, now_ms: u64, with_files: bool) -> ByType<Option<u64>> {
+    /// ns. Measured now and then, if there is swap in memory, and a disk below `/var/tmp`.
+    pub fn refault_ns(
+        &mut self,
+        now_ms: u64,
+        backend: proactive::Backend,
+        with_files: bool,
+    ) -> ByType<Option<u64>> {
         let is_due = self
-            .probed_ms
-            .is_none_or(|at_ms| now_ms >= at_ms + PROBE_EVERY_MS);
+            .probed
+            .is_none_or(|(at_ms, before)| now_ms >= at_ms + PROBE_EVERY_MS || before != backend);
         if !is_due {
             return self.refault_ns;
         }
-        self.probed_ms = Some(now_ms);
-        if let Ok(Some(price)) = swap::price() {
-            self.refault_ns[0] = Some(price.refault_ns);
-        }
+        self.probed = Some((now_ms, backend));
+        // An earlier price may be that of another device, which is full by now.
+        let price = swap::price().ok().flatten();
+        self.refault_ns[0] = price.map(|price| price.refault_ns);
         if with_files && self.file.is_none() {
             self.file = PriceOfFile::new(Path::new(DISK)).ok();
         }

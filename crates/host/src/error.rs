@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The error that all readers of kernel files share. It always carries the path.
 
-use std::io::{self, Read};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::untrusted::clean;
@@ -107,7 +108,7 @@ pub fn read(path: &Path) -> Result<String, FileError> {
 /// The size of a kernel file is unknown before it is read. Most fit in one piece and so take two
 /// calls; `std::fs::read` starts with 32 bytes and takes eight for a `/proc/PID/stat`.
 fn read_pieces(path: &Path) -> io::Result<Vec<u8>> {
-    let mut file = std::fs::File::open(path)?;
+    let mut file = File::open(path)?;
     let mut piece = [0; PIECE_BYTES];
     let mut bytes = Vec::new();
     loop {
@@ -139,14 +140,27 @@ pub fn read_u64(path: &Path) -> Result<u64, FileError> {
 
 /// Writes one value to a kernel file in a single write call, as sysfs requires. Opens with
 /// truncation like a shell: kernel files ignore it, and the plain files that replace them in tests
-/// need it.
+/// need it. If a signal interrupts the call, it is repeated.
 pub fn write(path: &Path, value: &str) -> Result<(), FileError> {
-    use std::io::Write;
-    std::fs::OpenOptions::new()
+    write_by(path, value, |mut file, bytes| file.write_all(bytes))
+}
+
+/// Like [`write`], but a call that a signal interrupts (`EINTR`) is not repeated: for requests that
+/// have been carried out in part by then, and would be carried out in full once more.
+pub fn write_once(path: &Path, value: &str) -> Result<(), FileError> {
+    write_by(path, value, |mut file, bytes| file.write(bytes).map(drop))
+}
+
+fn write_by(
+    path: &Path,
+    value: &str,
+    write: impl FnOnce(File, &[u8]) -> io::Result<()>,
+) -> Result<(), FileError> {
+    OpenOptions::new()
         .write(true)
         .truncate(true)
         .open(path)
-        .and_then(|mut file| file.write_all(value.as_bytes()))
+        .and_then(|file| write(file, value.as_bytes()))
         .map_err(|source| FileError::Write {
             path: path.to_owned(),
             value: value.to_owned(),

@@ -34,12 +34,14 @@ impl Daemon {
             return self.hold(Vec::new());
         }
         let now_ms = self.now_ms();
+        let (backend, with_files) = (
+            self.world.backend(),
+            self.actors.values().any(|actor| actor.files),
+        );
         let around = Around {
             machine,
-            backend: self.world.backend(),
-            refault_ns: self
-                .world
-                .refault_ns(now_ms, self.actors.values().any(|a| a.files)),
+            backend,
+            refault_ns: self.world.refault_ns(now_ms, backend, with_files),
         };
         let mut held = Vec::new();
         let mut order: Vec<&Seen> = seen

@@ -311,16 +311,18 @@ impl Cgroup {
 
     /// Asks the kernel to reclaim `bytes`, from pages of its own choice (`memory.reclaim`, v2 since
     /// Linux 5.19). Without `anon`, only page cache may be reclaimed (`swappiness=0`, since 6.8).
-    /// Returns false if it reclaimed less.
+    /// Returns false if it reclaimed less, or a signal ended it early.
     pub fn reclaim(&self, bytes: u64, anon: bool) -> Result<bool, CgroupError> {
         self.check()?;
         let text = match anon {
             true => format!("{bytes}"),
             false => format!("{bytes} swappiness=0"),
         };
-        match error::write(&self.dir().join("memory.reclaim"), &text) {
+        match error::write_once(&self.dir().join("memory.reclaim"), &text) {
             Ok(()) => Ok(true),
-            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => {
+                Ok(false)
+            }
             Err(error) => Err(self.vanished(error)),
         }
     }

@@ -22,24 +22,10 @@ pub struct MemoryStat {
     pub shmem_bytes: u64,
     /// The part of `file_bytes` that some process maps.
     pub file_mapped_bytes: u64,
-    /// Dirty page cache, which must be written back before it can be reclaimed.
-    pub file_dirty_bytes: u64,
-    /// Page cache under writeback.
-    pub file_writeback_bytes: u64,
-    /// The part of `anon_bytes` in transparent huge pages.
-    pub anon_thp_bytes: u64,
-    /// Inactive anon LRU list, which includes tmpfs.
-    pub inactive_anon_bytes: u64,
     /// Active anon LRU list, which includes tmpfs.
     pub active_anon_bytes: u64,
-    /// Inactive file LRU list.
-    pub inactive_file_bytes: u64,
     /// Active file LRU list.
     pub active_file_bytes: u64,
-    /// mlocked and otherwise unevictable memory.
-    pub unevictable_bytes: u64,
-    /// Slab memory of the kernel; not reported by v1.
-    pub slab_bytes: Option<u64>,
     /// Memory in swap, if `memory.stat` reports it (v1 with swap accounting).
     pub swap_bytes: Option<u64>,
     /// Memory that is resident and also still has its place in swap, for which v2 charges twice.
@@ -75,8 +61,6 @@ impl MemoryStat {
             };
             if let Some(field) = stat.field(version, name) {
                 *field = value()?;
-            } else if name == "slab" {
-                stat.slab_bytes = Some(value()?);
             } else if name == "swap" {
                 stat.swap_bytes = Some(value()?);
             }
@@ -91,21 +75,13 @@ impl MemoryStat {
         Some(match (version, name) {
             (Version::V1, "rss") | (Version::V2, "anon") => &mut self.anon_bytes,
             (Version::V1, "cache") | (Version::V2, "file") => &mut self.file_bytes,
-            (Version::V1, "rss_huge") | (Version::V2, "anon_thp") => &mut self.anon_thp_bytes,
             (Version::V1, "mapped_file") | (Version::V2, "file_mapped") => {
                 &mut self.file_mapped_bytes
             }
-            (Version::V1, "dirty") | (Version::V2, "file_dirty") => &mut self.file_dirty_bytes,
-            (Version::V1, "writeback") | (Version::V2, "file_writeback") => {
-                &mut self.file_writeback_bytes
-            }
             (_, "shmem") => &mut self.shmem_bytes,
-            (_, "inactive_anon") => &mut self.inactive_anon_bytes,
             (_, "active_anon") => &mut self.active_anon_bytes,
-            (_, "inactive_file") => &mut self.inactive_file_bytes,
             (_, "active_file") => &mut self.active_file_bytes,
             (_, "swapcached") => &mut self.swap_cached_bytes,
-            (_, "unevictable") => &mut self.unevictable_bytes,
             (_, "pgfault") => &mut self.faults,
             (_, "pgmajfault") => &mut self.major_faults,
             (_, "workingset_refault_anon") => &mut self.refaults_anon_pages,
@@ -138,7 +114,6 @@ mod tests {
         let one = MemoryStat::parse(Version::V1, path, v1).unwrap();
         let two = MemoryStat::parse(Version::V2, path, v2).unwrap();
         assert_eq!(one.swap_bytes, Some(12));
-        assert_eq!(two.slab_bytes, Some(11));
         assert_eq!(one.anon_bytes, 4096);
         assert_eq!(two.swap_cached_bytes, 13);
         assert_eq!(one.refaults_file_pages, 9);
@@ -148,7 +123,6 @@ mod tests {
                 ..one
             },
             MemoryStat {
-                slab_bytes: None,
                 swap_cached_bytes: 0,
                 ..two
             }

@@ -2,9 +2,12 @@
 //! Fake trees of both versions in a temporary directory, and one live test in a cgroup of our own.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use super::*;
 use crate::root::ProcRoot;
@@ -246,6 +249,52 @@ fn hits_of_limits_are_counted_in_both_versions() {
     write("memory.events", "high many\n");
     assert!(open(Version::V2).limit_hits().is_err());
     assert_eq!(open(Version::V2).oom_kills().unwrap(), None);
+}
+
+/// The kernel has reclaimed some by then, and would reclaim all of it once more.
+#[test]
+fn a_reclaim_that_a_signal_interrupts_is_not_repeated() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: a handler that does nothing, without SA_RESTART, for a signal that no test uses.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = nothing as *const () as libc::sighandler_t;
+        assert_eq!(
+            libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()),
+            0
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("memory.reclaim");
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let both = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&path);
+    // A full pipe makes a write wait, as reclaim does.
+    let mut pipe = both.unwrap();
+    while pipe.write(&[0; 4096]).is_ok() {}
+    let cgroup = Cgroup::open(&Hierarchy::at(Version::V2, dir.path()), "/").unwrap();
+    let (send, thread) = std::sync::mpsc::channel();
+    let reclaiming = std::thread::spawn(move || {
+        // SAFETY: always succeeds.
+        send.send(unsafe { libc::pthread_self() }).unwrap();
+        cgroup.reclaim(4096, true)
+    });
+    let thread = thread.recv().unwrap();
+    for _ in 0..100 {
+        if reclaiming.is_finished() {
+            break;
+        }
+        // SAFETY: the thread has not been joined.
+        unsafe { libc::pthread_kill(thread, libc::SIGUSR2) };
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // If it was repeated, it has room now.
+    while pipe.read(&mut [0; 4096]).is_ok() {}
+    assert!(!reclaiming.join().unwrap().unwrap(), "less was reclaimed");
 }
 
 #[test]

@@ -54,6 +54,10 @@ pub(super) struct FakeMover {
     pub faults: Vec<(u64, Fault)>,
     pub calls: u64,
     pub exited_before_call: Option<u64>,
+    /// Its first thread has ended.
+    pub lost_leader: bool,
+    /// A page that is brought back right after the next look at pages.
+    pub comes_back: Option<usize>,
     pub largest_call_bytes: u64,
 }
 
@@ -66,6 +70,8 @@ impl FakeMover {
             faults: Vec::new(),
             calls: 0,
             exited_before_call: None,
+            lost_leader: false,
+            comes_back: None,
             largest_call_bytes: 0,
         }
     }
@@ -84,6 +90,12 @@ impl FakeMover {
             }
         }
         set
+    }
+
+    fn bring_back(&mut self) {
+        if let Some(index) = self.comes_back.take() {
+            self.pages[index].place = Place::Memory;
+        }
     }
 
     pub fn young(&self, runs: &RunSet) -> RunSet {
@@ -131,7 +143,7 @@ impl Mover for FakeMover {
             runs.windows(2).all(|pair| pair[0].end <= pair[1].start),
             "{runs:?}"
         );
-        if self.exited() {
+        if self.exited() || self.lost_leader {
             return Err(Errno::SRCH);
         }
         if self.calls == 0 {
@@ -180,16 +192,20 @@ impl Mover for FakeMover {
     fn present(&mut self, runs: &RunSet) -> Result<Present, PageoutError> {
         self.check()?;
         let there = |page: &Page| page.mapping != 0 && page.place == Place::Memory;
-        Ok(Present {
+        let present = Present {
             anon: self.select(runs, |page| there(page) && !page.file),
             file: self.select(runs, |page| there(page) && page.file),
             shared: self.select(runs, |page| there(page) && page.sticky),
-        })
+        };
+        self.bring_back();
+        Ok(present)
     }
 
     fn swapped(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
         self.check()?;
-        Ok(self.select(runs, |page| page.place == Place::Swap))
+        let swapped = self.select(runs, |page| page.place == Place::Swap);
+        self.bring_back();
+        Ok(swapped)
     }
 
     fn swap_free_bytes(&mut self) -> Result<u64, PageoutError> {
@@ -210,6 +226,13 @@ impl Mover for FakeMover {
             Err(ProcessError::Gone { pid: 7 }.into())
         } else {
             Ok(())
+        }
+    }
+
+    fn why_unreachable(&mut self) -> PageoutError {
+        match self.lost_leader {
+            true => PageoutError::LostLeader { pid: 7 },
+            false => ProcessError::Gone { pid: 7 }.into(),
         }
     }
 }

@@ -16,7 +16,6 @@ use super::report::{SkipReason, Skipped};
 use super::runs::{Run, RunSet};
 use super::space::{Mover, VECTOR_MAX};
 use super::target::PageoutError;
-use crate::process::ProcessError;
 
 /// How often an interrupted call is retried before it becomes an error.
 const RETRIES_MAX: u32 = 8;
@@ -186,7 +185,7 @@ impl<'m> Pass<'m> {
         }
         let pid = self.mover.pid();
         match errno {
-            Errno::SRCH => ProcessError::Gone { pid }.into(),
+            Errno::SRCH => self.mover.why_unreachable(),
             Errno::PERM | Errno::ACCESS => PageoutError::Denied { pid },
             Errno::NOSYS => PageoutError::NotSupported,
             _ => PageoutError::System {

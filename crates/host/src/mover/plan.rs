@@ -22,13 +22,8 @@ pub struct Plan {
 
 impl Plan {
     /// `base` is memory mapped by small pages, `huge` by huge ones, in any order. Only whole huge
-    /// pages are taken from `huge`, since a part of one could leave only if it were split. With
-    /// `split_huge` that is intended, and parts are taken as well.
-    pub fn new(
-        base: impl IntoIterator<Item = Run>,
-        huge: impl IntoIterator<Item = Run>,
-        split_huge: bool,
-    ) -> Self {
+    /// pages are taken from `huge`, since a part of one could leave only if it were split.
+    pub fn new(base: impl IntoIterator<Item = Run>, huge: impl IntoIterator<Item = Run>) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
         let huge = RunSet::from_runs(huge).shrunk_to(page_bytes);
         let base = RunSet::from_runs(base)
@@ -38,11 +33,7 @@ impl Plan {
             base,
             ..Self::default()
         };
-        if split_huge {
-            plan.base = plan.base.union(&huge);
-        } else {
-            plan.keep_whole(huge);
-        }
+        plan.keep_whole(huge);
         plan
     }
 
@@ -55,16 +46,12 @@ impl Plan {
 
     /// Takes what a look found, without parts of huge pages.
     pub fn of(found: Found) -> Self {
-        Self::new(
-            found.base.runs().to_vec(),
-            found.huge.runs().to_vec(),
-            false,
-        )
+        Self::new(found.base.runs().to_vec(), found.huge.runs().to_vec())
     }
 
     /// Takes memory mapped by small pages only.
     pub fn of_base(runs: impl IntoIterator<Item = Run>) -> Self {
-        Self::new(runs, [], false)
+        Self::new(runs, [])
     }
 
     /// The small pages.
@@ -262,14 +249,14 @@ mod tests {
         assert_eq!(plan.base().runs(), [Run::new(PAGE, 3 * PAGE)]);
         // Listed as both, it is huge.
         let run = Run::new(HUGE_BYTES, HUGE_BYTES);
-        let plan = Plan::new([run], [run], false);
+        let plan = Plan::new([run], [run]);
         assert_eq!((plan.base().bytes(), plan.huge().bytes()), (0, HUGE_BYTES));
     }
 
     #[test]
     fn what_is_left_out_stays_in_the_sum() {
         let huge = [Run::new(HUGE_BYTES + PAGE, 3 * HUGE_BYTES)];
-        let mut plan = Plan::new([Run::new(0, 10 * PAGE)], huge, false);
+        let mut plan = Plan::new([Run::new(0, 10 * PAGE)], huge);
         assert_eq!(plan.asked_bytes(), 3 * HUGE_BYTES + 10 * PAGE);
         assert_eq!(plan.skipped().bytes(SkipReason::PartialHuge), HUGE_BYTES);
         let locked = RunSet::from_runs([Run::new(0, 4 * PAGE), Run::new(2 * HUGE_BYTES, PAGE)]);
@@ -290,7 +277,7 @@ mod tests {
             Run::new(9 * PAGE, PAGE),
             Run::new(20 * PAGE, 30 * PAGE),
         ];
-        let plan = Plan::new(runs, [Run::new(HUGE_BYTES, 5 * HUGE_BYTES)], false);
+        let plan = Plan::new(runs, [Run::new(HUGE_BYTES, 5 * HUGE_BYTES)]);
         let mut queue = Queue::new(&plan);
         let (mut base, mut huge) = (Vec::new(), Vec::new());
         while let Some(batch) = queue.next(5 * PAGE, 2) {

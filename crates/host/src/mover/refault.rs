@@ -16,10 +16,8 @@ pub struct RefaultCount {
     /// Came back from files. A fault on a file also maps up to 15 neighbours in the page cache
     /// (fault-around), which count here although they were not requested.
     pub refaulted_file_bytes: u64,
-    /// Still not present.
+    /// Still not present; without what the process has unmapped or freed.
     pub out_bytes: u64,
-    /// Unmapped or freed by the process: out for good.
-    pub freed_bytes: u64,
 }
 
 impl RefaultCount {
@@ -69,12 +67,12 @@ impl RefaultWatch {
     }
 
     fn try_look(&mut self, mover: &mut dyn Mover) -> Result<(), PageoutError> {
+        // In this order: a page that comes back in between shows in both, not in neither.
+        let anon_swapped = mover.swapped(&self.out.anon)?;
         let anon_back = mover.present(&self.out.anon)?.all();
-        let anon_out = mover.swapped(&self.out.anon)?.subtract(&anon_back);
+        let anon_out = anon_swapped.subtract(&anon_back);
         let file_back = mover.present(&self.out.file)?.all();
-        let anon_bytes = self.out.anon.bytes();
         self.count.refaulted_anon_bytes += anon_back.bytes();
-        self.count.freed_bytes += anon_bytes - anon_back.bytes() - anon_out.bytes();
         self.count.refaulted_file_bytes += file_back.bytes();
         self.out.file = self.out.file.subtract(&file_back);
         self.out.anon = anon_out;
@@ -115,23 +113,25 @@ mod tests {
                 count.refaulted_anon_bytes,
                 count.refaulted_file_bytes,
                 count.out_bytes,
-                count.freed_bytes,
             ];
             pages.map(|bytes| bytes / PAGE)
         };
-        assert_eq!(look(&mut watch, &mut mover), [0, 0, 15, 0]);
+        assert_eq!(look(&mut watch, &mut mover), [0, 0, 15]);
         mover.pages[2].place = Place::Memory;
         mover.pages[3].place = Place::Nowhere;
         mover.pages[12].place = Place::Memory;
-        assert_eq!(look(&mut watch, &mut mover), [1, 1, 12, 1]);
+        assert_eq!(look(&mut watch, &mut mover), [1, 1, 12]);
         // Out again and back again: counted only once.
         mover.pages[2].place = Place::Swap;
-        assert_eq!(look(&mut watch, &mut mover), [1, 1, 12, 1]);
+        assert_eq!(look(&mut watch, &mut mover), [1, 1, 12]);
         mover.pages[4].place = Place::Memory;
-        assert_eq!(look(&mut watch, &mut mover), [2, 1, 11, 1]);
+        assert_eq!(look(&mut watch, &mut mover), [2, 1, 11]);
+        // Back while it is looked for.
+        mover.comes_back = Some(5);
+        assert_eq!(look(&mut watch, &mut mover), [3, 1, 10]);
         assert!(!watch.is_over());
         mover.exited_before_call = Some(0);
-        assert_eq!(look(&mut watch, &mut mover), [2, 1, 11, 1]);
+        assert_eq!(look(&mut watch, &mut mover), [3, 1, 10]);
         assert!(watch.is_over());
     }
 }

@@ -60,6 +60,9 @@ pub trait Mover {
 
     /// Checks that the process it was opened for still runs.
     fn check(&mut self) -> Result<(), PageoutError>;
+
+    /// Why a call did not find its memory, although it ran at the last check.
+    fn why_unreachable(&mut self) -> PageoutError;
 }
 
 /// The address space of a process, as of the time it is opened.
@@ -287,6 +290,13 @@ impl Mover for ProcessMover<'_> {
     fn check(&mut self) -> Result<(), PageoutError> {
         self.process.check_running()?;
         Ok(())
+    }
+
+    fn why_unreachable(&mut self) -> PageoutError {
+        match check_target(self.process) {
+            Err(error) => error,
+            Ok(()) => self.gone(),
+        }
     }
 }
 

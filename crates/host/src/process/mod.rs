@@ -125,8 +125,6 @@ pub struct Statm {
     pub virtual_bytes: u64,
     /// Resident memory.
     pub rss_bytes: u64,
-    /// The part of `rss_bytes` that is file or shared memory.
-    pub shared_bytes: u64,
 }
 
 impl Process {
@@ -317,7 +315,6 @@ impl Process {
         Ok(Statm {
             virtual_bytes: next()?,
             rss_bytes: next()?,
-            shared_bytes: next()?,
         })
     }
 

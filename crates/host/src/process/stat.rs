@@ -137,8 +137,6 @@ pub struct Status {
     pub tgid: u32,
     /// Effective user id.
     pub euid: u32,
-    /// Peak resident size.
-    pub rss_peak_bytes: u64,
     /// Resident size.
     pub rss_bytes: u64,
     /// Resident anonymous memory.
@@ -171,7 +169,6 @@ impl Status {
             match key {
                 "Tgid" => status.tgid = id(words.next())?,
                 "Uid" => status.euid = id(words.nth(1))?,
-                "VmHWM" => status.rss_peak_bytes = kib(path, line, value)?,
                 "VmRSS" => status.rss_bytes = kib(path, line, value)?,
                 "RssAnon" => status.rss_anon_bytes = kib(path, line, value)?,
                 "RssFile" => status.rss_file_bytes = kib(path, line, value)?,

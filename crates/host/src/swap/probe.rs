@@ -5,6 +5,10 @@
 //! A page takes microseconds from zram and milliseconds from a disk, and no kernel counter reveals
 //! which it was. So this fills a few pages (half of each compressible, like typical data), pages
 //! them out, and touches them again one by one.
+//!
+//! Only major faults count. A page on its way to a disk stays in the swap cache until the kernel
+//! needs its frame, and one that readahead brought in early is there already: touching those costs
+//! next to nothing and says nothing about the device.
 
 use std::time::Instant;
 
@@ -49,7 +53,8 @@ impl SwapPrice {
     }
 }
 
-/// Measures the cost of a page; `None` if the pages did not leave (no swap, or no space in it).
+/// Measures the cost of a page; `None` if the pages did not leave memory: there is no swap, no
+/// space in it, or it is on a disk, to which pages are written later.
 ///
 /// # Errors
 /// Out of memory, or our own pagemap cannot be read.
@@ -110,10 +115,8 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
         if entry & PRESENT != 0 || entry & SWAPPED == 0 {
             continue;
         }
-        let began = Instant::now();
         // SAFETY: within the mapping.
-        unsafe { page(index).read_volatile() };
-        times_ns.push(nanos(began));
+        times_ns.extend(major_fault_ns(|| unsafe { page(index).read_volatile() }));
     }
     Ok(median(times_ns)
         .zip(median(evicting_ns))
@@ -121,6 +124,25 @@ pub fn price() -> Result<Option<SwapPrice>, FileError> {
             refault_ns,
             evict_ns,
         }))
+}
+
+/// How long a touch took if it was a major fault, which brought the page in from a device.
+fn major_fault_ns(touch: impl FnOnce() -> u8) -> Option<u64> {
+    let faults = major_faults();
+    let began = Instant::now();
+    touch();
+    let ns = nanos(began);
+    (major_faults() > faults).then_some(ns)
+}
+
+/// Major faults of this thread so far.
+fn major_faults() -> i64 {
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the kernel fills in the structure; zeros are valid as well.
+    unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init().ru_majflt
+    }
 }
 
 fn nanos(since: Instant) -> u64 {
@@ -138,6 +160,15 @@ mod tests {
         times_ns[3] = 17_000_000;
         assert_eq!(median(times_ns), Some(7_000));
         assert_eq!(median(Vec::new()), None);
+    }
+
+    /// A page in the swap cache of a disk costs as little.
+    #[test]
+    fn a_touch_that_brings_nothing_in_has_no_price() {
+        let fresh = vec![0u8; 64 * rustix::param::page_size()];
+        let middle = &raw const fresh[fresh.len() / 2];
+        // SAFETY: within the vector.
+        assert_eq!(major_fault_ns(|| unsafe { middle.read_volatile() }), None);
     }
 
     #[test]

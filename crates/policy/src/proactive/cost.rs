@@ -72,6 +72,8 @@ struct Cost {
     sort: bool,
     bounds_ms: Vec<u64>,
     curves: ByType<Survival>,
+    /// Where anonymous memory goes: the price of its return is that of this backend.
+    backend: Backend,
     refault_ns: ByType<Option<f64>>,
     evict_ns: f64,
     looked_ms: Option<u64>,
@@ -148,6 +150,7 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
         sort: arguments.switch("sort", false)?,
         curves: [Survival::new(&bounds_ms), Survival::new(&bounds_ms)],
         bounds_ms,
+        backend: Backend::default(),
         refault_ns: [None; 2],
         evict_ns: EVICT_NS,
         looked_ms: None,
@@ -163,6 +166,9 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
 
 impl Cost {
     fn learn(&mut self, facts: &Facts<'_>) {
+        if std::mem::replace(&mut self.backend, facts.backend) != facts.backend {
+            self.refault_ns[0] = None;
+        }
         for t in 0..2 {
             self.refaulted[t] += facts.refaults.bytes[t] as f64 / PAGE_BYTES;
             if facts.refaults.latency_ns[t] > 0 {

@@ -2,8 +2,8 @@
 //! Examples of what each policy does.
 
 use agewise_policy::proactive::{
-    Action, Controller, Decision, Facts, Hands, Limit, Looked, Outcome, Psi, Reason, Refaults,
-    Spec, SwapRoom,
+    Action, Backend, Controller, Decision, Facts, Hands, Limit, Looked, Outcome, Psi, Reason,
+    Refaults, Spec, SwapRoom,
 };
 use agewise_policy::workingset::{Bin, NO_UPPER_BOUND_MS};
 
@@ -112,9 +112,9 @@ fn cost_waits_longer_where_coming_back_is_dearer() {
     assert!(cheap.unwrap() * 4 < dear.unwrap(), "{cheap:?} {dear:?}");
 }
 
-/// Anonymous and file memory of the same ages, at prices measured before anything came back.
-/// Returns when each of them goes, in seconds.
-fn first_to_go(latency_ns: [u64; 2]) -> [Option<u64>; 2] {
+/// Anonymous and file memory of the same ages, on a backend and at prices measured before anything
+/// came back, by second. Returns when each of them goes, in seconds.
+fn first_to_go(prices: impl Fn(u64) -> (Backend, [u64; 2])) -> [Option<u64>; 2] {
     let spec: Spec = "cost:period=1s,backoff=off".parse().unwrap();
     let mut controller = Controller::new(&spec);
     let bounds = controller.pace().bounds.bounds_ms().to_vec();
@@ -131,6 +131,7 @@ fn first_to_go(latency_ns: [u64; 2]) -> [Option<u64>; 2] {
     let mut first = [None; 2];
     for second in 1..3000 {
         let (resident, returned) = (bins(second * 1000, 1 << 20), bins(0, 0));
+        let (backend, latency_ns) = prices(second);
         let decision = controller.decide(&Facts {
             time_ms: second * 1000,
             resident_bytes: [1 << 20; 2],
@@ -144,6 +145,7 @@ fn first_to_go(latency_ns: [u64; 2]) -> [Option<u64>; 2] {
                 bytes: [0; 2],
                 latency_ns,
             },
+            backend,
             swap: Some(SwapRoom {
                 free_bytes: 1 << 30,
                 total_bytes: 1 << 30,
@@ -163,12 +165,24 @@ fn first_to_go(latency_ns: [u64; 2]) -> [Option<u64>; 2] {
 
 #[test]
 fn cost_keeps_longer_what_is_dearer_to_bring_back_be_it_of_files_or_not() {
-    let [anon, file] = first_to_go([7_000, 150_000]);
+    let [anon, file] = first_to_go(|_| (Backend::Zram, [7_000, 150_000]));
     assert!(anon.unwrap() * 4 < file.unwrap(), "{anon:?} {file:?}");
-    let [anon, file] = first_to_go([150_000, 7_000]);
+    let [anon, file] = first_to_go(|_| (Backend::Zram, [150_000, 7_000]));
     assert!(file.unwrap() * 4 < anon.unwrap(), "{anon:?} {file:?}");
-    let [anon, file] = first_to_go([50_000, 50_000]);
+    let [anon, file] = first_to_go(|_| (Backend::Zram, [50_000, 50_000]));
     assert_eq!(anon, file);
+}
+
+/// Of swap on a disk, no price may be measured at all.
+#[test]
+fn cost_forgets_the_price_of_a_backend_that_is_full() {
+    let [always, _] = first_to_go(|_| (Backend::Ssd, [0; 2]));
+    let [since, _] = first_to_go(|second| match second {
+        1 => (Backend::Zram, [7_000, 0]),
+        _ => (Backend::Ssd, [0; 2]),
+    });
+    assert!(always.is_some());
+    assert_eq!(since, always);
 }
 
 /// Everything is read once a minute: after one mistake, the policy knows.

@@ -242,6 +242,13 @@ fn a_process_that_ends_half_way_is_an_outcome_and_no_privilege_an_error() {
     assert_eq!(report.left_bytes, 20 * PAGE);
     assert_eq!(report.skipped_bytes.bytes(SkipReason::Failed), 80 * PAGE);
 
+    // It runs on without its first thread.
+    let mut mover = cold(100);
+    mover.lost_leader = true;
+    let (result, report, _) = evict(&mut mover, &plan, limits);
+    assert!(matches!(result, Err(PageoutError::LostLeader { pid: 7 })));
+    assert_eq!(report.skipped_bytes.bytes(SkipReason::Failed), 100 * PAGE);
+
     let mut mover = cold(100);
     mover.faults = (1..100)
         .map(|call| (call, Fault::Errno(Errno::INTR)))
@@ -296,16 +303,14 @@ fn an_eye_that_returns_more_than_asked_moves_nothing_more() {
 #[test]
 fn huge_pages_go_whole_or_not_at_all() {
     let per_huge = HUGE_BYTES / PAGE;
-    let plan = |split| {
-        let huge = [Run::new(BASE + 100 * PAGE, 3 * HUGE_BYTES)];
-        Plan::new([run_of(0, 50)], huge, split)
-    };
+    let huge = [Run::new(BASE + 100 * PAGE, 3 * HUGE_BYTES)];
+    let plan = Plan::new([run_of(0, 50)], huge);
     // 100..1636 contains the whole huge pages 512..1536.
     let limits = PageoutLimits {
         call_bytes_max: 3 << 20,
         ..Default::default()
     };
-    let (_, report, _) = evict(&mut cold(2048), &plan(false), limits);
+    let (_, report, _) = evict(&mut cold(2048), &plan, limits);
     assert_eq!(report.left_bytes, (2 * per_huge + 50) * PAGE);
     assert_eq!(
         report.skipped_bytes.bytes(SkipReason::PartialHuge),
@@ -313,13 +318,10 @@ fn huge_pages_go_whole_or_not_at_all() {
     );
     assert_eq!(report.calls, 3, "one huge page a call, and the small ones");
 
-    let (_, report, _) = evict(&mut cold(2048), &plan(true), limits);
-    assert_eq!(report.left_bytes, (3 * per_huge + 50) * PAGE);
-
     // Only partly present: it stays whole.
     let mut mover = cold(2048);
     mover.pages[600].place = Place::Nowhere;
-    let (_, report, _) = evict(&mut mover, &plan(false), limits);
+    let (_, report, _) = evict(&mut mover, &plan, limits);
     assert_eq!(report.left_bytes, (per_huge + 50) * PAGE);
     assert_eq!(mover.pages[601].processed, 0);
 
@@ -328,7 +330,7 @@ fn huge_pages_go_whole_or_not_at_all() {
         bytes_max: 1 << 20,
         ..Default::default()
     };
-    let (_, report, _) = evict(&mut cold(2048), &plan(false), limits);
+    let (_, report, _) = evict(&mut cold(2048), &plan, limits);
     assert_eq!(report.left_bytes, 50 * PAGE);
     assert_eq!(
         report.skipped_bytes.bytes(SkipReason::Limit),
