@@ -400,6 +400,7 @@ impl Agent {
         let all_in_one = self.targets.share_pages();
         let mut gone = Vec::new();
         for (pid, space) in &mut self.spaces {
+            space.returned = None;
             if space.trouble.is_some() {
                 continue;
             }
@@ -484,4 +485,4 @@ impl Agent {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
