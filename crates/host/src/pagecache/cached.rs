@@ -4,9 +4,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use agewise_policy::table::PAGES_PER_TABLE;
-
-use super::accessed::Block;
 use super::shown::{Inode, SuperBlock};
 use super::slots::Slot;
 use crate::access::PAGE_BYTES;
@@ -102,12 +99,6 @@ impl CachedFile {
         let at = self.runs.partition_point(|run| run.first_page <= page);
         let run = self.runs.get(at.saturating_sub(1));
         run.map_or(self.cgroup, |run| run.owner.cgroup)
-    }
-
-    /// Its blocks, with the keys used for accesses.
-    pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
-        let blocks = self.size_pages().div_ceil(PAGES_PER_TABLE as u64);
-        (0..blocks).map(|index| self.inode.block(index))
     }
 
     /// Its page numbers in the age map.
