@@ -39,6 +39,17 @@ struct pw_step {
 #define PW_STEP_LEAF	2
 #define PW_STEP_TABLE	3
 
+#define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on both */
+
+/*
+ * Whether a process that started then is the one to walk. In a time namespace the kernel adds its
+ * offset before it rounds down to ticks, so our number may be one more or less.
+ */
+static __always_inline int pw_is_wanted(u64 start_ns, u64 wanted_ticks)
+{
+	return !wanted_ticks || start_ns / NS_PER_TICK + 1 - wanted_ticks <= 2;
+}
+
 /* A table fills a page with entries of 8 bytes. */
 static __always_inline u32 pw_index_bits(void)
 {

@@ -455,6 +455,15 @@ fn upper_tables_that_make_no_sense_are_reported_not_followed() {
     }
 }
 
+/// In a time namespace, start times are rounded down to ticks after the offset was added.
+#[test]
+fn a_start_time_may_be_off_by_one_tick() {
+    let is_wanted = |ms: u64, ticks| (library().is_wanted)(ms * 1_000_000, ticks) != 0;
+    let found = [6_989, 6_990, 7_005, 7_019, 7_020].map(|ms| is_wanted(ms, 700));
+    assert_eq!(found, [false, true, true, true, false]);
+    assert!(is_wanted(5, 0), "any");
+}
+
 #[test]
 fn the_next_gigabyte_has_a_table_of_its_own() {
     let mut tables = Tables::new(KINDS[1]);
