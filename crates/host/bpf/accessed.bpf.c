@@ -267,12 +267,6 @@ static __always_inline int note(struct inode *inode, u64 first, u64 last)
 	return 0;
 }
 
-SEC("tp_btf/mm_filemap_get_pages")
-int BPF_PROG(get_pages, struct address_space *mapping, unsigned long first, unsigned long last)
-{
-	return note(mapping->host, first, last - af_ctl.exclusive);
-}
-
 SEC("tp_btf/mm_filemap_fault")
 int BPF_PROG(fault, struct address_space *mapping, unsigned long index)
 {
@@ -316,6 +310,14 @@ static __always_inline int on_read(struct inode *inode, u64 first, u64 last)
 }
 
 #include "filecall.h"
+
+SEC("tp_btf/mm_filemap_get_pages")
+int BPF_PROG(get_pages, struct address_space *mapping, unsigned long first, unsigned long last)
+{
+	struct inode *inode = mapping->host;
+
+	return note(inode, first, last_read(inode->i_size, last - af_ctl.exclusive));
+}
 
 SEC("fentry/filemap_fault")
 int BPF_PROG(fault_call, struct vm_fault *vmf)

@@ -1,13 +1,25 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * Reads of files on kernels without mm_filemap_get_pages (before 6.11): hooks the functions that
- * all system calls for reads pass. Included by a program that declares the kernel's structures and
- * defines what to do with a read: on_read(inode, first page, last page).
+ * Reads of files: how far they reach, and on kernels without mm_filemap_get_pages (before 6.11)
+ * hooks of the functions that all system calls for reads pass. Included by a program that declares
+ * the kernel's structures and defines what to do with a read: on_read(inode, first page, last
+ * page).
  */
 #ifndef AGEWISE_FILECALL_H
 #define AGEWISE_FILECALL_H
 
 #define PAGE_SHIFT 12
+
+/*
+ * The last page that is read from a file of this size, of pages up to `last` that were asked for.
+ * Nothing is read past the end. A block device stores its size elsewhere.
+ */
+static __always_inline u64 last_read(long long size, u64 last)
+{
+	u64 behind = ((u64)size + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT;
+
+	return size > 0 && last >= behind ? behind - 1 : last;
+}
 
 /* A call may ask for more than exists, while the tracepoint fires for pages found. */
 static __always_inline int read_bytes(struct file *file, u64 offset, u64 bytes)

@@ -145,20 +145,11 @@ SEC("tp_btf/mm_filemap_get_pages")
 int BPF_PROG(get_pages, struct address_space *mapping, unsigned long first, unsigned long last)
 {
 	struct inode *inode;
-	long long size;
-	u64 behind;
 
 	if (!is_watched())
 		return 0;
 	inode = mapping->host;
-	size = BPF_CORE_READ(inode, i_size);
-	last -= told.exclusive;
-	/* Nothing is read past the end. A block device stores its size elsewhere. */
-	if (size > 0) {
-		behind = ((u64)size + (1 << PAGE_SHIFT) - 1) >> PAGE_SHIFT;
-		if (last >= behind)
-			last = behind - 1;
-	}
+	last = last_read(BPF_CORE_READ(inode, i_size), last - told.exclusive);
 	return first <= last ? tell(inode, first, last, 0) : 0;
 }
 

@@ -23,8 +23,8 @@
 #define PW_KIND_TABLE		0	/* part of a last-level table, copied to the next table slot */
 #define PW_KIND_PMD		1	/* leaf one level up, or such an entry in migration */
 #define PW_KIND_PUD		2	/* leaf two levels up */
-#define PW_KIND_BAD_TABLE	3	/* last-level table that was unreadable or inconsistent */
-#define PW_KIND_BAD_PMDS	4	/* the same one level up */
+#define PW_KIND_BAD_TABLE	3	/* last-level table that was unreadable or inconsistent; 4, 5
+				   and 6: a table one, two and three levels above it */
 
 /* Why a call stopped. */
 #define PW_DONE		0	/* all ranges walked */

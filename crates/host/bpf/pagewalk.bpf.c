@@ -32,7 +32,6 @@ struct bpf_iter__task { struct bpf_iter_meta *meta; struct task_struct *task; };
 #pragma clang attribute pop
 
 #define PF_KTHREAD 0x00200000
-#define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on both */
 
 /* Weak: if they are missing, only the syscall programs fail to load, not the iterators. */
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym __weak;
@@ -90,8 +89,7 @@ static __always_inline void walk_task(struct task_struct *t)
 	pw_ctl.n_tables = 0;
 	pw_ctl.seen_start_boottime = BPF_CORE_READ(t, group_leader, start_boottime);
 	if (BPF_CORE_READ(t, tgid) != (int)pw_ctl.tgid ||
-	    (pw_ctl.start_ticks &&
-	     pw_ctl.seen_start_boottime / NS_PER_TICK != pw_ctl.start_ticks)) {
+	    !pw_is_wanted(pw_ctl.seen_start_boottime, pw_ctl.start_ticks)) {
 		pw_ctl.rc = PW_OTHER_TASK;
 		return;
 	}

@@ -31,13 +31,24 @@ struct pw_walk {
 /* What was found at a slot above the last level. */
 struct pw_step {
 	u64 entry;		/* the entry itself, 0 if there is none */
-	u64 skip;		/* bytes of address space covered by one slot at that level */
+	u32 level;
 	u32 kind;
 };
 #define PW_STEP_NONE	0
 #define PW_STEP_BAD	1
 #define PW_STEP_LEAF	2
 #define PW_STEP_TABLE	3
+
+#define NS_PER_TICK 10000000ULL /* USER_HZ is 100 on both */
+
+/*
+ * Whether a process that started then is the one to walk. In a time namespace the kernel adds its
+ * offset before it rounds down to ticks, so our number may be one more or less.
+ */
+static __always_inline int pw_is_wanted(u64 start_ns, u64 wanted_ticks)
+{
+	return !wanted_ticks || start_ns / NS_PER_TICK + 1 - wanted_ticks <= 2;
+}
 
 /* A table fills a page with entries of 8 bytes. */
 static __always_inline u32 pw_index_bits(void)
@@ -89,7 +100,7 @@ static __always_inline int pw_descend(u64 *table, u64 va, u32 level, struct pw_s
 {
 	u64 e = 0;
 
-	s->skip = 1ULL << pw_shift(level);
+	s->level = level;
 	s->entry = 0;
 	if (pw_read(&e, sizeof(e), *table + (pw_index(va, level) << 3))) {
 		s->kind = PW_STEP_BAD;
@@ -227,11 +238,11 @@ static long pw_pud_slot(u64 i, void *ctx)
 		if (s.kind == PW_STEP_LEAF && pw_emit(va, s.entry, PW_KIND_PUD))
 			goto full;
 		if (s.kind == PW_STEP_BAD) {
-			if (pw_emit(va, s.entry, PW_KIND_BAD_PMDS))
+			if (pw_emit(va, s.entry, PW_KIND_BAD_TABLE + s.level - PW_PMD))
 				goto full;
 			pw_ctl.unreadable++;
 		}
-		w->va = pw_next(va, s.skip);
+		w->va = pw_next(va, 1ULL << pw_shift(s.level));
 		return 0;
 	}
 	last = w->end - 1;
@@ -257,7 +268,7 @@ static long pw_pud_slot(u64 i, void *ctx)
 	pw_loop(PW_PTRS * 2, pw_pmd_slot, w);
 	return w->stop ? 1 : 0;
 bad:
-	if (pw_emit(va, s.entry, PW_KIND_BAD_PMDS))
+	if (pw_emit(va, s.entry, PW_KIND_BAD_TABLE + PW_PUD - PW_PMD))
 		goto full;
 	pw_ctl.unreadable++;
 	w->tries = 0;

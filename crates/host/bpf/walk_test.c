@@ -93,3 +93,8 @@ void synthetic_walk(struct machine *machine, u64 root)
 	pw_run((u64)m->memory + root);
 	m = 0;
 }
+
+int synthetic_is_wanted(u64 start_ns, u64 wanted_ticks)
+{
+	return pw_is_wanted(start_ns, wanted_ticks);
+}

@@ -86,7 +86,7 @@ pub fn proc(bytes: &[u8]) {
         1 => drop(Status::parse(path, &text)),
         2 => drop(parse_memberships(path, rest)),
         3 => drop(Mounts::parse(rest)),
-        4 => drop(VmaTable::new().parse(rest, &mut Filesystems::default(), 1, path)),
+        4 => drop(VmaTable::new().parse(rest, &mut Filesystems::default(), path)),
         5 => drop(MemoryStat::parse(Version::V1, path, &text)),
         6 => drop(MemoryStat::parse(Version::V2, path, &text)),
         7 => drop(Psi::parse(path, &text)),

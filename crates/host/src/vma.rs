@@ -110,6 +110,12 @@ impl MapsReader {
         }
     }
 
+    /// Forgets what is known about file systems. Necessary from time to time, and for new
+    /// processes: the numbers of their devices may have been others' before.
+    pub(crate) fn forget_filesystems(&mut self) {
+        self.filesystems.forget();
+    }
+
     fn slurp(&mut self, path: &std::path::Path) -> Result<(), FileError> {
         self.text.clear();
         File::open(path)
@@ -167,7 +173,7 @@ impl VmaTable {
         self.vmas.clear();
         self.names.clear();
         let path = reader.slurp_of(pid, "maps")?;
-        self.parse(&reader.text, &mut reader.filesystems, pid, &path)?;
+        self.parse(&reader.text, &mut reader.filesystems, &path)?;
         self.vmas.shrink_to(self.vmas.len() + self.vmas.len() / 8);
         self.names
             .shrink_to(self.names.len() + self.names.len() / 8);
@@ -185,7 +191,7 @@ impl VmaTable {
         let mut table = VmaTable::new();
         let filesystems = &mut Filesystems::default();
         table
-            .parse(text.as_bytes(), filesystems, 1, "maps".as_ref())
+            .parse(text.as_bytes(), filesystems, "maps".as_ref())
             .unwrap();
         table
     }
@@ -195,13 +201,15 @@ impl VmaTable {
         self.vmas[index].locked = true;
     }
 
+    /// Parses what was read from `path`. The mount table of the process, which may not be ours, is
+    /// the file next to it.
     pub(crate) fn parse(
         &mut self,
         text: &[u8],
         filesystems: &mut Filesystems,
-        pid: u32,
         path: &std::path::Path,
     ) -> Result<(), FileError> {
+        let mounts = path.with_file_name("mountinfo");
         for line in text
             .split(|&byte| byte == b'\n')
             .filter(|line| !line.is_empty())
@@ -212,7 +220,7 @@ impl VmaTable {
             })?;
             let at = self.names.len() as u32;
             self.names.push_str(&String::from_utf8_lossy(parsed.name));
-            let kind = filesystems.kind(&parsed, pid);
+            let kind = filesystems.kind(&parsed, &mounts);
             self.vmas.push(Vma {
                 range: parsed.range,
                 read: parsed.perms[0] == b'r',

@@ -50,7 +50,7 @@ fn what_is_no_maps_line_is_an_error_with_its_path() {
     ] {
         let filesystems = &mut Filesystems::default();
         let path = "/proc/1/maps".as_ref();
-        let error = VmaTable::new().parse(bad.as_bytes(), filesystems, 1, path);
+        let error = VmaTable::new().parse(bad.as_bytes(), filesystems, path);
         assert!(
             error.unwrap_err().to_string().contains("/proc/1/maps"),
             "{bad}"
@@ -74,9 +74,62 @@ fn mount_tables_name_tmpfs_and_hugetlbfs() {
     let line = "31 23 0:27 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw,size=1k";
     assert_eq!(
         mount_kind(line),
-        Some((rustix::fs::makedev(0, 27), VmaKind::Shmem))
+        Some((rustix::fs::makedev(0, 27), Some(VmaKind::Shmem)))
     );
-    assert_eq!(mount_kind("1 1 8:1 / / rw - ext4 /dev/sda1 rw"), None);
+    assert_eq!(
+        mount_kind("1 1 8:1 / / rw - ext4 /dev/sda1 rw"),
+        Some((rustix::fs::makedev(8, 1), None))
+    );
+}
+
+/// A file of device 0:50, in a process with this mount table, which may not exist.
+fn kind_with(reader: &mut MapsReader, mounts: Option<&[u8]>) -> VmaKind {
+    let process = reader.proc.of(7);
+    std::fs::create_dir_all(&process).unwrap();
+    let line = "1000-2000 r--p 00000000 00:32 9 /x\n";
+    std::fs::write(process.join("maps"), line).unwrap();
+    match mounts {
+        Some(mounts) => std::fs::write(process.join("mountinfo"), mounts).unwrap(),
+        None => std::fs::remove_file(process.join("mountinfo")).unwrap_or_default(),
+    }
+    let mut table = VmaTable::new();
+    table.read_by(reader, 7).unwrap();
+    table.vmas()[0].kind
+}
+
+#[test]
+fn a_device_is_what_the_mount_table_last_said() {
+    const TMPFS: &[u8] = b"31 23 0:50 / /mnt/\xff rw - tmpfs tmpfs rw\n";
+    const OVERLAY: &[u8] = b"31 23 0:50 / / rw - overlay overlay rw\n";
+    let dir = tempfile::tempdir().unwrap();
+    let mut reader = MapsReader::below(crate::root::Roots::below(dir.path()).proc);
+    // A table that cannot be read says nothing, for one look.
+    assert_eq!(kind_with(&mut reader, None), VmaKind::FilePrivate);
+    assert_eq!(kind_with(&mut reader, Some(TMPFS)), VmaKind::Shmem);
+    // The file system was unmounted, and its number is now a container's.
+    reader.forget_filesystems();
+    assert_eq!(kind_with(&mut reader, Some(OVERLAY)), VmaKind::FilePrivate);
+    reader.forget_filesystems();
+    assert_eq!(kind_with(&mut reader, Some(TMPFS)), VmaKind::Shmem);
+}
+
+#[test]
+fn a_mount_table_read_for_another_device_counts_too() {
+    let mut known = Filesystems::default();
+    let dir = tempfile::tempdir().unwrap();
+    let mounts = dir.path().join("mountinfo");
+    let mut kind = |line: &[u8], table: &str| {
+        std::fs::write(&mounts, table).unwrap();
+        known.kind(&Line::parse(line).unwrap(), &mounts)
+    };
+    let (a, b) = (
+        b"1000-2000 r--p 0 00:32 9 /a",
+        b"1000-2000 r--p 0 00:33 9 /b",
+    );
+    assert_eq!(kind(a, "1 1 0:50 / /a rw - tmpfs a rw"), VmaKind::Shmem);
+    let other = "1 1 0:50 / /a rw - xfs a rw\n2 1 0:51 / /b rw - tmpfs b rw";
+    assert_eq!(kind(b, other), VmaKind::Shmem);
+    assert_eq!(kind(a, ""), VmaKind::FilePrivate);
 }
 
 #[test]

@@ -338,6 +338,25 @@ fn what_is_overwritten_is_accessed_whatever_the_size_of_folios() {
     assert_eq!(pages, (0..512).collect::<BTreeSet<u64>>());
 }
 
+/// A program's buffer is often larger than the file.
+#[test]
+fn a_read_reaches_no_further_than_the_file() {
+    let Some(mut accessed) = opened("a large buffer", Accessed::open()) else {
+        return;
+    };
+    let dir = on_disk();
+    let file = cold_file(&dir.path().join("file"), 1);
+    let number = file.metadata().unwrap().ino() as u32;
+    accessed.look().unwrap();
+    assert_eq!(file.read_at(&mut vec![0; 16 << 20], 0).unwrap(), PAGE);
+    let seen = accessed.look().unwrap();
+    let of_file = seen.blocks.iter().filter(|(at, _)| at.number == number);
+    let found: Vec<_> = of_file
+        .map(|(at, pages)| (at.block, pages.pages().collect::<Vec<_>>()))
+        .collect();
+    assert_eq!(found, [(0, vec![0])]);
+}
+
 #[test]
 fn a_map_that_is_full_says_how_much_it_dropped() {
     let Some(mut source) = opened("dropped", Accessed::with_tables(0)) else {

@@ -517,7 +517,7 @@ fn refuses_what_has_no_memory_by_name() {
     let target = Target::from(&process);
     walk.scan(&target, &ranges, &mut sink).unwrap();
     let other = Target {
-        start_ticks: target.start_ticks.map(|ticks| ticks + 1),
+        start_ticks: target.start_ticks.map(|ticks| ticks + 2),
         ..target
     };
     let error = walk.scan(&other, &ranges, &mut sink).unwrap_err();

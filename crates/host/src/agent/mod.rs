@@ -53,8 +53,9 @@ use target::Known;
 /// it takes a while until a pid is reused.
 const KERNEL_THREADS_KNOWN_TICKS: u64 = 64;
 
-/// Ticks for which the agent assumes that another program clears accessed bits, or that none does.
-const RIVALS_KNOWN_TICKS: u64 = 32;
+/// Ticks for which the agent assumes that another program clears accessed bits, or that none does,
+/// and that devices are those of the same file systems.
+const MACHINE_KNOWN_TICKS: u64 = 32;
 
 /// Observes targets through an access source.
 pub struct Agent {
@@ -205,7 +206,8 @@ impl Agent {
         let first = self.ticks == 0;
         self.ticks += 1;
         self.began_ms = clock_ms();
-        if self.ticks % RIVALS_KNOWN_TICKS == 1 {
+        if self.ticks % MACHINE_KNOWN_TICKS == 1 {
+            self.maps.forget_filesystems();
             let look = Duration::from_millis(self.config.scan_interval_ms());
             self.interim_period = interim::period(&self.roots, look);
         }
@@ -398,6 +400,7 @@ impl Agent {
         let all_in_one = self.targets.share_pages();
         let mut gone = Vec::new();
         for (pid, space) in &mut self.spaces {
+            space.returned = None;
             if space.trouble.is_some() {
                 continue;
             }
@@ -482,4 +485,4 @@ impl Agent {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -41,6 +41,8 @@ impl Agent {
                 let mut space = Space::new(process, self.config.clear, counts, horizon_ms, born_ms);
                 space.is_alive();
                 self.spaces.insert(*pid, space);
+                // It may belong to a container with file systems of its own.
+                self.maps.forget_filesystems();
             }
             if let Some(space) = self.spaces.get_mut(pid) {
                 let start_ticks = space.process.start_ticks();

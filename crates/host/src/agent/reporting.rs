@@ -256,3 +256,41 @@ impl Agent {
                 .sum::<usize>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::super::tests::{Changing, Sleeper, agent, present};
+    use crate::access::AccessError;
+    use agewise_policy::table::PageSet;
+
+    #[test]
+    fn what_came_back_counts_once_even_if_the_process_cannot_be_looked_at_any_more() {
+        let sleeper = Sleeper::new();
+        let mut young = present();
+        young.bits.young = PageSet::ALL;
+        let source = Changing(Rc::default());
+        source
+            .0
+            .borrow_mut()
+            .set(sleeper.pid(), sleeper.table(), young);
+        let mut agent = agent(source.clone(), &[sleeper.pid()]);
+        agent.config.returned = Some("1s".parse().unwrap());
+        let mut returned = || {
+            let tick = agent.tick().unwrap();
+            let ages = agent.ages(0, None).unwrap();
+            (tick.failed, ages.returned.total()[0] > 0)
+        };
+        returned();
+        assert_eq!(returned(), (0, true));
+        source
+            .0
+            .borrow_mut()
+            .fail(sleeper.pid(), |_| AccessError::NoPrivilege {
+                what: "reading its memory".to_owned(),
+                hint: "ask somebody else",
+            });
+        assert_eq!(returned(), (1, false));
+    }
+}

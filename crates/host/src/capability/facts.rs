@@ -2,6 +2,8 @@
 //! The facts behind the table, gathered once: files below roots, and system calls behind a trait,
 //! so that tests can simulate any machine.
 
+use std::os::fd::AsRawFd;
+
 use crate::access::AccessError;
 use crate::cgroup::{CgroupError, Hierarchy, Layout, Mounts};
 use crate::damon::{Availability, Damon};
@@ -114,20 +116,16 @@ fn answers(number: libc::c_long, arguments: [libc::c_long; 5]) -> bool {
 fn has_pagemap_scan() -> bool {
     /// `struct pm_scan_arg`: twelve 64-bit words, the first its size.
     type ScanArg = [u64; 12];
-    on_own_pagemap(|fd| {
-        let mut arg: ScanArg = [0; 12];
-        arg[0] = size_of::<ScanArg>() as u64;
-        // _IOWR('f', 16, struct pm_scan_arg)
-        let request = (3u64 << 30) | ((size_of::<ScanArg>() as u64) << 16) | (0x66 << 8) | 16;
-        // SAFETY: the argument is a valid structure of the size encoded in the request; the range
-        // 0..0 is empty and no output is requested.
-        unsafe { libc::ioctl(fd, request as _, arg.as_mut_ptr()) >= 0 }
-    })
-}
-
-fn on_own_pagemap(call: impl FnOnce(libc::c_int) -> bool) -> bool {
-    use std::os::fd::AsRawFd;
-    std::fs::File::open("/proc/self/pagemap").is_ok_and(|file| call(file.as_raw_fd()))
+    let Ok(pagemap) = std::fs::File::open("/proc/self/pagemap") else {
+        return false;
+    };
+    let mut arg: ScanArg = [0; 12];
+    arg[0] = size_of::<ScanArg>() as u64;
+    // _IOWR('f', 16, struct pm_scan_arg)
+    let request = (3u64 << 30) | ((size_of::<ScanArg>() as u64) << 16) | (0x66 << 8) | 16;
+    // SAFETY: the argument is a valid structure of the size encoded in the request; the range 0..0
+    // is empty and no output is requested.
+    unsafe { libc::ioctl(pagemap.as_raw_fd(), request as _, arg.as_mut_ptr()) >= 0 }
 }
 
 /// A machine to examine.

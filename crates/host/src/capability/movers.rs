@@ -4,7 +4,6 @@
 use super::facts::{Facts, Syscall};
 use super::row::{Capability, Group, State};
 use crate::cgroup::Version;
-use crate::damon::Availability;
 
 /// Movers by preference: the first usable one is the default.
 pub(super) const PREFERENCE: [&str; 1] = ["pageout"];
@@ -14,8 +13,6 @@ pub(super) fn lines(facts: &Facts) -> Vec<Capability> {
         pageout(facts),
         cold(facts),
         memory_reclaim(facts),
-        lru_gen(facts),
-        damon(facts),
         page_cache(facts),
     ]
 }
@@ -96,36 +93,6 @@ fn memory_reclaim(facts: &Facts) -> Capability {
             .since(since)
             .advise("see cgroup above"),
     }
-}
-
-fn lru_gen(facts: &Facts) -> Capability {
-    let usable = matches!(&facts.lru_gen, Ok(Some(features)) if features.core);
-    if usable && facts.lru_gen_debugfs {
-        let found = "evicts generations of a cgroup through debugfs";
-        return line("lru_gen", State::Available, found).since("6.1");
-    }
-    line(
-        "lru_gen",
-        State::Missing,
-        "the kernel's multi-gen LRU cannot be driven here",
-    )
-    .since("6.1")
-    .advise("see the access source of this name")
-}
-
-fn damon(facts: &Facts) -> Capability {
-    if let Availability::Free(offer) = &facts.damon
-        && !offer.operations.is_empty()
-    {
-        let found = format!(
-            "schemes that page out or sort, run by the kernel, on {}",
-            offer.operations.join(", ")
-        );
-        return line("damon", State::Available, found).since("5.18");
-    }
-    line("damon", State::Missing, "DAMON cannot be driven here")
-        .since("5.18")
-        .advise("see the access source of this name")
 }
 
 fn page_cache(facts: &Facts) -> Capability {

@@ -362,7 +362,6 @@ fn who_else_clears_accessed_bits_is_named() {
         bits.found
     );
     assert_eq!(state(&table, Group::Source, "damon"), State::Missing);
-    assert_eq!(state(&table, Group::Mover, "damon"), State::Missing);
 
     let fake = Fake::modern();
     fake.file("sys/module/damon_reclaim/parameters/enabled", "Y\n");

@@ -19,31 +19,50 @@ pub struct TriedRegion {
     pub age: u32,
 }
 
-/// A running monitor. Dropping it stops the kernel thread and removes its setup.
+/// A running monitor. Dropping it stops the kernel thread and removes its setup, unless another
+/// program has put its own in the place meanwhile.
 #[derive(Debug)]
 pub struct Session {
     kdamonds: PathBuf,
-    nr_schemes: usize,
+    setup: Setup,
+    /// The kernel thread; `None` if it ended at once.
+    thread: Option<u32>,
 }
 
 impl Session {
     pub(super) fn start(kdamonds: PathBuf, setup: &Setup) -> Result<Session, DamonError> {
         file::write(&kdamonds.join("nr_kdamonds"), "1")?;
-        // From here on, dropping the session cleans up after any failure.
-        let session = Session {
+        let mut session = Session {
             kdamonds,
-            nr_schemes: setup.nr_schemes(),
+            setup: setup.clone(),
+            thread: None,
         };
-        setup::write(&session.kdamond(), setup)?;
-        file::write(&session.kdamond().join("state"), "on").map_err(|error| {
+        match session.switch_on() {
+            Ok(()) => session.thread = session.pid().ok(),
+            Err(error) => {
+                // Nothing runs yet.
+                session.remove();
+                return Err(error);
+            }
+        }
+        Ok(session)
+    }
+
+    fn switch_on(&self) -> Result<(), DamonError> {
+        setup::write(&self.kdamond(), &self.setup)?;
+        file::write(&self.kdamond().join("state"), "on").map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EINVAL) => DamonError::Refused {
                     hint: "check min/max regions, intervals, ranges and that the processes are alive",
                 },
                 _ => error.into(),
             }
-        })?;
-        Ok(session)
+        })
+    }
+
+    fn remove(&self) {
+        // The kernel refuses to remove a running thread, which leaves nothing else to do here.
+        let _ = file::write(&self.kdamonds.join("nr_kdamonds"), "0");
     }
 
     fn kdamond(&self) -> PathBuf {
@@ -51,10 +70,10 @@ impl Session {
     }
 
     fn command(&self, word: &str) -> Result<(), DamonError> {
-        let state = self.kdamond().join("state");
-        if file::read(&state)?.trim() != "on" {
+        if self.thread != Some(self.pid()?) {
             return Err(DamonError::Stopped);
         }
+        let state = self.kdamond().join("state");
         file::write(&state, word).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => DamonError::TooOld {
                 what: "this command of the monitor",
@@ -81,7 +100,7 @@ impl Session {
     /// The kernel is older than 6.2, the monitor has stopped, or a file cannot be read.
     pub fn regions(&self) -> Result<Vec<Vec<TriedRegion>>, DamonError> {
         self.command("update_schemes_tried_regions")?;
-        (0..self.nr_schemes)
+        (0..self.setup.nr_schemes())
             .map(|scheme| self.read_regions(scheme))
             .collect()
     }
@@ -108,9 +127,17 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // The thread may have ended on its own, and the kernel refuses to remove a running one.
-        // Neither leaves anything to do here.
-        let _ = file::write(&self.kdamond().join("state"), "off");
-        let _ = file::write(&self.kdamonds.join("nr_kdamonds"), "0");
+        match self.pid() {
+            Ok(pid) if self.thread == Some(pid) => {
+                // It may have ended on its own since.
+                let _ = file::write(&self.kdamond().join("state"), "off");
+                self.remove();
+            }
+            // It has ended on its own. The place is free for others since.
+            Err(DamonError::Stopped) if setup::is_there(&self.kdamond(), &self.setup.watched) => {
+                self.remove();
+            }
+            _ => {}
+        }
     }
 }

@@ -94,6 +94,28 @@ pub(super) fn write(kdamond: &Path, setup: &Setup) -> Result<(), DamonError> {
     Ok(())
 }
 
+/// Whether the directory of a kdamond still has what was written to watch this.
+pub(super) fn is_there(kdamond: &Path, watched: &Watched) -> bool {
+    let context = kdamond.join("contexts/0");
+    let has = |name: &str, value: &dyn ToString| {
+        let text = file::read(&context.join(name));
+        text.is_ok_and(|text| text.trim() == value.to_string())
+    };
+    let has_targets = match watched {
+        Watched::Processes(pids) => {
+            has("targets/nr_targets", &pids.len())
+                && pids
+                    .iter()
+                    .enumerate()
+                    .all(|(index, pid)| has(&format!("targets/{index}/pid_target"), pid))
+        }
+        Watched::Physical(ranges) => {
+            has("targets/nr_targets", &1) && has("targets/0/regions/nr_regions", &ranges.len())
+        }
+    };
+    has("operations", &watched.operations()) && has_targets
+}
+
 fn write_attrs(dir: &Dir, attrs: &Attrs) -> Result<(), FileError> {
     let intervals = dir.below("intervals");
     intervals.set("sample_us", attrs.sample_us)?;

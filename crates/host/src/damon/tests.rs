@@ -225,6 +225,36 @@ fn regions_are_read_back() {
         age: 2,
     };
     assert_eq!(regions, [[region(4096), region(8192)]]);
-    fake.put("0/state", "off\n");
+    fake.put("0/pid", "-1\n");
     assert!(matches!(session.regions(), Err(DamonError::Stopped)));
+}
+
+/// Our kernel thread ends with the processes it watches, and then the place is free for others.
+#[test]
+fn the_monitor_of_another_that_took_our_place_stays() {
+    let start = || {
+        let fake = Fake::new();
+        let setup = setup(Watched::Processes(vec![7]));
+        let session = fake.damon.start(&setup).unwrap();
+        (fake, session)
+    };
+    let left = |fake: &Fake| (fake.get("0/state"), fake.get("nr_kdamonds"));
+    let running = ("on".to_owned(), "1".to_owned());
+
+    let (fake, session) = start();
+    fake.put("0/pid", "78\n");
+    assert!(matches!(session.regions(), Err(DamonError::Stopped)));
+    drop(session);
+    assert_eq!(left(&fake), running, "theirs runs");
+
+    let (fake, session) = start();
+    fake.put("0/pid", "-1\n");
+    fake.put("0/contexts/0/targets/0/pid_target", "8\n");
+    drop(session);
+    assert_eq!(left(&fake), running, "they set up theirs");
+
+    let (fake, session) = start();
+    fake.put("0/pid", "-1\n");
+    drop(session);
+    assert_eq!(fake.get("nr_kdamonds"), "0", "ours had ended");
 }

@@ -145,7 +145,6 @@ mod tests {
                 pid: 1,
                 tid,
                 write: false,
-                protection: false,
                 kind: FaultKind::Unknown,
             },
             was_major,

@@ -40,8 +40,6 @@ pub struct Fault {
     pub tid: u32,
     /// Whether it was a write.
     pub write: bool,
-    /// Whether the page was mapped but the access not allowed: copy on write, or a protection.
-    pub protection: bool,
     /// Whether it was minor or major.
     pub kind: FaultKind,
 }

@@ -16,8 +16,7 @@ static OBJECT: &[u8] = include_bytes!("../../bpf/faults.bpf.o");
 
 /// Bytes in `struct fault_event`.
 const EVENT_BYTES: usize = 24;
-/// Bits of the hardware's error code (Intel SDM volume 3, 4.7).
-const CODE_PRESENT: u64 = 1;
+/// A bit of the hardware's error code (Intel SDM volume 3, 4.7).
 const CODE_WRITE: u64 = 2;
 /// Not set by hardware: marks an earlier fault as major.
 const CODE_MAJOR: u64 = 0x20;
@@ -89,7 +88,6 @@ fn event(bytes: &[u8]) -> Option<Event> {
         pid: half(16),
         tid: half(20),
         write: address & CODE_WRITE != 0,
-        protection: address & CODE_PRESENT != 0,
         kind: FaultKind::Unknown,
     };
     Some(Event {
@@ -115,7 +113,6 @@ mod tests {
             pid: 12,
             tid: 13,
             write: true,
-            protection: false,
             kind: FaultKind::Unknown,
         };
         let expected = |was_major| Some(Event { fault, was_major });

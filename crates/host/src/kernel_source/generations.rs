@@ -9,6 +9,9 @@
 //! distinguish, and at the look. A kernel keeps four generations; the youngest is then empty and
 //! the oldest contains everything older, which leaves two ages to distinguish.
 
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages, Slice};
 
@@ -143,30 +146,37 @@ impl GenerationSource {
         Ok(())
     }
 
-    fn report_of(&self, table: &Table, path: &str, nodes: &[u32]) -> SubjectReport {
+    /// Reports on these cgroups, each with everything below it.
+    fn reports_of(&self, table: &Table, paths: &[String], nodes: &[u32]) -> Vec<SubjectReport> {
         let bounds = vec![self.intervals.clone(); nodes.len()];
-        let mut report = SubjectReport::new(path.into(), true, nodes, &bounds);
-        let mut is_listed = false;
-        for memcg in table
-            .memcgs
-            .iter()
-            .filter(|memcg| is_below(&memcg.path, path))
-        {
-            is_listed |= memcg.path == path;
-            for lruvec in &memcg.lruvecs {
-                self.add(&mut report, lruvec);
+        let new = |path: &String| SubjectReport::new(path.as_str().into(), true, nodes, &bounds);
+        let mut reports: Vec<SubjectReport> = paths.iter().map(new).collect();
+        let mut places: HashMap<&Path, Vec<usize>> = HashMap::new();
+        for (place, path) in paths.iter().enumerate() {
+            places.entry(Path::new(path)).or_default().push(place);
+        }
+        let mut listed = HashSet::new();
+        for memcg in &table.memcgs {
+            listed.insert(&memcg.path);
+            let above = Path::new(&memcg.path).ancestors();
+            for place in above.filter_map(|path| places.get(path)).flatten() {
+                for lruvec in &memcg.lruvecs {
+                    self.add(&mut reports[*place], lruvec);
+                }
             }
         }
-        if !is_listed {
-            report.gone = Some("the cgroup is not listed any more".to_owned());
+        for (report, path) in reports.iter_mut().zip(paths) {
+            if !listed.contains(path) {
+                report.gone = Some("the cgroup is not listed any more".to_owned());
+            }
+            for (_, histogram) in &mut report.nodes {
+                *histogram = histogram.scaled(kernel_page_bytes());
+                let total = histogram.total();
+                report.resident_bytes[0] += total[0];
+                report.resident_bytes[1] += total[1];
+            }
         }
-        for (_, histogram) in &mut report.nodes {
-            *histogram = histogram.scaled(kernel_page_bytes());
-            let total = histogram.total();
-            report.resident_bytes[0] += total[0];
-            report.resident_bytes[1] += total[1];
-        }
-        report
+        reports
     }
 
     fn add(&self, report: &mut SubjectReport, lruvec: &Lruvec) {
@@ -240,10 +250,7 @@ impl KernelSource for GenerationSource {
             Scope::Listed(paths) => paths.clone(),
             Scope::All { depth_max } => shallow(&table.memcgs, *depth_max),
         };
-        let reports = paths
-            .iter()
-            .map(|path| self.report_of(&table, path, &nodes))
-            .collect();
+        let reports = self.reports_of(&table, &paths, &nodes);
         self.cpu_ns += thread_cpu_ns().saturating_sub(began);
         Ok(reports)
     }
@@ -280,7 +287,7 @@ impl Scope {
     fn takes(&self, path: &str) -> bool {
         match self {
             Scope::All { .. } => true,
-            Scope::Listed(paths) => paths.iter().any(|top| is_below(path, top)),
+            Scope::Listed(paths) => paths.iter().any(|top| Path::new(path).starts_with(top)),
         }
     }
 }
@@ -318,14 +325,6 @@ fn cgroup_hint(roots: &Roots, pid: u32) -> String {
         Some(cgroup) => format!("--cgroup {}", cgroup.name()),
         None => format!("see /proc/{pid}/cgroup"),
     }
-}
-
-/// Whether a cgroup is `top` or below it.
-fn is_below(path: &str, top: &str) -> bool {
-    top == "/"
-        || path
-            .strip_prefix(top)
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// The paths of cgroups down to a depth.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's own multi-gen LRU (`CONFIG_LRU_GEN`, since 6.1), read and driven through
+//! The kernel's own multi-gen LRU (`CONFIG_LRU_GEN`, since 6.1), read and aged through
 //! `/sys/kernel/debug/lru_gen` (Documentation/admin-guide/mm/multigen_lru.rst).
 //!
-//! As a source it reports the ages of whole cgroups at no cost to agewise, including unmapped page
-//! cache, but not of single pages or processes. As a mover it ages and evicts by generation. Both
-//! need root and a mounted debugfs; under lockdown the file cannot be opened.
+//! It reports the ages of whole cgroups at no cost to agewise, including unmapped page cache, but
+//! not of single pages or processes. It needs root and a mounted debugfs; under lockdown the file
+//! cannot be opened.
 
 pub(crate) mod table;
 
@@ -20,10 +20,6 @@ pub use table::{Generation, Lruvec, Memcg, Table};
 pub struct Features {
     /// 0x1: the multi-gen LRU is in use.
     pub core: bool,
-    /// 0x2: aging walks page tables and clears leaf accessed bits in batches.
-    pub leaf_walk: bool,
-    /// 0x4: aging uses the accessed bits of non-leaf entries.
-    pub nonleaf_young: bool,
 }
 
 /// Why a command failed.
@@ -85,8 +81,6 @@ impl LruGen {
         };
         Ok(Some(Features {
             core: bits & 1 != 0,
-            leaf_walk: bits & 2 != 0,
-            nonleaf_young: bits & 4 != 0,
         }))
     }
 
@@ -152,19 +146,9 @@ mod tests {
         let (_dir, without) = fake(&[]);
         assert_eq!(without.features().unwrap(), None);
         let (_dir, full) = fake(&[("kernel/mm/lru_gen/enabled", "0x0007\n")]);
-        let all = Features {
-            core: true,
-            leaf_walk: true,
-            nonleaf_young: true,
-        };
-        assert_eq!(full.features().unwrap(), Some(all));
-        let (_dir, part) = fake(&[("kernel/mm/lru_gen/enabled", "0x0001\n")]);
-        let core = Features {
-            core: true,
-            leaf_walk: false,
-            nonleaf_young: false,
-        };
-        assert_eq!(part.features().unwrap(), Some(core));
+        assert_eq!(full.features().unwrap(), Some(Features { core: true }));
+        let (_dir, off) = fake(&[("kernel/mm/lru_gen/enabled", "0x0000\n")]);
+        assert_eq!(off.features().unwrap(), Some(Features { core: false }));
         let (_dir, odd) = fake(&[("kernel/mm/lru_gen/enabled", "yes\n")]);
         assert!(
             odd.features()

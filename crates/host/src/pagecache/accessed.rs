@@ -30,6 +30,9 @@ const TABLES_MIN: u32 = 64;
 /// Most files followed by sample, by the low bits of their inode numbers: `SAMPLED` of
 /// `accessed.bpf.c`.
 pub(super) const SAMPLED_FILES_MAX: usize = 1024;
+/// Pages of the file read to find out what the kernel reports: more than in the smallest folio of
+/// any file system (64 KiB).
+const PROBE_PAGES: usize = 64;
 /// Tables fetched from the map per call.
 const BATCH: u32 = 4096;
 
@@ -193,8 +196,9 @@ impl Accessed {
     fn find_reading(&mut self) -> Result<bool, AccessError> {
         let io = |error| AccessError::io("a file of our own", error);
         let mut file = own_file().map_err(io)?;
-        // There must be another page after the one read, or the read would end at it either way.
-        file.write_all(&[1; 4 * PAGE_BYTES as usize]).map_err(io)?;
+        // It must go on after the end of what is asked for, or the read would end there either way.
+        file.write_all(&[1; PROBE_PAGES * PAGE_BYTES as usize])
+            .map_err(io)?;
         let number = file.metadata().map_err(io)?.ino() as u32;
         self.look()?;
         file.read_exact_at(&mut [0; PAGE_BYTES as usize], PAGE_BYTES)
@@ -203,7 +207,7 @@ impl Accessed {
         let of_file = |(key, _): &(&Block, &PageSet)| key.number == number && key.block == 0;
         let mut sets = seen.blocks.iter().filter(of_file).map(|(_, set)| *set);
         match sets.find(|set| set.contains(1)) {
-            Some(set) => Ok(set.contains(2)),
+            Some(set) => Ok(is_exclusive(&set)),
             None => Err(AccessError::Unsupported {
                 what: TRACER,
                 why: "reading a page of a file of our own was not seen; that file has to lie in \
@@ -277,6 +281,12 @@ impl Accessed {
     }
 }
 
+/// Whether `last_index` is one past the last page, given the pages up to it of a read of page 1.
+/// The read ends where the file system's smallest folio does, whose size is a power of two.
+fn is_exclusive(pages: &PageSet) -> bool {
+    pages.pages().last().is_some_and(|last| last % 2 == 0)
+}
+
 fn unreadable(error: libbpf_rs::Error) -> AccessError {
     AccessError::Unsupported {
         what: TRACER,
@@ -310,4 +320,21 @@ fn own_file() -> std::io::Result<File> {
         }
     }
     Err(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of folios of one, two and four pages.
+    #[test]
+    fn an_end_behind_the_last_page_is_told_from_the_last_page() {
+        let is_exclusive_up_to = |last: usize| {
+            let mut pages = PageSet::NONE;
+            (1..=last).for_each(|page| pages[page / 64] |= 1 << (page % 64));
+            is_exclusive(&pages)
+        };
+        let found = [1, 2, 3, 4].map(is_exclusive_up_to);
+        assert_eq!(found, [false, true, false, true]);
+    }
 }

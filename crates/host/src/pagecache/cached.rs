@@ -4,9 +4,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use agewise_policy::table::PAGES_PER_TABLE;
-
-use super::accessed::Block;
 use super::shown::{Inode, SuperBlock};
 use super::slots::Slot;
 use crate::access::PAGE_BYTES;
@@ -104,30 +101,27 @@ impl CachedFile {
         run.map_or(self.cgroup, |run| run.owner.cgroup)
     }
 
-    /// Its blocks, with the keys used for accesses.
-    pub fn blocks(&self) -> impl Iterator<Item = Block> + '_ {
-        let blocks = self.size_pages().div_ceil(PAGES_PER_TABLE as u64);
-        (0..blocks).map(|index| self.inode.block(index))
+    /// Its page numbers in the age map.
+    pub(super) fn numbers(&self) -> Range<u64> {
+        self.slot.first..self.slot.first + self.slot.pages()
     }
 
     /// Its pages, as page numbers of the age map, by owner.
     pub(super) fn owned(&self) -> impl Iterator<Item = (Owner, Range<u64>)> + '_ {
-        let first = self.slot.first;
-        let all = first..first + self.slot.pages();
+        let all = self.numbers();
         let of_one = Owner {
             cgroup: self.cgroup,
             node: 0,
         };
         let whole = self.runs.is_empty().then_some((of_one, all.clone()));
-        let ends = self
-            .runs
-            .iter()
-            .skip(1)
-            .map(move |run| first + run.first_page);
-        let runs = self.runs.iter().zip(ends.chain([all.end]));
+        // Runs may lie beyond the size that the inode had, for which there is no room.
+        let number = move |run: &Run| all.start.saturating_add(run.first_page).min(all.end);
+        let ends = self.runs.iter().skip(1).map(number);
+        let ends = ends.chain([self.numbers().end]);
+        let runs = self.runs.iter().zip(ends);
         whole
             .into_iter()
-            .chain(runs.map(move |(run, end)| (run.owner, first + run.first_page..end)))
+            .chain(runs.map(move |(run, end)| (run.owner, number(run)..end)))
     }
 }
 
@@ -137,4 +131,46 @@ pub struct Mapped<'a> {
     pub touched: &'a FrameSet,
     /// Returns the index of a frame's NUMA node; `None` if there is only one node.
     pub node_of: Option<&'a dyn Fn(u64) -> u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pagecache::slots::Slots;
+
+    /// A page may be written behind the end that the inode had when the walk came to it.
+    #[test]
+    fn pages_beyond_the_place_of_a_file_are_not_those_of_its_neighbours() {
+        let mut slots = Slots::default();
+        let run = |first_page, cgroup| Run {
+            first_page,
+            owner: Owner { cgroup, node: 0 },
+        };
+        let file = CachedFile {
+            inode: Inode {
+                address: 1 << 40,
+                number: 1,
+                generation: 0,
+                size_bytes: PAGE_BYTES,
+                links: 1,
+                pages: 1,
+            },
+            on: Arc::new(SuperBlock {
+                address: 1 << 41,
+                fs_type: "fake".into(),
+                device: 1,
+                kind: super::super::shown::CacheKind::File,
+            }),
+            cgroup: 7,
+            pages: 1,
+            dirty_pages: 0,
+            slot: slots.take(1).unwrap(),
+            runs: vec![run(0, 7), run(3, 8), run(5, 7)],
+            look: 0,
+        };
+        let first = file.slot.first;
+        let owned = file.owned().filter(|(_, pages)| !pages.is_empty());
+        let owned: Vec<_> = owned.map(|(owner, pages)| (owner.cgroup, pages)).collect();
+        assert_eq!(owned, [(7, first..first + 1)]);
+    }
 }

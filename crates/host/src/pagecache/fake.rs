@@ -29,6 +29,8 @@ pub struct FakeFile {
     /// Pages present at the start of each block.
     pub pages: u32,
     pub blocks: u32,
+    /// Size that it claims, if that is larger.
+    pub sparse_bytes: u64,
     /// Frame of its first page; those of its block follow it.
     pub frame: u64,
     /// Pages of each block read through descriptors since the last look.
@@ -38,7 +40,8 @@ pub struct FakeFile {
 impl FakeFile {
     fn size_bytes(&self) -> u64 {
         let last = u64::from(self.blocks - 1) * PAGES_PER_TABLE as u64;
-        (last + u64::from(self.pages)) * PAGE_BYTES
+        let end = (last + u64::from(self.pages)) * PAGE_BYTES;
+        end.max(self.sparse_bytes)
     }
 }
 
@@ -51,6 +54,7 @@ pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
         other: None,
         pages,
         blocks: 1,
+        sparse_bytes: 0,
         frame: number * 100,
         read: 0,
     }

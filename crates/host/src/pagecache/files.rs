@@ -36,7 +36,7 @@ pub struct FilesLook {
     pub dropped: u64,
     /// Inodes that were reused for another file while they were walked.
     pub void: u64,
-    /// Files beyond [`FILES_MAX`], which no age includes.
+    /// Files beyond [`FILES_MAX`], and sparse ones of more than 4 PiB, which no age includes.
     pub unfollowed: u64,
     /// Large files accessed so often that one block in eight is followed.
     pub sampled: u64,

@@ -105,6 +105,9 @@ pub struct Mounts(Vec<Mount>);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
+    id: u32,
+    /// The mount it is on; for the topmost, one that is not listed, or itself.
+    parent: u32,
     device: u32,
     /// The directory of the file system that is mounted there.
     root: PathBuf,
@@ -145,16 +148,30 @@ impl Mounts {
                 true => mount.at.clone(),
                 false => mount.at.join(below),
             };
-            (!self.hides(mount, &path)).then_some(path)
+            // What hides it would be asked in its place, and might never answer.
+            (self.at(&path) == Some(mount)).then_some(path)
         })
     }
 
-    /// Whether something is mounted below `mount` that hides its `path`. That would be asked in its
-    /// place.
-    fn hides(&self, mount: &Mount, path: &Path) -> bool {
-        let below = |other: &&Mount| other.at != mount.at && other.at.starts_with(&mount.at);
-        let mut below = self.0.iter().filter(below);
-        below.any(|other| path.starts_with(&other.at))
+    /// The mount that a path leads to: from the topmost, always on to what is mounted first on the
+    /// way, if only on the same directory.
+    fn at(&self, path: &Path) -> Option<&Mount> {
+        let is_listed = |id| self.0.iter().any(|mount| mount.id == id);
+        let is_top = |mount: &&Mount| mount.parent == mount.id || !is_listed(mount.parent);
+        let on_the_way = |mount: &&Mount| path.starts_with(&mount.at);
+        let first = |mount: &&Mount| mount.at.as_os_str().len();
+        let tops = self.0.iter().filter(on_the_way).filter(is_top);
+        let mut at = tops.min_by_key(first)?;
+        // Whatever the table says, this ends.
+        for _ in &self.0 {
+            let on_it = |mount: &&Mount| mount.parent == at.id && mount.id != at.id;
+            let below = self.0.iter().filter(on_the_way).filter(on_it);
+            match below.min_by_key(first) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        Some(at)
     }
 
     /// Finds an inode by a path below the root of its file system. Checks the file there, so that
@@ -186,12 +203,16 @@ impl Mount {
     /// Parses a line of mountinfo (proc_pid_mountinfo(5)): id, parent, major:minor, root, mount
     /// point.
     fn parse(line: &[u8]) -> Option<Self> {
-        let mut fields = line.split(|byte| *byte == b' ').skip(2);
+        let mut fields = line.split(|byte| *byte == b' ');
+        let mut id = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (id, parent) = (id()?, id()?);
         let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
         let path = |field: &[u8]| OsString::from_vec(octal::unescape_bytes(field)).into();
         Some(Mount {
+            id,
+            parent,
             device: major.checked_shl(20)? | minor,
             root: path(fields.next()?),
             at: path(fields.next()?),
@@ -308,5 +329,25 @@ mod tests {
         assert!(mounts.reaches(loop3, Path::new("/mnt/a b/c")));
         assert!(!mounts.reaches(loop3, Path::new("/srv")));
         assert_eq!(device_text(vda), "254:0");
+    }
+    /// As on a machine whose root was mounted last, by the initial RAM disk.
+    #[test]
+    fn what_is_mounted_over_a_directory_is_not_asked_about_what_it_hides() {
+        let mounts = Mounts::parse(
+            b"22 27 0:21 / /proc rw - proc proc rw\n\
+              27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
+              30 27 7:3 / /mnt rw - xfs /dev/loop3 rw\n\
+              31 30 0:50 / /mnt rw - nfs far:/ rw\n\
+              32 31 7:4 / /mnt/deep rw - xfs /dev/loop4 rw\n",
+        );
+        let seen = |device: u32, path: &str| mounts.seen(device, Path::new(path)).next();
+        let (loop3, loop4) = (7 << 20 | 3, 7 << 20 | 4);
+        assert_eq!(seen(loop3, "/x"), None, "under the network file system");
+        assert_eq!(seen(loop4, "/x"), Some("/mnt/deep/x".into()));
+        assert_eq!(seen(254 << 20, "/mnt/x"), None);
+        assert_eq!(seen(254 << 20, "/x"), Some("/x".into()));
+        assert_eq!(seen(21, "/1"), Some("/proc/1".into()));
+        let odd = Mounts::parse(b"1 2 7:3 / / rw\n2 1 7:3 / / rw\n");
+        assert_eq!(odd.seen(loop3, Path::new("/x")).next(), None);
     }
 }

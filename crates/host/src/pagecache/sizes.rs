@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use agewise_policy::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
+use agewise_policy::table::PAGES_PER_TABLE;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::accessed::Block;
@@ -130,10 +131,21 @@ impl FileAges {
         self.sampled.keys().filter_map(|key| self.files.get(key))
     }
 
+    /// The blocks of a file that have pages, ascending, with the keys used for accesses. The time
+    /// depends on their number, not on the size of the file.
+    pub fn blocks<'a>(&'a self, file: &'a CachedFile) -> impl Iterator<Item = Block> + 'a {
+        let first = file.slot.first / PAGES_PER_TABLE as u64;
+        let tables = self.map.tables_within(file.numbers());
+        tables.map(move |table| file.inode.block(table - first))
+    }
+
     /// The pages by age of each block that is followed of a file.
-    pub fn sampled_blocks(&self, file: &CachedFile) -> impl Iterator<Item = Box<Sizes>> {
+    pub fn sampled_blocks<'a>(
+        &'a self,
+        file: &'a CachedFile,
+    ) -> impl Iterator<Item = Box<Sizes>> + 'a {
         let is_followed = |block: &Block| self.sampled.stand_in(block) == *block;
-        file.blocks().filter(is_followed).map(|block| {
+        self.blocks(file).filter(is_followed).map(|block| {
             let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
             let (pages, first) = (block.pages(), file.slot.first);
             self.count(first + pages.start..first + pages.end, None, &mut sizes);

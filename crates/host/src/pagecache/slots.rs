@@ -12,6 +12,9 @@ const TABLE: u64 = PAGES_PER_TABLE as u64;
 const TABLE_CLASS: u8 = TABLE.trailing_zeros() as u8;
 /// Log2 of the minimum number of pages reserved for a large file: 2 TiB.
 const LARGE_CLASS: u8 = 29;
+/// Log2 of the maximum number of pages of a file (4 PiB): a sparse file may claim to be far larger,
+/// and a few of those would use up all page numbers.
+const MOST_CLASS: u8 = 40;
 /// Limit of page numbers: an age map counts tables by u64.
 const END: u64 = 1 << 63;
 
@@ -54,7 +57,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a file of this many pages; `None` if page numbers have run out.
+    /// Takes a slot for a file of this many pages; `None` if those are too many, or page numbers
+    /// have run out.
     pub fn take(&mut self, pages: u64) -> Option<Slot> {
         let class = class_of(pages)?;
         self.free.resize_with(64, Vec::new);
@@ -78,10 +82,10 @@ impl Slots {
 
 fn class_of(pages: u64) -> Option<u8> {
     let class = pages.max(1).checked_next_power_of_two()?.trailing_zeros() as u8;
-    Some(match class {
-        small if small < TABLE_CLASS => small,
-        large => large.max(LARGE_CLASS),
-    })
+    match class {
+        small if small < TABLE_CLASS => Some(small),
+        large => (large <= MOST_CLASS).then_some(large.max(LARGE_CLASS)),
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +123,16 @@ mod tests {
                 held.push(slot);
             }
         }
+    }
+
+    #[test]
+    fn files_that_only_claim_to_be_large_leave_room_for_others() {
+        let mut slots = Slots::default();
+        for pages in [1 << 51, (1 << 40) + 1] {
+            let taken: Vec<_> = (0..4096).filter_map(|_| slots.take(pages)).collect();
+            taken.into_iter().for_each(|slot| slots.give_back(slot));
+        }
+        assert!(slots.take(1 << 40).is_some() && slots.take(1 << 20).is_some());
     }
 
     #[test]

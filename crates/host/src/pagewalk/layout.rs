@@ -12,10 +12,9 @@ pub const KIND_TABLE: u32 = 0;
 pub const KIND_PMD: u32 = 1;
 /// A leaf two levels up (1 GiB).
 pub const KIND_PUD: u32 = 2;
-/// A last-level table that could not be read or was inconsistent.
+/// A last-level table that could not be read or was inconsistent; the next three numbers are tables
+/// one, two and three levels above it.
 pub const KIND_BAD_TABLE: u32 = 3;
-/// A table one level up that could not be read or was inconsistent.
-pub const KIND_BAD_PMDS: u32 = 4;
 
 /// All ranges were walked.
 pub const RC_DONE: u32 = 0;

@@ -52,7 +52,7 @@ impl Machine {
     }
 }
 
-/// A clock tick of `/proc`, as in `pagewalk.bpf.c`.
+/// A clock tick of `/proc`, as in `walk.h`.
 const NS_PER_TICK: u64 = 10_000_000;
 
 /// Memory of our own, whole pages of any size, with a word that occurs nowhere else.
@@ -172,7 +172,7 @@ pub(super) fn discover(program: &mut Program, shape: Shape) -> Result<Machine, A
 }
 
 /// Ticks by which start times in `/proc` are ahead of the kernel's own (wrapping): in a time
-/// namespace they are those of its clock.
+/// namespace they are those of its clock. For another process it may be one more or less.
 pub(super) fn ticks_ahead(program: &mut Program, machine: &Machine) -> Result<u64, AccessError> {
     let pid = std::process::id();
     let found = program.walk(Ctl {

@@ -174,8 +174,10 @@ impl PageWalk {
                     self.show_leaf(cursor, entry, shape.entry_bytes(level), end, report, sink);
                 }
                 kind => {
-                    debug_assert!([layout::KIND_BAD_TABLE, layout::KIND_BAD_PMDS].contains(&kind));
-                    let level = if kind == layout::KIND_BAD_PMDS { 2 } else { 1 };
+                    debug_assert!(
+                        (layout::KIND_BAD_TABLE..=layout::KIND_BAD_TABLE + 3).contains(&kind)
+                    );
+                    let level = kind - layout::KIND_BAD_TABLE + 1;
                     let end = slot_end(entry.va, shape.entry_bytes(level)).min(end);
                     hide(cursor, entry.va, end, report, sink);
                 }

@@ -428,12 +428,15 @@ fn an_accessed_bit_that_appears_is_no_change() {
 
 #[test]
 fn upper_tables_that_make_no_sense_are_reported_not_followed() {
-    for kind in KINDS.into_iter().filter(|kind| kind.levels > 3) {
-        for level in [2, 3] {
+    // Addresses without memory, and beyond what an entry may contain.
+    let cases = [(1 << 40, false), (1 << 47, true)];
+    let kinds = KINDS.into_iter().filter(|kind| kind.levels > 3);
+    for (kind, (address, is_refused)) in kinds.flat_map(|kind| cases.map(|case| (kind, case))) {
+        for level in 2..kind.levels {
             let mut tables = Tables::new(kind);
-            // A pointer to an address without memory.
-            tables.set(0, level, 1 << 40 | pointer(kind.bits));
-            let far = kind.shape.entry_bytes(3) + 5 * kind.shape.entry_bytes(2);
+            let bad = address | pointer(kind.bits);
+            tables.set(0, level, bad);
+            let far = kind.shape.entry_bytes(level) + 5 * kind.shape.entry_bytes(2);
             tables.set(far, 0, 0x5000 | PAGE_ENTRY);
             let ranges = [Range {
                 start: 0,
@@ -441,13 +444,24 @@ fn upper_tables_that_make_no_sense_are_reported_not_followed() {
             }];
             let got = tables.walk(&ranges, (4, 4));
             assert!(got.unreadable > 0, "{kind:?} {level}");
-            assert_eq!(got.found[0].1, KIND_BAD_PMDS);
+            // Pointers are refused one by one, each with all that it covers.
+            let refused = (0, KIND_BAD_TABLE + level - 1, bad);
+            assert!(!is_refused || got.unreadable == 1 && got.found[0] == refused);
             assert_eq!(
                 got.found.last(),
                 Some(&(far, KIND_TABLE, 0x5000 | PAGE_ENTRY))
             );
         }
     }
+}
+
+/// In a time namespace, start times are rounded down to ticks after the offset was added.
+#[test]
+fn a_start_time_may_be_off_by_one_tick() {
+    let is_wanted = |ms: u64, ticks| (library().is_wanted)(ms * 1_000_000, ticks) != 0;
+    let found = [6_989, 6_990, 7_005, 7_019, 7_020].map(|ms| is_wanted(ms, 700));
+    assert_eq!(found, [false, true, true, true, false]);
+    assert!(is_wanted(5, 0), "any");
 }
 
 #[test]

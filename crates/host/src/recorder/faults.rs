@@ -119,7 +119,6 @@ mod tests {
             pid: 1,
             tid: 1,
             write: false,
-            protection: false,
             kind: crate::faults::FaultKind::Unknown,
         }
     }

@@ -236,14 +236,14 @@ impl<'a, W: Write> Recorder<'a, W> {
     pub fn interval(&mut self) -> Result<(), RecordError> {
         let time_ns = clock::monotonic_ns().saturating_sub(self.start_ns);
         self.last_look_ns = time_ns;
-        let (mut spared, mut gone) = (0, Vec::new());
+        let (mut spared, mut uncleared, mut gone) = (0, 0, Vec::new());
         self.found.clear();
         for (&pid, watched) in &mut self.watched {
             let found = &mut self.found;
             let mut keep = |touched: watched::Touched| found.push((pid, touched));
             let cpu_ns = clock::thread_cpu_ns();
             match watched.look(self.source, &mut self.names, &mut keep) {
-                Ok(cleared) => self.totals.uncleared_pages = cleared.uncleared_pages,
+                Ok(cleared) => uncleared += cleared.uncleared_pages,
                 Err(error) if error.is_gone() => gone.push(pid),
                 Err(source) => return Err(RecordError::Watch { pid, source }),
             }
@@ -269,6 +269,7 @@ impl<'a, W: Write> Recorder<'a, W> {
         self.totals.intervals += 1;
         self.totals.accesses += accesses;
         self.totals.spared_processes = spared;
+        self.totals.uncleared_pages = uncleared;
         self.totals.accesses_max = self.totals.accesses_max.max(accesses);
         Ok(())
     }
@@ -395,5 +396,43 @@ impl<'a, W: Write> Recorder<'a, W> {
         let totals = self.totals();
         self.writer.finish()?;
         Ok((totals, self.names.files().to_vec()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::Leaf;
+    use crate::access::fake::{FakeSource, FakeTable};
+    use crate::agent::tests::Sleeper;
+    use agewise_policy::table::{PageSet, TableBits};
+
+    /// Large leaves cannot be cleared.
+    #[test]
+    fn pages_that_cannot_be_cleared_are_those_of_all_processes() {
+        let sleepers = [Sleeper::new(), Sleeper::new()];
+        let uncleared = |of: &[Sleeper]| {
+            let mut source = FakeSource::new();
+            for sleeper in of {
+                let bits = TableBits {
+                    present: PageSet::ALL,
+                    young: PageSet::ALL,
+                    ..TableBits::default()
+                };
+                let leaf = Leaf::Giant;
+                source.set(sleeper.pid(), sleeper.table(), FakeTable { bits, leaf });
+            }
+            let (path, interval) = ("trace".as_ref(), Duration::from_secs(1));
+            let mut recorder =
+                Recorder::new(&mut source, path, Vec::new(), interval, String::new()).unwrap();
+            for sleeper in of {
+                recorder.add(sleeper.pid(), false).unwrap();
+            }
+            recorder.interval().unwrap();
+            recorder.totals().uncleared_pages
+        };
+        let [first, second] = [0, 1].map(|at| uncleared(&sleepers[at..=at]));
+        assert!(first > 0 && second > 0);
+        assert_eq!(uncleared(&sleepers), first + second);
     }
 }

@@ -4,18 +4,28 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use super::{Line, VmaKind};
 
-/// Devices of shared memory or huge pages; each device is looked up only once.
+/// Devices of shared memory or huge pages; each device is looked up only once, until they are
+/// forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Filesystems {
+    /// Of devices that mount tables list, and of others that were looked for there.
     kinds: HashMap<u64, Option<VmaKind>>,
-    own: bool,
+    internal: Option<HashMap<u64, VmaKind>>,
 }
 
 impl Filesystems {
-    pub(super) fn kind(&mut self, line: &Line<'_>, pid: u32) -> VmaKind {
+    /// Forgets what mount tables said: the kernel gives the numbers of file systems without a
+    /// device to others as soon as they are unmounted.
+    pub(super) fn forget(&mut self) {
+        self.kinds.clear();
+    }
+
+    /// The kind of a mapping of a process with this mount table.
+    pub(super) fn kind(&mut self, line: &Line<'_>, mounts: &Path) -> VmaKind {
         if line.inode == 0 {
             let special = [b"[vdso]".as_slice(), b"[vvar", b"[vsyscall]", b"[uprobes]"];
             let is_special = special.iter().any(|prefix| line.name.starts_with(prefix));
@@ -25,7 +35,7 @@ impl Filesystems {
                 VmaKind::Anon
             };
         }
-        if let Some(kind) = self.of_device(line.device, pid) {
+        if let Some(kind) = self.of_device(line.device, mounts) {
             return kind;
         }
         if line.name.starts_with(b"anon_inode:") || line.name.starts_with(b"/dev/") {
@@ -39,55 +49,44 @@ impl Filesystems {
     }
 
     /// Shared memory or huge pages by the device's file system; `None` for any other.
-    fn of_device(&mut self, device: u64, pid: u32) -> Option<VmaKind> {
+    fn of_device(&mut self, device: u64, mounts: &Path) -> Option<VmaKind> {
+        let internal = self.internal.get_or_insert_with(internal);
+        if let Some(&kind) = internal.get(&device) {
+            return Some(kind);
+        }
         if let Some(&known) = self.kinds.get(&device) {
             return known;
         }
-        if !self.own {
-            self.own = true;
-            self.learn_internal();
-        }
-        // The target may be in another mount namespace, so read its mount table, not ours.
-        self.learn_mounts(pid);
+        // Without the table, nothing is known that would be worth keeping.
+        let table = fs::read(mounts).ok()?;
+        let table = String::from_utf8_lossy(&table);
+        self.kinds.extend(table.lines().filter_map(mount_kind));
         *self.kinds.entry(device).or_insert(None)
-    }
-
-    /// Adds the kernel's internal mounts behind memfd, which no mount table lists.
-    fn learn_internal(&mut self) {
-        use rustix::fs::{MemfdFlags, memfd_create};
-        let pairs = [
-            (MemfdFlags::CLOEXEC, VmaKind::Shmem),
-            (MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB, VmaKind::Hugetlb),
-        ];
-        for (flags, kind) in pairs {
-            let Ok(fd) = memfd_create("agewise-probe", flags) else {
-                continue;
-            };
-            if let Ok(meta) = File::from(fd).metadata() {
-                self.kinds.insert(meta.dev(), Some(kind));
-            }
-        }
-    }
-
-    fn learn_mounts(&mut self, pid: u32) {
-        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/mountinfo")) else {
-            return;
-        };
-        for line in text.lines() {
-            if let Some((device, kind)) = mount_kind(line) {
-                self.kinds.insert(device, Some(kind));
-            }
-        }
     }
 }
 
-/// Parses a line of mountinfo (proc_pid_mountinfo(5)): device and kind for tmpfs and hugetlbfs.
-pub(super) fn mount_kind(line: &str) -> Option<(u64, VmaKind)> {
+/// The kernel's internal mounts behind memfd, which no mount table lists. They never go.
+fn internal() -> HashMap<u64, VmaKind> {
+    use rustix::fs::{MemfdFlags, memfd_create};
+    let pairs = [
+        (MemfdFlags::CLOEXEC, VmaKind::Shmem),
+        (MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB, VmaKind::Hugetlb),
+    ];
+    let device = |(flags, kind)| {
+        let fd = memfd_create("agewise-probe", flags).ok()?;
+        Some((File::from(fd).metadata().ok()?.dev(), kind))
+    };
+    pairs.into_iter().filter_map(device).collect()
+}
+
+/// Parses a line of mountinfo (proc_pid_mountinfo(5)): the device, and its kind if it is one of
+/// shared memory or huge pages.
+pub(super) fn mount_kind(line: &str) -> Option<(u64, Option<VmaKind>)> {
     let (fields, rest) = line.split_once(" - ")?;
     let kind = match rest.split(' ').next()? {
-        "tmpfs" | "devtmpfs" => VmaKind::Shmem,
-        "hugetlbfs" => VmaKind::Hugetlb,
-        _ => return None,
+        "tmpfs" | "devtmpfs" => Some(VmaKind::Shmem),
+        "hugetlbfs" => Some(VmaKind::Hugetlb),
+        _ => None,
     };
     let (major, minor) = fields.split(' ').nth(2)?.split_once(':')?;
     Some((

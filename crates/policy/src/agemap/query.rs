@@ -192,6 +192,15 @@ impl AgeMap {
         ControlFlow::Continue(())
     }
 
+    /// The tables with pages of a range, each by its first page's number / 512, ascending. The time
+    /// depends on their number, not on that of the pages.
+    pub fn tables_within(&self, pages: Range<u64>) -> impl Iterator<Item = u64> + '_ {
+        let from = self.store.position(pages.start / PAGES_PER_TABLE as u64);
+        let end = pages.end.div_ceil(PAGES_PER_TABLE as u64);
+        let tables = self.store.tables[from..].iter().map(|table| table.index);
+        tables.take_while(move |index| *index < end)
+    }
+
     fn lanes_of(&self, table: &Table, word: usize) -> Result<&leaf::Lanes, Label> {
         debug_assert!(word < WORDS_PER_TABLE);
         self.leaf_of(table)

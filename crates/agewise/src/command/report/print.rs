@@ -219,7 +219,10 @@ impl<W: Write> Printer<W> {
             )?;
             for (count, what) in [
                 (cost.cache_dropped, "accesses lost"),
-                (cost.cache_unfollowed, "files too many to follow"),
+                (
+                    cost.cache_unfollowed,
+                    "files too many or too large to follow",
+                ),
                 (cost.cache_sampled, "files followed by sample"),
             ] {
                 if count > 0 {

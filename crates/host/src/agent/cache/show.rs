@@ -43,11 +43,9 @@ impl Cached<'_> {
         let ids = by_cgroup.keys().copied();
         for id in ids.filter(|id| self.cache.is_of(of, *id)) {
             for file in &by_cgroup[&id] {
-                for block in file.blocks() {
-                    let followed = ages.stand_in(&block);
-                    let used = self.uses.get(&followed);
-                    show_block(look, file, &block, |_, at| {
-                        let page = followed.pages().start + at as u64;
+                for block in ages.blocks(file) {
+                    let used = self.uses.get(&block);
+                    self.show_block(look, file, &block, |at, page| {
                         let is_own = ages.is_present(file, page) && file.cgroup_of(page) == id;
                         let is_used = used.is_some_and(|used| used.contains(at));
                         let fact = if is_used { Fact::Used } else { Fact::Idle };
@@ -64,38 +62,39 @@ impl Cached<'_> {
             let Some(file) = file.filter(|file| file.on.kind == CacheKind::File) else {
                 continue;
             };
-            for number in self.cache.ages.stands_for(block) {
-                let shown = Block {
-                    block: number,
-                    ..*block
-                };
-                show_block(look, file, &shown, |_, at| {
-                    let page = block.pages().start + at as u64;
-                    let is_own = used.contains(at) && self.cache.is_of(of, file.cgroup_of(page));
-                    is_own.then_some(Fact::Used)
-                });
-            }
+            self.show_block(look, file, block, |at, page| {
+                let is_own = used.contains(at) && self.cache.is_of(of, file.cgroup_of(page));
+                is_own.then_some(Fact::Used)
+            });
         }
     }
-}
 
-/// Shows those pages of a block that are in the sample and for which `fact` returns something. It
-/// is passed their index in the file and in the block.
-fn show_block(
-    look: &mut Look<'_>,
-    file: &CachedFile,
-    block: &Block,
-    fact: impl Fn(u64, usize) -> Option<Fact>,
-) {
-    let pages = block.pages();
-    let first = pages.start;
-    let in_file = first..pages.end.min(file.size_pages());
-    let filter = look.filter();
-    filter.each(file.name_hash(), in_file, 0, |page, hash| {
-        if let Some(fact) = fact(page, (page - first) as usize) {
-            look.page(hash, 0, PageType::File, fact);
+    /// Shows a block, and those it stands for as if they were like it: the pages that are in the
+    /// sample and for which `fact` returns something. It is passed the index of the page in the
+    /// block, and that of the page like it in the file.
+    fn show_block(
+        &self,
+        look: &mut Look<'_>,
+        file: &CachedFile,
+        block: &Block,
+        fact: impl Fn(usize, u64) -> Option<Fact>,
+    ) {
+        let filter = look.filter();
+        for number in self.cache.ages.stands_for(block) {
+            let pages = Block {
+                block: number,
+                ..*block
+            }
+            .pages();
+            let in_file = pages.start..pages.end.min(file.size_pages());
+            filter.each(file.name_hash(), in_file, 0, |page, hash| {
+                let at = (page - pages.start) as usize;
+                if let Some(fact) = fact(at, block.pages().start + at as u64) {
+                    look.page(hash, 0, PageType::File, fact);
+                }
+            });
         }
-    });
+    }
 }
 
 impl Cache {
@@ -196,6 +195,25 @@ mod tests {
         let at = |percent| curves.of(Decider::Lru).at(percent).faults;
         assert!((at(40.0)[1].likely - 32.0).abs() < 1.0, "{:?}", at(40.0));
         assert_eq!((at(60.0)[1].likely, at(40.0)[0].likely), (0.0, 0.0));
+    }
+
+    /// The time depends on what is cached of a file, not on the size it claims.
+    #[test]
+    fn of_a_sparse_file_only_what_is_there_is_shown() {
+        let (_dir, [top, a]) = cgroups();
+        let shared = Shared::default();
+        let mut cache = Cache::new(shared.ages(3_600_000));
+        let mut what_if = WhatIf::new(Params::default());
+        let sparse = FakeFile {
+            sparse_bytes: 1 << 52,
+            ..file(1, CacheKind::File, a.id(), 64)
+        };
+        shared.0.lock().unwrap().files = vec![sparse];
+        step(&mut cache, &mut what_if, Some(&top), &a, 0);
+        assert_eq!(what_if.file_pages().0, 64);
+        let files = cache.ages.files();
+        let blocks = files.flat_map(|file| cache.ages.blocks(file));
+        assert_eq!(blocks.map(|block| block.block).collect::<Vec<_>>(), [0]);
     }
 
     /// Shows to the model what was used of a cgroup since the last step, a second ago, after a look

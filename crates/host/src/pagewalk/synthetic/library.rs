@@ -29,6 +29,7 @@ pub(super) struct Machine {
 pub(super) struct Library {
     pub walk: extern "C" fn(*mut Machine, u64),
     pub layout: extern "C" fn(u32) -> u64,
+    pub is_wanted: extern "C" fn(u64, u64) -> i32,
 }
 
 /// One walk at a time: the C code has globals.
@@ -74,6 +75,9 @@ pub(super) fn library() -> &'static Library {
                 layout: std::mem::transmute::<*mut c_void, extern "C" fn(u32) -> u64>(symbol(
                     "synthetic_layout",
                 )),
+                is_wanted: std::mem::transmute::<*mut c_void, extern "C" fn(u64, u64) -> i32>(
+                    symbol("synthetic_is_wanted"),
+                ),
             }
         }
     })
