@@ -232,7 +232,11 @@ impl<G: Clone + Ord> Guard<G> {
             course.is_thrashing = true;
         }
         let is_bad_now = course.calm_windows == 0 && self.config.is_bad(&suffering);
-        if !course.is_thrashing || !is_bad_now || now_ms < course.next_step_ms {
+        // A frozen culprit demands nothing, and what it pushed out is still coming back: whoever
+        // demands most now is not to blame.
+        let is_frozen = |of: &Restraint<G>| of.protected == *group && of.thaw_ms.is_some();
+        let must_wait = now_ms < course.next_step_ms || self.throttle.values().any(is_frozen);
+        if !course.is_thrashing || !is_bad_now || must_wait {
             return Vec::new();
         }
         let blame = Blame::find(group, demands, &self.config).map(|blame| Blame {

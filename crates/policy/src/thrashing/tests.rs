@@ -162,10 +162,16 @@ fn each_culprit_is_treated_gently_first() {
         "{acts:?}"
     );
     let mut next = Vec::new();
-    for _ in 0..16 {
+    for _ in 0..28 {
         machine.grow("idle", 50);
         next.extend(machine.second(&mut guard, 1000, 300));
     }
+    let thawed = next.iter().position(|decision| decision.act == Act::Thaw);
+    assert_eq!(
+        thawed,
+        Some(0),
+        "nobody else is blamed while it is frozen: {next:?}"
+    );
     next.retain(|decision| decision.suffering.is_some());
     assert!(next.iter().all(|decision| {
         let blame = decision.blame.as_ref();
