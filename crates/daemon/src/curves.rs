@@ -82,7 +82,7 @@ impl Followed {
     /// The curves counted so far.
     fn curves(&self) -> Curves {
         Curves {
-            beyond_bytes: self.cgroup.as_ref().map_or(0, beyond_bytes),
+            beyond_bytes: (self.cgroup.as_ref()).map_or(0, |of| beyond_bytes(of, Files::All)),
             ..self.what_if.curves()
         }
     }
@@ -227,6 +227,15 @@ impl AllCurves {
         self.by_key.get(key)?.counted.as_deref()
     }
 
+    /// Which files charged to a subject its curves cover.
+    pub fn files(&self, key: &Key) -> Files {
+        match self.by_key.get(key) {
+            Some(followed) if followed.is_cached => Files::All,
+            Some(followed) if followed.has_files => Files::Mapped,
+            _ => Files::None,
+        }
+    }
+
     /// Sets the curves of all subjects, as if a quarter of an hour had been counted.
     #[cfg(test)]
     pub fn plant(&mut self, curves: impl Fn() -> Curves) {
@@ -319,12 +328,30 @@ impl AllCurves {
     }
 }
 
-/// What is charged to a cgroup in addition to anonymous memory and page cache: kernel memory.
-pub fn beyond_bytes(cgroup: &Cgroup) -> u64 {
+/// Which files charged to a cgroup its curve covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// None: those that its processes map are charged to others.
+    None,
+    /// Those that its processes map.
+    Mapped,
+    /// All: the page cache is followed.
+    All,
+}
+
+/// What is charged to a cgroup in addition to anonymous memory and these files. In addition to all
+/// files, that is kernel memory.
+pub fn beyond_bytes(cgroup: &Cgroup, files: Files) -> u64 {
     let (Ok(stat), Ok(Some(usage))) = (cgroup.stat(), cgroup.usage_bytes()) else {
         return 0;
     };
-    usage.saturating_sub(stat.anon_bytes.saturating_add(stat.file_bytes))
+    let file_bytes = match files {
+        // Shared memory that is mapped is seen like anonymous memory, but counted with files.
+        Files::None => stat.shmem_bytes.min(stat.file_mapped_bytes),
+        Files::Mapped => stat.file_mapped_bytes,
+        Files::All => stat.file_bytes,
+    };
+    usage.saturating_sub(stat.anon_bytes.saturating_add(file_bytes))
 }
 
 /// The directory of histories in a state directory.
