@@ -87,10 +87,17 @@ impl Followed {
         }
     }
 
-    /// Starts again: simulations with other pages are useless.
+    /// Starts a new simulation.
     fn begin_anew(&mut self, params: Params) {
         self.what_if = WhatIf::new(params);
         self.is_counting = false;
+    }
+
+    /// Forgets what was simulated with other pages.
+    fn forget(&mut self, params: Params) {
+        self.begin_anew(params);
+        (self.counted, self.show_at_ms) = (None, 0);
+        self.latest.clear();
     }
 
     /// Recomputes what is shown.
@@ -185,7 +192,7 @@ impl AllCurves {
             let cgroup = seen.cgroup.as_ref();
             let is_cached = cgroup.is_some() && agent.cached_ms().is_some();
             if std::mem::replace(&mut followed.is_cached, is_cached) != is_cached {
-                followed.begin_anew(self.params);
+                followed.forget(self.params);
             }
             let around = Around {
                 is_whole: report.failed == 0,
@@ -287,7 +294,7 @@ impl AllCurves {
             return;
         };
         if std::mem::replace(&mut followed.has_files, has_files) != has_files {
-            followed.begin_anew(self.params);
+            followed.forget(self.params);
         }
     }
 
@@ -306,7 +313,10 @@ impl AllCurves {
         if curves.observed_ms >= COUNT_MS {
             followed.counted = Some(Box::new(curves));
         }
-        followed.what_if.count_anew();
+        match followed.what_if.is_sparse() {
+            true => followed.begin_anew(self.params),
+            false => followed.what_if.count_anew(),
+        }
         (followed.began_ms, followed.show_at_ms) = (unix_ms(), SHOW_MS);
         if let Some(path) = path
             && let Err(error) = replace(&path, &followed.history.encode(&key.0))
@@ -457,34 +467,4 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    #[test]
-    fn histories_survive_by_name_and_damage_is_no_history() {
-        let dir = tempfile::tempdir().unwrap();
-        let all = AllCurves::new(Some(dir.path().to_owned()));
-        let key: Key = (Arc::from("/web"), 7);
-        let path = all.path(&key).unwrap();
-        assert_eq!(Some(&path), all.path(&(Arc::from("/web"), 8)).as_ref());
-        assert_ne!(Some(&path), all.path(&(Arc::from("/db"), 7)).as_ref());
-        keep(dir.path(), "/web", &History::default()).unwrap();
-        assert!(!path.with_extension("new").exists());
-        let state = dir.path();
-        assert!(matches!(history(state, "/web"), Ok(Some(_))));
-        assert!(matches!(history(state, "/db"), Ok(None)));
-        assert!(matches!(read(&path, "/db"), Ok(None)), "of another name");
-        fs::write(path.with_file_name("damaged"), b"agewhtif").unwrap();
-        fs::write(path.with_extension("new"), b"half").unwrap();
-        let (known, damaged) = histories(state).unwrap();
-        assert_eq!((known.len(), damaged.len()), (1, 1));
-        assert_eq!(known[0].0, "/web");
-        assert!(histories(&state.join("none")).unwrap().0.is_empty());
-        let old = SystemTime::now() - KEPT - Duration::from_secs(5);
-        fs::File::open(&path).unwrap().set_modified(old).unwrap();
-        let _ = AllCurves::new(Some(dir.path().to_owned()));
-        assert!(!path.exists(), "nobody has seen it for long");
-    }
-}
+mod tests;

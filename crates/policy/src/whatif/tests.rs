@@ -265,6 +265,23 @@ fn a_daemons_fits_its_bounds() {
 }
 
 #[test]
+fn a_sample_is_sparse_once_most_of_its_memory_is_gone() {
+    let mut what_if = WhatIf::new(Params::small(Kernel::Classic));
+    let mut is_sparse_with = |pages: u64| {
+        let mut look = what_if.look(0);
+        for page in 0..pages {
+            look.page(page_hash(0, page), 0, PageType::Anon, Fact::Used);
+        }
+        look.finish(pages, true);
+        what_if.is_sparse()
+    };
+    assert!(!is_sparse_with(20), "all of little memory");
+    assert!(!is_sparse_with(100_000));
+    assert!(!is_sparse_with(50_000), "a page in 200");
+    assert!(is_sparse_with(10_000));
+}
+
+#[test]
 fn what_is_followed_in_part_counts_as_much_as_the_rest() {
     // Half of the memory is followed whole, of the other half one page in four.
     let mut what_if = WhatIf::new(Params {
