@@ -167,7 +167,7 @@ impl AllCurves {
     }
 
     /// Takes in what the last tick showed of these subjects, and drops subjects that are gone.
-    pub fn take(&mut self, agent: &Agent, seen: &[Seen], report: &TickReport) {
+    pub fn take(&mut self, agent: &Agent, seen: &[Seen]) {
         // A larger page would count as several faults.
         if pages_per_kernel_page() != 1 {
             return;
@@ -195,7 +195,6 @@ impl AllCurves {
                 followed.forget(self.params);
             }
             let around = Around {
-                is_whole: report.failed == 0,
                 has_files: followed.has_files && !is_cached,
                 cached: cgroup.zip(cached.as_ref()),
                 counts_cache: is_cached,

@@ -19,10 +19,10 @@ use crate::clear::Means;
 use crate::process::{Bound, Process};
 use crate::root::ProcRoot;
 
-struct Sleeper(Child);
+pub(crate) struct Sleeper(Child);
 
 impl Sleeper {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Sleeper(
             Command::new("sleep")
                 .arg("60")
@@ -31,12 +31,12 @@ impl Sleeper {
         )
     }
 
-    fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
     /// The table in which its stack begins: every process has a stack.
-    fn table(&self) -> u64 {
+    pub(crate) fn table(&self) -> u64 {
         let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
         let line = maps
             .lines()
@@ -54,7 +54,7 @@ impl Drop for Sleeper {
     }
 }
 
-fn present() -> FakeTable {
+pub(crate) fn present() -> FakeTable {
     let bits = TableBits {
         present: PageSet::ALL,
         ..TableBits::default()
@@ -67,7 +67,7 @@ fn present() -> FakeTable {
 
 /// A source whose contents the test can change while the agent uses it.
 #[derive(Clone)]
-struct Changing(Rc<RefCell<FakeSource>>);
+pub(crate) struct Changing(pub Rc<RefCell<FakeSource>>);
 
 impl AccessSource for Changing {
     fn name(&self) -> &'static str {
@@ -88,7 +88,7 @@ impl AccessSource for Changing {
     }
 }
 
-fn agent(source: impl AccessSource + 'static, pids: &[u32]) -> Agent {
+pub(crate) fn agent(source: impl AccessSource + 'static, pids: &[u32]) -> Agent {
     let subject = |pid: &u32| Subject::process(&ProcRoot::default(), *pid).unwrap();
     let targets = Targets::Listed(pids.iter().map(subject).collect());
     let intervals: Intervals = "1s,5s".parse().unwrap();

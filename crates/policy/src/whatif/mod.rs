@@ -431,7 +431,10 @@ impl Look<'_> {
             of.forget(slot);
             of.sample.remove(slot);
         }
-        of.rescale(present, resident_pages);
+        // Some pages out of a known number do not show how many pages each represents.
+        if is_whole || resident_pages == 0 || look == 0 {
+            of.rescale(present, resident_pages);
+        }
         for list in [&mut out, &mut idle, &mut used] {
             of.put_in_order(list);
         }

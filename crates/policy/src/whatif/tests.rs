@@ -352,6 +352,24 @@ fn memory_that_grows_moves_what_was_counted_at_few_sizes() {
 }
 
 #[test]
+fn a_look_at_a_part_is_not_taken_for_less_memory() {
+    let mut what_if = WhatIf::new(Params::default());
+    for second in 0..60u64 {
+        let is_whole = second % 10 != 5;
+        let mut look = what_if.look(second * 1000);
+        for page in 0..if is_whole { 1000 } else { 100 } {
+            look.page(page_hash(0, page), 0, PageType::Anon, Fact::Used);
+        }
+        look.finish(1000, is_whole);
+    }
+    let curves = what_if.curves();
+    for policy in POLICIES {
+        let full = curves.named(policy).expect("simulated").at(100.0);
+        assert_eq!(full.faults_per_second().likely, 0.0, "{policy}");
+    }
+}
+
+#[test]
 fn nothing_seen_is_nothing_known() {
     let what_if = WhatIf::new(Params::default());
     let point = what_if
