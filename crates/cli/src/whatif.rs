@@ -236,7 +236,6 @@ fn watch_until(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Foun
         let uses = agent.take_cache_uses();
         let cached = agent.cached(&uses, &mut shown_ms);
         let around = Around {
-            is_whole: report.failed == 0,
             has_files: has_files && !plan.files,
             cached: cgroup.as_ref().zip(cached.as_ref()),
             counts_cache: plan.files,

@@ -82,15 +82,22 @@ impl Followed {
     /// The curves counted so far.
     fn curves(&self) -> Curves {
         Curves {
-            beyond_bytes: self.cgroup.as_ref().map_or(0, beyond_bytes),
+            beyond_bytes: (self.cgroup.as_ref()).map_or(0, |of| beyond_bytes(of, Files::All)),
             ..self.what_if.curves()
         }
     }
 
-    /// Starts again: simulations with other pages are useless.
+    /// Starts a new simulation.
     fn begin_anew(&mut self, params: Params) {
         self.what_if = WhatIf::new(params);
         self.is_counting = false;
+    }
+
+    /// Forgets what was simulated with other pages.
+    fn forget(&mut self, params: Params) {
+        self.begin_anew(params);
+        (self.counted, self.show_at_ms) = (None, 0);
+        self.latest.clear();
     }
 
     /// Recomputes what is shown.
@@ -160,7 +167,7 @@ impl AllCurves {
     }
 
     /// Takes in what the last tick showed of these subjects, and drops subjects that are gone.
-    pub fn take(&mut self, agent: &Agent, seen: &[Seen], report: &TickReport) {
+    pub fn take(&mut self, agent: &Agent, seen: &[Seen]) {
         // A larger page would count as several faults.
         if pages_per_kernel_page() != 1 {
             return;
@@ -185,10 +192,9 @@ impl AllCurves {
             let cgroup = seen.cgroup.as_ref();
             let is_cached = cgroup.is_some() && agent.cached_ms().is_some();
             if std::mem::replace(&mut followed.is_cached, is_cached) != is_cached {
-                followed.begin_anew(self.params);
+                followed.forget(self.params);
             }
             let around = Around {
-                is_whole: report.failed == 0,
                 has_files: followed.has_files && !is_cached,
                 cached: cgroup.zip(cached.as_ref()),
                 counts_cache: is_cached,
@@ -225,6 +231,15 @@ impl AllCurves {
     /// Curves that are reliable enough to act on: those of the last full quarter of an hour.
     pub fn counted(&self, key: &Key) -> Option<&Curves> {
         self.by_key.get(key)?.counted.as_deref()
+    }
+
+    /// Which files charged to a subject its curves cover.
+    pub fn files(&self, key: &Key) -> Files {
+        match self.by_key.get(key) {
+            Some(followed) if followed.is_cached => Files::All,
+            Some(followed) if followed.has_files => Files::Mapped,
+            _ => Files::None,
+        }
     }
 
     /// Sets the curves of all subjects, as if a quarter of an hour had been counted.
@@ -278,7 +293,7 @@ impl AllCurves {
             return;
         };
         if std::mem::replace(&mut followed.has_files, has_files) != has_files {
-            followed.begin_anew(self.params);
+            followed.forget(self.params);
         }
     }
 
@@ -297,7 +312,10 @@ impl AllCurves {
         if curves.observed_ms >= COUNT_MS {
             followed.counted = Some(Box::new(curves));
         }
-        followed.what_if.count_anew();
+        match followed.what_if.is_sparse() {
+            true => followed.begin_anew(self.params),
+            false => followed.what_if.count_anew(),
+        }
         (followed.began_ms, followed.show_at_ms) = (unix_ms(), SHOW_MS);
         if let Some(path) = path
             && let Err(error) = replace(&path, &followed.history.encode(&key.0))
@@ -319,12 +337,30 @@ impl AllCurves {
     }
 }
 
-/// What is charged to a cgroup in addition to anonymous memory and page cache: kernel memory.
-pub fn beyond_bytes(cgroup: &Cgroup) -> u64 {
+/// Which files charged to a cgroup its curve covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// None: those that its processes map are charged to others.
+    None,
+    /// Those that its processes map.
+    Mapped,
+    /// All: the page cache is followed.
+    All,
+}
+
+/// What is charged to a cgroup in addition to anonymous memory and these files. In addition to all
+/// files, that is kernel memory.
+pub fn beyond_bytes(cgroup: &Cgroup, files: Files) -> u64 {
     let (Ok(stat), Ok(Some(usage))) = (cgroup.stat(), cgroup.usage_bytes()) else {
         return 0;
     };
-    usage.saturating_sub(stat.anon_bytes.saturating_add(stat.file_bytes))
+    let file_bytes = match files {
+        // Shared memory that is mapped is seen like anonymous memory, but counted with files.
+        Files::None => stat.shmem_bytes.min(stat.file_mapped_bytes),
+        Files::Mapped => stat.file_mapped_bytes,
+        Files::All => stat.file_bytes,
+    };
+    usage.saturating_sub(stat.anon_bytes.saturating_add(file_bytes))
 }
 
 /// The directory of histories in a state directory.
@@ -430,34 +466,4 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-
-    #[test]
-    fn histories_survive_by_name_and_damage_is_no_history() {
-        let dir = tempfile::tempdir().unwrap();
-        let all = AllCurves::new(Some(dir.path().to_owned()));
-        let key: Key = (Arc::from("/web"), 7);
-        let path = all.path(&key).unwrap();
-        assert_eq!(Some(&path), all.path(&(Arc::from("/web"), 8)).as_ref());
-        assert_ne!(Some(&path), all.path(&(Arc::from("/db"), 7)).as_ref());
-        keep(dir.path(), "/web", &History::default()).unwrap();
-        assert!(!path.with_extension("new").exists());
-        let state = dir.path();
-        assert!(matches!(history(state, "/web"), Ok(Some(_))));
-        assert!(matches!(history(state, "/db"), Ok(None)));
-        assert!(matches!(read(&path, "/db"), Ok(None)), "of another name");
-        fs::write(path.with_file_name("damaged"), b"agewhtif").unwrap();
-        fs::write(path.with_extension("new"), b"half").unwrap();
-        let (known, damaged) = histories(state).unwrap();
-        assert_eq!((known.len(), damaged.len()), (1, 1));
-        assert_eq!(known[0].0, "/web");
-        assert!(histories(&state.join("none")).unwrap().0.is_empty());
-        let old = SystemTime::now() - KEPT - Duration::from_secs(5);
-        fs::File::open(&path).unwrap().set_modified(old).unwrap();
-        let _ = AllCurves::new(Some(dir.path().to_owned()));
-        assert!(!path.exists(), "nobody has seen it for long");
-    }
-}
+mod tests;

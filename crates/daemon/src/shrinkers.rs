@@ -13,7 +13,7 @@ use agewise_policy::whatif::keep::{Change, Idle, Keeper, Room, Wanted, Why};
 use agewise_policy::whatif::shrink::Facts;
 use agewise_policy::whatif::{Curves, Prices};
 
-use super::curves::beyond_bytes;
+use super::curves::{Files, beyond_bytes};
 use super::journal::Journal;
 use super::news::News;
 use super::observer::Key;
@@ -47,20 +47,22 @@ struct Held {
 
 /// Facts in addition to those from the cgroups.
 pub struct Known<'a> {
-    /// The time, ms.
-    pub now_ms: u64,
+    /// The time, ms. Setting a limit takes some.
+    pub now_ms: &'a dyn Fn() -> u64,
     /// When accessed bits were last cleared, ms.
     pub looked_ms: u64,
     /// When they will be cleared again, ms.
     pub next_look_ms: u64,
     /// Time for which some task of the machine has waited for memory, us; `None` if the kernel does
     /// not report it.
-    pub machine_waited_us: Option<u64>,
+    pub machine_waited_us: &'a dyn Fn() -> Option<u64>,
     pub swap_free_bytes: u64,
     /// The cost of bringing pages back.
     pub prices: Prices,
     /// The newest curves of a cgroup.
     pub curves: &'a dyn Fn(&Key) -> Option<&'a Curves>,
+    /// Which files charged to a cgroup they cover.
+    pub files: &'a dyn Fn(&Key) -> Files,
 }
 
 /// Holds cgroups small.
@@ -122,19 +124,22 @@ impl Shrinkers {
 
     /// Reads the counters, and changes limits if necessary.
     pub fn poll(&mut self, known: &Known<'_>, journal: &Journal) {
-        if self.polled_ms > 0 && known.now_ms < self.polled_ms + POLL_MS {
+        let began_ms = (known.now_ms)();
+        if self.polled_ms > 0 && began_ms < self.polled_ms + POLL_MS {
             return;
         }
-        self.polled_ms = known.now_ms;
+        self.polled_ms = began_ms;
         for held in self.held.values_mut() {
-            let room = room(&held.small.cgroup, known);
+            // Those before it may have taken long.
+            let now_ms = (known.now_ms)();
+            let room = room(&held.small, known);
             let usage_bytes = room.map(|room| room.usage_bytes);
-            match change(held, room, known) {
+            match change(held, room, known, now_ms) {
                 Some(change) => {
                     let throttle = self.throttle.as_mut();
-                    carry_out(held, throttle, change, known.now_ms, usage_bytes, journal);
+                    carry_out(held, throttle, change, now_ms, usage_bytes, journal);
                 }
-                None => say_why(held, usage_bytes, known.now_ms, journal),
+                None => say_why(held, usage_bytes, now_ms, journal),
             }
         }
     }
@@ -161,19 +166,19 @@ impl Shrinkers {
 }
 
 /// The change that the keeper of a cgroup wants.
-fn change(held: &mut Held, room: Option<Room>, known: &Known<'_>) -> Option<Change> {
+fn change(held: &mut Held, room: Option<Room>, known: &Known<'_>, now_ms: u64) -> Option<Change> {
     let (small, keeper) = (&held.small, &mut held.keeper);
     let curves = (known.curves)(&small.key);
     if small.dry_run {
-        return keeper.rehearse(known.now_ms, &room?, curves);
+        return keeper.rehearse(now_ms, &room?, curves);
     }
-    let facts = facts(&small.cgroup, known.now_ms, known.machine_waited_us).ok();
+    let facts = facts(&small.cgroup, now_ms, (known.machine_waited_us)()).ok();
     // If looks follow each other faster than that, the best time is right before the next one.
-    let is_soon = known.now_ms + POLL_MS >= known.next_look_ms;
-    let is_blind = known.now_ms < known.looked_ms + MARKED_MS && !is_soon;
+    let is_soon = now_ms + POLL_MS >= known.next_look_ms;
+    let is_blind = now_ms < known.looked_ms + MARKED_MS && !is_soon;
     match room.zip(facts) {
         Some((room, facts)) => keeper.next(Facts { is_blind, ..facts }, &room, curves),
-        None => keeper.lose_sight(known.now_ms),
+        None => keeper.lose_sight(now_ms),
     }
 }
 
@@ -195,11 +200,12 @@ fn say_why(held: &mut Held, usage_bytes: Option<u64>, now_ms: u64, journal: &Jou
     }
 }
 
-fn room(cgroup: &Cgroup, known: &Known<'_>) -> Option<Room> {
+fn room(small: &Small, known: &Known<'_>) -> Option<Room> {
+    let cgroup = &small.cgroup;
     let limits = cgroup.limits().ok()?;
     Some(Room {
         usage_bytes: cgroup.usage_bytes().ok()??,
-        beyond_bytes: beyond_bytes(cgroup),
+        beyond_bytes: beyond_bytes(cgroup, (known.files)(&small.key)),
         swap_free_bytes: known.swap_free_bytes,
         floor_bytes: limits.min_bytes.max(limits.low_bytes),
         prices: known.prices,

@@ -62,8 +62,6 @@ pub struct Sights {
 /// Additional inputs of a look.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
-    /// Whether all processes could be looked at.
-    pub is_whole: bool,
     /// Whether file pages count. Pages of programs and libraries that a cgroup maps are often
     /// charged to another one that read them first, so a limit of this one does not affect them.
     pub has_files: bool,
@@ -154,7 +152,8 @@ impl Sights {
         };
         let shows_all = |(_, cached): (_, &Cached<'_>)| cached.is_look();
         let is_whole = !around.counts_cache || around.cached.is_some_and(shows_all);
-        look.finish(resident, is_whole && around.is_whole);
+        let is_missed = spaces.iter().any(|space| space.is_missed());
+        look.finish(resident, is_whole && !is_missed);
     }
 }
 
@@ -263,7 +262,60 @@ impl<'a, 'w> Shower<'a, 'w> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use agewise_policy::whatif::Params;
+
     use super::*;
+    use crate::access::AccessError;
+    use crate::access::fake::{FakeSource, FakeTable};
+    use crate::agent::tests::{Changing, Sleeper, agent, present};
+
+    /// What a process that could never be looked at has is in no simulation, so it does not matter
+    /// for the others of its cgroup; what one has that cannot be looked at any more may be there.
+    #[test]
+    fn pages_are_forgotten_unless_the_look_at_them_failed() {
+        let (refused, seen) = (Sleeper::new(), Sleeper::new());
+        let pids = [refused.pid(), seen.pid()];
+        let fail = |source: &mut FakeSource, pid| {
+            source.fail(pid, |_| AccessError::NoPrivilege {
+                what: "reading its memory".to_owned(),
+                hint: "ask somebody else",
+            });
+        };
+        let showing = |table| {
+            let mut source = FakeSource::new();
+            source.set(seen.pid(), seen.table(), table);
+            fail(&mut source, refused.pid());
+            source
+        };
+        let source = Changing(Rc::new(RefCell::new(showing(present()))));
+        let mut agent = agent(source.clone(), &pids);
+        let (mut sights, mut what_if) = (Sights::default(), WhatIf::new(Params::default()));
+        let mut look = || {
+            sights.clear();
+            agent.tick_tapped(Some(&mut sights)).unwrap();
+            let around = Around {
+                has_files: true,
+                cached: None,
+                counts_cache: false,
+                blind_ms: 0.0,
+            };
+            sights.show(&agent, &pids, &mut what_if, around);
+            what_if.sampled_pages()
+        };
+        let pages = look();
+        assert!(pages > 0);
+        fail(&mut source.0.borrow_mut(), seen.pid());
+        assert_eq!(look(), pages);
+        let empty = FakeTable {
+            bits: TableBits::default(),
+            ..present()
+        };
+        *source.0.borrow_mut() = showing(empty);
+        assert_eq!(look(), 0);
+    }
 
     #[test]
     fn the_lru_in_use_is_what_the_kernel_says() {

@@ -52,13 +52,14 @@ impl Daemon {
     pub(super) fn keep_small(&mut self) {
         let curves = &self.curves;
         let known = Known {
-            now_ms: self.now_ms(),
+            now_ms: &self.around.now_ms,
             looked_ms: self.looked_ms,
             next_look_ms: self.pace.next_ms(),
-            machine_waited_us: machine_waited_us(),
+            machine_waited_us: &machine_waited_us,
             swap_free_bytes: self.hub.snapshot().machine.swap_free_bytes,
             prices: curves.prices(),
             curves: &|key| curves.counted(key),
+            files: &|key| curves.files(key),
         };
         self.shrinkers.poll(&known, &self.journal);
     }

@@ -361,7 +361,7 @@ impl Daemon {
         self.looked_ms = self.now_ms();
         let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
-        self.curves.take(&self.agent, &seen, &tick);
+        self.curves.take(&self.agent, &seen);
         self.publish(&seen, &tick, began_ms, cpu_before);
         let looked_cpu = clock::process_cpu().saturating_sub(cpu_before);
         self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;

@@ -21,8 +21,11 @@ struct World {
     journal: Journal,
     cgroup: Cgroup,
     dir: PathBuf,
-    now_ms: u64,
+    now_ms: Cell<u64>,
     looked_ms: u64,
+    /// Page cache that no process maps.
+    cache_bytes: u64,
+    files: Files,
     counted: Cell<Option<(u64, u64)>>,
 }
 
@@ -50,8 +53,10 @@ impl World {
             journal: Journal::open(&config, &Health::default()).unwrap(),
             cgroup: Cgroup::open(&hierarchy, "/job").unwrap(),
             dir,
-            now_ms: 1000,
+            now_ms: Cell::new(1000),
             looked_ms: 0,
+            cache_bytes: 0,
+            files: Files::All,
             counted: Cell::default(),
             top,
         };
@@ -61,13 +66,14 @@ impl World {
 
     /// Makes its usage equal to its limit.
     fn count(&self, faults: u64) {
-        let limit: u64 = self.high().parse().unwrap_or(FULL);
+        let limit: u64 = self.high().parse().unwrap_or(u64::MAX);
         let counted = Some((faults, limit));
         if self.counted.replace(counted) == counted {
             return;
         }
-        fs::write(self.dir.join("memory.current"), limit.min(FULL).to_string()).unwrap();
-        let stat = format!("anon {FULL}\nfile 0\nworkingset_refault_anon {faults}\n");
+        let (cache, full) = (self.cache_bytes, FULL + self.cache_bytes);
+        fs::write(self.dir.join("memory.current"), limit.min(full).to_string()).unwrap();
+        let stat = format!("anon {FULL}\nfile {cache}\nworkingset_refault_anon {faults}\n");
         fs::write(self.dir.join("memory.stat"), stat).unwrap();
     }
 
@@ -114,19 +120,28 @@ impl World {
         curves: Option<&Curves>,
     ) {
         for _ in 0..seconds * 2 {
-            self.now_ms += POLL_MS;
-            self.count(self.now_ms * faults_per_second / 1000);
-            let known = Known {
-                now_ms: self.now_ms,
-                looked_ms: self.looked_ms,
-                next_look_ms: self.looked_ms + 10_000,
-                machine_waited_us: None,
-                swap_free_bytes: FULL * 4,
-                prices: Prices::exact(10_000.0, 0.0),
-                curves: &|_| curves,
-            };
-            shrinkers.poll(&known, &self.journal);
+            self.pass(POLL_MS, faults_per_second);
+            self.poll(shrinkers, &|_| curves);
         }
+    }
+
+    fn pass(&self, ms: u64, faults_per_second: u64) {
+        self.now_ms.set(self.now_ms.get() + ms);
+        self.count(self.now_ms.get() * faults_per_second / 1000);
+    }
+
+    fn poll<'a>(&self, shrinkers: &mut Shrinkers, curves: &dyn Fn(&Key) -> Option<&'a Curves>) {
+        let known = Known {
+            now_ms: &|| self.now_ms.get(),
+            looked_ms: self.looked_ms,
+            next_look_ms: self.looked_ms + 10_000,
+            machine_waited_us: &|| None,
+            swap_free_bytes: FULL * 4,
+            prices: Prices::exact(10_000.0, 0.0),
+            curves: &|key| curves(key),
+            files: &|_| self.files,
+        };
+        shrinkers.poll(&known, &self.journal);
     }
 
     fn lines(&self) -> Vec<serde_json::Value> {
@@ -156,7 +171,7 @@ fn it_shrinks_gives_back_and_leaves_nothing_behind() {
     let key = (Arc::from("/job"), world.cgroup.id());
     let held = shrinkers.limit_bytes(&key).map(|bytes| bytes / 4096 * 4096);
     assert_eq!(held, Some(limit), "in whole pages");
-    assert_eq!(shrinkers.next_ms(), Some(world.now_ms + POLL_MS));
+    assert_eq!(shrinkers.next_ms(), Some(world.now_ms.get() + POLL_MS));
     // It needs its memory back: first the limit is raised, then removed.
     world.run(&mut shrinkers, 30, 5000);
     assert_eq!(world.high(), "max");
@@ -211,6 +226,57 @@ fn without_a_journal_no_limit_stays_that_nobody_would_raise() {
     assert_eq!(world.high(), "max");
 }
 
+#[test]
+fn page_cache_that_the_curve_does_not_cover_is_kept() {
+    for files in [Files::None, Files::Mapped] {
+        let mut world = World::new();
+        (world.cache_bytes, world.files) = (FULL, files);
+        world.count(1);
+        let mut shrinkers = world.shrinkers();
+        world.run(&mut shrinkers, 120, 0);
+        let limit: u64 = world.high().parse().expect("a limit");
+        let of_curve = limit.saturating_sub(FULL);
+        assert!(
+            (FULL / 100 * 57..FULL / 100 * 66).contains(&of_curve),
+            "{limit}"
+        );
+    }
+}
+
+/// The kernel reclaims before the call that sets a limit returns.
+#[test]
+fn what_happens_while_another_limit_is_set_is_not_taken_for_a_burst() {
+    let mut world = World::new();
+    let dir = world.top.path().join("cgroup/a");
+    fs::create_dir(&dir).unwrap();
+    for file in fs::read_dir(&world.dir).unwrap().flatten() {
+        fs::copy(file.path(), dir.join(file.file_name())).unwrap();
+    }
+    let hierarchy = Hierarchy::at(Version::V2, world.top.path().join("cgroup"));
+    let cgroup = Cgroup::open(&hierarchy, "/a").unwrap();
+    let slow: Key = (Arc::from("/a"), cgroup.id());
+    let other = Small {
+        key: slow.clone(),
+        cgroup,
+        ..world.small(true)
+    };
+    let mut shrinkers = world.shrinkers();
+    shrinkers.follow(vec![other, world.small(false)], &world.journal);
+    // 0.15 % of the time, and 0.2 % is allowed.
+    let faults_per_second = 150;
+    world.run(&mut shrinkers, 120, faults_per_second);
+    let limit = world.high();
+    assert_ne!(limit, "max");
+    let curves = curves();
+    world.pass(POLL_MS, faults_per_second);
+    world.poll(&mut shrinkers, &|key| {
+        world.pass(if *key == slow { 3000 } else { 0 }, faults_per_second);
+        Some(&curves)
+    });
+    world.run(&mut shrinkers, 10, faults_per_second);
+    assert_eq!(world.high(), limit);
+}
+
 /// Otherwise the kernel would take pages that are in use.
 #[test]
 fn no_limit_is_lowered_right_after_accessed_bits_were_cleared() {
@@ -219,12 +285,12 @@ fn no_limit_is_lowered_right_after_accessed_bits_were_cleared() {
     let mut since_ms = Vec::new();
     for second in 0..60 {
         if second % 10 == 0 {
-            world.looked_ms = world.now_ms;
+            world.looked_ms = world.now_ms.get();
         }
         let before = world.high();
         world.run(&mut shrinkers, 1, 0);
         if world.high() != before {
-            since_ms.push(world.now_ms - world.looked_ms);
+            since_ms.push(world.now_ms.get() - world.looked_ms);
         }
     }
     assert!(since_ms.len() > 8, "{since_ms:?}");

@@ -139,6 +139,11 @@ impl Space {
         self.trouble.as_deref()
     }
 
+    /// Whether the last look failed but an earlier one did not: what that saw may still be there.
+    pub fn is_missed(&self) -> bool {
+        self.trouble.is_some() && self.looks > 0
+    }
+
     /// Bytes of memory used to observe it.
     pub fn memory_bytes(&self) -> usize {
         self.map.memory_bytes()

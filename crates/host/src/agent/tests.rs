@@ -55,7 +55,7 @@ impl Drop for Sleeper {
     }
 }
 
-pub(super) fn present() -> FakeTable {
+pub(crate) fn present() -> FakeTable {
     let bits = TableBits {
         present: PageSet::ALL,
         ..TableBits::default()
@@ -68,7 +68,7 @@ pub(super) fn present() -> FakeTable {
 
 /// A source whose contents the test can change while the agent uses it.
 #[derive(Clone)]
-pub(super) struct Changing(pub Rc<RefCell<FakeSource>>);
+pub(crate) struct Changing(pub Rc<RefCell<FakeSource>>);
 
 impl AccessSource for Changing {
     fn name(&self) -> &'static str {
@@ -89,7 +89,7 @@ impl AccessSource for Changing {
     }
 }
 
-pub(super) fn agent(source: impl AccessSource + 'static, pids: &[u32]) -> Agent {
+pub(crate) fn agent(source: impl AccessSource + 'static, pids: &[u32]) -> Agent {
     let subject = |pid: &u32| Subject::process(&ProcRoot::default(), *pid).unwrap();
     let targets = Targets::Listed(pids.iter().map(subject).collect());
     let intervals: Intervals = "1s,5s".parse().unwrap();

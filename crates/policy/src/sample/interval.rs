@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How certain an estimate is: 95 % intervals from the spread between blocks.
 
-/// 95 % of a normal distribution is within this many standard deviations.
-const Z_95: f64 = 1.96;
+use crate::statistics::student;
 
 /// "Rule of three": if none of n blocks shows something, it is with 95 % probability less than 3/n
 /// of all.
@@ -141,19 +140,14 @@ impl Spread {
             pages if variance > 0.0 => pages.min(alike / unknown),
             _ => alike / unknown,
         };
-        let (low, high) = wilson(ratio, effective, student(n));
+        // Student's t instead of 1.96, since the variance is itself estimated from the blocks.
+        let (low, high) = wilson(ratio, effective, student(n - 1.0));
         let unseen = UNSEEN_BLOCKS / n;
         Margin {
             below: represented * (ratio - low).max(ratio * unseen),
             above: represented * (high - ratio).max((1.0 - ratio) * unseen),
         }
     }
-}
-
-/// Student's t instead of 1.96, since the variance is itself estimated from `n` blocks (the first
-/// term of the expansion of t).
-fn student(n: f64) -> f64 {
-    Z_95 * (1.0 + (Z_95 * Z_95 + 1.0) / (4.0 * (n - 1.0)))
 }
 
 /// Wilson's score interval, with continuity correction, of a share seen among `n` pages.

@@ -134,6 +134,9 @@ pub struct Keeper {
     limit_bytes: Option<u64>,
     /// Its memory when it was first limited: a limit this large is not needed.
     free_bytes: u64,
+    /// The most memory beyond the curve since then. If the limit took some of that, it is no reason
+    /// to take more.
+    beyond_bytes: u64,
     /// The limit before the current or last attempt to lower it.
     before_bytes: Option<u64>,
     raised_ms: Option<u64>,
@@ -150,6 +153,7 @@ impl Keeper {
             state: State::Holding(Vec::new()),
             limit_bytes: None,
             free_bytes: 0,
+            beyond_bytes: 0,
             before_bytes: None,
             raised_ms: None,
             rest_ms: REST_MS,
@@ -297,11 +301,13 @@ impl Keeper {
             self.idle = Some(Idle::NoCurve);
             return None;
         };
+        let before_bytes = self.limit_bytes.map_or(0, |_| self.beyond_bytes);
+        self.beyond_bytes = before_bytes.max(room.beyond_bytes);
         let terms = Terms {
             goal: Goal::Auto(Bound::High),
             wait_max: self.wanted.wait_max,
             prices: room.prices,
-            beyond_bytes: room.beyond_bytes,
+            beyond_bytes: self.beyond_bytes,
             usage_bytes: room.usage_bytes,
         };
         let floor_bytes = self.wanted.floor_bytes.max(room.floor_bytes);

@@ -20,6 +20,8 @@ struct World {
     now_ms: u64,
     faults: f64,
     swap_free_bytes: u64,
+    /// Memory that no curve covers. It leaves first.
+    cache_bytes: u64,
     /// How long waiting has exceeded the allowance, and the longest time it did so far.
     over_ms: u64,
     over_most_ms: u64,
@@ -32,6 +34,7 @@ impl World {
             now_ms: 1000,
             faults: 0.0,
             swap_free_bytes: 4 * FULL,
+            cache_bytes: 0,
             over_ms: 0,
             over_most_ms: 0,
             changes: Vec::new(),
@@ -39,9 +42,11 @@ impl World {
     }
 
     fn room(&self, keeper: &Keeper) -> Room {
+        let free_bytes = FULL + self.cache_bytes;
+        let usage_bytes = keeper.limit_bytes().unwrap_or(free_bytes).min(free_bytes);
         Room {
-            usage_bytes: keeper.limit_bytes().unwrap_or(FULL).min(FULL),
-            beyond_bytes: 0,
+            usage_bytes,
+            beyond_bytes: usage_bytes.saturating_sub(FULL),
             swap_free_bytes: self.swap_free_bytes,
             floor_bytes: 0,
             prices: PRICES,
@@ -106,6 +111,18 @@ fn it_goes_down_and_stays_there() {
             .changes
             .iter()
             .all(|(_, change)| change.why == Why::Curve)
+    );
+}
+
+#[test]
+fn what_the_curve_does_not_cover_is_not_taken_bit_by_bit() {
+    let (mut world, mut keeper) = (World::new(), Keeper::new(WANTED));
+    world.cache_bytes = FULL;
+    let told = curves(60.0, 100.0);
+    world.run(&mut keeper, &told, &told, 7200);
+    assert!(
+        (158..166).contains(&percent(keeper.limit_bytes())),
+        "{keeper:?}"
     );
 }
 

@@ -73,6 +73,9 @@ pub const PAGES_MAX: usize = 1 << 15;
 /// page cache.
 const FORGET_LOOKS: u32 = 256;
 
+/// A sample is too sparse if it has room for this many times its pages.
+const SPARSE_FACTOR: usize = 8;
+
 /// Memory may grow by one part in this many before existing counts are moved.
 const GROWTH_PART: f64 = 64.0;
 
@@ -225,6 +228,13 @@ impl WhatIf {
     /// Pages simulated.
     pub fn sampled_pages(&self) -> usize {
         self.sample.len()
+    }
+
+    /// Whether a new simulation would have many more pages: what was selected has to represent much
+    /// more memory than there is now, and never becomes more.
+    pub fn is_sparse(&self) -> bool {
+        let is_part = self.sample.filter().share() < 1.0;
+        is_part && self.sample.len() * SPARSE_FACTOR < self.sample.slots()
     }
 
     /// The pages of files that the last look at all of them found, with those used since, and those
@@ -421,7 +431,10 @@ impl Look<'_> {
             of.forget(slot);
             of.sample.remove(slot);
         }
-        of.rescale(present, resident_pages);
+        // Some pages out of a known number do not show how many pages each represents.
+        if is_whole || resident_pages == 0 || look == 0 {
+            of.rescale(present, resident_pages);
+        }
         for list in [&mut out, &mut idle, &mut used] {
             of.put_in_order(list);
         }

@@ -271,6 +271,11 @@ impl Sample {
         self.by_rank.len()
     }
 
+    /// The most pages that fit.
+    pub fn slots(&self) -> usize {
+        self.pages.len()
+    }
+
     /// Approximate number of bytes taken from the allocator: nodes of the tree are two thirds full.
     pub fn memory_bytes(&self) -> usize {
         self.pages.capacity() * size_of::<Option<Page>>()

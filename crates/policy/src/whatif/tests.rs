@@ -265,6 +265,23 @@ fn a_daemons_fits_its_bounds() {
 }
 
 #[test]
+fn a_sample_is_sparse_once_most_of_its_memory_is_gone() {
+    let mut what_if = WhatIf::new(Params::small(Kernel::Classic));
+    let mut is_sparse_with = |pages: u64| {
+        let mut look = what_if.look(0);
+        for page in 0..pages {
+            look.page(page_hash(0, page), 0, PageType::Anon, Fact::Used);
+        }
+        look.finish(pages, true);
+        what_if.is_sparse()
+    };
+    assert!(!is_sparse_with(20), "all of little memory");
+    assert!(!is_sparse_with(100_000));
+    assert!(!is_sparse_with(50_000), "a page in 200");
+    assert!(is_sparse_with(10_000));
+}
+
+#[test]
 fn what_is_followed_in_part_counts_as_much_as_the_rest() {
     // Half of the memory is followed whole, of the other half one page in four.
     let mut what_if = WhatIf::new(Params {
@@ -331,6 +348,24 @@ fn memory_that_grows_moves_what_was_counted_at_few_sizes() {
     for policy in POLICIES {
         let (all, few) = (of(&all, policy), of(&few, policy));
         assert!((all - few).abs() < 0.5, "{policy}: {all} {few}");
+    }
+}
+
+#[test]
+fn a_look_at_a_part_is_not_taken_for_less_memory() {
+    let mut what_if = WhatIf::new(Params::default());
+    for second in 0..60u64 {
+        let is_whole = second % 10 != 5;
+        let mut look = what_if.look(second * 1000);
+        for page in 0..if is_whole { 1000 } else { 100 } {
+            look.page(page_hash(0, page), 0, PageType::Anon, Fact::Used);
+        }
+        look.finish(1000, is_whole);
+    }
+    let curves = what_if.curves();
+    for policy in POLICIES {
+        let full = curves.named(policy).expect("simulated").at(100.0);
+        assert_eq!(full.faults_per_second().likely, 0.0, "{policy}");
     }
 }
 

@@ -10,7 +10,7 @@ use agewise_cli::prices::costs;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::unix_ms;
 use agewise_cli::whatif::watch;
-use agewise_daemon::curves::{beyond_bytes, histories, history, history_path};
+use agewise_daemon::curves::{Files, beyond_bytes, histories, history, history_path};
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy};
 use agewise_host::container::Containers;
 use agewise_host::root::ProcRoot;
@@ -189,7 +189,7 @@ impl Known {
             agewise_cli::note!("{name}: {caveat}");
         }
         let mut curves = found.curves;
-        curves.beyond_bytes = beyond_bytes(cgroup);
+        curves.beyond_bytes = beyond_bytes(cgroup, Files::All);
         Ok(Seen {
             host: None,
             cgroup: name,

@@ -116,7 +116,7 @@ impl Followed {
     pub fn tick(&mut self, agent: &mut Agent) -> Result<(), CgroupError> {
         self.sights.clear();
         let began = Instant::now();
-        let report = agent.tick_tapped(Some(&mut self.sights))?;
+        agent.tick_tapped(Some(&mut self.sights))?;
         let blind_ms = began.elapsed().as_secs_f64() * 1e3;
         let there = There::find(agent, &self.of);
         let Some(there) = there.filter(|there| self.first.is_none_or(|(id, _)| id == there.id))
@@ -136,7 +136,6 @@ impl Followed {
         let uses = agent.take_cache_uses();
         let cached = agent.cached(&uses, &mut self.cached_ms);
         let around = Around {
-            is_whole: report.failed == 0,
             has_files: has_files && !is_cached,
             cached: cgroup.zip(cached.as_ref()),
             counts_cache: is_cached,
