@@ -161,7 +161,7 @@ impl Daemon {
             Some(Counters {
                 used_bytes: (1 << 30) + if is_web { 0 } else { tick << 20 },
                 swapped_bytes: 0,
-                refaulted_pages: tick * 100_000 * u64::from(is_web) * bad,
+                refaulted_pages: [tick * 100_000 * u64::from(is_web) * bad, 0],
                 full_stall_us: Some(tick * 4_000_000 * bad),
             })
         };

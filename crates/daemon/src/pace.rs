@@ -57,12 +57,11 @@ impl Pace {
         self.account_ms = self.account_ms.min(self.savings_ms());
     }
 
-    /// Starts a look; returns how much later than planned it is, ms.
-    pub fn begin(&mut self, now_ms: u64) -> u64 {
+    /// Starts a look.
+    pub fn begin(&mut self, now_ms: u64) {
         let planned_ms = self.planned_ms.take().unwrap_or(now_ms);
         self.late_ms = now_ms.saturating_sub(planned_ms);
         self.late_max_ms = self.late_max_ms.max(self.late_ms);
-        self.late_ms
     }
 
     /// Debits `cpu_ms` of CPU time for a look that began at `began_ms` and for other work. Returns
@@ -151,7 +150,8 @@ mod tests {
         let mut pace = Pace::new(1.0, 1000);
         let next_ms = pace.spent(0, 5, 5.0);
         assert_eq!(next_ms, 1000);
-        assert_eq!(pace.begin(11_000), 10_000);
+        pace.begin(11_000);
+        assert_eq!(pace.lateness_ms(), (10_000, 10_000));
         assert_eq!(pace.spent(11_000, 11_005, 5.0), 12_000);
         pace.begin(12_003);
         assert_eq!(pace.lateness_ms(), (3, 10_000));

@@ -156,6 +156,7 @@ impl Shrinkers {
             return;
         };
         let mut line = Shrunk::new(&held.small.key.0, false, None, "over");
+        journal.write("action", &line);
         line.phase = "after";
         line.trouble = throttle
             .unlimit(&held.small.cgroup)

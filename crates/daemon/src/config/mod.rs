@@ -202,7 +202,7 @@ fn yes() -> bool {
 impl Default for Observe {
     fn default() -> Self {
         Observe {
-            cgroups: vec![PathGlob::new("/**").expect("a pattern")],
+            cgroups: vec![PathGlob::parse("/**").expect("a pattern")],
             pids: BTreeSet::new(),
             depth_max: Count(8),
             cgroups_max: Count(4096),

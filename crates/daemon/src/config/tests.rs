@@ -319,7 +319,7 @@ proptest! {
 
     #[test]
     fn any_path_is_matched_or_not(glob in "/[ -~]{0,20}", path in "/[^\0]{0,40}") {
-        if let Ok(glob) = PathGlob::new(&glob) {
+        if let Ok(glob) = PathGlob::parse(&glob) {
             let mut config = Config::default();
             config.observe.cgroups = vec![glob];
             if let Ok(matcher) = Matcher::new(&config) {

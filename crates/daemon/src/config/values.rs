@@ -201,7 +201,7 @@ fn policy_pattern() -> String {
 pub struct PathGlob(pub(super) Glob);
 
 impl PathGlob {
-    pub(super) fn new(text: &str) -> Result<Self, String> {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
             return Err(format!(
                 "'{text}' is not a pattern of cgroup paths: they begin with / (the root of the \
@@ -215,10 +215,6 @@ impl PathGlob {
             .build()
             .map(PathGlob)
             .map_err(|error| error.to_string())
-    }
-
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        Self::new(text)
     }
 }
 

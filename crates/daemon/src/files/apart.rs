@@ -34,11 +34,11 @@ impl Place {
     ///
     /// # Errors
     /// If the hub has too many subscribers.
-    pub fn new(dir: PathBuf, access: Access, hub: &Hub) -> io::Result<Self> {
+    pub fn new(dir: PathBuf, hub: &Hub) -> io::Result<Self> {
         let events = hub.subscribe();
         Ok(Place {
             dir,
-            access,
+            access: Access::of_daemon(),
             hub: hub.clone(),
             is_mounted: false,
             events: events.ok_or_else(|| io::Error::other("too many subscribers"))?,
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn every_cgroup_under_pressure_is_passed_on() {
         let hub = Hub::new(Settings::default());
-        let mut place = Place::new(PathBuf::new(), Access::default(), &hub).unwrap();
+        let mut place = Place::new(PathBuf::new(), &hub).unwrap();
         let scopes = (0..5000).map(|number| Scope {
             cgroup: Some(format!("/job/{number}").into()),
             node: 0,

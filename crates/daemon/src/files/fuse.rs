@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use agewise_policy::workingset::report::{File, ReportError};
+use agewise_policy::workingset::report::ReportError;
 use fuser::{
     BsdFileFlags, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
     INodeNo, LockOwner, Notifier, OpenAccMode, OpenFlags, PollEvents, PollFlags, PollHandle,
@@ -13,7 +13,7 @@ use fuser::{
     ReplyPoll, ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
 
-use super::Access;
+use super::access::{Access, DIRECTORY_MODE, FILE_MODE};
 use super::handles::Handles;
 use super::inodes::Inodes;
 use super::source::{ReportFile, Source};
@@ -93,7 +93,7 @@ impl Tree {
             ctime: self.since,
             crtime: UNIX_EPOCH,
             kind,
-            perm: self.access.mode_of(entry),
+            perm: mode_of(entry),
             nlink,
             uid: self.access.uid,
             gid: self.access.gid,
@@ -333,19 +333,11 @@ impl Filesystem for Tree {
     }
 }
 
-impl Access {
-    /// The mode of an entry: histograms cannot be written, and everyone who may read can enter
-    /// directories.
-    fn mode_of(&self, entry: &Entry) -> u16 {
-        match entry {
-            Entry::File(file) if matches!(file, File::Node(..) | File::Group(..)) => {
-                if file.is_writable() {
-                    self.mode & 0o666
-                } else {
-                    self.mode & 0o444
-                }
-            }
-            _ => (self.mode & 0o444) | ((self.mode & 0o444) >> 2),
-        }
+/// Histograms cannot be written.
+fn mode_of(entry: &Entry) -> u16 {
+    match entry {
+        Entry::File(file) if file.is_writable() => FILE_MODE,
+        Entry::File(_) => FILE_MODE & 0o444,
+        _ => DIRECTORY_MODE,
     }
 }

@@ -71,8 +71,6 @@ pub enum Means {
 pub struct FilesConfig {
     /// The directory. It is created if it does not exist, and must be empty.
     pub dir: PathBuf,
-    /// Who may use it.
-    pub access: Access,
     /// How to serve it.
     pub means: Means,
 }
@@ -81,7 +79,6 @@ impl Default for FilesConfig {
     fn default() -> Self {
         FilesConfig {
             dir: DEFAULT_DIR.into(),
-            access: Access::default(),
             means: Means::Any,
         }
     }
@@ -133,7 +130,7 @@ impl Shop {
         #[cfg(feature = "fuse")]
         if config.means != Means::Plain && crate::privileges::can_mount() {
             let dir = mount::prepare(&config.dir)?;
-            let place = apart::Place::new(dir, config.access, hub).map_err(FilesError::Start)?;
+            let place = apart::Place::new(dir, hub).map_err(FilesError::Start)?;
             if let Ok(apart) = crate::serve::Apart::start(place) {
                 return Ok(Shop::Apart(apart));
             }
@@ -228,7 +225,7 @@ impl Files {
         let mut fuse_trouble = None;
         let server = match config.means {
             Means::Plain => None,
-            Means::Any | Means::Fuse => match Mounted::new(&dir, &source, config.access) {
+            Means::Any | Means::Fuse => match Mounted::new(&dir, &source) {
                 Ok(mounted) => Some(Server::Fuse(mounted)),
                 Err(error) if config.means == Means::Fuse => {
                     return Err(FilesError::NoFuse { dir, source: error });
@@ -243,7 +240,7 @@ impl Files {
         let server = match server {
             Some(server) => server,
             None => {
-                let plain = Plain::new(&dir, Arc::clone(&source), config.access);
+                let plain = Plain::new(&dir, Arc::clone(&source));
                 Server::Plain(plain.map_err(|error| FilesError::Directory {
                     what: "fill",
                     dir: dir.clone(),

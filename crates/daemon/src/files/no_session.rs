@@ -7,7 +7,6 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Access;
 use super::source::{ReportFile, Source};
 
 /// A mounted file system; does not exist in this build.
@@ -18,7 +17,7 @@ impl Mounted {
     ///
     /// # Errors
     /// Always: this build has no FUSE.
-    pub fn new(_dir: &Path, _source: &Arc<Source>, _access: Access) -> io::Result<Self> {
+    pub fn new(_dir: &Path, _source: &Arc<Source>) -> io::Result<Self> {
         Err(io::Error::new(
             io::ErrorKind::Unsupported,
             "this agewise was built without the feature `fuse`",

@@ -24,12 +24,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::Access;
+use super::access::{DIRECTORY_MODE, FILE_MODE};
 use super::handles::Handles;
 use super::mount::{CONTROL, MARKER, remove_contents};
 use super::source::{ReportFile, Source};
 use super::tree::Entry;
 
+/// The mode of directories: the daemon has to create files in them.
+const MADE_IN: u32 = DIRECTORY_MODE as u32 | 0o200;
 const LINE_BYTES_MAX: u64 = 4096;
 const CLIENTS_MAX: usize = 16;
 /// A client that is silent for this long is disconnected.
@@ -40,7 +42,6 @@ const WAIT_STEP: Duration = Duration::from_millis(500);
 /// The directory of plain files and its socket. Dropping it removes both.
 pub struct Plain {
     dir: PathBuf,
-    access: Access,
     source: Arc<Source>,
     written: HashMap<String, String>,
     server: Arc<Server>,
@@ -60,17 +61,12 @@ impl Plain {
     ///
     /// # Errors
     /// The error of the operating system.
-    pub fn new(dir: &Path, source: Arc<Source>, access: Access) -> io::Result<Self> {
-        fs::set_permissions(
-            dir,
-            Permissions::from_mode(u32::from(access.directory_mode() | 0o200)),
-        )?;
+    pub fn new(dir: &Path, source: Arc<Source>) -> io::Result<Self> {
+        fs::set_permissions(dir, Permissions::from_mode(MADE_IN))?;
         fs::write(dir.join(MARKER), "")?;
         let listener = UnixListener::bind(dir.join(CONTROL))?;
-        fs::set_permissions(
-            dir.join(CONTROL),
-            Permissions::from_mode(u32::from(access.mode & 0o666)),
-        )?;
+        let mode = Permissions::from_mode(u32::from(FILE_MODE));
+        fs::set_permissions(dir.join(CONTROL), mode)?;
         let server = Arc::new(Server {
             source: Arc::clone(&source),
             waiting: Mutex::default(),
@@ -83,7 +79,6 @@ impl Plain {
             .spawn(move || accept(&accepting, &listener))?;
         let mut plain = Plain {
             dir: dir.to_owned(),
-            access,
             source,
             written: HashMap::new(),
             server,
@@ -147,7 +142,7 @@ impl Plain {
         let parent = target.parent().unwrap_or(&self.dir);
         DirBuilder::new()
             .recursive(true)
-            .mode(u32::from(self.access.directory_mode() | 0o200))
+            .mode(MADE_IN)
             .create(parent)?;
         // Not next to it: a cgroup may have any name.
         let fresh = self.dir.join(".new");
@@ -155,7 +150,7 @@ impl Plain {
             .write(true)
             .create(true)
             .truncate(true)
-            .mode(u32::from(self.access.mode & 0o444) | 0o200)
+            .mode(u32::from(FILE_MODE))
             .open(&fresh)?;
         file.write_all(text.as_bytes())?;
         fs::rename(&fresh, &target)

@@ -34,7 +34,7 @@ impl Mounted {
     ///
     /// # Errors
     /// If FUSE is not available, or may not be used.
-    pub fn new(dir: &Path, source: &Arc<Source>, access: Access) -> io::Result<Self> {
+    pub fn new(dir: &Path, source: &Arc<Source>) -> io::Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName(SOURCE.to_owned()),
@@ -45,9 +45,9 @@ impl Mounted {
             MountOption::NoExec,
             MountOption::NoAtime,
         ];
-        config.acl = acl(access);
+        config.acl = SessionACL::RootAndOwner;
         config.n_threads = Some(THREADS);
-        let (tree, polled) = Tree::new(Arc::clone(source), access);
+        let (tree, polled) = Tree::new(Arc::clone(source), Access::of_daemon());
         Self::spawn(Session::new(tree, dir, &config)?, polled)
     }
 
@@ -134,12 +134,4 @@ pub fn mount_device(dir: &Path) -> io::Result<OwnedFd> {
 
 fn threads() -> io::Result<usize> {
     Ok(std::fs::read_dir("/proc/self/task")?.count())
-}
-
-/// FUSE only admits the user who mounted, unless others may read or write the files.
-fn acl(access: Access) -> SessionACL {
-    match access.mode & 0o066 {
-        0 => SessionACL::RootAndOwner,
-        _ => SessionACL::All,
-    }
 }

@@ -157,7 +157,7 @@ impl Demands {
             } else {
                 NARROW_SHARE
             };
-            asked > 0 && asked as f64 >= all as f64 * share
+            all > 0 && asked as f64 >= all as f64 * share
         };
         let mut lowest = guilty;
         // Where one cgroup shrinks, several others may have almost all: the greatest counts.

@@ -190,6 +190,10 @@ fn it_shrinks_gives_back_and_leaves_nothing_behind() {
     assert_ne!(world.high(), "max");
     shrinkers.follow(Vec::new(), &world.journal);
     assert_eq!(world.high(), "max");
+    let over = world.lines();
+    let over = over.iter().filter(|line| line["reason"] == "over");
+    let phases: Vec<_> = over.map(|line| line["phase"].as_str()).collect();
+    assert_eq!(phases, [Some("before"), Some("after")]);
 }
 
 #[test]

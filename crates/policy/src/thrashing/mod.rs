@@ -55,8 +55,6 @@ pub struct Sample<G> {
 pub struct Suffering {
     /// Refaults of pages younger than `min_ttl_ms`, per second.
     pub young_refaults_per_s: f64,
-    /// The ages of refaults were unknown: all were counted.
-    pub counts_all: bool,
     /// Share of time in which all its tasks waited; `None` without PSI.
     pub full_share: Option<f64>,
 }
@@ -374,7 +372,6 @@ fn suffering<G>(before: &GroupSample<G>, now: &GroupSample<G>, window_ms: u64) -
     let stall_us = before.full_stall_us.zip(now.full_stall_us);
     Suffering {
         young_refaults_per_s: per_s(refaults),
-        counts_all: young.is_none(),
         full_share: stall_us.map(|(before_us, now_us)| {
             (now_us.saturating_sub(before_us) as f64 / (window_ms as f64 * 1000.0)).min(1.0)
         }),

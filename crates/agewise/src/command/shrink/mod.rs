@@ -193,7 +193,7 @@ fn ledger() -> anyhow::Result<Ledger> {
     if undone.count > 0 {
         agewise_cli::note!("{} of what a killed agewise left was undone", undone.count);
     }
-    if let Some(failure) = undone.failures.first() {
+    if let Some(failure) = undone.failures.iter().chain(&undone.other_failures).next() {
         bail!("what a killed agewise left cannot be undone: {failure}");
     }
     ledger.claim()?;
