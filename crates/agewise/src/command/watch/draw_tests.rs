@@ -308,10 +308,21 @@ fn the_curve_of_one_that_is_gone_says_so() {
         ..known()
     });
     assert!(screen(&mut view, 80, 24).contains("nothing is known of it"));
-    // Another one may have its name now.
+    // There is another one of its name now.
     press(&mut view, KeyCode::Esc);
     press(&mut view, KeyCode::Char('w'));
     assert!(view.known.is_none());
+    // Of one that only was, the last curve is kept.
+    press(&mut view, KeyCode::Esc);
+    press(&mut view, KeyCode::End);
+    press(&mut view, KeyCode::Char('w'));
+    view.known = Some(Known {
+        is_gone: true,
+        ..known()
+    });
+    press(&mut view, KeyCode::Esc);
+    press(&mut view, KeyCode::Char('w'));
+    assert!(view.known.is_some());
 }
 
 #[test]

@@ -109,6 +109,11 @@ impl Followed {
         &self.of
     }
 
+    /// Whether the target no longer exists.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
     /// Ticks the agent once and feeds the observed accesses to the simulation.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ use agewise_cli::observe::{self, AgeArgs, ScanInterval, Unseen};
 use agewise_cli::prices::{Costs, costs};
 use agewise_cli::signal::{Stop, Woken};
 use files::Files;
-use followed::Followed;
+use followed::{Followed, Of};
 use guard::Guard;
 use view::{Outcome, View};
 
@@ -212,8 +212,11 @@ struct Curve {
 impl Curve {
     /// Ticks once, and feeds the look to the simulation of the selected target, if any.
     fn tick(&mut self, agent: &mut Agent, view: &mut View) -> anyhow::Result<()> {
+        // If one that was gone was asked for anew, there is another of its name.
+        let is_new =
+            |now: &Followed, of: &Of| now.of() != of || now.is_gone() && view.known.is_none();
         if let Some((of, _)) = view.asked()
-            && self.followed.as_ref().is_none_or(|now| now.of() != of)
+            && self.followed.as_ref().is_none_or(|now| is_new(now, of))
         {
             let costs = *self.costs.get_or_insert_with(costs);
             self.followed = Some(Followed::new(of.clone(), costs));

@@ -402,9 +402,7 @@ mod tests {
             report("17 sh", false, 7),
             report("18 sh", false, 9),
         ];
-        let total = |subjects: &[_]| {
-            outermost_bytes(subjects, |report| report.name == Untrusted::from("18 sh"))
-        };
+        let total = |subjects: &[_]| outermost_bytes(subjects, |report| report.name == "18 sh");
         assert_eq!(total(&subjects), 100 + 30 + 7 + 3);
         subjects.push(report("/", true, 500));
         assert_eq!(total(&subjects), 500 + 7 + 2);

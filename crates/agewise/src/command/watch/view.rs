@@ -248,12 +248,15 @@ impl View {
     }
 
     /// Asks for the curve of the selected target. If it is the same as before, its simulation
-    /// continues.
+    /// continues, unless that one is gone and there is another of its name.
     fn ask(&mut self) {
         let Some(of) = self.target() else {
             return;
         };
-        if self.asked.as_ref() != Some(&of) {
+        let row = self.sample.rows.get(self.selected);
+        let is_back = self.known.as_ref().is_some_and(|known| known.is_gone)
+            && row.is_some_and(|row| row.trouble.is_none());
+        if is_back || self.asked.as_ref() != Some(&of) {
             (self.asked, self.known) = (Some(of), None);
         }
         self.has_curve = true;
