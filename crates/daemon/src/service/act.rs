@@ -196,7 +196,7 @@ impl Daemon {
             let most_bytes = anon.saturating_add(file);
             actor.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
         }
-        actor.done(&decision.action, &done);
+        actor.done(&done);
         line.phase = "after";
         line.done = Some(&done);
         self.journal.write("action", &line);
