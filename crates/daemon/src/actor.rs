@@ -8,8 +8,7 @@ use agewise_host::cgroup::Cgroup;
 use agewise_policy::budget::Gain;
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{
-    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
-    SwapRoom,
+    Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec, SwapRoom,
 };
 use agewise_policy::whatif::keep::Wanted;
 
@@ -23,7 +22,6 @@ use super::world;
 struct Counters {
     refaulted_bytes: ByType<u64>,
     some_us: u64,
-    full_us: u64,
 }
 
 /// The machine around an actor.
@@ -148,7 +146,6 @@ impl Actor {
         let now = Counters {
             refaulted_bytes,
             some_us: psi.map_or(0, |psi| psi.some.total_us),
-            full_us: psi.map_or(0, |psi| psi.full.total_us),
         };
         // The counts before the first decision are not attributed to the actor.
         let before = self.counters.replace(now).unwrap_or(now);
@@ -171,7 +168,6 @@ impl Actor {
             },
             psi: psi.map(|_| Psi {
                 some_us: now.some_us.saturating_sub(before.some_us),
-                full_us: now.full_us.saturating_sub(before.full_us),
                 io_some_us: 0,
             }),
             swap: Some(SwapRoom {
@@ -189,13 +185,12 @@ impl Actor {
                 ..Hands::default()
             },
             outcome: self.outcome.take(),
-            ..Facts::default()
         };
         self.controller.decide(&facts)
     }
 
     /// Records the result of a decision.
-    pub fn done(&mut self, action: &Action, done: &Done) {
+    pub fn done(&mut self, done: &Done) {
         let (left_bytes, files) = (done.left_bytes(), done.left_file_bytes);
         self.counted.moved(self.reason, left_bytes, files);
         if self.dry_run {
@@ -204,7 +199,6 @@ impl Actor {
             return;
         }
         self.outcome = Some(Outcome {
-            asked_bytes: action.bytes(),
             tried_bytes: done.tried_bytes,
             left_bytes: [done.left_anon_bytes, done.left_file_bytes],
             cpu_ns: done.cpu_ns,

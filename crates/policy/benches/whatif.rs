@@ -62,7 +62,7 @@ fn a_look(bencher: divan::Bencher<'_, '_>, level: u8) {
 
 #[divan::bench]
 fn trying_every_page(bencher: divan::Bencher<'_, '_>) {
-    let filter = settled(0).filter();
+    let filter = settled(0).look(0).filter();
     bencher.bench_local(|| {
         let taken = |page: &u64| filter.takes(page_hash(0, *page), 0);
         (0..PAGES).filter(taken).count()

@@ -231,7 +231,7 @@ impl Daemon {
             let counted = &mut actor.counted;
             counted.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
         }
-        actor.done(&decision.action, &done);
+        actor.done(&done);
         line.phase = "after";
         line.done = Some(&done);
         self.journal.write("action", &line);

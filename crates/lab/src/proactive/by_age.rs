@@ -119,8 +119,7 @@ impl ByAge {
         };
         let waited_ns = machine.waited_ns() - waited_ns;
         let stats = &mut ledger.stats;
-        let asked_bytes = action.bytes();
-        if asked_bytes == 0 {
+        if action.bytes() == 0 {
             return;
         }
         stats.moves += 1;
@@ -129,7 +128,6 @@ impl ByAge {
             *sum += pages;
         }
         self.outcome = Some(Outcome {
-            asked_bytes,
             tried_bytes: bytes(done.tried),
             left_bytes: done.left.map(bytes),
             cpu_ns: (machine.now_ns() - before_ns).saturating_sub(waited_ns),

@@ -2,7 +2,7 @@
 //! State of a simulated cgroup, as the facts from which policies decide.
 
 use agewise_kernel::ids::MemcgId;
-use agewise_policy::proactive::{Backend, Facts, Faults, Psi, Refaults, SwapRoom};
+use agewise_policy::proactive::{Backend, Facts, Psi, Refaults, SwapRoom};
 
 use super::bytes;
 use super::spaces::Spaces;
@@ -13,23 +13,15 @@ use crate::machine::{Machine, UNLIMITED};
 pub(super) struct Counted {
     swap_in: u64,
     file_refaults: u64,
-    major: u64,
-    minor: u64,
     some_ns: u64,
-    full_ns: u64,
 }
 
 impl Counted {
     fn read(machine: &Machine, memcg: MemcgId) -> Counted {
-        let counters = machine.counters();
-        let pressure = machine.pressure(memcg);
         Counted {
-            swap_in: counters.pswpin,
+            swap_in: machine.counters().pswpin,
             file_refaults: machine.memcg_events(memcg).workingset_refault[1],
-            major: counters.pgmajfault,
-            minor: counters.pgfault - counters.pgmajfault,
-            some_ns: pressure.some_ns,
-            full_ns: pressure.full_ns,
+            some_ns: machine.pressure(memcg).some_ns,
         }
     }
 }
@@ -72,10 +64,6 @@ pub(super) fn gather(
         resident_bytes: machine.resident_pages(memcg).map(bytes),
         charged_bytes: Some(bytes(machine.usage_pages(memcg))),
         out_bytes: [bytes(swapped), 0],
-        faults: Faults {
-            minor: now.minor - before.minor,
-            major: now.major - before.major,
-        },
         refaults: Refaults {
             bytes: refaulted.map(bytes),
             latency_ns: [
@@ -85,7 +73,6 @@ pub(super) fn gather(
         },
         psi: Some(Psi {
             some_us: (now.some_ns - before.some_ns) / 1_000,
-            full_us: (now.full_ns - before.full_ns) / 1_000,
             io_some_us: 0,
         }),
         swap: Some(SwapRoom {

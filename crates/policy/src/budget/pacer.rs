@@ -428,7 +428,6 @@ impl Pacer {
     /// Stores the outcome of the decision for the next one.
     fn settle(&mut self) {
         self.outcome = Some(Outcome {
-            asked_bytes: self.done.tried_bytes,
             tried_bytes: self.done.tried_bytes,
             left_bytes: [self.done.left_bytes, 0],
             cpu_ns: self.done.cpu_ns,

@@ -138,11 +138,6 @@ impl<S: Copy + Ord> PageQueue<S> {
         scanned
     }
 
-    /// Pages queued.
-    pub fn queued_pages(&self) -> u64 {
-        self.runs().map(|run| u64::from(run.pages)).sum()
-    }
-
     /// The queued pages in the order of tiers: those that go first come first.
     pub fn queued(&self) -> impl Iterator<Item = (S, Range<u64>)> {
         self.runs()

@@ -53,9 +53,4 @@ impl Controller {
     pub fn shrinks(&self) -> Option<Wanted> {
         self.policy.shrinks()
     }
-
-    /// The state of the rules that apply to every policy, for reports.
-    pub fn guard(&self) -> &Guard {
-        &self.guard
-    }
 }

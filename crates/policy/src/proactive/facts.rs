@@ -4,8 +4,8 @@
 use crate::generations::ByType;
 use crate::workingset::Bin;
 
-/// Everything a decision is based on. Event counts (`faults`, `refaults`, `psi`) cover the time
-/// since the previous facts.
+/// Everything a decision is based on. Event counts (`refaults`, `psi`) cover the time since the
+/// previous facts.
 #[derive(Clone, Debug, Default)]
 pub struct Facts<'a> {
     /// Now, in ms. Never goes back.
@@ -19,8 +19,6 @@ pub struct Facts<'a> {
     pub out_bytes: ByType<u64>,
     /// The newest look at the ages, if there was one since the previous facts.
     pub looked: Option<Looked<'a>>,
-    /// Faults of the target.
-    pub faults: Faults,
     /// Pages that were out and came back.
     pub refaults: Refaults,
     /// Pressure of the target, or of the machine if the target's own is not known.
@@ -63,15 +61,6 @@ pub struct Looked<'a> {
     pub returned: &'a [Bin],
 }
 
-/// Counts of faults.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
-    /// Faults served without a device.
-    pub minor: u64,
-    /// Faults that read from a device.
-    pub major: u64,
-}
-
 /// Pages that came back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Refaults {
@@ -86,8 +75,6 @@ pub struct Refaults {
 pub struct Psi {
     /// At least one of them waited for memory, in us.
     pub some_us: u64,
-    /// All of them did, in us.
-    pub full_us: u64,
     /// At least one of them waited for I/O, in us; 0 if unknown.
     pub io_some_us: u64,
 }
@@ -161,9 +148,7 @@ impl Default for Hands {
 /// The result of a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Bytes it asked for.
-    pub asked_bytes: u64,
-    /// Bytes that were tried: less than asked if there were not enough candidates.
+    /// Bytes that were tried: less than it asked for if there were not enough candidates.
     pub tried_bytes: u64,
     /// Bytes that left, by type.
     pub left_bytes: ByType<u64>,

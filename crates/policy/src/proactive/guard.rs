@@ -100,7 +100,7 @@ impl GuardParams {
 
 /// The state of one target's guard.
 #[derive(Clone, Debug)]
-pub struct Guard {
+pub(super) struct Guard {
     params: GuardParams,
     last_ms: Option<u64>,
     /// Bytes that the rate still allows.
@@ -145,21 +145,6 @@ impl Guard {
             moved_ms: None,
             harm: Harm::new(params.harm, params.window_ms as f64 / 1e3),
         }
-    }
-
-    /// Its parameters.
-    pub fn params(&self) -> &GuardParams {
-        &self.params
-    }
-
-    /// Until when it pauses, in ms, and why.
-    pub fn pause(&self) -> Option<(u64, Cause)> {
-        self.pause
-    }
-
-    /// Share of resident memory that the next move may take.
-    pub fn quantum(&self) -> f64 {
-        self.quantum
     }
 
     /// Takes in the facts, before the policy is asked.

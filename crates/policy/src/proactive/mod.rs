@@ -7,9 +7,9 @@
 //! a number of bytes; and when to ask again. Every decision states its reason.
 //!
 //! A policy is one file and one line of [`POLICIES`]. Its name there is the one in configurations,
-//! metrics and journals, and its reasons are its own ([`Grounds`]). The [`Guard`] enforces what
-//! must hold for every policy (floor, rate, room in swap, no progress, backing off when memory
-//! comes back).
+//! metrics and journals, and its reasons are its own ([`Grounds`]). A guard with [`GuardParams`]
+//! enforces what must hold for every policy (floor, rate, room in swap, no progress, backing off
+//! when memory comes back).
 //!
 //! ```
 //! use agewise_policy::proactive::{Controller, Facts, Spec};
@@ -38,8 +38,8 @@ pub use arguments::SpecError;
 pub(crate) use budget::KERNEL_SLACK_PART;
 pub use controller::Controller;
 pub use decision::{Action, Cause, Decision, Figure, Grounds, Limit, Reason};
-pub use facts::{Backend, Facts, Faults, Hands, Looked, Outcome, Psi, Refaults, SwapRoom};
-pub use guard::{Guard, GuardParams};
+pub use facts::{Backend, Facts, Hands, Looked, Outcome, Psi, Refaults, SwapRoom};
+pub use guard::GuardParams;
 pub use spec::Spec;
 pub use survival::Survival;
 
@@ -47,6 +47,7 @@ use crate::budget::Order;
 use crate::whatif::keep::Wanted;
 use crate::workingset::Intervals;
 use arguments::Arguments;
+use guard::Guard;
 
 /// What a policy would do, before the guard is applied.
 #[derive(Clone, Debug, PartialEq)]

@@ -16,26 +16,6 @@ pub enum Step {
     Kill,
 }
 
-impl Step {
-    /// All steps, gentlest first.
-    pub const ALL: [Step; 4] = [Step::Report, Step::Squeeze, Step::Freeze, Step::Kill];
-
-    /// Its name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Step::Report => "report",
-            Step::Squeeze => "squeeze",
-            Step::Freeze => "freeze",
-            Step::Kill => "kill",
-        }
-    }
-
-    /// The step with this name.
-    pub fn by_name(name: &str) -> Option<Step> {
-        Step::ALL.into_iter().find(|step| step.name() == name)
-    }
-}
-
 /// How to judge and to act.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {

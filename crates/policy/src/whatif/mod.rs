@@ -184,14 +184,6 @@ impl WhatIf {
         }
     }
 
-    /// Selects the pages that must be shown; others are ignored.
-    pub fn filter(&self) -> Filter {
-        match self.looks {
-            0 => Filter::ALL,
-            _ => self.sample.filter(),
-        }
-    }
-
     /// Starts a look. `now_ms` must not go back; if it does, the clock counts as stopped.
     pub fn look(&mut self, now_ms: u64) -> Look<'_> {
         self.last_ms = self.last_ms.max(now_ms);
@@ -375,7 +367,7 @@ impl WhatIf {
 }
 
 impl Look<'_> {
-    /// Selects the pages that must be shown.
+    /// Selects the pages that must be shown; others are ignored.
     pub fn filter(&self) -> Filter {
         self.of.sample.filter()
     }

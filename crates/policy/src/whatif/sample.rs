@@ -22,11 +22,6 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Takes every page.
-    pub(super) const ALL: Filter = Filter {
-        threshold: u64::MAX,
-    };
-
     /// Whether a page is simulated. `hash` is the [`page_hash`] of its permanent name; one block in
     /// 2^`level` of the memory it belongs to is followed.
     #[inline]

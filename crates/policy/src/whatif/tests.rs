@@ -260,7 +260,7 @@ fn a_daemons_fits_its_bounds() {
         "{}",
         what_if.memory_bytes()
     );
-    let share = what_if.filter().share();
+    let share = what_if.sample.filter().share();
     assert!((0.11..0.145).contains(&share), "{share}");
 }
 

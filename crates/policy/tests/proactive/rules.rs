@@ -253,7 +253,6 @@ fn budget_says_when_growth_outruns_it() {
             time_ms: step * 10,
             resident_bytes: [resident, 0],
             outcome: (step > 0).then_some(Outcome {
-                asked_bytes: 1 << 20,
                 tried_bytes: 1 << 20,
                 left_bytes: [64 << 10, 0],
                 cpu_ns: 1_000_000,

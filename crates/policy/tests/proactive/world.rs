@@ -2,8 +2,8 @@
 //! A world of a few thousand pages with exact ages, for the properties of policies.
 
 use agewise_policy::proactive::{
-    Action, Backend, Controller, Decision, Facts, Faults, Hands, Looked, Outcome, Psi, Refaults,
-    Spec, SwapRoom,
+    Action, Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec,
+    SwapRoom,
 };
 use agewise_policy::workingset::{Bin, NO_UPPER_BOUND_MS};
 
@@ -164,10 +164,6 @@ impl World {
             resident_bytes: [self.resident_bytes(), 0],
             out_bytes: [out * PAGE, 0],
             looked,
-            faults: Faults {
-                minor: 0,
-                major: self.refaulted,
-            },
             refaults: Refaults {
                 bytes: [self.refaulted * PAGE, 0],
                 latency_ns: [REFAULT_NS, 0],
@@ -217,7 +213,6 @@ impl World {
         let left = if self.stuck { 0 } else { tried_bytes };
         self.moves.push((self.now_ms, left));
         self.outcome = Some(Outcome {
-            asked_bytes: bytes_max,
             tried_bytes,
             left_bytes: [left, 0],
             cpu_ns: cold.len() as u64 * 7_000,
