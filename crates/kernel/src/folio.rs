@@ -90,8 +90,6 @@ pub enum Flag {
     Locked = 1 << 10,
     /// `PG_mlocked`.
     Mlocked = 1 << 11,
-    /// `PG_dropbehind`: read once, to be dropped afterwards.
-    Dropbehind = 1 << 12,
     /// Mapped by at least one page table. Kept by the world when it maps and unmaps.
     Mapped = 1 << 13,
     /// Waits in a per-CPU activate, deactivate or rotate batch, which holds a reference: reclaim

@@ -41,12 +41,7 @@ impl Lru {
         if self.mode == Mode::Classic {
             classic::mark_accessed(self, pfn, cpu);
         } else {
-            let folio = &mut self.folios[pfn];
-            let (refs, again) = (folio.refs(), folio.has(Flag::Referenced));
-            self.mglru.profile.mark_accessed(folio);
-            if self.mglru.keep_restored_refs && !again {
-                folio.set_refs(refs);
-            }
+            self.mglru.profile.mark_accessed(&mut self.folios[pfn]);
         }
     }
 

@@ -193,7 +193,6 @@ impl fmt::Display for Tracepoint {
                 delayed_ns / 1000,
                 match reason {
                     Throttle::Writeback => "VMSCAN_THROTTLE_WRITEBACK",
-                    Throttle::Isolated => "VMSCAN_THROTTLE_ISOLATED",
                     Throttle::NoProgress => "VMSCAN_THROTTLE_NOPROGRESS",
                     Throttle::Congested => "VMSCAN_THROTTLE_CONGESTED",
                 }

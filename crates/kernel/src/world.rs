@@ -146,12 +146,9 @@ pub trait World {
     /// kernel does after each lruvec. Returns the freed objects counted as reclaimed pages.
     fn shrink_slab(&mut self, memcg: MemcgId, node: NodeId, priority: u32) -> u64;
 
-    /// Makes the reclaimer sleep (congestion, too many isolated, no progress) for at most
+    /// Makes the reclaimer sleep (congestion, no progress) for at most
     /// `timeout_ns`.
     fn throttle(&mut self, node: NodeId, reason: Throttle, timeout_ns: u64);
-
-    /// Wakes the tasks sleeping for `reason` on this node: what they wait for has happened.
-    fn wake_throttled(&mut self, _node: NodeId, _reason: Throttle) {}
 
     /// Kills a task to make room (`min_ttl`, or if nothing can be reclaimed). Returns false if the
     /// OOM lock could not be taken or there is no task to kill.

@@ -6,13 +6,12 @@ use super::cost::note_cost;
 use super::isolate::isolate;
 use super::lists::List;
 use crate::folio::FolioType;
-use crate::ids::{LruvecId, NodeId};
+use crate::ids::LruvecId;
 use crate::lru::Lru;
 use crate::reclaim::shrink_folios::shrink_folios;
-use crate::reclaim::throttle::throttle;
 use crate::reclaim::{ScanControl, Seen};
 use crate::tracepoint::Tracepoint;
-use crate::world::{Throttle, World};
+use crate::world::World;
 
 /// Reclaims from up to one chunk of an inactive list (`shrink_inactive_list`). Returns the number
 /// of pages reclaimed.
@@ -26,12 +25,6 @@ pub fn shrink_inactive<W: World>(
 ) -> u64 {
     let folio_type = list.folio_type();
     let node = lru.lruvecs[lruvec.index()].node;
-    if too_many_isolated(lru, node, folio_type, sc) {
-        throttle(lru, world, node, Throttle::Isolated);
-        if too_many_isolated(lru, node, folio_type, sc) {
-            return 0;
-        }
-    }
     lru.drain_cpu(sc.cpu);
     let mut chunk = std::mem::take(&mut lru.nodes[node.index()].chunk);
     let isolated = isolate(lru, lruvec, list, nr_to_scan, sc, &mut chunk);
@@ -70,29 +63,6 @@ pub fn shrink_inactive<W: World>(
     }
     lru.nodes[node.index()].chunk = chunk;
     reclaimed
-}
-
-/// Whether other reclaimers have isolated so many folios that further scanning would work on lists
-/// that only look short (`too_many_isolated`): more than an eighth of the inactive pages for an
-/// ordinary allocation, which leaves room for those that must not wait. kswapd never waits.
-fn too_many_isolated(lru: &Lru, node: NodeId, folio_type: FolioType, sc: &ScanControl) -> bool {
-    let isolated = lru.nodes[node.index()].isolated_pages[folio_type.index()];
-    if isolated == 0 || sc.is_kswapd() {
-        return false;
-    }
-    let list = List::new(folio_type, false);
-    let inactive: u64 = lru
-        .lruvecs
-        .iter()
-        .filter(|lruvec| lruvec.node == node)
-        .map(|lruvec| lruvec.classic.total_pages(list))
-        .sum();
-    let allowed = if sc.io_allowed {
-        inactive >> 3
-    } else {
-        inactive
-    };
-    isolated > allowed
 }
 
 /// Adds the folio states of one chunk to those of the pass.

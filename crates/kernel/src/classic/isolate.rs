@@ -69,10 +69,6 @@ pub(super) fn isolate(
             continue;
         }
         used += pages;
-        if !sc.may_unmap && folios[pfn].has(Flag::Mapped) {
-            source.push_head(folios, pfn);
-            continue;
-        }
         folios[pfn].clear(Flag::Lru);
         taken_by_zone[zone] += pages;
         isolated.taken_pages += pages;

@@ -19,10 +19,6 @@ use super::shrink::{evictable_pages, should_abort, swappiness, try_to_shrink};
 /// Global reclaim from a node. The first pass may start at a priority below the default (sets
 /// `sc.priority`); kswapd uses the count of this pass to decide when to stop.
 pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
-    if !sc.may_writepage || !sc.may_unmap {
-        // Clean unmapped folios are reclaimed first anyway; looking for more would be futile.
-        return;
-    }
     lru.drain_cpu(sc.cpu);
     let kswapd = sc.reclaimer == Reclaimer::Kswapd;
     lru.mglru_machine.walk.present = kswapd || sc.reclaimer == Reclaimer::Proactive;

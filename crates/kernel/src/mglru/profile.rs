@@ -309,9 +309,6 @@ impl Profile {
                 }
             }
             UsageCount::WorkingsetLast => {
-                if folio.has(Flag::Dropbehind) {
-                    return;
-                }
                 if !folio.has(Flag::Referenced) {
                     folio.set(Flag::Referenced);
                     folio.set_refs(0);

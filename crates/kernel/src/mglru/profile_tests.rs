@@ -37,15 +37,6 @@ fn tiers_of_repeated_reads() {
 }
 
 #[test]
-fn drop_behind_pages_are_not_marked_in_7_2() {
-    let mut page = folio(File, &[Flag::Dropbehind]);
-    V7_2.mark_accessed(&mut page);
-    assert!(!page.has(Flag::Referenced));
-    V6_12.mark_accessed(&mut page);
-    assert!(page.has(Flag::Referenced));
-}
-
-#[test]
 fn a_lazy_promotion_is_not_counted_as_protection_in_7_2() {
     let mut page = folio(File, &[]);
     for _ in 0..5 {

@@ -35,14 +35,8 @@ pub struct Settings {
     /// empties the Bloom filter of 6.12 for good, so some counts have two possible values. The
     /// default comes from runs of 6.12 on one virtual CPU: 5 events in about 70 pairs of agings.
     pub reschedule_chance: f64,
-    /// The first access through a file descriptor keeps the usage count restored by a refault,
-    /// which the kernel overwrites.
-    pub keep_restored_refs: bool,
     /// The rule by which pages read back from a short distance skip the oldest generation.
     pub refault_distance: Option<Rule>,
-    /// At swappiness 0, anon is evicted after all once hardly any file page is left, as in the
-    /// classic LRU; the kernel's multi-gen LRU runs out of memory instead.
-    pub swap_last_resort: bool,
     /// Features switched off, for experiments.
     pub ablation: Ablation,
 }
@@ -57,8 +51,6 @@ impl Default for Settings {
             history: false,
             memcg_order: None,
             reschedule_chance: 0.07,
-            keep_restored_refs: false,
-            swap_last_resort: false,
             refault_distance: None,
             ablation: Ablation::default(),
         }

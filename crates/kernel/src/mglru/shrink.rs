@@ -202,18 +202,8 @@ pub(super) fn swappiness<W: World>(
     if !sc.may_swap || world.swap_free_pages(memcg) < MIN_LRU_BATCH {
         return 0;
     }
-    let wanted = sc
-        .swappiness
-        .unwrap_or(lru.memcgs[memcg.index()].swappiness);
-    let state = &lru.lruvecs[lruvec.index()].mglru;
-    let last_resort =
-        lru.mglru.swap_last_resort && state.total_pages(FolioType::File) < MIN_LRU_BATCH;
-    if wanted == 0 && last_resort {
-        // File first; anon if there are no file pages.
-        1
-    } else {
-        wanted
-    }
+    sc.swappiness
+        .unwrap_or(lru.memcgs[memcg.index()].swappiness)
 }
 
 /// Whether the call has reclaimed enough (`should_abort_scan`).

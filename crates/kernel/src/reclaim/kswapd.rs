@@ -15,7 +15,7 @@ use crate::classic::balance::snapshot_refaults;
 use crate::ids::{MemcgId, NodeId};
 use crate::lru::Lru;
 use crate::tracepoint::Tracepoint;
-use crate::world::{Throttle, World};
+use crate::world::World;
 
 /// How long kswapd naps before it goes to sleep for good, in ns.
 pub const NAP_NS: u64 = 100_000_000;
@@ -340,14 +340,12 @@ impl Kswapd {
         }
         if lru.classic.list_scope == ListScope::Zone {
             kswapd_zones::calm(lru, self.node);
-            world.wake_throttled(self.node, Throttle::Congested);
             return true;
         }
         let root = lru.lruvec_id(MemcgId::ROOT, self.node).index();
         lru.lruvecs[root].reclaim.node_congested = false;
         lru.lruvecs[root].reclaim.cgroup_congested = false;
         lru.node_flags[self.node.index()] = crate::lru::NodeFlags::default();
-        world.wake_throttled(self.node, Throttle::Congested);
         true
     }
 }

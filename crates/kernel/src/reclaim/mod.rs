@@ -72,10 +72,6 @@ pub struct ScanControl {
     pub reclaim_idx: usize,
     /// Swap may be used.
     pub may_swap: bool,
-    /// Mapped folios may be unmapped.
-    pub may_unmap: bool,
-    /// Dirty anon may be written.
-    pub may_writepage: bool,
     /// I/O is allowed (`__GFP_IO`).
     pub io_allowed: bool,
     /// Overrides swappiness, 0..=201 (`memory.reclaim swappiness=`, debugfs).
@@ -97,7 +93,7 @@ pub struct ScanControl {
 }
 
 impl ScanControl {
-    /// A call with all permissions: unmap, swap, write and I/O.
+    /// A call with all permissions: swap and I/O.
     #[must_use]
     pub fn new(reclaimer: Reclaimer, target: MemcgId, nr_to_reclaim: u64) -> ScanControl {
         ScanControl {
@@ -110,8 +106,6 @@ impl ScanControl {
             order: 0,
             reclaim_idx: TOP_ZONE,
             may_swap: true,
-            may_unmap: true,
-            may_writepage: true,
             io_allowed: true,
             swappiness: None,
             memcg_low_reclaim: false,
@@ -187,8 +181,6 @@ pub struct BatchOutcome {
 pub enum Throttle {
     /// Waits for writeback.
     Writeback,
-    /// Too many folios are isolated.
-    Isolated,
     /// No progress at priority 1.
     NoProgress,
     /// The node is congested.

@@ -76,9 +76,6 @@ fn decide<W: World>(
         return Fate::Activate;
     }
     let mapped = folio.has(Flag::Mapped);
-    if mapped && !sc.may_unmap {
-        return Fate::Keep;
-    }
     // Before 6.14, a walk that finds an isolated folio accessed sets this flag.
     if lru.mode.is_multi_gen()
         && lru.mglru.profile.first_sighting_promotes
@@ -221,7 +218,7 @@ fn write<W: World>(
         }
     }
     let referenced_elsewhere = folio.has(Flag::BatchPending);
-    if clean_only || !sc.io_allowed || !sc.may_writepage || referenced_elsewhere {
+    if clean_only || !sc.io_allowed || referenced_elsewhere {
         return Some(Fate::Keep);
     }
     folio.set(Flag::Reclaim);

@@ -11,8 +11,6 @@ pub struct NodeState {
     /// Consecutive runs of kswapd that reclaimed nothing. At [`MAX_RECLAIM_RETRIES`] the node is
     /// hopeless: kswapd stays asleep and direct reclaimers are not throttled.
     pub kswapd_failures: u32,
-    /// Pages isolated by reclaimers, by type.
-    pub isolated_pages: [u64; 2],
     /// Pages scanned here since one was last freed (`NR_PAGES_SCANNED`), with lists per zone.
     pub scanned_since_free: u64,
     /// The current chunk, kept to save allocations.

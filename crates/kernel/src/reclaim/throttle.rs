@@ -14,7 +14,6 @@ pub const TICK_NS: u64 = 4_000_000;
 pub fn timeout_ns(reason: Throttle) -> u64 {
     match reason {
         Throttle::Writeback => 100_000_000,
-        Throttle::Isolated => 20_000_000,
         Throttle::NoProgress | Throttle::Congested => TICK_NS,
     }
 }
@@ -30,14 +29,10 @@ pub fn throttle<W: World>(lru: &Lru, world: &mut W, node: NodeId, reason: Thrott
     world.throttle(node, reason, timeout_ns(reason));
 }
 
-/// Called after each priority of a direct reclaim (`consider_reclaim_throttle`): wakes the tasks
-/// that wait for progress if more than an eighth of the scanned pages was reclaimed; otherwise
-/// waits for progress itself before the last priority.
+/// Called after each priority of a direct reclaim (`consider_reclaim_throttle`): waits for progress
+/// before the last priority, if there was none.
 pub fn consider<W: World>(lru: &Lru, world: &mut W, node: NodeId, sc: &ScanControl) {
-    if sc.nr_reclaimed > sc.nr_scanned >> 3 {
-        world.wake_throttled(node, Throttle::NoProgress);
-    } else if !sc.is_kswapd() && !sc.is_cgroup_reclaim() && sc.priority == 1 && sc.nr_reclaimed == 0
-    {
+    if !sc.is_kswapd() && !sc.is_cgroup_reclaim() && sc.priority == 1 && sc.nr_reclaimed == 0 {
         throttle(lru, world, node, Throttle::NoProgress);
     }
 }

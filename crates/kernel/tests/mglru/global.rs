@@ -143,18 +143,3 @@ fn kswapd_ages_in_v6_only() {
         assert_eq!(machine.lru.work.agings > before, ages, "{profile}");
     }
 }
-
-/// At swappiness 0 and without files nothing can be reclaimed, unless swap may be the last resort.
-#[test]
-fn swap_can_be_the_last_resort() {
-    for profile in ["7.2", "6.12"] {
-        for last_resort in [false, true] {
-            let mut machine = machine(profile, None);
-            let memcg = machine.memcg.index();
-            machine.lru.memcgs[memcg].swappiness = 0;
-            machine.lru.mglru.swap_last_resort = last_resort;
-            let reclaimed = machine.reclaim();
-            assert_eq!(reclaimed > 0, last_resort, "{profile}");
-        }
-    }
-}

@@ -18,7 +18,6 @@ pub struct Mechanism {
     pub evicted: Vec<Pfn>,
     pub written: Vec<Pfn>,
     pub throttles: Vec<(Throttle, u64)>,
-    pub wakes: Vec<Throttle>,
     pub flusher_wakes: u64,
     pub slab_calls: Vec<(MemcgId, u32)>,
     /// Whether written pages stay under writeback.
@@ -94,9 +93,6 @@ impl World for Mechanism {
     }
     fn throttle(&mut self, _: NodeId, reason: Throttle, timeout_ns: u64) {
         self.throttles.push((reason, timeout_ns));
-    }
-    fn wake_throttled(&mut self, _: NodeId, reason: Throttle) {
-        self.wakes.push(reason);
     }
     fn oom_kill(&mut self, _: MemcgId) -> bool {
         true

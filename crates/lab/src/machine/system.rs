@@ -539,7 +539,7 @@ impl World for System {
         // A page whose writeback ends wakes the tasks that wait for it.
         let until_ns = match reason {
             Throttle::Writeback => until_ns.min(self.events.next_ns().max(self.now_ns)),
-            Throttle::Isolated | Throttle::NoProgress | Throttle::Congested => until_ns,
+            Throttle::NoProgress | Throttle::Congested => until_ns,
         };
         let delayed_ns = until_ns - self.now_ns;
         self.counters.throttled_ns += delayed_ns;
