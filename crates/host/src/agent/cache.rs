@@ -79,6 +79,8 @@ impl Cache {
     /// Looks at the pages of all subjects that are cgroups, unless a look would exceed the CPU
     /// share.
     pub fn look_if_due(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
+        // What a look found accessed counts in its own tick.
+        self.ages.forget_returned();
         if clock_ms() >= self.due_ms {
             self.look(subjects, nodes);
         }
@@ -312,6 +314,32 @@ mod tests {
         let failed = report(&cache, &c);
         assert_eq!(pages(&failed), [7, 7, 0]);
         assert!(failed.troubles[0].contains("page cache: "), "{failed:?}");
+    }
+
+    #[test]
+    fn what_a_look_found_accessed_counts_in_one_tick() {
+        let (_dir, [top, ..]) = cgroups();
+        let shared = Shared::default();
+        shared.0.lock().unwrap().files = vec![file(1, CacheKind::File, top.id(), 10)];
+        let bounds: Intervals = "1h".parse().unwrap();
+        let mut ages = shared.ages(3_600_000);
+        ages.keep_returned(bounds.clone());
+        let mut cache = Cache::new(ages);
+        let (subjects, nodes) = ([subject(&top)], nodes());
+        let mut returned = |due_ms| {
+            shared.0.lock().unwrap().files[0].read = 0b111;
+            cache.due_ms = due_ms;
+            cache.look_if_due(&subjects, &nodes);
+            let of = FilesOf {
+                cgroup: &top,
+                without: &[],
+            };
+            let pages = cache.pages_of(of, &bounds, OldestPages::AtLeast).unwrap();
+            pages.returned.total()[1]
+        };
+        returned(0);
+        assert_eq!(returned(0), 3);
+        assert_eq!(returned(u64::MAX), 0, "no look was due");
     }
 
     #[test]

@@ -31,6 +31,11 @@ impl FileAges {
         Some((sum, refaulted.map(|(_, pages)| pages).sum()))
     }
 
+    /// Forgets which pages the last look found accessed.
+    pub fn forget_returned(&mut self) {
+        self.returned.clear();
+    }
+
     /// Counts accessed pages by the labels they had until now.
     pub(super) fn count_returned(&mut self, words: &[Word], now_ms: u64) {
         let Some(bounds) = &self.returned_bounds else {
