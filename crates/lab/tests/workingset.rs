@@ -199,11 +199,9 @@ fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
                     full_stall_us: Some(machine.pressure(memcg).full_ns / 1000),
                 }
             };
-            let sample = Sample {
-                now_ms: tick * 100,
-                groups: vec![sample(desktop, true), sample(batch, false)],
-            };
-            let decisions = guard.look(sample, |guilty| *guilty);
+            let now_ms = tick * 100;
+            let groups = vec![sample(desktop, true), sample(batch, false)];
+            let decisions = guard.look(Sample { now_ms, groups }, |guilty| *guilty);
             for decision in decisions {
                 let blamed = decision.blame.map(|blame| blame.group);
                 let limit_pages = match decision.act {

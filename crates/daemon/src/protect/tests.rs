@@ -254,6 +254,10 @@ fn of_several_that_grow_the_one_that_asks_for_most_is_held_back() {
     }
     demands.update(&seen, &views);
     assert_eq!(&*demands.narrow(&Arc::from("/s"), |_| false), "/s/a");
+    views[1].swapped_bytes += 1 << 20;
+    demands.update(&seen, &views);
+    let narrowed = demands.narrow(&Arc::from("/s"), |_| false);
+    assert_eq!(&*narrowed, "/s", "its own demand is none");
 }
 
 /// The one that causes the demand now is acted upon, gently first; what was done to the other stays

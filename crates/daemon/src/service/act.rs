@@ -90,8 +90,8 @@ impl Daemon {
         self.hold(held);
     }
 
-    /// Does what is due between two targets: all of them together may take longer than a culprit may
-    /// stay frozen, or the watchdog waits.
+    /// Does what is due between two targets: all of them together may take longer than a culprit
+    /// may stay frozen, or the watchdog waits.
     fn keep_watch(&mut self) {
         if self.watch_due_ms().is_some_and(|ms| ms <= self.now_ms()) {
             self.watch_over();

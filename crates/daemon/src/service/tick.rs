@@ -228,10 +228,8 @@ impl Daemon {
         if let Some(throttle) = open_throttle(proc, &config, dry_run, &found)? {
             shrinkers.equip(throttle);
         }
-        let pace = Pace::new(
-            config.observe.cpu_percent.0,
-            observe::millis(config.observe.tick.0),
-        );
+        let tick_ms = observe::millis(config.observe.tick.0);
+        let pace = Pace::new(config.observe.cpu_percent.0, tick_ms);
         Ok(Daemon {
             matcher,
             pids,

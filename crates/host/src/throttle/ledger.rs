@@ -264,16 +264,16 @@ impl Ledger {
     /// Undoes everything done to cgroups that this program does not hold, the last action first.
     /// Returns the failures; they stay recorded.
     pub fn undo_throttles(&self) -> Vec<FileError> {
-        let mut failures = Vec::new();
+        let mut undone = Undone::default();
         let mut notes = self.lock();
         let held = std::mem::take(&mut notes.held);
         let is_meant =
             |undo: &Undo| undo.kind.is_throttle() && !held.contains(&(undo.dir.clone(), undo.kind));
         if notes.contents.undos.iter().any(is_meant) {
-            notes.undo(&mut failures, is_meant);
+            notes.undo(&mut undone, is_meant);
         }
         notes.held = held;
-        failures
+        undone.failures
     }
 }
 
@@ -305,9 +305,7 @@ impl Notes {
             return Ok(());
         };
         self.contents = Contents::decode(&bytes);
-        let is_throttle = |undo: &Undo| undo.kind.is_throttle();
-        undone.count = self.undo(&mut undone.failures, is_throttle);
-        undone.count += self.undo(&mut undone.other_failures, |undo| !is_throttle(undo));
+        self.undo(undone, |_| true);
         undone.unreadable = self
             .contents
             .unreadable
@@ -317,10 +315,9 @@ impl Notes {
         Ok(())
     }
 
-    /// Undoes the entries that `is_meant` selects, the last first. Returns how many.
-    fn undo(&mut self, failures: &mut Vec<FileError>, is_meant: impl Fn(&Undo) -> bool) -> usize {
+    /// Undoes the entries that `is_meant` selects, the last first.
+    fn undo(&mut self, undone: &mut Undone, is_meant: impl Fn(&Undo) -> bool) {
         let mut kept = Vec::new();
-        let mut count = 0;
         let undos = std::mem::take(&mut self.contents.undos);
         let staying = undos.iter().filter(|undo| !is_meant(undo)).cloned();
         let staying: Vec<Undo> = staying.collect();
@@ -332,18 +329,20 @@ impl Notes {
                 Ok(false)
             };
             match done {
-                Ok(true) => count += 1,
+                Ok(true) => undone.count += 1,
                 Ok(false) => kept.push(undo),
                 Err(error) => {
-                    failures.push(error);
+                    match undo.kind.is_throttle() {
+                        true => undone.failures.push(error),
+                        false => undone.other_failures.push(error),
+                    }
                     kept.push(undo);
                 }
             }
         }
         kept.reverse();
         self.contents.undos = kept;
-        failures.extend(self.save().err());
-        count
+        undone.failures.extend(self.save().err());
     }
 
     fn save(&self) -> Result<(), FileError> {
