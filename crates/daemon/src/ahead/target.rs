@@ -370,11 +370,13 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         }
         if let Some(files) = self.spaces.held_files() {
             match files.look(counts) {
-                Ok(tables) => seen.extend(
-                    tables
-                        .into_iter()
-                        .map(|(file, tables)| (Space::File(file), tables)),
-                ),
+                Ok(tables) => {
+                    let tables = tables.into_iter();
+                    seen.extend(tables.map(|(file, tables)| (Space::File(file), tables)));
+                    if let Some(trouble) = files.trouble() {
+                        self.report.trouble = Some(trouble);
+                    }
+                }
                 Err(error) => self.report.trouble = Some(error.to_string()),
             }
         }

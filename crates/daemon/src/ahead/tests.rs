@@ -153,6 +153,10 @@ impl Files for FakeFiles {
         0
     }
 
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
         Ok([(FILE, self.0.borrow_mut().look(counts))].into())
     }
