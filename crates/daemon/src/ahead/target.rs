@@ -135,7 +135,7 @@ impl<M: Memory> Target<M> {
             self.spaces
                 .slow
                 .read(&self.held, (tools.swap_room)().unwrap_or_default());
-            let has_new = self.spaces.follow(&self.held.processes);
+            let has_new = self.spaces.follow(&self.held.processes, report);
             if self.spaces.follow_files(&self.held, tools.open_files) || has_new {
                 self.pacer.scan_soon();
             }
@@ -207,14 +207,14 @@ impl Slow {
 
 impl<M: Memory> Spaces<M> {
     /// Opens new processes and drops those that are gone; returns whether any are new.
-    fn follow(&mut self, processes: &[(u32, u64)]) -> bool {
+    fn follow(&mut self, processes: &[(u32, u64)], report: &mut Report) -> bool {
         self.by_pid.retain(|pid, space| {
             processes.contains(&(*pid, space.start_ticks())) && space.is_alive()
         });
         let mut has_new = false;
         for (pid, start_ticks) in processes {
             if !self.by_pid.contains_key(pid)
-                && let Ok(space) = M::open(*pid, *start_ticks)
+                && let Some(space) = trouble(report, M::open(*pid, *start_ticks))
             {
                 self.by_pid.insert(*pid, space);
                 has_new = true;
