@@ -239,7 +239,7 @@ fn metadata(args: &Args, faults: bool, majors: bool) -> String {
 
 /// The program being recorded.
 enum Subject {
-    Process { pid: u32, children: bool },
+    Process { process: Process, children: bool },
     Command(Child),
 }
 
@@ -247,9 +247,9 @@ impl Subject {
     fn start(args: &Args) -> anyhow::Result<Subject> {
         match args.pid {
             Some(pid) => {
-                Process::open_user(&ProcRoot::default(), pid)?;
+                let process = Process::open_user(&ProcRoot::default(), pid)?;
                 Ok(Subject::Process {
-                    pid,
+                    process,
                     children: args.children,
                 })
             }
@@ -258,22 +258,21 @@ impl Subject {
     }
 
     /// The pids that belong to it now.
-    fn members(&self) -> Vec<u32> {
-        let root = ProcRoot::default();
+    fn members(&self, root: &ProcRoot) -> Vec<u32> {
         match self {
-            Subject::Process {
-                pid,
-                children: false,
-            } => vec![*pid],
-            Subject::Process {
-                pid,
-                children: true,
-            } => {
-                let mut members = Family::of(&root, *pid).members;
-                members.push(*pid);
+            Subject::Process { process, children } => {
+                let mut members = match children {
+                    true => Family::of(root, process.pid()).members,
+                    false => Vec::new(),
+                };
+                members.push(process.pid());
+                // Another process may have its number by now, and children of its own.
+                if !process.is_alive() {
+                    members.clear();
+                }
                 members
             }
-            Subject::Command(_) => Family::of(&root, std::process::id()).members,
+            Subject::Command(_) => Family::of(root, std::process::id()).members,
         }
     }
 
@@ -314,7 +313,7 @@ fn record<W: Write>(
         let now = Instant::now();
         if now >= next_family {
             next_family = now + FAMILY_EVERY;
-            for pid in subject.members() {
+            for pid in subject.members(&ProcRoot::default()) {
                 if !recorder.knows(pid) {
                     recorder.add(pid, of_command || !first)?;
                 }
@@ -427,4 +426,31 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
 fn fault_mode() -> impl TypedValueParser<Value = FaultMode> {
     PossibleValuesParser::new(["auto", "on", "off"])
         .try_map(|text| text.parse::<FaultMode>().map_err(std::io::Error::other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stranger_with_the_same_number_is_not_taken_up_nor_are_its_children() {
+        let top = tempfile::tempdir().expect("a directory");
+        let write = |pid: u32, parent: u32, start: u64| {
+            let dir = top.path().join(pid.to_string());
+            std::fs::create_dir_all(&dir).expect("created");
+            let rest = format!("0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 1000 50");
+            let stat = format!("{pid} (x) S {parent} 5 5 0 -1 {rest}\n");
+            std::fs::write(dir.join("stat"), stat).expect("written");
+        };
+        write(5, 1, 99);
+        write(6, 5, 100);
+        let root = ProcRoot::new(top.path());
+        let subject = Subject::Process {
+            process: Process::open_in(&root, 5).expect("opened"),
+            children: true,
+        };
+        assert_eq!(subject.members(&root), [6, 5]);
+        write(5, 1, 200);
+        assert!(subject.members(&root).is_empty());
+    }
 }
