@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise reclaim`: moves cold memory out, once.
 
+mod ends;
 pub mod files;
 pub mod record;
 pub mod timing;
@@ -26,6 +27,7 @@ use agewise_cli::output::Format;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{self, bytes_text, duration_text};
+use ends::Ends;
 use record::{Planned, Reclaimed};
 
 /// Move memory out that has not been touched for a while, once.
@@ -150,15 +152,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         };
     }
-    let mut cold = find_all(&mut agent, args.older_than);
+    let mut ends = Ends::default();
+    let mut cold = find_all(&mut agent, args.older_than, &mut ends);
     cold.sort_by_key(|cold| std::cmp::Reverse(cold.bytes.iter().sum::<u64>()));
-    let total = evict_all(args, &mut agent, &cold, &stop)?;
-    match stop.requested() {
-        Some(signal) => Ok(ExitCode::from(Stop::exit_code(signal))),
-        None if total.all_gone => Ok(ExitCode::from(EXIT_TARGETS_GONE)),
-        None if total.failed => Ok(ExitCode::FAILURE),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    evict_all(args, &mut agent, &cold, &stop, &mut ends)?;
+    Ok(ExitCode::from(match stop.requested() {
+        Some(signal) => Stop::exit_code(signal),
+        None => ends.status(),
+    }))
 }
 
 /// A note for the user if there is no free swap.
@@ -219,7 +220,7 @@ fn bar(template: &str, length: u64) -> ProgressBar {
 }
 
 /// Finds cold memory in all observed processes except agewise and its ancestors.
-fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
+fn find_all(agent: &mut Agent, older_than: Duration, ends: &mut Ends) -> Vec<Cold> {
     let ages = [Some(observe::millis(older_than)); 2];
     let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
     let mut found = Vec::new();
@@ -228,21 +229,19 @@ fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
             agewise_cli::note!(
                 "process {pid} is agewise itself or one of its ancestors: left alone"
             );
+            ends.failed += 1;
             continue;
         }
         match mover::find_cold(agent, pid, ages, u64::MAX) {
             Ok(cold) => found.extend(cold),
             // One of several processes may have ended; continue with the others.
-            Err(error) => agewise_cli::note!("process {pid}: {error}"),
+            Err(error) => {
+                agewise_cli::note!("process {pid}: {error}");
+                ends.count(&error);
+            }
         }
     }
     found
-}
-
-/// The outcome, for the exit status.
-struct Outcome {
-    all_gone: bool,
-    failed: bool,
 }
 
 /// The state of one process.
@@ -259,14 +258,18 @@ fn evict_all(
     agent: &mut Agent,
     cold: &[Cold],
     stop: &Stop,
-) -> anyhow::Result<Outcome> {
-    let opened: Vec<(&Cold, Process)> = cold
-        .iter()
-        .filter_map(|cold| {
-            let process = Process::open_user(&ProcRoot::default(), cold.target.pid).ok()?;
-            (Some(process.start_ticks()) == cold.target.start_ticks).then_some((cold, process))
-        })
-        .collect();
+    ends: &mut Ends,
+) -> anyhow::Result<()> {
+    let mut opened = Vec::new();
+    for cold in cold {
+        match Process::open_user(&ProcRoot::default(), cold.target.pid) {
+            Ok(process) if Some(process.start_ticks()) == cold.target.start_ticks => {
+                opened.push((cold, process));
+            }
+            Ok(_) => ends.gone += 1,
+            Err(error) => ends.count(&error.into()),
+        }
+    }
     let mut works = Vec::new();
     for (cold, process) in &opened {
         let pid = cold.target.pid;
@@ -281,10 +284,16 @@ fn evict_all(
                     watch: None,
                 });
             }
-            Err(error) if error.is_gone() => {}
             // A process named by --pid must not be skipped.
-            Err(error) if args.targets.pid.is_some() => return Err(error.into()),
-            Err(error) => agewise_cli::note!("process {pid} is left alone: {error}"),
+            Err(error) if args.targets.pid.is_some() && !error.is_gone() => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                ends.count(&error);
+                if !error.is_gone() {
+                    agewise_cli::note!("process {pid} is left alone: {error}");
+                }
+            }
         }
     }
     for work in &mut works {
@@ -296,18 +305,18 @@ fn evict_all(
     out.flush()?;
     move_all(args, agent, &mut works, stop);
     watch_all(args, &mut works, stop);
-    // The end of a process that was moved is no failure.
-    let has_failed = |work: &Work<'_>| {
-        let has_ended = work.watch.as_ref().is_some_and(RefaultWatch::is_over);
-        !work.result.error.is_empty() && !has_ended
-    };
-    let failed = !works.is_empty() && works.iter().all(has_failed);
-    let all_gone = !cold.is_empty() && works.iter().all(Work::is_over);
+    for work in &works {
+        match work {
+            _ if work.is_over() => ends.gone += 1,
+            _ if work.result.error.is_empty() => ends.done += 1,
+            _ => ends.failed += 1,
+        }
+    }
     let results: Vec<Reclaimed> = works.into_iter().map(|work| work.result).collect();
     let total = Reclaimed::total(&results, args.dry_run);
     record::print_results(&mut out, args.format, &results, &total)?;
     out.flush()?;
-    Ok(Outcome { all_gone, failed })
+    Ok(())
 }
 
 impl Work<'_> {
