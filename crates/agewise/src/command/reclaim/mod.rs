@@ -251,6 +251,8 @@ struct Work<'p> {
     mover: ProcessMover<'p>,
     result: Reclaimed,
     watch: Option<RefaultWatch>,
+    /// When the last of its memory had left.
+    left: Instant,
 }
 
 fn evict_all(
@@ -282,6 +284,7 @@ fn evict_all(
                     result: Reclaimed::new(pid, &comm, args.dry_run),
                     comm,
                     watch: None,
+                    left: Instant::now(),
                 });
             }
             // A process named by --pid must not be skipped.
@@ -320,8 +323,8 @@ fn evict_all(
 }
 
 impl Work<'_> {
-    /// Counts what has come back of the memory that left at `left`.
-    fn look_what_comes_back(&mut self, left: Instant) {
+    /// Counts what has come back of the memory that left.
+    fn look_what_comes_back(&mut self) {
         let Some(watch) = self.watch.as_mut().filter(|watch| !watch.is_over()) else {
             return;
         };
@@ -334,7 +337,7 @@ impl Work<'_> {
             }
             Ok(count) => {
                 self.result.refaulted_bytes = count.refaulted_bytes();
-                self.result.refault_watch_ms = observe::millis(left.elapsed());
+                self.result.refault_watch_ms = observe::millis(self.left.elapsed());
                 None
             }
             Err(error) => Some(format!("while watching: {error}")),
@@ -405,6 +408,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
                 progress.set_message(format!("{} left", bytes_text(report.left_bytes)));
             },
         );
+        work.left = Instant::now();
         let went = moved.report.left_bytes + moved.report.rehearsed_bytes;
         room = room.saturating_sub(went);
         swap_taken_bytes += moved.report.rehearsed_anon_bytes;
@@ -437,7 +441,7 @@ fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
         let stopped = stop.wait_until((Instant::now() + LOOK_EVERY).min(end));
         let mut back = 0;
         for work in works.iter_mut() {
-            work.look_what_comes_back(began);
+            work.look_what_comes_back();
             back += work.result.refaulted_bytes;
         }
         progress.set_position(observe::millis(began.elapsed()));
@@ -446,5 +450,49 @@ fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
             progress.finish_and_clear();
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use agewise_host::access::Target;
+    use agewise_host::mover::{Evicted, Plan};
+
+    use super::*;
+
+    struct Sleeper(Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn the_time_watched_begins_when_the_memory_of_the_process_has_left() {
+        let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().expect("sleep"));
+        let process = Process::open(sleeper.0.id()).expect("it runs");
+        let cold = Cold {
+            target: Target::from(&process),
+            plan: Plan::default(),
+            bytes: [0; 2],
+            young_again_bytes: 0,
+        };
+        let comm = Untrusted::default();
+        let mut work = Work {
+            cold: &cold,
+            mover: ProcessMover::open(&process).expect("a child of ours"),
+            result: Reclaimed::new(process.pid(), &comm, false),
+            comm,
+            watch: Some(RefaultWatch::new(Evicted::default())),
+            left: Instant::now()
+                .checked_sub(Duration::from_secs(5))
+                .expect("a machine up for longer"),
+        };
+        work.look_what_comes_back();
+        assert!(work.result.refault_watch_ms >= 5000, "{:?}", work.result);
     }
 }
