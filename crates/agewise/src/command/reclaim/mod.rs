@@ -419,6 +419,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
             .map(|error| error.to_string())
             .unwrap_or_default();
         work.result.report = moved.report;
+        work.result.unwatched_bytes = moved.evicted.untracked_bytes;
         work.watch = Some(RefaultWatch::new(moved.evicted));
     }
     progress.finish_and_clear();
