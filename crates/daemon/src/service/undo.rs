@@ -91,11 +91,8 @@ impl Found {
         for error in &undone.failures {
             self.trouble(format!("not undone, and still noted in {path}: {error}"));
         }
-        for line in &undone.unreadable {
-            self.trouble(format!(
-                "a line of {path} cannot be read, so what it says is not undone; look for frozen \
-                 or limited cgroups, put them right by hand, and remove the line: {line}"
-            ));
+        for note in undone.unreadable_notes() {
+            self.trouble(note);
         }
     }
 
