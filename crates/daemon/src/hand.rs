@@ -298,7 +298,9 @@ impl PageOut<'_> {
             let Some(process) = self.open(*pid, older_than_ms) else {
                 continue;
             };
-            let cold = match mover::find_cold(self.agent, *pid, older_than_ms, room) {
+            let found = mover::check_target(&process)
+                .and_then(|()| mover::find_cold(self.agent, *pid, older_than_ms, room));
+            let cold = match found {
                 Ok(Some(cold)) => cold,
                 Err(error) if !error.is_gone() => {
                     done.trouble(format!("process {pid}: {error}"));

@@ -7,6 +7,7 @@
 //! ([`BudgetedFiles`]).
 
 mod files;
+mod guests;
 mod known;
 
 use std::ops::Range;
@@ -25,6 +26,8 @@ use crate::mover::{
 use crate::process::{Process, ProcessError};
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
+use guests::Guests;
+
 pub use files::{BudgetedFiles, FilesError};
 
 /// Chooses the pages to move out, given a look at them right before the move.
@@ -34,6 +37,7 @@ pub type Choose<'a> = dyn FnMut(&[Seen]) -> Vec<Range<u64>> + 'a;
 #[derive(Debug)]
 pub struct Budgeted {
     process: Process,
+    guests: Guests,
     /// Bound to the address space of the last look: after an exec it reads as empty.
     pagemap: Option<Pagemap>,
     vmas: VmaTable,
@@ -63,6 +67,7 @@ impl Budgeted {
         Ok(Budgeted {
             clearer: Clearer::new(process.pid(), policy),
             process,
+            guests: Guests::none(),
             pagemap: None,
             vmas: VmaTable::new(),
             maps: MapsReader::new(),
@@ -79,12 +84,13 @@ impl Budgeted {
     /// Looks at the whole process. With `clears`, clears the accessed bits afterwards.
     ///
     /// # Errors
-    /// The process is gone, or may not be observed.
+    /// The process is gone, runs KVM guests by now, or may not be observed.
     pub fn look(
         &mut self,
         source: &mut dyn AccessSource,
         clears: bool,
     ) -> Result<Vec<Seen>, PageoutError> {
+        self.guests.check(self.process.pid())?;
         if clears || self.ranges.is_empty() {
             self.pagemap = Some(Pagemap::open(&self.process)?);
             self.vmas.read_by(&mut self.maps, self.process.pid())?;
@@ -111,6 +117,7 @@ impl Budgeted {
         choose: &mut Choose<'_>,
         rehearse: bool,
     ) -> Result<Gone, PageoutError> {
+        self.guests.check(self.process.pid())?;
         let (process, clearer) = (&self.process, &mut self.clearer);
         let pagemap = match self.pagemap.take() {
             Some(pagemap) => pagemap,
@@ -223,6 +230,7 @@ mod tests {
 
     use super::*;
     use crate::access::fake::{FakeSource, FakeTable};
+    use crate::root::ProcRoot;
 
     struct Sleeper(Child);
 
@@ -245,6 +253,36 @@ mod tests {
                 None => std::thread::yield_now(),
             }
         }
+    }
+
+    #[test]
+    fn a_process_that_begins_to_run_guests_is_left_alone() {
+        let (sleeper, stack) = sleeper();
+        let pid = sleeper.0.id();
+        let mut source = FakeSource::new();
+        let (bits, leaf) = (TableBits::default(), Leaf::Page);
+        let va = stack.start / TABLE_BYTES * TABLE_BYTES;
+        source.set(pid, va, FakeTable { bits, leaf });
+        let mut budgeted = Budgeted::new(Process::open(pid).unwrap()).unwrap();
+        budgeted.look(&mut source, true).unwrap();
+
+        let top = tempfile::tempdir().unwrap();
+        let fds = top.path().join(format!("{pid}/fd"));
+        std::fs::create_dir_all(&fds).unwrap();
+        std::os::unix::fs::symlink("anon_inode:kvm-vm", fds.join("11")).unwrap();
+        budgeted.guests.root = ProcRoot::new(top.path());
+        budgeted.guests.due_ns = 0;
+        let looked = budgeted.look(&mut source, true);
+        assert!(matches!(looked, Err(PageoutError::Guests { .. })));
+        let page = stack.start / PAGE_BYTES;
+        let mut choose = |_: &[Seen]| panic!("nothing goes");
+        let run = page..page + 1;
+        let gone = budgeted.move_out(&mut source, std::slice::from_ref(&run), &mut choose, true);
+        assert!(matches!(gone, Err(PageoutError::Guests { .. })));
+
+        std::fs::remove_file(fds.join("11")).unwrap();
+        budgeted.guests.due_ns = 0;
+        budgeted.look(&mut source, true).unwrap();
     }
 
     /// The stack of a real process, seen through a source that reports what the test sets.

@@ -112,6 +112,9 @@ pub(super) trait Files {
     /// Like [`BudgetedFiles::take_walked_ns`].
     fn take_walked_ns(&mut self) -> u64;
 
+    /// Like [`BudgetedFiles::trouble`].
+    fn trouble(&self) -> Option<String>;
+
     /// Like [`BudgetedFiles::look`].
     fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError>;
 
@@ -132,6 +135,10 @@ impl Files for BudgetedFiles {
 
     fn take_walked_ns(&mut self) -> u64 {
         BudgetedFiles::take_walked_ns(self)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        BudgetedFiles::trouble(self)
     }
 
     fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {

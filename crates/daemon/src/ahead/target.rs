@@ -135,7 +135,7 @@ impl<M: Memory> Target<M> {
             self.spaces
                 .slow
                 .read(&self.held, (tools.swap_room)().unwrap_or_default());
-            let has_new = self.spaces.follow(&self.held.processes);
+            let has_new = self.spaces.follow(&self.held.processes, report);
             if self.spaces.follow_files(&self.held, tools.open_files) || has_new {
                 self.pacer.scan_soon();
             }
@@ -212,14 +212,14 @@ impl Slow {
 
 impl<M: Memory> Spaces<M> {
     /// Opens new processes and drops those that are gone; returns whether any are new.
-    fn follow(&mut self, processes: &[(u32, u64)]) -> bool {
+    fn follow(&mut self, processes: &[(u32, u64)], report: &mut Report) -> bool {
         self.by_pid.retain(|pid, space| {
             processes.contains(&(*pid, space.start_ticks())) && space.is_alive()
         });
         let mut has_new = false;
         for (pid, start_ticks) in processes {
             if !self.by_pid.contains_key(pid)
-                && let Ok(space) = M::open(*pid, *start_ticks)
+                && let Some(space) = trouble(report, M::open(*pid, *start_ticks))
             {
                 self.by_pid.insert(*pid, space);
                 has_new = true;
@@ -375,11 +375,13 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         }
         if let Some(files) = self.spaces.held_files() {
             match files.look(counts) {
-                Ok(tables) => seen.extend(
-                    tables
-                        .into_iter()
-                        .map(|(file, tables)| (Space::File(file), tables)),
-                ),
+                Ok(tables) => {
+                    let tables = tables.into_iter();
+                    seen.extend(tables.map(|(file, tables)| (Space::File(file), tables)));
+                    if let Some(trouble) = files.trouble() {
+                        self.report.trouble = Some(trouble);
+                    }
+                }
                 Err(error) => self.report.trouble = Some(error.to_string()),
             }
         }

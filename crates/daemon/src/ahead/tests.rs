@@ -32,6 +32,8 @@ struct State {
     out: BTreeSet<u64>,
     /// Nothing leaves.
     is_stuck: bool,
+    /// It must not be touched.
+    is_refused: bool,
     counted: Counted,
 }
 
@@ -106,10 +108,11 @@ struct Fake {
 impl Memory for Fake {
     fn open(pid: u32, _: u64) -> Result<Self, PageoutError> {
         let state = PROCESSES.with_borrow(|all| all.get(&pid).cloned());
-        Ok(Fake {
-            state: state.ok_or(ProcessError::Gone { pid })?,
-            pid,
-        })
+        let state = state.ok_or(ProcessError::Gone { pid })?;
+        if state.borrow().is_refused {
+            return Err(PageoutError::Guests { pid });
+        }
+        Ok(Fake { state, pid })
     }
 
     fn start_ticks(&self) -> u64 {
@@ -153,6 +156,10 @@ impl Files for FakeFiles {
 
     fn take_walked_ns(&mut self) -> u64 {
         0
+    }
+
+    fn trouble(&self) -> Option<String> {
+        None
     }
 
     fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
@@ -450,6 +457,15 @@ fn a_process_that_ends_is_no_trouble_and_a_new_one_is_scanned_at_once() {
     scene.run(1_100, ROOM, |_, _| {});
     assert!(scene.report.scans > scans);
     assert_eq!(scene.target.spaces(), 1);
+}
+
+#[test]
+fn a_process_that_must_not_be_touched_is_trouble() {
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    scene.state.borrow_mut().is_refused = true;
+    scene.run(1_500, ROOM, touch_hot);
+    let trouble = scene.report.trouble.unwrap();
+    assert!(trouble.contains("KVM guests"), "{trouble}");
 }
 
 #[test]

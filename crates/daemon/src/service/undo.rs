@@ -96,12 +96,8 @@ impl Found {
             let message = format!("not undone, and still noted in {path}: {error}");
             self.trouble(part, message);
         }
-        for line in &undone.unreadable {
-            let message = format!(
-                "a line of {path} cannot be read, so what it says is not undone; look for frozen \
-                 or limited cgroups, put them right by hand, and remove the line: {line}"
-            );
-            self.trouble(Part::Start, message);
+        for note in undone.unreadable_notes() {
+            self.trouble(Part::Start, note);
         }
     }
 

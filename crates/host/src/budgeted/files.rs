@@ -16,7 +16,7 @@ use agewise_policy::budget::{Gone, Seen};
 use agewise_policy::table::PageSet;
 
 use super::Choose;
-use super::known::{Known, Table, by_table};
+use super::known::{Known, TABLES_MAX, by_table};
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
 use crate::clock;
@@ -140,6 +140,16 @@ impl BudgetedFiles {
         Ok(seen)
     }
 
+    /// Why part of the page cache is not held, if there is too much of it.
+    pub fn trouble(&self) -> Option<String> {
+        self.known.is_full().then(|| {
+            format!(
+                "page cache: more than {TABLES_MAX} files, or parts of 2 MiB of large ones; the \
+                 rest is left to the kernel"
+            )
+        })
+    }
+
     /// CPU time that walks of the whole page cache have taken since the last call, ns. They happen
     /// on their own schedule, independent of looks.
     pub fn take_walked_ns(&mut self) -> u64 {
@@ -174,13 +184,18 @@ impl BudgetedFiles {
     /// Walks files again if pages were accessed that were not present.
     fn follow_newcomers(&mut self) -> Result<(), FilesError> {
         let mut changed = HashSet::new();
+        let is_full = self.known.is_full();
         for (block, pages) in &self.since.blocks {
             let name = self.known.names.get(&(block.inode, block.number));
             let Some(file) = name.and_then(|name| self.known.files.get_mut(name)) else {
                 continue;
             };
-            let table = file.tables.get(&block.block.into());
-            let present = table.map_or(PageSet::NONE, Table::present);
+            let present = match file.table(block.block.into()) {
+                Some(table) => table.present(),
+                // There was no room for it.
+                None if is_full => continue,
+                None => PageSet::NONE,
+            };
             if !pages.without(&present).is_empty() && changed.insert(block.inode) {
                 file.forget_presence();
             }
@@ -233,7 +248,7 @@ impl BudgetedFiles {
         };
         let mut seen: Vec<Seen> = Vec::new();
         for (index, _) in runs.iter().cloned().flat_map(by_table) {
-            let table = file.tables.get(&index).copied();
+            let table = file.table(index).copied();
             if let Some(table) = table.filter(|_| seen.last().is_none_or(|s| s.index != index)) {
                 let block = file.block(index);
                 let since = self.since.blocks.get(&block).copied();

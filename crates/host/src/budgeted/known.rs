@@ -19,6 +19,11 @@ const STUCK_LOOKS: u32 = 16;
 /// Pages that are no longer present are remembered for this many looks.
 const KNOWN_LOOKS: u32 = 256;
 
+/// Most tables remembered, of 512 pages each. One takes 0.4 KiB here and 1 KiB in the queue of the
+/// budget: 180 MiB for 256 GiB of large files, or as many small ones. Further pages are left to the
+/// kernel.
+pub(super) const TABLES_MAX: usize = 1 << 17;
+
 /// Everything known about the files.
 #[derive(Default)]
 pub(super) struct Known {
@@ -32,14 +37,32 @@ pub(super) struct Known {
     look: u32,
     /// The file being shown, if any of its pages belongs to the cgroup.
     shown: Option<u64>,
+    room: Room,
+}
+
+/// How many more tables may be remembered.
+struct Room {
+    tables: usize,
+    /// Whether there were more.
+    is_exceeded: bool,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room {
+            tables: TABLES_MAX,
+            is_exceeded: false,
+        }
+    }
 }
 
 /// A file, kept even while none of its pages is present.
 pub(super) struct CachedFile {
     pub inode: Inode,
     pub on: Arc<SuperBlock>,
-    /// Tables by index of their first page / 512.
-    pub tables: BTreeMap<u64, Table>,
+    /// Tables with the index of their first page / 512, ascending. Most files have one, and a map
+    /// would allocate eleven.
+    tables: Vec<(u64, Table)>,
 }
 
 /// The state of 512 pages.
@@ -70,8 +93,18 @@ impl Known {
             file.forget_before(look);
             !file.tables.is_empty()
         });
+        let tables: usize = self.files.values().map(|file| file.tables.len()).sum();
+        self.room = Room {
+            tables: TABLES_MAX.saturating_sub(tables),
+            is_exceeded: false,
+        };
         let files = self.files.values();
         files.map(|file| file.inode.address).collect()
+    }
+
+    /// Whether pages found since the last look began are not remembered, as there are too many.
+    pub fn is_full(&self) -> bool {
+        self.room.is_exceeded
     }
 }
 
@@ -84,17 +117,21 @@ impl CacheSink for Known {
         let name = inode.name_hash(on);
         let own = leaves.iter();
         for leaf in own.filter(|leaf| self.owned.contains(&leaf.cgroup)) {
+            if self.room.tables == 0 && !self.files.contains_key(&name) {
+                self.room.is_exceeded = true;
+                return;
+            }
             let file = self.files.entry(name).or_insert_with(|| CachedFile {
                 inode: *inode,
                 on: Arc::clone(on),
-                tables: BTreeMap::new(),
+                tables: Vec::new(),
             });
             if self.shown != Some(name) {
                 self.shown = Some(name);
                 (file.inode, file.on) = (*inode, Arc::clone(on));
                 self.names.insert(inode.key(), name);
             }
-            file.found(leaf, self.look);
+            file.found(leaf, self.look, &mut self.room);
         }
     }
 
@@ -113,9 +150,41 @@ impl CachedFile {
         self.inode.block(index)
     }
 
+    /// The table with this index.
+    pub fn table(&self, index: u64) -> Option<&Table> {
+        let at = self.place_of(index).ok()?;
+        Some(&self.tables[at].1)
+    }
+
+    /// The table with this index, which is added if there is room.
+    fn table_mut(&mut self, index: u64, room: &mut Room) -> Option<&mut Table> {
+        let at = match self.place_of(index) {
+            Ok(at) => at,
+            Err(_) if room.tables == 0 => {
+                room.is_exceeded = true;
+                return None;
+            }
+            Err(at) => {
+                room.tables -= 1;
+                // By halves: a vector begins with four and doubles.
+                if self.tables.len() == self.tables.capacity() {
+                    self.tables.reserve_exact(self.tables.len() / 2 + 1);
+                }
+                self.tables.insert(at, (index, Table::default()));
+                at
+            }
+        };
+        Some(&mut self.tables[at].1)
+    }
+
+    fn place_of(&self, index: u64) -> Result<usize, usize> {
+        self.tables
+            .binary_search_by_key(&index, |(index, _)| *index)
+    }
+
     /// Forgets which pages are present, before a walk finds them again.
     pub fn forget_presence(&mut self) {
-        for table in self.tables.values_mut() {
+        for (_, table) in &mut self.tables {
             table.present = PageSet::NONE;
             table.unclean = PageSet::NONE;
             table.tail = PageSet::NONE;
@@ -125,15 +194,18 @@ impl CachedFile {
 
     fn forget_before(&mut self, look: u32) {
         self.forget_presence();
-        self.tables.retain(|_, table| {
+        self.tables.retain_mut(|(_, table)| {
             if look.is_multiple_of(STUCK_LOOKS) {
                 table.stuck = PageSet::NONE;
             }
             look.saturating_sub(table.look) < KNOWN_LOOKS
         });
+        if self.tables.capacity() > 2 * self.tables.len() {
+            self.tables.shrink_to_fit();
+        }
     }
 
-    fn found(&mut self, leaf: &Leaf, look: u32) {
+    fn found(&mut self, leaf: &Leaf, look: u32, room: &mut Room) {
         // A bit of a leaf above the last level represents more than one page.
         let bit_pages = 1u64 << leaf.shift();
         let unclean = leaf.unclean();
@@ -141,12 +213,16 @@ impl CachedFile {
             let first = leaf.first_page() + bit * bit_pages;
             let is_tail = leaf.tail >> bit & 1 == 1;
             for (index, pages) in by_table(first + u64::from(!is_tail)..first + bit_pages) {
-                if is_tail || bit_pages > 1 {
-                    self.tables.entry(index).or_default().tail |= pages;
+                if (is_tail || bit_pages > 1)
+                    && let Some(table) = self.table_mut(index, room)
+                {
+                    table.tail |= pages;
                 }
             }
             for (index, pages) in by_table(first..first + bit_pages) {
-                let table = self.tables.entry(index).or_default();
+                let Some(table) = self.table_mut(index, room) else {
+                    continue;
+                };
                 table.present |= pages;
                 table.known |= pages;
                 table.look = look;
@@ -196,7 +272,7 @@ impl CachedFile {
             *sets.entry(index).or_default() |= pages;
         }
         let whole = sets.into_iter().flat_map(|(index, pages)| {
-            let table = self.tables.get(&index);
+            let table = self.table(index);
             let pages = table.map_or(pages, |table| table.whole(pages) & table.present());
             let first = index * PAGES_PER_TABLE as u64;
             let run = |run: Range<usize>| first + run.start as u64..first + run.end as u64;
@@ -209,7 +285,10 @@ impl CachedFile {
     pub fn tried(&mut self, run: &Range<u64>, gone_bytes: u64) {
         let went = gone_bytes >= (run.end - run.start) * PAGE_BYTES;
         for (index, pages) in by_table(run.clone()) {
-            let table = self.tables.entry(index).or_default();
+            let Ok(at) = self.place_of(index) else {
+                continue;
+            };
+            let table = &mut self.tables[at].1;
             match went {
                 true => table.dropped |= pages,
                 false => table.stuck |= pages,
@@ -287,6 +366,31 @@ mod tests {
         assert_eq!(seen[0].movable.len(), 64, "tried again");
         known.begin(STUCK_LOOKS + KNOWN_LOOKS);
         assert!(known.files.is_empty(), "nothing was there for long");
+    }
+
+    #[test]
+    fn files_take_little_memory_and_only_so_many_are_followed() {
+        let shared = Shared::default();
+        shared.0.lock().unwrap().files = (1..=5).map(|number| file(number, 7, 8)).collect();
+        let mut known = Known {
+            owned: [7].into(),
+            ..Known::default()
+        };
+        known.begin(1);
+        assert!(size_of::<(u64, Table)>() <= 400);
+        known.room.tables = 3;
+        let mut walk: Box<dyn CacheReader> = Box::new(shared.clone());
+        walk.walk(&mut known).unwrap();
+        assert!(known.is_full());
+        assert_eq!((known.files.len(), known.names.len()), (3, 3));
+        let mut files = known.files.values();
+        assert!(files.all(|file| file.tables.capacity() == 1));
+
+        // Room that is left again is used.
+        known.begin(2);
+        known.room.tables = 3;
+        walk.walk(&mut known).unwrap();
+        assert_eq!((known.files.len(), known.is_full()), (5, false));
     }
 
     #[test]

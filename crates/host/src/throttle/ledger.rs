@@ -76,6 +76,17 @@ impl Undone {
         self.count == 0 && self.is_well()
     }
 
+    /// What to do about each line that could not be parsed.
+    pub fn unreadable_notes(&self) -> impl Iterator<Item = String> + '_ {
+        self.unreadable.iter().map(|line| {
+            format!(
+                "a line of {} cannot be read, so what it says is not undone; look for frozen or \
+                 limited cgroups, put them right by hand, and remove the line: {line}",
+                self.path.display()
+            )
+        })
+    }
+
     /// Whether nothing is left in the ledger.
     pub fn is_well(&self) -> bool {
         self.failures.is_empty() && self.other_failures.is_empty() && self.unreadable.is_empty()

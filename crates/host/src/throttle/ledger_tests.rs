@@ -115,6 +115,8 @@ fn a_line_that_cannot_be_read_is_said_and_kept_and_the_others_are_undone() {
         let (ledger, undone) = Ledger::open(&scene.state).unwrap();
         assert_eq!((undone.count, undone.unreadable.len()), (1 - round, 1));
         assert!(!undone.is_well() && undone.unreadable[0].contains("cgroup.freeze\\t9"));
+        let notes: Vec<String> = undone.unreadable_notes().collect();
+        assert!(notes.len() == 1 && notes[0].ends_with(&undone.unreadable[0]));
         assert!(scene.value("memory.high").starts_with("max"));
         assert_eq!(scene.value("cgroup.freeze"), "1");
         // It survives later entries and undos.

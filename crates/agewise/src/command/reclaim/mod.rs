@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise reclaim`: moves cold memory out, once.
 
+mod ends;
 pub mod files;
 pub mod record;
 pub mod timing;
@@ -26,6 +27,7 @@ use agewise_cli::output::Format;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{self, bytes_text, duration_text};
+use ends::Ends;
 use record::{Planned, Reclaimed};
 
 /// Move memory out that has not been touched for a while, once.
@@ -150,15 +152,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             }
         };
     }
-    let mut cold = find_all(&mut agent, args.older_than);
+    let mut ends = Ends::default();
+    let mut cold = find_all(&mut agent, args.older_than, &mut ends);
     cold.sort_by_key(|cold| std::cmp::Reverse(cold.bytes.iter().sum::<u64>()));
-    let total = evict_all(args, &mut agent, &cold, &stop)?;
-    match stop.requested() {
-        Some(signal) => Ok(ExitCode::from(Stop::exit_code(signal))),
-        None if total.all_gone => Ok(ExitCode::from(EXIT_TARGETS_GONE)),
-        None if total.failed => Ok(ExitCode::FAILURE),
-        None => Ok(ExitCode::SUCCESS),
-    }
+    evict_all(args, &mut agent, &cold, &stop, &mut ends)?;
+    Ok(ExitCode::from(match stop.requested() {
+        Some(signal) => Stop::exit_code(signal),
+        None => ends.status(),
+    }))
 }
 
 /// A note for the user if there is no free swap.
@@ -219,7 +220,7 @@ fn bar(template: &str, length: u64) -> ProgressBar {
 }
 
 /// Finds cold memory in all observed processes except agewise and its ancestors.
-fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
+fn find_all(agent: &mut Agent, older_than: Duration, ends: &mut Ends) -> Vec<Cold> {
     let ages = [Some(observe::millis(older_than)); 2];
     let pids: Vec<u32> = agent.spaces().map(|space| space.process().pid()).collect();
     let mut found = Vec::new();
@@ -228,21 +229,19 @@ fn find_all(agent: &mut Agent, older_than: Duration) -> Vec<Cold> {
             agewise_cli::note!(
                 "process {pid} is agewise itself or one of its ancestors: left alone"
             );
+            ends.failed += 1;
             continue;
         }
         match mover::find_cold(agent, pid, ages, u64::MAX) {
             Ok(cold) => found.extend(cold),
             // One of several processes may have ended; continue with the others.
-            Err(error) => agewise_cli::note!("process {pid}: {error}"),
+            Err(error) => {
+                agewise_cli::note!("process {pid}: {error}");
+                ends.count(&error);
+            }
         }
     }
     found
-}
-
-/// The outcome, for the exit status.
-struct Outcome {
-    all_gone: bool,
-    failed: bool,
 }
 
 /// The state of one process.
@@ -252,6 +251,8 @@ struct Work<'p> {
     mover: ProcessMover<'p>,
     result: Reclaimed,
     watch: Option<RefaultWatch>,
+    /// When the last of its memory had left.
+    left: Instant,
 }
 
 fn evict_all(
@@ -259,14 +260,18 @@ fn evict_all(
     agent: &mut Agent,
     cold: &[Cold],
     stop: &Stop,
-) -> anyhow::Result<Outcome> {
-    let opened: Vec<(&Cold, Process)> = cold
-        .iter()
-        .filter_map(|cold| {
-            let process = Process::open_user(&ProcRoot::default(), cold.target.pid).ok()?;
-            (Some(process.start_ticks()) == cold.target.start_ticks).then_some((cold, process))
-        })
-        .collect();
+    ends: &mut Ends,
+) -> anyhow::Result<()> {
+    let mut opened = Vec::new();
+    for cold in cold {
+        match Process::open_user(&ProcRoot::default(), cold.target.pid) {
+            Ok(process) if Some(process.start_ticks()) == cold.target.start_ticks => {
+                opened.push((cold, process));
+            }
+            Ok(_) => ends.gone += 1,
+            Err(error) => ends.count(&error.into()),
+        }
+    }
     let mut works = Vec::new();
     for (cold, process) in &opened {
         let pid = cold.target.pid;
@@ -279,12 +284,19 @@ fn evict_all(
                     result: Reclaimed::new(pid, &comm, args.dry_run),
                     comm,
                     watch: None,
+                    left: Instant::now(),
                 });
             }
-            Err(error) if error.is_gone() => {}
             // A process named by --pid must not be skipped.
-            Err(error) if args.targets.pid.is_some() => return Err(error.into()),
-            Err(error) => agewise_cli::note!("process {pid} is left alone: {error}"),
+            Err(error) if args.targets.pid.is_some() && !error.is_gone() => {
+                return Err(error.into());
+            }
+            Err(error) => {
+                ends.count(&error);
+                if !error.is_gone() {
+                    agewise_cli::note!("process {pid} is left alone: {error}");
+                }
+            }
         }
     }
     for work in &mut works {
@@ -296,23 +308,23 @@ fn evict_all(
     out.flush()?;
     move_all(args, agent, &mut works, stop);
     watch_all(args, &mut works, stop);
-    // The end of a process that was moved is no failure.
-    let has_failed = |work: &Work<'_>| {
-        let has_ended = work.watch.as_ref().is_some_and(RefaultWatch::is_over);
-        !work.result.error.is_empty() && !has_ended
-    };
-    let failed = !works.is_empty() && works.iter().all(has_failed);
-    let all_gone = !cold.is_empty() && works.iter().all(Work::is_over);
+    for work in &works {
+        match work {
+            _ if work.is_over() => ends.gone += 1,
+            _ if work.result.error.is_empty() => ends.done += 1,
+            _ => ends.failed += 1,
+        }
+    }
     let results: Vec<Reclaimed> = works.into_iter().map(|work| work.result).collect();
     let total = Reclaimed::total(&results, args.dry_run);
     record::print_results(&mut out, args.format, &results, &total)?;
     out.flush()?;
-    Ok(Outcome { all_gone, failed })
+    Ok(())
 }
 
 impl Work<'_> {
-    /// Counts what has come back of the memory that left at `left`.
-    fn look_what_comes_back(&mut self, left: Instant) {
+    /// Counts what has come back of the memory that left.
+    fn look_what_comes_back(&mut self) {
         let Some(watch) = self.watch.as_mut().filter(|watch| !watch.is_over()) else {
             return;
         };
@@ -325,7 +337,7 @@ impl Work<'_> {
             }
             Ok(count) => {
                 self.result.refaulted_bytes = count.refaulted_bytes();
-                self.result.refault_watch_ms = observe::millis(left.elapsed());
+                self.result.refault_watch_ms = observe::millis(self.left.elapsed());
                 None
             }
             Err(error) => Some(format!("while watching: {error}")),
@@ -396,6 +408,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
                 progress.set_message(format!("{} left", bytes_text(report.left_bytes)));
             },
         );
+        work.left = Instant::now();
         let went = moved.report.left_bytes + moved.report.rehearsed_bytes;
         room = room.saturating_sub(went);
         swap_taken_bytes += moved.report.rehearsed_anon_bytes;
@@ -406,6 +419,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
             .map(|error| error.to_string())
             .unwrap_or_default();
         work.result.report = moved.report;
+        work.result.unwatched_bytes = moved.evicted.untracked_bytes;
         work.watch = Some(RefaultWatch::new(moved.evicted));
     }
     progress.finish_and_clear();
@@ -428,7 +442,7 @@ fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
         let stopped = stop.wait_until((Instant::now() + LOOK_EVERY).min(end));
         let mut back = 0;
         for work in works.iter_mut() {
-            work.look_what_comes_back(began);
+            work.look_what_comes_back();
             back += work.result.refaulted_bytes;
         }
         progress.set_position(observe::millis(began.elapsed()));
@@ -437,5 +451,49 @@ fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
             progress.finish_and_clear();
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use agewise_host::access::Target;
+    use agewise_host::mover::{Evicted, Plan};
+
+    use super::*;
+
+    struct Sleeper(Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    #[test]
+    fn the_time_watched_begins_when_the_memory_of_the_process_has_left() {
+        let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().expect("sleep"));
+        let process = Process::open(sleeper.0.id()).expect("it runs");
+        let cold = Cold {
+            target: Target::from(&process),
+            plan: Plan::default(),
+            bytes: [0; 2],
+            young_again_bytes: 0,
+        };
+        let comm = Untrusted::default();
+        let mut work = Work {
+            cold: &cold,
+            mover: ProcessMover::open(&process).expect("a child of ours"),
+            result: Reclaimed::new(process.pid(), &comm, false),
+            comm,
+            watch: Some(RefaultWatch::new(Evicted::default())),
+            left: Instant::now()
+                .checked_sub(Duration::from_secs(5))
+                .expect("a machine up for longer"),
+        };
+        work.look_what_comes_back();
+        assert!(work.result.refault_watch_ms >= 5000, "{:?}", work.result);
     }
 }

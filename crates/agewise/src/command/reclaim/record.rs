@@ -15,6 +15,9 @@ use agewise_cli::units::{bytes_text, duration_text};
 /// The most processes or files listed in text output; the total covers the rest.
 pub(super) const LINES_MAX: usize = 20;
 
+/// Why it is not known whether some of what left has come back.
+const UNWATCHED: &str = "left in too many pieces to know what comes back";
+
 /// The cold memory of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Planned {
@@ -52,6 +55,8 @@ pub struct Reclaimed {
     pub refaulted_bytes: u64,
     /// Time from leaving to that check; 0 if there was none.
     pub refault_watch_ms: u64,
+    /// The part of what left that was in too many pieces to be watched.
+    pub unwatched_bytes: u64,
     /// Only planned; nothing was moved.
     pub dry_run: bool,
     /// Why reclaim ended early; empty if it did not.
@@ -75,6 +80,7 @@ impl Reclaimed {
             report: PageoutReport::default(),
             refaulted_bytes: 0,
             refault_watch_ms: 0,
+            unwatched_bytes: 0,
             dry_run,
             error: String::new(),
         }
@@ -92,6 +98,7 @@ impl Reclaimed {
             total.report.add(&result.report);
             total.refaulted_bytes += result.refaulted_bytes;
             total.refault_watch_ms = total.refault_watch_ms.max(result.refault_watch_ms);
+            total.unwatched_bytes += result.unwatched_bytes;
         }
         total
     }
@@ -249,11 +256,11 @@ fn print_total(out: &mut impl Write, total: &Reclaimed) -> io::Result<()> {
     }
     if total.refault_watch_ms > 0 {
         let watch = duration_text(Duration::from_millis(total.refault_watch_ms));
-        line(
-            "refaulted",
-            total.refaulted_bytes,
-            &format!("within {watch}"),
-        )?;
+        let within = format!("within {watch}");
+        line("refaulted", total.refaulted_bytes, &within)?;
+        if total.unwatched_bytes > 0 {
+            line("not watched", total.unwatched_bytes, UNWATCHED)?;
+        }
     }
     let before = bytes_text(total.resident_before_bytes);
     let after = bytes_text(total.resident_after_bytes);
@@ -280,7 +287,7 @@ fn print_csv<'a>(
     }
     writeln!(
         out,
-        ",refaulted_bytes,refault_watch_ms,calls,cpu_ns,elapsed_ns,dry_run,error"
+        ",refaulted_bytes,refault_watch_ms,unwatched_bytes,calls,cpu_ns,elapsed_ns,dry_run,error"
     )?;
     for result in results {
         let report = &result.report;
@@ -306,9 +313,10 @@ fn print_csv<'a>(
         }
         writeln!(
             out,
-            ",{},{},{},{},{},{},{}",
+            ",{},{},{},{},{},{},{},{}",
             result.refaulted_bytes,
             result.refault_watch_ms,
+            result.unwatched_bytes,
             report.calls,
             report.cpu_ns,
             report.elapsed_ns,
@@ -342,6 +350,7 @@ mod tests {
             report,
             refaulted_bytes: 4096,
             refault_watch_ms: 10_000,
+            unwatched_bytes: 8192,
             dry_run: false,
             error: String::new(),
         }
@@ -381,6 +390,7 @@ mod tests {
           left          384.0 MiB  384.0 MiB to swap, 0 B of files
           skipped        16.0 KiB  anonymous and shared memory need swap space, and none is free
           refaulted       8.0 KiB  within 10 s
+          not watched    16.0 KiB  left in too many pieces to know what comes back
           resident        1.0 GiB  -> 640.0 MiB; 6 ms CPU, 500 ms
         ");
     }

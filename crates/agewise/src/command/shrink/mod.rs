@@ -193,6 +193,9 @@ fn ledger() -> anyhow::Result<Ledger> {
     if undone.count > 0 {
         agewise_cli::note!("{} of what a killed agewise left was undone", undone.count);
     }
+    for note in undone.unreadable_notes() {
+        agewise_cli::note!("{note}");
+    }
     if let Some(failure) = undone.failures.iter().chain(&undone.other_failures).next() {
         bail!("what a killed agewise left cannot be undone: {failure}");
     }

@@ -122,6 +122,14 @@ impl<'a> Sorter<'a> {
             if process.start_ticks() != start_ticks || process.is_init() {
                 continue;
             }
+            match mover::check_target(&process) {
+                Ok(()) => {}
+                Err(error) if error.is_gone() => continue,
+                Err(error) => {
+                    self.note_failure(&mut pass, pid, &error.into());
+                    continue;
+                }
+            }
             let mut known = self.known.remove(&(pid, start_ticks)).unwrap_or_default();
             match self.sort(agent, &process, &mut known, &mut pass) {
                 Ok(()) => {

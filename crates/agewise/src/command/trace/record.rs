@@ -240,7 +240,7 @@ fn metadata(args: &Args, faults: bool, majors: bool) -> String {
 /// The program being recorded.
 enum Subject {
     Process {
-        pid: u32,
+        process: Process,
         children: bool,
         stop: Stop,
     },
@@ -252,9 +252,9 @@ impl Subject {
     fn start(args: &Args) -> anyhow::Result<Subject> {
         match args.pid {
             Some(pid) => {
-                Process::open_user(&ProcRoot::default(), pid)?;
+                let process = Process::open_user(&ProcRoot::default(), pid)?;
                 Ok(Subject::Process {
-                    pid,
+                    process,
                     children: args.children,
                     stop: Stop::install()?,
                 })
@@ -264,24 +264,12 @@ impl Subject {
     }
 
     /// The pids that belong to it now.
-    fn members(&self) -> Vec<u32> {
-        let root = ProcRoot::default();
+    fn members(&self, root: &ProcRoot) -> Vec<u32> {
         match self {
             Subject::Process {
-                pid,
-                children: false,
-                ..
-            } => vec![*pid],
-            Subject::Process {
-                pid,
-                children: true,
-                ..
-            } => {
-                let mut members = Family::of(&root, *pid).members;
-                members.push(*pid);
-                members
-            }
-            Subject::Command(_) => Family::of(&root, std::process::id()).members,
+                process, children, ..
+            } => members_of(process, *children, root),
+            Subject::Command(_) => Family::of(root, std::process::id()).members,
         }
     }
 
@@ -299,6 +287,20 @@ impl Subject {
             },
         }
     }
+}
+
+/// The pids of a process, and of its children if they are wanted; none once it has ended.
+fn members_of(process: &Process, children: bool, root: &ProcRoot) -> Vec<u32> {
+    let mut members = match children {
+        true => Family::of(root, process.pid()).members,
+        false => Vec::new(),
+    };
+    members.push(process.pid());
+    // Another process may have its number by now, and children of its own.
+    if !process.is_alive() {
+        members.clear();
+    }
+    members
 }
 
 /// Looks once per interval. Returns why recording ended.
@@ -321,7 +323,7 @@ fn record<W: Write>(
         let now = Instant::now();
         if now >= next_family {
             next_family = now + FAMILY_EVERY;
-            for pid in subject.members() {
+            for pid in subject.members(&ProcRoot::default()) {
                 if !recorder.knows(pid) {
                     recorder.add(pid, of_command || !first)?;
                 }
@@ -427,4 +429,28 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
 fn fault_mode() -> impl TypedValueParser<Value = FaultMode> {
     PossibleValuesParser::new(["auto", "on", "off"])
         .try_map(|text| text.parse::<FaultMode>().map_err(std::io::Error::other))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stranger_with_the_same_number_is_not_taken_up_nor_are_its_children() {
+        let top = tempfile::tempdir().expect("a directory");
+        let write = |pid: u32, parent: u32, start: u64| {
+            let dir = top.path().join(pid.to_string());
+            std::fs::create_dir_all(&dir).expect("created");
+            let rest = format!("0 0 0 0 0 0 0 0 0 20 0 1 0 {start} 1000 50");
+            let stat = format!("{pid} (x) S {parent} 5 5 0 -1 {rest}\n");
+            std::fs::write(dir.join("stat"), stat).expect("written");
+        };
+        write(5, 1, 99);
+        write(6, 5, 100);
+        let root = ProcRoot::new(top.path());
+        let process = Process::open_in(&root, 5).expect("opened");
+        assert_eq!(members_of(&process, true, &root), [6, 5]);
+        write(5, 1, 200);
+        assert!(members_of(&process, true, &root).is_empty());
+    }
 }

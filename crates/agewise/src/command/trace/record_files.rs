@@ -82,25 +82,39 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let recorded = record(args, &mut source, &mut recorder, &mut subject, began);
-    if recorded.is_err() && matches!(subject, Subject::Command(_)) {
-        agewise_cli::note!("recording has ended, the command continues");
-    }
     let seconds = began.elapsed().as_secs_f64();
-    // However recording ended, finish the file: it is a complete trace of the time until then.
-    let totals = recorder.finish()?;
-    let status = subject.end();
+    let (status, finished) = finish(recorder, recorded, subject);
+    let (ended_by, totals) = finished?;
     let summary = Summary {
         file: args.out.clone(),
         seconds,
         totals,
         dropped: source.dropped(),
-        ended_by: recorded?,
+        ended_by,
     };
     match args.command.is_empty() {
         true => print(&mut std::io::stdout().lock(), args.format, &summary)?,
         false => print(&mut std::io::stderr().lock(), args.format, &summary)?,
     }
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
+}
+
+/// Finishes the file, however recording ended: it is a complete trace of the time until then. Waits
+/// for the command even if that fails.
+fn finish<W: Write>(
+    recorder: FileRecorder<W>,
+    recorded: anyhow::Result<&'static str>,
+    subject: Subject,
+) -> (
+    Option<ExitStatus>,
+    anyhow::Result<(&'static str, FileTotals)>,
+) {
+    let totals = recorder.finish();
+    let finished = recorded.and_then(|ended_by| Ok((ended_by, totals?)));
+    if finished.is_err() && matches!(subject, Subject::Command(_)) {
+        agewise_cli::note!("recording has ended, the command continues");
+    }
+    (subject.end(), finished)
 }
 
 /// The processes whose reads and writes are recorded.
@@ -233,4 +247,45 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::ffi::OsString;
+    use std::io;
+    use std::path::Path;
+    use std::rc::Rc;
+
+    use super::*;
+
+    /// A disk that can be full.
+    struct Disk(Rc<Cell<bool>>);
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            match self.0.get() {
+                true => Err(io::ErrorKind::StorageFull.into()),
+                false => Ok(bytes.len()),
+            }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_command_is_waited_for_even_if_its_trace_cannot_be_finished() {
+        let is_full = Rc::new(Cell::new(false));
+        let disk = Disk(Rc::clone(&is_full));
+        let recorder = FileRecorder::new(Path::new("out"), disk, 0, String::new()).expect("begun");
+        let child = Child::spawn(&["sh", "-c", "sleep 0.2; exit 7"].map(OsString::from));
+        is_full.set(true);
+        let subject = Subject::Command(child.expect("started"));
+        let (status, finished) = finish(recorder, Ok("exit"), subject);
+        assert_eq!(status.and_then(|status| status.code()), Some(7));
+        let error = finished.expect_err("the disk is full").to_string();
+        assert!(error.contains("out"), "{error}");
+    }
 }
