@@ -90,8 +90,12 @@ impl Budgeted {
         source: &mut dyn AccessSource,
         clears: bool,
     ) -> Result<Vec<Seen>, PageoutError> {
-        self.guests.check(self.process.pid())?;
-        if clears || self.ranges.is_empty() {
+        let reads_maps = clears || self.ranges.is_empty();
+        match reads_maps {
+            true => self.guests.check(self.process.pid())?,
+            false => self.guests.known(self.process.pid())?,
+        }
+        if reads_maps {
             self.pagemap = Some(Pagemap::open(&self.process)?);
             self.vmas.read_by(&mut self.maps, self.process.pid())?;
             let is_held = |vma: &&Vma| matches!(vma.kind, VmaKind::Anon);
@@ -117,7 +121,7 @@ impl Budgeted {
         choose: &mut Choose<'_>,
         rehearse: bool,
     ) -> Result<Gone, PageoutError> {
-        self.guests.check(self.process.pid())?;
+        self.guests.known(self.process.pid())?;
         let (process, clearer) = (&self.process, &mut self.clearer);
         let pagemap = match self.pagemap.take() {
             Some(pagemap) => pagemap,

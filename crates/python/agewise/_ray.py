@@ -4,6 +4,7 @@ of their files, and the caller of the sweep writes them: same cells, same bytes 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import tempfile
@@ -35,11 +36,26 @@ def run_cell(errand: Errand, content: Optional[bytes]) -> Done:
     file = errand[3]
     if file is None or content is None:
         return _native.run_cell(errand, None)
-    # The cell names the file, in whatever directory it is.
-    with tempfile.TemporaryDirectory(prefix="agewise-") as directory:
-        place = os.path.join(directory, file.name)
-        Path(place).write_bytes(content)
-        return _native.run_cell(errand, place)
+    # Another worker of this machine may have written the file. Each content has its own directory,
+    # and the file gets its name only when it is complete.
+    digest = hashlib.sha256(content).hexdigest()
+    ours = os.path.join(tempfile.gettempdir(), f"agewise-{os.getuid()}")
+    os.makedirs(ours, mode=0o700, exist_ok=True)
+    if os.lstat(ours).st_uid != os.getuid():
+        raise PermissionError(f"{ours} is somebody else's: remove it, or set TMPDIR")
+    directory = os.path.join(ours, digest)
+    place = os.path.join(directory, file.name)
+    if not os.path.exists(place):
+        os.makedirs(directory, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=directory, delete=False) as part:
+            try:
+                part.write(content)
+                part.flush()
+                os.replace(part.name, place)
+            except OSError:
+                os.unlink(part.name)
+                raise
+    return _native.run_cell(errand, place)
 
 
 def sweep(

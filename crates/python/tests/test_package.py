@@ -525,21 +525,6 @@ class Package(unittest.TestCase):
             with self.assertWarnsRegex(UserWarning, "leaves out no cell"):
                 agewise.sweep(spec, out, on=on)
 
-    def test_workers_leave_nothing_behind(self) -> None:
-        from agewise import _native, _ray
-
-        spec = os.path.join(self.directory.name, "one.toml")
-        Path(spec).write_text(f"[[grid]]\nworkload = '{self.trace}'\npolicy = 'lru'\n")
-        opened = _native.OpenSweep(spec, os.path.join(self.directory.name, "one"), False)
-        [errand] = opened.missing()
-        temporary = os.path.join(self.directory.name, "temporary")
-        os.mkdir(temporary)
-        with unittest.mock.patch.object(tempfile, "tempdir", temporary):
-            _ray.run_cell(errand, Path(self.trace).read_bytes())
-            with self.assertRaises(ValueError):
-                _ray.run_cell(errand, b"1\n2\n")
-        self.assertEqual(os.listdir(temporary), [])
-
     def test_workers_refuse_cells_of_others(self) -> None:
         from agewise import _native
 

@@ -113,10 +113,13 @@ pub struct Demands {
 }
 
 impl Demands {
-    /// Takes in the results of a tick.
-    pub fn update(&mut self, seen: &[Seen], views: &[SubjectView]) {
+    /// Takes in the results of a tick. `counts` is false if the time since the last one says
+    /// nothing about who demands memory: what was known stays.
+    pub fn update(&mut self, seen: &[Seen], views: &[SubjectView], counts: bool) {
         let before = std::mem::take(&mut self.last);
-        self.asked.clear();
+        if counts {
+            self.asked.clear();
+        }
         self.mapped.clear();
         self.cgroups.clear();
         for (seen, view) in seen.iter().zip(views).filter(|(_, view)| view.is_cgroup) {
@@ -129,11 +132,14 @@ impl Demands {
             let then = before.get(&view.name).copied().unwrap_or_default();
             let asked = now.0.saturating_sub(then.0) + now.1.saturating_sub(then.1);
             self.last.insert(Arc::clone(&view.name), now);
-            self.asked.insert(Arc::clone(&view.name), asked);
+            if counts {
+                self.asked.insert(Arc::clone(&view.name), asked);
+            }
             if let Some(cgroup) = &seen.cgroup {
                 self.cgroups.insert(Arc::clone(&view.name), cgroup.clone());
             }
         }
+        self.asked.retain(|name, _| self.last.contains_key(name));
     }
 
     /// Memory mapped by its processes at the last tick.

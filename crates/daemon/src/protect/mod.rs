@@ -97,6 +97,8 @@ pub struct Protector {
     held: BTreeMap<Arc<str>, Held>,
     poll_ms: u64,
     polled_ms: Option<u64>,
+    /// Whether something was frozen at the last tick.
+    was_frozen: bool,
 }
 
 fn rules(config: &config::Protect) -> Rules {
@@ -131,6 +133,7 @@ impl Protector {
             held: BTreeMap::new(),
             poll_ms: rules.min_ttl_ms.max(POLL_MIN_MS),
             polled_ms: None,
+            was_frozen: false,
             guard: Guard::new(rules),
         })
     }
@@ -144,7 +147,10 @@ impl Protector {
         own_line: &[u32],
     ) {
         self.watched = choose(seen, views, matcher, own_line);
-        self.demands.update(seen, views);
+        // What is frozen demands nothing; what it did before counts.
+        let is_frozen = self.guard.next_thaw_ms().is_some();
+        let was_frozen = std::mem::replace(&mut self.was_frozen, is_frozen);
+        self.demands.update(seen, views, !is_frozen && !was_frozen);
         let count = u64::try_from(self.watched.len()).unwrap_or(u64::MAX);
         let least_ms = count.saturating_mul(POLL_PER_GROUP_MS).max(POLL_MIN_MS);
         self.poll_ms = self.guard.config().min_ttl_ms.max(least_ms);
@@ -258,6 +264,7 @@ impl Protector {
         }
         // Undoing does not depend on whether it can be recorded.
         if !journal.permits("action", &line) && !takes_back(decision) {
+            self.guard.not_frozen(subject);
             return;
         }
         line.phase = "after";
@@ -276,6 +283,9 @@ impl Protector {
         }
         journal.write("action", &line);
         let is_done = line.trouble.is_none() && line.refused.is_none();
+        if !is_done && matches!(decision.act, Act::Freeze { .. }) {
+            self.guard.not_frozen(subject);
+        }
         match (&decision.act, line.limit_bytes) {
             (Act::Squeeze { .. }, Some(limit_bytes)) if is_done => {
                 let part = limit_bytes as f64 / used_bytes.max(1) as f64;

@@ -211,7 +211,7 @@ fn what_is_below_the_guilty_answers_for_itself() {
         seen.cgroup = Some(Cgroup::open(&hierarchy, &*seen.key.0).unwrap());
     }
     let mut demands = Demands::default();
-    demands.update(&seen, &views);
+    demands.update(&seen, &views, true);
     let grow = |views: &mut [SubjectView], name: &str, mib: u64| {
         let view = views.iter_mut().find(|view| &*view.name == name).unwrap();
         view.swapped_bytes += mib << 20;
@@ -223,19 +223,24 @@ fn what_is_below_the_guilty_answers_for_itself() {
     ] {
         grow(&mut views, name, mib);
     }
-    demands.update(&seen, &views);
+    demands.update(&seen, &views, true);
     let narrowed = |demands: &Demands| demands.narrow(&Arc::from("/slice"), |_| false);
     assert_eq!(&*narrowed(&demands), "/slice/hog");
     assert_eq!(demands.cgroup("/slice/hog").unwrap().name(), "/slice/hog");
     for (name, mib) in [("/slice", 100), ("/slice/hog", 50), ("/slice/idle", 50)] {
         grow(&mut views, name, mib);
     }
-    demands.update(&seen, &views);
+    demands.update(&seen, &views, true);
     assert_eq!(&*narrowed(&demands), "/slice");
     let is_held = |name: &str| name == "/slice/idle";
     let held = demands.narrow(&Arc::from("/slice"), is_held);
     assert_eq!(&*held, "/slice/idle", "half is enough to stay");
-    demands.update(&seen, &views);
+    demands.update(&seen, &views, false);
+    assert_eq!(
+        &*demands.narrow(&Arc::from("/slice"), is_held),
+        "/slice/idle"
+    );
+    demands.update(&seen, &views, true);
     assert_eq!(&*narrowed(&demands), "/slice", "nobody asked for anything");
     assert!(demands.mapped_bytes("/slice") > 0 && demands.mapped_bytes("/x") == 0);
 }
@@ -248,14 +253,14 @@ fn of_several_that_grow_the_one_that_asks_for_most_is_held_back() {
     for (view, mib) in views.iter_mut().zip([300, 0, 0, 300]) {
         view.swapped_bytes = mib << 20;
     }
-    demands.update(&seen, &views);
+    demands.update(&seen, &views, true);
     for (view, mib) in views.iter_mut().zip([390, 100, 90, 200]) {
         view.swapped_bytes = mib << 20;
     }
-    demands.update(&seen, &views);
+    demands.update(&seen, &views, true);
     assert_eq!(&*demands.narrow(&Arc::from("/s"), |_| false), "/s/a");
     views[1].swapped_bytes += 1 << 20;
-    demands.update(&seen, &views);
+    demands.update(&seen, &views, true);
     let narrowed = demands.narrow(&Arc::from("/s"), |_| false);
     assert_eq!(&*narrowed, "/s", "its own demand is none");
 }

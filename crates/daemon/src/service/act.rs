@@ -25,6 +25,9 @@ use crate::state::Reason;
 /// The most that is moved at once: it delays a tick by 0.3 s.
 pub(super) const MOVE_MAX_BYTES: u64 = 64 << 20;
 
+/// Time between two signs of life to the service manager.
+const NOTIFY_MS: u64 = 1000;
+
 impl Daemon {
     /// Asks every actor, and does what it says.
     pub(super) fn act(&mut self, seen: &[Seen], cancel: &AtomicBool) {
@@ -51,6 +54,7 @@ impl Daemon {
         observer::sort_lowest_first(&mut order);
         let mut taken: HashSet<u32> = self.own_line.iter().copied().collect();
         let mut taken_cgroups: Vec<PathBuf> = Vec::new();
+        let mut notified_ms = self.now_ms();
         for seen in order {
             let pids: Vec<u32> = seen
                 .pids
@@ -61,7 +65,7 @@ impl Daemon {
             if cancel.load(std::sync::atomic::Ordering::Relaxed) {
                 return;
             }
-            self.keep_watch();
+            self.keep_watch(&mut notified_ms);
             let actor = &self.actors[&seen.key];
             if actor.shrinks().is_some() {
                 // It is held by a limit, between ticks.
@@ -92,11 +96,15 @@ impl Daemon {
 
     /// Does what is due between two targets: all of them together may take longer than a culprit
     /// may stay frozen, or the watchdog waits.
-    fn keep_watch(&mut self) {
-        if self.watch_due_ms().is_some_and(|ms| ms <= self.now_ms()) {
+    fn keep_watch(&mut self, notified_ms: &mut u64) {
+        let now_ms = self.now_ms();
+        if self.watch_due_ms().is_some_and(|ms| ms <= now_ms) {
             self.watch_over();
         }
-        super::notify(&[sd_notify::NotifyState::Watchdog]);
+        if now_ms >= notified_ms.saturating_add(NOTIFY_MS) {
+            super::notify(&[sd_notify::NotifyState::Watchdog]);
+            *notified_ms = now_ms;
+        }
     }
 
     /// The processes with these pids that the agent knows, each with its start time.

@@ -39,6 +39,11 @@ impl Guests {
             let took_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
             self.due_ns = now_ns + AGAIN_NS.max(took_ns.saturating_mul(CORE_SHARE));
         }
+        self.known(pid)
+    }
+
+    /// Refuses a process that ran guests at the last check.
+    pub fn known(&self, pid: u32) -> Result<(), PageoutError> {
         match self.are_there {
             true => Err(PageoutError::Guests { pid }),
             false => Ok(()),

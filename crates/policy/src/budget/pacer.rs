@@ -166,6 +166,9 @@ impl Pacer {
 
     /// Drops what was decided but not moved yet: it stays where it is.
     pub fn drop_backlog(&mut self) {
+        if self.backlog_pages > 0 && self.done.tried_bytes > 0 {
+            self.settle();
+        }
         self.backlog_pages = 0;
     }
 

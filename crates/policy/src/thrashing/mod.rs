@@ -232,8 +232,8 @@ impl<G: Clone + Ord> Guard<G> {
         let is_bad_now = course.calm_windows == 0 && self.config.is_bad(&suffering);
         // A frozen culprit demands nothing, and what it pushed out is still coming back: whoever
         // demands most now is not to blame.
-        let is_frozen = |of: &Restraint<G>| of.protected == *group && of.thaw_ms.is_some();
-        let must_wait = now_ms < course.next_step_ms || self.throttle.values().any(is_frozen);
+        let is_frozen = self.throttle.values().any(|of| of.thaw_ms.is_some());
+        let must_wait = now_ms < course.next_step_ms || is_frozen;
         if !course.is_thrashing || !is_bad_now || must_wait {
             return Vec::new();
         }
@@ -296,6 +296,13 @@ impl<G: Clone + Ord> Guard<G> {
                 }
             }
             Step::Kill => Act::Kill,
+        }
+    }
+
+    /// A cgroup could not be frozen: nothing waits for its thaw.
+    pub fn not_frozen(&mut self, part: &G) {
+        if let Some(restraint) = self.throttle.get_mut(part) {
+            restraint.thaw_ms = None;
         }
     }
 

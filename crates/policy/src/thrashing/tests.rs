@@ -187,6 +187,22 @@ fn each_culprit_is_treated_gently_first() {
     );
 }
 
+/// Nobody waits for the thaw of what was never frozen.
+#[test]
+fn a_freeze_that_fails_is_not_waited_for() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Freeze));
+    machine.second(&mut guard, 0, 0);
+    let acts = machine.thrash(&mut guard, 8);
+    assert!(matches!(acts[..], [_, (_, Act::Freeze { .. })]), "{acts:?}");
+    guard.not_frozen(&"hog");
+    let acts = machine.thrash(&mut guard, 6);
+    assert!(
+        matches!(acts[..], [(_, Act::Freeze { .. })]),
+        "and is tried again: {acts:?}"
+    );
+}
+
 /// So is each cgroup in a culprit. Each keeps its restraints until all is calm, or it is gone.
 #[test]
 fn each_part_of_a_culprit_is_treated_gently_first() {

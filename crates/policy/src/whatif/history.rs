@@ -152,7 +152,10 @@ impl History {
 
 fn add(all: &mut VecDeque<Kept>, most: usize, span_ms: u64, begin_ms: u64, curves: &Curves) {
     let begin_ms = begin_ms - begin_ms % span_ms;
-    all.retain(|kept| kept.begin_ms <= begin_ms.saturating_add(span_ms));
+    // If nothing is older, it is the clock of now that is wrong.
+    if all.front().is_some_and(|first| first.begin_ms <= begin_ms) {
+        all.retain(|kept| kept.begin_ms <= begin_ms.saturating_add(span_ms));
+    }
     match all.back_mut() {
         Some(last) if last.begin_ms >= begin_ms => {
             *last = Kept::new(last.begin_ms, &last.curves().merged(curves));
@@ -364,6 +367,9 @@ mod tests {
         assert_eq!(kept, [10, 11, 12, 13]);
         let observed: Vec<u64> = history.days().map(|(_, day)| day.observed_ms).collect();
         assert_eq!(observed, [4 * 600_000], "one day");
+        // One that is behind everything, before the time is set.
+        history.add(HOUR_MS, &curves(1, 1 << 30));
+        assert_eq!(history.hours().len(), 4);
     }
 
     #[test]

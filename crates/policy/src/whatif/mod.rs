@@ -151,7 +151,7 @@ pub struct WhatIf {
     looks: u32,
     last_ms: u64,
     full_pages: u64,
-    peak_pages: u64,
+    peak_pages: Option<u64>,
     unused_pages: f64,
 }
 
@@ -179,7 +179,7 @@ impl WhatIf {
             looks: 0,
             last_ms: 0,
             full_pages: 0,
-            peak_pages: 0,
+            peak_pages: None,
             unused_pages: 0.0,
         }
     }
@@ -197,8 +197,8 @@ impl WhatIf {
     /// resident since the last call.
     pub fn count_anew(&mut self) {
         self.tally = Tally::new(self.last_ms, self.reuse.is_some());
-        self.full_pages = self.peak_pages;
-        self.peak_pages = 0;
+        // Unknown if no look was whole.
+        self.full_pages = self.peak_pages.take().unwrap_or(self.full_pages);
     }
 
     /// 100 percent is at least this many pages. As memory grows from less, counts are moved again
@@ -279,7 +279,7 @@ impl WhatIf {
             0 => (present as f64 / share.max(f64::MIN_POSITIVE)).round() as u64,
             _ => resident_pages.max(present),
         };
-        self.peak_pages = self.peak_pages.max(resident);
+        self.peak_pages = self.peak_pages.max(Some(resident));
         let grown = resident as f64 > self.full_pages as f64 * (1.0 + 1.0 / GROWTH_PART);
         if grown || self.full_pages == 0 {
             if self.full_pages > 0 {

@@ -62,6 +62,9 @@ struct Found {
     worst: BTreeMap<u64, [f64; 2]>,
 }
 
+/// A cgroup is there if it had a curve within this time.
+const CURRENT_S: u64 = 3600;
+
 /// Returns all cgroups that the server knows.
 pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
     let server = Server::new(url)?;
@@ -75,7 +78,12 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
         format!("count_over_time(({})[{over}:1h])", metric("full_bytes")),
         most("wait_ratio"),
         most("wait_high_ratio"),
-        metric("full_bytes"),
+        // A daemon that was restarted has no curves for some looks.
+        format!(
+            "last_over_time({}[{}s])",
+            metric("full_bytes"),
+            args.over.as_secs().clamp(1, CURRENT_S)
+        ),
     ];
     // Query in parallel, to use all of the server's processors.
     let answers = std::thread::scope(|scope| {
