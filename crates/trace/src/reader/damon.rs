@@ -6,6 +6,9 @@
 //! accessed. If it is at least 1, each page of the region counts as accessed at that time. This is
 //! an estimate: DAMON samples one page per region. The pages of a region are output in ascending
 //! order of address, regardless of the program's order.
+//!
+//! `perf script` prints the name of the event as `damon:damon_aggregated:`. Before Linux 5.18
+//! `target_id` may be an address in the kernel: these are numbered in the order they appear.
 
 use crate::access::Request;
 use crate::error::TraceError;
@@ -31,23 +34,32 @@ pub static FORMAT: Format = Format {
         Ok(Box::new(Damon {
             input,
             page_shift: options.page_shift_or_default(),
+            targets: Vec::new(),
         }))
     },
 };
 
 const EVENT: &[u8] = b"damon_aggregated:";
 
+/// What `perf script` prints before the name of the event.
+const SYSTEM: &[u8] = b"damon:";
+
+/// Number of targets with ids of more than 32 bits that are distinguished.
+const TARGETS_MAX: usize = 4096;
+
 struct Damon {
     input: Input,
     page_shift: u32,
+    /// The targets whose ids do not fit in 32 bits, at their numbers.
+    targets: Vec<u64>,
 }
 
 impl RequestReader for Damon {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let page_shift = self.page_shift;
+        let (page_shift, targets) = (self.page_shift, &mut self.targets);
         self.input.next_parsed(FORMAT.name, |line| match line {
             [b'#', ..] => Ok(None),
-            line => parse(line, page_shift),
+            line => parse(line, page_shift, targets),
         })
     }
 }
@@ -57,15 +69,16 @@ fn is_event(line: &[u8]) -> bool {
 }
 
 /// The region of a line, or `None` if it was not accessed.
-fn parse(line: &[u8], page_shift: u32) -> Result<Option<Request>, String> {
+fn parse(line: &[u8], page_shift: u32, targets: &mut Vec<u64>) -> Result<Option<Request>, String> {
     let at = memchr::memmem::find(line, EVENT).ok_or("expected a damon_aggregated event")?;
     let (before, fields) = (&line[..at], &line[at + EVENT.len()..]);
+    let before = before.strip_suffix(SYSTEM).unwrap_or(before);
     let mut words = number::words(fields);
     let mut process = 0;
     let range = loop {
         let word = words.next().ok_or("the region is missing")?;
         if let Some(target) = word.strip_prefix(b"target_id=") {
-            process = u32::try_from(number::decimal(target)?).map_err(|_| "target_id too large")?;
+            process = process_of(number::decimal(target)?, targets)?;
         } else if let Some(range) = word.strip_suffix(b":") {
             break range;
         }
@@ -98,6 +111,22 @@ fn parse(line: &[u8], page_shift: u32) -> Result<Option<Request>, String> {
         process,
         ..Request::default()
     }))
+}
+
+/// The number of a target: its id, or else its place among those that are too large for one.
+fn process_of(id: u64, targets: &mut Vec<u64>) -> Result<u32, String> {
+    if let Ok(id) = u32::try_from(id) {
+        return Ok(id);
+    }
+    let known = targets.iter().position(|&target| target == id);
+    let number = known.unwrap_or(targets.len());
+    if number == TARGETS_MAX {
+        return Err(format!("more than {TARGETS_MAX} values of target_id"));
+    }
+    if known.is_none() {
+        targets.push(id);
+    }
+    Ok(number as u32)
 }
 
 /// The time stamp, which is the last word before the event: `seconds.fraction:`.
@@ -146,6 +175,43 @@ mod tests {
             ..Request::default()
         };
         assert_eq!(requests, [expected]);
+    }
+
+    #[test]
+    fn lines_of_perf_script() {
+        let text = b"kdamond.0 46568 [027] 79357.842179: damon:damon_aggregated: target_id=0 \
+            nr_regions=11 122509119488-135708762112: 0 864\n\
+            kdamond.0 46568 [027] 79357.842180: damon:damon_aggregated: target_id=0 \
+            nr_regions=11 135708762112-135708770304: 3 2\n";
+        let format = crate::registry::detect(
+            &mut Input::from_reader("t".as_ref(), std::io::Cursor::new(text.to_vec())).unwrap(),
+        );
+        assert_eq!(format.unwrap().name, FORMAT.name);
+        let (requests, error) = read(&FORMAT, text);
+        assert!(error.is_none(), "{error:?}");
+        let expected = Request {
+            first_page: 135_708_762_112 >> 12,
+            page_count: 2,
+            time_ns: 79_357_842_180_000,
+            ..Request::default()
+        };
+        assert_eq!(requests, [expected]);
+    }
+
+    #[test]
+    fn targets_that_are_addresses_are_numbered() {
+        let line = |target: u64| {
+            format!("k 1.0: damon_aggregated: target_id={target} nr_regions=1 0-4096: 1 0\n")
+        };
+        let text = [u64::MAX - 7, 1 << 40, u64::MAX - 7].map(line).concat();
+        let (requests, error) = read(&FORMAT, text.as_bytes());
+        assert!(error.is_none(), "{error:?}");
+        let processes: Vec<u32> = requests.iter().map(|request| request.process).collect();
+        assert_eq!(processes, [0, 1, 0]);
+        let text: String = (1 << 40..).take(TARGETS_MAX + 1).map(line).collect();
+        let (requests, error) = read(&FORMAT, text.as_bytes());
+        assert_eq!(requests.len(), TARGETS_MAX);
+        assert!(error.unwrap().to_string().contains("target_id"));
     }
 
     #[test]
