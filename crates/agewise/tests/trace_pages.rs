@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The size of the pages of a trace, which its header has, and options of `agewise size` that only
-//! some subjects have.
+//! The size and order of the pages of a trace, which its header has, and options of `agewise size`
+//! that only some subjects have.
 
 mod program;
 
@@ -141,4 +141,25 @@ fn size_has_the_names_of_whatif_and_takes_a_format() {
     assert_eq!(size("csv").lines().next(), Some(names));
     let refused = error(&["size", trace, "--duration", "3s"]);
     assert!(refused.contains("--duration"), "{refused}");
+}
+
+#[test]
+fn a_trace_of_damon_keeps_that_its_order_is_not_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (damon, csv, sample) = (at("d.txt"), at("d.csv"), at("s.pagetrace"));
+    let line =
+        |at: u32| format!("k {at}.0: damon_aggregated: target_id=0 nr_regions=1 0-16384: 5 0\n");
+    fs::write(&damon, (1..4).map(line).collect::<String>()).unwrap();
+    ok(&["trace", "convert", &damon, &csv, "--page-shift", "13"]);
+    let text = fs::read_to_string(&csv).unwrap();
+    assert!(
+        text.starts_with("# page trace: page_shift=13 order=interval"),
+        "{text}"
+    );
+    ok(&["trace", "sample", &damon, &sample, "--rate", "1"]);
+    ok(&["trace", "convert", &sample, &csv]);
+    let text = fs::read_to_string(&csv).unwrap();
+    assert!(text.contains("order=interval"), "{text}");
+    assert!(text.contains("converted_from=damon"), "{text}");
 }

@@ -7,6 +7,7 @@ use agewise_policy::whatif::{
     Curves, Decider, Fact, Kernel, PAGES_MAX, PERCENTS, Params, WhatIf, page_hash,
 };
 use agewise_trace::curve::StackDistances;
+use agewise_trace::page_trace::Order;
 use agewise_trace::{DenseTrace, Intervals, TraceError, TraceSource};
 use serde::Serialize;
 
@@ -92,7 +93,7 @@ impl Looks {
         let mut stream = source.open()?;
         let by_interval = stream
             .page_trace_header()
-            .is_some_and(|header| header.interval_ns > 0);
+            .is_some_and(|header| header.order == Order::Interval);
         let mut intervals = Intervals::default();
         let trace = DenseTrace::from_stream_with(&source.path, &mut stream, |access| {
             if by_interval {

@@ -89,7 +89,8 @@ pub trait RequestReader: Send {
         None
     }
 
-    /// The header of a file in agewise's own format, also if it was written as CSV.
+    /// What a page trace says of all its accesses, also if it was written as CSV; other formats
+    /// have a header only if they are known to differ from the default one.
     fn page_trace_header(&self) -> Option<&page_trace::Header> {
         None
     }

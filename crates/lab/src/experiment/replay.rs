@@ -138,7 +138,7 @@ impl Replay {
         let header = stream.page_trace_header();
         let order = header.map_or(Order::Exact, |header| header.order);
         let interval_ns = header.map_or(0, |header| header.interval_ns);
-        let order_unknown = order == Order::Interval || stream.format().name == "damon";
+        let order_unknown = order == Order::Interval;
         let through = through.unwrap_or(if order_unknown {
             Through::Mapping
         } else {

@@ -5,7 +5,7 @@
 //! region in one aggregation: `nr_accesses`, 5 here, is the number of samples that found it
 //! accessed. If it is at least 1, each page of the region counts as accessed at that time. This is
 //! an estimate: DAMON samples one page per region. The pages of a region are output in ascending
-//! order of address, regardless of the program's order.
+//! order of address, regardless of the program's order, which is not known: the header says so.
 //!
 //! `perf script` prints the name of the event as `damon:damon_aggregated:`. Before Linux 5.18
 //! `target_id` may be an address in the kernel: these are numbered in the order they appear.
@@ -15,6 +15,7 @@ use crate::error::TraceError;
 use crate::format::{Format, PAGES_PER_REQUEST_MAX, ReadOptions, RequestReader, lines_all};
 use crate::input::Input;
 use crate::number;
+use crate::page_trace::{Header, Order};
 
 /// damon_aggregated text.
 pub static FORMAT: Format = Format {
@@ -31,9 +32,15 @@ pub static FORMAT: Format = Format {
         found
     },
     open: |input, options: &ReadOptions| {
+        let header = Header {
+            page_shift: options.page_shift_or_default() as u8,
+            order: Order::Interval,
+            metadata: "converted_from=damon\n".into(),
+            ..Header::default()
+        };
         Ok(Box::new(Damon {
             input,
-            page_shift: options.page_shift_or_default(),
+            header,
             targets: Vec::new(),
         }))
     },
@@ -49,18 +56,22 @@ const TARGETS_MAX: usize = 4096;
 
 struct Damon {
     input: Input,
-    page_shift: u32,
+    header: Header,
     /// The targets whose ids do not fit in 32 bits, at their numbers.
     targets: Vec<u64>,
 }
 
 impl RequestReader for Damon {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let (page_shift, targets) = (self.page_shift, &mut self.targets);
+        let (page_shift, targets) = (self.header.page_shift.into(), &mut self.targets);
         self.input.next_parsed(FORMAT.name, |line| match line {
             [b'#', ..] => Ok(None),
             line => parse(line, page_shift, targets),
         })
+    }
+
+    fn page_trace_header(&self) -> Option<&Header> {
+        Some(&self.header)
     }
 }
 

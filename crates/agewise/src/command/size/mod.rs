@@ -11,6 +11,7 @@ use agewise_host::root::Roots;
 use agewise_host::swap::SwapArea;
 use agewise_policy::whatif::{Decider, Prices};
 use agewise_trace::curve::{IntervalDistances, StackDistances};
+use agewise_trace::page_trace::Order;
 use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
 use agewise_trace::{DenseTrace, Intervals, TraceSource};
 use anyhow::Context;
@@ -253,7 +254,7 @@ fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
     let mut stream = source.open()?;
     let by_interval = stream
         .page_trace_header()
-        .is_some_and(|header| header.interval_ns > 0);
+        .is_some_and(|header| header.order == Order::Interval);
     let mut intervals = Intervals::default();
     let (mut first_ns, mut last_ns) = (None, 0);
     let trace = DenseTrace::from_stream_with(&source.path, &mut stream, |access| {
@@ -295,7 +296,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use agewise_trace::page_trace::{Header, Order};
+    use agewise_trace::page_trace::Header;
     use agewise_trace::{Evidence, OutputFormat, Request, TraceWriter};
 
     /// Pages that were seen and also faulted in the same interval appear twice in it.
@@ -370,6 +371,18 @@ mod tests {
         let (least, most) = reuse.bounds.unwrap();
         assert_eq!(most.counts(), [0, 0, 0, 1]);
         assert_eq!(least.counts(), [1, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_order_of_damons_regions_is_not_taken_for_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("damon.txt");
+        let line = |at: u32| {
+            format!("k {at}.0: damon_aggregated: target_id=0 nr_regions=1 0-12288: 5 0\n")
+        };
+        std::fs::write(&path, (1..4).map(line).collect::<String>()).unwrap();
+        let (least, most) = read(TraceSource::new(&path)).unwrap().bounds.unwrap();
+        assert!(least.misses(&[2]) < most.misses(&[2]));
     }
 
     #[test]
