@@ -179,6 +179,30 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_was_released_is_read_from_nowhere() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("again.toml");
+        let text = r#"
+            description = "a test"
+            memory = "64MiB"
+            [[process]]
+            name = "again"
+            [[process.area]]
+            name = "heap"
+            size = "4MiB"
+            [[process.phase]]
+            populate = ["heap"]
+            release = ["heap"]
+            repeat = 3
+        "#;
+        std::fs::write(&path, text).unwrap();
+        let rows = rows(&path.to_string_lossy(), "300p", "");
+        for (policy, accesses, faults, _) in &rows[1..] {
+            assert_eq!((*accesses, *faults), (3 * 1024, 0), "{policy}");
+        }
+    }
+
+    #[test]
     fn yardsticks_count_as_they_do_on_a_trace_alone() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("one.trace");

@@ -131,6 +131,12 @@ impl Machine {
         }
     }
 
+    /// First page of the range that holds `vpn`.
+    pub fn range_start(&self, process: ProcessId, vpn: u64) -> Option<u64> {
+        let range = self.sys.spaces.find(process.mm(), vpn)?;
+        Some(range.vma.start_vpn)
+    }
+
     /// Maps memory; returns the first page number, or None if the address space is full.
     pub fn map(&mut self, process: ProcessId, options: &MapOptions) -> Option<u64> {
         self.sys.spaces.map(process.mm(), options)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Records the page accesses of a run in order, for policies that decide over accesses alone.
 
+use std::collections::HashMap;
+
 use agewise_trace::DenseTrace;
 
 use super::super::task::Operation;
@@ -13,6 +15,9 @@ const ACCESSES_MAX: usize = 1 << 28;
 /// Marks anonymous pages.
 const ANON: u64 = 1 << 63;
 
+/// Digits of a page number below those of its owner.
+const OWNER_SHIFT: u32 = 36;
+
 /// Accesses recorded so far.
 #[derive(Debug, Default)]
 pub(super) struct Recording {
@@ -20,6 +25,9 @@ pub(super) struct Recording {
     /// Whether each access reads if the page is not in memory.
     reads: Vec<bool>,
     is_full: bool,
+    /// Ranges that were released, by process and first page: who owns their pages since then.
+    released: HashMap<(usize, u64), u64>,
+    releases: u64,
 }
 
 impl Recording {
@@ -29,7 +37,7 @@ impl Recording {
         let (page, reads) = match operation {
             Operation::Touch { vpn, .. } => match machine.file_page(process, vpn) {
                 Some((file, page)) => (u64::from(file) << 32 | u64::from(page), true),
-                None => (ANON | (process.index() as u64) << 36 | vpn, true),
+                None => (self.anon_page(machine, process, vpn), true),
             },
             // A page is written as a whole, so writing it reads nothing.
             Operation::Io { file, index, write } => {
@@ -44,9 +52,36 @@ impl Recording {
         self.pages.push(page);
         self.reads.push(reads);
     }
+
+    /// The pages of a range are free: those touched in it from now on are others.
+    pub fn release(&mut self, process: ProcessId, start_vpn: u64) {
+        self.releases += 1;
+        // Counted down, as processes are counted up.
+        let owner = ((ANON >> OWNER_SHIFT) - 1).saturating_sub(self.releases);
+        self.released.insert((process.index(), start_vpn), owner);
+    }
+
+    fn anon_page(&self, machine: &Machine, process: ProcessId, vpn: u64) -> u64 {
+        let owner = match self.released.is_empty() {
+            true => None,
+            false => machine
+                .range_start(process, vpn)
+                .and_then(|start_vpn| self.released.get(&(process.index(), start_vpn))),
+        };
+        let owner = owner.copied().unwrap_or(process.index() as u64);
+        ANON | owner << OWNER_SHIFT | vpn
+    }
 }
 
 impl Run {
+    /// Frees what is mapped in a range.
+    pub(super) fn release(&mut self, process: ProcessId, start_vpn: u64) {
+        self.machine.discard(process, start_vpn);
+        if let Some(recording) = &mut self.recording {
+            recording.release(process, start_vpn);
+        }
+    }
+
     /// Starts recording accesses.
     pub fn record_accesses(&mut self) {
         self.recording = Some(Box::default());

@@ -95,7 +95,7 @@ impl Run {
                     continue;
                 }
                 Operation::Release { start_vpn } => {
-                    self.machine.discard(process, start_vpn);
+                    self.release(process, start_vpn);
                     continue;
                 }
                 Operation::Fork => {
