@@ -76,6 +76,9 @@ def _lines(pipe: int) -> Iterator[bytes]:
 
 
 def _end(command: subprocess.Popen[bytes]) -> None:
+    if command.stdout is not None:
+        # While it waits for room in the pipe, it does not look for signals.
+        command.stdout.close()
     if command.poll() is None:
         command.send_signal(signal.SIGINT)
         try:

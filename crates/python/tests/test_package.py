@@ -299,6 +299,32 @@ class Package(unittest.TestCase):
                 agewise.report(pid=7)
         self.assertLess(time.monotonic() - started, 30.0)
 
+    def test_a_command_whose_rows_nobody_reads_undoes_its_changes(self) -> None:
+        fake = os.path.join(self.directory.name, "agewise")
+        undone = Path(self.directory.name, "undone")
+        # As the command does, it looks for signals between two rows.
+        text = f"""#!{sys.executable}
+import pathlib, signal, sys
+stopped = []
+signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
+try:
+    while not stopped:
+        print('{{"record":"ages"}}')
+except BrokenPipeError:
+    sys.stdout = None
+pathlib.Path({str(undone)!r}).touch()
+"""
+        Path(fake).write_text(text)
+        os.chmod(fake, 0o755)
+        started = time.monotonic()
+        with unittest.mock.patch.dict(os.environ, {"AGEWISE": fake}):
+            watched = agewise.watch(pid=7)
+            next(watched)
+            time.sleep(0.5)
+            watched.close()  # type: ignore[attr-defined]
+        self.assertTrue(undone.exists())
+        self.assertLess(time.monotonic() - started, 8.0)
+
     def test_policies_in_python_count_as_ours(self) -> None:
         for trace in (self.trace, self.zipf()):
             rows = lab.curve(trace, ["lru", MyLru, MyFifo, "fifo"], points=5).rows()
