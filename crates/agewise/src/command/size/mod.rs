@@ -256,13 +256,14 @@ fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
         .page_trace_header()
         .is_some_and(|header| header.order == Order::Interval);
     let mut intervals = Intervals::default();
-    let (mut first_ns, mut last_ns) = (None, 0);
+    let (mut first_ns, mut last_ns) = (u64::MAX, 0);
     let trace = DenseTrace::from_stream_with(&source.path, &mut stream, |access| {
         if by_interval {
             intervals.add(access);
         }
-        first_ns.get_or_insert(access.time_ns);
-        last_ns = access.time_ns;
+        // Those of several processors may go backwards.
+        first_ns = first_ns.min(access.time_ns);
+        last_ns = last_ns.max(access.time_ns);
     })?;
     let (distances, bounds) = match by_interval {
         true => of_intervals(&trace.parts(intervals.starts())),
@@ -272,7 +273,7 @@ fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
     if let Some(note) = stream.note() {
         agewise_cli::note!("{note}");
     }
-    let seconds = last_ns.saturating_sub(first_ns.unwrap_or(0)) as f64 / 1e9;
+    let seconds = last_ns.saturating_sub(first_ns) as f64 / 1e9;
     Ok(Reuse {
         page_bytes: 1 << stream.page_shift(),
         seconds,
@@ -383,6 +384,15 @@ mod tests {
         std::fs::write(&path, (1..4).map(line).collect::<String>()).unwrap();
         let (least, most) = read(TraceSource::new(&path)).unwrap().bounds.unwrap();
         assert!(least.misses(&[2]) < most.misses(&[2]));
+    }
+
+    #[test]
+    fn the_time_is_from_the_earliest_access_to_the_latest() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.csv");
+        std::fs::write(&path, "time_s,page\n5,1\n9,2\n3,1\n4,2\n").unwrap();
+        let reuse = read(TraceSource::new(&path)).unwrap();
+        assert!((reuse.seconds - 6.0).abs() < 1e-9, "{}", reuse.seconds);
     }
 
     #[test]
