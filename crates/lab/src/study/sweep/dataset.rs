@@ -3,7 +3,7 @@
 //! in Hive's style, so that DuckDB and polars can read them in place.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -40,9 +40,7 @@ impl Dataset {
         let failed = |source| write_error(directory, source);
         fs::create_dir_all(directory).map_err(failed)?;
         let lock = File::create(directory.join(LOCK)).map_err(failed)?;
-        if lock.try_lock().is_err() {
-            return Err(unusable(directory, "another sweep writes to it".to_owned()));
-        }
+        lock.try_lock().map_err(|error| cannot_lock(directory, error))?;
         for path in files(directory)? {
             if id_of(&path, ".part").is_some() {
                 // An unfinished file of a killed sweep.
@@ -242,6 +240,17 @@ fn escaped(value: &str) -> String {
     name
 }
 
+fn cannot_lock(directory: &Path, error: TryLockError) -> StudyError {
+    let what = match error {
+        TryLockError::WouldBlock => "another sweep writes to it".to_owned(),
+        TryLockError::Error(error) => format!(
+            "it cannot be locked, which keeps two sweeps from writing to it: {error}; name a \
+             directory on another file system"
+        ),
+    };
+    unusable(directory, what)
+}
+
 fn unusable(path: &Path, what: String) -> StudyError {
     StudyError::Result {
         path: path.to_owned(),
@@ -253,5 +262,19 @@ fn write_error(path: &Path, source: io::Error) -> StudyError {
     StudyError::Write {
         path: path.to_owned(),
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_without_locks_is_no_other_sweep() {
+        let told = |error| cannot_lock(Path::new("out"), error).to_string();
+        let none = io::Error::from_raw_os_error(libc::ENOLCK);
+        let error = told(TryLockError::Error(none));
+        assert!(error.contains("No locks available"), "{error}");
+        assert!(told(TryLockError::WouldBlock).contains("another sweep"));
     }
 }
