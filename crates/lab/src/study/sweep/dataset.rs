@@ -7,9 +7,12 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest, Sha256};
+
 use super::Done;
 use crate::study::error::StudyError;
 use crate::study::parquet;
+use crate::study::setup::hex;
 
 /// Digits in the id of a cell: half a SHA-256.
 pub(super) const ID_DIGITS: usize = 32;
@@ -40,7 +43,8 @@ impl Dataset {
         let failed = |source| write_error(directory, source);
         fs::create_dir_all(directory).map_err(failed)?;
         let lock = File::create(directory.join(LOCK)).map_err(failed)?;
-        lock.try_lock().map_err(|error| cannot_lock(directory, error))?;
+        lock.try_lock()
+            .map_err(|error| cannot_lock(directory, error))?;
         for path in files(directory)? {
             if id_of(&path, ".part").is_some() {
                 // An unfinished file of a killed sweep.
@@ -226,16 +230,32 @@ fn files(directory: &Path) -> Result<Vec<PathBuf>, StudyError> {
     Ok(files)
 }
 
-/// A value as a directory name, escaped as in Hive.
+/// Length up to which names are written whole; file systems take 255 bytes, with the key.
+const NAME_MAX: usize = 200;
+
+/// Digits of the hash that a longer name ends in.
+const HASH_DIGITS: usize = 16;
+
+/// A value as a directory name, escaped as in Hive. One that is too long is cut, and ends in digits
+/// of its hash.
 fn escaped(value: &str) -> String {
-    let mut name = String::new();
-    for byte in value.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'+' => {
-                name.push(char::from(byte));
+    let (mut name, mut end) = (String::new(), 0);
+    for part in value.chars() {
+        for &byte in part.encode_utf8(&mut [0; 4]).as_bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'_' | b'-' | b'+' => {
+                    name.push(char::from(byte));
+                }
+                _ => name.push_str(&format!("%{byte:02X}")),
             }
-            _ => name.push_str(&format!("%{byte:02X}")),
         }
+        if name.len() <= NAME_MAX - HASH_DIGITS {
+            end = name.len();
+        }
+    }
+    if name.len() > NAME_MAX {
+        name.truncate(end);
+        name.push_str(&hex(Sha256::new_with_prefix(value))[..HASH_DIGITS]);
     }
     name
 }
@@ -268,6 +288,19 @@ fn write_error(path: &Path, source: io::Error) -> StudyError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_are_no_longer_than_file_systems_take() {
+        assert_eq!(escaped("a b"), "a%20b");
+        let (long, other) = ("ü".repeat(200), "ü".repeat(201));
+        for shift in ["", "x", "xx"] {
+            let name = escaped(&format!("{shift}{long}"));
+            assert!(name.len() <= NAME_MAX, "{name}");
+            let (cut, _) = name.split_at(name.len() - HASH_DIGITS);
+            assert!(cut.ends_with("%C3%BC"), "{name}");
+        }
+        assert_ne!(escaped(&long), escaped(&other));
+    }
 
     #[test]
     fn a_file_system_without_locks_is_no_other_sweep() {
