@@ -95,6 +95,7 @@ pub struct TraceWriter {
     line: String,
     /// Whether CSV says how accesses are known.
     evidence: bool,
+    page_bytes: u32,
 }
 
 impl TraceWriter {
@@ -128,6 +129,9 @@ impl TraceWriter {
             records: 0,
             line: String::new(),
             evidence: header.evidence,
+            page_bytes: 1u32
+                .checked_shl(header.page_shift.into())
+                .unwrap_or(u32::MAX),
         };
         if format == OutputFormat::Csv {
             if *header != Header::default() {
@@ -184,7 +188,9 @@ impl TraceWriter {
         self.records = self.records.saturating_add(request.page_count);
         for page in (0..request.page_count).map(|at| request.first_page.wrapping_add(at)) {
             if format == OutputFormat::OracleGeneral {
-                self.put(&oracle_general_record(request.time_ns, page, next_access()))?;
+                let next = next_access();
+                let record = oracle_general_record(request.time_ns, page, self.page_bytes, next);
+                self.put(&record)?;
             } else {
                 self.line = format!("{page}\n");
                 self.put_line()?;
@@ -248,8 +254,13 @@ fn csv_line(request: &Request, with_evidence: bool) -> String {
     )
 }
 
-/// Time in seconds (saturated if it does not fit), page, a size of 4096, next access.
-fn oracle_general_record(time_ns: u64, page: u64, next_access: Option<u64>) -> [u8; 24] {
+/// Time in seconds and size of a page (both saturated if they do not fit), page, next access.
+fn oracle_general_record(
+    time_ns: u64,
+    page: u64,
+    page_bytes: u32,
+    next_access: Option<u64>,
+) -> [u8; 24] {
     let seconds = u32::try_from(time_ns / 1_000_000_000).unwrap_or(u32::MAX);
     let next = next_access
         .and_then(|at| i64::try_from(at).ok())
@@ -257,7 +268,30 @@ fn oracle_general_record(time_ns: u64, page: u64, next_access: Option<u64>) -> [
     let mut record = [0; 24];
     record[0..4].copy_from_slice(&seconds.to_le_bytes());
     record[4..12].copy_from_slice(&page.to_le_bytes());
-    record[12..16].copy_from_slice(&4096u32.to_le_bytes());
+    record[12..16].copy_from_slice(&page_bytes.to_le_bytes());
     record[16..24].copy_from_slice(&next.to_le_bytes());
     record
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_of_oracle_general_are_as_large_as_pages() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.oracleGeneral");
+        for (page_shift, size) in [(12, 4096), (16, 65536), (40, u32::MAX)] {
+            let header = Header {
+                page_shift,
+                ..Header::default()
+            };
+            let mut writer =
+                TraceWriter::create(&path, OutputFormat::OracleGeneral, &header).unwrap();
+            writer.push(&Request::page(7), || None).unwrap();
+            writer.finish().unwrap();
+            let record = std::fs::read(&path).unwrap();
+            assert_eq!(record[12..16], u32::to_le_bytes(size));
+        }
+    }
 }
