@@ -19,8 +19,8 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// For a pool of this many pages: at least one counter per page and row, halved every 10
-    /// accesses per page.
+    /// For a pool of this many pages: at least one counter per page and row, halved after 10
+    /// accesses per page, and then after every 5: what was counted is halved, too.
     pub fn new(capacity: usize) -> Self {
         let width = capacity.max(64).next_power_of_two() as u64;
         Self {
