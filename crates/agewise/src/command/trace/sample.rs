@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise trace sample`.
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -83,20 +84,27 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         agewise_cli::note!("{note}");
     }
     let share = kept as f64 / (accesses as f64 * args.rate);
-    println!(
+    let mut out = std::io::stdout().lock();
+    writeln!(
+        out,
         "{kept} of {accesses} accesses kept; {:.1} % of what a share of {} should have",
         share * 100.0,
         args.rate
-    );
+    )?;
     if kept == 0 {
-        println!("no page was chosen: raise --rate");
+        writeln!(out, "no page was chosen: raise --rate")?;
     } else if !args.no_check {
-        check(&source, args, &bar)?;
+        check(&mut out, &source, args, &bar)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn check(source: &TraceSource, args: &Args, bar: &ReadingBar) -> anyhow::Result<()> {
+fn check(
+    out: &mut impl Write,
+    source: &TraceSource,
+    args: &Args,
+    bar: &ReadingBar,
+) -> anyhow::Result<()> {
     let whole = DenseTrace::read(source)?;
     bar.finish();
     let mut sample_source = TraceSource::new(&args.out);
@@ -116,13 +124,14 @@ fn check(source: &TraceSource, args: &Args, bar: &ReadingBar) -> anyhow::Result<
         .map(|(&exact, &estimated)| (estimated as f64 / args.rate - exact as f64).abs() / accesses)
         .collect();
     let worst = errors.iter().copied().fold(0.0, f64::max);
-    println!(
+    writeln!(
+        out,
         "{} of {} pages; LRU miss ratio off by {:.4} on average and {worst:.4} at worst, over {} \
          sizes",
         sample.page_count(),
         whole.page_count(),
         errors.iter().sum::<f64>() / errors.len().max(1) as f64,
         sizes.len()
-    );
+    )?;
     Ok(())
 }
