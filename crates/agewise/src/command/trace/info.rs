@@ -101,8 +101,7 @@ impl<'a> Record<'a> {
 /// Reads the traces and prints their summaries.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
-    let mut table = csv::Writer::from_writer(Vec::new());
-    for trace in &args.traces {
+    for (at, trace) in args.traces.iter().enumerate() {
         let (bar, progress) = ReadingBar::show();
         let mut source = args.input.source(trace)?;
         source.progress = progress;
@@ -115,11 +114,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         match args.format {
             Format::Text => text(&mut out, &clean(trace), &summary)?,
             Format::Json => output::json_line(&mut out, &Record::of(name, &summary))?,
-            Format::Csv => table.serialize(Record::of(&clean(name), &summary))?,
+            Format::Csv => {
+                let mut table = csv::WriterBuilder::new()
+                    .has_headers(at == 0)
+                    .from_writer(&mut out);
+                table.serialize(Record::of(&clean(name), &summary))?;
+                table.flush()?;
+            }
         }
+        out.flush()?;
     }
-    out.write_all(&table.into_inner()?)?;
-    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
 
