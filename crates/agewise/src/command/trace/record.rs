@@ -206,10 +206,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         files_mapped: files.len(),
         ended_by,
     };
-    if args.command.is_empty() {
-        print(&mut std::io::stdout().lock(), args.format, &summary)?;
-    } else {
-        print(&mut std::io::stderr().lock(), args.format, &summary)?;
+    match args.command.is_empty() {
+        true => print(&mut std::io::stdout().lock(), args.format, &summary)?,
+        // The status is the command's, whether anyone reads this or not.
+        false => drop(print(&mut std::io::stderr().lock(), args.format, &summary)),
     }
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
 }

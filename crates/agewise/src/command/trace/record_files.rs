@@ -94,7 +94,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     match args.command.is_empty() {
         true => print(&mut std::io::stdout().lock(), args.format, &summary)?,
-        false => print(&mut std::io::stderr().lock(), args.format, &summary)?,
+        // The status is the command's, whether anyone reads this or not.
+        false => drop(print(&mut std::io::stderr().lock(), args.format, &summary)),
     }
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
 }
