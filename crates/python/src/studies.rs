@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use agewise_lab::reference::mutation::mutate;
 use agewise_lab::reference::verify::{Effort, verify_unless_stopped};
@@ -55,16 +55,19 @@ fn argument(error: &dyn std::error::Error) -> StudyError {
 #[pyfunction]
 pub fn whatif(py: Python<'_>, traces: Vec<PathBuf>, percent: f64) -> PyResult<String> {
     let limits = setup("")?.0.reading.limits;
-    let work = move || {
+    let work = move |stop: &Arc<AtomicBool>| {
         let mut lines = Lines::default();
         for trace in traces {
+            if stop.load(Ordering::Relaxed) {
+                return Err(StudyError::Stopped);
+            }
             let mut source = TraceSource::new(&trace);
             source.options.limits = limits;
             lines.push(&Beside::of(&source, percent)?)?;
         }
         Ok(lines.0)
     };
-    wait(py, &Failure::default(), || Ok(()), move |_| work())
+    wait(py, &Failure::default(), || Ok(()), work)
 }
 
 /// Runs the benchmarks of a document again.

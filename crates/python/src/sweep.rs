@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use agewise_lab::study::StudyError;
 use agewise_lab::study::sweep::{Advance, Dataset, Done, Errand, Sweep, damage};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -72,16 +74,23 @@ pub struct OpenSweep {
 #[pymethods]
 impl OpenSweep {
     #[new]
-    fn new(spec: PathBuf, out: PathBuf, prune: bool) -> PyResult<Self> {
+    fn new(py: Python<'_>, spec: PathBuf, out: PathBuf, prune: bool) -> PyResult<Self> {
         let limits = setup("")?.0.reading.limits;
-        let sweep = Sweep::read(&spec, limits, BUILD).map_err(exception)?;
-        let (dataset, missing) = sweep.open(&out, prune).map_err(exception)?;
-        let notes = notes(&sweep, dataset.damaged());
-        Ok(OpenSweep {
-            dataset,
-            missing,
-            notes,
-        })
+        let work = move |stop: &Arc<AtomicBool>| {
+            // This hashes every trace.
+            let sweep = Sweep::read(&spec, limits, BUILD)?;
+            if stop.load(Ordering::Relaxed) {
+                return Err(StudyError::Stopped);
+            }
+            let (dataset, missing) = sweep.open(&out, prune)?;
+            let notes = notes(&sweep, dataset.damaged());
+            Ok(OpenSweep {
+                dataset,
+                missing,
+                notes,
+            })
+        };
+        wait(py, &Failure::default(), || Ok(()), work)
     }
 
     /// Number of cells found.

@@ -84,16 +84,19 @@ impl TraceReader {
 type Column<'py> = (Bound<'py, PyBytes>, bool);
 
 /// The numbers of a column as unsigned numbers, and whether each is negative.
-fn numbers<'a>(column: &'a Column<'_>) -> impl Iterator<Item = (u64, bool)> + 'a {
-    let (bytes, is_signed) = column;
-    let (numbers, _) = bytes.as_bytes().as_chunks();
+fn numbers(bytes: &[u8], is_signed: bool) -> impl Iterator<Item = (u64, bool)> {
+    let (numbers, _) = bytes.as_chunks();
     let numbers = numbers.iter().map(|bytes| u64::from_ne_bytes(*bytes));
-    numbers.map(|number| (number, *is_signed && number.cast_signed() < 0))
+    numbers.map(move |number| (number, is_signed && number.cast_signed() < 0))
 }
+
+/// Accesses written between two checks for signals.
+const SIGNALS_EVERY: usize = 1 << 20;
 
 /// Writes columns of pages and times, in order, and returns their number.
 #[pyfunction]
 pub fn write_columns(
+    py: Python<'_>,
     path: PathBuf,
     pages: Column<'_>,
     times: Option<Column<'_>>,
@@ -107,8 +110,14 @@ pub fn write_columns(
             "{all} pages, but {with_time} times: each access has both"
         )));
     }
-    let mut times = times.as_ref().map(numbers);
-    let accesses = numbers(&pages).enumerate().map(|(at, (page, is_below))| {
+    let pages = (pages.0.as_bytes(), pages.1);
+    let times = times.as_ref().map(|times| (times.0.as_bytes(), times.1));
+    let mut times = times.map(|(bytes, is_signed)| numbers(bytes, is_signed));
+    let pages = numbers(pages.0, pages.1).enumerate();
+    let accesses = pages.map(|(at, (page, is_below))| {
+        if at % SIGNALS_EVERY == 0 {
+            Python::attach(|py| py.check_signals())?;
+        }
         let time = times.as_mut().and_then(Iterator::next);
         let (time_ns, is_before) = time.unwrap_or_default();
         match is_below || is_before {
@@ -119,7 +128,7 @@ pub fn write_columns(
             false => Ok((page, time_ns)),
         }
     });
-    write(&path, format, page_shift, accesses)
+    py.detach(|| write(&path, format, page_shift, accesses))
 }
 
 /// Writes pages with their times, in order, and returns their number.
