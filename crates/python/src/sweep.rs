@@ -41,7 +41,8 @@ pub fn sweep(
         }
     };
     let (sweep, outcome) = wait(py, &Failure::default(), tick, move |stop| {
-        let sweep = Sweep::read(&spec, limits, BUILD)?;
+        let mut sweep = Sweep::read(&spec, limits, BUILD)?;
+        sweep.share_memory(rayon::current_num_threads());
         let outcome = sweep.run(&out, prune, stop, |advance| {
             *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(advance);
         })?;

@@ -64,8 +64,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true,
           value_parser = super::jobs())]
     pub jobs: usize,
-    /// Memory for holding a trace, such as 2G; a trace that needs more is refused. Default: a
-    /// quarter of this machine's memory.
+    /// Memory for holding each trace, such as 2G; a trace that needs more is refused. Every thread
+    /// may hold one. Default: a quarter of this machine's memory, shared equally by the traces that
+    /// are held at once, as many as there are threads.
     #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
     pub trace_memory: Option<u64>,
 }
@@ -76,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         memory_max_bytes: args.trace_memory.unwrap_or_else(trace_memory_default),
         ..ReadLimits::default()
     };
-    let sweep = Sweep::read(&args.spec, limits, BUILD)?;
+    let mut sweep = Sweep::read(&args.spec, limits, BUILD)?;
     for note in sweep.notes() {
         agewise_cli::note!("{}: {note}", args.spec.display());
     }
@@ -90,6 +91,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(args.jobs)
         .build()?;
+    if args.trace_memory.is_none() {
+        sweep.share_memory(pool.current_num_threads());
+    }
     let progress = Progress::with_estimate("cells");
     let outcome = pool.install(|| {
         sweep.run(&args.out, args.prune, &Arc::default(), |advance| {

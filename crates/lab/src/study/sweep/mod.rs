@@ -140,6 +140,17 @@ impl Sweep {
         })
     }
 
+    /// Divides the limit on the memory of a trace by the number of traces in use at once with so
+    /// many threads: each holds at most one.
+    pub fn share_memory(&mut self, threads: usize) {
+        let subjects: HashSet<usize> = self.cells.iter().map(|cell| cell.subject.0).collect();
+        let at_once = subjects.len().min(threads).max(1) as u64;
+        for cell in &mut self.cells {
+            let limits = cell.task.limits_mut();
+            limits.memory_max_bytes = (limits.memory_max_bytes / at_once).max(1);
+        }
+    }
+
     /// What is to be said about the description.
     #[must_use]
     pub fn notes(&self) -> &[String] {
@@ -208,7 +219,9 @@ impl Sweep {
     ) -> Result<SweepOutcome, StudyError> {
         let dataset = Dataset::open(directory, &self.ids(), prune)?;
         let missing = self.cells.iter().filter(|cell| !dataset.has(&cell.id));
-        let missing: Vec<&Cell> = missing.collect();
+        let mut missing: Vec<&Cell> = missing.collect();
+        // A trace is in use from its first cell to its last.
+        missing.sort_by_key(|cell| cell.subject.0);
         let found = self.cells.len() - missing.len();
         let times = Times::new(missing.iter().map(|cell| cell.subject.0), found);
         let subjects = Subjects::new(&missing);
@@ -317,5 +330,33 @@ impl Subjects {
             slot.subject = Some(subject.clone());
         }
         Ok(subject)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: ReadLimits = ReadLimits {
+        memory_max_bytes: 600,
+        expansion_max: 1,
+    };
+
+    #[test]
+    fn traces_in_use_at_once_share_the_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["a.trace", "b.trace", "c.trace"] {
+            std::fs::write(directory.path().join(name), "1\n2\n").unwrap();
+        }
+        let pattern = directory.path().join("*.trace");
+        let text = format!("[[grid]]\ntrace = '{}'\npolicy = ['lru', 'arc']", pattern.display());
+        for (threads, limit) in [(1, 600), (2, 300), (16, 200)] {
+            let mut sweep = Sweep::parse(&text, LIMITS, "").unwrap();
+            assert_eq!(sweep.len(), 6);
+            sweep.share_memory(threads);
+            for cell in &mut sweep.cells {
+                assert_eq!(cell.task.limits_mut().memory_max_bytes, limit);
+            }
+        }
     }
 }

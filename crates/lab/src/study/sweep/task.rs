@@ -65,6 +65,14 @@ impl Task {
         matches!(self, Task::Curve(_))
     }
 
+    /// The limits on reading its trace.
+    pub(super) fn limits_mut(&mut self) -> &mut ReadLimits {
+        match self {
+            Task::Run(request) => &mut request.setup.reading.limits,
+            Task::Curve(request) => &mut request.reading.limits,
+        }
+    }
+
     /// Name of the workload or trace.
     pub(super) fn subject(&self) -> &str {
         match self {
