@@ -11,7 +11,7 @@ use agewise_trace::curve::{
     Curve, Point, Samples, SamplingPlan, SizeSpec, exact, read_samples, sampled, spread_sizes,
 };
 use agewise_trace::yardstick::{Counts, Yardstick};
-use agewise_trace::{DenseTrace, Reading, short_name};
+use agewise_trace::{DenseTrace, Format, Reading, short_name};
 
 use super::description::{CurveCell, Described, Origin, PROFILE};
 use super::error::StudyError;
@@ -51,6 +51,8 @@ pub struct CurveTrace {
     pages: Pages,
     /// SHA-256 of the file, in hexadecimal.
     pub sha256: String,
+    /// The format, if it was given or a manifest names it.
+    format: Option<&'static Format>,
     notes: Vec<String>,
     decoded_in: Duration,
 }
@@ -216,6 +218,7 @@ impl CurveRequest {
         Ok(CurveTrace {
             pages,
             sha256,
+            format: source.format,
             notes,
             decoded_in: started.elapsed(),
         })
@@ -264,7 +267,7 @@ impl CurveRequest {
         }
         let mut notes = trace.notes.clone();
         notes.extend(self.left_out(&curves, sizes.len()));
-        let cells = self.describe(&curves, &trace.sha256);
+        let cells = self.describe(&curves, trace);
         let drawn = curves.into_iter().zip(cells);
         let (curves, cells): (Vec<_>, Vec<_>) =
             drawn.filter(|(curve, _)| !curve.points.is_empty()).unzip();
@@ -322,15 +325,19 @@ impl CurveRequest {
         }
     }
 
-    fn describe(&self, curves: &[Curve], sha256: &str) -> Vec<Described<CurveCell>> {
+    fn describe(&self, curves: &[Curve], trace: &CurveTrace) -> Vec<Described<CurveCell>> {
         let setup = Setup {
-            reading: self.reading.clone(),
+            reading: Reading {
+                // The manifest may say another one by the time this is run again.
+                format: trace.format,
+                ..self.reading.clone()
+            },
             ..Setup::default()
         };
         let origin = Origin {
             options: options::to_text(&setup, Sight::default()),
             source: self.trace.clone(),
-            source_sha256: sha256.to_owned(),
+            source_sha256: trace.sha256.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             build: self.build.clone(),
         };

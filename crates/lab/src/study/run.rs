@@ -210,8 +210,11 @@ impl RunRequest {
         seeds: u64,
         results: &[PolicyResult],
     ) -> Vec<Described<RunCell>> {
+        let mut used = self.setup.used(&named.subject);
+        // The manifest may say another one by the time this is run again.
+        used.reading.format = named.format;
         let origin = Origin {
-            options: options::to_text(&self.setup.used(&named.subject), self.sight),
+            options: options::to_text(&used, self.sight),
             source: self.subject.clone(),
             source_sha256: named.sha256.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -9,7 +9,7 @@ use std::thread;
 
 use agewise_policy::units::size_bytes;
 use agewise_trace::suggest::nearest;
-use agewise_trace::{Reading, TraceSource, short_name};
+use agewise_trace::{Format, Reading, TraceSource, short_name};
 use sha2::{Digest, Sha256};
 
 use super::error::StudyError;
@@ -52,6 +52,8 @@ pub struct Named {
     pub subject: Subject,
     /// SHA-256 of the file or text, in hexadecimal.
     pub sha256: String,
+    /// The format of the trace, if it was given or a manifest names it.
+    pub format: Option<&'static Format>,
 }
 
 /// Finds a policy of the machine by name.
@@ -227,6 +229,7 @@ impl Setup {
             Place::Workload { name, text } => Ok(Named {
                 subject: Subject::Workload(Arc::new(Workload::parse(&name, &text)?)),
                 sha256: hex(Sha256::new_with_prefix(text)),
+                format: None,
             }),
             Place::Trace(source) => self.trace(name, &source),
         }
@@ -253,7 +256,7 @@ impl Setup {
 
     fn place(&self, name: &str) -> Result<Place, StudyError> {
         let path = Path::new(name);
-        if path.extension().is_some_and(|ending| ending == "toml") {
+        if is_description(name) {
             let text = read_text(path)?;
             let stem = path.file_stem().unwrap_or_default().to_string_lossy();
             let name = stem.into_owned();
@@ -294,6 +297,7 @@ impl Setup {
         Ok(Named {
             subject: Subject::Trace(Arc::new(replay), self.arrangement),
             sha256: sha256?,
+            format: source.format,
         })
     }
 }
@@ -304,6 +308,12 @@ enum Place {
     Workload { name: String, text: String },
     /// A trace.
     Trace(TraceSource),
+}
+
+/// Whether this is the file of a workload, by its name.
+pub(super) fn is_description(name: &str) -> bool {
+    let ending = Path::new(name).extension();
+    ending.is_some_and(|ending| ending == "toml")
 }
 
 /// Finds a trace that is read twice, the second time for its hash.

@@ -99,7 +99,7 @@ impl Sweep {
     /// # Errors
     /// The same as those of [`Sweep::read`].
     pub fn parse(text: &str, limits: ReadLimits, build: &str) -> Result<Sweep, StudyError> {
-        let mut subjects: HashMap<String, (usize, String)> = HashMap::new();
+        let mut subjects: HashMap<String, ((usize, String), String)> = HashMap::new();
         let mut cells = Vec::new();
         let described = spec::cells(text)?;
         for values in described.cells {
@@ -111,16 +111,17 @@ impl Sweep {
             let task = Task::of(&values, limits, build).map_err(in_cell)?;
             let key = task.shared();
             let next = subjects.len();
-            let subject = match subjects.get(&key) {
+            let (subject, listed) = match subjects.get(&key) {
                 Some(known) => known.clone(),
                 None => {
                     let subject = (next, task.sha256().map_err(in_cell)?);
-                    subjects.insert(key, subject.clone());
-                    subject
+                    let known = (subject, task.listed().map_err(in_cell)?);
+                    subjects.insert(key, known.clone());
+                    known
                 }
             };
             cells.push(Cell {
-                id: task.id(&values, &subject.1),
+                id: task.id(&values, &subject.1, &listed),
                 values,
                 task,
                 subject,
@@ -268,10 +269,10 @@ impl Errand {
         let task = Task::of(&self.values, limits, build)?;
         let place = file.map(|file| file.to_string_lossy().into_owned());
         let subject = task.read(place.as_deref())?;
-        if task.id(&self.values, subject.sha256()) != self.id {
+        if task.id(&self.values, subject.sha256(), &task.listed()?) != self.id {
             return Err(StudyError::argument(
-                "the worker has another build of agewise, or another file under this name, than \
-                 who sent it",
+                "the worker has another build of agewise, or another file or manifest under this \
+                 name, than who sent it",
             ));
         }
         task.run(&subject, stop)
@@ -335,12 +336,40 @@ impl Subjects {
 
 #[cfg(test)]
 mod tests {
+    use super::dataset::{TRACE, WORKLOAD};
     use super::*;
 
     const LIMITS: ReadLimits = ReadLimits {
-        memory_max_bytes: 600,
+        memory_max_bytes: 600_000,
         expansion_max: 1,
     };
+
+    #[test]
+    fn a_cell_is_of_the_format_in_its_manifest() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("t.trace"), "1 1 0 0\n2 1 0 1\n").unwrap();
+        let manifest = directory.path().join("m.csv");
+        let sweep = |format: &str, key: &str| {
+            let text = format!("file,trace_name,format\nt.trace,t,{format}\n");
+            std::fs::write(&manifest, text).unwrap();
+            let text = format!(
+                "options.manifest = '{}'\n[[grid]]\n{key} = 't'\npolicy = 'lru'",
+                manifest.display()
+            );
+            Sweep::parse(&text, LIMITS, "").unwrap()
+        };
+        let id = |format: &str, key: &str| sweep(format, key).cells[0].id.clone();
+        for key in [TRACE, WORKLOAD] {
+            assert_ne!(id("arc", key), id("lirs", key));
+            assert_eq!(id("arc", key), id("arc", key));
+        }
+        let Task::Curve(request) = &sweep("arc", TRACE).cells[0].task else {
+            panic!("a run");
+        };
+        let outcome = request.run(&Arc::default()).unwrap();
+        let options = &outcome.cells[0].origin.options;
+        assert!(options.contains("trace_format=arc"), "{options}");
+    }
 
     #[test]
     fn traces_in_use_at_once_share_the_memory() {
@@ -349,8 +378,11 @@ mod tests {
             std::fs::write(directory.path().join(name), "1\n2\n").unwrap();
         }
         let pattern = directory.path().join("*.trace");
-        let text = format!("[[grid]]\ntrace = '{}'\npolicy = ['lru', 'arc']", pattern.display());
-        for (threads, limit) in [(1, 600), (2, 300), (16, 200)] {
+        let text = format!(
+            "[[grid]]\ntrace = '{}'\npolicy = ['lru', 'arc']",
+            pattern.display()
+        );
+        for (threads, limit) in [(1, 600_000), (2, 300_000), (16, 200_000)] {
             let mut sweep = Sweep::parse(&text, LIMITS, "").unwrap();
             assert_eq!(sweep.len(), 6);
             sweep.share_memory(threads);

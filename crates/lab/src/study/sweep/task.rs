@@ -21,7 +21,9 @@ use crate::study::curve::{CurveRequest, CurveTrace};
 use crate::study::description::Description;
 use crate::study::error::StudyError;
 use crate::study::run::{RunRequest, require_agent};
-use crate::study::setup::{Named, Setup, hashable, hex, parse_contender, parse_swap, sha256_of};
+use crate::study::setup::{
+    Named, Setup, hashable, hex, is_description, parse_contender, parse_swap, sha256_of,
+};
 use crate::study::{options, parquet};
 use crate::yardstick;
 
@@ -106,6 +108,23 @@ impl Task {
         }
     }
 
+    /// How its manifest says that the trace is read; nothing without a manifest.
+    ///
+    /// # Errors
+    /// Fails if the manifest cannot be read or does not name the trace.
+    pub(super) fn listed(&self) -> Result<String, StudyError> {
+        let (reading, name) = match self {
+            Task::Run(request) => (&request.setup.reading, &request.subject),
+            Task::Curve(request) => (&request.reading, &request.trace),
+        };
+        if reading.manifest.is_none() || matches!(self, Task::Run(_)) && is_description(name) {
+            return Ok(String::new());
+        }
+        let source = reading.source(name)?;
+        let format = source.format.map_or("", |format| format.name);
+        Ok(format!("{format} {}\n", source.collapse_repeats))
+    }
+
     /// The file of the subject, if it is named by its path.
     pub(super) fn file(&self) -> Option<PathBuf> {
         match self {
@@ -114,8 +133,9 @@ impl Task {
         }
     }
 
-    /// A hash of everything that determines the contents of its file.
-    pub(super) fn id(&self, values: &Values, sha256: &str) -> String {
+    /// A hash of everything that determines the contents of its file; `listed` is that of
+    /// [`Task::listed`].
+    pub(super) fn id(&self, values: &Values, sha256: &str, listed: &str) -> String {
         let mut hash = Sha256::new();
         for (key, value) in values {
             hash.update(format!("{key}={value}\n"));
@@ -134,6 +154,7 @@ impl Task {
                 &request.build
             }
         };
+        hash.update(listed);
         let version = env!("CARGO_PKG_VERSION");
         hash.update(format!("{sha256}\n{version}\n{build}\n"));
         let mut id = hex(hash);
