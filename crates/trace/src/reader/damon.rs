@@ -5,7 +5,9 @@
 //! region in one aggregation: `nr_accesses`, 5 here, is the number of samples that found it
 //! accessed. If it is at least 1, each page of the region counts as accessed at that time. This is
 //! an estimate: DAMON samples one page per region. The pages of a region are output in ascending
-//! order of address, regardless of the program's order, which is not known: the header says so.
+//! order of address, regardless of the program's order, which is not known: the header says so. The
+//! regions of an aggregation are printed one after the other, some microseconds apart: all have the
+//! time of the first.
 //!
 //! `perf script` prints the name of the event as `damon:damon_aggregated:`. Before Linux 5.18
 //! `target_id` may be an address in the kernel: these are numbered in the order they appear.
@@ -40,8 +42,13 @@ pub static FORMAT: Format = Format {
         };
         Ok(Box::new(Damon {
             input,
+            regions: Regions {
+                page_shift: header.page_shift.into(),
+                targets: Vec::new(),
+                begin_ns: 0,
+                last_ns: u64::MAX,
+            },
             header,
-            targets: Vec::new(),
         }))
     },
 };
@@ -54,19 +61,33 @@ const SYSTEM: &[u8] = b"damon:";
 /// Number of targets with ids of more than 32 bits that are distinguished.
 const TARGETS_MAX: usize = 4096;
 
+/// A line this long after the one before belongs to the next aggregation. These are 100 ms apart
+/// unless somebody changed it, and never less than a sampling interval.
+const PAUSE_NS: u64 = 1_000_000;
+
 struct Damon {
     input: Input,
     header: Header,
+    regions: Regions,
+}
+
+/// What is known of the lines read.
+struct Regions {
+    page_shift: u32,
     /// The targets whose ids do not fit in 32 bits, at their numbers.
     targets: Vec<u64>,
+    /// Time of the first line of the aggregation.
+    begin_ns: u64,
+    /// Time of the last line.
+    last_ns: u64,
 }
 
 impl RequestReader for Damon {
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let (page_shift, targets) = (self.header.page_shift.into(), &mut self.targets);
+        let regions = &mut self.regions;
         self.input.next_parsed(FORMAT.name, |line| match line {
             [b'#', ..] => Ok(None),
-            line => parse(line, page_shift, targets),
+            line => regions.parse(line),
         })
     }
 
@@ -79,65 +100,76 @@ fn is_event(line: &[u8]) -> bool {
     memchr::memmem::find(line, EVENT).is_some()
 }
 
-/// The region of a line, or `None` if it was not accessed.
-fn parse(line: &[u8], page_shift: u32, targets: &mut Vec<u64>) -> Result<Option<Request>, String> {
-    let at = memchr::memmem::find(line, EVENT).ok_or("expected a damon_aggregated event")?;
-    let (before, fields) = (&line[..at], &line[at + EVENT.len()..]);
-    let before = before.strip_suffix(SYSTEM).unwrap_or(before);
-    let mut words = number::words(fields);
-    let mut process = 0;
-    let range = loop {
-        let word = words.next().ok_or("the region is missing")?;
-        if let Some(target) = word.strip_prefix(b"target_id=") {
-            process = process_of(number::decimal(target)?, targets)?;
-        } else if let Some(range) = word.strip_suffix(b":") {
-            break range;
+impl Regions {
+    /// The region of a line, or `None` if it was not accessed.
+    fn parse(&mut self, line: &[u8]) -> Result<Option<Request>, String> {
+        let at = memchr::memmem::find(line, EVENT).ok_or("expected a damon_aggregated event")?;
+        let (before, fields) = (&line[..at], &line[at + EVENT.len()..]);
+        let before = before.strip_suffix(SYSTEM).unwrap_or(before);
+        let time_ns = self.moment(time_ns(before)?);
+        let mut words = number::words(fields);
+        let mut process = 0;
+        let range = loop {
+            let word = words.next().ok_or("the region is missing")?;
+            if let Some(target) = word.strip_prefix(b"target_id=") {
+                process = self.process_of(number::decimal(target)?)?;
+            } else if let Some(range) = word.strip_suffix(b":") {
+                break range;
+            }
+        };
+        let dash = range
+            .iter()
+            .position(|&byte| byte == b'-')
+            .ok_or("expected START-END:")?;
+        let start = number::decimal(&range[..dash])?;
+        let end = number::decimal(&range[dash + 1..])?;
+        let accesses = number::decimal(words.next().ok_or("nr_accesses is missing")?)?;
+        if end <= start {
+            return Err(format!("the region {start}-{end} is empty"));
         }
-    };
-    let dash = range
-        .iter()
-        .position(|&byte| byte == b'-')
-        .ok_or("expected START-END:")?;
-    let start = number::decimal(&range[..dash])?;
-    let end = number::decimal(&range[dash + 1..])?;
-    let accesses = number::decimal(words.next().ok_or("nr_accesses is missing")?)?;
-    if end <= start {
-        return Err(format!("the region {start}-{end} is empty"));
+        if accesses == 0 {
+            return Ok(None);
+        }
+        let first_page = start >> self.page_shift;
+        let page_count = ((end - 1) >> self.page_shift) - first_page + 1;
+        if page_count > PAGES_PER_REQUEST_MAX {
+            return Err(format!(
+                "a region of {page_count} pages; at most {PAGES_PER_REQUEST_MAX}"
+            ));
+        }
+        Ok(Some(Request {
+            first_page,
+            page_count,
+            time_ns,
+            process,
+            ..Request::default()
+        }))
     }
-    if accesses == 0 {
-        return Ok(None);
-    }
-    let first_page = start >> page_shift;
-    let page_count = ((end - 1) >> page_shift) - first_page + 1;
-    if page_count > PAGES_PER_REQUEST_MAX {
-        return Err(format!(
-            "a region of {page_count} pages; at most {PAGES_PER_REQUEST_MAX}"
-        ));
-    }
-    let time_ns = time_ns(before)?;
-    Ok(Some(Request {
-        first_page,
-        page_count,
-        time_ns,
-        process,
-        ..Request::default()
-    }))
-}
 
-/// The number of a target: its id, or else its place among those that are too large for one.
-fn process_of(id: u64, targets: &mut Vec<u64>) -> Result<u32, String> {
-    if let Ok(id) = u32::try_from(id) {
-        return Ok(id);
+    /// The number of a target: its id, or else its place among those that are too large for one.
+    fn process_of(&mut self, id: u64) -> Result<u32, String> {
+        if let Ok(id) = u32::try_from(id) {
+            return Ok(id);
+        }
+        let known = self.targets.iter().position(|&target| target == id);
+        let number = known.unwrap_or(self.targets.len());
+        if number == TARGETS_MAX {
+            return Err(format!("more than {TARGETS_MAX} values of target_id"));
+        }
+        if known.is_none() {
+            self.targets.push(id);
+        }
+        Ok(number as u32)
     }
-    let known = targets.iter().position(|&target| target == id);
-    let number = known.unwrap_or(targets.len());
-    if number == TARGETS_MAX {
-        return Err(format!("more than {TARGETS_MAX} values of target_id"));
+
+    /// The time of the aggregation that a line of this time belongs to.
+    fn moment(&mut self, line_ns: u64) -> u64 {
+        if line_ns.abs_diff(self.last_ns) >= PAUSE_NS {
+            self.begin_ns = line_ns;
+        }
+        self.last_ns = line_ns;
+        self.begin_ns
     }
-    if known.is_none() {
-        targets.push(id);
-    }
-    Ok(number as u32)
 }
 
 /// The time stamp, which is the last word before the event: `seconds.fraction:`.
@@ -203,10 +235,22 @@ mod tests {
         let expected = Request {
             first_page: 135_708_762_112 >> 12,
             page_count: 2,
-            time_ns: 79_357_842_180_000,
+            time_ns: 79_357_842_179_000,
             ..Request::default()
         };
         assert_eq!(requests, [expected]);
+    }
+
+    #[test]
+    fn the_regions_of_an_aggregation_have_one_time() {
+        let line = |time: &str| {
+            format!("k {time}: damon_aggregated: target_id=0 nr_regions=2 0-4096: 1 0\n")
+        };
+        let text = ["1.100000", "1.100900", "1.101800", "1.200000", "1.199999"].map(line);
+        let (requests, error) = read(&FORMAT, text.concat().as_bytes());
+        assert!(error.is_none(), "{error:?}");
+        let times: Vec<u64> = requests.iter().map(|of| of.time_ns / 1_000_000).collect();
+        assert_eq!(times, [1100, 1100, 1100, 1200, 1200]);
     }
 
     #[test]
