@@ -9,7 +9,7 @@ use crate::refault_distance::Rule;
 use super::ablation::Ablation;
 use super::generation::State;
 use super::profile::{MemcgOrder, Profile};
-use super::{MAX_NR_GENS, MIN_LRU_BATCH, NR_ZONES};
+use super::{GENERATIONS_MAX, MIN_LRU_BATCH, NR_ZONES};
 
 /// Settings of the multi-gen LRU. Changing them takes effect at the next decision.
 #[derive(Clone, Debug)]
@@ -64,7 +64,7 @@ pub(crate) struct Walk {
     /// aging.
     pub(super) present: bool,
     /// Changes of sizes not yet flushed to the lruvec, by slot, type and zone.
-    nr_pages: [[[i64; NR_ZONES]; 2]; MAX_NR_GENS],
+    nr_pages: [[[i64; NR_ZONES]; 2]; GENERATIONS_MAX],
     /// Pages moved since the last flush.
     pub(super) batched: u64,
 }
@@ -86,8 +86,9 @@ impl Walk {
             return;
         }
         self.batched = 0;
-        let held = self.nr_pages.as_flattened_mut().as_flattened_mut();
-        let kept = state.nr_pages.as_flattened_mut().as_flattened_mut();
+        let used = ..state.generations as usize;
+        let held = self.nr_pages[used].as_flattened_mut().as_flattened_mut();
+        let kept = state.nr_pages[used].as_flattened_mut().as_flattened_mut();
         for (kept, held) in kept.iter_mut().zip(held) {
             *kept += std::mem::take(held);
         }
