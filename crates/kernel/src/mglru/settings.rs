@@ -20,6 +20,9 @@ pub struct Settings {
     pub walks_leaves: bool,
     /// Whether accessed bits of non-leaf entries are used (`enabled` bit 0x4).
     pub uses_table_bits: bool,
+    /// Whether the processor sets accessed bits itself (`arch_has_hw_pte_young`). Without them
+    /// there are no walks, whatever the two settings above say.
+    pub hw_accessed_bit: bool,
     /// Kill a task instead of evicting memory used in the last `min_ttl_ms`; 0 for never.
     pub min_ttl_ms: u32,
     /// Keep statistics of all generations, not only of the oldest and the youngest
@@ -47,6 +50,7 @@ impl Default for Settings {
             profile: Profile::default(),
             walks_leaves: true,
             uses_table_bits: true,
+            hw_accessed_bit: true,
             min_ttl_ms: 0,
             history: false,
             memcg_order: None,
@@ -54,6 +58,22 @@ impl Default for Settings {
             refault_distance: None,
             ablation: Ablation::default(),
         }
+    }
+}
+
+impl Settings {
+    /// Whether aging walks page tables (`should_walk_mmu`).
+    #[inline]
+    #[must_use]
+    pub fn walks(&self) -> bool {
+        self.hw_accessed_bit && self.walks_leaves
+    }
+
+    /// Whether walks use the bits of non-leaf entries (`should_clear_pmd_young`).
+    #[inline]
+    #[must_use]
+    pub fn clears_table_bits(&self) -> bool {
+        self.hw_accessed_bit && self.uses_table_bits
     }
 }
 

@@ -68,7 +68,7 @@ pub(super) fn age<W: World>(
     if seq <= state.walker.seq {
         return false;
     }
-    if lru.mglru.walks_leaves {
+    if lru.mglru.walks() {
         lru.mglru_machine.walk.present = true;
         let mut round = Round {
             lruvec,
@@ -203,7 +203,7 @@ fn walk_table<W: World>(
     start: u64,
 ) {
     let blind = round.force_scan || lru.mglru.ablation.lacks(Part::Bloom);
-    if !blind && lru.mglru.uses_table_bits {
+    if !blind && lru.mglru.clears_table_bits() {
         if !world.pmd_young(mm, start) {
             return;
         }

@@ -53,6 +53,7 @@ fn shape(policies: &[String], below: Below<'_>) -> Shape {
         0 => set.push("reschedule_chance=0.1".to_owned()),
         1 => set.push("min_ttl_ms=1".to_owned()),
         2 => set.push("dirty_stays_inactive=1".to_owned()),
+        3 => set.push("hw_accessed_bit=0".to_owned()),
         _ => {}
     }
     let policy = one_of(policies, below).clone();
