@@ -68,7 +68,11 @@ impl Lru {
                 events: Events::default(),
                 unevictable: FolioList::default(),
                 classic: classic::State::default(),
-                mglru: mglru::State::new(now_ns, self.mode.is_multi_gen()),
+                mglru: mglru::State::new(
+                    now_ns,
+                    self.mode.is_multi_gen(),
+                    self.mglru.profile.generations,
+                ),
                 reclaim: reclaim::LruvecState::default(),
                 promotion_credit: refault_distance::PromotionCredit::default(),
             });

@@ -91,12 +91,12 @@ pub enum Flag {
     /// `PG_mlocked`.
     Mlocked = 1 << 11,
     /// Mapped by at least one page table. Kept by the world when it maps and unmaps.
-    Mapped = 1 << 13,
+    Mapped = 1 << 12,
     /// Waits in a per-CPU activate, deactivate or rotate batch, which holds a reference: reclaim
     /// cannot free it meanwhile.
-    BatchPending = 1 << 14,
+    BatchPending = 1 << 13,
     /// Extra references pin the folio: reclaim cannot free it.
-    Pinned = 1 << 15,
+    Pinned = 1 << 14,
     /// Came back from a short distance: enters a generation above the oldest
     /// ([`crate::refault_distance`]).
     Promoted = 1 << 29,
@@ -107,16 +107,16 @@ pub enum Flag {
     Young = 1 << 31,
 }
 
-const REFS_SHIFT: u32 = 16;
-const GEN_SHIFT: u32 = 18;
-const ZONE_SHIFT: u32 = 21;
-const ORDER_SHIFT: u32 = 23;
-const LIST_SHIFT: u32 = 27;
+const REFS_SHIFT: u32 = 15;
+const GEN_SHIFT: u32 = 17;
+const ZONE_SHIFT: u32 = 20;
+const ORDER_SHIFT: u32 = 22;
+const LIST_SHIFT: u32 = 26;
 const REFS_MASK: u32 = 0b11 << REFS_SHIFT;
 const GEN_MASK: u32 = 0b111 << GEN_SHIFT;
 const ZONE_MASK: u32 = 0b11 << ZONE_SHIFT;
 const ORDER_MASK: u32 = 0b1111 << ORDER_SHIFT;
-const LIST_MASK: u32 = 0b11 << LIST_SHIFT;
+const LIST_MASK: u32 = 0b111 << LIST_SHIFT;
 
 /// The policies' state of one folio.
 #[derive(Clone, Copy, Debug)]
@@ -201,7 +201,7 @@ impl Folio {
         self.flags = (self.flags & !REFS_MASK) | (refs << REFS_SHIFT);
     }
 
-    /// The generation slot (0..=3) whose list or counter the folio belongs to, if any
+    /// The generation slot (0..=6) whose list or counter the folio belongs to, if any
     /// (`folio_lru_gen`).
     #[inline]
     #[must_use]
@@ -213,11 +213,11 @@ impl Folio {
     #[inline]
     pub fn set_generation(&mut self, slot: Option<u32>) {
         let field = slot.map_or(0, |slot| slot + 1);
-        debug_assert!(field <= 4);
+        debug_assert!(field <= 7);
         self.flags = (self.flags & !GEN_MASK) | (field << GEN_SHIFT);
     }
 
-    /// The slot (0..=3) of the generation list it is on, which a promotion does not change. The
+    /// The slot (0..=6) of the generation list it is on, which a promotion does not change. The
     /// kernel needs no such field, since its lists do not keep their ends.
     #[inline]
     #[must_use]
@@ -228,7 +228,7 @@ impl Folio {
     /// Sets the slot of the generation list it is on.
     #[inline]
     pub fn set_list_slot(&mut self, slot: u32) {
-        debug_assert!(slot <= 3);
+        debug_assert!(slot <= 6);
         self.flags = (self.flags & !LIST_MASK) | (slot << LIST_SHIFT);
     }
 
@@ -462,9 +462,9 @@ mod tests {
         table.start(Pfn(0), FolioType::Anon, 3, 9, LruvecId(7));
         let folio = &mut table[Pfn(0)];
         folio.set_refs(3);
-        folio.set_generation(Some(3));
-        folio.set_list_slot(3);
-        folio.set(Flag::Pinned);
+        folio.set_generation(Some(6));
+        folio.set_list_slot(6);
+        folio.flags |= Flag::Pinned as u32 | Flag::Promoted as u32;
         assert_eq!(
             (
                 folio.refs(),
@@ -472,12 +472,12 @@ mod tests {
                 folio.zone(),
                 folio.order()
             ),
-            (3, Some(3), 3, 9)
+            (3, Some(6), 3, 9)
         );
         folio.set_generation(None);
         folio.set_list_slot(0);
         folio.set_refs(0);
-        folio.clear(Flag::Pinned);
+        folio.flags &= !(Flag::Pinned as u32 | Flag::Promoted as u32);
         assert_eq!(
             (folio.zone(), folio.nr_pages(), folio.folio_type()),
             (3, 512, FolioType::Anon)

@@ -86,8 +86,9 @@ impl Lru {
         let skip = if self.mode == Mode::Classic {
             !folio.has(Flag::Active)
         } else {
-            let min_seq = self.lruvecs[folio.lruvec.index()].mglru.min_seq;
-            self.mglru.profile.deactivate_in_place(folio, min_seq)
+            let state = &self.lruvecs[folio.lruvec.index()].mglru;
+            let oldest = state.slot(state.min_seq[folio.folio_type().index()]);
+            self.mglru.profile.deactivate_in_place(folio, oldest)
         };
         if !skip {
             self.batch_deactivate(cpu, pfn);

@@ -210,8 +210,8 @@ fn each_action_does_what_its_kernel_does() {
     for (policy, profile) in [("mglru:6.12", Profile::V6_12), ("mglru:7.2", Profile::V7_2)] {
         let (machine, process, start, _) = act(policy, profile, Action::LruDeprio);
         let page = folio(&machine, process, start + 7);
-        let max_seq = machine.lru.lruvecs[page.lruvec.index()].mglru.max_seq;
-        let expected = agewise_kernel::mglru::generation_of(max_seq - 1);
+        let state = &machine.lru.lruvecs[page.lruvec.index()].mglru;
+        let expected = state.slot(state.max_seq - 1);
         assert_eq!(page.generation(), Some(expected), "{policy}");
     }
 }

@@ -6,11 +6,10 @@ use crate::folio::{FolioList, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::{Lru, Lruvec};
 
-use super::control::history_slot;
 use super::insert::relist;
 use super::profile::{Profile, UsageCount};
-use super::{MAX_NR_GENS, MAX_SWAPPINESS, MIN_NR_GENS, NR_ZONES, SWAPPINESS_ANON_ONLY};
-use super::{generation_of, settings::Settings};
+use super::settings::Settings;
+use super::{MAX_SWAPPINESS, MIN_NR_GENS, NR_ZONES, SWAPPINESS_ANON_ONLY};
 
 /// Whether a type may be evicted at this swappiness (`evictable_min_seq`,
 /// `for_each_evictable_type`).
@@ -45,12 +44,12 @@ pub(super) fn inc_generation(
     let state = &mut lruvec.mglru;
     let folio = &mut folios[pfn];
     let t = folio.folio_type().index();
-    let old = generation_of(state.min_seq[t]);
+    let old = state.slot(state.min_seq[t]);
     let slot = folio.generation().expect("listed folio has a generation");
     if slot != old {
         return slot;
     }
-    let new = (old + 1) % MAX_NR_GENS as u32;
+    let new = state.slot(u64::from(old) + 1);
     folio.set_generation(Some(new));
     profile.clear_uses(folio);
     let nr_pages = folio.nr_pages().cast_signed();
@@ -73,8 +72,8 @@ fn inc_min_seq(lru: &mut Lru, lruvec: LruvecId, folio_type: FolioType, swappines
     let lruvec = &mut lruvecs[lruvec.index()];
     let t = folio_type.index();
     let min_seq = lruvec.mglru.min_seq[t];
-    let old = generation_of(min_seq) as usize;
-    let hist = history_slot(min_seq, settings.history);
+    let old = lruvec.mglru.slot(min_seq) as usize;
+    let hist = lruvec.mglru.history_slot(min_seq, settings.history);
     if evictable(folio_type, swappiness) {
         for zone in 0..NR_ZONES {
             loop {
@@ -109,7 +108,7 @@ fn count_protected(
 fn advance_min_seq(lruvec: &mut Lruvec, settings: &Settings, folio_type: FolioType, to: u64) {
     let state = &mut lruvec.mglru;
     let t = folio_type.index();
-    let hist = history_slot(state.min_seq[t], settings.history);
+    let hist = state.history_slot(state.min_seq[t], settings.history);
     state
         .control
         .carry_over(&settings.profile, hist, folio_type, settings.history);
@@ -125,7 +124,7 @@ pub(super) fn try_inc_min_seq(lruvec: &mut Lruvec, settings: &Settings, swappine
         let t = folio_type.index();
         while evictable(folio_type, swappiness)
             && min_seq[t] + MIN_NR_GENS as u64 <= state.max_seq
-            && state.lists[generation_of(min_seq[t]) as usize][t]
+            && state.lists[state.slot(min_seq[t]) as usize][t]
                 .iter()
                 .all(FolioList::is_empty)
         {
@@ -168,7 +167,7 @@ pub(crate) fn inc_max_seq(lru: &mut Lru, lruvec: LruvecId, swappiness: u32, now_
         [FolioType::File, FolioType::Anon]
     };
     for folio_type in order {
-        if lru.lruvecs[lruvec.index()].mglru.nr_gens(folio_type) == MAX_NR_GENS as u64 {
+        if lru.lruvecs[lruvec.index()].mglru.is_full(folio_type) {
             inc_min_seq(lru, lruvec, folio_type, swappiness);
         }
     }
@@ -177,13 +176,13 @@ pub(crate) fn inc_max_seq(lru: &mut Lru, lruvec: LruvecId, swappiness: u32, now_
     let history = lru.mglru.history;
     let state = &mut lru.lruvecs[lruvec.index()].mglru;
     let next = state.max_seq + 1;
+    let slot = state.slot(next) as usize;
     if history {
-        let slot = history_slot(next, true);
         state.control.current[slot] = Default::default();
         state.walker.stats[slot] = [0; 4];
     }
     // A world that simulates CPUs one after the other may pass a time before the previous one.
     let elder_ns = state.birth_ns(state.max_seq);
-    state.births_ns[generation_of(next) as usize] = now_ns.max(elder_ns);
+    state.births_ns[slot] = now_ns.max(elder_ns);
     state.max_seq = next;
 }

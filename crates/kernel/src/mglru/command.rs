@@ -14,7 +14,7 @@ use super::profile::{DebugfsSyntax, ReclaimLoop};
 use super::scan::{Scanner, parse_u32};
 use super::shrink::swappiness;
 use super::walk::age;
-use super::{MAX_NR_GENS, MAX_SWAPPINESS, MIN_NR_GENS, SWAPPINESS_ANON_ONLY};
+use super::{MAX_SWAPPINESS, MIN_NR_GENS, SWAPPINESS_ANON_ONLY};
 
 /// An error of a write to one of the kernel's files, with its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -215,7 +215,7 @@ fn run_aging<W: World>(
         return Ok(());
     }
     let leading = state.min_seq[usize::from(swappiness == 0)];
-    let full = leading + MAX_NR_GENS as u64 - 1 <= state.max_seq;
+    let full = leading + state.generations - 1 <= state.max_seq;
     if !force && full && lru.mglru.profile.debugfs == DebugfsSyntax::ShortIds {
         return Err(WriteError::Range);
     }

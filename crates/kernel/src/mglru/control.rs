@@ -8,24 +8,24 @@
 use crate::folio::FolioType;
 
 use super::profile::Profile;
-use super::{MAX_NR_GENS, MAX_NR_TIERS, MIN_LRU_BATCH};
+use super::{GENERATIONS_MAX, MIN_LRU_BATCH, TIERS_MAX};
 
 /// Counters of one type and generation, by tier, in pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
-    pub refaulted: [u64; MAX_NR_TIERS],
-    pub evicted: [u64; MAX_NR_TIERS],
-    pub protected: [u64; MAX_NR_TIERS],
+    pub refaulted: [u64; TIERS_MAX],
+    pub evicted: [u64; TIERS_MAX],
+    pub protected: [u64; TIERS_MAX],
 }
 
 /// Refault feedback of one lruvec.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Control {
     /// Moving averages, by type and tier.
-    pub avg_refaulted: [[u64; MAX_NR_TIERS]; 2],
-    pub avg_total: [[u64; MAX_NR_TIERS]; 2],
+    pub avg_refaulted: [[u64; TIERS_MAX]; 2],
+    pub avg_total: [[u64; TIERS_MAX]; 2],
     /// Current counts, by history slot and type. Without history only slot 0 is used.
-    pub current: [[Counters; 2]; MAX_NR_GENS],
+    pub current: [[Counters; 2]; GENERATIONS_MAX],
 }
 
 /// One side of a comparison.
@@ -44,16 +44,6 @@ impl ControlPosition {
         process.refaulted < MIN_LRU_BATCH
             || wide(process.refaulted) * wide(self.total + MIN_LRU_BATCH) * wide(self.gain)
                 <= wide(self.refaulted + 1) * wide(process.total) * wide(process.gain)
-    }
-}
-
-/// The history slot of a generation (`lru_hist_from_seq`).
-#[inline]
-pub(super) fn history_slot(seq: u64, history: bool) -> usize {
-    if history {
-        (seq % MAX_NR_GENS as u64) as usize
-    } else {
-        0
     }
 }
 
@@ -94,7 +84,7 @@ impl Control {
     ) {
         let t = folio_type.index();
         let current = &mut self.current[slot][t];
-        for tier in 0..MAX_NR_TIERS {
+        for tier in 0..usize::from(profile.tiers) {
             let protected = if profile.counts_protected(tier) {
                 current.protected[tier]
             } else {
@@ -123,12 +113,13 @@ impl Control {
             let (own, other) = profile.tier_gain;
             (self.position(profile, slot, folio_type, 0..1, own), other)
         });
-        (1..MAX_NR_TIERS)
+        let tiers = usize::from(profile.tiers);
+        (1..tiers)
             .find(|&tier| {
                 let process = self.position(profile, slot, folio_type, tier..tier + 1, gain);
                 !set_point.tolerates(&process)
             })
-            .unwrap_or(MAX_NR_TIERS)
+            .unwrap_or(tiers)
             - 1
     }
 }
@@ -143,9 +134,9 @@ mod tests {
     /// A controller with these current counts of one type: refaulted, evicted and protected, by
     /// tier.
     fn control(
-        refaulted: [u64; MAX_NR_TIERS],
-        evicted: [u64; MAX_NR_TIERS],
-        protected: [u64; MAX_NR_TIERS],
+        refaulted: [u64; TIERS_MAX],
+        evicted: [u64; TIERS_MAX],
+        protected: [u64; TIERS_MAX],
     ) -> Control {
         let mut control = Control::default();
         control.current[0][0] = Counters {

@@ -8,9 +8,8 @@ use crate::ids::{LruvecId, MemcgId, NodeId};
 use crate::lru::Lru;
 
 use super::aging::evictable_min_seq;
-use super::control::history_slot;
 use super::profile::DebugfsSyntax;
-use super::{DEFAULT_SWAPPINESS, MAX_NR_GENS, MAX_NR_TIERS, jiffies, jiffies_to_msecs};
+use super::{DEFAULT_SWAPPINESS, jiffies, jiffies_to_msecs};
 
 /// The names of cgroups in the debugfs files.
 pub trait MemcgNames {
@@ -57,7 +56,7 @@ fn render_lruvec(
     let state = &lru.lruvecs[lruvec.index()].mglru;
     let syntax = lru.mglru.profile.debugfs;
     let first = if full {
-        (state.max_seq + 1).saturating_sub(MAX_NR_GENS as u64)
+        (state.max_seq + 1).saturating_sub(state.generations)
     } else if syntax == DebugfsSyntax::LongIds {
         evictable_min_seq(state.min_seq, DEFAULT_SWAPPINESS)
     } else {
@@ -87,9 +86,9 @@ fn render_lruvec(
 fn render_counters(text: &mut String, lru: &Lru, lruvec: LruvecId, seq: u64) -> std::fmt::Result {
     let state = &lru.lruvecs[lruvec.index()].mglru;
     let history = lru.mglru.history;
-    let slot = history_slot(seq, history);
+    let slot = state.history_slot(seq, history);
     let youngest = seq == state.max_seq;
-    for tier in 0..MAX_NR_TIERS {
+    for tier in 0..usize::from(lru.mglru.profile.tiers) {
         write!(text, "            {tier:10}")?;
         for folio_type in FolioType::ALL {
             let t = folio_type.index();

@@ -11,10 +11,10 @@ use crate::world::World;
 
 use super::ablation::Part;
 use super::aging::{evictable, evictable_min_seq, try_inc_min_seq};
-use super::control::{ControlPosition, history_slot};
+use super::control::ControlPosition;
 use super::isolate::{Scan, scan_folios};
 use super::profile::{TypeChoice, UsageCount};
-use super::{MAX_LRU_BATCH, MAX_NR_TIERS, MAX_SWAPPINESS, MIN_NR_GENS};
+use super::{MAX_LRU_BATCH, MAX_SWAPPINESS, MIN_NR_GENS};
 
 /// What to evict: a type, and the tier threshold if it was computed with the choice of the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,11 +141,12 @@ fn scan(
     batch: &mut Vec<Pfn>,
 ) -> Scan {
     let threshold = if lru.mglru.ablation.lacks(Part::Protection) {
-        MAX_NR_TIERS - 1
+        usize::from(lru.mglru.profile.tiers) - 1
     } else {
         choice.threshold.unwrap_or_else(|| {
             let state = &lru.lruvecs[lruvec.index()].mglru;
-            let slot = history_slot(state.min_seq[choice.folio_type.index()], lru.mglru.history);
+            let oldest = state.min_seq[choice.folio_type.index()];
+            let slot = state.history_slot(oldest, lru.mglru.history);
             state
                 .control
                 .tier_threshold(&lru.mglru.profile, slot, choice.folio_type, None)
@@ -177,10 +178,14 @@ pub(super) fn choose(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappiness: 
         FolioType::Anon => u64::from(swappiness),
         FolioType::File => u64::from(MAX_SWAPPINESS - swappiness),
     };
-    let tiers = if by_tier_zero { 1 } else { MAX_NR_TIERS };
-    let slot =
-        |folio_type: FolioType| history_slot(state.min_seq[folio_type.index()], lru.mglru.history);
     let profile = &lru.mglru.profile;
+    let tiers = match by_tier_zero {
+        true => 1,
+        false => usize::from(profile.tiers),
+    };
+    let slot = |folio_type: FolioType| {
+        state.history_slot(state.min_seq[folio_type.index()], lru.mglru.history)
+    };
     let position = |folio_type: FolioType| -> ControlPosition {
         state.control.position(
             profile,

@@ -5,7 +5,6 @@ use crate::folio::{Flag, FolioTable, Pfn};
 use crate::lru::Lruvec;
 
 use super::generation::State;
-use super::generation_of;
 use super::profile::Profile;
 
 /// Puts a folio into the generation given by its flags (`lru_gen_add_folio`). With `rotate` it goes
@@ -25,7 +24,7 @@ pub fn add_folio(
     let promoted = folio.test_clear(Flag::Promoted);
     let oldest = state.min_seq[folio.folio_type().index()];
     let seq = seq.max(oldest + u64::from(promoted));
-    let slot = generation_of(seq);
+    let slot = state.slot(seq);
     profile.settle(folio);
     folio.set_generation(Some(slot));
     folio.set_list_slot(slot);

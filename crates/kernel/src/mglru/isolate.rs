@@ -9,10 +9,9 @@ use crate::reclaim::ScanControl;
 use crate::tracepoint::Tracepoint;
 
 use super::aging::inc_generation;
-use super::control::history_slot;
 use super::insert::{del_folio, relist};
 use super::settings::Settings;
-use super::{MIN_LRU_BATCH, MIN_NR_GENS, NR_ZONES, generation_of};
+use super::{MIN_LRU_BATCH, MIN_NR_GENS, NR_ZONES};
 
 /// The result of a scan of one type, in pages.
 #[derive(Clone, Copy, Debug, Default)]
@@ -79,7 +78,7 @@ pub(super) fn scan_folios(
         return scan;
     }
     let t = folio_type.index();
-    let slot = generation_of(lruvec.mglru.min_seq[t]) as usize;
+    let slot = lruvec.mglru.slot(lruvec.mglru.min_seq[t]) as usize;
     let mut sorted = 0;
     let mut remaining = budget;
     for back in 0..NR_ZONES {
@@ -143,7 +142,7 @@ fn sort(
     let folio = &folios[pfn];
     let (folio_type, zone) = (folio.folio_type(), folio.zone());
     let t = folio_type.index();
-    let here = generation_of(lruvec.mglru.min_seq[t]);
+    let here = lruvec.mglru.slot(lruvec.mglru.min_seq[t]);
     if folio.has(Flag::Mlocked) {
         del_folio(folios, lruvec, pfn, true);
         folios[pfn].set(Flag::Unevictable);
@@ -159,8 +158,9 @@ fn sort(
     let tier = profile.tier(folio);
     if tier > threshold || profile.always_protected(folio) {
         if profile.counts_as_protected(folio) {
-            let hist = history_slot(lruvec.mglru.min_seq[t], settings.history);
-            lruvec.mglru.control.current[hist][t].protected[tier] += folio.nr_pages();
+            let state = &mut lruvec.mglru;
+            let hist = state.history_slot(state.min_seq[t], settings.history);
+            state.control.current[hist][t].protected[tier] += folio.nr_pages();
         }
         let next = inc_generation(folios, lruvec, profile, pfn);
         relist(

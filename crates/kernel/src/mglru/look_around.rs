@@ -8,9 +8,9 @@ use crate::lru::Lru;
 use crate::page_table::{Mapping, PAGES_PER_PMD, Pte, PteTable, Vma};
 use crate::world::World;
 
+use super::MIN_LRU_BATCH;
 use super::profile::Profile;
 use super::settings::Walk;
-use super::{MIN_LRU_BATCH, generation_of};
 
 /// A table is worth a walk if one in this many of its entries is young: one per cache line
 /// (`suitable_to_scan`, x86 and arm64).
@@ -52,13 +52,14 @@ pub(crate) fn look_around(
         return;
     };
     let lruvec = lru.folios[pfn].lruvec;
-    let max_seq = lru.lruvecs[lruvec.index()].mglru.max_seq;
-    let youngest = generation_of(max_seq);
+    let state = &lru.lruvecs[lruvec.index()].mglru;
+    let max_seq = state.max_seq;
+    let youngest = state.slot(max_seq);
     let total = window.end - window.start;
     let mut young = 1;
     let first = (window.start % PAGES_PER_PMD) as usize;
+    let profile = lru.mglru.profile;
     for pte in &mut table[first..first + total as usize] {
-        let profile = lru.mglru.profile;
         let Some(neighbour) = sighted(&lru.folios, &profile, pte, lruvec, vma, true) else {
             continue;
         };

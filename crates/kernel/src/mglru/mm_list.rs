@@ -90,7 +90,7 @@ pub(super) struct Walker {
     /// Where the last iteration ended: address spaces after it are new and scanned in full.
     pub tail: Cursor,
     /// Entries seen, by history slot: T, Y, F, A of `lru_gen_full`.
-    pub stats: [[u64; 4]; super::MAX_NR_GENS],
+    pub stats: [[u64; 4]; super::GENERATIONS_MAX],
 }
 
 impl Walker {
@@ -99,7 +99,7 @@ impl Walker {
             seq,
             head: Cursor::Unset,
             tail: Cursor::Unset,
-            stats: [[0; 4]; super::MAX_NR_GENS],
+            stats: [[0; 4]; super::GENERATIONS_MAX],
         }
     }
 }

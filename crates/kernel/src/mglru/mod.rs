@@ -8,6 +8,7 @@ mod bloom;
 mod command;
 mod control;
 mod debugfs;
+mod decisions;
 mod evict;
 mod generation;
 mod global;
@@ -54,11 +55,13 @@ pub use verify::Inconsistency;
 /// `MIN_NR_GENS`: the two youngest generations are never evicted.
 pub const MIN_NR_GENS: usize = 2;
 
-/// `MAX_NR_GENS`: the most generations of a lruvec.
-pub const MAX_NR_GENS: usize = 4;
+/// The most generations that a profile can ask for: a folio has three bits for its own, or none.
+/// The kernel's `MAX_NR_GENS` is [`Profile::generations`].
+pub const GENERATIONS_MAX: usize = 7;
 
-/// `MAX_NR_TIERS`: usage classes within a generation.
-pub const MAX_NR_TIERS: usize = 4;
+/// The most tiers that a profile can ask for: a folio has two bits for its uses. The kernel's
+/// `MAX_NR_TIERS` is [`Profile::tiers`].
+pub const TIERS_MAX: usize = 4;
 
 /// Zones of a node.
 pub const NR_ZONES: usize = 4;
@@ -102,11 +105,4 @@ fn jiffies_to_msecs(jiffies: u64) -> u32 {
 #[inline]
 fn jiffies(ns: u64) -> u64 {
     ns / JIFFY_NS
-}
-
-/// The slot of a generation: sequence numbers wrap around the lists (`lru_gen_from_seq`).
-#[inline]
-#[must_use]
-pub fn generation_of(seq: u64) -> u32 {
-    (seq % MAX_NR_GENS as u64) as u32
 }

@@ -5,75 +5,24 @@
 //! `7.2` is Linux 7.2 (rework of 6.14 and of 2026), `6.12` the long-term kernel before that rework,
 //! `6.14` the result of that rework alone, `v6` the patch set of January 2022.
 
-use super::ablation::{Ablation, Part};
 use crate::folio::{Flag, Folio, FolioType};
 
-use super::{MAX_NR_GENS, generation_of};
-
-/// The order in which uses of a folio are recorded in its flags.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum UsageCount {
-    /// Referenced first, then workingset, then the refs field (before 6.14).
-    WorkingsetSecond,
-    /// Referenced first, then the refs field, workingset last (6.14).
-    WorkingsetLast,
-}
-
-/// What a page fault in a mapping with recency does to the folio it brings in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultMark {
-    /// Makes it active: it enters the youngest generation.
-    Activate,
-    /// Counts as one use; only a returning workingset folio becomes active.
-    Reference,
-}
-
-/// When eviction ages a lruvec first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AgingRule {
-    /// With one spare generation, if the youngest has over half of all pages, or the third youngest
-    /// less than a quarter; judged by the file type (v6).
-    RatioByFile,
-    /// The same, judged by the leading evictable type (6.1 to 6.13).
-    Ratio,
-    /// With one spare generation or none (6.14).
-    SpareGeneration,
-}
-
-/// How much one pass over a lruvec evicts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReclaimLoop {
-    /// Rounds of up to 64 isolated folios until a target, recomputed each round, has been scanned;
-    /// aging ends the pass.
-    Rounds,
-    /// Batches of at most 64 examined folios, with a target fixed at the start; aging does not end
-    /// a cgroup's pass (2026).
-    Batches,
-}
-
-/// How the type to evict is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TypeChoice {
-    /// Anon if its oldest generation is older, otherwise tier 0 of both types compared.
-    TierZero,
-    /// All tiers of both types compared equally (6.14).
-    AllTiers,
-}
-
-/// The order in which global reclaim visits cgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MemcgOrder {
-    /// The per-node memcg LRU with random bins (6.3 to 7.2).
-    MemcgLru,
-    /// Tree iteration with a shared cursor (before 6.3, and the series of December 2025).
-    Cursor,
-}
+use super::ablation::{Ablation, Part};
+pub use super::decisions::{
+    AgingRule, DebugfsSyntax, FaultMark, MemcgOrder, ReclaimLoop, TypeChoice, UsageCount,
+};
 
 /// A kernel version, as a set of decisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Profile {
     /// Its name on command lines.
     pub name: &'static str,
+    /// The most generations of a lruvec (`MAX_NR_GENS`), 4..=7. The kernel refuses to be built with
+    /// fewer than 4 (`init_lru_gen`); the patch set made it an option, `CONFIG_NR_LRU_GENS`.
+    pub generations: u8,
+    /// Usage classes within a generation (`MAX_NR_TIERS`), 2..=4; an option of the patch set too,
+    /// `CONFIG_TIERS_PER_GEN`.
+    pub tiers: u8,
     /// How uses are counted.
     pub usage: UsageCount,
     /// What a fault with recency does.
@@ -125,20 +74,11 @@ pub struct Profile {
     pub debugfs: DebugfsSyntax,
 }
 
-/// Formats and rules of the debugfs files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DebugfsSyntax {
-    /// The patch set: `-0` below the oldest generation, aging only at `max_seq`.
-    Patches,
-    /// 16-bit cgroup id; `+` with a sequence number below `max_seq` does nothing.
-    ShortIds,
-    /// 64-bit cgroup id; `+` always ages; swappiness may be the word `max`.
-    LongIds,
-}
-
 /// Linux 7.2.
 pub const V7_2: Profile = Profile {
     name: "7.2",
+    generations: 4,
+    tiers: 4,
     usage: UsageCount::WorkingsetLast,
     fault_mark: FaultMark::Reference,
     first_sighting_promotes: false,
@@ -146,7 +86,7 @@ pub const V7_2: Profile = Profile {
     reclaim_loop: ReclaimLoop::Batches,
     type_choice: TypeChoice::AllTiers,
     tier_gain: (2, 3),
-    refault_window: Some(MAX_NR_GENS as u64),
+    refault_window: Some(4),
     file_may_lead: true,
     protect_to_head: true,
     sorts_dirty: false,
@@ -167,6 +107,8 @@ pub const V7_2: Profile = Profile {
 /// Linux 6.12.
 pub const V6_12: Profile = Profile {
     name: "6.12",
+    generations: 4,
+    tiers: 4,
     usage: UsageCount::WorkingsetSecond,
     fault_mark: FaultMark::Activate,
     first_sighting_promotes: true,
@@ -202,7 +144,7 @@ pub const V6_14: Profile = Profile {
     aging: AgingRule::SpareGeneration,
     type_choice: TypeChoice::AllTiers,
     tier_gain: (2, 3),
-    refault_window: Some(MAX_NR_GENS as u64),
+    refault_window: Some(4),
     file_may_lead: true,
     protect_to_head: true,
     ..V6_12
@@ -237,7 +179,21 @@ impl Profile {
 
     // ---- usage
 
-    /// Counted uses, 0..=4 (`folio_lru_refs`).
+    /// Width of the refs field in bits, 0..=2 (`LRU_REFS_WIDTH`).
+    #[inline]
+    #[must_use]
+    pub fn refs_width(&self) -> u32 {
+        u32::from(self.tiers) - 2
+    }
+
+    /// The largest count that the refs field holds, 0, 1 or 3.
+    #[inline]
+    #[must_use]
+    pub fn refs_max(&self) -> u32 {
+        (1 << self.refs_width()) - 1
+    }
+
+    /// Counted uses, at most 1, 2 or 4 (`folio_lru_refs`).
     #[inline]
     #[must_use]
     pub fn uses(&self, folio: &Folio) -> u32 {
@@ -248,18 +204,18 @@ impl Profile {
         }
     }
 
-    /// The tier that a count of uses stands for, 0..=3 (`lru_tier_from_refs`).
+    /// The tier that a count of uses stands for (`lru_tier_from_refs`).
     #[inline]
     #[must_use]
     pub fn tier_of(&self, uses: u32, workingset: bool) -> usize {
         match self.usage {
             UsageCount::WorkingsetSecond => ceil_log2(uses + 1),
-            UsageCount::WorkingsetLast if workingset => 3,
+            UsageCount::WorkingsetLast if workingset => usize::from(self.tiers) - 1,
             UsageCount::WorkingsetLast => ceil_log2(uses),
         }
     }
 
-    /// The tier of a folio, 0..=3.
+    /// The tier of a folio.
     #[inline]
     #[must_use]
     pub fn tier(&self, folio: &Folio) -> usize {
@@ -270,10 +226,11 @@ impl Profile {
     #[inline]
     #[must_use]
     pub fn always_protected(&self, folio: &Folio) -> bool {
+        let most = 1 << self.refs_width();
         match self.usage {
-            UsageCount::WorkingsetSecond => self.uses(folio) == 4,
+            UsageCount::WorkingsetSecond => self.uses(folio) == most,
             UsageCount::WorkingsetLast => {
-                self.uses(folio) + u32::from(folio.has(Flag::Workingset)) == 5
+                self.uses(folio) + u32::from(folio.has(Flag::Workingset)) == most + 1
             }
         }
     }
@@ -305,14 +262,14 @@ impl Profile {
                 } else if !folio.has(Flag::Workingset) {
                     folio.set(Flag::Workingset);
                 } else {
-                    folio.set_refs((folio.refs() + 1).min(3));
+                    folio.set_refs((folio.refs() + 1).min(self.refs_max()));
                 }
             }
             UsageCount::WorkingsetLast => {
                 if !folio.has(Flag::Referenced) {
                     folio.set(Flag::Referenced);
                     folio.set_refs(0);
-                } else if folio.refs() == 3 {
+                } else if folio.refs() == self.refs_max() {
                     folio.set(Flag::Workingset);
                 } else {
                     folio.set_refs(folio.refs() + 1);
@@ -347,15 +304,14 @@ impl Profile {
 
     /// Cold advice: clears the marks that the profile clears at once, and returns whether the folio
     /// may stay where it is.
-    pub fn deactivate_in_place(&self, folio: &mut Folio, min_seq: [u64; 2]) -> bool {
+    pub fn deactivate_in_place(&self, folio: &mut Folio, oldest_slot: u32) -> bool {
         match self.usage {
             UsageCount::WorkingsetSecond => false,
             UsageCount::WorkingsetLast => {
                 folio.clear(Flag::Referenced);
                 folio.clear(Flag::Workingset);
                 folio.set_refs(0);
-                let oldest = generation_of(min_seq[folio.folio_type().index()]);
-                folio.generation() == Some(oldest)
+                folio.generation() == Some(oldest_slot)
             }
         }
     }
@@ -446,18 +402,20 @@ impl Profile {
             }
             UsageCount::WorkingsetLast => {
                 let workingset = folio.has(Flag::Workingset);
+                let oldest = u64::from(self.generations) - 1;
                 let distance = if active {
                     1 - u64::from(workingset)
                 } else if rotate {
-                    3
+                    oldest
                 } else if needs_time {
                     1
                 } else if workingset || folio.has(Flag::Referenced) {
-                    2
+                    oldest - 1
                 } else {
-                    3
+                    oldest
                 };
-                (max_seq - distance).max(min_seq)
+                // A new lruvec has four generations however many it may have.
+                max_seq.saturating_sub(distance).max(min_seq)
             }
         }
     }

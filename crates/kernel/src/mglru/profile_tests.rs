@@ -4,6 +4,7 @@
 use crate::folio::{Flag, Folio, FolioTable, FolioType, Pfn};
 use crate::ids::LruvecId;
 
+use super::Profile;
 use super::ablation::Ablation;
 use super::profile::{V6_12, V7_2};
 
@@ -37,6 +38,27 @@ fn tiers_of_repeated_reads() {
 }
 
 #[test]
+fn tiers_of_repeated_reads_with_fewer_tiers() {
+    for (of, tiers, expected, always) in [
+        // One bit counts uses: tier 1 from two of them on, the last with workingset.
+        (V6_12, 3, [0, 0, 1, 2, 2, 2, 2], 3),
+        (V7_2, 3, [0, 0, 1, 2, 2, 2, 2], 3),
+        // None does: the last tier is the workingset flag alone.
+        (V6_12, 2, [0, 0, 1, 1, 1, 1, 1], 2),
+        (V7_2, 2, [0, 0, 1, 1, 1, 1, 1], 2),
+    ] {
+        let profile = Profile { tiers, ..of };
+        let mut page = folio(File, &[]);
+        for (reads, tier) in expected.into_iter().enumerate() {
+            let what = format!("{} with {tiers} tiers after {reads}", profile.name);
+            assert_eq!(profile.tier(&page), tier, "{what}");
+            assert_eq!(profile.always_protected(&page), reads >= always, "{what}");
+            profile.mark_accessed(&mut page);
+        }
+    }
+}
+
+#[test]
 fn a_lazy_promotion_is_not_counted_as_protection_in_7_2() {
     let mut page = folio(File, &[]);
     for _ in 0..5 {
@@ -51,7 +73,7 @@ fn a_lazy_promotion_is_not_counted_as_protection_in_7_2() {
 }
 
 /// The generation entered, counted from the youngest.
-fn distance(profile: super::Profile, page: &Folio, rotate: bool) -> u64 {
+fn distance(profile: Profile, page: &Folio, rotate: bool) -> u64 {
     7 - profile.insertion_seq(page, 7, [4, 4], rotate)
 }
 
@@ -94,8 +116,25 @@ fn where_folios_enter() {
 }
 
 #[test]
+fn unmapped_pages_enter_far_from_the_youngest_of_many_generations() {
+    let profile = Profile {
+        generations: 7,
+        ..V7_2
+    };
+    let enters = |flags: &[Flag], max_seq, rotate| {
+        profile.insertion_seq(&folio(File, flags), max_seq, [0, 0], rotate)
+    };
+    assert_eq!(enters(&[], 9, false), 3);
+    assert_eq!(enters(&[], 9, true), 3);
+    assert_eq!(enters(&[Flag::Referenced], 9, false), 4);
+    assert_eq!(enters(&[Flag::Active], 9, false), 8);
+    // A new lruvec has fewer: its oldest is not below zero.
+    assert_eq!(enters(&[], 3, false), 0);
+}
+
+#[test]
 fn a_fault_marks_the_page() {
-    let fault = |profile: super::Profile, flags: &[Flag]| {
+    let fault = |profile: Profile, flags: &[Flag]| {
         let mut page = folio(Anon, flags);
         profile.mark_faulted(&mut page, Ablation::default());
         (page.has(Flag::Active), page.has(Flag::Referenced))
@@ -138,7 +177,7 @@ fn sightings_by_rmap_take_three_steps_in_7_2() {
 
 #[test]
 fn isolation_keeps_what_the_kernel_keeps() {
-    let isolated = |profile: super::Profile, flags: &[Flag]| {
+    let isolated = |profile: Profile, flags: &[Flag]| {
         let mut page = folio(Anon, flags);
         page.set_refs(3);
         profile.isolated(&mut page);
@@ -157,11 +196,11 @@ fn cold_advice() {
     let mut page = folio(File, &[Flag::Referenced, Flag::Workingset]);
     page.set_generation(Some(0));
     assert!(
-        V7_2.deactivate_in_place(&mut page, [4, 4]),
+        V7_2.deactivate_in_place(&mut page, 0),
         "in the oldest already"
     );
     assert!(!page.has_any(Flag::Referenced as u32 | Flag::Workingset as u32));
     page.set_generation(Some(2));
-    assert!(!V7_2.deactivate_in_place(&mut page, [4, 4]));
-    assert!(!V6_12.deactivate_in_place(&mut page, [4, 4]));
+    assert!(!V7_2.deactivate_in_place(&mut page, 0));
+    assert!(!V6_12.deactivate_in_place(&mut page, 0));
 }

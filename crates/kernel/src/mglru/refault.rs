@@ -8,11 +8,7 @@ use crate::shadow::Shadow;
 use crate::world::World;
 
 use super::ablation::Part;
-use super::control::history_slot;
 use super::profile::UsageCount;
-
-/// Width of the refs field at the low end of a token.
-const REFS_WIDTH: u32 = 2;
 
 /// Counts an eviction and packs what a refault needs: the oldest generation and the usage count.
 pub(crate) fn eviction_shadow(lru: &mut Lru, pfn: Pfn) -> u64 {
@@ -25,9 +21,9 @@ pub(crate) fn eviction_shadow(lru: &mut Lru, pfn: Pfn) -> u64 {
     let t = folio_type.index();
     let uses = profile.uses(folio);
     let min_seq = lruvec.mglru.min_seq[t];
-    let slot = history_slot(min_seq, lru.mglru.history);
+    let slot = lruvec.mglru.history_slot(min_seq, lru.mglru.history);
     lruvec.mglru.control.current[slot][t].evicted[profile.tier(folio)] += nr_pages;
-    let token = (min_seq << REFS_WIDTH) | u64::from(uses.saturating_sub(1));
+    let token = (min_seq << profile.refs_width()) | u64::from(uses.saturating_sub(1));
     let mut shadow = Shadow {
         node: lruvec.node,
         memcg: lruvec.memcg,
@@ -74,8 +70,10 @@ fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
         Some(_) => multi_gen::TOKEN_BITS,
         None => profile.token_bits(folio_type),
     };
-    let seq_bits = token_bits - REFS_WIDTH;
-    let evicted_seq = (shadow.token & mask(token_bits)) >> REFS_WIDTH;
+    // The refs field is at the low end of a token.
+    let refs_width = profile.refs_width();
+    let seq_bits = token_bits - refs_width;
+    let evicted_seq = (shadow.token & mask(token_bits)) >> refs_width;
     let state = &lruvec.mglru;
     let window = profile
         .refault_window
@@ -88,17 +86,17 @@ fn restore(lru: &mut Lru, pfn: Pfn, shadow: Shadow, in_fault: bool) {
         return;
     }
 
-    let refs = (shadow.token & mask(REFS_WIDTH)) as u32;
-    let slot = history_slot(state.min_seq[t], lru.mglru.history);
+    let refs = (shadow.token & mask(refs_width)) as u32;
+    let slot = state.history_slot(state.min_seq[t], lru.mglru.history);
     let counters = &mut lruvec.mglru.control.current[slot][t];
     match profile.usage {
         UsageCount::WorkingsetSecond => {
             let uses = refs + u32::from(shadow.workingset);
             counters.refaulted[profile.tier_of(uses, false)] += nr_pages;
             lruvec.events.workingset_activate[t] += nr_pages;
-            if (in_fault || uses >= 3) && !ablation.lacks(Part::Restore) {
+            if (in_fault || uses >= profile.refs_max()) && !ablation.lacks(Part::Restore) {
                 folio.set(Flag::Workingset);
-                folio.set_refs(3);
+                folio.set_refs(profile.refs_max());
                 lruvec.events.workingset_restore[t] += nr_pages;
             }
         }

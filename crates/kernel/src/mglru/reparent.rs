@@ -2,7 +2,7 @@
 //! Moving the folios of a removed cgroup to its parent.
 
 use super::aging::inc_max_seq;
-use super::{MAX_NR_GENS, MAX_SWAPPINESS, NR_ZONES};
+use super::{GENERATIONS_MAX, MAX_SWAPPINESS, NR_ZONES};
 use crate::folio::{FolioList, FolioType};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
@@ -23,11 +23,11 @@ pub(crate) fn reparent(lru: &mut Lru, from: LruvecId, to: LruvecId, now_ns: u64)
     }
     while FolioType::ALL
         .iter()
-        .any(|&t| lru.lruvecs[to.index()].mglru.nr_gens(t) < MAX_NR_GENS as u64)
+        .any(|&t| !lru.lruvecs[to.index()].mglru.is_full(t))
     {
         inc_max_seq(lru, to, MAX_SWAPPINESS, now_ns);
     }
-    for slot in 0..MAX_NR_GENS {
+    for slot in 0..GENERATIONS_MAX {
         for t in 0..2 {
             for zone in 0..NR_ZONES {
                 let child = &mut lru.lruvecs[from.index()].mglru;

@@ -9,7 +9,7 @@ use crate::refault_distance::Rule;
 use super::ablation::Ablation;
 use super::generation::State;
 use super::profile::{MemcgOrder, Profile};
-use super::{MAX_NR_GENS, MIN_LRU_BATCH, NR_ZONES};
+use super::{GENERATIONS_MAX, MIN_LRU_BATCH, NR_ZONES};
 
 /// Settings of the multi-gen LRU. Changing them takes effect at the next decision.
 #[derive(Clone, Debug)]
@@ -20,6 +20,9 @@ pub struct Settings {
     pub walks_leaves: bool,
     /// Whether accessed bits of non-leaf entries are used (`enabled` bit 0x4).
     pub uses_table_bits: bool,
+    /// Whether the processor sets accessed bits itself (`arch_has_hw_pte_young`). Without them
+    /// there are no walks, whatever the two settings above say.
+    pub hw_accessed_bit: bool,
     /// Kill a task instead of evicting memory used in the last `min_ttl_ms`; 0 for never.
     pub min_ttl_ms: u32,
     /// Keep statistics of all generations, not only of the oldest and the youngest
@@ -47,6 +50,7 @@ impl Default for Settings {
             profile: Profile::default(),
             walks_leaves: true,
             uses_table_bits: true,
+            hw_accessed_bit: true,
             min_ttl_ms: 0,
             history: false,
             memcg_order: None,
@@ -57,6 +61,22 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Whether aging walks page tables (`should_walk_mmu`).
+    #[inline]
+    #[must_use]
+    pub fn walks(&self) -> bool {
+        self.hw_accessed_bit && self.walks_leaves
+    }
+
+    /// Whether walks use the bits of non-leaf entries (`should_clear_pmd_young`).
+    #[inline]
+    #[must_use]
+    pub fn clears_table_bits(&self) -> bool {
+        self.hw_accessed_bit && self.uses_table_bits
+    }
+}
+
 /// The walk object of a reclaimer (`struct lru_gen_mm_walk`).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Walk {
@@ -64,7 +84,7 @@ pub(crate) struct Walk {
     /// aging.
     pub(super) present: bool,
     /// Changes of sizes not yet flushed to the lruvec, by slot, type and zone.
-    nr_pages: [[[i64; NR_ZONES]; 2]; MAX_NR_GENS],
+    nr_pages: [[[i64; NR_ZONES]; 2]; GENERATIONS_MAX],
     /// Pages moved since the last flush.
     pub(super) batched: u64,
 }
@@ -86,8 +106,9 @@ impl Walk {
             return;
         }
         self.batched = 0;
-        let held = self.nr_pages.as_flattened_mut().as_flattened_mut();
-        let kept = state.nr_pages.as_flattened_mut().as_flattened_mut();
+        let used = ..state.generations as usize;
+        let held = self.nr_pages[used].as_flattened_mut().as_flattened_mut();
+        let kept = state.nr_pages[used].as_flattened_mut().as_flattened_mut();
         for (kept, held) in kept.iter_mut().zip(held) {
             *kept += std::mem::take(held);
         }

@@ -6,7 +6,7 @@ use crate::ids::LruvecId;
 use crate::lru::{Lru, Mode};
 
 use super::insert::{add_folio, del_folio};
-use super::{MAX_LRU_BATCH, MAX_NR_GENS, NR_ZONES};
+use super::{GENERATIONS_MAX, MAX_LRU_BATCH, NR_ZONES};
 
 /// A switch in progress: lruvecs are converted one after the other, 4096 folios at a time, and
 /// reclaim may run in between.
@@ -99,7 +99,7 @@ fn fill(lru: &mut Lru, lruvec: LruvecId) -> bool {
 /// (`drain_evictable`).
 fn drain(lru: &mut Lru, lruvec: LruvecId) -> bool {
     let mut remaining = MAX_LRU_BATCH;
-    for slot in 0..MAX_NR_GENS {
+    for slot in 0..GENERATIONS_MAX {
         for folio_type in 0..2 {
             for zone in 0..NR_ZONES {
                 loop {

@@ -13,7 +13,7 @@ const CORE: u32 = 1 << 0;
 const LEAF_WALK: u32 = 1 << 1;
 const TABLE_BITS: u32 = 1 << 2;
 
-/// Reads `enabled`.
+/// Reads `enabled`: what is written, less what the processor cannot do.
 #[must_use]
 pub fn enabled_show(lru: &Lru) -> String {
     let core = lru.mode == Mode::MultiGen;
@@ -22,8 +22,8 @@ pub fn enabled_show(lru: &Lru) -> String {
     }
     let bit = |on: bool, bit: u32| if on { bit } else { 0 };
     let caps = bit(core, CORE)
-        | bit(lru.mglru.walks_leaves, LEAF_WALK)
-        | bit(lru.mglru.uses_table_bits, TABLE_BITS);
+        | bit(lru.mglru.walks(), LEAF_WALK)
+        | bit(lru.mglru.clears_table_bits(), TABLE_BITS);
     format!("0x{caps:04x}\n")
 }
 

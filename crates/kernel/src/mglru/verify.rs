@@ -5,12 +5,12 @@ use crate::folio::{Flag, FolioTable, FolioType, Pfn};
 use crate::ids::LruvecId;
 
 use super::generation::State;
-use super::{MAX_NR_GENS, MIN_NR_GENS, NR_ZONES, generation_of};
+use super::{GENERATIONS_MAX, MIN_NR_GENS, NR_ZONES};
 
 /// A violated invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Inconsistency {
-    /// Generations outside 2..=4.
+    /// Fewer generations than 2, or more than the profile's.
     #[error("{folio_type:?} has {generations} generations")]
     Window {
         /// Type.
@@ -58,19 +58,20 @@ impl State {
     pub fn verify(&self, folios: &FolioTable, lruvec: LruvecId) -> Result<(), Inconsistency> {
         for folio_type in FolioType::ALL {
             let generations = self.nr_gens(folio_type);
-            if !(MIN_NR_GENS as u64..=MAX_NR_GENS as u64).contains(&generations) {
+            if !(MIN_NR_GENS as u64..=self.generations).contains(&generations) {
                 return Err(Inconsistency::Window {
                     folio_type,
                     generations,
                 });
             }
         }
-        for seq in self.max_seq - 2..=self.max_seq {
+        let second = (self.max_seq + 2).saturating_sub(self.generations).max(1);
+        for seq in second..=self.max_seq {
             if self.birth_ns(seq) < self.birth_ns(seq - 1) {
                 return Err(Inconsistency::Births { seq });
             }
         }
-        let mut counted = [[[0; NR_ZONES]; 2]; MAX_NR_GENS];
+        let mut counted = [[[0; NR_ZONES]; 2]; GENERATIONS_MAX];
         for (slot, t, zone) in slots() {
             for pfn in self.lists[slot][t][zone].iter_from_tail(folios) {
                 self.verify_folio(folios, lruvec, pfn, (slot, t, zone))?;
@@ -121,9 +122,9 @@ impl State {
         if folio.has_any(Flag::Active as u32 | Flag::Unevictable as u32) {
             return wrong("active or unevictable while listed");
         }
-        let age = |slot: u32| (generation_of(self.max_seq) + 4 - slot) % 4;
-        let oldest = generation_of(self.min_seq[t]);
-        if age(slot as u32) > age(oldest) {
+        let age = |slot: u64| (self.max_seq + self.generations - slot) % self.generations;
+        let oldest = age(self.min_seq[t] % self.generations);
+        if slot as u64 >= self.generations || age(slot as u64) > oldest {
             return wrong("on a list that has been retired");
         }
         Ok(())
@@ -136,13 +137,13 @@ impl State {
         seq: u64,
         folio_type: FolioType,
     ) -> impl Iterator<Item = Pfn> + 'a {
-        self.lists[generation_of(seq) as usize][folio_type.index()]
+        self.lists[self.slot(seq) as usize][folio_type.index()]
             .iter()
             .flat_map(|list| list.iter_from_tail(folios))
     }
 }
 
 fn slots() -> impl Iterator<Item = (usize, usize, usize)> {
-    (0..MAX_NR_GENS)
+    (0..GENERATIONS_MAX)
         .flat_map(|slot| (0..2).flat_map(move |t| (0..NR_ZONES).map(move |zone| (slot, t, zone))))
 }

@@ -12,10 +12,9 @@ use crate::world::World;
 
 use super::ablation::Part;
 use super::aging::inc_max_seq;
-use super::control::history_slot;
 use super::look_around::{is_dense, note_dirty, promote, report_dirtied, sighted};
 use super::mm_list::Cursor;
-use super::{MAX_LRU_BATCH, MAX_SWAPPINESS, generation_of};
+use super::{MAX_LRU_BATCH, MAX_SWAPPINESS};
 
 /// Counters of a walk, as printed in `lru_gen_full`.
 #[derive(Clone, Copy)]
@@ -31,6 +30,8 @@ struct Round {
     lruvec: LruvecId,
     /// The generation being completed, which young folios join.
     seq: u64,
+    /// Its slot.
+    slot: u32,
     swappiness: u32,
     /// Examine everything: filters and accessed bits of tables are ignored.
     force_scan: bool,
@@ -67,11 +68,12 @@ pub(super) fn age<W: World>(
     if seq <= state.walker.seq {
         return false;
     }
-    if lru.mglru.walks_leaves {
+    if lru.mglru.walks() {
         lru.mglru_machine.walk.present = true;
         let mut round = Round {
             lruvec,
             seq,
+            slot: state.slot(seq),
             swappiness,
             force_scan,
             stats: [0; 4],
@@ -97,12 +99,12 @@ fn next_mm(lru: &mut Lru, round: &mut Round) -> Option<MmId> {
     let history = lru.mglru.history;
     let chance = lru.mglru.reschedule_chance;
     let state = &mut lru.lruvecs[round.lruvec.index()].mglru;
+    let slot = state.history_slot(round.seq, history);
     let walker = &mut state.walker;
     if walker.head == Cursor::Unset {
         walker.head = Cursor::Sentinel;
     }
     let first = walker.head == Cursor::Sentinel;
-    let slot = history_slot(round.seq, history);
     for (kept, seen) in walker.stats[slot].iter_mut().zip(&mut round.stats) {
         *kept += std::mem::take(seen);
     }
@@ -201,7 +203,7 @@ fn walk_table<W: World>(
     start: u64,
 ) {
     let blind = round.force_scan || lru.mglru.ablation.lacks(Part::Bloom);
-    if !blind && lru.mglru.uses_table_bits {
+    if !blind && lru.mglru.clears_table_bits() {
         if !world.pmd_young(mm, start) {
             return;
         }
@@ -273,7 +275,7 @@ fn take_sighting(lru: &mut Lru, round: &Round, pte: &mut Pte, vma: &Vma) -> bool
     pte.test_clear_young();
     if profile.sighted_by_walk(&mut folios[pfn]) {
         let walk = &mut lru.mglru_machine.walk;
-        promote(folios, walk, pfn, generation_of(round.seq));
+        promote(folios, walk, pfn, round.slot);
     }
     note_dirty(lru, *pte, pfn);
     true

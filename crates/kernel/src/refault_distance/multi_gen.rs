@@ -15,10 +15,10 @@ use crate::classic::{Counts, List};
 use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
-use crate::mglru::{MAX_NR_GENS, State};
+use crate::mglru::State;
 use crate::world::World;
 
-/// Bits of a token used for the generation and the usage count: 10 and 2.
+/// Bits of a token used for the generation and the usage count: 10 and 2 with four tiers.
 pub(crate) const TOKEN_BITS: u32 = 12;
 
 /// Bits above them for the eviction count.
@@ -37,9 +37,10 @@ pub(crate) fn age(
     token: u64,
 ) -> u64 {
     let order = bucket_order(lru);
+    let generations = u64::from(lru.mglru.profile.generations);
     let state = &mut lru.lruvecs[lruvec.index()];
     state.classic.holes.evicted(pages);
-    let generation = state.mglru.total_pages(folio_type) / MAX_NR_GENS as u64;
+    let generation = state.mglru.total_pages(folio_type) / generations;
     let credit = &mut state.promotion_credit.evicted_pages[folio_type.index()];
     *credit = (*credit + pages).min(generation);
     let age = state.classic.nonresident_age >> order;
@@ -67,10 +68,11 @@ pub(crate) fn promote<W: World>(lru: &mut Lru, world: &W, rule: Rule, pfn: Pfn, 
     };
     *credit = left;
     state.events.workingset_activate[folio_type.index()] += pages;
+    let refs_max = lru.mglru.profile.refs_max();
     let folio = &mut lru.folios[pfn];
     folio.set(Flag::Promoted);
     folio.set(Flag::Workingset);
-    folio.set_refs(2);
+    folio.set_refs(refs_max.min(2));
 }
 
 /// List sizes of a lruvec, with the oldest generation as the inactive lists, since only its pages

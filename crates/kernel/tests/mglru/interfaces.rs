@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::trace::{Pattern, Trace, Workload};
 
 /// The root has id 1; the workload's cgroup has its own id.
-struct Names(u64);
+pub struct Names(u64);
 
 impl MemcgNames for Names {
     fn id(&self, memcg: MemcgId) -> u64 {
@@ -35,6 +35,10 @@ fn machine(profile: &str) -> (Machine, Names) {
 }
 
 fn machine_of(profile: &str, pattern: Pattern) -> (Machine, Names) {
+    machine_with(*Profile::by_name(profile).expect("known profile"), pattern)
+}
+
+pub fn machine_with(profile: Profile, pattern: Pattern) -> (Machine, Names) {
     let workload = Workload {
         pattern,
         pages: 600,
@@ -44,17 +48,17 @@ fn machine_of(profile: &str, pattern: Pattern) -> (Machine, Names) {
         seed: 1,
     };
     let settings = Settings {
-        profile: *Profile::by_name(profile).expect("known profile"),
+        profile,
         ..Settings::default()
     };
     let mut machine = Machine::new(&workload, settings, 1024, false);
     machine.populate(&Trace::new(workload));
-    let names = Names(if profile == "7.2" { 28 } else { 2 });
+    let names = Names(if profile.name == "7.2" { 28 } else { 2 });
     (machine, names)
 }
 
 /// The errno of a write; 0 if it succeeds.
-fn write(machine: &mut Machine, names: &Names, text: &str) -> i32 {
+pub fn write(machine: &mut Machine, names: &Names, text: &str) -> i32 {
     let result = mglru::write(&mut machine.lru, &mut machine.world, names, text.as_bytes());
     match result {
         Ok(written) => {
@@ -70,7 +74,7 @@ fn max_seq(machine: &Machine) -> u64 {
 }
 
 /// Ages until the youngest generation is `seq`.
-fn age_to(machine: &mut Machine, names: &Names, seq: u64) {
+pub fn age_to(machine: &mut Machine, names: &Names, seq: u64) {
     while max_seq(machine) < seq {
         let command = format!("+ {} 0 {}", names.0, max_seq(machine));
         assert_eq!(write(machine, names, &command), 0);

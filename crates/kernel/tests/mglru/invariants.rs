@@ -4,7 +4,7 @@
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, NodeId};
 use agewise_kernel::lru::Mode;
-use agewise_kernel::mglru::{self, Switch};
+use agewise_kernel::mglru::{self, Profile, Switch};
 use proptest::prelude::*;
 
 use crate::machine::Machine;
@@ -71,6 +71,10 @@ struct Driver {
 
 impl Driver {
     fn new(profile: &str) -> Driver {
+        Driver::of(*Profile::by_name(profile).expect("known profile"))
+    }
+
+    fn of(profile: Profile) -> Driver {
         let mut machine = Machine::of_profile(profile, 0.5, [ANON, FILE], CAPACITY);
         // While multi-gen is off, no time passes in which the classic LRU's statistics would be
         // flushed: it would run out of memory because of stale sizes.
@@ -193,17 +197,23 @@ impl Driver {
         let _ = mglru::write(&mut machine.lru, &mut machine.world, &ById, text.as_bytes());
     }
 
+    /// The most generations it may have.
+    fn slots(&self) -> u64 {
+        self.machine.lru.mglru.profile.generations.into()
+    }
+
     /// A folio is on the list of its generation, or on an older one because it was promoted. (Not
     /// for the pages of a removed cgroup, whose lists are appended slot by slot, whatever their
     /// age.)
     fn check_only_promotions_are_unsorted(&self) {
         let state = &self.machine.lru.lruvecs[self.machine.lruvec().index()].mglru;
         let folios = &self.machine.lru.folios;
-        for seq in state.max_seq - 3..=state.max_seq {
+        let slots = self.slots();
+        for seq in (state.max_seq + 1).saturating_sub(slots)..=state.max_seq {
             for folio_type in FolioType::ALL {
                 for pfn in state.listed(folios, seq, folio_type) {
                     let slot = u64::from(folios[pfn].generation().expect("listed"));
-                    let distance = (state.max_seq + 4 - slot) % 4;
+                    let distance = (state.max_seq + slots - slot) % slots;
                     assert!(
                         state.max_seq - distance >= seq,
                         "{pfn:?} is older than its list"
@@ -221,7 +231,8 @@ impl Driver {
         let lruvec = &machine.lru.lruvecs[machine.lruvec().index()];
         let folios = &machine.lru.folios;
         let mut on_generations = 0;
-        for seq in lruvec.mglru.max_seq - 3..=lruvec.mglru.max_seq {
+        let max_seq = lruvec.mglru.max_seq;
+        for seq in (max_seq + 1).saturating_sub(self.slots())..=max_seq {
             for folio_type in FolioType::ALL {
                 on_generations += lruvec.mglru.listed(folios, seq, folio_type).count();
             }
@@ -274,9 +285,11 @@ proptest! {
     #[test]
     fn nothing_is_lost_and_windows_only_move_forward(
         profile in prop::sample::select(vec!["7.2", "6.14", "6.12", "v6"]),
+        (generations, tiers) in prop_oneof![Just((4, 4)), (4u8..=7, 2u8..=4)],
         steps in prop::collection::vec(step(), 1..150),
     ) {
-        let mut driver = Driver::new(profile);
+        let profile = *Profile::by_name(profile).expect("known profile");
+        let mut driver = Driver::of(Profile { generations, tiers, ..profile });
         let lruvec = driver.machine.lruvec().index();
         for step in steps {
             let before = &driver.machine.lru.lruvecs[lruvec].mglru;
@@ -298,8 +311,9 @@ proptest! {
     fn an_offline_cgroup_leaves_its_pages_to_the_parent(
         steps in prop::collection::vec(step(), 1..100),
         parent_agings in 0u64..4,
+        generations in 4u8..=7,
     ) {
-        let mut driver = Driver::new("7.2");
+        let mut driver = Driver::of(Profile { generations, ..Profile::default() });
         for step in steps {
             driver.take(step);
         }

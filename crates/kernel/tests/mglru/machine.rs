@@ -275,15 +275,15 @@ impl Machine {
         Machine::with_layout(layout, settings, capacity)
     }
 
-    /// A machine with both kinds of memory and the file mapped, by the name of a profile.
+    /// A machine with both kinds of memory and the file mapped.
     pub fn of_profile(
-        profile: &str,
+        profile: mglru::Profile,
         reschedule_chance: f64,
         [anon, file]: [usize; 2],
         capacity: usize,
     ) -> Machine {
         let settings = mglru::Settings {
-            profile: *mglru::Profile::by_name(profile).expect("known profile"),
+            profile,
             reschedule_chance,
             ..mglru::Settings::default()
         };

@@ -2,6 +2,7 @@
 //! The multi-gen LRU in a small world: counts of the kernel, invariants, and a naive model.
 
 mod dirty;
+mod generations;
 mod global;
 mod interfaces;
 mod invariants;

@@ -3,7 +3,8 @@
 
 use agewise_kernel::folio::FolioType;
 use agewise_kernel::ids::MemcgId;
-use agewise_kernel::mglru;
+use agewise_kernel::mglru::profile::{V6_12, V7_2};
+use agewise_kernel::mglru::{self, Profile};
 use proptest::prelude::*;
 
 use crate::machine::Machine;
@@ -57,12 +58,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(profile: &str) -> Pair {
+    fn new(profile: Profile) -> Pair {
         let mut machine = Machine::of_profile(profile, 0.0, [ANON, FILE], CAPACITY);
         machine.world.shadow_nodes = None;
         Pair {
             machine,
-            naive: Naive::new(profile == "7.2"),
+            naive: Naive::new(profile.name == "7.2", profile.generations, profile.tiers),
         }
     }
 
@@ -109,13 +110,14 @@ impl Pair {
         assert_eq!((state.max_seq, state.min_seq), (naive.max, naive.min));
         let counts = [naive.scanned, naive.stolen, naive.sorted];
         assert_eq!(machine.counts(), counts);
-        for seq in naive.max - 3..=naive.max {
+        let slots = naive.generations;
+        for seq in (naive.max + 1).saturating_sub(slots)..=naive.max {
             for folio_type in FolioType::ALL {
                 let listed: Vec<(usize, u64)> = state
                     .listed(&machine.lru.folios, seq, folio_type)
                     .map(|pfn| {
                         let slot = u64::from(machine.lru.folios[pfn].generation().unwrap());
-                        let distance = (naive.max + 4 - slot) % 4;
+                        let distance = (naive.max + slots - slot) % slots;
                         (machine.page_of(pfn), naive.max - distance)
                     })
                     .collect();
@@ -133,7 +135,7 @@ impl Pair {
     }
 }
 
-fn run(profile: &str, steps: Vec<Step>) {
+fn run(profile: Profile, steps: Vec<Step>) {
     let mut pair = Pair::new(profile);
     for step in steps {
         pair.take(step);
@@ -141,8 +143,16 @@ fn run(profile: &str, steps: Vec<Step>) {
     }
 }
 
-fn profiles() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(vec!["7.2", "6.12"])
+/// As in the kernel half of the time, otherwise with any number of generations and tiers.
+fn profiles() -> impl Strategy<Value = Profile> {
+    let of_kernel = prop::sample::select(vec![V7_2, V6_12]);
+    let sizes = prop_oneof![Just((4, 4)), (4u8..=7, 2u8..=4)];
+    (of_kernel, sizes).prop_map(|(profile, (generations, tiers))| Profile {
+        generations,
+        tiers,
+        refault_window: profile.refault_window.map(|_| generations.into()),
+        ..profile
+    })
 }
 
 proptest! {

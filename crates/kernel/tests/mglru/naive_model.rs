@@ -45,9 +45,13 @@ struct Feedback {
 }
 
 /// The model.
+#[derive(Default)]
 pub struct Naive {
     /// True for the rules of 7.2, false for those of 6.12.
     new: bool,
+    pub generations: u64,
+    /// The largest count of the refs field.
+    refs_max: u32,
     pub pages: Vec<Page>,
     /// By type and generation; oldest page first.
     pub lists: BTreeMap<(bool, u64), Vec<usize>>,
@@ -74,7 +78,7 @@ fn ceil_log2(n: u32) -> usize {
 }
 
 impl Naive {
-    pub fn new(new: bool) -> Naive {
+    pub fn new(new: bool, generations: u8, tiers: u8) -> Naive {
         let page = |file, vpn| Page {
             file,
             vpn,
@@ -84,28 +88,20 @@ impl Naive {
         let file = (0..FILE as u64).map(|i| page(true, VPN_FILE + i));
         Naive {
             new,
+            generations: generations.into(),
+            refs_max: [0, 1, 3][usize::from(tiers - 2)],
             pages: anon.chain(file).collect(),
-            lists: BTreeMap::new(),
             max: 3,
-            min: [0; 2],
-            feedback: Default::default(),
-            add: Vec::new(),
-            activate: Vec::new(),
-            young_tables: BTreeSet::new(),
-            filters: [None, None],
             walked: 2,
-            walked_once: false,
-            ran: false,
-            has_walk: false,
-            reclaimed: 0,
-            scanned: 0,
-            stolen: 0,
-            sorted: 0,
-            last_read: None,
+            ..Naive::default()
         }
     }
 
     // ---- uses
+
+    fn tiers(&self) -> usize {
+        ceil_log2(self.refs_max + 1) + 2
+    }
 
     fn uses(&self, i: usize) -> u32 {
         let page = &self.pages[i];
@@ -119,7 +115,7 @@ impl Naive {
     fn tier_of(&self, uses: u32, workingset: bool) -> usize {
         match (self.new, workingset) {
             (false, _) => ceil_log2(uses + 1),
-            (true, true) => 3,
+            (true, true) => self.tiers() - 1,
             (true, false) => ceil_log2(uses.max(1)),
         }
     }
@@ -130,20 +126,21 @@ impl Naive {
 
     fn always_protected(&self, i: usize) -> bool {
         let extra = u32::from(self.new && self.pages[i].workingset);
-        self.uses(i) + extra == if self.new { 5 } else { 4 }
+        self.uses(i) + extra == self.refs_max + 1 + u32::from(self.new)
     }
 
     fn mark(&mut self, i: usize) {
+        let most = self.refs_max;
         let page = &mut self.pages[i];
         if !page.referenced {
             page.referenced = true;
             if self.new {
                 page.refs = 0;
             }
-        } else if self.new && page.refs == 3 || !self.new && !page.workingset {
+        } else if self.new && page.refs == most || !self.new && !page.workingset {
             page.workingset = true;
         } else {
-            page.refs = (page.refs + 1).min(3);
+            page.refs = (page.refs + 1).min(most);
         }
     }
 
@@ -182,11 +179,11 @@ impl Naive {
         } else if fresh_anon {
             1
         } else if page.workingset || page.referenced {
-            2
+            self.generations - 2
         } else {
-            3
+            self.generations - 1
         };
-        (self.max - back).max(min)
+        self.max.saturating_sub(back).max(min)
     }
 
     fn insert(&mut self, i: usize) {
@@ -298,7 +295,7 @@ impl Naive {
         self.ran = false;
         self.walked += 1;
         for t in if self.new { [0, 1] } else { [1, 0] } {
-            if self.max - self.min[t] == 3 {
+            if self.max - self.min[t] + 1 == self.generations {
                 self.retire(t);
             }
         }
@@ -419,9 +416,9 @@ impl Naive {
     }
 
     fn threshold(&self, t: usize, sp: (u64, u64, u64), gain: u64) -> usize {
-        (1..4)
+        (1..self.tiers())
             .find(|&tier| !Self::tolerates(sp, self.position(t, tier..tier + 1, gain)))
-            .unwrap_or(4)
+            .unwrap_or(self.tiers())
             - 1
     }
 
@@ -434,7 +431,7 @@ impl Naive {
         if !self.new && self.min[0] < self.min[1] {
             return (0, None);
         }
-        let tiers = if self.new { 4 } else { 1 };
+        let tiers = if self.new { self.tiers() } else { 1 };
         let gains = [60, 140];
         let position = |t: usize| self.position(t, 0..tiers, gains[t]);
         let t = usize::from(Self::tolerates(position(0), position(1)));
@@ -743,7 +740,7 @@ impl Naive {
     fn refault(&mut self, i: usize, (seq, refs, bit): (u64, u32, bool), fault: bool) {
         let t = usize::from(self.pages[i].file);
         let recent = if self.new {
-            self.max - seq < 4
+            self.max - seq < self.generations
         } else {
             seq == self.min[t]
         };
@@ -753,6 +750,7 @@ impl Naive {
         let uses = refs + if self.new { 1 } else { u32::from(bit) };
         let tier = self.tier_of(uses, self.new && bit);
         self.feedback[t][tier].refaulted += 1;
+        let most = self.refs_max;
         let page = &mut self.pages[i];
         if self.new {
             if bit {
@@ -760,9 +758,9 @@ impl Naive {
             } else {
                 page.refs = refs;
             }
-        } else if fault || uses >= 3 {
+        } else if fault || uses >= most {
             page.workingset = true;
-            page.refs = 3;
+            page.refs = most;
         }
     }
 

@@ -168,6 +168,12 @@ pub const SETTINGS: &[Setting] = &[
         },
     },
     Setting {
+        key: "hw_accessed_bit",
+        description: "0: no accessed bits; a fault sets them, and mglru does not walk (1)",
+        expected: "0 or 1",
+        apply: |config, text| put(&mut config.hw_accessed_bit, flag(text)),
+    },
+    Setting {
         key: "without",
         description: "parts the multi-gen LRU does without: bloom, protection, look-around, \
                       restore, fault-mark, refault-window, early-aging (none)",

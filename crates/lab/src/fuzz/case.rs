@@ -7,6 +7,7 @@ use thiserror::Error;
 
 use crate::experiment::settings;
 use crate::machine::device::DeviceKind;
+use crate::machine::profile_file;
 use crate::machine::{Limits, MachineConfig, Policy, SwapConfig, UNLIMITED};
 
 /// Limit on the size of a case's machine, in pages: everything is checked after each step.
@@ -30,6 +31,9 @@ pub struct Case {
 pub struct Shape {
     /// The policy, as in `lab run`.
     pub policy: String,
+    /// Lines of a profile that change its kernel.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub profile: Vec<String>,
     /// Page frames.
     pub pages: u32,
     /// Swap area, if any.
@@ -225,8 +229,14 @@ impl Shape {
                 Some(SwapConfig::new(kind, swap.pages))
             }
         };
+        let mut policy = Policy::parse(&self.policy).map_err(|error| error.to_string())?;
+        if !self.profile.is_empty() {
+            let lines = self.profile.join("\n");
+            let changed = profile_file::changed(policy.kernel.name(), &lines)?;
+            policy.kernel = changed.unwrap_or(policy.kernel);
+        }
         let mut config = MachineConfig {
-            policy: Policy::parse(&self.policy).map_err(|error| error.to_string())?,
+            policy,
             swap,
             seed: self.seed,
             ..MachineConfig::new(self.pages)

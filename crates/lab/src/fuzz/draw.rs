@@ -53,15 +53,29 @@ fn shape(policies: &[String], below: Below<'_>) -> Shape {
         0 => set.push("reschedule_chance=0.1".to_owned()),
         1 => set.push("min_ttl_ms=1".to_owned()),
         2 => set.push("dirty_stays_inactive=1".to_owned()),
+        3 => set.push("hw_accessed_bit=0".to_owned()),
         _ => {}
     }
+    let policy = one_of(policies, below).clone();
     Shape {
-        policy: one_of(policies, below).clone(),
+        profile: profile(&policy, below),
+        policy,
         pages,
         swap,
         set,
         seed: u64::from(below(1000)),
     }
+}
+
+/// Other numbers of generations and tiers for every second multi-gen LRU that is not a file's.
+fn profile(policy: &str, below: Below<'_>) -> Vec<String> {
+    if !policy.starts_with("mglru") || policy.ends_with(".toml") || below(2) == 0 {
+        return Vec::new();
+    }
+    vec![
+        format!("generations = {}", 4 + below(4)),
+        format!("tiers = {}", 2 + below(3)),
+    ]
 }
 
 /// Steps that create two cgroups, with a file and a process in each.

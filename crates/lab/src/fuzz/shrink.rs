@@ -40,6 +40,11 @@ pub fn shrink(case: Case, failure: Failure, tries: usize, play: Play<'_>) -> (Ca
         fewer.shape.set.remove(at);
         best.take(fewer);
     }
+    for at in (0..best.case.shape.profile.len()).rev() {
+        let mut fewer = best.case.clone();
+        fewer.shape.profile.remove(at);
+        best.take(fewer);
+    }
     (best.case, best.failure)
 }
 

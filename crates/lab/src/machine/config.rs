@@ -299,6 +299,8 @@ pub struct MachineConfig {
     pub reschedule_chance: f64,
     /// `lru_gen/enabled`: 2 walks, 4 accessed bits of non-leaf entries. `policy` decides about 1.
     pub lru_gen_bits: u32,
+    /// Whether the processor sets accessed bits; if not, a fault does (`arch_has_hw_pte_young`).
+    pub hw_accessed_bit: bool,
     /// Parts removed from the multi-gen LRU.
     pub ablation: Ablation,
     /// `min_ttl_ms` of the multi-gen LRU.
@@ -336,6 +338,7 @@ impl MachineConfig {
             readahead_pages: 32,
             reschedule_chance: 0.0,
             lru_gen_bits: 7,
+            hw_accessed_bit: true,
             ablation: Ablation::default(),
             min_ttl_ms: 0,
             agent_missed: 0.002,

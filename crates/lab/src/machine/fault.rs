@@ -55,7 +55,7 @@ impl Machine {
         access
     }
 
-    fn count_fault(&mut self, process: ProcessId, access: Access) {
+    pub(super) fn count_fault(&mut self, process: ProcessId, access: Access) {
         let stats = &mut self.processes[process.index()].stats;
         match access {
             Access::Major => {

@@ -6,6 +6,7 @@
 //! once, and its duration is added to the clock. Background work (kswapd, the flusher, the end of
 //! writeback, the flush of statistics) runs from an event queue between operations.
 
+mod accessed_bit;
 pub mod address_space;
 pub mod alloc_work;
 mod background;
@@ -144,6 +145,7 @@ impl Machine {
                 refault_distance: config.policy.refault_distance,
                 walks_leaves: config.lru_gen_bits & 2 != 0,
                 uses_table_bits: config.lru_gen_bits & 4 != 0,
+                hw_accessed_bit: config.hw_accessed_bit,
                 ..mglru::Settings::default()
             },
             classic: classic::Settings {
@@ -262,7 +264,9 @@ impl Machine {
             self.run_events();
         }
         let mm = process.mm();
+        let is_old = !self.config.hw_accessed_bit && self.needs_accessed_fault(mm, vpn);
         match self.sys.tables.access(mm, vpn, write) {
+            MmuOutcome::Hit if is_old => self.accessed_fault(process),
             MmuOutcome::Hit => Access::Hit,
             outcome => self.fault(process, vpn, write, outcome == MmuOutcome::WriteProtected),
         }

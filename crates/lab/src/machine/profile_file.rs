@@ -96,6 +96,29 @@ macro_rules! choice {
 
 /// All decisions of a profile, and the features that can be switched off.
 pub const FIELDS: &[Field] = &[
+    Field {
+        key: "generations",
+        description: "most generations of a list; a refault window of all of them follows",
+        expected: "a number from 4 to 7",
+        values: &["4", "5", "7"],
+        set: |parts, value| {
+            let generations = whole(value, 4, 7)?;
+            parts.profile.generations = generations as u8;
+            // Keys come in order, so `refault_window` may still say otherwise.
+            parts.profile.refault_window = parts.profile.refault_window.map(|_| generations);
+            Some(())
+        },
+    },
+    Field {
+        key: "tiers",
+        description: "tiers of a generation, by uses through file descriptors",
+        expected: "a number from 2 to 4",
+        values: &["2", "3", "4"],
+        set: |parts, value| {
+            parts.profile.tiers = whole(value, 2, 4)? as u8;
+            Some(())
+        },
+    },
     choice!(usage, "which flag counts the second use", "workingset-second or workingset-last",
         "workingset-second" => UsageCount::WorkingsetSecond,
         "workingset-last" => UsageCount::WorkingsetLast),
@@ -126,13 +149,13 @@ pub const FIELDS: &[Field] = &[
     Field {
         key: "refault_window",
         description: "how many generations back a refault is recent",
-        expected: "a number from 1 to 4, or oldest: the oldest generation only",
+        expected: "a number from 1 to 7, or oldest: the oldest generation only",
         values: &["'oldest'", "1", "2", "3", "4"],
         set: |parts, value| {
             parts.profile.refault_window = match value.as_str() {
                 Some("oldest") => None,
                 Some(_) => return None,
-                None => Some(whole(value, 1, 4)?),
+                None => Some(whole(value, 1, 7)?),
             };
             Some(())
         },
@@ -361,6 +384,8 @@ mod tests {
         // A new field of either struct needs its line in FIELDS.
         let Profile {
             name: _,
+            generations: _,
+            tiers: _,
             usage: _,
             fault_mark: _,
             first_sighting_promotes: _,
@@ -385,7 +410,7 @@ mod tests {
             shadow_limit_counts_lists: _,
             debugfs: _,
         } = Profile::default();
-        assert_eq!(FIELDS.len(), 23 + 1);
+        assert_eq!(FIELDS.len(), 25 + 1);
         let pages: Vec<u64> = (0..30_000u64).map(|n| n * n % 1009 + n % 300).collect();
         let trace = agewise_trace::DenseTrace::from_pages(&pages);
         let place = tempfile::tempdir().expect("a directory");
@@ -421,6 +446,17 @@ mod tests {
     }
 
     #[test]
+    fn a_refault_window_follows_the_generations_unless_it_is_given() {
+        let of = |text: &str| {
+            let (_, parts) = parse(text).expect(text);
+            (parts.profile.generations, parts.profile.refault_window)
+        };
+        assert_eq!(of("generations = 6"), (6, Some(6)));
+        assert_eq!(of("refault_window = 2\ngenerations = 6"), (6, Some(2)));
+        assert_eq!(of("base = '6.12'\ngenerations = 6"), (6, None));
+    }
+
+    #[test]
     fn mistakes_are_told() {
         for (text, expected) in [
             ("base = '7.3'", "base is one of \"7.2\""),
@@ -437,6 +473,9 @@ mod tests {
             ("without = ['blom']", "is not a list of bloom, protection"),
             ("tier_gain = [0, 1]", "two numbers from 1"),
             ("anon_token_bits = -1", "16 to 36"),
+            ("generations = 3", "generations: 3 is not a number from 4"),
+            ("generations = 8", "generations: 8 is not a number from 4"),
+            ("tiers = 1", "tiers: 1 is not a number from 2 to 4"),
             ("a b", "line 1"),
         ] {
             let error = parse(text).map(|_| ()).unwrap_err();
