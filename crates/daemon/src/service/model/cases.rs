@@ -222,3 +222,28 @@ fn the_kernel_chooses_only_where_everything_may_go() {
         "the rehearsal of another rule"
     );
 }
+
+#[test]
+fn a_cgroup_that_holds_the_daemon_is_not_shrunk_and_the_journal_says_why() {
+    let mut world = World::new();
+    world.adopt(std::process::id(), machine::OWN);
+    world.reload(Text::Shrinks);
+    (0..3).for_each(|_| world.second(true));
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    let lines = journal.lines().filter(|line| line.contains("ourselves"));
+    let lines: Vec<serde_json::Value> = lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for line in &lines {
+        assert_eq!(
+            (&line["record"], &line["policy"]),
+            (&"hold".into(), &"shrink".into())
+        );
+        assert_eq!(line["reason"], "ourselves");
+    }
+    let targets: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line["target"].as_str())
+        .collect();
+    assert_eq!(targets, ["/", "/own"], "each once");
+}
