@@ -154,6 +154,14 @@ fn every_example_with_metrics_has_the_bounds_of_the_recording_rules() {
     }
 }
 
+/// `recommend` reads the daemon's histories, and cannot add to them what was not followed.
+#[test]
+fn the_example_for_sizing_counts_page_cache() {
+    let example = repository().join("packaging/examples/database-server.toml");
+    let config: Table = std::fs::read_to_string(example).unwrap().parse().unwrap();
+    assert_eq!(config["observe"]["files"], Value::Boolean(true));
+}
+
 #[test]
 fn every_example_is_good_and_starts() {
     let mut examples = files_in(&repository().join("packaging/examples"));

@@ -310,7 +310,7 @@ fn wrong_arguments_are_refused_with_a_reason() {
         .map(|i| i.to_string())
         .collect::<Vec<_>>()
         .join(",");
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["report"], 2, "--pid"),
         (&["report", "--all", "--pid", "1"], 2, "cannot be used with"),
         (
@@ -336,6 +336,11 @@ fn wrong_arguments_are_refused_with_a_reason() {
         ),
         (
             &["report", "--pid", "1", "--depth", "3"],
+            2,
+            "cannot be used with",
+        ),
+        (
+            &["watch", "--cgroup", "/", "--depth", "3"],
             2,
             "cannot be used with",
         ),

@@ -179,7 +179,8 @@ impl Actor {
             floor_bytes: limits.map_or(0, |limits| limits.min_bytes.max(limits.low_bytes)),
             hands: Hands {
                 page_out: true,
-                reclaim: cgroup.is_some_and(Cgroup::can_reclaim),
+                // The kernel takes page cache, too.
+                reclaim: self.files && cgroup.is_some_and(Cgroup::can_reclaim),
                 sort: true,
                 cache: self.files,
                 ..Hands::default()
@@ -208,6 +209,11 @@ impl Actor {
 
 #[cfg(test)]
 mod tests {
+    use agewise_host::cgroup::{Hierarchy, Version};
+    use agewise_policy::generations::PageType;
+    use agewise_policy::proactive::Action;
+    use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
+
     use super::*;
 
     #[test]
@@ -239,5 +245,43 @@ mod tests {
         }
         assert_eq!(state::Reason::THRASH.name(), "thrash");
         assert_eq!(state::Reason::by_name("nonsense"), None);
+    }
+    /// The kernel takes page cache as well.
+    #[test]
+    fn the_kernel_chooses_only_with_files() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("job")).unwrap();
+        std::fs::write(dir.path().join("job/memory.reclaim"), "").unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, dir.path());
+        let cgroup = Cgroup::open(&hierarchy, "/job").unwrap();
+        let bounds = Intervals::default();
+        let mut resident = Histogram::new(&bounds);
+        resident.add_at_least(PageType::Anon, 64 << 20, 1000, OldestPages::AtLeast);
+        let ages = SubjectAges {
+            looked_ms: 0,
+            watched_ms: 0,
+            resident,
+            returned: Histogram::new(&bounds),
+            out_bytes: 0,
+            refaulted_bytes: [0; 2],
+        };
+        let around = Around {
+            machine: Machine {
+                swap_total_bytes: 1 << 30,
+                swap_free_bytes: 1 << 30,
+                ..Machine::default()
+            },
+            backend: Backend::Zram,
+            refault_ns: [None; 2],
+        };
+        for files in [false, true] {
+            let mut actor = Actor::new(0, &"pressure:period=1s".parse().unwrap(), false);
+            actor.files = files;
+            actor.decide(0, Some(&cgroup), &ages, &around);
+            let decision = actor.decide(1000, Some(&cgroup), &ages, &around);
+            assert!(decision.action.bytes() > 0);
+            let asks = matches!(decision.action, Action::Reclaim { .. });
+            assert_eq!(asks, files, "{decision:?}");
+        }
     }
 }

@@ -56,13 +56,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             for doubt in config.doubts() {
                 agewise_cli::note!("{doubt}");
             }
-            let rules = config.act.len();
-            let live = config.act.iter().filter(|act| !act.dry_run).count();
-            writeln!(
-                out,
-                "{}: good; rules: {rules}, {live} of them move memory",
-                file.display()
-            )?;
+            writeln!(out, "{}: good; {}", file.display(), summary(&config))?;
         }
         What::Schema => {
             serde_json::to_writer_pretty(&mut out, &Config::schema())?;
@@ -72,8 +66,45 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a daemon with this configuration does besides observing.
+fn summary(config: &Config) -> String {
+    let live = config.act.iter().filter(|act| !act.dry_run).count();
+    let mut text = format!("rules: {}, {live} of them act", config.act.len());
+    let protect = &config.protect;
+    if !protect.cgroups.is_empty() {
+        let rehearsed = if protect.dry_run { ", rehearsed" } else { "" };
+        text += &format!("; protect: up to {}{rehearsed}", protect.up_to.name());
+    }
+    text
+}
+
 fn read(file: &Path) -> Result<Config, ConfigError> {
     let config = Config::read(file)?;
     config.check_places(&MADE_AT_START)?;
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_names_all_that_acts() {
+        for (text, expected) in [
+            ("", "rules: 0, 0 of them act"),
+            (
+                "[[act]]\ncgroups = ['/a']\npolicy = 'cost'\n\
+                 [[act]]\ncgroups = ['/b']\npolicy = 'shrink'\ndry_run = false\n\
+                 [protect]\ncgroups = ['/c']\nup_to = 'kill'\n",
+                "rules: 2, 1 of them act; protect: up to kill",
+            ),
+            (
+                "[protect]\ncgroups = ['/c']\nup_to = 'freeze'\ndry_run = true\n",
+                "rules: 0, 0 of them act; protect: up to freeze, rehearsed",
+            ),
+        ] {
+            let config = Config::parse(text).unwrap();
+            assert_eq!(summary(&config), expected);
+        }
+    }
 }

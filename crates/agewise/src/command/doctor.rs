@@ -33,7 +33,8 @@ pub struct Args {
     /// Names of lines that have to say "yes", separated by commas.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub need: Vec<String>,
-    /// The same as `--need btf,cgroup,swap,pagewalk,pageout`: everything the daemon can use.
+    /// The same as `--need btf,cgroup,swap,pagewalk,pageout`: what rules of the daemon need to move
+    /// memory. If they also use page cache (`files`) or pressure, add `--need page_cache,psi`.
     #[arg(long)]
     pub strict: bool,
 }

@@ -145,6 +145,19 @@ pub enum UpTo {
     Kill,
 }
 
+impl UpTo {
+    /// Its name in a configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            UpTo::Report => "report",
+            UpTo::Squeeze => "squeeze",
+            UpTo::Freeze => "freeze",
+            UpTo::Kill => "kill",
+        }
+    }
+}
+
 /// Where actions are recorded, one JSON object per line.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]

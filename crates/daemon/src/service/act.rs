@@ -8,7 +8,9 @@ use std::sync::atomic::AtomicBool;
 use agewise_cli::units::unix_ms;
 use agewise_host::access::kernel_page_bytes;
 use agewise_host::agent::FilesOf;
-use agewise_host::mover::Ages;
+use agewise_host::guest;
+use agewise_host::mover::{self, Ages};
+use agewise_host::root::ProcRoot;
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::Action;
 use agewise_policy::workingset::Histogram;
@@ -197,7 +199,8 @@ impl Daemon {
         let Some(ages) = self.agent.ages(seen.at, files) else {
             return;
         };
-        let decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
+        let mut decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
+        decision.action = whose.spare(decision.action, &self.around.roots.proc);
         let resident = ages.resident.total();
         let mut line = Acted {
             phase: "before",
@@ -264,6 +267,34 @@ impl<'a> Whose<'a> {
             cgroup,
             without: self.without,
         })
+    }
+
+    /// The kernel selects from all memory of a cgroup and of those below it. Where some of that
+    /// must stay, the oldest pages of the others go instead.
+    fn spare(&self, action: Action, proc: &ProcRoot) -> Action {
+        match action {
+            Action::Reclaim { bytes, anon } if !self.may_all_go(proc) => Action::PageOut {
+                older_than_ms: [anon.then_some(0), Some(0)],
+                bytes_max: bytes,
+            },
+            action => action,
+        }
+    }
+
+    /// Whether no other rule applies to a part of the cgroup, and no process in it is to be left
+    /// alone.
+    fn may_all_go(&self, proc: &ProcRoot) -> bool {
+        let Some(cgroup) = &self.seen.cgroup else {
+            return false;
+        };
+        let is_below = |path: &PathBuf| path.starts_with(cgroup.path());
+        if self.without.iter().any(is_below) || self.pids.len() < self.seen.pids.len() {
+            return false;
+        }
+        let line = mover::own_lineage();
+        let stays = |pid: u32| pid == 1 || line.contains(&pid) || guest::runs_guests(proc, pid);
+        let pids = cgroup.procs(true);
+        pids.is_ok_and(|pids| !pids.into_iter().any(stays))
     }
 }
 

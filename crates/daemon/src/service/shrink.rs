@@ -10,7 +10,11 @@ use super::Daemon;
 use super::undo::Found;
 use crate::config::{Act, Config};
 use crate::observer::Seen;
+use crate::record::NotShrunk;
 use crate::shrinkers::{Known, Small};
+
+/// Why nothing is done about a cgroup that holds the daemon or an ancestor of it.
+const OURSELVES: &str = "ourselves";
 
 /// Opens what sets limits, if a rule of the configuration needs it.
 ///
@@ -34,15 +38,32 @@ pub(super) fn open_throttle(
 impl Daemon {
     /// After a tick: takes in which cgroups are to be held small.
     pub(super) fn follow_small(&mut self, seen: &[Seen]) {
+        let now_ms = self.now_ms();
+        let (own_line, journal) = (self.own_line, &self.journal);
+        let actors = &mut self.actors;
         let small = |seen: &Seen| {
-            let actor = self.actors.get(&seen.key)?;
-            let holds_ours = seen.pids.iter().any(|pid| self.own_line.contains(pid));
-            Some(Small {
+            let actor = actors.get_mut(&seen.key)?;
+            let small = Small {
                 key: seen.key.clone(),
-                cgroup: seen.cgroup.clone().filter(|_| !holds_ours)?,
+                cgroup: seen.cgroup.clone()?,
                 wanted: actor.shrinks()?,
                 dry_run: actor.dry_run,
-            })
+            };
+            if !seen.pids.iter().any(|pid| own_line.contains(pid)) {
+                return Some(small);
+            }
+            // Who raises the limit again must not wait for memory because of it.
+            if actor.holds.is_news(now_ms, OURSELVES) {
+                let line = NotShrunk {
+                    target: &seen.key.0,
+                    policy: actor.reason.name(),
+                    dry_run: actor.dry_run,
+                    reason: OURSELVES,
+                    usage_bytes: small.cgroup.usage_bytes().ok().flatten(),
+                };
+                journal.write("hold", &line);
+            }
+            None
         };
         let all = seen.iter().filter_map(small).collect();
         self.shrinkers.follow(all, &self.journal);

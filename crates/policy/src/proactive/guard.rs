@@ -29,6 +29,7 @@ const FRUITLESS_SHARE: f64 = 0.05;
 const CALM_PAUSES: u64 = 4;
 /// The longest pause for memory that must go in any case.
 const FORCED_PAUSE_MAX_MS: u64 = 1_000;
+const DAY_MS: u64 = 86_400_000;
 
 /// Parameters of a guard. Each policy has its own defaults; the keys are the same everywhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,21 +80,28 @@ impl Default for GuardParams {
 impl GuardParams {
     /// These parameters, except those that the text changes.
     pub(super) fn with(self, from: &mut Arguments<'_>) -> Result<Self, SpecError> {
-        const DAY_MS: u64 = 86_400_000;
         let pause_ms = from.duration("pause", self.pause_ms, 100..=DAY_MS)?;
         let longest_ms = self.pause_max_ms.max(pause_ms);
         Ok(GuardParams {
             floor_bytes: from.size("floor", self.floor_bytes, 0..=1 << 50)?,
             rate_bytes_per_s: from.size("rate", self.rate_bytes_per_s, 4096..=1 << 40)?,
             swap_free: from.share("swap_free", self.swap_free, 0.0..=1.0)?,
+            pause_ms,
+            pause_max_ms: from.duration("pause_max", longest_ms, pause_ms..=DAY_MS)?,
+            ..self
+        })
+    }
+
+    /// The same for those that have no effect on memory that must go in any case.
+    pub(super) fn with_backing_off(self, from: &mut Arguments<'_>) -> Result<Self, SpecError> {
+        Ok(GuardParams {
             backoff: from.switch("backoff", self.backoff)?,
             regret: from.share("regret", self.regret, 0.001..=1.0)?,
             window_ms: from.duration("window", self.window_ms, 1000..=DAY_MS)?,
             harm: from.share("harm", self.harm, 0.0..=1.0)?,
             start: from.share("start", self.start, 0.0001..=1.0)?,
-            pause_ms,
-            pause_max_ms: from.duration("pause_max", longest_ms, pause_ms..=DAY_MS)?,
             pressure: from.share("pressure", self.pressure, 0.0001..=1.0)?,
+            ..self
         })
     }
 }

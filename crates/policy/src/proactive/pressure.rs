@@ -4,9 +4,9 @@
 //! Written from the published behaviour of senpai and TMO (Weiner et al., ASPLOS 2022): every
 //! period, reclaim `resident x probe x max(0, 1 - share / target)`, where share is the part of the
 //! period in which tasks waited for memory or I/O. It uses no ages: the kernel's own lists select
-//! what goes (`memory.reclaim`). If that is not available, the pages go that agewise knows to be
-//! oldest. Waiting for refaults counts as well, because a page returns from zram too quickly for
-//! PSI to see it as I/O.
+//! what goes (`memory.reclaim`). If that is not available, or not permitted, the pages go that
+//! agewise knows to be oldest. Waiting for refaults counts as well, because a page returns from
+//! zram too quickly for PSI to see it as I/O.
 
 use super::arguments::Arguments;
 use super::{

@@ -76,10 +76,14 @@ fn build(text: &str) -> Result<(Box<dyn Policy>, GuardParams), SpecError> {
     } = &POLICIES[find(name)?];
     let mut arguments = Arguments::parse(name, usage, rest)?;
     let (policy, guard) = build(&mut arguments)?;
-    // A policy that only sets a limit moves nothing for a guard to hold back.
+    // A policy that only sets a limit moves nothing for a guard to hold back, and what is above a
+    // budget has to go in any case.
     let guard = match policy.shrinks() {
         Some(_) => guard,
-        None => guard.with(&mut arguments)?,
+        None if policy.pace().hold.is_some() => guard.with(&mut arguments)?,
+        None => guard
+            .with(&mut arguments)?
+            .with_backing_off(&mut arguments)?,
     };
     arguments.finish()?;
     Ok((policy, guard))
@@ -151,6 +155,11 @@ mod tests {
             error("shrink:floor=1M"),
             "shrink: unknown key \"floor\"; it knows max_wait, least"
         );
+        for key in ["backoff", "regret", "window", "harm", "start", "pressure"] {
+            let said = error(&format!("budget:1G,{key}=1"));
+            let expected = format!("budget: unknown key \"{key}\"; it knows step, ");
+            assert!(said.starts_with(&expected), "{said}");
+        }
         assert!(error("cost:,").starts_with("cost is written"));
     }
 

@@ -66,8 +66,9 @@ pub struct Args {
     ///
     /// Each LRU is run without an agent and with each agent given; an agent's column is named
     /// LRU+AGENT. It sees accesses and moves pages as on a real host, at the prices measured there.
-    /// All share the keys rate, floor, swap_free, backoff, regret, window, start, pause, pause_max
-    /// and pressure: `cost:stall=0.1%,floor=16M`. Can be given several times.
+    /// All share the keys rate, floor, swap_free, pause and pause_max, and all but `budget` also
+    /// backoff, regret, window, harm, start and pressure: `cost:stall=0.1%,floor=16M`. Can be given
+    /// several times.
     #[arg(long, value_name = "AGENT")]
     pub proactive: Vec<Spec>,
     /// The access source of agents.

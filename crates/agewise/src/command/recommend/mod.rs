@@ -30,8 +30,8 @@ use serde::Serialize;
 ///
 /// Holding less than is resident requires somewhere for the rest to go: swap for anonymous memory.
 /// Memory that was not used at all in all that time is printed as such: nobody knows when it will
-/// be needed. Page cache that no process maps is included only with --files; kernel memory always
-/// is.
+/// be needed. Page cache that no process maps is included in histories only if the daemon followed
+/// files (observe.files), and in what is watched now only with --files; kernel memory always is.
 ///
 /// With --prometheus, does the same for all cgroups of all machines whose daemons a
 /// Prometheus-compatible server has scraped (http only; for encryption and passwords use a proxy),

@@ -162,7 +162,8 @@ impl Known {
         if let Some(history) = kept {
             if args.watching.is_changed() {
                 agewise_cli::note!(
-                    "{name} has a history: --duration and --files are only for those without"
+                    "{name} has a history: --duration and --files are only for those without (page \
+                     cache is in it if the daemon follows files: observe.files)"
                 );
             }
             return Ok(self.seen(name.to_owned(), &history));

@@ -64,8 +64,9 @@ pub struct Args {
     #[arg(value_parser = observe::cgroup_path())]
     cgroup: Vec<String>,
 
-    /// List cgroups separately down to this many levels.
+    /// Without --pid or --cgroup: list cgroups separately down to this many levels.
     #[arg(long, value_name = "LEVELS", default_value_t = 5)]
+    #[arg(conflicts_with_all = ["pid", "cgroup"])]
     depth: usize,
 
     /// Count all file memory of cgroups, mapped or not, for the cgroup it is charged to, like

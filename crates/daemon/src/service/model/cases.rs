@@ -177,3 +177,73 @@ fn what_the_daemon_before_could_not_undo_is_undone_by_the_end_of_this_one() {
         world.run(&Step::End(text));
     }
 }
+
+/// The kernel takes memory of all that is in a cgroup: that must not happen to one in which some
+/// must stay.
+#[test]
+fn the_kernel_chooses_only_where_everything_may_go() {
+    const BATCH: &str = "[[act]]\ncgroups = ['/batch']\npolicy = 'pressure:period=1s'\n\
+                         files = true\ndry_run = false\n";
+    const NESTED: &str = "[[act]]\ncgroups = ['/batch/job']\npolicy = 'age:1s/2s'\n\
+                          [[act]]\ncgroups = ['/batch']\npolicy = 'pressure:period=1s'\n\
+                          files = true\ndry_run = false\n";
+    let asked = |text, procs: &str, guest: bool| {
+        let mut world = World::new();
+        // Those of the machine are too large for pids to be followed.
+        let mut child = std::process::Command::new("sleep");
+        let mut child = child.arg("60").spawn().unwrap();
+        world.adopt(child.id(), 3);
+        let dir = world.machine.dir(2);
+        std::fs::write(dir.join("memory.reclaim"), "").unwrap();
+        let job = world.machine.dir(3).join("cgroup.procs");
+        let pids = std::fs::read_to_string(&job).unwrap();
+        std::fs::write(&job, pids + procs).unwrap();
+        if guest {
+            let fds = format!("proc/{}/fd", child.id());
+            let fds = world.machine.file(&fds);
+            std::fs::create_dir(&fds).unwrap();
+            std::os::unix::fs::symlink("anon_inode:kvm-vm", fds.join("9")).unwrap();
+        }
+        world.reload(Text::Acts(text));
+        assert_eq!(world.text, Text::Acts(text));
+        (0..4).for_each(|_| world.second(true));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        std::fs::read_to_string(dir.join("memory.reclaim")).unwrap()
+    };
+    let us = format!("{}\n", std::process::id());
+    assert_ne!(asked(BATCH, "", false), "", "all of it may go");
+    assert_eq!(asked(BATCH, "", true), "", "guests");
+    assert_eq!(asked(BATCH, &us, false), "", "the daemon itself");
+    assert_eq!(asked(BATCH, "1\n", false), "", "init");
+    assert_eq!(
+        asked(NESTED, "", false),
+        "",
+        "the rehearsal of another rule"
+    );
+}
+
+#[test]
+fn a_cgroup_that_holds_the_daemon_is_not_shrunk_and_the_journal_says_why() {
+    let mut world = World::new();
+    world.adopt(std::process::id(), machine::OWN);
+    world.reload(Text::Shrinks);
+    (0..3).for_each(|_| world.second(true));
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    let lines = journal.lines().filter(|line| line.contains("ourselves"));
+    let lines: Vec<serde_json::Value> = lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    for line in &lines {
+        assert_eq!(
+            (&line["record"], &line["policy"]),
+            (&"hold".into(), &"shrink".into())
+        );
+        assert_eq!(line["reason"], "ourselves");
+    }
+    let targets: Vec<&str> = lines
+        .iter()
+        .filter_map(|line| line["target"].as_str())
+        .collect();
+    assert_eq!(targets, ["/", "/own"], "each once");
+}

@@ -38,6 +38,8 @@ enum Text {
     Rules,
     /// Also holds cgroups as small as possible without harm.
     Shrinks,
+    /// Has these rules as well.
+    Acts(&'static str),
     Broken,
     Missing,
 }
@@ -185,6 +187,7 @@ impl World {
             _ => "freeze",
         };
         let more = match text {
+            Text::Acts(rules) => rules,
             Text::Broken => "oops = [",
             Text::Rehearsal => "dry_run = true\n",
             Text::Rules => "[[act]]\ncgroups = ['/other']\npolicy = 'age:1s/2s'\ndry_run = false\n",
@@ -246,6 +249,14 @@ impl World {
             }
             drop(daemon);
         }
+    }
+
+    /// Lets a process that exists be in a cgroup, with memory of this machine.
+    fn adopt(&mut self, pid: u32, name: usize) {
+        let task = self.machine.file(&format!("proc/{pid}/task/{pid}"));
+        std::fs::create_dir_all(task).unwrap();
+        self.machine.exec(pid);
+        self.machine.migrate(pid, name);
     }
 
     fn process(&self, number: usize) -> Option<u32> {
