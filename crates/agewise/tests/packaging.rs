@@ -182,3 +182,24 @@ fn every_example_is_good_and_starts() {
         );
     }
 }
+
+/// Otherwise `config check` calls a configuration good with which nobody can connect.
+#[test]
+fn what_opens_the_unit_to_other_machines_is_named_beside_the_key_that_needs_it() {
+    let read = |path: &Path| std::fs::read_to_string(repository().join(path)).unwrap();
+    let systemd = Path::new("packaging/systemd");
+    if !read(&systemd.join("agewise.service")).contains("\nIPAddressDeny=") {
+        return;
+    }
+    let drop_in = read(&systemd.join("agewise.service.d/remote.conf.example"));
+    assert!(drop_in.contains("\nIPAddressAllow="), "{drop_in}");
+    let mut texts = files_in(&repository().join("packaging/examples"));
+    texts.push("packaging/agewise.toml".into());
+    texts.push("docs/use/daemon.md".into());
+    for path in texts {
+        let text = read(&path);
+        let paragraphs = text.split("\n\n");
+        let is_named = |of: &str| !of.contains("allow_remote =") || of.contains("remote.conf");
+        assert!(paragraphs.into_iter().all(is_named), "{}", path.display());
+    }
+}
