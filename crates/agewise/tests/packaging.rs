@@ -203,3 +203,20 @@ fn what_opens_the_unit_to_other_machines_is_named_beside_the_key_that_needs_it()
         assert!(paragraphs.into_iter().all(is_named), "{}", path.display());
     }
 }
+
+/// It reports what no restart cures: the pod would be killed again and again.
+#[test]
+fn no_liveness_probe_asks_for_health() {
+    for path in [
+        "kubernetes/agewise.yaml",
+        "helm/agewise/templates/daemonset.yaml",
+    ] {
+        let text = std::fs::read_to_string(repository().join("packaging").join(path)).unwrap();
+        let (_, probe) = text.split_once("livenessProbe:").unwrap();
+        let asked = probe
+            .lines()
+            .find(|line| line.contains("httpGet:"))
+            .unwrap();
+        assert!(asked.contains("path: /livez,"), "{path}: {asked}");
+    }
+}
