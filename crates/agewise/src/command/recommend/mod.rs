@@ -9,6 +9,7 @@ mod seen;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agewise_cli::output;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use agewise_cli::usage::Interrupted;
@@ -278,22 +279,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if records.is_empty() {
         bail!("nothing is known of any cgroup that was asked for");
     }
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Text => print::text(&mut out, &records, args.price)?,
-        Format::Json => print::records(&mut out, &records)?,
-        Format::Csv => print::csv(&mut out, &records)?,
-        Format::Vpa => print::json(
-            &mut out,
-            &[kubernetes::vpa(&records, !args.cgroup.is_empty())],
-        )?,
-        Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,
-    }
-    Ok(match (signal, failed) {
+    let status = match (signal, failed) {
         (Some(signal), _) => ExitCode::from(Stop::exit_code(signal)),
         (None, 0) => ExitCode::SUCCESS,
         (None, _) => ExitCode::FAILURE,
-    })
+    };
+    output::status(print(args, &records), status)
+}
+
+fn print(args: &Args, records: &[Record]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Text => print::text(&mut out, records, args.price),
+        Format::Json => print::records(&mut out, records),
+        Format::Csv => print::csv(&mut out, records),
+        Format::Vpa => {
+            let vpa = kubernetes::vpa(records, !args.cgroup.is_empty());
+            print::json(&mut out, &[vpa])
+        }
+        Format::Krr => print::json(&mut out, &[kubernetes::krr(records, args)]),
+    }
 }
 
 #[cfg(test)]

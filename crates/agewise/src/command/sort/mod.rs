@@ -190,17 +190,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         start_cpu_ms,
         ..sorter.total()
     };
-    print(stdout(), args.format, &total, is_first)?;
+    let written = print(stdout(), args.format, &total, is_first);
     match stop.requested() {
         None if total.processes == 0 && agent.is_finished() => {
             agewise_cli::note!("the target was gone before anything was sorted");
-            Ok(ExitCode::from(EXIT_TARGETS_GONE))
+            output::status(written, ExitCode::from(EXIT_TARGETS_GONE))
         }
         None if total.processes == 0 => bail!(
             "nothing was sorted: there is no process, or only those that are left alone (init, \
              agewise and its ancestors)"
         ),
-        _ => Ok(ExitCode::SUCCESS),
+        _ => output::status(written, ExitCode::SUCCESS),
     }
 }
 
