@@ -220,3 +220,20 @@ fn no_liveness_probe_asks_for_health() {
         assert!(asked.contains("path: /livez,"), "{path}: {asked}");
     }
 }
+
+/// `kubectl apply --kustomize` creates none by itself.
+#[test]
+fn the_kustomize_base_has_the_namespace_it_names() {
+    let base = repository().join("packaging/kubernetes");
+    let read = |name: &str| std::fs::read_to_string(base.join(name)).unwrap();
+    let base = read("kustomization.yaml");
+    let namespace = base
+        .lines()
+        .find_map(|line| line.strip_prefix("namespace: "));
+    assert!(base.contains("\n  - namespace.yaml\n"), "{base}");
+    let name = format!(
+        "\nkind: Namespace\nmetadata:\n  name: {}\n",
+        namespace.unwrap()
+    );
+    assert!(read("namespace.yaml").contains(&name));
+}
