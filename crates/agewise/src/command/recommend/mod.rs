@@ -45,9 +45,9 @@ use serde::Serialize;
 /// recommendation as their status, one per pod with all its containers; `krr` prints what robusta's
 /// krr prints with `-f json`.
 ///
-/// Cgroups that are gone (their containers have ended, or with --prometheus the server has no
-/// current value) are listed as such. They are not part of the total, and have no object of their
-/// own in `vpa`, unless they were given by --cgroup.
+/// Cgroups that are gone (their containers have ended, or with --prometheus the server has had no
+/// curve of them for an hour) are listed as such. They are not part of the total, and have no
+/// object of their own in `vpa`, unless they were given by --cgroup.
 ///
 /// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched (of
 /// several cgroups, those that can are printed); 2 a wrong argument; 3 the only --cgroup was gone
@@ -142,7 +142,7 @@ struct Seen {
     cgroup: String,
     /// Its container or pod.
     container: Option<Container>,
-    /// Whether it exists no longer, or the server has no current value of it.
+    /// Whether it exists no longer, or the server has had no curve of it for an hour.
     gone: bool,
     /// Its current limit.
     limit_now_bytes: Option<u64>,
