@@ -172,13 +172,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(note) = note {
         agewise_cli::note!("{note}");
     }
-    let multi_gen = LruGen::new(roots.sys).features();
+    let multi_gen = LruGen::new(roots.sys).is_on();
     let limits = Limits {
         older_than: args.older_than,
         rate: args.rate,
         // With the multi-gen LRU, generations replace the active list, and MADV_COLD moves pages
         // between them.
-        activates: !args.cold_only && !matches!(multi_gen, Ok(Some(features)) if features.core),
+        activates: !args.cold_only && !matches!(multi_gen, Ok(Some(true))),
         dry_run: args.dry_run,
     };
     let stop = Stop::install()?;
