@@ -73,6 +73,29 @@ fn json_has_the_same_fields_in_every_line_and_the_status_tells_whether_observing
     );
 }
 
+/// `agewise doctor --need … | head`: the reader's leaving does not make a success of it.
+#[test]
+fn the_status_stays_if_the_reader_leaves() {
+    let doctor = |arguments: &[&str]| {
+        let mut command = Command::new(cargo_bin("agewise"));
+        command.args(["doctor", "--format", "json"]).args(arguments);
+        command
+    };
+    let records = records(&doctor(&[]).output().unwrap());
+    let is_missing = |of: &&Value| of["state"] == "missing";
+    let (Some(missing), Some(_)) = (records.iter().find(is_missing), chosen_source(&records))
+    else {
+        return println!("SKIPPED the_status_stays_if_the_reader_leaves: all works, or nothing");
+    };
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let status = doctor(&["--need", missing["name"].as_str().unwrap()])
+        .stdout(writer)
+        .stderr(std::process::Stdio::null())
+        .status();
+    assert_eq!(status.unwrap().code(), Some(4), "{missing}");
+}
+
 #[test]
 fn text_into_a_pipe_has_no_colour() {
     let output = Command::new(cargo_bin("agewise"))

@@ -190,3 +190,58 @@ fn every_example_is_good_and_starts() {
         );
     }
 }
+
+/// Otherwise `config check` calls a configuration good with which nobody can connect.
+#[test]
+fn what_opens_the_unit_to_other_machines_is_named_beside_the_key_that_needs_it() {
+    let read = |path: &Path| std::fs::read_to_string(repository().join(path)).unwrap();
+    let systemd = Path::new("packaging/systemd");
+    if !read(&systemd.join("agewise.service")).contains("\nIPAddressDeny=") {
+        return;
+    }
+    let drop_in = read(&systemd.join("agewise.service.d/remote.conf.example"));
+    assert!(drop_in.contains("\nIPAddressAllow="), "{drop_in}");
+    let mut texts = files_in(&repository().join("packaging/examples"));
+    texts.push("packaging/agewise.toml".into());
+    texts.push("docs/use/daemon.md".into());
+    for path in texts {
+        let text = read(&path);
+        let paragraphs = text.split("\n\n");
+        let is_named = |of: &str| !of.contains("allow_remote =") || of.contains("remote.conf");
+        assert!(paragraphs.into_iter().all(is_named), "{}", path.display());
+    }
+}
+
+/// It reports what no restart cures: the pod would be killed again and again.
+#[test]
+fn no_liveness_probe_asks_for_health() {
+    for path in [
+        "kubernetes/agewise.yaml",
+        "helm/agewise/templates/daemonset.yaml",
+    ] {
+        let text = std::fs::read_to_string(repository().join("packaging").join(path)).unwrap();
+        let (_, probe) = text.split_once("livenessProbe:").unwrap();
+        let asked = probe
+            .lines()
+            .find(|line| line.contains("httpGet:"))
+            .unwrap();
+        assert!(asked.contains("path: /livez,"), "{path}: {asked}");
+    }
+}
+
+/// `kubectl apply --kustomize` creates none by itself.
+#[test]
+fn the_kustomize_base_has_the_namespace_it_names() {
+    let base = repository().join("packaging/kubernetes");
+    let read = |name: &str| std::fs::read_to_string(base.join(name)).unwrap();
+    let base = read("kustomization.yaml");
+    let namespace = base
+        .lines()
+        .find_map(|line| line.strip_prefix("namespace: "));
+    assert!(base.contains("\n  - namespace.yaml\n"), "{base}");
+    let name = format!(
+        "\nkind: Namespace\nmetadata:\n  name: {}\n",
+        namespace.unwrap()
+    );
+    assert!(read("namespace.yaml").contains(&name));
+}

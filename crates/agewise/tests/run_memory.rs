@@ -54,6 +54,21 @@ fn swap_of(test: &str, bytes: u64) -> Option<ZramDevice> {
     }
 }
 
+/// As of a pipe whose reader has left: what cannot be printed does not replace the status.
+#[test]
+fn a_full_standard_error_leaves_the_status_of_the_command() {
+    let _one = one();
+    if let Some(why) = blind() {
+        return println!("SKIPPED: a_full_standard_error_leaves_the_status_of_the_command: {why}");
+    }
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let status = Command::new(AGEWISE)
+        .args(["run", "--older-than", "1s", "--", "sh", "-c", "exit 7"])
+        .stderr(full.expect("/dev/full"))
+        .status();
+    assert_eq!(status.expect("run agewise").code(), Some(7));
+}
+
 #[test]
 fn a_program_is_held_below_its_limit() {
     let _one = one();

@@ -8,6 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
+use agewise_cli::output::finite;
 use agewise_cli::prices::Meter;
 use agewise_cli::units::unix_ms;
 use agewise_host::access::pages_per_kernel_page;
@@ -43,7 +44,6 @@ const SHOWN_PERCENT: [u16; 5] = [50, 60, 75, 90, 100];
 /// The cost of less memory at the sizes shown, for the LRU of this kernel. Unknown bounds are left
 /// out.
 fn shown(curves: &Curves, prices: Prices) -> Vec<LessMemory> {
-    let known = |value: f64| value.is_finite().then_some(value);
     let at = |percent: u16| {
         let point = curves.of(Decider::Kernel).at(f64::from(percent));
         let (faults, wait) = (point.faults_per_second(), point.wait_ratio(prices));
@@ -51,10 +51,10 @@ fn shown(curves: &Curves, prices: Prices) -> Vec<LessMemory> {
             percent,
             memory_bytes: curves.bytes_at(percent),
             beyond_bytes: curves.beyond_bytes,
-            faults_per_second: known(faults.likely)?,
-            faults_high: known(faults.high),
-            wait_ratio: known(wait.likely)?,
-            wait_high: known(wait.high),
+            faults_per_second: finite(faults.likely)?,
+            faults_high: finite(faults.high),
+            wait_ratio: finite(wait.likely)?,
+            wait_high: finite(wait.high),
         })
     };
     SHOWN_PERCENT.into_iter().filter_map(at).collect()

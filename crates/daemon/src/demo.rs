@@ -206,7 +206,6 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         is_rehearsal: part.is_rehearsal,
         processes: 1 + part.depth,
         nodes,
-        looked_ms: time_ms,
         observed_ms: time_ms,
         swapped_bytes: reclaimed.total_bytes() / 2,
         unmapped_cache_bytes: part.is_cgroup.then_some(part.size_mib * MIB / 10),

@@ -127,7 +127,6 @@ pub fn views(
         .map(|seen| {
             let actor = actors.get(&seen.key);
             let mut view = view(seen, &by_default[seen.at], &by_node[seen.at]);
-            view.looked_ms = agent.last_tick_ms();
             if let Some(actor) = actor {
                 view.policy = Some(actor.reason);
                 view.is_rehearsal = actor.dry_run;
@@ -167,7 +166,6 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
                 report: report.clone(),
             })
             .collect(),
-        looked_ms: 0,
         observed_ms: ages.observed_ms,
         swapped_bytes: ages.swapped_bytes,
         unmapped_cache_bytes: ages.unmapped_cache_bytes,

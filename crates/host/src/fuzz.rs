@@ -35,8 +35,6 @@ pub fn names(bytes: &[u8]) {
     for text in [
         untrusted.terminal().to_string(),
         untrusted.csv().to_string(),
-        untrusted.openmetrics().to_string(),
-        untrusted.html().to_string(),
         untrusted.json().to_string(),
         clean(&String::from_utf8_lossy(bytes)),
     ] {

@@ -32,10 +32,6 @@ enum Form {
     Terminal,
     /// A field of CSV (RFC 4180), quoted where it needs to be.
     Csv,
-    /// A label value, without its quotes, or a `HELP` text.
-    OpenMetrics,
-    /// Text or a quoted attribute of HTML.
-    Html,
     /// A JSON string with its quotes.
     Json,
     /// String content for a serializer, which escapes characters itself.
@@ -74,18 +70,6 @@ impl Untrusted {
     #[must_use]
     pub fn csv(&self) -> Escaped<'_> {
         self.escaped(Form::Csv)
-    }
-
-    /// Escaped as a label value or help text of OpenMetrics and Prometheus, without quotes.
-    #[must_use]
-    pub fn openmetrics(&self) -> Escaped<'_> {
-        self.escaped(Form::OpenMetrics)
-    }
-
-    /// Escaped as text or a quoted attribute of HTML and SVG.
-    #[must_use]
-    pub fn html(&self) -> Escaped<'_> {
-        self.escaped(Form::Html)
     }
 
     /// Escaped as a JSON string, with its quotes.
@@ -225,12 +209,7 @@ impl Escaped<'_> {
             let mut out = out.borrow_mut();
             match (self.form, c) {
                 (Form::Csv, '"') => out.push_str("\"\""),
-                (Form::OpenMetrics | Form::Json, '"' | '\\') => out.extend(['\\', c]),
-                (Form::Html, '&') => out.push_str("&amp;"),
-                (Form::Html, '<') => out.push_str("&lt;"),
-                (Form::Html, '>') => out.push_str("&gt;"),
-                (Form::Html, '"') => out.push_str("&quot;"),
-                (Form::Html, '\'') => out.push_str("&#39;"),
+                (Form::Json, '"' | '\\') => out.extend(['\\', c]),
                 _ => out.push(c),
             }
         };

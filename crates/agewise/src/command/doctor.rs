@@ -108,25 +108,30 @@ fn hint(table: &Capabilities, wrong: &str) -> String {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let table = Capabilities::of_this_machine();
     let unmet = unmet(&table, &args.needs())?;
+    let written = print(args.format, &table);
+    for line in &unmet {
+        note!("{line}");
+    }
+    let status = match (table.source(), unmet.is_empty()) {
+        (None, _) => ExitCode::from(NO_SOURCE),
+        (Some(_), false) => ExitCode::from(UNMET),
+        (Some(_), true) => ExitCode::SUCCESS,
+    };
+    output::status(written, status)
+}
+
+fn print(format: Format, table: &Capabilities) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
-    match args.format {
-        Format::Text => out.write_all(text(&table, &Style::of_stdout()).as_bytes())?,
+    match format {
+        Format::Text => out.write_all(text(table, &Style::of_stdout()).as_bytes())?,
         Format::Json => {
             for line in table.lines() {
                 output::json_line(&mut out, line)?;
             }
         }
-        Format::Csv => out.write_all(csv(&table).as_bytes())?,
+        Format::Csv => out.write_all(csv(table).as_bytes())?,
     }
-    out.flush()?;
-    for line in &unmet {
-        note!("{line}");
-    }
-    Ok(match (table.source(), unmet.is_empty()) {
-        (None, _) => ExitCode::from(NO_SOURCE),
-        (Some(_), false) => ExitCode::from(UNMET),
-        (Some(_), true) => ExitCode::SUCCESS,
-    })
+    Ok(out.flush()?)
 }
 
 /// How text is laid out.

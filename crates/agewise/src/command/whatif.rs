@@ -221,8 +221,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             sizes.iter().map(record).collect()
         })
         .collect();
-    print(args, &found, &costs, &records)?;
-    Ok(ended(&stop, found.gone.as_deref()))
+    let written = print(args, &found, &costs, &records);
+    output::status(written, ended(&stop, found.gone.as_deref()))
 }
 
 /// The exit status after watching, which an interruption or the end of the target cut short.

@@ -36,6 +36,8 @@ const LINE_BYTES_MAX: u64 = 4096;
 const CLIENTS_MAX: usize = 16;
 /// A client that is silent for this long is disconnected.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(10);
+/// After a failure to accept (no file descriptor left), clients have to wait for this long.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// How often the daemon checks on a waiting client.
 const WAIT_STEP: Duration = Duration::from_millis(500);
 
@@ -56,6 +58,17 @@ struct Server {
     is_stopped: AtomicBool,
 }
 
+impl Server {
+    fn new(source: Arc<Source>) -> Arc<Self> {
+        Arc::new(Server {
+            source,
+            waiting: Mutex::default(),
+            clients: AtomicUsize::new(0),
+            is_stopped: AtomicBool::new(false),
+        })
+    }
+}
+
 impl Plain {
     /// Fills a directory that [`mount::prepare`] prepared.
     ///
@@ -67,16 +80,11 @@ impl Plain {
         let listener = UnixListener::bind(dir.join(CONTROL))?;
         let mode = Permissions::from_mode(u32::from(FILE_MODE));
         fs::set_permissions(dir.join(CONTROL), mode)?;
-        let server = Arc::new(Server {
-            source: Arc::clone(&source),
-            waiting: Mutex::default(),
-            clients: AtomicUsize::new(0),
-            is_stopped: AtomicBool::new(false),
-        });
+        let server = Server::new(Arc::clone(&source));
         let accepting = Arc::clone(&server);
         let thread = std::thread::Builder::new()
             .name("files-control".to_owned())
-            .spawn(move || accept(&accepting, &listener))?;
+            .spawn(move || accept(&accepting, listener.incoming()))?;
         let mut plain = Plain {
             dir: dir.to_owned(),
             source,
@@ -200,12 +208,13 @@ impl Drop for Plain {
     }
 }
 
-fn accept(server: &Arc<Server>, listener: &UnixListener) {
-    for client in listener.incoming() {
+fn accept(server: &Arc<Server>, clients: impl Iterator<Item = io::Result<UnixStream>>) {
+    for client in clients {
         if server.is_stopped.load(Ordering::SeqCst) {
             return;
         }
         let Ok(client) = client else {
+            std::thread::sleep(ACCEPT_PAUSE);
             continue;
         };
         if server.clients.fetch_add(1, Ordering::SeqCst) >= CLIENTS_MAX {
@@ -281,4 +290,25 @@ fn wait(server: &Server, file: ReportFile, mut client: &UnixStream) -> io::Resul
     };
     lock().close(number);
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::state::{Hub, Settings};
+
+    #[test]
+    fn a_failure_to_accept_is_no_reason_to_spin() {
+        let hub = Hub::new(Settings::default());
+        let server = Server::new(Arc::new(Source::new(hub, || 0, Duration::ZERO)));
+        let (until, mut tries) = (Instant::now() + ACCEPT_PAUSE / 2, 0);
+        let failures = std::iter::from_fn(|| {
+            tries += 1;
+            (Instant::now() < until).then(|| Err(io::Error::from_raw_os_error(libc::EMFILE)))
+        });
+        accept(&server, failures);
+        assert_eq!(tries, 2, "one failure, and the end");
+    }
 }

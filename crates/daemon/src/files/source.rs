@@ -284,8 +284,9 @@ impl Lruvecs for World {
     }
 
     fn youngest_birth_ms(&self, group: &Group, node: u32) -> Option<u64> {
-        let subject = self.any_subject(group)?;
-        subject.node(node).map(|_| subject.looked_ms)
+        // Each look is at all of a subject.
+        let node = self.any_subject(group)?.node(node);
+        node.map(|_| self.snapshot.time_ms)
     }
 
     fn age(&mut self, _group: &Group, _node: u32) {

@@ -20,7 +20,7 @@ pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     let rows = rows(snapshot, shown);
     let mut all = memory(snapshot, &rows);
     all.extend(flows(&rows));
-    all.extend(state(snapshot, &rows));
+    all.extend(state(&rows));
     all.extend(machine(snapshot));
     all.extend(own(snapshot, shown));
     all.push(containers(snapshot, shown));
@@ -106,17 +106,12 @@ fn flows(rows: &[Row]) -> Vec<Family> {
 }
 
 /// Other facts about subjects shown by name.
-fn state(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
+fn state(rows: &[Row]) -> Vec<Family> {
     let mut processes = gauge("processes", Unit::None, "Processes in it");
     let mut observed = gauge(
         "observed",
         Unit::Seconds,
         "How long it has been observed: an upper bound for its ages",
-    );
-    let mut unseen = gauge(
-        "looked_ago",
-        Unit::Seconds,
-        "Time since the last look at the process that was looked at least recently",
     );
     let mut reclaim = gauge(
         "under_reclaim",
@@ -137,8 +132,6 @@ fn state(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
         }
         for subject in &row.subjects {
             observed.add(labels.clone(), seconds(subject.observed_ms as f64));
-            let ago_ms = snapshot.time_ms.saturating_sub(subject.looked_ms);
-            unseen.add(labels.clone(), seconds(ago_ms as f64));
             reclaim.add(labels.clone(), subject.is_under_reclaim);
             if let Some(reason) = subject.policy {
                 let mut labels = labels.clone();
@@ -152,7 +145,7 @@ fn state(snapshot: &Snapshot, rows: &[Row]) -> Vec<Family> {
         .iter()
         .filter(|row| !row.is_rest())
         .flat_map(|row| row.subjects.iter().map(|s| (row.labels.clone(), s.psi)));
-    let mut all = vec![processes, observed, unseen, reclaim, policy];
+    let mut all = vec![processes, observed, reclaim, policy];
     all.extend(pressure(["psi_avg10", "psi_avg60", "psi_stalled"], named));
     all
 }

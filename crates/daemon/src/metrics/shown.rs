@@ -132,6 +132,13 @@ impl Chooser {
         }
         let mut shown = self.place(snapshot);
         let subjects = &snapshot.subjects;
+        let counts = || subjects.iter().map(|s| (key(s), Counts::of(s))).collect();
+        if self.sequence.is_none() && snapshot.sequence > 1 {
+            // The daemon counted long before this: the rest restarts at 0. With all of that, it
+            // would jump as soon as the process that serves, or a part of the configuration, is
+            // replaced.
+            self.counts = counts();
+        }
         for (at, subject) in subjects.iter().enumerate() {
             if shown.subjects.binary_search(&at).is_ok() {
                 continue;
@@ -145,7 +152,7 @@ impl Chooser {
             self.other_counts.add_since(&now, &before);
         }
         shown.other_counts = self.other_counts;
-        self.counts = subjects.iter().map(|s| (key(s), Counts::of(s))).collect();
+        self.counts = counts();
         self.shown = shown
             .subjects
             .iter()
@@ -323,6 +330,28 @@ mod tests {
             assert_eq!(counts.reclaimed.file_bytes, 4096);
             assert_eq!((counts.rehearsed_bytes, counts.refaulted_bytes), (4096, 0));
         }
+    }
+
+    #[test]
+    fn the_rest_restarts_at_zero_with_a_new_chooser() {
+        let at = |sequence: u64| {
+            let mut snapshot = demo::snapshot(sequence, sequence * 10_000);
+            for subject in &mut snapshot.subjects {
+                subject.refaulted_bytes = sequence * 4096;
+            }
+            snapshot
+        };
+        let count = |chooser: &mut Chooser, sequence| {
+            let shown = chooser.choose(&at(sequence));
+            assert_eq!(shown.others.len(), 2);
+            shown.other_counts.refaulted_bytes
+        };
+        let mut first = Chooser::new(limits(2, 3));
+        let counted = [1, 2, 3].map(|sequence| count(&mut first, sequence));
+        assert_eq!(counted, [2 * 4096, 4 * 4096, 6 * 4096]);
+        let mut second = Chooser::new(limits(2, 3));
+        let counted = [3, 4].map(|sequence| count(&mut second, sequence));
+        assert_eq!(counted, [0, 2 * 4096]);
     }
 
     #[test]

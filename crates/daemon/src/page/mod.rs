@@ -6,17 +6,23 @@
 mod json;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::http::{Answer, Request, Response};
 use super::metrics::families::families;
 use super::metrics::shown::{Chooser, Limits, Shown};
 use super::metrics::text::{self, Syntax};
-use super::state::{Hub, Snapshot};
+use super::state::{Budget, Hub, Snapshot};
 
 const HTML: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
 const STYLE: &str = include_str!("page.css");
 const ICON: &str = include_str!("icon.svg");
+
+/// A daemon that publishes nothing for this long, and for this many of its ticks, hangs. The first
+/// look, and one of a machine without memory, may take minutes.
+const SILENT: Duration = Duration::from_secs(300);
+const SILENT_TICKS: u64 = 5;
 
 const JSON: &str = "application/json";
 
@@ -89,6 +95,17 @@ impl Pages {
         }
     }
 
+    /// 200 as long as the daemon looks: whatever [`health`](Self::health) complains about, killing
+    /// it would not help. Another process answers, which notices a daemon that hangs by its
+    /// silence.
+    fn life(&self) -> Response {
+        let silent = self.hub.silent_for();
+        match silent <= patience(self.hub.snapshot().budget) {
+            true => Response::plain(200, "ok"),
+            false => Response::plain(503, &format!("no look for {} s", silent.as_secs())),
+        }
+    }
+
     fn timeline(&self, request: &Request) -> Response {
         let since = match request.parameter("since").map(|since| since.parse()) {
             None => 0,
@@ -107,6 +124,12 @@ impl Pages {
     }
 }
 
+/// How long a daemon that looks at this pace may be silent.
+fn patience(pace: Budget) -> Duration {
+    let tick_ms = pace.tick_ms.max(pace.actual_ms);
+    SILENT.max(Duration::from_millis(tick_ms.saturating_mul(SILENT_TICKS)))
+}
+
 impl Answer for Pages {
     fn answer(&mut self, request: &Request) -> Response {
         let fixed = |kind, text: &'static str| Response::ok(kind, text.as_bytes());
@@ -121,13 +144,15 @@ impl Answer for Pages {
             {
                 Response::plain(503, "the first look is not complete yet")
             }
-            "/healthz" | "/readyz" => self.health(),
+            "/healthz" => self.health(),
+            "/livez" => self.life(),
+            "/readyz" => Response::plain(200, "ok"),
             "/metrics" => self.metrics(Syntax::accepted(&request.accept)),
             "/api/snapshot" => self.snapshot(),
             "/api/timeline" => self.timeline(request),
             _ => Response::plain(
                 404,
-                "not found; there are /, /healthz, /readyz, /metrics, /api/snapshot and \
+                "not found; there are /, /healthz, /livez, /readyz, /metrics, /api/snapshot and \
                  /api/timeline?target=NAME&since=SEQUENCE",
             ),
         }

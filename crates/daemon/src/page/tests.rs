@@ -283,6 +283,36 @@ fn it_is_ready_after_the_first_look() {
     assert_eq!(ask(&mut pages, "/readyz", "").status, 503);
     hub.publish(demo::snapshot(1, 10_000));
     assert_eq!(ask(&mut pages, "/readyz", "").status, 200);
-    hub.health().fails(Part::Journal, "no space".to_owned());
-    assert_eq!(ask(&mut pages, "/readyz", "").status, 503);
+}
+
+/// Kubernetes would otherwise kill it again and again, or take its metrics out of service.
+#[test]
+fn what_no_restart_cures_leaves_it_alive_and_ready() {
+    let hub = hub();
+    let mut pages = Pages::new(hub.clone(), LIMITS);
+    hub.health().fails(Part::Start, "a damaged line".to_owned());
+    let status = ["/healthz", "/livez", "/readyz"].map(|path| ask(&mut pages, path, "").status);
+    assert_eq!(status, [503, 200, 200]);
+}
+
+#[test]
+fn a_daemon_that_is_silent_for_several_ticks_hangs() {
+    let pace = |tick_ms, actual_ms| Budget {
+        percent: 1.0,
+        tick_ms,
+        actual_ms,
+    };
+    assert_eq!(patience(Budget::default()), SILENT);
+    assert_eq!(patience(pace(15_000, 15_000)), SILENT);
+    assert_eq!(patience(pace(15_000, 600_000)), Duration::from_secs(3000));
+    let hub = hub();
+    hub.published_before(2 * SILENT);
+    let mut pages = Pages::new(hub.clone(), LIMITS);
+    let hung = ask(&mut pages, "/livez", "");
+    assert_eq!(
+        (hung.status, &*hung.body),
+        (503, &b"no look for 600 s\n"[..])
+    );
+    hub.publish(demo::snapshot(21, 105_000));
+    assert_eq!(ask(&mut pages, "/livez", "").status, 200);
 }

@@ -45,6 +45,8 @@ pub struct Hub(Arc<Shared>);
 
 struct Shared {
     latest: Mutex<Arc<Snapshot>>,
+    /// When the latest one was published, or the hub was made.
+    since: Mutex<Instant>,
     published: Condvar,
     settings: Mutex<Settings>,
     subscribers: Mutex<Vec<Subscriber>>,
@@ -68,6 +70,7 @@ impl Hub {
             .expect("a file descriptor for an eventfd");
         Hub(Arc::new(Shared {
             latest: Mutex::new(Arc::new(Snapshot::empty())),
+            since: Mutex::new(Instant::now()),
             published: Condvar::new(),
             settings: Mutex::new(settings),
             subscribers: Mutex::new(Vec::new()),
@@ -80,6 +83,18 @@ impl Hub {
     /// The latest snapshot.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         Arc::clone(&lock(&self.0.latest))
+    }
+
+    /// How long ago the latest snapshot was published; before the first, the age of the hub.
+    pub fn silent_for(&self) -> Duration {
+        lock(&self.0.since).elapsed()
+    }
+
+    /// As if the latest snapshot had been published this much earlier.
+    #[cfg(test)]
+    pub(crate) fn published_before(&self, by: Duration) {
+        let mut since = lock(&self.0.since);
+        *since = since.checked_sub(by).expect("the clock started earlier");
     }
 
     /// Waits until there is a snapshot with a higher number than `sequence`; `None` if that takes
@@ -118,6 +133,7 @@ impl Hub {
         let moment = Moment::of(&snapshot, &self.snapshot());
         let snapshot = Arc::new(snapshot);
         *lock(&self.0.latest) = snapshot;
+        *lock(&self.0.since) = Instant::now();
         self.0.published.notify_all();
         lock(&self.0.timeline).push(moment);
         self.tell(Event::Tick { sequence });

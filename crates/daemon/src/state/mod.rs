@@ -168,9 +168,6 @@ pub struct SubjectView {
     pub processes: usize,
     /// Its memory by node, in the order of [`Snapshot::nodes`].
     pub nodes: Vec<NodeView>,
-    /// When the process with the oldest last look was looked at, on the clock of
-    /// [`Snapshot::time_ms`].
-    pub looked_ms: u64,
     /// How long it has been observed, ms.
     pub observed_ms: u64,
     /// Pages of its processes in swap.

@@ -10,7 +10,7 @@ use crate::damon::{Availability, Damon};
 use crate::error::{self, FileError};
 use crate::faults::{Faults, RING_BYTES_MIN};
 use crate::kernel_source::FRAME_FILES;
-use crate::lru_gen::{Features, LruGen};
+use crate::lru_gen::LruGen;
 use crate::memory::{self, MemInfo};
 use crate::pagecache::hooks::Hook;
 use crate::pagecache::{Accessed, CacheWalk};
@@ -234,7 +234,7 @@ pub(crate) struct Facts {
     pub has_frame_owners: bool,
     /// Operation sets of the running monitors: `paddr`, `vaddr`, `fvaddr`.
     pub damon_operations: Vec<String>,
-    pub lru_gen: Result<Option<Features>, FileError>,
+    pub lru_gen: Result<Option<bool>, FileError>,
     pub lru_gen_debugfs: bool,
     pub debugfs_mounted: bool,
     /// Whether the hierarchy that accounts memory has `memory.reclaim`.
@@ -288,7 +288,7 @@ impl Facts {
                 .all(|name| roots.proc.join(name).exists()),
             damon: Damon::new(roots.sys.clone()).probe(),
             damon_operations: damon_operations(roots),
-            lru_gen: LruGen::new(roots.sys.clone()).features(),
+            lru_gen: LruGen::new(roots.sys.clone()).is_on(),
             lru_gen_debugfs: sys_has("kernel/debug/lru_gen"),
             debugfs_mounted: is_mounted(roots, "debugfs"),
         }

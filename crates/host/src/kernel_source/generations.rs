@@ -74,10 +74,10 @@ impl GenerationSource {
     ) -> Result<Self, KernelSourceError> {
         let scope = scope_of(roots, targets)?;
         let lru_gen = LruGen::new(roots.sys.clone());
-        match lru_gen.features()? {
+        match lru_gen.is_on()? {
             None => return Err(KernelSourceError::NoGenerations),
-            Some(features) if !features.core => return Err(KernelSourceError::SwitchedOff),
-            Some(_) => {}
+            Some(false) => return Err(KernelSourceError::SwitchedOff),
+            Some(true) => {}
         }
         let table = lru_gen.read().map_err(KernelSourceError::NoDebugfs)?;
         if let Scope::Listed(paths) = &scope {

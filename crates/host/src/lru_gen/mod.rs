@@ -15,13 +15,6 @@ use crate::root::SysRoot;
 
 pub use table::{Generation, Lruvec, Memcg, Table};
 
-/// The features in `/sys/kernel/mm/lru_gen/enabled`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Features {
-    /// 0x1: the multi-gen LRU is in use.
-    pub core: bool,
-}
-
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -59,11 +52,11 @@ impl LruGen {
         self.sys.join("kernel/debug/lru_gen")
     }
 
-    /// Which parts are on; `None` if the kernel was built without it.
+    /// Whether it is in use: 0x1 in `enabled`. `None` if the kernel was built without it.
     ///
     /// # Errors
     /// The file cannot be read or is not `0x` and a hexadecimal number.
-    pub fn features(&self) -> Result<Option<Features>, FileError> {
+    pub fn is_on(&self) -> Result<Option<bool>, FileError> {
         let path = self.sys.join("kernel/mm/lru_gen/enabled");
         let Some(text) = error::read_optional(&path)? else {
             return Ok(None);
@@ -79,9 +72,7 @@ impl LruGen {
                 &text,
             ));
         };
-        Ok(Some(Features {
-            core: bits & 1 != 0,
-        }))
+        Ok(Some(bits & 1 != 0))
     }
 
     /// Reads the generations of every cgroup on every node.
@@ -142,20 +133,15 @@ mod tests {
     }
 
     #[test]
-    fn features_of_kernels_with_and_without_it() {
+    fn it_is_on_or_off_on_kernels_with_and_without_it() {
         let (_dir, without) = fake(&[]);
-        assert_eq!(without.features().unwrap(), None);
+        assert_eq!(without.is_on().unwrap(), None);
         let (_dir, full) = fake(&[("kernel/mm/lru_gen/enabled", "0x0007\n")]);
-        assert_eq!(full.features().unwrap(), Some(Features { core: true }));
+        assert_eq!(full.is_on().unwrap(), Some(true));
         let (_dir, off) = fake(&[("kernel/mm/lru_gen/enabled", "0x0000\n")]);
-        assert_eq!(off.features().unwrap(), Some(Features { core: false }));
+        assert_eq!(off.is_on().unwrap(), Some(false));
         let (_dir, odd) = fake(&[("kernel/mm/lru_gen/enabled", "yes\n")]);
-        assert!(
-            odd.features()
-                .unwrap_err()
-                .to_string()
-                .contains("found 'yes'")
-        );
+        assert!(odd.is_on().unwrap_err().to_string().contains("found 'yes'"));
     }
 
     #[test]

@@ -25,7 +25,7 @@ fn capability(facts: &Facts) -> Capability {
     match &facts.lru_gen {
         Ok(None) => line(name, State::Missing, "the kernel has no multi-gen LRU")
             .advise("use a kernel built with CONFIG_LRU_GEN=y"),
-        Ok(Some(features)) if !features.core => line(
+        Ok(Some(false)) => line(
             name,
             State::Missing,
             "the multi-gen LRU is built in and switched off",

@@ -17,7 +17,7 @@ use agewise_policy::workingset::{Histogram, Intervals};
 use anyhow::Context;
 
 use agewise_cli::observe::{self, EXIT_TARGETS_GONE, millis};
-use agewise_cli::output::Format;
+use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{self, duration_text};
 use print::{Opener, Shown, Totals};
@@ -133,17 +133,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         under: under.as_deref(),
         older_than: args.older_than,
     };
-    print::print(
+    let written = print::print(
         args.format,
         &shown,
         &totals,
         &chosen,
         (&look, ages.observed_ms()),
-    )?;
-    Ok(match stop.requested() {
+    );
+    let status = match stop.requested() {
         Some(signal) => ExitCode::from(Stop::exit_code(signal)),
         None => ExitCode::SUCCESS,
-    })
+    };
+    output::status(written.map_err(Into::into), status)
 }
 
 /// Looks until the time is over: as often as the bins need, but less often if looks are expensive.

@@ -70,12 +70,13 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
          nothing was moved; try again"
     );
     let dropped = drop_all(args, &mut ages, &stop)?;
-    print(args, &dropped)?;
-    Ok(match stop.requested() {
+    let written = print(args, &dropped);
+    let status = match stop.requested() {
         Some(signal) => ExitCode::from(Stop::exit_code(signal)),
         None if cgroups.gone().is_some() => ExitCode::from(EXIT_TARGETS_GONE),
         None => ExitCode::SUCCESS,
-    })
+    };
+    output::status(written, status)
 }
 
 /// A file and the report of dropping its cold pages.

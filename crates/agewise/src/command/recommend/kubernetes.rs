@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 
 use agewise_host::container::Container;
 use agewise_host::untrusted::Untrusted;
+use agewise_policy::whatif::history::name_hash;
 use serde_json::{Value, json};
 
 use super::{Args, Record};
@@ -17,7 +18,8 @@ pub(super) fn vpa(records: &[Record], is_named: bool) -> Value {
     let shown = groups
         .iter()
         .filter(|of| is_named || of.iter().any(|record| !record.gone));
-    let mut items: Vec<Value> = shown.map(|of| vpa_of(of)).collect();
+    let mut taken = HashSet::new();
+    let mut items: Vec<Value> = shown.map(|of| vpa_of(of, &mut taken)).collect();
     match items.len() {
         1 => items.remove(0),
         _ => json!({"apiVersion": "v1", "kind": "List", "metadata": {}, "items": items}),
@@ -76,15 +78,20 @@ fn text(name: Option<&Option<Untrusted>>) -> Option<String> {
 
 const OBJECT: &str = "VerticalPodAutoscaler";
 
-fn vpa_of(records: &[&Record]) -> Value {
+/// `taken` has the namespaces and names of the objects so far.
+fn vpa_of(records: &[&Record], taken: &mut HashSet<(Option<String>, String)>) -> Value {
     let first = records[0];
     let of = named(first);
     let namespace = text(of.map(|of| &of.namespace));
     let pod = text(of.map(|of| &of.pod));
-    let name = match &pod {
-        Some(pod) => object_name(pod),
-        None => object_name(&[first.host.as_deref().unwrap_or(""), &first.cgroup].concat()),
-    };
+    let path = [first.host.as_deref().unwrap_or(""), &first.cgroup].concat();
+    let target = object_name(pod.as_deref().unwrap_or(&path));
+    let mut name = target.clone();
+    if !taken.insert((namespace.clone(), name.clone())) {
+        // Of two objects with one name, `kubectl apply` would keep the last.
+        name = object_name(&format!("{target}-{:08x}", name_hash(&path) as u32));
+        taken.insert((namespace.clone(), name.clone()));
+    }
     let mut conditions = vec![json!({"type": "RecommendationProvided", "status": "True"})];
     if let Some(short) = records.iter().find(|of| of.basis == "short_history") {
         conditions.push(json!({
@@ -114,7 +121,7 @@ fn vpa_of(records: &[&Record]) -> Value {
         "kind": OBJECT,
         "metadata": metadata,
         "spec": {
-            "targetRef": {"apiVersion": "v1", "kind": "Pod", "name": name},
+            "targetRef": {"apiVersion": "v1", "kind": "Pod", "name": target},
             "updatePolicy": {"updateMode": "Off"},
         },
         "status": {
@@ -364,6 +371,22 @@ mod tests {
         assert_eq!(fields, ["shop", "web-0", "nginx", "Pod"]);
         assert_eq!(object["pods"][0]["name"], "web-0");
         assert_eq!(scan(&records[7])["object"]["kind"], "Cgroup");
+    }
+
+    #[test]
+    fn no_two_objects_have_one_name() {
+        let records = ["/a-b", "/a_b", "/a/b"].map(|path| record(path, None));
+        let list = vpa(&records, false);
+        let items = list["items"].as_array().unwrap().iter();
+        let names: Vec<&str> = items
+            .map(|item| item["metadata"]["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names[0], "a-b");
+        for name in &names[1..] {
+            let hash = name.strip_prefix("a-b-").expect("a hash follows");
+            assert!(hash.len() == 8 && *name == object_name(name), "{name}");
+        }
+        assert_ne!(names[1], names[2]);
     }
 
     proptest! {

@@ -9,6 +9,7 @@ mod seen;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agewise_cli::output;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use agewise_cli::usage::Interrupted;
@@ -44,9 +45,9 @@ use serde::Serialize;
 /// recommendation as their status, one per pod with all its containers; `krr` prints what robusta's
 /// krr prints with `-f json`.
 ///
-/// Cgroups that are gone (their containers have ended, or with --prometheus the server has no
-/// current value) are listed as such. They are not part of the total, and have no object of their
-/// own in `vpa`, unless they were given by --cgroup.
+/// Cgroups that are gone (their containers have ended, or with --prometheus the server has had no
+/// curve of them for an hour) are listed as such. They are not part of the total, and have no
+/// object of their own in `vpa`, unless they were given by --cgroup.
 ///
 /// Exit status: 0 there is a recommendation for each; 1 something cannot be read or watched (of
 /// several cgroups, those that can are printed); 2 a wrong argument; 3 the only --cgroup was gone
@@ -141,7 +142,7 @@ struct Seen {
     cgroup: String,
     /// Its container or pod.
     container: Option<Container>,
-    /// Whether it exists no longer, or the server has no current value of it.
+    /// Whether it exists no longer, or the server has had no curve of it for an hour.
     gone: bool,
     /// Its current limit.
     limit_now_bytes: Option<u64>,
@@ -278,22 +279,26 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if records.is_empty() {
         bail!("nothing is known of any cgroup that was asked for");
     }
-    let mut out = std::io::stdout().lock();
-    match args.format {
-        Format::Text => print::text(&mut out, &records, args.price)?,
-        Format::Json => print::records(&mut out, &records)?,
-        Format::Csv => print::csv(&mut out, &records)?,
-        Format::Vpa => print::json(
-            &mut out,
-            &[kubernetes::vpa(&records, !args.cgroup.is_empty())],
-        )?,
-        Format::Krr => print::json(&mut out, &[kubernetes::krr(&records, args)])?,
-    }
-    Ok(match (signal, failed) {
+    let status = match (signal, failed) {
         (Some(signal), _) => ExitCode::from(Stop::exit_code(signal)),
         (None, 0) => ExitCode::SUCCESS,
         (None, _) => ExitCode::FAILURE,
-    })
+    };
+    output::status(print(args, &records), status)
+}
+
+fn print(args: &Args, records: &[Record]) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match args.format {
+        Format::Text => print::text(&mut out, records, args.price),
+        Format::Json => print::records(&mut out, records),
+        Format::Csv => print::csv(&mut out, records),
+        Format::Vpa => {
+            let vpa = kubernetes::vpa(records, !args.cgroup.is_empty());
+            print::json(&mut out, &[vpa])
+        }
+        Format::Krr => print::json(&mut out, &[kubernetes::krr(records, args)]),
+    }
 }
 
 #[cfg(test)]

@@ -48,12 +48,11 @@ struct Names {
 }
 
 pub(super) fn csv(out: &mut impl Write, records: &[Record]) -> anyhow::Result<()> {
-    let clean = |text: &str| agewise_host::untrusted::clean(text);
     let mut csv = csv::Writer::from_writer(out);
     for record in records {
         let fields = record.container.as_ref().map(Container::fields);
-        let name = |field: Option<&Untrusted>| field.map(|field| field.terminal().to_string());
-        let [namespace, pod, container, container_id, image] = fields.unwrap_or_default().map(name);
+        let text = |field: Option<&Untrusted>| field.map(|field| field.terminal().to_string());
+        let [namespace, pod, container, container_id, image] = fields.unwrap_or_default().map(text);
         let names = Names {
             namespace,
             pod,
@@ -62,8 +61,8 @@ pub(super) fn csv(out: &mut impl Write, records: &[Record]) -> anyhow::Result<()
             image,
         };
         let record = Record {
-            host: record.host.as_deref().map(clean),
-            cgroup: clean(&record.cgroup),
+            host: (record.host.as_deref()).map(|host| Untrusted::from(host).terminal().to_string()),
+            cgroup: name::shown(&record.cgroup).terminal().to_string(),
             ..record.clone()
         };
         csv.serialize((record, names))?;
@@ -172,6 +171,19 @@ mod tests {
             basis: "curve",
             reason: String::new(),
         }
+    }
+
+    #[test]
+    fn no_two_cgroups_look_the_same_in_csv() {
+        let records = [record("/a\x1b".into()), record(r"/a\x1b".into())];
+        let mut text = Vec::new();
+        csv(&mut text, &records).expect("memory takes it");
+        let text = String::from_utf8(text).expect("it is text");
+        let cgroups = text
+            .lines()
+            .skip(1)
+            .filter_map(|line| line.split(',').nth(2));
+        assert_eq!(cgroups.collect::<Vec<_>>(), [r"/a\x1b", r"/a\x5cx1b"]);
     }
 
     #[test]

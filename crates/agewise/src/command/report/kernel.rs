@@ -14,6 +14,7 @@ use super::knows::Knows;
 use super::print::{KernelLook, Printer};
 use super::{Args, Left, later, progress, sort_and_cut, wait};
 use agewise_cli::observe::{AgeArgs, EXIT_TARGETS_GONE, ScanInterval, millis};
+use agewise_cli::output;
 use agewise_cli::signal::Stop;
 use agewise_cli::usage::WrongArgument;
 
@@ -91,21 +92,20 @@ pub fn run(
             cpu_ms: cpu_ns as f64 / 1e6,
             core_percent: cpu_ns as f64 / began.elapsed().as_nanos().max(1) as f64 * 100.0,
         };
-        printer.print_kernel(&reports, &look, cut)?;
+        let written = printer.print_kernel(&reports, &look, cut);
+        let written = written.map_err(anyhow::Error::from);
         if let Some(signal) = stop.requested().filter(|_| args.follow.is_none()) {
-            return Ok(ExitCode::from(Stop::exit_code(signal)));
+            return output::status(written, ExitCode::from(Stop::exit_code(signal)));
         }
         match left {
-            Left::Nothing => return Ok(ExitCode::from(EXIT_TARGETS_GONE)),
+            Left::Nothing => return output::status(written, ExitCode::from(EXIT_TARGETS_GONE)),
             Left::NothingSeen => {
                 anyhow::bail!("no process could be looked at: see the lines above")
             }
-            Left::Something if ended => return Ok(ExitCode::SUCCESS),
-            Left::Something => {
-                let end = duration.map(|duration| began + duration);
-                let next = later(next_look, period, now);
-                next_look = end.map_or(next, |end| next.min(end));
-            }
+            Left::Something if ended => return output::status(written, ExitCode::SUCCESS),
+            Left::Something => written?,
         }
+        let next = later(next_look, period, now);
+        next_look = duration.map_or(next, |duration| next.min(began + duration));
     }
 }

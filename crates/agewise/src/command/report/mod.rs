@@ -18,7 +18,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use agewise_cli::observe::{self, AgeArgs, EXIT_TARGETS_GONE, ScanInterval, millis};
-use agewise_cli::output::Format;
+use agewise_cli::output::{self, Format};
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
@@ -227,8 +227,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             let mut reports = agent.report();
             let left = Left::of(&reports);
             let cut = sort_and_cut(&mut reports, args.sort, args.top);
-            printer.print(&reports, &agent.cost(), cut, truncated)?;
-            Ok(left)
+            let written = printer.print(&reports, &agent.cost(), cut, truncated);
+            (left, written.map_err(Into::into))
         },
     )
 }
@@ -250,13 +250,13 @@ fn guest_hosts(agent: &Agent) -> Vec<u32> {
 const DEFAULT_DURATION: Duration = Duration::from_secs(30);
 
 /// Ticks at the agent's pace and reports at the requested times. `report` returns what is left to
-/// observe.
+/// observe, and whether it could be written.
 fn follow(
     agent: &mut Agent,
     stop: &Stop,
     duration: Option<Duration>,
     period: Option<Duration>,
-    mut report: impl FnMut(&Agent, bool) -> anyhow::Result<Left>,
+    mut report: impl FnMut(&Agent, bool) -> (Left, anyhow::Result<()>),
 ) -> anyhow::Result<ExitCode> {
     let began = Instant::now();
     let interval = Duration::from_millis(agent.config().scan_interval_ms());
@@ -276,17 +276,21 @@ fn follow(
                 bar.finish_and_clear();
                 agent.look_at_files();
             }
-            let left = report(agent, tick.truncated)?;
+            let (left, written) = report(agent, tick.truncated);
             if let Some(signal) = stop.requested().filter(|_| period.is_none()) {
-                return Ok(ExitCode::from(Stop::exit_code(signal)));
+                return output::status(written, ExitCode::from(Stop::exit_code(signal)));
             }
             match left {
-                Left::Nothing => return Ok(ExitCode::from(EXIT_TARGETS_GONE)),
+                Left::Nothing => {
+                    return output::status(written, ExitCode::from(EXIT_TARGETS_GONE));
+                }
                 Left::NothingSeen if ended => {
                     anyhow::bail!("no process could be looked at: see the lines above")
                 }
-                _ if ended => return Ok(ExitCode::SUCCESS),
-                _ => {}
+                _ => written?,
+            }
+            if ended {
+                return Ok(ExitCode::SUCCESS);
             }
             if let (Some(at), Some(period)) = (next_report, period) {
                 next_report = Some(later(at, period, now));

@@ -12,6 +12,7 @@ pub mod summary;
 
 use std::ffi::OsString;
 use std::fs::File;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -156,7 +157,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let summary = attend(args, prepared, child, began)?;
-    eprint!("{summary}");
+    // If standard error is closed or full, the status still is that of the command.
+    let _ = write!(std::io::stderr(), "{summary}");
     Ok(ExitCode::from(summary.exit_code))
 }
 

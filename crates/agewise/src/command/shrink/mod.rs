@@ -286,14 +286,15 @@ fn go_down(
         kept: is_kept,
         reason,
     };
-    print_summary(out, scene.args.format, &summary)?;
+    let written = print_summary(out, scene.args.format, &summary);
     went?;
     left?;
-    Ok(match (verdict, scene.stop.requested()) {
+    let status = match (verdict, scene.stop.requested()) {
         (Verdict::Underway, Some(signal)) => ExitCode::from(Stop::exit_code(signal)),
         (Verdict::Reached, _) => ExitCode::SUCCESS,
         _ => ExitCode::FAILURE,
-    })
+    };
+    output::status(written.map_err(Into::into), status)
 }
 
 /// Takes the steps and prints each. `limited` is the limit that is set.

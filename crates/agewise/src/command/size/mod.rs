@@ -19,7 +19,7 @@ use anyhow::Context;
 use crate::command::trace::input::{ReadingBar, known_format, trace_memory_default};
 use crate::command::whatif::ended;
 use agewise_cli::observe;
-use agewise_cli::output::Format;
+use agewise_cli::output::{self, Format};
 use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
@@ -139,13 +139,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         None => live(args, stop.insert(Stop::install()?))?,
     };
-    print::print(&mut std::io::stdout().lock(), args, &found)?;
-    Ok(stop.map_or(ExitCode::SUCCESS, |stop| {
-        ended(
-            &stop,
-            found.live.as_ref().and_then(|live| live.gone.as_deref()),
-        )
-    }))
+    let written = print::print(&mut std::io::stdout().lock(), args, &found);
+    let gone = found.live.as_ref().and_then(|live| live.gone.as_deref());
+    let status = stop.map_or(ExitCode::SUCCESS, |stop| ended(&stop, gone));
+    output::status(written, status)
 }
 
 /// What bringing a page back costs.

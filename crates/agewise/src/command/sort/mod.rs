@@ -172,13 +172,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(note) = note {
         agewise_cli::note!("{note}");
     }
-    let multi_gen = LruGen::new(roots.sys).features();
+    let multi_gen = LruGen::new(roots.sys).is_on();
     let limits = Limits {
         older_than: args.older_than,
         rate: args.rate,
         // With the multi-gen LRU, generations replace the active list, and MADV_COLD moves pages
         // between them.
-        activates: !args.cold_only && !matches!(multi_gen, Ok(Some(features)) if features.core),
+        activates: !args.cold_only && !matches!(multi_gen, Ok(Some(true))),
         dry_run: args.dry_run,
     };
     let stop = Stop::install()?;
@@ -190,17 +190,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         start_cpu_ms,
         ..sorter.total()
     };
-    print(stdout(), args.format, &total, is_first)?;
+    let written = print(stdout(), args.format, &total, is_first);
     match stop.requested() {
         None if total.processes == 0 && agent.is_finished() => {
             agewise_cli::note!("the target was gone before anything was sorted");
-            Ok(ExitCode::from(EXIT_TARGETS_GONE))
+            output::status(written, ExitCode::from(EXIT_TARGETS_GONE))
         }
         None if total.processes == 0 => bail!(
             "nothing was sorted: there is no process, or only those that are left alone (init, \
              agewise and its ancestors)"
         ),
-        _ => Ok(ExitCode::SUCCESS),
+        _ => output::status(written, ExitCode::SUCCESS),
     }
 }
 
