@@ -56,8 +56,10 @@ struct dentry {
 	struct qstr d_name;
 	struct inode *d_inode;
 	struct super_block *d_sb;
-	union { struct hlist_node d_alias; } d_u;
+	struct hlist_node d_alias;
 };
+/* As it was while the union that contains it had a name. */
+struct dentry___named { union { struct hlist_node d_alias; } d_u; };
 struct kernfs_node { u64 id; };
 struct cgroup { struct kernfs_node *kn; };
 struct cgroup_subsys_state { struct cgroup *cgroup; };
@@ -418,7 +420,10 @@ int name_inode(void *ctx)
 	read_field(alias, cw_ctl.inode, struct inode, i_dentry.first);
 	if (sb != cw_ctl.super || number != cw_ctl.number || !alias)
 		return 0;
-	c.dentry = alias - bpf_core_field_offset(struct dentry, d_u.d_alias);
+	if (bpf_core_field_exists(struct dentry, d_alias))
+		c.dentry = alias - bpf_core_field_offset(struct dentry, d_alias);
+	else
+		c.dentry = alias - bpf_core_field_offset(struct dentry___named, d_u.d_alias);
 	read_field(inode, c.dentry, struct dentry, d_inode);
 	read_field(c.root, sb, struct super_block, s_root);
 	if (inode != cw_ctl.inode || !c.root)
