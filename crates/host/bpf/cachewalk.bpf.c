@@ -64,7 +64,7 @@ struct kernfs_node { u64 id; };
 struct cgroup { struct kernfs_node *kn; };
 struct cgroup_subsys_state { struct cgroup *cgroup; };
 struct mem_cgroup { struct cgroup_subsys_state css; };
-struct obj_cgroup { struct mem_cgroup *memcg; };
+struct obj_cgroup { struct mem_cgroup *memcg; unsigned char is_root; };
 struct folio { unsigned long memcg_data; };
 struct page { unsigned long flags; };
 struct file { struct inode *f_inode; };
@@ -432,7 +432,10 @@ int name_inode(void *ctx)
 	return 0;
 }
 
-/* Finds the folio of the first page of the descriptor's file, and the size of struct page. */
+/*
+ * Finds the folio of the first page of the descriptor's file, the cgroup it is charged to, and the
+ * size of struct page.
+ */
 SEC("syscall")
 int folio_of(void *ctx)
 {
@@ -450,6 +453,8 @@ int folio_of(void *ctx)
 		read_field(entry, entry & ~3ULL, struct xa_node, slots);
 	if (is_folio(entry)) {
 		cw_ctl.page = entry;
+		cw_ctl.memcg = 0;
+		cw_ctl.cgroup = cgroup_of(entry);
 		cw_ctl.rc = CW_DONE;
 	}
 	return 0;
