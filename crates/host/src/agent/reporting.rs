@@ -138,23 +138,10 @@ impl Agent {
             .collect();
         let is_same = bounds.iter().all(|other| other == &bounds[0]);
         let same_bounds = is_same.then_some(&bounds[0]);
-        let mut processes = vec![0usize; reports.len()];
-        for subject in self.spaces.values().flat_map(|space| &space.subjects) {
-            processes[*subject] += 1;
-        }
         for space in self.spaces.values() {
-            let mut place = 0;
             for subject in &space.subjects {
-                let part = if self.targets.share_pages() {
-                    Some(self.nodes.first_part(0))
-                } else if processes[*subject] > 1 || self.is_cached_apart(*subject) {
-                    place += 1;
-                    Some(self.nodes.first_part(place - 1))
-                } else {
-                    None
-                };
+                let part = self.counted_part(space, *subject);
                 let apart = self.is_cached_apart(*subject);
-                let part = part.map(usize::from);
                 reports[*subject].add(space, part, apart, now_ms, oldest, same_bounds);
             }
         }
@@ -178,6 +165,16 @@ impl Agent {
             report.finish();
         }
         reports
+    }
+
+    /// The first part of the pages of a process that a subject of its counts elsewhere, numbered as
+    /// in the look: processes may have gone since.
+    fn counted_part(&self, space: &Space, subject: usize) -> Option<usize> {
+        let all_in_one = self.targets.share_pages();
+        let is_of = |domain: &&usize| all_in_one || space.subjects.contains(domain);
+        let mut of_space = self.domains.iter().filter(is_of);
+        let at = of_space.position(|domain| all_in_one || *domain == subject)?;
+        Some(usize::from(self.nodes.first_part(at)))
     }
 
     /// What the kernel says about a subject that is a cgroup.
