@@ -203,6 +203,21 @@ impl Followed {
         }
     }
 
+    /// What is followed of some mappings (by index): in blocks, and whole beside blocks.
+    pub fn sizes_of(&self, map: &AgeMap, is_meant: impl Fn(usize) -> bool) -> [Sizes; 2] {
+        let is_sample = self.is_sample();
+        let mut sizes: [Sizes; 2] = [[[0; 2]; LABELS]; 2];
+        for (range, (mapping, is_whole)) in self.ranges.iter().zip(&self.of) {
+            if is_meant(self.mappings[*mapping as usize] as usize) {
+                let sizes = &mut sizes[usize::from(is_sample && *is_whole)];
+                map.count_within(pages(range), |label, page_type, n| {
+                    sizes[usize::from(label)][page_type as usize] += n;
+                });
+            }
+        }
+        sizes
+    }
+
     /// The ages in a range, such as a mapping; blocks are scaled to the areas they represent.
     pub fn sizes_within(&self, map: &AgeMap, wanted: Range<u64>) -> RangeSizes {
         if !self.is_sample() {

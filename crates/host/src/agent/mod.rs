@@ -403,6 +403,7 @@ impl Agent {
         let mut gone = Vec::new();
         for (pid, space) in &mut self.spaces {
             space.returned = None;
+            space.is_current = false;
             if space.trouble.is_some() {
                 continue;
             }

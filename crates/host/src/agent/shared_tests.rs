@@ -141,6 +141,25 @@ fn watch(source: &Library, subjects: Vec<Subject>) -> Agent {
 }
 
 #[test]
+fn shared_memory_counts_once_while_a_process_cannot_be_looked_at() {
+    let refused = |_| AccessError::NoPrivilege {
+        what: "reading its memory".to_owned(),
+        hint: "ask somebody else",
+    };
+    let ([a, b], all) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    let source = Library::default();
+    let mut agent = watch(&source, vec![group(dir.path(), "app", &[&a, &b])]);
+    for failing in [vec![], vec![a.pid()], vec![], vec![b.pid()], vec![]] {
+        source.fail_only(&failing, refused);
+        assert_eq!(pages(&mut agent), [all], "without {failing:?}");
+    }
+    // What the last look saw is all that is known.
+    source.fail_only(&[a.pid(), b.pid()], refused);
+    assert_eq!(pages(&mut agent), [all]);
+}
+
+#[test]
 fn pages_counted_elsewhere_stay_with_their_subject_if_a_process_vanishes_in_a_tick() {
     let ([c, a, b], all) = sleepers();
     let dir = tempfile::tempdir().unwrap();
