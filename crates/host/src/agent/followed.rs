@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use agewise_policy::agemap::{AgeMap, RangeSizes};
 use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Label, Sizes};
-use agewise_policy::sample::{Area, Bounds, Identity, Level, Margin, Piece, Spread, choose, scale};
+use agewise_policy::sample::{
+    Area, Bounds, Identity, Level, Margin, Piece, Spread, choose, sampled, scale,
+};
 use agewise_policy::workingset::Intervals;
 
 use super::Space;
@@ -121,6 +123,12 @@ impl Followed {
         let is_within = self.ranges.get(at)?.start <= page * PAGE_BYTES;
         let (_, is_whole) = self.of[at];
         is_within.then_some(if is_whole { 0 } else { self.level })
+    }
+
+    /// The mappings (by index) of which only a sample is followed at any level above 0.
+    pub fn sampled(&self, whole_limit: u64, files_whole: bool) -> impl Iterator<Item = usize> {
+        sampled(&self.areas, whole_limit)
+            .filter(move |area| !files_whole || self.areas[*area].kind == ANON)
     }
 
     /// The mappings as areas of the sample.

@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_policy::sample;
+use agewise_policy::sample::{self, Level};
 
 use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
@@ -365,9 +365,17 @@ impl Agent {
             let limit = sample::whole_limit(areas, bounds.whole_pages);
             self.whole_limit = self.whole_limit.min(limit);
         }
+        let whole_limit = self.whole_limit;
+        // The page cache needs to know all accesses through mappings to the pages it counts.
+        let files_whole = self.cache.is_some();
+        let shares = |space: &Space| space.shares_sample(whole_limit, files_whole);
+        // A page that only one of several processes follows would count as its own, so those that
+        // share have the coarsest sample of any: no sample becomes finer.
+        let sharers = self.spaces.values().filter(|space| shares(space));
+        let shared_level = sharers.map(Space::level).fold(level, Level::max);
         for space in self.spaces.values_mut() {
-            // The page cache needs to know all accesses through mappings to the pages it counts.
-            space.follow(level, self.whole_limit, &bounds, self.cache.is_some());
+            let level = if shares(space) { shared_level } else { level };
+            space.follow(level, whole_limit, &bounds, files_whole);
         }
     }
 

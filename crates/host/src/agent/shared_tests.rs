@@ -8,6 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use agewise_policy::sample::Bounds;
 use agewise_policy::table::TableBits;
 
 use super::tests::{Sleeper, agent};
@@ -17,6 +18,7 @@ use crate::access::{
     TABLE_BYTES, TableSight, covered,
 };
 use crate::cgroup::{Cgroup, Hierarchy, Version};
+use crate::root::ProcRoot;
 
 /// The frame of its first page.
 const FRAME: u64 = 10_000;
@@ -171,4 +173,26 @@ fn pages_counted_elsewhere_stay_with_their_subject_if_a_process_vanishes_in_a_ti
     assert_eq!(pages(&mut agent), [all, all]);
     source.fail_only(&[a.pid()], |pid| AccessError::Changed { pid });
     assert_eq!(pages(&mut agent), [all, all]);
+}
+
+/// Less is resident than before, so a process that comes now could have a finer sample.
+#[test]
+fn those_that_share_memory_have_the_same_sample() {
+    let ([a, b], _) = sleepers();
+    let subject = |of: &Sleeper| Subject::process(&ProcRoot::default(), of.pid()).unwrap();
+    let mut agent = watch(&Library::default(), vec![subject(&a)]);
+    let sample = |blocks| {
+        Some(Bounds {
+            blocks,
+            block_pages: 1,
+            whole_pages: 0,
+        })
+    };
+    agent.config.sample = sample(1);
+    agent.tick().unwrap();
+    agent.config.sample = sample(1 << 20);
+    agent.set_targets(Targets::Listed(vec![subject(&a), subject(&b)]));
+    agent.tick().unwrap();
+    let levels: Vec<u8> = agent.spaces().map(Space::level).collect();
+    assert!(levels[0] > 0 && levels[0] == levels[1], "{levels:?}");
 }

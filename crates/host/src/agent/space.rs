@@ -225,6 +225,12 @@ impl Space {
         self.followed.set_mappings(mappings.zip(shared));
     }
 
+    /// Whether it has memory that others may have too, and of which only a sample is followed.
+    pub(super) fn shares_sample(&self, whole_limit: u64, files_whole: bool) -> bool {
+        let mut sampled = self.followed.sampled(whole_limit, files_whole);
+        sampled.any(|mapping| self.shareable.get(mapping).is_some_and(|is| *is))
+    }
+
     /// Sets what is followed from now on.
     pub(super) fn follow(
         &mut self,
