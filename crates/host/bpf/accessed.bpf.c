@@ -45,7 +45,7 @@ struct af_ctl {
 	u32 exclusive;		/* last_index is one past the last page, as in some kernels */
 };
 /* The last long read on this CPU: each batch of its folios reports all that is still wanted. */
-struct af_long { u64 inode, first, last; u32 epoch, unused; };
+struct af_long { u64 inode, first, last; u32 epoch, number; };
 /* A block recorded on this CPU: if the same pages come again, looking here is enough. */
 struct af_known { u64 inode; u32 number, block, epoch, unused; u64 words[8]; };
 #define KNOWN 1024
@@ -212,8 +212,8 @@ static __always_inline void note_long(struct inode *inode, struct span *s)
 	u32 zero = 0;
 
 	l = bpf_map_lookup_elem(&longs, &zero);
-	if (!l || (l->inode == (u64)inode && l->epoch == s->epoch && l->first <= s->first &&
-		   s->last <= l->last))
+	if (!l || (l->inode == (u64)inode && l->number == (u32)s->number &&
+		   l->epoch == s->epoch && l->first <= s->first && s->last <= l->last))
 		return;
 	/* Through the map, for the verifier: a value read from it is a number, not a pointer. */
 	l->inode = (u64)inode;
@@ -222,6 +222,7 @@ static __always_inline void note_long(struct inode *inode, struct span *s)
 	/* Later events of a tracepoint record what this event does not. */
 	l->last = last >= first + BLOCKS_MAX ? ((first + BLOCKS_MAX) << BLOCK_SHIFT) - 1 : s->last;
 	l->epoch = s->epoch;
+	l->number = s->number;
 	count();
 	note_block(s, first);
 	bpf_loop(BLOCKS_MAX - 1, block_step, s, 0);

@@ -74,7 +74,12 @@ static __always_inline u64 cgroup_of(u64 folio)
 	u64 memcg = 0, at = 0, id = 0;
 
 	read_field(memcg, folio, struct folio, memcg_data);
-	if (memcg & 2) /* MEMCG_DATA_KMEM: charged by way of an obj_cgroup */
+	/*
+	 * MEMCG_DATA_KMEM: charged by way of an obj_cgroup. Later kernels charge every folio that
+	 * way, so that those of a removed cgroup can pass to its parent; its `is_root` came with
+	 * that.
+	 */
+	if (memcg & 2 || bpf_core_field_exists(struct obj_cgroup, is_root))
 		read_field(memcg, memcg & ~7ULL, struct obj_cgroup, memcg);
 	memcg &= ~7ULL;
 	if (!memcg)

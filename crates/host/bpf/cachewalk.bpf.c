@@ -56,13 +56,15 @@ struct dentry {
 	struct qstr d_name;
 	struct inode *d_inode;
 	struct super_block *d_sb;
-	union { struct hlist_node d_alias; } d_u;
+	struct hlist_node d_alias;
 };
+/* As it was while the union that contains it had a name. */
+struct dentry___named { union { struct hlist_node d_alias; } d_u; };
 struct kernfs_node { u64 id; };
 struct cgroup { struct kernfs_node *kn; };
 struct cgroup_subsys_state { struct cgroup *cgroup; };
 struct mem_cgroup { struct cgroup_subsys_state css; };
-struct obj_cgroup { struct mem_cgroup *memcg; };
+struct obj_cgroup { struct mem_cgroup *memcg; unsigned char is_root; };
 struct folio { unsigned long memcg_data; };
 struct page { unsigned long flags; };
 struct file { struct inode *f_inode; };
@@ -418,7 +420,10 @@ int name_inode(void *ctx)
 	read_field(alias, cw_ctl.inode, struct inode, i_dentry.first);
 	if (sb != cw_ctl.super || number != cw_ctl.number || !alias)
 		return 0;
-	c.dentry = alias - bpf_core_field_offset(struct dentry, d_u.d_alias);
+	if (bpf_core_field_exists(struct dentry, d_alias))
+		c.dentry = alias - bpf_core_field_offset(struct dentry, d_alias);
+	else
+		c.dentry = alias - bpf_core_field_offset(struct dentry___named, d_u.d_alias);
 	read_field(inode, c.dentry, struct dentry, d_inode);
 	read_field(c.root, sb, struct super_block, s_root);
 	if (inode != cw_ctl.inode || !c.root)
@@ -427,7 +432,10 @@ int name_inode(void *ctx)
 	return 0;
 }
 
-/* Finds the folio of the first page of the descriptor's file, and the size of struct page. */
+/*
+ * Finds the folio of the first page of the descriptor's file, the cgroup it is charged to, and the
+ * size of struct page.
+ */
 SEC("syscall")
 int folio_of(void *ctx)
 {
@@ -445,6 +453,8 @@ int folio_of(void *ctx)
 		read_field(entry, entry & ~3ULL, struct xa_node, slots);
 	if (is_folio(entry)) {
 		cw_ctl.page = entry;
+		cw_ctl.memcg = 0;
+		cw_ctl.cgroup = cgroup_of(entry);
 		cw_ctl.rc = CW_DONE;
 	}
 	return 0;

@@ -170,9 +170,9 @@ impl VmaTable {
     /// # Errors
     /// As [`read`](Self::read).
     pub fn read_by(&mut self, reader: &mut MapsReader, pid: u32) -> Result<(), FileError> {
+        let path = reader.slurp_of(pid, "maps")?;
         self.vmas.clear();
         self.names.clear();
-        let path = reader.slurp_of(pid, "maps")?;
         self.parse(&reader.text, &mut reader.filesystems, &path)?;
         self.vmas.shrink_to(self.vmas.len() + self.vmas.len() / 8);
         self.names

@@ -163,3 +163,12 @@ fn our_own_shared_memory_is_told_from_files() {
     // SAFETY: the mapping made above.
     unsafe { munmap(at, 8192).unwrap() };
 }
+
+#[test]
+fn a_list_that_cannot_be_read_leaves_the_one_before() {
+    let mut table = VmaTable::new();
+    table.read(std::process::id()).unwrap();
+    let before = table.vmas().to_vec();
+    table.read(u32::MAX).unwrap_err();
+    assert_eq!(table.vmas(), before);
+}

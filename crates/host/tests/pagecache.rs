@@ -11,9 +11,11 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use agewise_host::cgroup::{Hierarchy, OwnCgroup};
 use agewise_host::pagecache::{
     Accessed, CacheKind, CacheSink, CacheWalk, Folios, Inode, Leaf, Mounts, SuperBlock,
 };
@@ -21,8 +23,8 @@ use agewise_host::root::ProcRoot;
 
 mod cache;
 use cache::{
-    PAGE, Seen, accessed, advise, cachestat, cold_file, on_disk, opened, pages_of, read_page,
-    resident,
+    PAGE, Seen, accessed, advise, cachestat, cold_file, meminfo, on_disk, opened, pages_of,
+    read_page, resident,
 };
 
 #[test]
@@ -53,19 +55,6 @@ fn all_of_the_cache_is_what_meminfo_says() {
         }
     }
     panic!("{}", tries.join("\n"));
-}
-
-/// `Cached`, `Buffers` and `Shmem`, in KiB.
-fn meminfo() -> [u64; 3] {
-    let text = fs::read_to_string("/proc/meminfo").unwrap();
-    ["Cached:", "Buffers:", "Shmem:"].map(|name| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name));
-        line.unwrap()
-            .trim()
-            .trim_end_matches(" kB")
-            .parse()
-            .unwrap()
-    })
 }
 
 /// A file with three levels fills the output of a call several times.
@@ -111,6 +100,28 @@ fn one_inode_is_walked_alone_and_nothing_where_it_was() {
     walk.walk_inode(0, &mut Seen::default()).unwrap();
     walk.walk_inode(u64::MAX - 4095, &mut Seen::default())
         .unwrap();
+}
+
+#[test]
+fn pages_belong_to_the_cgroup_that_wrote_them() {
+    let Some(mut walk) = opened("owners", CacheWalk::open()) else {
+        return;
+    };
+    let hierarchy = Hierarchy::discover(&ProcRoot::default());
+    let own = hierarchy.and_then(|at| OwnCgroup::make_near(&at, "agewise-test-owner"));
+    let Ok(own) = own else {
+        return println!("SKIPPED owners: {own:?}");
+    };
+    let dir = on_disk();
+    let path = dir.path().join("file");
+    let mut command = Command::new("cp");
+    command.arg("/proc/self/exe").arg(&path);
+    own.enter(&mut command).unwrap();
+    assert!(command.status().unwrap().success());
+    let (seen, _) = Seen::walk(&mut walk);
+    let (_, _, leaves) = seen.file(&File::open(&path).unwrap()).expect("in memory");
+    let owners: BTreeSet<u64> = leaves.iter().map(|leaf| leaf.cgroup).collect();
+    assert_eq!(owners, BTreeSet::from([own.cgroup().id()]));
 }
 
 #[test]

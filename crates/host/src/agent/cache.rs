@@ -23,6 +23,7 @@ use super::target::ResolvedSubject;
 use super::{Agent, CostReport, SubjectReport};
 use crate::access::AccessError;
 use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
+use crate::clock::thread_cpu_ns;
 use crate::frame_set::FrameSet;
 use crate::pagecache::{FileAges, FilesLook, Mapped, Owner};
 
@@ -87,10 +88,15 @@ impl Cache {
     }
 
     fn look(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) {
+        let began_ns = thread_cpu_ns();
         self.trouble = self
             .try_look(subjects, nodes)
             .err()
             .map(|error| error.to_string());
+        // With the list of cgroups, and also if it failed: it costs as much then.
+        let cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
+        self.cpu_ns += cpu_ns;
+        self.due_ms = clock_ms() + cpu_ns * CORE_SHARE / 1_000_000;
     }
 
     fn try_look(&mut self, subjects: &[ResolvedSubject], nodes: &Nodes) -> Result<(), LookError> {
@@ -125,8 +131,6 @@ impl Cache {
             self.looked_ms.pop_front();
         }
         self.looks += 1;
-        self.cpu_ns += self.last.cpu_ns;
-        self.due_ms = clock_ms() + self.last.cpu_ns * CORE_SHARE / 1_000_000;
         Ok(())
     }
 
@@ -353,5 +357,25 @@ mod tests {
         cache.due_ms = clock_ms() + 60_000;
         cache.look_if_due(&subjects, &nodes);
         assert_eq!(cache.looks, 1);
+    }
+
+    #[test]
+    fn the_list_of_cgroups_and_failures_cost_too() {
+        let (_dir, [top, ..]) = cgroups();
+        let shared = Shared::default();
+        let (subjects, nodes) = ([subject(&top)], nodes());
+        let mut cache = Cache::new(shared.ages(1000));
+        cache.look_if_due(&subjects, &nodes);
+        assert!(cache.cpu_ns > cache.last.cpu_ns);
+        let failure = || AccessError::Unsupported {
+            what: "walking",
+            why: "it was taken away".into(),
+        };
+        shared.0.lock().unwrap().failure = Some(failure);
+        let (before_ns, began_ms) = (cache.cpu_ns, clock_ms());
+        cache.due_ms = 0;
+        cache.look_if_due(&subjects, &nodes);
+        assert!(cache.trouble.is_some() && cache.cpu_ns > before_ns);
+        assert!(cache.due_ms >= began_ms);
     }
 }

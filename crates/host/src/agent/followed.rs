@@ -5,7 +5,9 @@ use std::ops::Range;
 
 use agewise_policy::agemap::{AgeMap, RangeSizes};
 use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Label, Sizes};
-use agewise_policy::sample::{Area, Bounds, Identity, Level, Margin, Piece, Spread, choose, scale};
+use agewise_policy::sample::{
+    Area, Bounds, Identity, Level, Margin, Piece, Spread, choose, sampled, scale,
+};
 use agewise_policy::workingset::Intervals;
 
 use super::Space;
@@ -123,6 +125,12 @@ impl Followed {
         is_within.then_some(if is_whole { 0 } else { self.level })
     }
 
+    /// The mappings (by index) of which only a sample is followed at any level above 0.
+    pub fn sampled(&self, whole_limit: u64, files_whole: bool) -> impl Iterator<Item = usize> {
+        sampled(&self.areas, whole_limit)
+            .filter(move |area| !files_whole || self.areas[*area].kind == ANON)
+    }
+
     /// The mappings as areas of the sample.
     pub fn areas(&self) -> &[Area] {
         &self.areas
@@ -201,6 +209,21 @@ impl Followed {
             scaled,
             margins: anon.into_iter().zip(file).map(|(a, f)| [a, f]).collect(),
         }
+    }
+
+    /// What is followed of some mappings (by index): in blocks, and whole beside blocks.
+    pub fn sizes_of(&self, map: &AgeMap, is_meant: impl Fn(usize) -> bool) -> [Sizes; 2] {
+        let is_sample = self.is_sample();
+        let mut sizes: [Sizes; 2] = [[[0; 2]; LABELS]; 2];
+        for (range, (mapping, is_whole)) in self.ranges.iter().zip(&self.of) {
+            if is_meant(self.mappings[*mapping as usize] as usize) {
+                let sizes = &mut sizes[usize::from(is_sample && *is_whole)];
+                map.count_within(pages(range), |label, page_type, n| {
+                    sizes[usize::from(label)][page_type as usize] += n;
+                });
+            }
+        }
+        sizes
     }
 
     /// The ages in a range, such as a mapping; blocks are scaled to the areas they represent.

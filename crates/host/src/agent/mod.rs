@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_policy::sample;
+use agewise_policy::sample::{self, Level};
 
 use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
@@ -88,6 +88,9 @@ pub struct Agent {
     interim_period: Option<Duration>,
     sharing: Sharing,
     young_frames: FrameSet,
+    /// The sets of subjects within which a page counts once, as of the last tick, and the frames
+    /// counted in each: of each subject of several processes, or of all together.
+    domains: Vec<usize>,
     counted_frames: Vec<FrameSet>,
     cost: Cost,
 }
@@ -128,6 +131,7 @@ impl Agent {
             interim_period: None,
             sharing: Sharing::default(),
             young_frames: FrameSet::default(),
+            domains: Vec::new(),
             counted_frames: Vec::new(),
             cost: Cost::default(),
         })
@@ -233,14 +237,14 @@ impl Agent {
         };
         self.find_spaces((!first).then_some(previous_ms), &mut report);
         self.read_mappings(&mut report);
-        let domains = self.find_shared();
+        self.find_shared();
         self.follow();
         let mut cost = LookCost {
             walk_ns: self.peek(),
             ..LookCost::default()
         };
         self.set_clear_policies();
-        self.look(&domains, tap, &mut report, &mut cost);
+        self.look(tap, &mut report, &mut cost);
         self.unseen = (report.failed, report.unseen_cgroups);
         if let Some(cache) = &mut self.cache {
             cache.look_if_due(&self.resolved.subjects, &self.nodes);
@@ -311,9 +315,9 @@ impl Agent {
         self.pace_from_tick = self.ticks + 1;
     }
 
-    /// Finds the mappings whose pages may be shared. Returns the sets of subjects within which a
-    /// page counts once: each subject of several processes, or all together.
-    fn find_shared(&mut self) -> Vec<usize> {
+    /// Finds the mappings whose pages may be shared, and the sets of subjects within which a page
+    /// counts once.
+    fn find_shared(&mut self) {
         self.sharing.clear();
         // A single process shares nothing.
         let several = if self.spaces.len() > 1 { usize::MAX } else { 0 };
@@ -329,7 +333,7 @@ impl Agent {
             space.shareable = shareable;
         }
         self.young_frames.clear();
-        let domains: Vec<usize> = if self.targets.share_pages() {
+        self.domains = if self.targets.share_pages() {
             vec![0]
         } else {
             let mut several = BTreeSet::new();
@@ -342,9 +346,8 @@ impl Agent {
             several.into_iter().collect()
         };
         self.counted_frames
-            .resize_with(domains.len(), FrameSet::default);
+            .resize_with(self.domains.len(), FrameSet::default);
         self.counted_frames.iter_mut().for_each(FrameSet::clear);
-        domains
     }
 
     /// Chooses what to follow of each process: everything if that is little or single pages are
@@ -362,9 +365,17 @@ impl Agent {
             let limit = sample::whole_limit(areas, bounds.whole_pages);
             self.whole_limit = self.whole_limit.min(limit);
         }
+        let whole_limit = self.whole_limit;
+        // The page cache needs to know all accesses through mappings to the pages it counts.
+        let files_whole = self.cache.is_some();
+        let shares = |space: &Space| space.shares_sample(whole_limit, files_whole);
+        // A page that only one of several processes follows would count as its own, so those that
+        // share have the coarsest sample of any: no sample becomes finer.
+        let sharers = self.spaces.values().filter(|space| shares(space));
+        let shared_level = sharers.map(Space::level).fold(level, Level::max);
         for space in self.spaces.values_mut() {
-            // The page cache needs to know all accesses through mappings to the pages it counts.
-            space.follow(level, self.whole_limit, &bounds, self.cache.is_some());
+            let level = if shares(space) { shared_level } else { level };
+            space.follow(level, whole_limit, &bounds, files_whole);
         }
     }
 
@@ -392,7 +403,6 @@ impl Agent {
 
     fn look(
         &mut self,
-        domains: &[usize],
         mut tap: Option<&mut dyn Tap>,
         report: &mut TickReport,
         cost: &mut LookCost,
@@ -401,19 +411,18 @@ impl Agent {
         let mut gone = Vec::new();
         for (pid, space) in &mut self.spaces {
             space.returned = None;
+            space.is_current = false;
             if space.trouble.is_some() {
                 continue;
             }
             let wanted = self
                 .counted_frames
                 .iter_mut()
-                .zip(domains)
-                .filter_map(|(set, domain)| {
-                    (all_in_one || space.subjects.contains(domain)).then_some((*domain, set))
-                });
+                .zip(&self.domains)
+                .filter(|(_, domain)| all_in_one || space.subjects.contains(domain));
             let counted = wanted
                 .enumerate()
-                .map(|(at, (_, set))| (self.nodes.first_part(at), set))
+                .map(|(at, (set, _))| (self.nodes.first_part(at), set))
                 .take((WHOLE_PARTS - 1) / self.nodes.ids.len() - 1)
                 .collect();
             let shared = Shared {
@@ -484,5 +493,7 @@ impl Agent {
     }
 }
 
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -93,8 +93,9 @@ impl Agent {
 }
 
 /// The start time of a process, on the clock of ages. Start times count from boot and include
-/// suspend; the clock of ages does not. After a suspend a process may seem to have started too late
-/// (by at most the time suspended), never too early.
+/// suspend; the clock of ages does not. All time suspended since boot is subtracted, so after a
+/// suspend a process that started before it seems to have started too early (by at most the time
+/// suspended), never too late: it then counts as one that was there already.
 fn started_ms(start_ticks: u64) -> Option<u64> {
     let per_second = rustix::param::clock_ticks_per_second();
     let since_boot_ms = start_ticks.checked_mul(1000)?.checked_div(per_second)?;

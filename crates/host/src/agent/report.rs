@@ -13,6 +13,16 @@ use super::space::Space;
 use crate::access::PAGE_BYTES;
 use crate::untrusted::Untrusted;
 
+/// The pages of a process that count elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Elsewhere {
+    Nothing,
+    /// Those of this part, and of the next one for each further NUMA node.
+    Part(usize),
+    /// All that others may have too.
+    Shareable,
+}
+
 /// The ages of one subject.
 #[derive(Clone, Debug)]
 pub struct SubjectReport {
@@ -156,12 +166,11 @@ impl SubjectReport {
         }
     }
 
-    /// Adds the pages of a process. `counted_part` is the first part of the pages that are counted
-    /// elsewhere. With `without_files`, file pages are left to the page cache.
+    /// Adds the pages of a process. With `without_files`, file pages are left to the page cache.
     pub(super) fn add(
         &mut self,
         space: &Space,
-        counted_part: Option<usize>,
+        elsewhere: Elsewhere,
         without_files: bool,
         now_ms: u64,
         oldest: OldestPages,
@@ -170,28 +179,33 @@ impl SubjectReport {
         let window = space.map.generations();
         let nodes = self.nodes.len();
         let estimate = space.estimate(now_ms, same_bounds);
-        let counted = counted_part.map_or(0, |first| counted_pages(space, first..first + nodes));
-        self.followed_bytes += space.followed_pages().saturating_sub(counted) * PAGE_BYTES;
+        let counted: Vec<[Sizes; 2]> = match elsewhere {
+            Elsewhere::Nothing => Vec::new(),
+            Elsewhere::Part(first) => (first..first + nodes).map(|at| parts(space, at)).collect(),
+            Elsewhere::Shareable => vec![space.shareable_sizes(without_files)],
+        };
+        let pages: u64 = counted.iter().flatten().flatten().flatten().sum();
+        self.followed_bytes += space.followed_pages().saturating_sub(pages) * PAGE_BYTES;
         if let Some(estimate) = &estimate {
             self.add_margins(&estimate.margins);
         }
+        let all = estimate.as_ref().map_or(*window.sizes(), |all| all.scaled);
+        let scaled = |[sampled, whole]: &[Sizes; 2]| match &estimate {
+            None => *sampled,
+            Some(estimate) => estimate.scaled_up(sampled, whole),
+        };
+        let of_node = |node: usize| scaled(&parts(space, node));
         for (ordinal, (_, histogram)) in self.nodes.iter_mut().enumerate() {
-            let of_part = |number: usize| match &estimate {
-                None => part(space, number),
-                Some(estimate) => {
-                    estimate.scaled_up(&part(space, number), &part(space, WHOLE_PARTS + number))
-                }
-            };
             let mut sizes = match ordinal {
-                0 => {
-                    let all = estimate.as_ref().map_or(*window.sizes(), |all| all.scaled);
-                    (1..nodes).fold(all, |left, node| subtract(&left, &of_part(node)))
-                }
-                node => of_part(node),
+                0 => (1..nodes).fold(all, |left, node| subtract(&left, &of_node(node))),
+                node => of_node(node),
             };
-            if let Some(first) = counted_part {
-                sizes = subtract(&sizes, &of_part(first + ordinal));
-            }
+            sizes = match elsewhere {
+                Elsewhere::Nothing => sizes,
+                Elsewhere::Part(_) => subtract(&sizes, &scaled(&counted[ordinal])),
+                // Of which node each is, is not known: of all nodes alike.
+                Elsewhere::Shareable => without_share(&sizes, &scaled(&counted[0]), &all),
+            };
             if without_files {
                 sizes
                     .iter_mut()
@@ -320,10 +334,20 @@ impl SubjectReport {
     }
 }
 
-/// Pages counted elsewhere, among the sampled ones and those followed whole.
-fn counted_pages(space: &Space, parts: std::ops::Range<usize>) -> u64 {
-    let sizes = parts.flat_map(|number| [part(space, number), part(space, WHOLE_PARTS + number)]);
-    sizes.flatten().flatten().sum()
+/// `sizes`, which are part of `all`, without the same fraction of each as `shared` is of all.
+fn without_share(sizes: &Sizes, shared: &Sizes, all: &Sizes) -> Sizes {
+    std::array::from_fn(|label| {
+        std::array::from_fn(|page_type| {
+            let pages = |of: &Sizes| u128::from(of[label][page_type]);
+            let kept = pages(all).saturating_sub(pages(shared));
+            (pages(sizes) * kept).div_ceil(pages(all).max(1)) as u64
+        })
+    })
+}
+
+/// Pages of a part: the sampled ones, and those followed whole beside a sample.
+fn parts(space: &Space, number: usize) -> [Sizes; 2] {
+    [part(space, number), part(space, WHOLE_PARTS + number)]
 }
 
 /// Pages of a part by label; zero if the map has no such part.

@@ -5,6 +5,7 @@ use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals};
 
 use super::cache::{Cache, FilesOf};
+use super::report::Elsewhere;
 use super::target::ResolvedSubject;
 use super::{Agent, CostReport, Space, SubjectAges, SubjectReport, TickReport};
 use crate::access::PAGE_BYTES;
@@ -138,24 +139,11 @@ impl Agent {
             .collect();
         let is_same = bounds.iter().all(|other| other == &bounds[0]);
         let same_bounds = is_same.then_some(&bounds[0]);
-        let mut processes = vec![0usize; reports.len()];
-        for subject in self.spaces.values().flat_map(|space| &space.subjects) {
-            processes[*subject] += 1;
-        }
         for space in self.spaces.values() {
-            let mut place = 0;
             for subject in &space.subjects {
-                let part = if self.targets.share_pages() {
-                    Some(self.nodes.first_part(0))
-                } else if processes[*subject] > 1 || self.is_cached_apart(*subject) {
-                    place += 1;
-                    Some(self.nodes.first_part(place - 1))
-                } else {
-                    None
-                };
+                let elsewhere = self.elsewhere(space, *subject);
                 let apart = self.is_cached_apart(*subject);
-                let part = part.map(usize::from);
-                reports[*subject].add(space, part, apart, now_ms, oldest, same_bounds);
+                reports[*subject].add(space, elsewhere, apart, now_ms, oldest, same_bounds);
             }
         }
         for (subjects, why) in &self.refused {
@@ -178,6 +166,30 @@ impl Agent {
             report.finish();
         }
         reports
+    }
+
+    /// The pages of a process that a subject of its counts elsewhere. Parts are numbered as in the
+    /// look: processes may have gone since.
+    fn elsewhere(&self, space: &Space, subject: usize) -> Elsewhere {
+        let all_in_one = self.targets.share_pages();
+        let is_of = |space: &Space, domain: usize| all_in_one || space.subjects.contains(&domain);
+        let mut of_space = self.domains.iter().filter(|domain| is_of(space, **domain));
+        let Some(at) = of_space.position(|domain| all_in_one || *domain == subject) else {
+            return Elsewhere::Nothing;
+        };
+        if space.is_current {
+            return Elsewhere::Part(usize::from(self.nodes.first_part(at)));
+        }
+        // Which of its pages others have is not known any more: those that can be looked at count
+        // them, or the first of all.
+        let spaces = || self.spaces.values().filter(|other| is_of(other, subject));
+        let seen = spaces().find(|other| other.is_current);
+        let counting = seen.or_else(|| spaces().next());
+        let is_it = counting.is_some_and(|other| other.process.pid() == space.process.pid());
+        match is_it && !self.is_cached_apart(subject) {
+            true => Elsewhere::Nothing,
+            false => Elsewhere::Shareable,
+        }
     }
 
     /// What the kernel says about a subject that is a cgroup.

@@ -56,6 +56,8 @@ pub struct Space {
     pub(super) tick: u64,
     /// Why the last look or clear failed.
     pub(super) trouble: Option<String>,
+    /// Whether the last tick looked at it: its frames are among those counted.
+    pub(super) is_current: bool,
 }
 
 /// The CPU time in ns of one look at one process, by step, and its counts.
@@ -101,6 +103,7 @@ impl Space {
             last_look_ms: clock_ms(),
             tick: 0,
             trouble: None,
+            is_current: false,
             process,
         }
     }
@@ -222,6 +225,12 @@ impl Space {
         self.followed.set_mappings(mappings.zip(shared));
     }
 
+    /// Whether it has memory that others may have too, and of which only a sample is followed.
+    pub(super) fn shares_sample(&self, whole_limit: u64, files_whole: bool) -> bool {
+        let mut sampled = self.followed.sampled(whole_limit, files_whole);
+        sampled.any(|mapping| self.shareable.get(mapping).is_some_and(|is| *is))
+    }
+
     /// Sets what is followed from now on.
     pub(super) fn follow(
         &mut self,
@@ -252,6 +261,19 @@ impl Space {
     /// sample.
     pub fn sizes_within(&self, pages: std::ops::Range<u64>) -> RangeSizes {
         self.followed.sizes_within(&self.map, pages)
+    }
+
+    /// Followed pages that other processes may have too: in blocks, and in mappings followed whole
+    /// beside blocks. With `with_shmem`, all shared memory is among them.
+    pub(super) fn shareable_sizes(&self, with_shmem: bool) -> [Sizes; 2] {
+        self.followed.sizes_of(&self.map, |mapping| {
+            let vma = self
+                .looked_at
+                .get(mapping)
+                .map(|at| &self.vmas.vmas()[*at as usize]);
+            self.shareable.get(mapping).is_some_and(|is| *is)
+                || with_shmem && vma.is_some_and(|vma| vma.kind == VmaKind::Shmem)
+        })
     }
 
     /// Pages in swap.
@@ -309,13 +331,12 @@ impl Space {
         if is_sample {
             self.followed.set_known(&self.process.status()?);
         }
-        let vmas = self.vmas.vmas();
         let mappings: Vec<Mapping<'_>> = self
             .followed
             .mappings
             .iter()
             .map(|number| Mapping {
-                vma: &vmas[self.looked_at[*number as usize] as usize],
+                vma: &self.vmas.vmas()[self.looked_at[*number as usize] as usize],
                 is_shareable: self
                     .shareable
                     .get(*number as usize)
@@ -367,6 +388,7 @@ impl Space {
             returned
         });
         self.map.advance(now_ms);
+        self.is_current = true;
         self.looks += 1;
         self.last_look_ms = now_ms;
         self.refaulted_pages += counts.refaulted;

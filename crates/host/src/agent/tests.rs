@@ -10,6 +10,7 @@ use agewise_policy::sample::Bounds;
 use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Intervals, OldestPages};
 
+use super::report::Elsewhere;
 use super::*;
 use crate::access::fake::{FakeSource, FakeTable};
 use crate::access::{
@@ -315,7 +316,7 @@ fn nodes_and_shared_pages_add_up() {
     look.finish();
     space.map.advance(clock_ms());
     let intervals = Intervals::default();
-    let report = |counted: Option<usize>| {
+    let report = |elsewhere: Elsewhere| {
         let mut report = SubjectReport::new(
             "x".into(),
             true,
@@ -324,7 +325,7 @@ fn nodes_and_shared_pages_add_up() {
         );
         report.add(
             &space,
-            counted,
+            elsewhere,
             false,
             clock_ms(),
             OldestPages::AtLeast,
@@ -337,8 +338,9 @@ fn nodes_and_shared_pages_add_up() {
             .map(|(_, h)| h.total()[0] / PAGE_BYTES)
             .collect::<Vec<_>>()
     };
-    assert_eq!(report(None), [384, 128]);
-    assert_eq!(report(Some(usize::from(first_part))), [384 - 48, 128 - 16]);
+    assert_eq!(report(Elsewhere::Nothing), [384, 128]);
+    let part = Elsewhere::Part(usize::from(first_part));
+    assert_eq!(report(part), [384 - 48, 128 - 16]);
 }
 
 /// Two processes map the same memory and one uses it. It is young for both.

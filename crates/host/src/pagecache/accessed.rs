@@ -236,8 +236,9 @@ impl Accessed {
             }
         }
         let (events, dropped) = self.counts().map_err(unreadable)?;
-        found.events = events - std::mem::replace(&mut self.events, events);
-        found.dropped = dropped - std::mem::replace(&mut self.dropped, dropped);
+        // An event that interrupts the counting of another is overwritten: a sum may step back.
+        found.events = events.saturating_sub(std::mem::replace(&mut self.events, events));
+        found.dropped = dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped));
         Ok(found)
     }
 

@@ -84,13 +84,22 @@ impl<'a> Folios<'a> {
     }
 }
 
+/// A file of agewise's own, with one page in the page cache.
+///
+/// # Errors
+/// Out of memory.
+pub(super) fn own_file() -> io::Result<File> {
+    let file = File::from(memfd_create("agewise page", MemfdFlags::CLOEXEC)?);
+    file.write_all_at(&[1; PAGE_BYTES as usize], 0)?;
+    Ok(file)
+}
+
 /// One of agewise's own pages in the page cache, with its frame number.
 ///
 /// # Errors
 /// Out of memory, or frame numbers are hidden from this process.
 pub(super) fn own_page() -> io::Result<(File, u64)> {
-    let file = File::from(memfd_create("agewise frame", MemfdFlags::CLOEXEC)?);
-    file.write_all_at(&[1; PAGE_BYTES as usize], 0)?;
+    let file = own_file()?;
     let map = Mapping::<[u8; PAGE_BYTES as usize]>::map(file.as_fd(), 1)?;
     let page = map.get(0);
     std::hint::black_box(page[0]);

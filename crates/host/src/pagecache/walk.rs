@@ -20,7 +20,10 @@ use super::progress::{Place, Progress, SuperList};
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::{AccessError, check_page_size};
 use crate::bpf::{self, Mapping, run_syscall};
+use crate::cgroup::{Cgroup, Hierarchy};
 use crate::clock::thread_cpu_ns;
+use crate::process::Process;
+use crate::root::ProcRoot;
 
 /// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/cachewalk.bpf.o");
@@ -85,7 +88,9 @@ impl CacheWalk {
             });
         }
         let anchor = OpenFile::open("/").map_err(|error| AccessError::io("/", error))?;
-        bpf::load(WALKER, WALKER, || Self::load(anchor, with_frames))
+        let mut walk = bpf::load(WALKER, WALKER, || Self::load(anchor, with_frames))?;
+        walk.check_owner()?;
+        Ok(walk)
     }
 
     fn load(anchor: OpenFile, with_frames: bool) -> libbpf_rs::Result<Self> {
@@ -132,17 +137,44 @@ impl CacheWalk {
         Ok(self.ctl.read(0))
     }
 
+    /// The first page of a file of our own.
+    fn first_page(&mut self, file: &OpenFile) -> Result<Ctl, AccessError> {
+        let ctl = Ctl {
+            fd: file.as_raw_fd() as u32,
+            ..Ctl::default()
+        };
+        self.run(self.folio_of, ctl)
+    }
+
+    /// Refuses a kernel that records the cgroup of a page in an unknown way, with a page of our
+    /// own. All file memory would seem to belong to no cgroup.
+    fn check_owner(&mut self) -> Result<(), AccessError> {
+        let file = frames::own_file()
+            .map_err(|error| AccessError::io("a page of our own in the page cache", error))?;
+        let out = self.first_page(&file)?;
+        match own_cgroups() {
+            Some(ours) if out.rc == RC_DONE && !ours.contains(&out.cgroup) => {
+                Err(AccessError::Unsupported {
+                    what: WALKER,
+                    why: format!(
+                        "this kernel records the cgroup of a page in an unknown way: a page of \
+                         agewise itself seems to be charged to cgroup {} (not {ours:?}); report \
+                         its version",
+                        out.cgroup
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Finds out how to derive frames from folios, with two pages of our own.
     fn find_frames(&mut self) -> Result<Frames, AccessError> {
         let mut found = Vec::new();
         for _ in 0..2 {
             let (file, frame) = frames::own_page()
                 .map_err(|error| AccessError::io("the frame of a page of our own", error))?;
-            let ctl = Ctl {
-                fd: file.as_raw_fd() as u32,
-                ..Ctl::default()
-            };
-            let out = self.run(self.folio_of, ctl)?;
+            let out = self.first_page(&file)?;
             let bytes = u64::from(out.page_struct_bytes);
             found.push(match out.rc {
                 RC_DONE => Frames::new(out.page, frame, bytes),
@@ -323,6 +355,18 @@ impl CacheWalk {
         report.restarts += u64::from(progress.restarts());
         Ok(())
     }
+}
+
+/// Kernfs ids of our own cgroup and those above it: our pages are charged to the lowest that has
+/// the memory controller. `None` if no cgroup accounts memory, or ours is not visible.
+fn own_cgroups() -> Option<Vec<u64>> {
+    let proc = ProcRoot::default();
+    let hierarchy = Hierarchy::discover(&proc).ok()?;
+    let process = Process::open_in(&proc, std::process::id()).ok()?;
+    let ours = Cgroup::of_process(&hierarchy, &process).ok()??;
+    let above = ours.path().ancestors();
+    let ids = above.map(|path| Cgroup::open(&hierarchy, path).map(|cgroup| cgroup.id()));
+    ids.collect::<Result<_, _>>().ok()
 }
 
 const WALKER: &str = "the BPF page-cache walker";

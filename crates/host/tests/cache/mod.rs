@@ -157,6 +157,19 @@ pub fn cachestat(of: &File) -> Option<[u64; 2]> {
     Some([stat.pages, stat.dirty_pages])
 }
 
+/// `Cached`, `Buffers` and `Shmem`, in KiB.
+pub fn meminfo() -> [u64; 3] {
+    let text = fs::read_to_string("/proc/meminfo").unwrap();
+    ["Cached:", "Buffers:", "Shmem:"].map(|name| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap()
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap()
+    })
+}
+
 pub fn advise(of: &File, advice: libc::c_int) {
     // SAFETY: a descriptor of our own.
     unsafe { libc::posix_fadvise(of.as_raw_fd(), 0, 0, advice) };

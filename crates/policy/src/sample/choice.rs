@@ -67,6 +67,20 @@ pub fn choose(areas: &[Area], level: Level, block_pages: u64, whole_limit: u64) 
     pieces
 }
 
+/// The areas (by index) that [`choose`] does not follow whole at any level above 0.
+pub fn sampled(areas: &[Area], whole_limit: u64) -> impl Iterator<Item = usize> + '_ {
+    let mut from = 0;
+    mappings(areas).flat_map(move |(pages, count)| {
+        let end = from + count;
+        let start = std::mem::replace(&mut from, end);
+        if pages > whole_limit {
+            start..end
+        } else {
+            end..end
+        }
+    })
+}
+
 /// The size in pages up to which mappings are followed whole, so that those of all processes
 /// together have at most `pages_max` pages: a power of two less one, or 0.
 pub fn whole_limit<'a>(processes: impl Iterator<Item = &'a [Area]>, pages_max: u64) -> u64 {

@@ -37,7 +37,7 @@ mod interval_tests;
 #[cfg(test)]
 mod tests;
 
-pub use choice::{Area, Identity, Piece, choose, whole_limit};
+pub use choice::{Area, Identity, Piece, choose, sampled, whole_limit};
 pub use estimate::scale;
 pub use interval::{Interval, Margin, Spread};
 

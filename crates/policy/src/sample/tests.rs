@@ -149,3 +149,13 @@ fn small_mappings_are_followed_whole_as_far_as_they_fit() {
         1
     );
 }
+
+#[test]
+fn mappings_above_the_limit_are_sampled_with_all_their_areas() {
+    let areas = [area(0..3), area(3..8), area(100..104), area(200..300)];
+    let of = |limit| sampled(&areas, limit).collect::<Vec<_>>();
+    assert_eq!(of(0), [0, 1, 2, 3]);
+    assert_eq!(of(4), [0, 1, 3]);
+    assert_eq!(of(8), [3]);
+    assert!(of(100).is_empty());
+}

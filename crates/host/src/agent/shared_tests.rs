@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The agent on processes that share memory: the code of the C library, the only pages here.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use agewise_policy::sample::Bounds;
+use agewise_policy::table::TableBits;
+
+use super::tests::{Sleeper, agent};
+use super::*;
+use crate::access::{
+    Abilities, AccessError, AddressRange, Entries, Leaf, PAGE_BYTES, ScanReport, SightSink,
+    TABLE_BYTES, TableSight, covered,
+};
+use crate::cgroup::{Cgroup, Hierarchy, Version};
+use crate::root::ProcRoot;
+
+/// The frame of its first page.
+const FRAME: u64 = 10_000;
+
+type Failures = HashMap<u32, fn(u32) -> AccessError>;
+
+/// Shows the code of the C library in each process, and fails for some.
+#[derive(Clone, Default)]
+struct Library(Rc<RefCell<Failures>>);
+
+impl Library {
+    fn fail_only(&self, pids: &[u32], error: fn(u32) -> AccessError) {
+        *self.0.borrow_mut() = pids.iter().map(|pid| (*pid, error)).collect();
+    }
+}
+
+/// Where a process has it.
+fn code(pid: u32) -> AddressRange {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+        let is_code = |line: &&str| line.contains(" r-xp ") && line.contains("/libc");
+        if let Some(line) = maps.lines().find(is_code) {
+            let mut ends = line.split([' ', '-']).take(2);
+            let mut end = || u64::from_str_radix(ends.next().unwrap(), 16).unwrap();
+            return AddressRange {
+                start: end(),
+                end: end(),
+            };
+        }
+        assert!(Instant::now() < deadline, "it never starts");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+impl AccessSource for Library {
+    fn name(&self) -> &'static str {
+        "library"
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities {
+            resolution: Resolution::Page,
+            pfn: true,
+            clears: false,
+        }
+    }
+
+    fn scan(
+        &mut self,
+        target: &Target,
+        ranges: &[AddressRange],
+        sink: &mut dyn SightSink,
+    ) -> Result<ScanReport, AccessError> {
+        if let Some(error) = self.0.borrow().get(&target.pid) {
+            return Err(error(target.pid));
+        }
+        let code = code(target.pid);
+        for (number, range) in ranges.iter().enumerate() {
+            let shown = AddressRange {
+                start: range.start.max(code.start),
+                end: range.end.min(code.end),
+            };
+            if shown.is_empty() {
+                continue;
+            }
+            let first = shown.start / TABLE_BYTES * TABLE_BYTES;
+            for va in (first..shown.end).step_by(TABLE_BYTES as usize) {
+                let present = covered(va, shown);
+                let bits = TableBits {
+                    present,
+                    ..TableBits::default()
+                };
+                sink.table(&TableSight {
+                    va,
+                    range: number,
+                    leaf: Leaf::Page,
+                    covered: covered(va, *range),
+                    bits: &bits,
+                    seen_ns: 0,
+                    entries: Entries::Leaf(FRAME + va / PAGE_BYTES - code.start / PAGE_BYTES),
+                });
+            }
+        }
+        Ok(ScanReport {
+            complete: true,
+            ..ScanReport::default()
+        })
+    }
+}
+
+/// Processes, and the pages each has.
+fn sleepers<const N: usize>() -> ([Sleeper; N], u64) {
+    let sleepers = [(); N].map(|()| Sleeper::new());
+    let pages = sleepers.each_ref().map(|sleeper| code(sleeper.pid()).len());
+    (sleepers, pages[0] / PAGE_BYTES)
+}
+
+/// Creates a cgroup of these processes.
+fn group(top: &Path, path: &str, of: &[&Sleeper]) -> Subject {
+    fs::create_dir_all(top.join(path)).unwrap();
+    let lines: String = of.iter().map(|of| format!("{}\n", of.pid())).collect();
+    fs::write(top.join(path).join("cgroup.procs"), lines).unwrap();
+    let hierarchy = Hierarchy::at(Version::V2, top);
+    Subject::Cgroup(Cgroup::open(&hierarchy, path).unwrap())
+}
+
+/// Resident pages of each subject after another tick.
+fn pages(agent: &mut Agent) -> Vec<u64> {
+    agent.tick().unwrap();
+    let reports = agent.report();
+    let bytes = reports
+        .iter()
+        .map(|report| report.resident_bytes.iter().sum::<u64>());
+    bytes.map(|bytes| bytes / PAGE_BYTES).collect()
+}
+
+fn watch(source: &Library, subjects: Vec<Subject>) -> Agent {
+    let mut agent = agent(source.clone(), &[]);
+    agent.set_targets(Targets::Listed(subjects));
+    agent
+}
+
+#[test]
+fn shared_memory_counts_once_while_a_process_cannot_be_looked_at() {
+    let refused = |_| AccessError::NoPrivilege {
+        what: "reading its memory".to_owned(),
+        hint: "ask somebody else",
+    };
+    let ([a, b], all) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    let source = Library::default();
+    let mut agent = watch(&source, vec![group(dir.path(), "app", &[&a, &b])]);
+    for failing in [vec![], vec![a.pid()], vec![], vec![b.pid()], vec![]] {
+        source.fail_only(&failing, refused);
+        assert_eq!(pages(&mut agent), [all], "without {failing:?}");
+    }
+    // What the last look saw is all that is known.
+    source.fail_only(&[a.pid(), b.pid()], refused);
+    assert_eq!(pages(&mut agent), [all]);
+}
+
+#[test]
+fn pages_counted_elsewhere_stay_with_their_subject_if_a_process_vanishes_in_a_tick() {
+    let ([c, a, b], all) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    let source = Library::default();
+    group(dir.path(), "app", &[&c]);
+    let inner = group(dir.path(), "app/x", &[&a, &b]);
+    let outer = group(dir.path(), "app", &[&c]);
+    let mut agent = watch(&source, vec![inner, outer]);
+    assert_eq!(pages(&mut agent), [all, all]);
+    source.fail_only(&[a.pid()], |pid| AccessError::Changed { pid });
+    assert_eq!(pages(&mut agent), [all, all]);
+}
+
+/// Less is resident than before, so a process that comes now could have a finer sample.
+#[test]
+fn those_that_share_memory_have_the_same_sample() {
+    let ([a, b], _) = sleepers();
+    let subject = |of: &Sleeper| Subject::process(&ProcRoot::default(), of.pid()).unwrap();
+    let mut agent = watch(&Library::default(), vec![subject(&a)]);
+    let sample = |blocks| {
+        Some(Bounds {
+            blocks,
+            block_pages: 1,
+            whole_pages: 0,
+        })
+    };
+    agent.config.sample = sample(1);
+    agent.tick().unwrap();
+    agent.config.sample = sample(1 << 20);
+    agent.set_targets(Targets::Listed(vec![subject(&a), subject(&b)]));
+    agent.tick().unwrap();
+    let levels: Vec<u8> = agent.spaces().map(Space::level).collect();
+    assert!(levels[0] > 0 && levels[0] == levels[1], "{levels:?}");
+}
