@@ -142,6 +142,10 @@ pub trait World {
     /// a reclaim node is one zone, and only its entry is set.
     fn zones(&self, node: NodeId) -> [ZoneState; 4];
 
+    /// Pages of a reclaim node that are dirty or under writeback, where a page that is both counts
+    /// twice (`NR_ZONE_WRITE_PENDING`). Dirty pages of the swap cache do not count.
+    fn write_pending_pages(&self, node: NodeId) -> u64;
+
     /// Runs the slab and shadow shrinkers of a cgroup on a node once at this priority, as the
     /// kernel does after each lruvec. Returns the freed objects counted as reclaimed pages.
     fn shrink_slab(&mut self, memcg: MemcgId, node: NodeId, priority: u32) -> u64;
