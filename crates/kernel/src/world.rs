@@ -104,6 +104,16 @@ pub trait World {
     /// `Dirty`). Returns false if swap is full or the cgroup's swap limit is reached.
     fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
 
+    /// Whether swap is so full that pages in memory should not occupy a slot too, in the machine or
+    /// for the cgroup (`mem_cgroup_swap_full`).
+    fn swap_is_full(&self, _memcg: MemcgId) -> bool {
+        false
+    }
+
+    /// Removes a folio that no leaf refers to by its slot from the swap cache, frees the slot and
+    /// marks the folio dirty (`folio_free_swap`).
+    fn free_swap(&mut self, _folios: &mut FolioTable, _pfn: Pfn) {}
+
     /// Removes all mappings (clears `Mapped`, moves PTE dirty bits to the folio). Returns false if
     /// one could not be removed.
     fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;

@@ -275,6 +275,13 @@ impl Memcgs {
             .unwrap_or(UNLIMITED)
     }
 
+    /// Whether the cgroup or an ancestor has used half of the swap that it is allowed.
+    pub fn swap_is_half_used(&self, memcg: MemcgId) -> bool {
+        self.ancestry(memcg)
+            .filter(|&at| at != MemcgId::ROOT)
+            .any(|at| self[at].swap_pages.saturating_mul(2) >= self[at].limits.swap_max_pages)
+    }
+
     /// Charges swap slots to the cgroup and its ancestors; a negative number uncharges.
     pub fn charge_swap(&mut self, memcg: MemcgId, slots: i64) {
         let mut at = memcg;

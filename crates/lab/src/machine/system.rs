@@ -298,6 +298,19 @@ impl System {
         }
     }
 
+    /// Removes a page from the swap cache and frees slots that are no longer needed.
+    pub(super) fn leave_swap_cache(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        let Owner::Swap { slot } = self.frames.owner(pfn) else {
+            return;
+        };
+        self.frames.set_owner(pfn, Owner::None);
+        folios[pfn].clear(Flag::Swapcache);
+        for page in slot..slot + folios[pfn].nr_pages() as u32 {
+            self.swap[page].leave_cache(None);
+            self.release_slot(page);
+        }
+    }
+
     fn allocate_slots(&mut self, pfn: Pfn, memcg: MemcgId, pages: u64) -> Option<u32> {
         if pages == 1 {
             self.swap.allocate(pfn, memcg)
@@ -356,6 +369,17 @@ impl World for System {
         folios[pfn].set(Flag::Swapcache);
         folios[pfn].set(Flag::Dirty);
         true
+    }
+
+    fn swap_is_full(&self, memcg: MemcgId) -> bool {
+        self.swap.used() > self.swap.capacity() / 2 || self.memcgs.swap_is_half_used(memcg)
+    }
+
+    fn free_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        if !folios[pfn].has(Flag::Writeback) && !self.is_named_by_leaves(folios, pfn) {
+            self.leave_swap_cache(folios, pfn);
+            folios[pfn].set(Flag::Dirty);
+        }
     }
 
     fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool {
