@@ -35,7 +35,7 @@ impl Default for Limits {
     }
 }
 
-/// `memory.events`.
+/// `memory.events` (of a cgroup alone, where it is counted).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemcgEvents {
     /// Reclaims although usage was below `memory.low`.
