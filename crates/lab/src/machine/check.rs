@@ -27,14 +27,26 @@ impl Machine {
         self.check_lists()
     }
 
-    /// Pages that are dirty or under writeback are counted on their node.
+    /// Pages that are dirty or under writeback are counted on their node, dirty ones of files in
+    /// their cgroup.
     fn check_written(&self) -> Result<(), String> {
         let mut found = vec![0; self.sys.frames.nodes()];
+        let mut dirty_pages = vec![0; self.sys.memcgs.len()];
         for pfn in (0..self.sys.frames.len()).map(Pfn) {
             let folio = &self.lru.folios[pfn];
             let dirty = folio.has(Flag::Dirty) && folio.folio_type() == FolioType::File;
             let states = u64::from(dirty) + u64::from(folio.has(Flag::Writeback));
             found[self.sys.frames.node_of(pfn).index()] += states * folio.nr_pages();
+            if dirty {
+                dirty_pages[self.sys.memcg_of_lruvec(folio.lruvec).index()] += folio.nr_pages();
+            }
+        }
+        for (index, &found) in dirty_pages.iter().enumerate() {
+            let group = &self.sys.memcgs[MemcgId(index as u32)];
+            if group.dirty_pages != found {
+                let (path, kept) = (&group.path, group.dirty_pages);
+                return Err(format!("{path}: {found} dirty pages, {kept} kept"));
+            }
         }
         let kept = &self.sys.write_pending_pages;
         if *kept != found {

@@ -315,6 +315,24 @@ impl Memcgs {
         self.uncharge(memcg, pages);
     }
 
+    /// Moves kernel objects and the list of shadow-only nodes of a removed cgroup to its parent
+    /// (`memcg_reparent_objcgs`, `memcg_reparent_list_lrus`).
+    pub fn move_objects(&mut self, memcg: MemcgId) {
+        let parent = self[memcg].parent;
+        let group = &mut self[memcg];
+        let kept_pages = (group.slab_bytes + group.object_stock_bytes) / 4096;
+        group.usage_pages = group.usage_pages.saturating_sub(kept_pages);
+        let slab_bytes = std::mem::take(&mut group.slab_bytes);
+        let stock_bytes = std::mem::take(&mut group.object_stock_bytes);
+        let nodes = std::mem::take(&mut group.shadow_nodes);
+        let node_count = std::mem::take(&mut group.shadow_node_count);
+        let above = &mut self[parent];
+        above.slab_bytes += slab_bytes;
+        above.object_stock_bytes += stock_bytes;
+        above.shadow_nodes.extend(nodes);
+        above.shadow_node_count += node_count;
+    }
+
     /// Kernel memory charged to the cgroup alone, in pages (`kernel` of `memory.stat`).
     pub fn kernel_pages(&self, memcg: MemcgId) -> u64 {
         let group = &self[memcg];
