@@ -31,8 +31,6 @@ pub enum PageoutOutcome {
     Written,
     /// Under writeback; when it ends, the world clears the flag and notifies the engine.
     Writeback,
-    /// Could not be started now: keep the folio.
-    Keep,
     /// Failed permanently: activate the folio.
     Activate,
 }

@@ -245,10 +245,6 @@ fn write<W: World>(
             outcome.pageouts += nr_pages;
             Some(Fate::Keep)
         }
-        PageoutOutcome::Keep => {
-            lru.folios[pfn].clear(Flag::Reclaim);
-            Some(Fate::Keep)
-        }
         PageoutOutcome::Activate => {
             lru.folios[pfn].clear(Flag::Reclaim);
             Some(Fate::Activate)
