@@ -31,8 +31,6 @@ pub enum PageoutOutcome {
     Written,
     /// Under writeback; when it ends, the world clears the flag and notifies the engine.
     Writeback,
-    /// Could not be started now: keep the folio.
-    Keep,
     /// Failed permanently: activate the folio.
     Activate,
 }
@@ -104,6 +102,16 @@ pub trait World {
     /// `Dirty`). Returns false if swap is full or the cgroup's swap limit is reached.
     fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
 
+    /// Whether swap is so full that pages in memory should not occupy a slot too, in the machine or
+    /// for the cgroup (`mem_cgroup_swap_full`).
+    fn swap_is_full(&self, _memcg: MemcgId) -> bool {
+        false
+    }
+
+    /// Removes a folio that no leaf refers to by its slot from the swap cache, frees the slot and
+    /// marks the folio dirty (`folio_free_swap`).
+    fn free_swap(&mut self, _folios: &mut FolioTable, _pfn: Pfn) {}
+
     /// Removes all mappings (clears `Mapped`, moves PTE dirty bits to the folio). Returns false if
     /// one could not be removed.
     fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
@@ -141,6 +149,10 @@ pub trait World {
     /// Zones of a reclaim node, DMA first; absent zones have no managed pages. With lists per zone,
     /// a reclaim node is one zone, and only its entry is set.
     fn zones(&self, node: NodeId) -> [ZoneState; 4];
+
+    /// Pages of a reclaim node that are dirty or under writeback, where a page that is both counts
+    /// twice (`NR_ZONE_WRITE_PENDING`). Dirty pages of the swap cache do not count.
+    fn write_pending_pages(&self, node: NodeId) -> u64;
 
     /// Runs the slab and shadow shrinkers of a cgroup on a node once at this priority, as the
     /// kernel does after each lruvec. Returns the freed objects counted as reclaimed pages.

@@ -302,12 +302,32 @@ fn a_hopeless_node_is_left_alone() {
 fn direct_reclaim_without_progress_waits_before_the_last_priority() {
     let mut machine = Machine::simple(10_000, 10);
     try_to_free_pages(&mut machine.lru, &mut machine.world, direct());
+    // Nothing is about to be written.
+    assert_eq!(machine.world.throttles, []);
+    machine.world.write_pending_pages = 1;
+    try_to_free_pages(&mut machine.lru, &mut machine.world, direct());
     let tick = (Throttle::NoProgress, 4_000_000);
     // One wait in each of the two runs.
     assert_eq!(machine.world.throttles, [tick, tick]);
     machine.add_pages(MemcgId::ROOT, FolioType::File, NORMAL, 1000);
     try_to_free_pages(&mut machine.lru, &mut machine.world, direct());
     assert_eq!(machine.world.throttles.len(), 2);
+}
+
+#[test]
+fn a_congested_cgroup_waits_only_where_much_is_to_be_written() {
+    for (written_pages, waits) in [(10, false), (600, true)] {
+        let mut machine = Machine::simple(100_000, 50_000);
+        let memcg = machine.add_cgroup(MemcgId::ROOT);
+        let first = machine.add_pages(memcg, FolioType::File, NORMAL, written_pages);
+        machine.flag_pages(first, written_pages, Flag::Writeback);
+        machine.flag_pages(first, written_pages, Flag::Reclaim);
+        machine.add_pages(memcg, FolioType::File, NORMAL, 1000 - written_pages);
+        machine.world.write_pending_pages = written_pages.into();
+        try_to_free_mem_cgroup_pages(&mut machine.lru, &mut machine.world, limit(memcg));
+        let tick = (Throttle::Congested, 4_000_000);
+        assert_eq!(machine.world.throttles.contains(&tick), waits);
+    }
 }
 
 /// Dirty file pages: in 6.12 kswapd writes those it meets again; 7.2 leaves them to the flusher.

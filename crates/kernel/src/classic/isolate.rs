@@ -36,7 +36,7 @@ impl Isolated {
 
 /// Takes up to `nr_to_scan` pages off the tail of a list into `chunk`, oldest first
 /// (`isolate_lru_folios`). Folios in zones above the reclaim index move to the head without
-/// counting; so do mapped folios if they may not be unmapped.
+/// counting.
 pub(super) fn isolate(
     lru: &mut Lru,
     lruvec: LruvecId,

@@ -12,9 +12,9 @@ pub struct AllocRetry {
 
 impl AllocRetry {
     /// A round of direct reclaim has reclaimed `reclaimed_pages`, and the allocation still fails.
-    /// Returns whether to retry: only if some zone of the nodes (its state, and pages that could be
-    /// reclaimed), with all that is reclaimable free, would be above `min` plus its reserve for
-    /// requests that could use zones up to `highest`, and at most for 16 rounds without progress.
+    /// Returns whether to retry: only if some zone of the nodes up to `highest` (its state, and
+    /// pages that could be reclaimed), with all that is reclaimable free, would be above `min` plus
+    /// its reserve for such requests, and at most for 16 rounds without progress.
     pub fn after_reclaim(
         &mut self,
         reclaimed_pages: u64,
@@ -30,7 +30,7 @@ impl AllocRetry {
         self.no_progress_rounds <= MAX_RECLAIM_RETRIES
             && nodes
                 .iter()
-                .flat_map(|(zones, reclaimable)| zones.iter().zip(reclaimable))
+                .flat_map(|(zones, reclaimable)| zones.iter().zip(reclaimable).take(highest + 1))
                 .filter(|(zone, _)| zone.managed_pages > 0)
                 .any(|(zone, reclaimable)| {
                     let keep = zone.min_pages + zone.reserve_pages[highest.min(3)];
@@ -81,6 +81,8 @@ mod tests {
         // Nothing is left to reclaim on the first node.
         assert!(!retry.after_reclaim(1, (0, 3), &[(zones, [0; 4])]));
         assert!(retry.after_reclaim(1, (0, 3), &[(zones, [0; 4]), (zones, [100; 4])]));
+        // What could be reclaimed lies where the request cannot go.
+        assert!(!retry.after_reclaim(1, (0, 1), &[(zones, [0, 0, 100, 0])]));
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub fn shrink_folios<W: World>(
         let nr_pages = lru.folios[pfn].nr_pages();
         let folio_type = lru.folios[pfn].folio_type();
         let fate = decide(lru, world, sc, pfn, ignore_references, &mut outcome);
+        if fate == Fate::Activate {
+            free_scarce_swap(lru, world, pfn);
+        }
         let events = &mut lru.lruvecs[lruvec.index()].events;
         match fate {
             Fate::Freed => {
@@ -56,6 +59,15 @@ pub fn shrink_folios<W: World>(
     }
     batch.truncate(survivors);
     outcome
+}
+
+/// A folio that stays in use gives its swap slot back if swap is scarce, or if it is locked.
+fn free_scarce_swap<W: World>(lru: &mut Lru, world: &mut W, pfn: Pfn) {
+    let folio = &lru.folios[pfn];
+    let memcg = lru.lruvecs[folio.lruvec.index()].memcg;
+    if folio.has(Flag::Swapcache) && (folio.has(Flag::Mlocked) || world.swap_is_full(memcg)) {
+        world.free_swap(&mut lru.folios, pfn);
+    }
 }
 
 /// Decides on one folio, in the order of the kernel's tests.
@@ -231,10 +243,6 @@ fn write<W: World>(
         }
         PageoutOutcome::Writeback => {
             outcome.pageouts += nr_pages;
-            Some(Fate::Keep)
-        }
-        PageoutOutcome::Keep => {
-            lru.folios[pfn].clear(Flag::Reclaim);
             Some(Fate::Keep)
         }
         PageoutOutcome::Activate => {

@@ -2,6 +2,7 @@
 //! When a reclaimer sleeps, and for how long (`reclaim_throttle`).
 
 use super::ScanControl;
+use super::zone_facts::reclaimable_pages;
 use crate::ids::NodeId;
 use crate::lru::Lru;
 use crate::world::{Throttle, World};
@@ -18,15 +19,22 @@ pub fn timeout_ns(reason: Throttle) -> u64 {
     }
 }
 
-/// Makes the reclaimer sleep. On a hopeless node no task waits for progress that will not come, and
-/// before 5.16 no task did so on any node.
+/// Makes the reclaimer sleep, unless it would wait for progress that no sleep will bring.
 pub fn throttle<W: World>(lru: &Lru, world: &mut W, node: NodeId, reason: Throttle) {
-    let waits_for_progress = matches!(reason, Throttle::NoProgress | Throttle::Congested);
-    let never = lru.nodes[node.index()].is_hopeless() || !lru.classic.progress_waits;
-    if waits_for_progress && never {
+    let for_progress = matches!(reason, Throttle::NoProgress | Throttle::Congested);
+    if for_progress && !progress_is_waited_for(lru, world, node) {
         return;
     }
     world.throttle(node, reason, timeout_ns(reason));
+}
+
+/// Whether tasks wait for progress on a node (`skip_throttle_noprogress`): not on a hopeless one,
+/// and only if more than half as many pages are waiting to be written as could be reclaimed. Before
+/// 5.16 no task waited on any node.
+fn progress_is_waited_for<W: World>(lru: &Lru, world: &W, node: NodeId) -> bool {
+    lru.classic.progress_waits
+        && !lru.nodes[node.index()].is_hopeless()
+        && 2 * world.write_pending_pages(node) > reclaimable_pages(lru, world, node)
 }
 
 /// Called after each priority of a direct reclaim (`consider_reclaim_throttle`): waits for progress

@@ -6,7 +6,7 @@ use super::watermark::is_above;
 use super::{DEF_PRIORITY, ScanControl};
 use crate::classic::List;
 use crate::folio::FolioType;
-use crate::ids::{MemcgId, NodeId};
+use crate::ids::{LruvecId, MemcgId, NodeId};
 use crate::lru::Lru;
 use crate::world::{World, ZoneState};
 
@@ -24,15 +24,14 @@ pub(super) fn zone_of(
     (id, world.zones(id)[zone])
 }
 
-/// Pages of a zone that scanning could free (`zone_reclaimable_pages`).
-fn reclaimable_pages(lru: &Lru, world: &impl World, zone: NodeId) -> u64 {
+/// Pages of a reclaim node that scanning could free (`zone_reclaimable_pages` of its zones).
+pub(super) fn reclaimable_pages(lru: &Lru, world: &impl World, node: NodeId) -> u64 {
     let swap = world.swap_free_pages(MemcgId::ROOT) > 0;
-    lru.lruvecs
-        .iter()
-        .filter(|lruvec| lruvec.node == zone)
-        .flat_map(|lruvec| List::ALL.map(|list| (list, lruvec.classic.total_pages(list))))
-        .filter(|(list, _)| swap || list.folio_type() == FolioType::File)
-        .map(|(_, pages)| pages)
+    (0..lru.lruvecs.len())
+        .filter(|&index| lru.lruvecs[index].node == node)
+        .flat_map(|index| List::ALL.map(|list| (LruvecId(index as u32), list)))
+        .filter(|(_, list)| swap || list.folio_type() == FolioType::File)
+        .map(|(lruvec, list)| lru.lru_pages(lruvec, list.folio_type(), list.is_active()))
         .sum()
 }
 

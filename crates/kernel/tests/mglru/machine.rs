@@ -237,6 +237,10 @@ impl World for Mechanism {
         zones
     }
 
+    fn write_pending_pages(&self, _: NodeId) -> u64 {
+        0
+    }
+
     fn shrink_slab(&mut self, _: MemcgId, _: NodeId, priority: u32) -> u64 {
         self.drop_shadows(priority);
         0

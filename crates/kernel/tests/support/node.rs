@@ -15,6 +15,7 @@ pub struct Mechanism {
     pub zones: Vec<[ZoneState; 4]>,
     pub protection: Vec<Protection>,
     pub swap_pages: u64,
+    pub write_pending_pages: u64,
     pub evicted: Vec<Pfn>,
     pub written: Vec<Pfn>,
     pub throttles: Vec<(Throttle, u64)>,
@@ -86,6 +87,9 @@ impl World for Mechanism {
     }
     fn zones(&self, node: NodeId) -> [ZoneState; 4] {
         self.zones[node.index()]
+    }
+    fn write_pending_pages(&self, _: NodeId) -> u64 {
+        self.write_pending_pages
     }
     fn shrink_slab(&mut self, memcg: MemcgId, _: NodeId, priority: u32) -> u64 {
         self.slab_calls.push((memcg, priority));

@@ -56,7 +56,7 @@ impl Machine {
     }
 
     fn writeback_done(&mut self, pfn: Pfn) {
-        self.lru.folios[pfn].clear(Flag::Writeback);
+        self.sys.end_writeback(&mut self.lru.folios, pfn);
         let unused = self.sys.frames.mapcount(pfn) == 0
             && matches!(self.sys.frames.owner(pfn), Owner::Swap { .. })
             && !self.sys.is_named_by_leaves(&self.lru.folios, pfn);
@@ -191,8 +191,7 @@ impl Machine {
         let Some(done_ns) = self.sys.start_write(&mut self.lru.folios, pfn) else {
             return 0;
         };
-        self.lru.folios[pfn].set(Flag::Writeback);
-        self.sys.events.push(done_ns, Event::WritebackDone(pfn));
+        self.sys.begin_writeback(&mut self.lru.folios, pfn, done_ns);
         done_ns
     }
 

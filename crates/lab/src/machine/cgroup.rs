@@ -133,8 +133,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Moves the page counts of a removed cgroup to its parent. Usage is counted along the tree and
-    /// needs no move beyond the cgroup itself.
+    /// Moves the counts of a removed cgroup's pages and kernel objects to its parent. Usage is
+    /// counted along the tree and needs no move beyond the cgroup itself.
     fn move_counts(&mut self, memcg: MemcgId) {
         let parent = self.sys.memcgs.parent(memcg);
         let pages = std::mem::take(&mut self.sys.memcgs[memcg].resident_pages);
@@ -142,12 +142,56 @@ impl Machine {
             *into += pages;
         }
         let moved: u64 = pages.iter().sum();
+        self.sys.memcgs.move_objects(memcg);
+        for file in &mut self.sys.files {
+            if file.memcg == memcg {
+                file.memcg = parent;
+            }
+        }
         let group = &mut self.sys.memcgs[memcg];
         group.usage_pages = group.usage_pages.saturating_sub(moved);
+        let dirty = std::mem::take(&mut group.dirty_pages);
+        self.sys.memcgs[parent].dirty_pages += dirty;
     }
 
     /// The cgroup of a process.
     pub fn memcg_of_process(&self, process: ProcessId) -> MemcgId {
         self.memcg_of_mm(process.mm())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::address_space::Advice;
+    use super::super::{Machine, MachineConfig};
+    use super::*;
+
+    #[test]
+    fn what_a_removed_cgroup_leaves_is_its_parents() {
+        let mut machine = Machine::new(MachineConfig::new(1 << 14));
+        let top = machine.add_memcg(MemcgId::ROOT, "top", Limits::default());
+        let memcg = machine.add_memcg(top, "below", Limits::default());
+        let process = machine.add_process(memcg);
+        let file = machine.add_file(1000, memcg, Advice::Random);
+        machine.write(process, file, 0, 1000);
+        let (dirty, slab) = (
+            machine.sys.memcgs[memcg].dirty_pages,
+            machine.sys.memcgs[memcg].slab_bytes,
+        );
+        assert!(dirty > 0 && slab > 0);
+        machine.exit(process);
+        machine.remove_memcg(memcg).unwrap();
+        assert_eq!(machine.sys.memcgs[top].dirty_pages, dirty);
+        assert_eq!(machine.sys.memcgs[top].slab_bytes, slab);
+        assert_eq!(machine.check(), Ok(()));
+        while !machine.sync() {
+            machine.wait_ns(1_000_000);
+        }
+        // What is no longer dirty may still be under writeback.
+        machine.wait_ns(1_000_000_000);
+        machine.sync();
+        machine.reclaim_memcg(top, 2000, None).ok();
+        assert!(machine.sys.memcgs[top].slab_bytes < slab / 2);
+        assert_eq!(machine.check(), Ok(()));
     }
 }

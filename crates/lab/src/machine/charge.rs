@@ -3,9 +3,9 @@
 
 use agewise_kernel::ids::{MemcgId, MmId};
 use agewise_kernel::reclaim::charge::{CHARGE_BATCH, ChargeRetry, ChargeStep};
+use agewise_kernel::reclaim::{MAX_RECLAIM_RETRIES, SWAP_CLUSTER_MAX};
 use agewise_kernel::world::World;
 
-use super::memcg::UNLIMITED;
 use super::{Machine, ProcessId};
 
 /// A failed charge.
@@ -101,29 +101,49 @@ impl Machine {
         killed
     }
 
-    /// Applies `memory.high`: reclaims the excess and slows down tasks that stay above it
-    /// (`mem_cgroup_handle_over_high`).
+    /// Applies `memory.high`: reclaims the excess, again and again while that helps or for 16 more
+    /// rounds, and slows down tasks that stay above it (`mem_cgroup_handle_over_high`).
     fn handle_over_high(&mut self, process: ProcessId, memcg: MemcgId, pages: u64) {
-        let over: Vec<MemcgId> = self
-            .sys
-            .memcgs
-            .ancestry(memcg)
-            .filter(|&at| {
-                let group = &self.sys.memcgs[at];
-                group.limits.high_pages != UNLIMITED && group.usage_pages > group.limits.high_pages
-            })
-            .collect();
-        let mut delay_ns = 0;
-        for at in over {
-            self.sys.memcgs[at].events.high += 1;
-            self.reclaim_at_limit(process, at, pages);
-            delay_ns = delay_ns.max(self.high_delay_ns(at, pages));
+        let mut retries = MAX_RECLAIM_RETRIES;
+        let mut wanted = pages;
+        let delay_ns = loop {
+            let (reclaimed, delay_ns) = self.reclaim_high(process, memcg, pages, wanted);
+            if delay_ns == 0 || !self.is_alive(process) {
+                return;
+            }
+            if reclaimed == 0 {
+                if retries == 0 {
+                    break delay_ns;
+                }
+                retries -= 1;
+            }
+            wanted = SWAP_CLUSTER_MAX;
+        };
+        let start_ns = self.sys.now_ns;
+        self.sys.wait_until(start_ns + delay_ns);
+        self.note_stall(process, start_ns);
+    }
+
+    /// Reclaims `wanted` pages from each cgroup above `memory.high`, from `memcg` up. Returns the
+    /// pages reclaimed, and the delay of a task that has charged `pages` for what is still above.
+    fn reclaim_high(
+        &mut self,
+        process: ProcessId,
+        memcg: MemcgId,
+        pages: u64,
+        wanted: u64,
+    ) -> (u64, u64) {
+        let ancestry: Vec<MemcgId> = self.sys.memcgs.ancestry(memcg).collect();
+        let mut reclaimed = 0;
+        for &at in &ancestry {
+            let group = &mut self.sys.memcgs[at];
+            if group.usage_pages > group.limits.high_pages {
+                group.events.high += 1;
+                reclaimed += self.reclaim_at_limit(process, at, wanted);
+            }
         }
-        if delay_ns > 0 {
-            let start_ns = self.sys.now_ns;
-            self.sys.wait_until(start_ns + delay_ns);
-            self.note_stall(process, start_ns);
-        }
+        let delays = ancestry.iter().map(|&at| self.high_delay_ns(at, pages));
+        (reclaimed, delays.max().unwrap_or(0))
     }
 
     /// `calculate_high_delay`: grows with the square of the relative overage, at most 2 s.
@@ -219,5 +239,38 @@ impl Machine {
         self.sys.spaces[mm].table_pages -= pages;
         self.sys.memcgs[memcg].table_pages -= pages;
         self.sys.memcgs.uncharge(memcg, pages);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::address_space::MapOptions;
+    use super::super::device::DeviceKind;
+    use super::super::{Limits, Machine, MachineConfig, SwapConfig};
+    use super::*;
+
+    #[test]
+    fn who_is_far_above_high_reclaims_on_before_it_sleeps() {
+        for (swap_pages, sleeps) in [(1 << 14, false), (0, true)] {
+            let mut machine = Machine::new(MachineConfig {
+                swap: Some(SwapConfig::new(DeviceKind::Zram, swap_pages)),
+                ..MachineConfig::new(1 << 14)
+            });
+            let memcg = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+            let process = machine.add_process(memcg);
+            let first = machine.map(process, &MapOptions::anon(4000)).unwrap();
+            for vpn in first..first + 3000 {
+                machine.access(process, vpn, true);
+            }
+            machine.sys.memcgs[memcg].limits.high_pages = 1000;
+            let start_ns = machine.now_ns();
+            for vpn in first + 3000..first + 3000 + CHARGE_BATCH {
+                machine.access(process, vpn, true);
+            }
+            let passed_ns = machine.now_ns() - start_ns;
+            assert_eq!(passed_ns > 1_000_000_000, sleeps, "{passed_ns}");
+            let usage = machine.sys.memcgs[memcg].usage_pages;
+            assert_eq!(usage > 1200, sleeps, "{usage}");
+        }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use agewise_kernel::classic::List;
-use agewise_kernel::folio::{Flag, Pfn};
+use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{LruvecId, MemcgId};
 use agewise_kernel::page_table::{PAGES_PER_PMD, Pte};
 
@@ -23,7 +23,36 @@ impl Machine {
         self.check_slots(&swapped)?;
         self.check_cache()?;
         self.check_charges()?;
+        self.check_written()?;
         self.check_lists()
+    }
+
+    /// Pages that are dirty or under writeback are counted on their node, dirty ones of files in
+    /// their cgroup.
+    fn check_written(&self) -> Result<(), String> {
+        let mut found = vec![0; self.sys.frames.nodes()];
+        let mut dirty_pages = vec![0; self.sys.memcgs.len()];
+        for pfn in (0..self.sys.frames.len()).map(Pfn) {
+            let folio = &self.lru.folios[pfn];
+            let dirty = folio.has(Flag::Dirty) && folio.folio_type() == FolioType::File;
+            let states = u64::from(dirty) + u64::from(folio.has(Flag::Writeback));
+            found[self.sys.frames.node_of(pfn).index()] += states * folio.nr_pages();
+            if dirty {
+                dirty_pages[self.sys.memcg_of_lruvec(folio.lruvec).index()] += folio.nr_pages();
+            }
+        }
+        for (index, &found) in dirty_pages.iter().enumerate() {
+            let group = &self.sys.memcgs[MemcgId(index as u32)];
+            if group.dirty_pages != found {
+                let (path, kept) = (&group.path, group.dirty_pages);
+                return Err(format!("{path}: {found} dirty pages, {kept} kept"));
+            }
+        }
+        let kept = &self.sys.write_pending_pages;
+        if *kept != found {
+            return Err(format!("{found:?} pages are to be written, {kept:?} kept"));
+        }
+        Ok(())
     }
 
     /// Checks that leaves and the reverse map agree. Returns how many leaves refer to each swap
@@ -207,7 +236,7 @@ impl Machine {
         self.check_zones()?;
         for (index, &found) in on_lists.iter().enumerate() {
             let id = LruvecId(index as u32);
-            let kept: u64 = agewise_kernel::folio::FolioType::ALL
+            let kept: u64 = FolioType::ALL
                 .into_iter()
                 .flat_map(|of| [true, false].map(|active| self.lru.lru_pages(id, of, active)))
                 .sum();

@@ -4,7 +4,10 @@
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::MemcgId;
 
+use super::device::Direction;
 use super::events::Event;
+use super::frames::Owner;
+use super::swap::swap_place;
 use super::system::System;
 use super::{Machine, ProcessId};
 
@@ -61,6 +64,7 @@ impl System {
             let pages = folios[pfn].nr_pages();
             let memcg = self.memcg_of(folios, pfn);
             self.dirty_file_pages += pages;
+            *self.write_pending_mut(pfn) += pages;
             self.memcgs[memcg].dirty_pages += pages;
             self.dirty_queue.push_back(pfn);
         }
@@ -81,7 +85,55 @@ impl System {
             let group = &mut self.memcgs[memcg];
             group.dirty_pages = group.dirty_pages.saturating_sub(pages);
             self.dirty_file_pages = self.dirty_file_pages.saturating_sub(pages);
+            *self.write_pending_mut(pfn) -= pages;
         }
+    }
+
+    /// Starts writing a dirty page. Returns when it will be done; None without a place to write to.
+    pub fn start_write(&mut self, folios: &mut FolioTable, pfn: Pfn) -> Option<u64> {
+        let pages = folios[pfn].nr_pages();
+        let now_ns = self.now_ns;
+        let (swap, place) = match self.frames.owner(pfn) {
+            Owner::Swap { slot } => {
+                self.counters.pswpout += pages;
+                (true, swap_place(slot))
+            }
+            Owner::File { file, index } => {
+                self.counters.pgpgout += pages;
+                let place = self.files[file as usize].first_block + u64::from(index);
+                self.clear_dirty(folios, pfn);
+                (false, place)
+            }
+            Owner::None => return None,
+        };
+        let device = self.disk(swap)?;
+        let mut done_ns = now_ns;
+        for page in 0..pages {
+            let from_ns = if device.model.synchronous {
+                done_ns
+            } else {
+                now_ns
+            };
+            done_ns = done_ns.max(device.submit(from_ns, Direction::Write, place + page));
+        }
+        folios[pfn].clear(Flag::Dirty);
+        Some(done_ns)
+    }
+
+    /// Marks a page as under writeback until `done_ns`.
+    pub(super) fn begin_writeback(&mut self, folios: &mut FolioTable, pfn: Pfn, done_ns: u64) {
+        folios[pfn].set(Flag::Writeback);
+        *self.write_pending_mut(pfn) += folios[pfn].nr_pages();
+        self.events.push(done_ns, Event::WritebackDone(pfn));
+    }
+
+    pub(super) fn end_writeback(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        folios[pfn].clear(Flag::Writeback);
+        *self.write_pending_mut(pfn) -= folios[pfn].nr_pages();
+    }
+
+    fn write_pending_mut(&mut self, pfn: Pfn) -> &mut u64 {
+        &mut self.write_pending_pages[self.frames.node_of(pfn).index()]
     }
 }
 

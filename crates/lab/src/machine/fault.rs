@@ -6,6 +6,7 @@ use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, NodeId};
 use agewise_kernel::mglru::profile::UsageCount;
 use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pte, Vma};
+use agewise_kernel::world::World;
 
 use super::address_space::{Backing, Range};
 use super::charge::{ChargeError, Effort};
@@ -220,10 +221,11 @@ impl Machine {
             .swap_device
             .as_ref()
             .is_some_and(|device| device.model.synchronous);
-        let full = self.sys.swap.used() * 2 > self.sys.swap.capacity();
-        let busy = self.lru.folios[pfn].has(Flag::Writeback);
-        if (synchronous || full || (write && alone)) && !busy {
-            self.free_swap_cache(pfn, slot);
+        let full = self
+            .sys
+            .swap_is_full(self.sys.memcg_of(&self.lru.folios, pfn));
+        if synchronous || full || (write && alone) {
+            self.sys.free_swap(&mut self.lru.folios, pfn);
         }
         access
     }
@@ -244,15 +246,6 @@ impl Machine {
             self.drop_slot_reference(slot);
         }
         Access::Minor
-    }
-
-    /// Frees the slot if only the swap cache still refers to it; the page must then be written
-    /// again.
-    fn free_swap_cache(&mut self, pfn: Pfn, slot: u32) {
-        if self.sys.swap[slot].references == 0 {
-            self.leave_swap_cache(pfn);
-            self.lru.folios[pfn].set(Flag::Dirty);
-        }
     }
 
     pub(super) fn swap_in(

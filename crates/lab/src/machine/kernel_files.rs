@@ -239,7 +239,7 @@ impl Machine {
             "memory.max" => limit(limits.max_pages),
             "memory.swap.max" => limit(limits.swap_max_pages),
             "memory.events" => {
-                let events = group.events;
+                let events = self.memcg_limit_events(memcg);
                 lines(&[
                     ("low", events.low),
                     ("high", events.high),

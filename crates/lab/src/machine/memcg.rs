@@ -35,7 +35,7 @@ impl Default for Limits {
     }
 }
 
-/// `memory.events`.
+/// `memory.events` (of a cgroup alone, where it is counted).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemcgEvents {
     /// Reclaims although usage was below `memory.low`.
@@ -275,6 +275,13 @@ impl Memcgs {
             .unwrap_or(UNLIMITED)
     }
 
+    /// Whether the cgroup or an ancestor has used half of the swap that it is allowed.
+    pub fn swap_is_half_used(&self, memcg: MemcgId) -> bool {
+        self.ancestry(memcg)
+            .filter(|&at| at != MemcgId::ROOT)
+            .any(|at| self[at].swap_pages.saturating_mul(2) >= self[at].limits.swap_max_pages)
+    }
+
     /// Charges swap slots to the cgroup and its ancestors; a negative number uncharges.
     pub fn charge_swap(&mut self, memcg: MemcgId, slots: i64) {
         let mut at = memcg;
@@ -306,6 +313,24 @@ impl Memcgs {
         let pages = group.object_stock_bytes / 4096;
         group.object_stock_bytes %= 4096;
         self.uncharge(memcg, pages);
+    }
+
+    /// Moves kernel objects and the list of shadow-only nodes of a removed cgroup to its parent
+    /// (`memcg_reparent_objcgs`, `memcg_reparent_list_lrus`).
+    pub fn move_objects(&mut self, memcg: MemcgId) {
+        let parent = self[memcg].parent;
+        let group = &mut self[memcg];
+        let kept_pages = (group.slab_bytes + group.object_stock_bytes) / 4096;
+        group.usage_pages = group.usage_pages.saturating_sub(kept_pages);
+        let slab_bytes = std::mem::take(&mut group.slab_bytes);
+        let stock_bytes = std::mem::take(&mut group.object_stock_bytes);
+        let nodes = std::mem::take(&mut group.shadow_nodes);
+        let node_count = std::mem::take(&mut group.shadow_node_count);
+        let above = &mut self[parent];
+        above.slab_bytes += slab_bytes;
+        above.object_stock_bytes += stock_bytes;
+        above.shadow_nodes.extend(nodes);
+        above.shadow_node_count += node_count;
     }
 
     /// Kernel memory charged to the cgroup alone, in pages (`kernel` of `memory.stat`).

@@ -9,7 +9,6 @@ use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pte};
 use agewise_kernel::reclaim::TOP_ZONE;
 
 use super::address_space::{Backing, MapOptions};
-use super::frames::Owner;
 use super::page_tables::{COPY_ON_WRITE, swap_slot};
 use super::{Access, Machine};
 
@@ -320,21 +319,8 @@ impl Machine {
     /// Frees an anonymous page that no process maps, and its swap slot.
     pub(super) fn free_anon(&mut self, pfn: Pfn) {
         self.lru.folio_removed(pfn);
-        self.leave_swap_cache(pfn);
+        self.sys.leave_swap_cache(&mut self.lru.folios, pfn);
         self.sys.free_frame(&mut self.lru.folios, pfn);
-    }
-
-    /// Removes a page from the swap cache and frees slots that are no longer needed.
-    pub(super) fn leave_swap_cache(&mut self, pfn: Pfn) {
-        let Owner::Swap { slot } = self.sys.frames.owner(pfn) else {
-            return;
-        };
-        self.sys.frames.set_owner(pfn, Owner::None);
-        self.lru.folios[pfn].clear(Flag::Swapcache);
-        for page in slot..slot + self.lru.folios[pfn].nr_pages() as u32 {
-            self.sys.swap[page].leave_cache(None);
-            self.sys.release_slot(page);
-        }
     }
 }
 

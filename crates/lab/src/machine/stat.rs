@@ -95,9 +95,18 @@ impl Machine {
             .sum()
     }
 
-    /// `memory.events` of a cgroup.
+    /// `memory.events` of a cgroup: its own and those of its descendants, removed ones too.
     pub fn memcg_limit_events(&self, memcg: MemcgId) -> MemcgEvents {
-        self.sys.memcgs[memcg].events
+        let mut sum = MemcgEvents::default();
+        for at in self.below(memcg) {
+            let own = self.sys.memcgs[at].events;
+            sum.low += self.lru.memcgs[at.index()].low_events;
+            sum.high += own.high;
+            sum.max += own.max;
+            sum.oom += own.oom;
+            sum.oom_kill += own.oom_kill;
+        }
+        sum
     }
 
     /// Limits of a cgroup.
@@ -206,4 +215,35 @@ fn reclaim_lines<'e>(
     events: &'e Events,
 ) -> impl Iterator<Item = Line> + 'e {
     counters.iter().map(|(name, of)| (*name, of(events)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::address_space::MapOptions;
+    use super::super::device::DeviceKind;
+    use super::super::{Limits, MachineConfig, SwapConfig};
+    use super::*;
+
+    #[test]
+    fn events_below_a_cgroup_are_its_own_too() {
+        let mut machine = Machine::new(MachineConfig {
+            swap: Some(SwapConfig::new(DeviceKind::Zram, 1 << 14)),
+            ..MachineConfig::new(1 << 14)
+        });
+        let limits = |max_pages, low_pages| Limits {
+            max_pages,
+            low_pages,
+            ..Limits::default()
+        };
+        let top = machine.add_memcg(MemcgId::ROOT, "top", limits(600, 0));
+        let below = machine.add_memcg(top, "below", limits(u64::MAX, 1000));
+        let process = machine.add_process(below);
+        let first = machine.map(process, &MapOptions::anon(1000)).unwrap();
+        for vpn in first..first + 1000 {
+            machine.access(process, vpn, true);
+        }
+        let [of_top, of_below] = [top, below].map(|memcg| machine.memcg_limit_events(memcg));
+        assert!(of_below.low > 0 && of_top.low == of_below.low);
+        assert!(of_top.max > 0 && of_below.max == 0);
+    }
 }

@@ -207,7 +207,42 @@ impl std::ops::IndexMut<u32> for Swap {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::address_space::MapOptions;
+    use super::super::device::DeviceKind;
+    use super::super::{Limits, Machine, MachineConfig, Policy, SwapConfig};
     use super::*;
+
+    /// Pages read back give up their slots, from half of the group's limit on.
+    #[test]
+    fn a_group_near_its_swap_limit_is_not_killed() {
+        for policy in ["classic:6.12", "classic:7.2"] {
+            let mut machine = Machine::new(MachineConfig {
+                policy: Policy::parse(policy).unwrap(),
+                swap: Some(SwapConfig::new(DeviceKind::Nvme, 1 << 14)),
+                ..MachineConfig::new(1 << 14)
+            });
+            let limits = Limits {
+                max_pages: 1000,
+                swap_max_pages: 1000,
+                ..Limits::default()
+            };
+            let memcg = machine.add_memcg(MemcgId::ROOT, "t", limits);
+            let process = machine.add_process(memcg);
+            let first = machine.map(process, &MapOptions::anon(1300)).unwrap();
+            for vpn in first..first + 1300 {
+                machine.access(process, vpn, true);
+            }
+            let mut random = 1_u32;
+            for _ in 0..20_000 {
+                random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                machine.access(process, first + u64::from(random >> 8) % 1300, false);
+            }
+            let group = &machine.sys.memcgs[memcg];
+            assert_eq!(group.events.oom_kill, 0, "{policy}");
+            assert!(group.swap_pages <= 500, "{policy}: {}", group.swap_pages);
+            assert_eq!(machine.check(), Ok(()), "{policy}");
+        }
+    }
 
     #[test]
     fn an_empty_area_gives_nothing() {

@@ -12,15 +12,15 @@ use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneSta
 use super::address_space::AddressSpaces;
 use super::config::MachineConfig;
 use super::counters::Counters;
-use super::device::{Device, Direction};
-use super::events::{Event, EventQueue};
+use super::device::Device;
+use super::events::EventQueue;
 use super::frames::{Frames, Owner};
 use super::memcg::{Memcgs, UNLIMITED};
 use super::page_cache::{Entry, NODE_BYTES, PageCache};
 use super::page_tables::{PageTables, swap_entry};
 use super::residency::Residency;
 use super::stall::{Pressure, Stalls};
-use super::swap::{Swap, swap_place};
+use super::swap::Swap;
 use super::tracing::Tracer;
 use super::zram::CompressedStore;
 
@@ -88,6 +88,8 @@ pub struct System {
     /// Whether everything dirty is to be written, because reclaim met only dirty pages.
     pub flush_everything: bool,
     pub dirty_file_pages: u64,
+    /// Pages of each node that are dirty or under writeback (`NR_ZONE_WRITE_PENDING`).
+    pub(super) write_pending_pages: Vec<u64>,
     /// File pages in the order in which they became dirty.
     pub dirty_queue: std::collections::VecDeque<Pfn>,
     /// Whether the page in each frame has a buffer head; empty until the first one does.
@@ -137,6 +139,7 @@ impl System {
             victims: Vec::new(),
             flush_everything: false,
             dirty_file_pages: 0,
+            write_pending_pages: vec![0; config.zone_pages().len()],
             dirty_queue: std::collections::VecDeque::new(),
             buffer_heads: Vec::new(),
             list_scope: config.policy.arrangement.list_scope(),
@@ -256,37 +259,6 @@ impl System {
         }
     }
 
-    /// Starts writing a dirty page. Returns when it will be done; None without a place to write to.
-    pub fn start_write(&mut self, folios: &mut FolioTable, pfn: Pfn) -> Option<u64> {
-        let pages = folios[pfn].nr_pages();
-        let now_ns = self.now_ns;
-        let (swap, place) = match self.frames.owner(pfn) {
-            Owner::Swap { slot } => {
-                self.counters.pswpout += pages;
-                (true, swap_place(slot))
-            }
-            Owner::File { file, index } => {
-                self.counters.pgpgout += pages;
-                let place = self.files[file as usize].first_block + u64::from(index);
-                self.clear_dirty(folios, pfn);
-                (false, place)
-            }
-            Owner::None => return None,
-        };
-        let device = self.disk(swap)?;
-        let mut done_ns = now_ns;
-        for page in 0..pages {
-            let from_ns = if device.model.synchronous {
-                done_ns
-            } else {
-                now_ns
-            };
-            done_ns = done_ns.max(device.submit(from_ns, Direction::Write, place + page));
-        }
-        folios[pfn].clear(Flag::Dirty);
-        Some(done_ns)
-    }
-
     /// Frees and uncharges a page's frame after its contents are gone.
     pub fn free_frame(&mut self, folios: &mut FolioTable, pfn: Pfn) {
         let memcg = self.memcg_of(folios, pfn);
@@ -323,6 +295,19 @@ impl System {
             if let Some(store) = &mut self.compressed {
                 store.release_page(&mut self.frames);
             }
+        }
+    }
+
+    /// Removes a page from the swap cache and frees slots that are no longer needed.
+    pub(super) fn leave_swap_cache(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        let Owner::Swap { slot } = self.frames.owner(pfn) else {
+            return;
+        };
+        self.frames.set_owner(pfn, Owner::None);
+        folios[pfn].clear(Flag::Swapcache);
+        for page in slot..slot + folios[pfn].nr_pages() as u32 {
+            self.swap[page].leave_cache(None);
+            self.release_slot(page);
         }
     }
 
@@ -386,6 +371,17 @@ impl World for System {
         true
     }
 
+    fn swap_is_full(&self, memcg: MemcgId) -> bool {
+        self.swap.used() > self.swap.capacity() / 2 || self.memcgs.swap_is_half_used(memcg)
+    }
+
+    fn free_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) {
+        if !folios[pfn].has(Flag::Writeback) && !self.is_named_by_leaves(folios, pfn) {
+            self.leave_swap_cache(folios, pfn);
+            folios[pfn].set(Flag::Dirty);
+        }
+    }
+
     fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool {
         let huge = folios[pfn].order() > 0;
         while let Some(mapping) = self.frames.mapping(pfn, 0) {
@@ -427,8 +423,7 @@ impl World for System {
             self.now_ns = self.now_ns.max(done_ns);
             return PageoutOutcome::Written;
         }
-        folios[pfn].set(Flag::Writeback);
-        self.events.push(done_ns, Event::WritebackDone(pfn));
+        self.begin_writeback(folios, pfn, done_ns);
         PageoutOutcome::Writeback
     }
 
@@ -493,6 +488,11 @@ impl World for System {
                 }
             }),
         }
+    }
+
+    fn write_pending_pages(&self, reclaim_node: NodeId) -> u64 {
+        let (node, _) = self.list_scope.place(reclaim_node);
+        self.write_pending_pages[node.index()]
     }
 
     /// The shadow shrinker (`count_shadow_nodes`, `scan_shadow_nodes`), following the usual rule
