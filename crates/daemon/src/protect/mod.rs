@@ -264,8 +264,7 @@ impl Protector {
         }
         // Undoing does not depend on whether it can be recorded.
         if !journal.permits("action", &line) && !takes_back(decision) {
-            self.guard.not_frozen(subject);
-            return;
+            return self.guard.not_done(subject, true);
         }
         line.phase = "after";
         let done = match &held.cgroup {
@@ -278,13 +277,14 @@ impl Protector {
                 do_it(&mut line, decision, cgroup, refused, self.hands.as_mut())
             }
         };
+        let is_possible = !done.as_ref().is_err_and(ThrottleError::is_lasting);
         if let Err(error) = done {
             line.trouble = Some(error.to_string());
         }
         journal.write("action", &line);
         let is_done = line.trouble.is_none() && line.refused.is_none();
-        if !is_done && matches!(decision.act, Act::Freeze { .. }) {
-            self.guard.not_frozen(subject);
+        if !is_done && !takes_back(decision) {
+            self.guard.not_done(subject, is_possible);
         }
         match (&decision.act, line.limit_bytes) {
             (Act::Squeeze { .. }, Some(limit_bytes)) if is_done => {

@@ -92,6 +92,11 @@ fn groups_are_apart_and_what_holds_the_daemon_is_told_by_its_parts() {
 
 /// The journal lines of a machine on which `/web` is protected and `/batch` grows while it is bad.
 fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> {
+    lines_from(0, up_to, seconds, is_bad)
+}
+
+/// As [`lines`], where nothing can be written before the second `from`.
+fn lines_from(from: u64, up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> {
     let (config, matcher) = config(&format!(
         "[protect]\ncgroups = ['/web']\nup_to = '{up_to}'\nfreeze = '3s'\n"
     ));
@@ -101,9 +106,17 @@ fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> 
     let directory = tempfile::tempdir().unwrap();
     let mut journal_config = config.journal.clone();
     journal_config.file = directory.path().join("journal");
-    let journal = Journal::open(&journal_config, &Health::default()).unwrap();
+    let full = crate::config::Journal {
+        file: "/dev/full".into(),
+        ..journal_config.clone()
+    };
+    let open = |config| Journal::open(config, &Health::default()).unwrap();
+    let journal = open(&full);
     let mut counters: HashMap<String, Counters> = HashMap::new();
     for second in 0..seconds {
+        if second == from {
+            journal.replace_by(open(&journal_config));
+        }
         let mut count = |name: &str, grown_bytes: u64, refaults: u64, stalled_us: u64| {
             let counters = counters.entry(name.to_owned()).or_default();
             counters.used_bytes += grown_bytes;
@@ -195,6 +208,16 @@ fn each_step_is_told_before_and_after_and_taken_back_when_all_is_calm() {
     );
     let killed = lines("kill", 20, |_| true);
     assert!(acts_of(&killed).contains(&("kill", "after")), "{killed:#?}");
+}
+
+/// Nobody is killed because a gentler step could not be recorded.
+#[test]
+fn steps_that_cannot_be_recorded_are_not_skipped() {
+    // Steps were due in the seconds 3 and 8.
+    let lines = lines_from(10, "kill", 16, |_| true);
+    let acts = acts_of(&lines);
+    assert_eq!(acts[0], ("squeeze", "before"), "{lines:#?}");
+    assert!(!acts.contains(&("kill", "before")), "{lines:#?}");
 }
 
 #[test]

@@ -66,6 +66,18 @@ pub enum ThrottleError {
     Ledger(#[from] LedgerError),
 }
 
+impl ThrottleError {
+    /// Whether it can never be done to this cgroup by this program: the kernel has no means for it
+    /// here, or denies them.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::NoFreezer { .. } => true,
+            Self::File(error) => error.is_not_found() || error.is_denied(),
+            _ => false,
+        }
+    }
+}
+
 /// Rounds down to whole pages, as the kernel does with limits.
 fn whole(bytes: u64) -> u64 {
     bytes - bytes % rustix::param::page_size() as u64
