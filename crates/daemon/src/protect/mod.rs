@@ -23,7 +23,7 @@ use agewise_host::throttle::ThrottleError;
 use agewise_policy::generations::ByType;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
-pub use groups::{Demands, Watched, choose};
+pub use groups::{Demands, Ours, Watched, choose};
 pub use hands::{Hands, acts, refusal};
 use lines::{ActLine, Thrashing};
 
@@ -144,9 +144,9 @@ impl Protector {
         seen: &[Seen],
         views: &[SubjectView],
         matcher: &Matcher,
-        own_line: &[u32],
+        ours: &Ours<'_>,
     ) {
-        self.watched = choose(seen, views, matcher, own_line);
+        self.watched = choose(seen, views, matcher, ours);
         // What is frozen demands nothing; what it did before counts.
         let is_frozen = self.guard.next_thaw_ms().is_some();
         let was_frozen = std::mem::replace(&mut self.was_frozen, is_frozen);

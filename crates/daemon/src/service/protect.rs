@@ -15,7 +15,7 @@ use crate::hand::PageOut;
 use crate::health::Part;
 use crate::observer::Seen;
 use crate::privileges;
-use crate::protect::{Counters, Hands, Protector, acts};
+use crate::protect::{Counters, Hands, Ours, Protector, acts};
 use crate::record::Squeezed;
 use crate::state::Reason;
 
@@ -102,13 +102,19 @@ impl Daemon {
         self.keep_small();
     }
 
+    /// Where this daemon is among what was observed.
+    pub(super) fn ours(&self, seen: &[Seen]) -> Ours<'static> {
+        Ours::find(&self.around.roots.proc, self.own_line, seen)
+    }
+
     /// After a tick: takes in the existing cgroups, and moves out the excess of culprits.
     pub(super) fn protect(&mut self, seen: &[Seen], cancel: &AtomicBool) {
+        let ours = self.ours(seen);
         let Some(protector) = &mut self.protector else {
             return self.watch_over();
         };
         let snapshot = self.hub.snapshot();
-        protector.follow(seen, &snapshot.subjects, &self.matcher, self.own_line);
+        protector.follow(seen, &snapshot.subjects, &self.matcher, &ours);
         self.watch_over();
         let excess = self.protector.iter().flat_map(Protector::excess);
         for (name, excess_bytes, limit_bytes) in excess.collect::<Vec<_>>() {

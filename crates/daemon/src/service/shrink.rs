@@ -34,9 +34,10 @@ pub(super) fn open_throttle(
 impl Daemon {
     /// After a tick: takes in which cgroups are to be held small.
     pub(super) fn follow_small(&mut self, seen: &[Seen]) {
+        let ours = self.ours(seen);
         let small = |seen: &Seen| {
             let actor = self.actors.get(&seen.key)?;
-            let holds_ours = seen.pids.iter().any(|pid| self.own_line.contains(pid));
+            let holds_ours = ours.is_in(seen);
             Some(Small {
                 key: seen.key.clone(),
                 cgroup: seen.cgroup.clone().filter(|_| !holds_ours)?,

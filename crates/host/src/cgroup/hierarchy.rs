@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use super::{CgroupError, name};
 use crate::error;
 use crate::octal::unescape_bytes;
-use crate::process::Membership;
+use crate::process::{Membership, Process};
 use crate::root::ProcRoot;
 
 /// The two interfaces of the memory controller.
@@ -221,6 +221,12 @@ impl Hierarchy {
         })?;
         let inner = membership.path.strip_prefix(&self.subtree).ok()?;
         Some(Path::new("/").join(inner))
+    }
+
+    /// The path of this program; `None` if it is not visible here.
+    pub fn own_path(&self, root: &ProcRoot) -> Option<PathBuf> {
+        let process = Process::open_in(root, std::process::id()).ok()?;
+        self.path_of(&process.cgroups().ok()?)
     }
 
     /// The directory of a resolved path.
