@@ -152,11 +152,14 @@ impl Throttle {
             Version::V1 => "memory.limit_in_bytes",
         };
         self.check(cgroup)?;
-        self.check_others(cgroup, &cgroup.dir().join(file), limit_bytes)?;
+        let path = cgroup.dir().join(file);
+        self.check_others(cgroup, &path, limit_bytes)?;
         let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
         if usage_bytes > limit_bytes && cgroup.can_reclaim() {
             // Reclaiming less than requested is not a failure: the limit does the rest.
             cgroup.reclaim(usage_bytes - limit_bytes, true)?;
+            // That may take minutes.
+            self.check_others(cgroup, &path, limit_bytes)?;
         }
         self.set(cgroup, Kind::Limit, file, limit_bytes)
     }

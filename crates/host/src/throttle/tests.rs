@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 
 use super::*;
 use crate::cgroup::Hierarchy;
@@ -173,6 +175,37 @@ fn a_limit_that_somebody_else_sets_meanwhile_is_left_alone() {
     assert!(throttle.limit(&scene.cgroup, 70 * MIB).is_err());
     assert_eq!(scene.act(&mut throttle, Limit(40)), Some(40));
     assert_eq!(scene.act(&mut throttle, Unlimit), Some(50));
+}
+
+#[test]
+fn a_limit_that_somebody_else_sets_during_reclaim_is_left_alone() {
+    let scene = Scene::new();
+    fs::write(
+        scene.cgroup.dir().join("memory.current"),
+        (90 * MIB).to_string(),
+    )
+    .unwrap();
+    let request = scene.cgroup.dir().join("memory.reclaim");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &request, rustix::fs::Mode::RWXU).unwrap();
+    // A full pipe: the request waits until somebody reads.
+    let mut pipe = fs::File::options();
+    let pipe = pipe.read(true).write(true);
+    let mut pipe = pipe.custom_flags(libc::O_NONBLOCK).open(&request).unwrap();
+    while pipe.write(&[b'x'; 4096]).is_ok() {}
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            fs::write(
+                scene.cgroup.dir().join("memory.high"),
+                (20 * MIB).to_string(),
+            )
+            .unwrap();
+            while pipe.read(&mut [0; 4096]).is_ok() {}
+        });
+        scene.throttle().limit(&scene.cgroup, 70 * MIB).unwrap_err()
+    });
+    assert!(matches!(error, ThrottleError::Taken { .. }), "{error}");
+    assert_eq!(scene.high(), Some(20));
 }
 
 #[test]
