@@ -204,10 +204,11 @@ fn say_why(held: &mut Held, usage_bytes: Option<u64>, now_ms: u64, journal: &Jou
 fn room(small: &Small, known: &Known<'_>) -> Option<Room> {
     let cgroup = &small.cgroup;
     let limits = cgroup.limits().ok()?;
+    let swap_room_bytes = cgroup.swap_room_bytes().ok()?.unwrap_or(u64::MAX);
     Some(Room {
         usage_bytes: cgroup.usage_bytes().ok()??,
         beyond_bytes: beyond_bytes(cgroup, (known.files)(&small.key)),
-        swap_free_bytes: known.swap_free_bytes,
+        swap_free_bytes: known.swap_free_bytes.min(swap_room_bytes),
         floor_bytes: limits.min_bytes.max(limits.low_bytes),
         prices: known.prices,
     })

@@ -215,6 +215,19 @@ fn it_says_why_it_does_nothing() {
     assert_eq!(lines[0]["usage_bytes"], FULL);
 }
 
+/// Kubernetes forbids swap to pods unless told otherwise.
+#[test]
+fn one_that_may_not_swap_is_not_held() {
+    let mut world = World::new();
+    fs::write(world.dir.join("memory.swap.max"), "0\n").unwrap();
+    let mut shrinkers = world.shrinkers();
+    world.run(&mut shrinkers, 120, 0);
+    assert_eq!(world.high(), "max");
+    let lines = world.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(lines[0]["reason"], "swap_full");
+}
+
 #[test]
 fn without_a_journal_no_limit_stays_that_nobody_would_raise() {
     let mut world = World::new();
