@@ -136,7 +136,7 @@ impl World {
             looked_ms: self.looked_ms,
             next_look_ms: self.looked_ms + 10_000,
             machine_waited_us: &|| None,
-            swap_free_bytes: FULL * 4,
+            swap_free_bytes: 1 << 50,
             prices: Prices::exact(10_000.0, 0.0),
             curves: &|key| curves(key),
             files: &|_| self.files,
@@ -292,6 +292,43 @@ fn what_happens_while_another_limit_is_set_is_not_taken_for_a_burst() {
     });
     world.run(&mut shrinkers, 10, faults_per_second);
     assert_eq!(world.high(), limit);
+}
+
+/// The daemon has other things to do meanwhile.
+#[test]
+fn a_large_step_is_reclaimed_in_pieces_before_its_limit_is_set() {
+    let mut world = World::new();
+    world.cache_bytes = 1 << 40;
+    world.now_ms.set(10_000);
+    world.count(1);
+    fs::write(world.dir.join("memory.reclaim"), "").unwrap();
+    let mut shrinkers = world.shrinkers();
+    let asked = || fs::read_to_string(world.dir.join("memory.reclaim")).unwrap();
+    let curves = Curves::of_anon(FULL << 14, 900_000, |_| Estimate::exact(0.0));
+    for _ in 0..20 {
+        fs::write(world.dir.join("memory.reclaim"), "").unwrap();
+        world.pass(POLL_MS, 0);
+        world.poll(&mut shrinkers, &|_| Some(&curves));
+        assert_eq!(
+            (asked(), world.high()),
+            (PIECE_BYTES.to_string(), "max".to_owned())
+        );
+    }
+    // None while the kernel would take pages in use.
+    world.looked_ms = world.now_ms.get();
+    fs::write(world.dir.join("memory.reclaim"), "").unwrap();
+    world.pass(POLL_MS, 0);
+    world.poll(&mut shrinkers, &|_| Some(&curves));
+    assert_eq!(asked(), "");
+    world.run_with(&mut shrinkers, 1000, 0, Some(&curves));
+    assert_ne!(world.high(), "max");
+    let lines = world.lines();
+    let phases: Vec<_> = lines
+        .iter()
+        .map(|line| line["phase"].as_str())
+        .take(2)
+        .collect();
+    assert_eq!(phases, [Some("before"), Some("after")]);
 }
 
 /// Otherwise the kernel would take pages that are in use.

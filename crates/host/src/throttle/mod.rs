@@ -139,33 +139,45 @@ impl Throttle {
         Ok(now.parse().is_ok_and(is_low) && (!may_go || squeezed.is_some_and(is_low)))
     }
 
+    /// Reclaims up to `bytes_max` of what a cgroup has beyond a limit (`memory.reclaim`, if it
+    /// exists), for [`limit`](Self::limit) to be called after it: otherwise allocating tasks have
+    /// to do it. Returns whether more can be reclaimed.
+    ///
+    /// # Errors
+    /// [`ThrottleError`], as `limit`.
+    pub fn make_room(
+        &self,
+        cgroup: &Cgroup,
+        limit_bytes: u64,
+        bytes_max: u64,
+    ) -> Result<bool, ThrottleError> {
+        self.check(cgroup)?;
+        self.check_others(cgroup, limit_bytes)?;
+        let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
+        let excess_bytes = usage_bytes.saturating_sub(limit_bytes);
+        if excess_bytes == 0 || !cgroup.can_reclaim() {
+            return Ok(false);
+        }
+        // Reclaiming less than requested is not a failure: the limit does the rest.
+        let is_all = cgroup.reclaim(excess_bytes.min(bytes_max), true)?;
+        Ok(is_all && excess_bytes > bytes_max)
+    }
+
     /// Limits the memory of a cgroup: `memory.high`, or in v1 the hard limit, at which the kernel
-    /// kills when it cannot reclaim. The excess is reclaimed first (`memory.reclaim`, if it
-    /// exists), so that allocating tasks do not have to do it. Returns the file that was written.
+    /// kills when it cannot reclaim. Returns the file that was written.
     ///
     /// # Errors
     /// [`ThrottleError`]; in v1 also if not enough could be reclaimed. The limit is unchanged then,
     /// and if somebody else has set it.
     pub fn limit(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
-        let file = match cgroup.hierarchy().version {
-            Version::V2 => "memory.high",
-            Version::V1 => "memory.limit_in_bytes",
-        };
         self.check(cgroup)?;
-        let path = cgroup.dir().join(file);
-        self.check_others(cgroup, &path, limit_bytes)?;
-        let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
-        if usage_bytes > limit_bytes && cgroup.can_reclaim() {
-            // Reclaiming less than requested is not a failure: the limit does the rest.
-            cgroup.reclaim(usage_bytes - limit_bytes, true)?;
-            // That may take minutes.
-            self.check_others(cgroup, &path, limit_bytes)?;
-        }
-        self.set(cgroup, Kind::Limit, file, limit_bytes)
+        self.check_others(cgroup, limit_bytes)?;
+        self.set(cgroup, Kind::Limit, limit_file(cgroup), limit_bytes)
     }
 
     /// Checks that nobody else has changed a limit of ours, and none of theirs would be raised.
-    fn check_others(&self, cgroup: &Cgroup, file: &Path, bytes: u64) -> Result<(), ThrottleError> {
+    fn check_others(&self, cgroup: &Cgroup, bytes: u64) -> Result<(), ThrottleError> {
+        let file = &cgroup.dir().join(limit_file(cgroup));
         let value = error::read(file)?.trim().to_owned();
         let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), file);
         let is_ours = noted.iter().any(|undo| undo.has_given(file, &value));
@@ -373,6 +385,13 @@ impl Throttle {
             kind,
             steps,
         })?)
+    }
+}
+
+fn limit_file(cgroup: &Cgroup) -> &'static str {
+    match cgroup.hierarchy().version {
+        Version::V2 => "memory.high",
+        Version::V1 => "memory.limit_in_bytes",
     }
 }
 

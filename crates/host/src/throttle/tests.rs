@@ -202,7 +202,13 @@ fn a_limit_that_somebody_else_sets_during_reclaim_is_left_alone() {
             .unwrap();
             while pipe.read(&mut [0; 4096]).is_ok() {}
         });
-        scene.throttle().limit(&scene.cgroup, 70 * MIB).unwrap_err()
+        let mut throttle = scene.throttle();
+        assert!(
+            throttle
+                .make_room(&scene.cgroup, 70 * MIB, 5 * MIB)
+                .unwrap()
+        );
+        throttle.limit(&scene.cgroup, 70 * MIB).unwrap_err()
     });
     assert!(matches!(error, ThrottleError::Taken { .. }), "{error}");
     assert_eq!(scene.high(), Some(20));

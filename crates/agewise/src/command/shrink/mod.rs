@@ -328,6 +328,7 @@ fn step_down(
         printed = shrink.outcomes().len();
         match act {
             Act::Limit(bytes) => {
+                throttle.make_room(&scene.cgroup, bytes, u64::MAX)?;
                 throttle.limit(&scene.cgroup, bytes)?;
                 *limited = Some(bytes);
             }
