@@ -177,17 +177,15 @@ impl Shrinkers {
     }
 
     fn let_go(&mut self, held: &Held, journal: &Journal) {
-        let (Some(_), Some(throttle)) = (held.keeper.limit_bytes(), &mut self.throttle) else {
-            return;
-        };
-        let mut line = Shrunk::new(&held.small.key.0, false, None, "over");
-        journal.write("action", &line);
-        line.phase = "after";
-        line.trouble = throttle
-            .unlimit(&held.small.cgroup)
-            .err()
-            .map(|e| e.to_string());
-        journal.write("action", &line);
+        if let Some(setting) = &held.setting {
+            let mut line = setting.line(&held.small);
+            line.phase = "after";
+            line.trouble = Some("its rule ended before it was set".to_owned());
+            journal.write("action", &line);
+        }
+        if let Some(throttle) = &mut self.throttle {
+            unlimit(&held.small, throttle, "over", journal);
+        }
     }
 }
 
@@ -271,7 +269,7 @@ fn announce(
     let is_permitted = journal.permits("action", &line) || change.limit_bytes.is_none();
     match throttle {
         None => held.keeper.fail(now_ms),
-        Some(throttle) if !is_permitted => give_up(held, throttle, now_ms),
+        Some(throttle) if !is_permitted => give_up(held, throttle, now_ms, journal),
         Some(_) => held.setting = Some(setting),
     }
 }
@@ -300,7 +298,7 @@ fn carry_on(
     journal.write("action", &line);
     held.limit_bytes = setting.change.limit_bytes;
     if done.is_err() {
-        give_up(held, throttle, now_ms);
+        give_up(held, throttle, now_ms, journal);
     }
 }
 
@@ -335,11 +333,23 @@ impl Setting {
 
 /// Gives up a limit that cannot be changed: it must not stay, because nobody would raise it if it
 /// does harm.
-fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64) {
-    // If it cannot be removed it stays in the ledger, which tries again.
-    let _ = throttle.unlimit(&held.small.cgroup);
+fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64, journal: &Journal) {
+    unlimit(&held.small, throttle, "failed", journal);
     held.keeper.fail(now_ms);
     held.limit_bytes = None;
+}
+
+/// Removes a limit, if there is one, with one line before and one after. If it cannot be removed it
+/// stays in the ledger, which tries again.
+fn unlimit(small: &Small, throttle: &mut Throttle, why: &'static str, journal: &Journal) {
+    if !throttle.has_limit(&small.cgroup) {
+        return;
+    }
+    let mut line = Shrunk::new(&small.key.0, false, None, why);
+    journal.write("action", &line);
+    line.phase = "after";
+    line.trouble = throttle.unlimit(&small.cgroup).err().map(|e| e.to_string());
+    journal.write("action", &line);
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
-use agewise_host::throttle::ThrottleError;
+use agewise_host::throttle::{ThrottleError, Undone};
 use agewise_policy::generations::ByType;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
@@ -30,6 +30,7 @@ use lines::{ActLine, Thrashing};
 use super::config::{self, Matcher, UpTo};
 use super::journal::Journal;
 use super::observer::Seen;
+use super::record::Message;
 use super::state::SubjectView;
 use super::world;
 
@@ -334,10 +335,20 @@ impl Protector {
         }
         self.forget_free();
         if let Some(hands) = &mut self.hands {
-            for error in hands.throttle().undo_all() {
-                journal.write("trouble", &lines::left(&error));
+            let undone = hands.throttle().undo_all();
+            record_undone(&undone, journal);
+            for error in &undone.failures {
+                journal.write("trouble", &lines::left(error));
             }
         }
+    }
+}
+
+/// Records what was undone after its own line had said that it could not be.
+pub fn record_undone(undone: &Undone, journal: &Journal) {
+    for undo in &undone.done {
+        let message = format!("{} was undone at another try", undo.describe());
+        journal.write("undo", &Message { message });
     }
 }
 

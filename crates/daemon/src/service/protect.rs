@@ -15,7 +15,7 @@ use crate::hand::PageOut;
 use crate::health::Part;
 use crate::observer::Seen;
 use crate::privileges;
-use crate::protect::{Counters, Hands, Ours, Protector, acts};
+use crate::protect::{Counters, Hands, Ours, Protector, acts, record_undone};
 use crate::record::Squeezed;
 use crate::state::Reason;
 
@@ -78,8 +78,9 @@ impl Daemon {
         let Ok(ledger) = self.found.ledger() else {
             return;
         };
-        let errors = ledger.undo_throttles();
-        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let undone = ledger.undo_throttles();
+        record_undone(&undone, &self.journal);
+        let errors: Vec<String> = undone.failures.iter().map(ToString::to_string).collect();
         match errors.is_empty() {
             true => self.hub.health().recovers(Part::Ledger),
             false => self.hub.health().fails(Part::Ledger, errors.join("; ")),

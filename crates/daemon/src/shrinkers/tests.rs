@@ -215,6 +215,25 @@ fn it_says_why_it_does_nothing() {
     assert_eq!(lines[0]["usage_bytes"], FULL);
 }
 
+#[test]
+fn a_limit_that_is_given_up_is_removed_with_lines() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    world.run(&mut shrinkers, 60, 0);
+    assert_ne!(world.high(), "max");
+    // Nothing can be recorded in the ledger: the next limit fails.
+    fs::create_dir(world.top.path().join("state/ledger.new")).unwrap();
+    world.run(&mut shrinkers, 60, 5000);
+    assert_eq!(world.high(), "max");
+    let lines = world.lines();
+    let failed = lines.iter().filter(|line| line["reason"] == "failed");
+    let said: Vec<_> = failed
+        .map(|line| (line["act"].as_str(), line["phase"].as_str()))
+        .collect();
+    let unlimit = |phase| (Some("unlimit"), Some(phase));
+    assert_eq!(said, [unlimit("before"), unlimit("after")], "{lines:?}");
+}
+
 /// Kubernetes forbids swap to pods unless told otherwise.
 #[test]
 fn one_that_may_not_swap_is_not_held() {
@@ -320,15 +339,14 @@ fn a_large_step_is_reclaimed_in_pieces_before_its_limit_is_set() {
     world.pass(POLL_MS, 0);
     world.poll(&mut shrinkers, &|_| Some(&curves));
     assert_eq!(asked(), "");
+    // Every line before has one after, even if its rule ends.
+    shrinkers.follow(Vec::new(), &world.journal);
+    let lines = world.lines();
+    assert_eq!((lines.len(), &lines[1]["phase"]), (2, &"after".into()));
+    assert!(lines[1]["trouble"].is_string(), "{lines:?}");
+    shrinkers.follow(vec![world.small(false)], &world.journal);
     world.run_with(&mut shrinkers, 1000, 0, Some(&curves));
     assert_ne!(world.high(), "max");
-    let lines = world.lines();
-    let phases: Vec<_> = lines
-        .iter()
-        .map(|line| line["phase"].as_str())
-        .take(2)
-        .collect();
-    assert_eq!(phases, [Some("before"), Some("after")]);
 }
 
 /// Otherwise the kernel would take pages that are in use.
@@ -381,7 +399,11 @@ fn a_killed_one_is_undone_and_a_rehearsal_only_says() {
     fs::create_dir(&copied).unwrap();
     fs::copy(world.top.path().join("state/ledger"), copied.join("ledger")).unwrap();
     let (_, undone) = Ledger::open(&copied).unwrap();
-    assert_eq!((undone.count, undone.failures.len()), (1, 0), "{undone:?}");
+    assert_eq!(
+        (undone.done.len(), undone.failures.len()),
+        (1, 0),
+        "{undone:?}"
+    );
     assert_eq!(world.high(), "max");
     drop(shrinkers);
     let mut shrinkers = Shrinkers::default();

@@ -58,8 +58,8 @@ pub fn state_directory() -> Option<PathBuf> {
 /// What was undone of the actions a killed program left behind.
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// Number of actions undone.
-    pub count: usize,
+    /// The actions undone, the last one first.
+    pub done: Vec<Undo>,
     /// Errors of actions on cgroups that could not be undone; they stay in the ledger.
     pub failures: Vec<FileError>,
     /// Errors of other actions; [`Ledger::undo_throttles`] does not try these again.
@@ -73,7 +73,7 @@ pub struct Undone {
 impl Undone {
     /// Whether there was nothing to undo.
     pub fn is_nothing(&self) -> bool {
-        self.count == 0 && self.is_well()
+        self.done.is_empty() && self.is_well()
     }
 
     /// What to do about each line that could not be parsed.
@@ -273,8 +273,8 @@ impl Ledger {
     }
 
     /// Undoes everything done to cgroups that this program does not hold, the last action first.
-    /// Returns the failures; they stay recorded.
-    pub fn undo_throttles(&self) -> Vec<FileError> {
+    /// Failures stay recorded.
+    pub fn undo_throttles(&self) -> Undone {
         let mut undone = Undone::default();
         let mut notes = self.lock();
         let held = std::mem::take(&mut notes.held);
@@ -284,7 +284,7 @@ impl Ledger {
             notes.undo(&mut undone, is_meant);
         }
         notes.held = held;
-        undone.failures
+        undone
     }
 }
 
@@ -340,7 +340,7 @@ impl Notes {
                 Ok(false)
             };
             match done {
-                Ok(true) => undone.count += 1,
+                Ok(true) => undone.done.push(undo),
                 Ok(false) => kept.push(undo),
                 Err(error) => {
                     match undo.kind.is_throttle() {

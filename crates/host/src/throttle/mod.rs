@@ -200,6 +200,11 @@ impl Throttle {
         self.take_back(cgroup, Kind::Limit)
     }
 
+    /// Whether a limit of ours is set, or could not be removed yet.
+    pub fn has_limit(&self, cgroup: &Cgroup) -> bool {
+        self.ledger.has(&cgroup.dir(), Kind::Limit)
+    }
+
     /// Leaves a limit in place for good, so that it is not undone.
     ///
     /// # Errors
@@ -354,8 +359,8 @@ impl Throttle {
         kill::kill_all(&self.proc, cgroup)
     }
 
-    /// Undoes everything it did. Returns the failures.
-    pub fn undo_all(&mut self) -> Vec<FileError> {
+    /// Undoes everything it did.
+    pub fn undo_all(&mut self) -> Undone {
         for (dir, kind) in self.active.drain() {
             self.ledger.hold(&dir, kind, false);
         }
@@ -407,7 +412,7 @@ fn back_to(file: &Path, now: &str) -> Step {
 
 impl Drop for Throttle {
     fn drop(&mut self) {
-        for error in self.undo_all() {
+        for error in self.undo_all().failures {
             let error = crate::untrusted::clean(&error.to_string());
             #[expect(clippy::disallowed_macros, reason = "the name in it is escaped")]
             {

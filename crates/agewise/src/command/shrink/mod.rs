@@ -190,8 +190,11 @@ fn ledger() -> anyhow::Result<Ledger> {
     let dir =
         state_directory().context("there is no directory for the ledger: set STATE_DIRECTORY")?;
     let (ledger, undone) = Ledger::open(&dir)?;
-    if undone.count > 0 {
-        agewise_cli::note!("{} of what a killed agewise left was undone", undone.count);
+    if !undone.done.is_empty() {
+        agewise_cli::note!(
+            "{} of what a killed agewise left was undone",
+            undone.done.len()
+        );
     }
     for note in undone.unreadable_notes() {
         agewise_cli::note!("{note}");
