@@ -223,6 +223,15 @@ impl Hierarchy {
         Some(Path::new("/").join(inner))
     }
 
+    /// Whether the kernel kills all processes of a cgroup when asked to (`cgroup.kill`, v2 since
+    /// Linux 5.14). The root of all cgroups has no such file.
+    pub fn has_kill(&self) -> bool {
+        let below = std::fs::read_dir(&self.root).into_iter().flatten();
+        let mut dirs = below.flatten().map(|entry| entry.path());
+        let has = |dir: &Path| dir.join("cgroup.kill").exists();
+        self.version == Version::V2 && (has(&self.root) || dirs.any(|dir| has(&dir)))
+    }
+
     /// The path of this program; `None` if it is not visible here.
     pub fn own_path(&self, root: &ProcRoot) -> Option<PathBuf> {
         let process = Process::open_in(root, std::process::id()).ok()?;
