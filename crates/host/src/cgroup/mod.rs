@@ -186,6 +186,14 @@ impl Cgroup {
     /// The pids of its processes, ascending, without duplicates. With `descendants`, includes the
     /// cgroups below, within the default limits of the tree listing.
     pub fn procs(&self, descendants: bool) -> Result<Vec<u32>, CgroupError> {
+        let mut pids = self.listed(descendants)?;
+        pids.retain(|pid| *pid != 0);
+        Ok(pids)
+    }
+
+    /// As [`procs`](Self::procs), with a 0 if there are processes of another pid namespace (v1 does
+    /// not list those).
+    pub(crate) fn listed(&self, descendants: bool) -> Result<Vec<u32>, CgroupError> {
         let mut pids = self.ids("cgroup.procs")?;
         if descendants {
             for below in self.descendants(TreeLimits::default())?.cgroups {
@@ -383,7 +391,6 @@ impl Cgroup {
             Some(libc::EOPNOTSUPP) => CgroupError::Threaded { path: self.name() },
             _ => self.vanished(e),
         })?;
-        // A process in another pid namespace shows as 0.
         let mut ids = text
             .lines()
             .map(|line| {
@@ -391,7 +398,6 @@ impl Cgroup {
                     .parse()
                     .map_err(|_| FileError::format(&path, "a pid", line))
             })
-            .filter(|id| !matches!(id, Ok(0)))
             .collect::<Result<Vec<u32>, _>>()?;
         ids.sort_unstable();
         ids.dedup();

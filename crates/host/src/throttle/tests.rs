@@ -214,6 +214,23 @@ fn a_limit_that_somebody_else_sets_during_reclaim_is_left_alone() {
     assert_eq!(scene.high(), Some(20));
 }
 
+/// It may be the init process of the machine.
+#[test]
+fn processes_that_cannot_be_seen_are_left_alone() {
+    let scene = Scene::new();
+    fs::write(scene.cgroup.dir().join("cgroup.procs"), "0\n0\n").unwrap();
+    let error = scene
+        .throttle()
+        .squeeze(&scene.cgroup, 50 * MIB)
+        .unwrap_err();
+    let why = Untouchable::Unseen;
+    assert!(
+        matches!(error, ThrottleError::Untouchable { why: of, .. } if of == why),
+        "{error}"
+    );
+    assert_eq!(scene.high(), None);
+}
+
 #[test]
 fn killed_after_any_of_it_the_next_one_undoes_all() {
     for sequence in SEQUENCES {
