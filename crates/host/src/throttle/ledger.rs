@@ -100,6 +100,8 @@ struct Notes {
     /// Created with the first entry.
     place: Option<Place>,
     contents: Contents,
+    /// Whether the file differs, because it could not be written the last time.
+    is_stale: bool,
     /// Actions meant to stay for now, because this program still needs them.
     held: HashSet<(PathBuf, Kind)>,
 }
@@ -199,8 +201,10 @@ impl Ledger {
                 None
             }
         };
+        let was_stale = notes.is_stale;
         let saved = notes.save();
         if saved.is_err() {
+            notes.is_stale = was_stale;
             match before {
                 Some((place, undo)) => notes.contents.undos[place] = undo,
                 None => drop(notes.contents.undos.pop()),
@@ -231,7 +235,8 @@ impl Ledger {
     /// Undoes one entry; does nothing if there is none.
     ///
     /// # Errors
-    /// A step failed, and the entry stays.
+    /// A step failed, and the entry stays; or only the file could not be written, which
+    /// [`undo_throttles`](Self::undo_throttles) tries again.
     pub fn undo(&self, dir: &Path, kind: Kind) -> Result<(), FileError> {
         let mut notes = self.lock();
         let Some(place) = notes.position(dir, kind) else {
@@ -282,6 +287,8 @@ impl Ledger {
             |undo: &Undo| undo.kind.is_throttle() && !held.contains(&(undo.dir.clone(), undo.kind));
         if notes.contents.undos.iter().any(is_meant) {
             notes.undo(&mut undone, is_meant);
+        } else if notes.is_stale {
+            undone.failures.extend(notes.save().err());
         }
         notes.held = held;
         undone
@@ -356,12 +363,14 @@ impl Notes {
         undone.failures.extend(self.save().err());
     }
 
-    fn save(&self) -> Result<(), FileError> {
-        match &self.place {
+    fn save(&mut self) -> Result<(), FileError> {
+        let saved = match &self.place {
             None => Ok(()),
             Some(place) if self.contents.is_empty() => place.remove(),
             Some(place) => place.replace(&self.contents.encode()),
-        }
+        };
+        self.is_stale = saved.is_err();
+        saved
     }
 }
 

@@ -160,6 +160,31 @@ fn a_ledger_of_an_earlier_version_is_undone_where_it_lies() {
     assert!(Ledger::undo_file(&file).unwrap().is_well() && !file.exists());
 }
 
+/// Otherwise the next program would thaw a cgroup that somebody else has frozen.
+#[test]
+fn what_was_undone_goes_from_the_file_as_soon_as_it_can_be_written() {
+    let scene = Scene::new();
+    let (ledger, _) = Ledger::open(&scene.state).unwrap();
+    ledger.add(scene.squeeze()).unwrap();
+    ledger.add(scene.freeze()).unwrap();
+    ledger.hold(&scene.cgroup, Kind::Squeeze, true);
+    let noted = || fs::read_to_string(scene.file()).unwrap();
+    fs::create_dir(scene.state.join("ledger.new")).unwrap();
+    assert!(ledger.undo(&scene.cgroup, Kind::Freeze).is_err());
+    assert!(scene.value("cgroup.freeze").starts_with('0'));
+    assert!(!ledger.has(&scene.cgroup, Kind::Freeze) && noted().contains("freeze"));
+    // An entry that cannot be added does not hide that.
+    assert!(
+        ledger
+            .add(scene.undo(Kind::Limit, "memory.high", "max"))
+            .is_err()
+    );
+    assert_eq!(ledger.undo_throttles().failures.len(), 1);
+    fs::remove_dir(scene.state.join("ledger.new")).unwrap();
+    assert!(ledger.undo_throttles().is_nothing());
+    assert!(!noted().contains("freeze") && noted().contains("squeeze"));
+}
+
 #[test]
 fn what_cannot_be_noted_is_refused_and_what_was_noted_is_undone_all_the_same() {
     let scene = Scene::new();

@@ -354,8 +354,13 @@ impl Throttle {
     /// [`ThrottleError`]; some processes may have been killed.
     pub fn kill(&mut self, cgroup: &Cgroup) -> Result<Killed, ThrottleError> {
         self.check(cgroup)?;
-        // A frozen process would die only when thawed (v1).
-        self.thaw(cgroup)?;
+        // A frozen process would die only when thawed (v1). That this cannot be recorded does not
+        // matter here.
+        if let Err(error) = self.thaw(cgroup)
+            && self.ledger.has(&cgroup.dir(), Kind::Freeze)
+        {
+            return Err(error.into());
+        }
         kill::kill_all(&self.proc, cgroup)
     }
 

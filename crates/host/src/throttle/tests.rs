@@ -214,6 +214,22 @@ fn a_limit_that_somebody_else_sets_during_reclaim_is_left_alone() {
     assert_eq!(scene.high(), Some(20));
 }
 
+#[test]
+fn a_thaw_that_cannot_be_recorded_does_not_keep_from_killing() {
+    let scene = Scene::new();
+    fs::write(scene.cgroup.dir().join("cgroup.freeze"), "0").unwrap();
+    fs::write(scene.cgroup.dir().join("cgroup.events"), "frozen 1\n").unwrap();
+    let mut throttle = scene.throttle();
+    scene.act(&mut throttle, Squeeze(50));
+    throttle.freeze(&scene.cgroup).unwrap();
+    fs::write(scene.cgroup.dir().join("cgroup.events"), "populated 0\n").unwrap();
+    let blocked = scene.top.path().join("state/ledger.new");
+    fs::create_dir(&blocked).unwrap();
+    throttle.squeeze(&scene.cgroup, 40 * MIB).unwrap_err();
+    assert!(throttle.kill(&scene.cgroup).unwrap().is_complete());
+    fs::remove_dir(&blocked).unwrap();
+}
+
 /// It may be the init process of the machine.
 #[test]
 fn processes_that_cannot_be_seen_are_left_alone() {
