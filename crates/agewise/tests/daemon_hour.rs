@@ -18,7 +18,7 @@ use agewise_daemon::metrics::shown::{Chooser, Limits};
 use agewise_daemon::metrics::text::{Syntax, render};
 use agewise_daemon::observer::Seen;
 use agewise_daemon::pace::Pace;
-use agewise_daemon::protect::{Counters, Protector};
+use agewise_daemon::protect::{Counters, Ours, Protector};
 use agewise_daemon::state::{Event, Hub, Scope, Snapshot};
 use agewise_host::root::ProcRoot;
 use agewise_policy::workingset::report::{File, GroupFile};
@@ -155,7 +155,11 @@ impl Daemon {
 
         // The protected cgroup suffers for some minutes of every hour.
         let bad = u64::from(tick % TICKS_PER_HOUR < 60);
-        self.protector.follow(&seen, &views, &self.matcher, &[1]);
+        let ours = Ours {
+            line: &[1],
+            cgroup: None,
+        };
+        self.protector.follow(&seen, &views, &self.matcher, &ours);
         let read = |watched: &agewise_daemon::protect::Watched| {
             let is_web = &*watched.name == "/web";
             Some(Counters {

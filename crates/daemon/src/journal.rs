@@ -81,6 +81,7 @@ impl Journal {
     /// Continues in the file of another journal, for all clones of this one.
     pub fn replace_by(&self, other: Journal) {
         let (mut lines, mut fresh) = (self.lock(), other.lock());
+        fresh.is_torn = lines.is_torn && fresh.target.continues(&lines.target);
         fresh.lost += lines.lost;
         fresh.lost_in_all += lines.lost_in_all;
         fresh.is_broken = lines.is_broken;
@@ -271,6 +272,20 @@ impl Target {
             size_bytes,
         })
     }
+
+    /// Whether it ends with what was last written to the other one.
+    fn continues(&self, other: &Target) -> bool {
+        match (self, other) {
+            (Target::Stdout(_), Target::Stdout(_)) => true,
+            (
+                Target::File {
+                    path, size_bytes, ..
+                },
+                Target::File { path: of, .. },
+            ) => path == of && *size_bytes > 0,
+            _ => false,
+        }
+    }
 }
 
 fn numbered(path: &Path, number: u64) -> PathBuf {
@@ -279,8 +294,13 @@ fn numbered(path: &Path, number: u64) -> PathBuf {
     name.into()
 }
 
-/// Renames `FILE.1` to `FILE.2` and so on, and `FILE` to `FILE.1`; files beyond `keep` are lost.
+/// Renames `FILE.1` to `FILE.2` and so on, and `FILE` to `FILE.1`; files beyond `keep` are lost. If
+/// there is no `FILE`, because somebody moved it away or a new one could not be created the last
+/// time, the others stay.
 fn rotate(path: &Path, keep: u64) -> io::Result<()> {
+    if !path.try_exists()? {
+        return Ok(());
+    }
     for number in (1..keep).rev() {
         match std::fs::rename(numbered(path, number), numbered(path, number + 1)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -291,151 +311,4 @@ fn rotate(path: &Path, keep: u64) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Read;
-    use std::os::unix::fs::PermissionsExt;
-
-    use super::*;
-
-    #[derive(Serialize)]
-    struct Count {
-        n: u64,
-    }
-
-    #[test]
-    fn its_size_is_bounded_and_the_newest_lines_are_kept() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
-        let health = Health::default();
-        let open = || Lines::new(Target::file(&path).unwrap(), 300, 2, health.clone());
-        let mut journal = open();
-        for n in 0..50 {
-            journal.write("count", &Count { n });
-        }
-        drop(journal);
-        // When opened again, it continues where it was.
-        let mut journal = open();
-        journal.write("count", &Count { n: 50 });
-        let mut names: Vec<_> = std::fs::read_dir(dir.path())
-            .unwrap()
-            .map(|entry| entry.unwrap())
-            .collect();
-        names.sort_by_key(|entry| std::cmp::Reverse(entry.file_name()));
-        assert_eq!(names.len(), 3);
-        let mut numbers = Vec::new();
-        for entry in &names {
-            let meta = entry.metadata().unwrap();
-            assert!(meta.len() <= 300);
-            assert_eq!(meta.permissions().mode() & 0o007, 0, "not for everybody");
-            for line in std::fs::read_to_string(entry.path()).unwrap().lines() {
-                let line: serde_json::Value = serde_json::from_str(line).unwrap();
-                assert_eq!(line["record"], "count");
-                assert!(line["unix_ms"].as_u64().unwrap() > 1_600_000_000_000);
-                numbers.push(line["n"].as_u64().unwrap());
-            }
-        }
-        let first = numbers[0];
-        assert!(numbers.len() > 5);
-        assert_eq!(numbers, (first..=50).collect::<Vec<_>>());
-    }
-
-    fn full() -> Target {
-        Target::File {
-            path: PathBuf::from("/dev/full"),
-            file: OpenOptions::new().write(true).open("/dev/full").unwrap(),
-            size_bytes: 0,
-        }
-    }
-
-    #[test]
-    fn lines_that_were_lost_are_told() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
-        let health = Health::default();
-        let lines = Lines::new(full(), 1000, 1, health.clone());
-        let journal = Journal(Arc::new(Mutex::new(lines)));
-        assert!(!journal.permits("count", &Count { n: 1 }));
-        journal.write("count", &Count { n: 2 });
-        journal.retry();
-        assert_eq!(journal.lost_lines(), 2);
-        let reasons = health.reasons();
-        assert!(
-            reasons[0].starts_with("journal: /dev/full cannot be written"),
-            "{reasons:?}"
-        );
-        // The next file takes over what has not been reported yet.
-        let fresh = Lines::new(Target::file(&path).unwrap(), 1000, 1, health.clone());
-        journal.replace_by(Journal(Arc::new(Mutex::new(fresh))));
-        assert!(
-            !health.reasons().is_empty(),
-            "not before a line was written"
-        );
-        journal.retry();
-        assert!(health.reasons().is_empty());
-        assert!(journal.permits("count", &Count { n: 3 }));
-        assert_eq!(journal.lost_lines(), 2);
-        let text = std::fs::read_to_string(&path).unwrap();
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 2);
-        assert!(lines[0].contains("\"lost\"") && lines[0].contains("\"lines\":2"));
-        assert!(lines[1].contains("\"n\":3"));
-    }
-
-    #[test]
-    fn a_line_that_was_cut_off_is_ended_before_the_next() {
-        let (mut reader, writer) = io::pipe().unwrap();
-        rustix::io::ioctl_fionbio(&writer, true).unwrap();
-        let target = Target::Stdout(File::from(std::os::fd::OwnedFd::from(writer)));
-        let mut lines = Lines::new(target, 0, 0, Health::default());
-        // A pipe that nobody reads holds 64 KiB.
-        let long = "x".repeat(6000);
-        let mut written = 0u64;
-        while lines.write("long", &long_fields(&long)) {
-            written += 1;
-        }
-        assert!(lines.is_torn && written > 5);
-        let mut text = vec![0; 1 << 20];
-        let mut length = reader.read(&mut text).unwrap();
-        assert!(lines.write("count", &Count { n: 7 }));
-        length += reader.read(&mut text[length..]).unwrap();
-        let text = String::from_utf8(text[..length].to_vec()).unwrap();
-        let whole = text
-            .lines()
-            .filter(|line| serde_json::from_str::<serde_json::Value>(line).is_ok());
-        assert_eq!(
-            whole.count() as u64,
-            written + 2,
-            "the cut one is the only one that is lost"
-        );
-        assert!(text.trim_end().ends_with("\"n\":7}") && text.contains("\"lost\""));
-    }
-
-    #[test]
-    fn what_a_full_disk_took_of_a_line_is_taken_back() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("journal");
-        let health = Health::default();
-        let mut lines = Lines::new(Target::file(&path).unwrap(), 1000, 1, health);
-        assert!(lines.write("count", &Count { n: 1 }));
-        let whole = std::fs::read(&path).unwrap();
-        let cut = |lines: &mut Lines| {
-            lines.append_some(b"{\"record\":").unwrap();
-            lines.is_torn = true;
-        };
-        cut(&mut lines);
-        lines.take_back(whole.len() as u64, false);
-        assert!(!lines.is_torn && std::fs::read(&path).unwrap() == whole);
-        // Somebody else has written to it as well.
-        cut(&mut lines);
-        let mut other = OpenOptions::new().append(true).open(&path).unwrap();
-        other.write_all(b"theirs\n").unwrap();
-        lines.take_back(whole.len() as u64, false);
-        assert!(lines.is_torn);
-        assert!(std::fs::read(&path).unwrap().ends_with(b"theirs\n"));
-        assert!(lines.write("count", &Count { n: 2 }));
-    }
-
-    fn long_fields(text: &str) -> impl Serialize {
-        std::collections::BTreeMap::from([("text", text.to_owned())])
-    }
-}
+mod tests;

@@ -19,7 +19,8 @@ pub const NEEDED: [(Capability, &str); 6] = [
     ),
 ];
 
-/// Additional capabilities needed if the configuration allows killing, with cgroup v1.
+/// Additional capabilities needed if the configuration allows killing, where the kernel has
+/// no `cgroup.kill`.
 pub const TO_KILL: &[Capability] = &[Capability::CAP_KILL];
 /// With these, which a daemon run by root has, serving processes get a user of their own.
 pub const TO_SERVE: &[Capability] = &[Capability::CAP_SETUID, Capability::CAP_SETGID];

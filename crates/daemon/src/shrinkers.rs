@@ -22,6 +22,10 @@ use super::record::{NotShrunk, Shrunk};
 /// Time between two reads of the counters of held cgroups.
 const POLL_MS: u64 = 500;
 
+/// The most that is reclaimed from a cgroup at a poll. Reclaim to a slow disk takes long, and the
+/// daemon does nothing else meanwhile.
+const PIECE_BYTES: u64 = 64 << 20;
+
 /// This long after accessed bits were cleared, those of pages in use are set again.
 const MARKED_MS: u64 = 2000;
 
@@ -43,6 +47,18 @@ struct Held {
     keeper: Keeper,
     /// Why nothing was done, as far as it was written.
     holds: News,
+    setting: Option<Setting>,
+    /// The limit that is set.
+    limit_bytes: Option<u64>,
+}
+
+/// A change that was announced and not made yet. Until then the keeper judges nothing.
+#[derive(Debug)]
+struct Setting {
+    change: Change,
+    usage_bytes: Option<u64>,
+    /// What is still to be reclaimed before it.
+    left_bytes: u64,
 }
 
 /// Facts in addition to those from the cgroups.
@@ -95,6 +111,8 @@ impl Shrinkers {
                     Held {
                         keeper: Keeper::new(small.wanted),
                         holds: News::default(),
+                        setting: None,
+                        limit_bytes: None,
                         small,
                     }
                 }
@@ -119,7 +137,7 @@ impl Shrinkers {
 
     /// The limit that is set on a cgroup.
     pub fn limit_bytes(&self, key: &Key) -> Option<u64> {
-        self.held.get(key)?.keeper.limit_bytes()
+        self.held.get(key)?.limit_bytes
     }
 
     /// Reads the counters, and changes limits if necessary.
@@ -132,14 +150,21 @@ impl Shrinkers {
         for held in self.held.values_mut() {
             // Those before it may have taken long.
             let now_ms = (known.now_ms)();
-            let room = room(&held.small, known);
-            let usage_bytes = room.map(|room| room.usage_bytes);
-            match change(held, room, known, now_ms) {
-                Some(change) => {
-                    let throttle = self.throttle.as_mut();
-                    carry_out(held, throttle, change, now_ms, usage_bytes, journal);
+            let mut throttle = self.throttle.as_mut();
+            if held.setting.is_none() {
+                let room = room(&held.small, known);
+                let usage_bytes = room.map(|room| room.usage_bytes);
+                match change(held, room, known, now_ms) {
+                    Some(change) => {
+                        let throttle = throttle.as_deref_mut();
+                        announce(held, throttle, change, now_ms, usage_bytes, journal);
+                    }
+                    None => say_why(held, usage_bytes, now_ms, journal),
                 }
-                None => say_why(held, usage_bytes, now_ms, journal),
+            }
+            if let Some(throttle) = throttle {
+                let may_reclaim = now_ms < began_ms + POLL_MS && !is_blind(known, now_ms);
+                carry_on(held, throttle, may_reclaim, now_ms, journal);
             }
         }
     }
@@ -152,17 +177,15 @@ impl Shrinkers {
     }
 
     fn let_go(&mut self, held: &Held, journal: &Journal) {
-        let (Some(_), Some(throttle)) = (held.keeper.limit_bytes(), &mut self.throttle) else {
-            return;
-        };
-        let mut line = Shrunk::new(&held.small.key.0, false, None, "over");
-        journal.write("action", &line);
-        line.phase = "after";
-        line.trouble = throttle
-            .unlimit(&held.small.cgroup)
-            .err()
-            .map(|e| e.to_string());
-        journal.write("action", &line);
+        if let Some(setting) = &held.setting {
+            let mut line = setting.line(&held.small);
+            line.phase = "after";
+            line.trouble = Some("its rule ended before it was set".to_owned());
+            journal.write("action", &line);
+        }
+        if let Some(throttle) = &mut self.throttle {
+            unlimit(&held.small, throttle, "over", journal);
+        }
     }
 }
 
@@ -174,13 +197,18 @@ fn change(held: &mut Held, room: Option<Room>, known: &Known<'_>, now_ms: u64) -
         return keeper.rehearse(now_ms, &room?, curves);
     }
     let facts = facts(&small.cgroup, now_ms, (known.machine_waited_us)()).ok();
-    // If looks follow each other faster than that, the best time is right before the next one.
-    let is_soon = now_ms + POLL_MS >= known.next_look_ms;
-    let is_blind = now_ms < known.looked_ms + MARKED_MS && !is_soon;
+    let is_blind = is_blind(known, now_ms);
     match room.zip(facts) {
         Some((room, facts)) => keeper.next(Facts { is_blind, ..facts }, &room, curves),
         None => keeper.lose_sight(now_ms),
     }
+}
+
+/// Whether accessed bits were cleared so recently that the kernel would take pages in use.
+fn is_blind(known: &Known<'_>, now_ms: u64) -> bool {
+    // If looks follow each other faster than that, the best time is right before the next one.
+    let is_soon = now_ms + POLL_MS >= known.next_look_ms;
+    now_ms < known.looked_ms + MARKED_MS && !is_soon
 }
 
 /// Writes why the limit of a cgroup is not lowered, if that is news.
@@ -204,17 +232,18 @@ fn say_why(held: &mut Held, usage_bytes: Option<u64>, now_ms: u64, journal: &Jou
 fn room(small: &Small, known: &Known<'_>) -> Option<Room> {
     let cgroup = &small.cgroup;
     let limits = cgroup.limits().ok()?;
+    let swap_room_bytes = cgroup.swap_room_bytes().ok()?.unwrap_or(u64::MAX);
     Some(Room {
         usage_bytes: cgroup.usage_bytes().ok()??,
         beyond_bytes: beyond_bytes(cgroup, (known.files)(&small.key)),
-        swap_free_bytes: known.swap_free_bytes,
+        swap_free_bytes: known.swap_free_bytes.min(swap_room_bytes),
         floor_bytes: limits.min_bytes.max(limits.low_bytes),
         prices: known.prices,
     })
 }
 
-/// Sets or removes a limit, with one line before and one after.
-fn carry_out(
+/// Writes the line before a change.
+fn announce(
     held: &mut Held,
     throttle: Option<&mut Throttle>,
     change: Change,
@@ -222,40 +251,105 @@ fn carry_out(
     usage_bytes: Option<u64>,
     journal: &Journal,
 ) {
-    let small = &held.small;
-    let name = small.key.0.clone();
-    let mut line = Shrunk::new(&name, small.dry_run, change.limit_bytes, change.why.name());
-    line.usage_bytes = usage_bytes;
-    line.predicted_wait_ratio = change.predicted_wait_ratio.map(|wait| wait.likely);
+    let setting = Setting {
+        change,
+        usage_bytes,
+        left_bytes: match (usage_bytes, change.limit_bytes) {
+            (Some(usage), Some(limit)) if held.small.cgroup.can_reclaim() => {
+                usage.saturating_sub(limit)
+            }
+            _ => 0,
+        },
+    };
+    let line = setting.line(&held.small);
     // Giving memory back needs no permission.
-    if small.dry_run {
+    if held.small.dry_run {
         return journal.write("action", &line);
     }
     let is_permitted = journal.permits("action", &line) || change.limit_bytes.is_none();
-    let Some(throttle) = throttle else {
-        return held.keeper.fail(now_ms);
-    };
-    if !is_permitted {
-        return give_up(held, throttle, now_ms);
+    match throttle {
+        None => held.keeper.fail(now_ms),
+        Some(throttle) if !is_permitted => give_up(held, throttle, now_ms, journal),
+        Some(_) => held.setting = Some(setting),
     }
-    let done = match change.limit_bytes {
-        Some(bytes) => throttle.limit(&small.cgroup, bytes).map(drop),
-        None => throttle.unlimit(&small.cgroup).map_err(ThrottleError::from),
+}
+
+/// Makes an announced change, or reclaims a piece of what has to leave before it; writes the line
+/// after it.
+fn carry_on(
+    held: &mut Held,
+    throttle: &mut Throttle,
+    may_reclaim: bool,
+    now_ms: u64,
+    journal: &Journal,
+) {
+    let is_ready = |setting: &mut Setting| setting.left_bytes == 0 || may_reclaim;
+    let Some(mut setting) = held.setting.take_if(is_ready) else {
+        return;
     };
+    let done = setting.step(&held.small.cgroup, throttle);
+    if matches!(done, Ok(false)) {
+        held.setting = Some(setting);
+        return;
+    }
+    let mut line = setting.line(&held.small);
     line.phase = "after";
     line.trouble = done.as_ref().err().map(ToString::to_string);
     journal.write("action", &line);
+    held.limit_bytes = setting.change.limit_bytes;
     if done.is_err() {
-        give_up(held, throttle, now_ms);
+        give_up(held, throttle, now_ms, journal);
+    }
+}
+
+impl Setting {
+    fn line<'a>(&self, small: &'a Small) -> Shrunk<'a> {
+        let change = &self.change;
+        let why = change.why.name();
+        let mut line = Shrunk::new(&small.key.0, small.dry_run, change.limit_bytes, why);
+        line.usage_bytes = self.usage_bytes;
+        line.predicted_wait_ratio = change.predicted_wait_ratio.map(|wait| wait.likely);
+        line
+    }
+
+    /// Returns whether the limit is set or removed.
+    fn step(&mut self, cgroup: &Cgroup, throttle: &mut Throttle) -> Result<bool, ThrottleError> {
+        let Some(limit_bytes) = self.change.limit_bytes else {
+            throttle.unlimit(cgroup)?;
+            return Ok(true);
+        };
+        let piece_bytes = self.left_bytes.min(PIECE_BYTES);
+        if piece_bytes > 0 && throttle.make_room(cgroup, limit_bytes, piece_bytes)? {
+            self.left_bytes -= piece_bytes;
+            // Whatever it has grown by meanwhile is left to the limit.
+            if self.left_bytes > 0 {
+                return Ok(false);
+            }
+        }
+        throttle.limit(cgroup, limit_bytes)?;
+        Ok(true)
     }
 }
 
 /// Gives up a limit that cannot be changed: it must not stay, because nobody would raise it if it
 /// does harm.
-fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64) {
-    // If it cannot be removed it stays in the ledger, which tries again.
-    let _ = throttle.unlimit(&held.small.cgroup);
+fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64, journal: &Journal) {
+    unlimit(&held.small, throttle, "failed", journal);
     held.keeper.fail(now_ms);
+    held.limit_bytes = None;
+}
+
+/// Removes a limit, if there is one, with one line before and one after. If it cannot be removed it
+/// stays in the ledger, which tries again.
+fn unlimit(small: &Small, throttle: &mut Throttle, why: &'static str, journal: &Journal) {
+    if !throttle.has_limit(&small.cgroup) {
+        return;
+    }
+    let mut line = Shrunk::new(&small.key.0, false, None, why);
+    journal.write("action", &line);
+    line.phase = "after";
+    line.trouble = throttle.unlimit(&small.cgroup).err().map(|e| e.to_string());
+    journal.write("action", &line);
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Scene {
             return;
         }
         ledger.undo(&self.cgroup, Kind::Freeze).unwrap();
-        assert!(ledger.undo_throttles().is_empty());
+        assert!(ledger.undo_throttles().is_well());
         drop(listener);
         ledger.undo(&self.socket, Kind::Socket).unwrap();
     }

@@ -3,11 +3,12 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
+use agewise_host::root::ProcRoot;
 
 use crate::config::Matcher;
 use crate::observer::Seen;
@@ -47,6 +48,43 @@ pub fn self_and_above(path: &Path) -> impl Iterator<Item = &Path> {
     path.ancestors().filter(|above| above.parent().is_some())
 }
 
+/// Where the daemon is.
+#[derive(Debug)]
+pub struct Ours<'a> {
+    /// It and its ancestors, by pid.
+    pub line: &'a [u32],
+    /// Its cgroup: it is in no list of observed processes itself.
+    pub cgroup: Option<PathBuf>,
+}
+
+impl<'a> Ours<'a> {
+    /// Looks for the daemon in the hierarchy of what was observed.
+    pub fn find(root: &ProcRoot, line: &'a [u32], seen: &[Seen]) -> Self {
+        let mut cgroups = seen.iter().filter_map(|seen| seen.cgroup.as_ref());
+        let hierarchy = cgroups.next().map(Cgroup::hierarchy);
+        Ours {
+            line,
+            cgroup: hierarchy.and_then(|hierarchy| hierarchy.own_path(root)),
+        }
+    }
+
+    /// Whether the daemon or an ancestor is in a cgroup or below it.
+    pub fn is_in(&self, seen: &Seen) -> bool {
+        let path = path_of(seen);
+        let cgroup = self.cgroup.as_ref();
+        cgroup.is_some_and(|own| own.starts_with(path))
+            || seen.pids.iter().any(|pid| self.line.contains(pid))
+    }
+}
+
+/// The name is only used if there is no cgroup: it differs from the path if that is not UTF-8.
+fn path_of(seen: &Seen) -> &Path {
+    match &seen.cgroup {
+        Some(cgroup) => cgroup.path(),
+        None => Path::new(&*seen.key.0),
+    }
+}
+
 /// Selects cgroups, none below another: the protected ones, and of the others the topmost that are
 /// neither above nor below those. One with a process that must not be touched is only selected if
 /// none below it is observed: otherwise all services of a machine would be one.
@@ -54,17 +92,14 @@ pub fn choose(
     seen: &[Seen],
     views: &[SubjectView],
     matcher: &Matcher,
-    own_line: &[u32],
+    ours: &Ours<'_>,
 ) -> Vec<Watched> {
     let cgroups: Vec<(&Seen, &SubjectView)> = seen
         .iter()
         .zip(views)
         .filter(|(_, view)| view.is_cgroup && &*view.name != "/")
         .collect();
-    let holds_ours = |seen: &Seen| {
-        let mut pids = seen.pids.iter();
-        pids.any(|pid| *pid == 1 || own_line.contains(pid))
-    };
+    let holds_ours = |seen: &Seen| seen.pids.contains(&1) || ours.is_in(seen);
     // Sorted by path: what is below a cgroup follows it immediately.
     let has_below = |at: usize| {
         let next = cgroups.get(at + 1);
@@ -77,12 +112,7 @@ pub fn choose(
             let is_apart =
                 |other: &Watched| !is_within(name, &other.name) && !is_within(&other.name, name);
             let is_split = !wants_protected && holds_ours(seen) && has_below(at);
-            // The name is only used if there is no cgroup: it differs from the path if that is not
-            // UTF-8.
-            let path = match &seen.cgroup {
-                Some(cgroup) => cgroup.path(),
-                None => Path::new(&**name),
-            };
+            let path = path_of(seen);
             if matcher.is_protected(path) != wants_protected
                 || is_split
                 || !taken.iter().all(is_apart)

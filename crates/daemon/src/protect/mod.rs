@@ -19,17 +19,18 @@ use std::sync::Arc;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
-use agewise_host::throttle::ThrottleError;
+use agewise_host::throttle::{ThrottleError, Undone};
 use agewise_policy::generations::ByType;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
-pub use groups::{Demands, Watched, choose};
+pub use groups::{Demands, Ours, Watched, choose};
 pub use hands::{Hands, acts, refusal};
 use lines::{ActLine, Thrashing};
 
 use super::config::{self, Matcher, UpTo};
 use super::journal::Journal;
 use super::observer::Seen;
+use super::record::Message;
 use super::state::SubjectView;
 use super::world;
 
@@ -144,9 +145,9 @@ impl Protector {
         seen: &[Seen],
         views: &[SubjectView],
         matcher: &Matcher,
-        own_line: &[u32],
+        ours: &Ours<'_>,
     ) {
-        self.watched = choose(seen, views, matcher, own_line);
+        self.watched = choose(seen, views, matcher, ours);
         // What is frozen demands nothing; what it did before counts.
         let is_frozen = self.guard.next_thaw_ms().is_some();
         let was_frozen = std::mem::replace(&mut self.was_frozen, is_frozen);
@@ -264,8 +265,7 @@ impl Protector {
         }
         // Undoing does not depend on whether it can be recorded.
         if !journal.permits("action", &line) && !takes_back(decision) {
-            self.guard.not_frozen(subject);
-            return;
+            return self.guard.not_done(subject, true);
         }
         line.phase = "after";
         let done = match &held.cgroup {
@@ -278,13 +278,14 @@ impl Protector {
                 do_it(&mut line, decision, cgroup, refused, self.hands.as_mut())
             }
         };
+        let is_possible = !done.as_ref().is_err_and(ThrottleError::is_lasting);
         if let Err(error) = done {
             line.trouble = Some(error.to_string());
         }
         journal.write("action", &line);
         let is_done = line.trouble.is_none() && line.refused.is_none();
-        if !is_done && matches!(decision.act, Act::Freeze { .. }) {
-            self.guard.not_frozen(subject);
+        if !is_done && !takes_back(decision) {
+            self.guard.not_done(subject, is_possible);
         }
         match (&decision.act, line.limit_bytes) {
             (Act::Squeeze { .. }, Some(limit_bytes)) if is_done => {
@@ -334,10 +335,20 @@ impl Protector {
         }
         self.forget_free();
         if let Some(hands) = &mut self.hands {
-            for error in hands.throttle().undo_all() {
-                journal.write("trouble", &lines::left(&error));
+            let undone = hands.throttle().undo_all();
+            record_undone(&undone, journal);
+            for error in &undone.failures {
+                journal.write("trouble", &lines::left(error));
             }
         }
+    }
+}
+
+/// Records what was undone after its own line had said that it could not be.
+pub fn record_undone(undone: &Undone, journal: &Journal) {
+    for undo in &undone.done {
+        let message = format!("{} was undone at another try", undo.describe());
+        journal.write("undo", &Message { message });
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
+use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::root::ProcRoot;
 
 use super::Daemon;
@@ -15,7 +15,7 @@ use crate::hand::PageOut;
 use crate::health::Part;
 use crate::observer::Seen;
 use crate::privileges;
-use crate::protect::{Counters, Hands, Protector, acts};
+use crate::protect::{Counters, Hands, Ours, Protector, acts, record_undone};
 use crate::record::Squeezed;
 use crate::state::Reason;
 
@@ -38,14 +38,17 @@ pub(super) fn acts_by_kill(config: &Protect) -> bool {
     acts(config, false) && config.up_to == UpTo::Kill
 }
 
-/// With cgroup v1, tasks must be killed one by one. This needs a capability that is dropped unless
-/// the configuration requires it.
+/// Where the kernel does not kill a whole cgroup, tasks must be killed one by one. This needs a
+/// capability that is dropped unless the configuration requires it.
 fn check_kill(root: &ProcRoot, config: &Protect) -> anyhow::Result<()> {
-    let is_v1 = Hierarchy::discover(root).is_ok_and(|hierarchy| hierarchy.version == Version::V1);
+    if config.up_to != UpTo::Kill || privileges::can_kill() {
+        return Ok(());
+    }
     anyhow::ensure!(
-        config.up_to != UpTo::Kill || !is_v1 || privileges::can_kill(),
-        "protect.up_to = \"kill\" takes CAP_KILL with cgroup v1, which this daemon has not (any more): \
-         start it with the capability and this configuration"
+        Hierarchy::discover(root).is_ok_and(|hierarchy| hierarchy.has_kill()),
+        "protect.up_to = \"kill\" takes CAP_KILL where cgroups have no cgroup.kill (v1, and Linux \
+         before 5.14), which this daemon has not (any more): start it with the capability and this \
+         configuration"
     );
     Ok(())
 }
@@ -78,8 +81,9 @@ impl Daemon {
         let Ok(ledger) = self.found.ledger() else {
             return;
         };
-        let errors = ledger.undo_throttles();
-        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        let undone = ledger.undo_throttles();
+        record_undone(&undone, &self.journal);
+        let errors: Vec<String> = undone.failures.iter().map(ToString::to_string).collect();
         match errors.is_empty() {
             true => self.hub.health().recovers(Part::Ledger),
             false => self.hub.health().fails(Part::Ledger, errors.join("; ")),
@@ -102,13 +106,19 @@ impl Daemon {
         self.keep_small();
     }
 
+    /// Where this daemon is among what was observed.
+    pub(super) fn ours(&self, seen: &[Seen]) -> Ours<'static> {
+        Ours::find(&self.around.roots.proc, self.own_line, seen)
+    }
+
     /// After a tick: takes in the existing cgroups, and moves out the excess of culprits.
     pub(super) fn protect(&mut self, seen: &[Seen], cancel: &AtomicBool) {
+        let ours = self.ours(seen);
         let Some(protector) = &mut self.protector else {
             return self.watch_over();
         };
         let snapshot = self.hub.snapshot();
-        protector.follow(seen, &snapshot.subjects, &self.matcher, self.own_line);
+        protector.follow(seen, &snapshot.subjects, &self.matcher, &ours);
         self.watch_over();
         let excess = self.protector.iter().flat_map(Protector::excess);
         for (name, excess_bytes, limit_bytes) in excess.collect::<Vec<_>>() {
@@ -153,5 +163,42 @@ impl Daemon {
         self.journal.write("action", &line);
         let count = self.squeezed.entry(seen.key.clone()).or_default();
         count.add(Reason::THRASH, done.left_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn killing_takes_a_capability_unless_the_kernel_does_it() {
+        let top = tempfile::tempdir().unwrap();
+        let path = |name: &str| top.path().join(name);
+        fs::create_dir_all(path("proc/self")).unwrap();
+        fs::create_dir_all(path("cgroup/job")).unwrap();
+        let mount = format!(
+            "31 22 0:27 / {} rw - cgroup2 cgroup2 rw\n",
+            path("cgroup").display()
+        );
+        fs::write(path("proc/self/mountinfo"), mount).unwrap();
+        fs::write(path("cgroup/cgroup.controllers"), "memory\n").unwrap();
+        let check = |up_to| {
+            let config = Protect {
+                up_to,
+                ..Protect::default()
+            };
+            check_kill(&ProcRoot::new(path("proc")), &config).is_ok()
+        };
+        std::thread::scope(|scope| {
+            // Capabilities belong to threads: this one only exists for the test.
+            scope.spawn(|| {
+                privileges::drop_others(&[]).unwrap();
+                assert!(check(UpTo::Freeze) && !check(UpTo::Kill));
+                fs::write(path("cgroup/job/cgroup.kill"), "").unwrap();
+                assert!(check(UpTo::Kill));
+            });
+        });
     }
 }

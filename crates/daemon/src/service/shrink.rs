@@ -38,8 +38,8 @@ pub(super) fn open_throttle(
 impl Daemon {
     /// After a tick: takes in which cgroups are to be held small.
     pub(super) fn follow_small(&mut self, seen: &[Seen]) {
-        let now_ms = self.now_ms();
-        let (own_line, journal) = (self.own_line, &self.journal);
+        let ours = self.ours(seen);
+        let (now_ms, journal) = (self.now_ms(), &self.journal);
         let actors = &mut self.actors;
         let small = |seen: &Seen| {
             let actor = actors.get_mut(&seen.key)?;
@@ -49,7 +49,7 @@ impl Daemon {
                 wanted: actor.shrinks()?,
                 dry_run: actor.dry_run,
             };
-            if !seen.pids.iter().any(|pid| own_line.contains(pid)) {
+            if !ours.is_in(seen) {
                 return Some(small);
             }
             // Who raises the limit again must not wait for memory because of it.

@@ -280,14 +280,9 @@ impl Daemon {
         let proc = &self.around.roots.proc;
         let pids = pids::bind(proc, &matcher, &self.pids);
         let wanted = targets(proc, &config, &matcher, &pids)?;
-        let journal = if config.journal != self.config.journal {
-            Some(
-                Journal::open(&config.journal, self.hub.health())
-                    .with_context(|| journal_failed(&config))?,
-            )
-        } else {
-            None
-        };
+        // Also if it is the same: the file may have been moved away to be archived.
+        let journal = Journal::open(&config.journal, self.hub.health())
+            .with_context(|| journal_failed(&config))?;
         let renewed = agent_config(&config);
         let is_kept = renewed.intervals == self.agent.config().intervals
             && renewed.returned == self.agent.config().returned
@@ -307,9 +302,7 @@ impl Daemon {
         throttle
             .into_iter()
             .for_each(|throttle| self.shrinkers.equip(throttle));
-        if let Some(journal) = journal {
-            self.journal.replace_by(journal);
-        }
+        self.journal.replace_by(journal);
         if let Some(message) = note {
             self.journal.write("reload", &Message { message });
         }

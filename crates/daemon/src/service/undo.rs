@@ -82,10 +82,10 @@ impl Found {
     /// daemon.
     fn take(&mut self, undone: &Undone, part: Part) {
         let path = undone.path.display();
-        if undone.count > 0 {
+        if !undone.done.is_empty() {
             let message = format!(
                 "{} of what a killed agewise left was undone, as noted in {path}",
-                undone.count
+                undone.done.len()
             );
             agewise_cli::note!("{message}");
             self.said.push(message);

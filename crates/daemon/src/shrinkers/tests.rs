@@ -136,7 +136,7 @@ impl World {
             looked_ms: self.looked_ms,
             next_look_ms: self.looked_ms + 10_000,
             machine_waited_us: &|| None,
-            swap_free_bytes: FULL * 4,
+            swap_free_bytes: 1 << 50,
             prices: Prices::exact(10_000.0, 0.0),
             curves: &|key| curves(key),
             files: &|_| self.files,
@@ -216,6 +216,38 @@ fn it_says_why_it_does_nothing() {
 }
 
 #[test]
+fn a_limit_that_is_given_up_is_removed_with_lines() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    world.run(&mut shrinkers, 60, 0);
+    assert_ne!(world.high(), "max");
+    // Nothing can be recorded in the ledger: the next limit fails.
+    fs::create_dir(world.top.path().join("state/ledger.new")).unwrap();
+    world.run(&mut shrinkers, 60, 5000);
+    assert_eq!(world.high(), "max");
+    let lines = world.lines();
+    let failed = lines.iter().filter(|line| line["reason"] == "failed");
+    let said: Vec<_> = failed
+        .map(|line| (line["act"].as_str(), line["phase"].as_str()))
+        .collect();
+    let unlimit = |phase| (Some("unlimit"), Some(phase));
+    assert_eq!(said, [unlimit("before"), unlimit("after")], "{lines:?}");
+}
+
+/// Kubernetes forbids swap to pods unless told otherwise.
+#[test]
+fn one_that_may_not_swap_is_not_held() {
+    let mut world = World::new();
+    fs::write(world.dir.join("memory.swap.max"), "0\n").unwrap();
+    let mut shrinkers = world.shrinkers();
+    world.run(&mut shrinkers, 120, 0);
+    assert_eq!(world.high(), "max");
+    let lines = world.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert_eq!(lines[0]["reason"], "swap_full");
+}
+
+#[test]
 fn without_a_journal_no_limit_stays_that_nobody_would_raise() {
     let mut world = World::new();
     let mut shrinkers = world.shrinkers();
@@ -281,6 +313,42 @@ fn what_happens_while_another_limit_is_set_is_not_taken_for_a_burst() {
     assert_eq!(world.high(), limit);
 }
 
+/// The daemon has other things to do meanwhile.
+#[test]
+fn a_large_step_is_reclaimed_in_pieces_before_its_limit_is_set() {
+    let mut world = World::new();
+    world.cache_bytes = 1 << 40;
+    world.now_ms.set(10_000);
+    world.count(1);
+    fs::write(world.dir.join("memory.reclaim"), "").unwrap();
+    let mut shrinkers = world.shrinkers();
+    let asked = || fs::read_to_string(world.dir.join("memory.reclaim")).unwrap();
+    let curves = Curves::of_anon(FULL << 14, 900_000, |_| Estimate::exact(0.0));
+    for _ in 0..20 {
+        fs::write(world.dir.join("memory.reclaim"), "").unwrap();
+        world.pass(POLL_MS, 0);
+        world.poll(&mut shrinkers, &|_| Some(&curves));
+        assert_eq!(
+            (asked(), world.high()),
+            (PIECE_BYTES.to_string(), "max".to_owned())
+        );
+    }
+    // None while the kernel would take pages in use.
+    world.looked_ms = world.now_ms.get();
+    fs::write(world.dir.join("memory.reclaim"), "").unwrap();
+    world.pass(POLL_MS, 0);
+    world.poll(&mut shrinkers, &|_| Some(&curves));
+    assert_eq!(asked(), "");
+    // Every line before has one after, even if its rule ends.
+    shrinkers.follow(Vec::new(), &world.journal);
+    let lines = world.lines();
+    assert_eq!((lines.len(), &lines[1]["phase"]), (2, &"after".into()));
+    assert!(lines[1]["trouble"].is_string(), "{lines:?}");
+    shrinkers.follow(vec![world.small(false)], &world.journal);
+    world.run_with(&mut shrinkers, 1000, 0, Some(&curves));
+    assert_ne!(world.high(), "max");
+}
+
 /// Otherwise the kernel would take pages that are in use.
 #[test]
 fn no_limit_is_lowered_right_after_accessed_bits_were_cleared() {
@@ -331,7 +399,11 @@ fn a_killed_one_is_undone_and_a_rehearsal_only_says() {
     fs::create_dir(&copied).unwrap();
     fs::copy(world.top.path().join("state/ledger"), copied.join("ledger")).unwrap();
     let (_, undone) = Ledger::open(&copied).unwrap();
-    assert_eq!((undone.count, undone.failures.len()), (1, 0), "{undone:?}");
+    assert_eq!(
+        (undone.done.len(), undone.failures.len()),
+        (1, 0),
+        "{undone:?}"
+    );
     assert_eq!(world.high(), "max");
     drop(shrinkers);
     let mut shrinkers = Shrinkers::default();

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use super::{CgroupError, name};
 use crate::error;
 use crate::octal::unescape_bytes;
-use crate::process::Membership;
+use crate::process::{Membership, Process};
 use crate::root::ProcRoot;
 
 /// The two interfaces of the memory controller.
@@ -221,6 +221,21 @@ impl Hierarchy {
         })?;
         let inner = membership.path.strip_prefix(&self.subtree).ok()?;
         Some(Path::new("/").join(inner))
+    }
+
+    /// Whether the kernel kills all processes of a cgroup when asked to (`cgroup.kill`, v2 since
+    /// Linux 5.14). The root of all cgroups has no such file.
+    pub fn has_kill(&self) -> bool {
+        let below = std::fs::read_dir(&self.root).into_iter().flatten();
+        let mut dirs = below.flatten().map(|entry| entry.path());
+        let has = |dir: &Path| dir.join("cgroup.kill").exists();
+        self.version == Version::V2 && (has(&self.root) || dirs.any(|dir| has(&dir)))
+    }
+
+    /// The path of this program; `None` if it is not visible here.
+    pub fn own_path(&self, root: &ProcRoot) -> Option<PathBuf> {
+        let process = Process::open_in(root, std::process::id()).ok()?;
+        self.path_of(&process.cgroups().ok()?)
     }
 
     /// The directory of a resolved path.

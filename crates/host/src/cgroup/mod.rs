@@ -95,8 +95,6 @@ pub struct Limits {
     pub low_bytes: u64,
     /// Never reclaimed (`memory.min`; v2 only); 0 if not set.
     pub min_bytes: u64,
-    /// Swap limit (`memory.swap.max`; v2 only; 0 forbids swapping).
-    pub swap_max_bytes: Option<u64>,
 }
 
 /// A memory cgroup.
@@ -188,6 +186,14 @@ impl Cgroup {
     /// The pids of its processes, ascending, without duplicates. With `descendants`, includes the
     /// cgroups below, within the default limits of the tree listing.
     pub fn procs(&self, descendants: bool) -> Result<Vec<u32>, CgroupError> {
+        let mut pids = self.listed(descendants)?;
+        pids.retain(|pid| *pid != 0);
+        Ok(pids)
+    }
+
+    /// As [`procs`](Self::procs), with a 0 if there are processes of another pid namespace (v1 does
+    /// not list those).
+    pub(crate) fn listed(&self, descendants: bool) -> Result<Vec<u32>, CgroupError> {
         let mut pids = self.ids("cgroup.procs")?;
         if descendants {
             for below in self.descendants(TreeLimits::default())?.cgroups {
@@ -259,9 +265,26 @@ impl Cgroup {
                 high_bytes: self.number("memory.high")?,
                 low_bytes: self.protection("memory.low")?,
                 min_bytes: self.protection("memory.min")?,
-                swap_max_bytes: self.number("memory.swap.max")?,
             },
         })
+    }
+
+    /// How much more of it may go to swap by its own limit and those of its ancestors
+    /// (`memory.swap.max`); `None` without a limit. v1 only limits memory and swap together, which
+    /// swapping does not change.
+    pub fn swap_room_bytes(&self) -> Result<Option<u64>, CgroupError> {
+        let mut least = None;
+        if self.hierarchy.version == Version::V1 {
+            return Ok(least);
+        }
+        for path in self.path.ancestors() {
+            let of = Self::open(&self.hierarchy, path)?;
+            if let Some(max_bytes) = of.number("memory.swap.max")? {
+                let room_bytes = max_bytes.saturating_sub(of.swap_bytes()?.unwrap_or(0));
+                least = Some(least.map_or(room_bytes, |least: u64| least.min(room_bytes)));
+            }
+        }
+        Ok(least)
     }
 
     /// How often its memory hit its own limit: `memory.failcnt` (v1), `high` and `max` of
@@ -368,7 +391,6 @@ impl Cgroup {
             Some(libc::EOPNOTSUPP) => CgroupError::Threaded { path: self.name() },
             _ => self.vanished(e),
         })?;
-        // A process in another pid namespace shows as 0.
         let mut ids = text
             .lines()
             .map(|line| {
@@ -376,7 +398,6 @@ impl Cgroup {
                     .parse()
                     .map_err(|_| FileError::format(&path, "a pid", line))
             })
-            .filter(|id| !matches!(id, Ok(0)))
             .collect::<Result<Vec<u32>, _>>()?;
         ids.sort_unstable();
         ids.dedup();

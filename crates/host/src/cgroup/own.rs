@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use super::{Cgroup, CgroupError, Hierarchy, Version};
 use crate::error::{self, FileError};
-use crate::process::Process;
 use crate::root::ProcRoot;
 
 /// Attempts to empty and remove the cgroup, since its processes may still start others.
@@ -174,10 +173,8 @@ fn limit_file(version: Version) -> &'static str {
 
 /// The path of our own cgroup; the root if it is not visible from here.
 fn home(hierarchy: &Hierarchy) -> PathBuf {
-    let ours = Process::open_in(&ProcRoot::default(), std::process::id())
-        .and_then(|process| process.cgroups());
-    ours.ok()
-        .and_then(|memberships| hierarchy.path_of(&memberships))
+    hierarchy
+        .own_path(&ProcRoot::default())
         .unwrap_or_else(|| "/".into())
 }
 

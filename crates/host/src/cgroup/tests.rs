@@ -77,9 +77,9 @@ fn a_v2_cgroup_reads_and_its_root_has_no_usage() {
         high_bytes: Some(200),
         low_bytes: u64::MAX,
         min_bytes: 10,
-        swap_max_bytes: Some(0),
     };
     assert_eq!(a.limits().unwrap(), expected);
+    assert_eq!(a.swap_room_bytes().unwrap(), Some(0));
     let root = Cgroup::open(&hierarchy, "/").unwrap();
     assert!(root.is_root());
     assert_eq!(root.usage_bytes().unwrap(), None);
@@ -90,6 +90,31 @@ fn a_v2_cgroup_reads_and_its_root_has_no_usage() {
             .to_string()
             .contains("a/memory.high")
     );
+}
+
+#[test]
+fn swap_has_the_least_room_of_all_limits_above() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = top.path().join("a/b");
+    fs::create_dir_all(&dir).unwrap();
+    let limit = |path: &str, max: &str, current: u64| {
+        fs::write(top.path().join(path).join("memory.swap.max"), max).unwrap();
+        let current_file = top.path().join(path).join("memory.swap.current");
+        fs::write(current_file, current.to_string()).unwrap();
+    };
+    let open = |version| Cgroup::open(&Hierarchy::at(version, top.path()), "a/b").unwrap();
+    let room = |version| open(version).swap_room_bytes().unwrap();
+    assert_eq!(room(Version::V2), None, "the kernel has no such file");
+    limit("a/b", "max\n", 50);
+    limit("a", "max\n", 50);
+    assert_eq!(room(Version::V2), None);
+    limit("a/b", "100\n", 50);
+    assert_eq!(room(Version::V2), Some(50));
+    limit("a", "60\n", 55);
+    assert_eq!(room(Version::V2), Some(5));
+    limit("a", "0\n", 55);
+    assert_eq!(room(Version::V2), Some(0));
+    assert_eq!(room(Version::V1), None);
 }
 
 #[test]

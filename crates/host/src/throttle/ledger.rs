@@ -58,8 +58,8 @@ pub fn state_directory() -> Option<PathBuf> {
 /// What was undone of the actions a killed program left behind.
 #[derive(Debug, Default)]
 pub struct Undone {
-    /// Number of actions undone.
-    pub count: usize,
+    /// The actions undone, the last one first.
+    pub done: Vec<Undo>,
     /// Errors of actions on cgroups that could not be undone; they stay in the ledger.
     pub failures: Vec<FileError>,
     /// Errors of other actions; [`Ledger::undo_throttles`] does not try these again.
@@ -73,7 +73,7 @@ pub struct Undone {
 impl Undone {
     /// Whether there was nothing to undo.
     pub fn is_nothing(&self) -> bool {
-        self.count == 0 && self.is_well()
+        self.done.is_empty() && self.is_well()
     }
 
     /// What to do about each line that could not be parsed.
@@ -100,6 +100,8 @@ struct Notes {
     /// Created with the first entry.
     place: Option<Place>,
     contents: Contents,
+    /// Whether the file differs, because it could not be written the last time.
+    is_stale: bool,
     /// Actions meant to stay for now, because this program still needs them.
     held: HashSet<(PathBuf, Kind)>,
 }
@@ -199,8 +201,10 @@ impl Ledger {
                 None
             }
         };
+        let was_stale = notes.is_stale;
         let saved = notes.save();
         if saved.is_err() {
+            notes.is_stale = was_stale;
             match before {
                 Some((place, undo)) => notes.contents.undos[place] = undo,
                 None => drop(notes.contents.undos.pop()),
@@ -231,7 +235,8 @@ impl Ledger {
     /// Undoes one entry; does nothing if there is none.
     ///
     /// # Errors
-    /// A step failed, and the entry stays.
+    /// A step failed, and the entry stays; or only the file could not be written, which
+    /// [`undo_throttles`](Self::undo_throttles) tries again.
     pub fn undo(&self, dir: &Path, kind: Kind) -> Result<(), FileError> {
         let mut notes = self.lock();
         let Some(place) = notes.position(dir, kind) else {
@@ -273,8 +278,8 @@ impl Ledger {
     }
 
     /// Undoes everything done to cgroups that this program does not hold, the last action first.
-    /// Returns the failures; they stay recorded.
-    pub fn undo_throttles(&self) -> Vec<FileError> {
+    /// Failures stay recorded.
+    pub fn undo_throttles(&self) -> Undone {
         let mut undone = Undone::default();
         let mut notes = self.lock();
         let held = std::mem::take(&mut notes.held);
@@ -282,9 +287,11 @@ impl Ledger {
             |undo: &Undo| undo.kind.is_throttle() && !held.contains(&(undo.dir.clone(), undo.kind));
         if notes.contents.undos.iter().any(is_meant) {
             notes.undo(&mut undone, is_meant);
+        } else if notes.is_stale {
+            undone.failures.extend(notes.save().err());
         }
         notes.held = held;
-        undone.failures
+        undone
     }
 }
 
@@ -340,7 +347,7 @@ impl Notes {
                 Ok(false)
             };
             match done {
-                Ok(true) => undone.count += 1,
+                Ok(true) => undone.done.push(undo),
                 Ok(false) => kept.push(undo),
                 Err(error) => {
                     match undo.kind.is_throttle() {
@@ -356,12 +363,14 @@ impl Notes {
         undone.failures.extend(self.save().err());
     }
 
-    fn save(&self) -> Result<(), FileError> {
-        match &self.place {
+    fn save(&mut self) -> Result<(), FileError> {
+        let saved = match &self.place {
             None => Ok(()),
             Some(place) if self.contents.is_empty() => place.remove(),
             Some(place) => place.replace(&self.contents.encode()),
-        }
+        };
+        self.is_stale = saved.is_err();
+        saved
     }
 }
 

@@ -72,7 +72,7 @@ fn what_a_killed_program_left_is_undone_by_the_next() {
     drop(ledger);
     let (ledger, undone) = Ledger::open(&scene.state).unwrap();
     assert!(undone.is_well() && !scene.file().exists(), "{undone:?}");
-    assert_eq!(undone.count, 2);
+    assert_eq!(undone.done.len(), 2);
     assert!(scene.value("memory.high").starts_with("max"));
     assert!(scene.value("cgroup.freeze").starts_with('0'));
     assert!(!ledger.has(&scene.cgroup, Kind::Squeeze));
@@ -87,14 +87,18 @@ fn what_cannot_be_undone_stays_noted() {
     let (ledger, _) = Ledger::open(&scene.state).unwrap();
     ledger.add(scene.freeze()).unwrap();
     ledger.add(scene.squeeze()).unwrap();
-    assert_eq!(ledger.undo_throttles().len(), 1);
+    let undone = ledger.undo_throttles();
+    assert_eq!(undone.failures.len(), 1);
+    let done: Vec<String> = undone.done.iter().map(Undo::describe).collect();
+    let dir = scene.cgroup.display();
+    assert_eq!(done, [format!("the squeeze of {dir}")]);
     assert!(
         scene.value("memory.high").starts_with("max"),
         "the others are undone"
     );
     drop(ledger);
     let (ledger, undone) = Ledger::open(&scene.state).unwrap();
-    assert_eq!((undone.count, undone.failures.len()), (0, 1));
+    assert_eq!((undone.done.len(), undone.failures.len()), (0, 1));
     assert!(scene.file().exists() && ledger.has(&scene.cgroup, Kind::Freeze));
     drop(ledger);
     fs::remove_dir(scene.cgroup.join("cgroup.freeze")).unwrap();
@@ -113,7 +117,7 @@ fn a_line_that_cannot_be_read_is_said_and_kept_and_the_others_are_undone() {
     fs::write(scene.file(), text.replace("freeze\t0", "freeze\t9")).unwrap();
     for round in 0..2 {
         let (ledger, undone) = Ledger::open(&scene.state).unwrap();
-        assert_eq!((undone.count, undone.unreadable.len()), (1 - round, 1));
+        assert_eq!((undone.done.len(), undone.unreadable.len()), (1 - round, 1));
         assert!(!undone.is_well() && undone.unreadable[0].contains("cgroup.freeze\\t9"));
         let notes: Vec<String> = undone.unreadable_notes().collect();
         assert!(notes.len() == 1 && notes[0].ends_with(&undone.unreadable[0]));
@@ -150,10 +154,35 @@ fn a_ledger_of_an_earlier_version_is_undone_where_it_lies() {
     assert_eq!(scene.value("memory.high"), "100");
     drop(lock);
     let undone = Ledger::undo_file(&file).unwrap();
-    assert_eq!((undone.count, undone.unreadable.len()), (1, 1));
+    assert_eq!((undone.done.len(), undone.unreadable.len()), (1, 1));
     assert!(scene.value("memory.high").starts_with("max") && file.exists());
     fs::write(&file, &line).unwrap();
     assert!(Ledger::undo_file(&file).unwrap().is_well() && !file.exists());
+}
+
+/// Otherwise the next program would thaw a cgroup that somebody else has frozen.
+#[test]
+fn what_was_undone_goes_from_the_file_as_soon_as_it_can_be_written() {
+    let scene = Scene::new();
+    let (ledger, _) = Ledger::open(&scene.state).unwrap();
+    ledger.add(scene.squeeze()).unwrap();
+    ledger.add(scene.freeze()).unwrap();
+    ledger.hold(&scene.cgroup, Kind::Squeeze, true);
+    let noted = || fs::read_to_string(scene.file()).unwrap();
+    fs::create_dir(scene.state.join("ledger.new")).unwrap();
+    assert!(ledger.undo(&scene.cgroup, Kind::Freeze).is_err());
+    assert!(scene.value("cgroup.freeze").starts_with('0'));
+    assert!(!ledger.has(&scene.cgroup, Kind::Freeze) && noted().contains("freeze"));
+    // An entry that cannot be added does not hide that.
+    assert!(
+        ledger
+            .add(scene.undo(Kind::Limit, "memory.high", "max"))
+            .is_err()
+    );
+    assert_eq!(ledger.undo_throttles().failures.len(), 1);
+    fs::remove_dir(scene.state.join("ledger.new")).unwrap();
+    assert!(ledger.undo_throttles().is_nothing());
+    assert!(!noted().contains("freeze") && noted().contains("squeeze"));
 }
 
 #[test]
@@ -188,7 +217,7 @@ fn without_a_place_it_lives_in_memory() {
         .add(Undo::socket(Path::new("/nowhere/at/all")))
         .unwrap();
     assert!(ledger.has(&scene.cgroup, Kind::Squeeze));
-    assert!(ledger.undo_throttles().is_empty());
+    assert!(ledger.undo_throttles().is_well());
     assert!(scene.value("memory.high").starts_with("max"));
     assert!(ledger.has(Path::new("/nowhere/at/all"), Kind::Socket));
     ledger

@@ -66,6 +66,18 @@ pub enum ThrottleError {
     Ledger(#[from] LedgerError),
 }
 
+impl ThrottleError {
+    /// Whether it can never be done to this cgroup by this program: the kernel has no means for it
+    /// here, or denies them.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::NoFreezer { .. } => true,
+            Self::File(error) => error.is_not_found() || error.is_denied(),
+            _ => false,
+        }
+    }
+}
+
 /// Rounds down to whole pages, as the kernel does with limits.
 fn whole(bytes: u64) -> u64 {
     bytes - bytes % rustix::param::page_size() as u64
@@ -127,30 +139,45 @@ impl Throttle {
         Ok(now.parse().is_ok_and(is_low) && (!may_go || squeezed.is_some_and(is_low)))
     }
 
+    /// Reclaims up to `bytes_max` of what a cgroup has beyond a limit (`memory.reclaim`, if it
+    /// exists), for [`limit`](Self::limit) to be called after it: otherwise allocating tasks have
+    /// to do it. Returns whether more can be reclaimed.
+    ///
+    /// # Errors
+    /// [`ThrottleError`], as `limit`.
+    pub fn make_room(
+        &self,
+        cgroup: &Cgroup,
+        limit_bytes: u64,
+        bytes_max: u64,
+    ) -> Result<bool, ThrottleError> {
+        self.check(cgroup)?;
+        self.check_others(cgroup, limit_bytes)?;
+        let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
+        let excess_bytes = usage_bytes.saturating_sub(limit_bytes);
+        if excess_bytes == 0 || !cgroup.can_reclaim() {
+            return Ok(false);
+        }
+        // Reclaiming less than requested is not a failure: the limit does the rest.
+        let is_all = cgroup.reclaim(excess_bytes.min(bytes_max), true)?;
+        Ok(is_all && excess_bytes > bytes_max)
+    }
+
     /// Limits the memory of a cgroup: `memory.high`, or in v1 the hard limit, at which the kernel
-    /// kills when it cannot reclaim. The excess is reclaimed first (`memory.reclaim`, if it
-    /// exists), so that allocating tasks do not have to do it. Returns the file that was written.
+    /// kills when it cannot reclaim. Returns the file that was written.
     ///
     /// # Errors
     /// [`ThrottleError`]; in v1 also if not enough could be reclaimed. The limit is unchanged then,
     /// and if somebody else has set it.
     pub fn limit(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
-        let file = match cgroup.hierarchy().version {
-            Version::V2 => "memory.high",
-            Version::V1 => "memory.limit_in_bytes",
-        };
         self.check(cgroup)?;
-        self.check_others(cgroup, &cgroup.dir().join(file), limit_bytes)?;
-        let usage_bytes = cgroup.usage_bytes()?.unwrap_or(0);
-        if usage_bytes > limit_bytes && cgroup.can_reclaim() {
-            // Reclaiming less than requested is not a failure: the limit does the rest.
-            cgroup.reclaim(usage_bytes - limit_bytes, true)?;
-        }
-        self.set(cgroup, Kind::Limit, file, limit_bytes)
+        self.check_others(cgroup, limit_bytes)?;
+        self.set(cgroup, Kind::Limit, limit_file(cgroup), limit_bytes)
     }
 
     /// Checks that nobody else has changed a limit of ours, and none of theirs would be raised.
-    fn check_others(&self, cgroup: &Cgroup, file: &Path, bytes: u64) -> Result<(), ThrottleError> {
+    fn check_others(&self, cgroup: &Cgroup, bytes: u64) -> Result<(), ThrottleError> {
+        let file = &cgroup.dir().join(limit_file(cgroup));
         let value = error::read(file)?.trim().to_owned();
         let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), file);
         let is_ours = noted.iter().any(|undo| undo.has_given(file, &value));
@@ -171,6 +198,11 @@ impl Throttle {
     /// The file cannot be written; [`Ledger::undo_throttles`] tries again.
     pub fn unlimit(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
         self.take_back(cgroup, Kind::Limit)
+    }
+
+    /// Whether a limit of ours is set, or could not be removed yet.
+    pub fn has_limit(&self, cgroup: &Cgroup) -> bool {
+        self.ledger.has(&cgroup.dir(), Kind::Limit)
     }
 
     /// Leaves a limit in place for good, so that it is not undone.
@@ -322,13 +354,18 @@ impl Throttle {
     /// [`ThrottleError`]; some processes may have been killed.
     pub fn kill(&mut self, cgroup: &Cgroup) -> Result<Killed, ThrottleError> {
         self.check(cgroup)?;
-        // A frozen process would die only when thawed (v1).
-        self.thaw(cgroup)?;
+        // A frozen process would die only when thawed (v1). That this cannot be recorded does not
+        // matter here.
+        if let Err(error) = self.thaw(cgroup)
+            && self.ledger.has(&cgroup.dir(), Kind::Freeze)
+        {
+            return Err(error.into());
+        }
         kill::kill_all(&self.proc, cgroup)
     }
 
-    /// Undoes everything it did. Returns the failures.
-    pub fn undo_all(&mut self) -> Vec<FileError> {
+    /// Undoes everything it did.
+    pub fn undo_all(&mut self) -> Undone {
         for (dir, kind) in self.active.drain() {
             self.ledger.hold(&dir, kind, false);
         }
@@ -361,6 +398,13 @@ impl Throttle {
     }
 }
 
+fn limit_file(cgroup: &Cgroup) -> &'static str {
+    match cgroup.hierarchy().version {
+        Version::V2 => "memory.high",
+        Version::V1 => "memory.limit_in_bytes",
+    }
+}
+
 /// The step that restores the current value of a file.
 fn back_to(file: &Path, now: &str) -> Step {
     // v1 reports "no limit" as a number, but accepts it only as -1.
@@ -373,7 +417,7 @@ fn back_to(file: &Path, now: &str) -> Step {
 
 impl Drop for Throttle {
     fn drop(&mut self) {
-        for error in self.undo_all() {
+        for error in self.undo_all().failures {
             let error = crate::untrusted::clean(&error.to_string());
             #[expect(clippy::disallowed_macros, reason = "the name in it is escaped")]
             {

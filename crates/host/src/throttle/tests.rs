@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 
 use super::*;
 use crate::cgroup::Hierarchy;
@@ -173,6 +175,76 @@ fn a_limit_that_somebody_else_sets_meanwhile_is_left_alone() {
     assert!(throttle.limit(&scene.cgroup, 70 * MIB).is_err());
     assert_eq!(scene.act(&mut throttle, Limit(40)), Some(40));
     assert_eq!(scene.act(&mut throttle, Unlimit), Some(50));
+}
+
+#[test]
+fn a_limit_that_somebody_else_sets_during_reclaim_is_left_alone() {
+    let scene = Scene::new();
+    fs::write(
+        scene.cgroup.dir().join("memory.current"),
+        (90 * MIB).to_string(),
+    )
+    .unwrap();
+    let request = scene.cgroup.dir().join("memory.reclaim");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &request, rustix::fs::Mode::RWXU).unwrap();
+    // A full pipe: the request waits until somebody reads.
+    let mut pipe = fs::File::options();
+    let pipe = pipe.read(true).write(true);
+    let mut pipe = pipe.custom_flags(libc::O_NONBLOCK).open(&request).unwrap();
+    while pipe.write(&[b'x'; 4096]).is_ok() {}
+    let error = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(300));
+            fs::write(
+                scene.cgroup.dir().join("memory.high"),
+                (20 * MIB).to_string(),
+            )
+            .unwrap();
+            while pipe.read(&mut [0; 4096]).is_ok() {}
+        });
+        let mut throttle = scene.throttle();
+        assert!(
+            throttle
+                .make_room(&scene.cgroup, 70 * MIB, 5 * MIB)
+                .unwrap()
+        );
+        throttle.limit(&scene.cgroup, 70 * MIB).unwrap_err()
+    });
+    assert!(matches!(error, ThrottleError::Taken { .. }), "{error}");
+    assert_eq!(scene.high(), Some(20));
+}
+
+#[test]
+fn a_thaw_that_cannot_be_recorded_does_not_keep_from_killing() {
+    let scene = Scene::new();
+    fs::write(scene.cgroup.dir().join("cgroup.freeze"), "0").unwrap();
+    fs::write(scene.cgroup.dir().join("cgroup.events"), "frozen 1\n").unwrap();
+    let mut throttle = scene.throttle();
+    scene.act(&mut throttle, Squeeze(50));
+    throttle.freeze(&scene.cgroup).unwrap();
+    fs::write(scene.cgroup.dir().join("cgroup.events"), "populated 0\n").unwrap();
+    let blocked = scene.top.path().join("state/ledger.new");
+    fs::create_dir(&blocked).unwrap();
+    throttle.squeeze(&scene.cgroup, 40 * MIB).unwrap_err();
+    assert!(throttle.kill(&scene.cgroup).unwrap().is_complete());
+    fs::remove_dir(&blocked).unwrap();
+}
+
+/// It may be the init process of the machine.
+#[test]
+fn processes_that_cannot_be_seen_are_left_alone() {
+    let scene = Scene::new();
+    fs::write(scene.cgroup.dir().join("cgroup.procs"), "0\n0\n").unwrap();
+    let error = scene
+        .throttle()
+        .squeeze(&scene.cgroup, 50 * MIB)
+        .unwrap_err();
+    let why = Untouchable::Unseen;
+    assert!(
+        matches!(error, ThrottleError::Untouchable { why: of, .. } if of == why),
+        "{error}"
+    );
+    assert_eq!(scene.high(), None);
 }
 
 #[test]

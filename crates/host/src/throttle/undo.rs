@@ -97,6 +97,18 @@ pub struct Undo {
 }
 
 impl Undo {
+    /// What was done, and to what.
+    pub fn describe(&self) -> String {
+        let what = match self.kind {
+            Kind::Squeeze => "the squeeze of",
+            Kind::Limit => "the limit of",
+            Kind::Freeze => "the freeze of",
+            Kind::Mount => "the mount at",
+            Kind::Socket => "the socket",
+        };
+        format!("{what} {}", self.dir.display())
+    }
+
     /// Undoes the creation of report files at this absolute path: a FUSE mount, or plain files.
     pub fn mount(dir: &Path) -> Self {
         let step = Step::Unmount {

@@ -23,6 +23,8 @@ pub enum Untouchable {
     Session,
     /// It contains a login shell at a terminal.
     LoginShell,
+    /// It contains a process of another pid namespace, which may be any of the others.
+    Unseen,
 }
 
 impl Untouchable {
@@ -35,6 +37,9 @@ impl Untouchable {
             Self::Ancestor => "it holds a process that agewise was started by",
             Self::Session => "it holds a process of the session of agewise",
             Self::LoginShell => "it holds the shell of a login session",
+            Self::Unseen => {
+                "it holds processes of another pid namespace, which cannot be seen here"
+            }
         }
     }
 }
@@ -48,7 +53,7 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
     if cgroup.is_root() {
         return Ok(Some(Untouchable::Root));
     }
-    let pids = cgroup.procs(true)?;
+    let pids = cgroup.listed(true)?;
     let ancestors = ancestors(root);
     let stat = |pid| Process::open_in(root, pid).and_then(|process| process.stat());
     let logins = Logins {
@@ -74,7 +79,9 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
             }
         }
     };
-    Ok(pids.into_iter().find_map(reason))
+    let is_unseen = pids.contains(&0);
+    let found = pids.into_iter().filter(|pid| *pid != 0).find_map(reason);
+    Ok(found.or(is_unseen.then_some(Untouchable::Unseen)))
 }
 
 /// The ancestors of this program up to init.

@@ -120,6 +120,8 @@ struct Restraint<G> {
     next_step_ms: u64,
     squeezed_bytes: Option<u64>,
     thaw_ms: Option<u64>,
+    /// `rung` and `squeezed_bytes` before the last step.
+    before: (usize, Option<u64>),
 }
 
 /// Watches protected cgroups and decides.
@@ -275,7 +277,9 @@ impl<G: Clone + Ord> Guard<G> {
                 next_step_ms: 0,
                 squeezed_bytes: None,
                 thaw_ms: None,
+                before: (0, None),
             });
+        restraint.before = (restraint.rung, restraint.squeezed_bytes);
         let ladder = config.ladder();
         let step = ladder[restraint.rung];
         restraint.rung = (restraint.rung + 1).min(ladder.len() - 1);
@@ -299,10 +303,14 @@ impl<G: Clone + Ord> Guard<G> {
         }
     }
 
-    /// A cgroup could not be frozen: nothing waits for its thaw.
-    pub fn not_frozen(&mut self, part: &G) {
+    /// The last step against a cgroup was not carried out, so nothing waits for its thaw. The same
+    /// step comes before a harder one, unless it can never be carried out there.
+    pub fn not_done(&mut self, part: &G, is_possible: bool) {
         if let Some(restraint) = self.throttle.get_mut(part) {
             restraint.thaw_ms = None;
+            if is_possible {
+                (restraint.rung, restraint.squeezed_bytes) = restraint.before;
+            }
         }
     }
 

@@ -116,6 +116,16 @@ fn the_guilty_is_named_with_reasons_and_only_after_some_windows() {
     assert_eq!(machine.thrash(&mut guard, 10).len(), 2);
 }
 
+fn name(act: &Act) -> Option<&'static str> {
+    match act {
+        Act::Squeeze { .. } => Some("squeeze"),
+        Act::Freeze { .. } => Some("freeze"),
+        Act::Kill => Some("kill"),
+        Act::Thaw => None,
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn the_ladder_goes_no_further_than_it_may() {
     for (up_to, wanted) in [
@@ -133,16 +143,7 @@ fn the_ladder_goes_no_further_than_it_may() {
         });
         machine.second(&mut guard, 0, 0);
         let acts = machine.thrash(&mut guard, 20);
-        let names: Vec<&str> = acts
-            .iter()
-            .filter_map(|(_, act)| match act {
-                Act::Squeeze { .. } => Some("squeeze"),
-                Act::Freeze { for_ms: 2000 } => Some("freeze"),
-                Act::Kill => Some("kill"),
-                Act::Thaw => None,
-                other => panic!("{other:?}"),
-            })
-            .collect();
+        let names: Vec<_> = acts.iter().filter_map(|(_, act)| name(act)).collect();
         assert_eq!(names, wanted, "{up_to:?}");
     }
 }
@@ -187,20 +188,32 @@ fn each_culprit_is_treated_gently_first() {
     );
 }
 
-/// Nobody waits for the thaw of what was never frozen.
+/// Nobody waits for the thaw of what was never frozen, nor is anything harder done in its place.
 #[test]
-fn a_freeze_that_fails_is_not_waited_for() {
+fn a_step_that_is_not_carried_out_comes_again_if_it_can_be() {
     let mut machine = Machine::new();
-    let mut guard = Guard::new(config(Step::Freeze));
+    let mut guard = Guard::new(config(Step::Kill));
     machine.second(&mut guard, 0, 0);
-    let acts = machine.thrash(&mut guard, 8);
-    assert!(matches!(acts[..], [_, (_, Act::Freeze { .. })]), "{acts:?}");
-    guard.not_frozen(&"hog");
-    let acts = machine.thrash(&mut guard, 6);
-    assert!(
-        matches!(acts[..], [(_, Act::Freeze { .. })]),
-        "and is tried again: {acts:?}"
-    );
+    let mut acts = Vec::new();
+    for is_possible in [Some(true), None, Some(true), Some(false), None] {
+        acts.extend(machine.thrash(&mut guard, 5).into_iter().map(|of| of.1));
+        let failed = is_possible.into_iter();
+        failed.for_each(|is_possible| guard.not_done(&"hog", is_possible));
+    }
+    let names: Vec<_> = acts.iter().filter_map(name).collect();
+    assert_eq!(names, ["squeeze", "squeeze", "freeze", "freeze", "kill"]);
+}
+
+/// The limit of before is the one that is in force.
+#[test]
+fn a_squeeze_that_fails_starts_from_the_limit_of_before() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Squeeze));
+    machine.second(&mut guard, 0, 0);
+    let first = machine.thrash(&mut guard, 5)[0].1.clone();
+    let second = machine.thrash(&mut guard, 5)[0].1.clone();
+    guard.not_done(&"hog", true);
+    assert!(second != first && machine.thrash(&mut guard, 5)[0].1 == second);
 }
 
 /// So is each cgroup in a culprit. Each keeps its restraints until all is calm, or it is gone.

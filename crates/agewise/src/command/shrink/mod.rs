@@ -148,7 +148,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let terms = terms(&scene, &costs, found.curves.full_bytes);
     let mut steps = plan(&found.curves, &terms).map_err(refused)?;
-    check_swap(&mut steps, usage_bytes)?;
+    check_swap(&mut steps, &scene)?;
     let mut out = std::io::stdout().lock();
     print_head(&mut out, &scene, &costs)?;
     if let Some(step) = steps
@@ -190,8 +190,11 @@ fn ledger() -> anyhow::Result<Ledger> {
     let dir =
         state_directory().context("there is no directory for the ledger: set STATE_DIRECTORY")?;
     let (ledger, undone) = Ledger::open(&dir)?;
-    if undone.count > 0 {
-        agewise_cli::note!("{} of what a killed agewise left was undone", undone.count);
+    if !undone.done.is_empty() {
+        agewise_cli::note!(
+            "{} of what a killed agewise left was undone",
+            undone.done.len()
+        );
     }
     for note in undone.unreadable_notes() {
         agewise_cli::note!("{note}");
@@ -241,13 +244,22 @@ fn refused(refusal: Refusal) -> anyhow::Error {
     }
 }
 
-/// Checks that swap has room for what leaves on the way to the goal; drops further steps without
-/// room.
-fn check_swap(steps: &mut Steps, usage_bytes: u64) -> anyhow::Result<()> {
+/// Checks that swap has room for what leaves on the way to the goal, and that the cgroup may use
+/// it; drops further steps without room.
+fn check_swap(steps: &mut Steps, scene: &Scene<'_>) -> anyhow::Result<()> {
     let free = swap::free_bytes(&ProcRoot::default())?;
-    let leaves = |step: &Planned| usage_bytes.saturating_sub(step.limit_bytes);
-    steps.further.retain(|step| leaves(step) <= free);
+    let room = scene.cgroup.swap_room_bytes()?.unwrap_or(u64::MAX);
+    let leaves = |step: &Planned| scene.usage_bytes.saturating_sub(step.limit_bytes);
+    steps.further.retain(|step| leaves(step) <= free.min(room));
     let leaves = steps.to_goal.last().map_or(0, leaves);
+    if room < leaves.min(free) {
+        bail!(
+            "{} would have to leave, and memory.swap.max of this cgroup or one above it lets {} \
+             more go to swap: raise it",
+            units::bytes_text(leaves),
+            units::bytes_text(room)
+        );
+    }
     if free < leaves {
         bail!(
             "{} would have to leave, and swap has {} free: add swap, such as zram",
@@ -320,6 +332,7 @@ fn step_down(
         printed = shrink.outcomes().len();
         match act {
             Act::Limit(bytes) => {
+                throttle.make_room(&scene.cgroup, bytes, u64::MAX)?;
                 throttle.limit(&scene.cgroup, bytes)?;
                 *limited = Some(bytes);
             }
