@@ -39,6 +39,7 @@ mod stall;
 pub mod stat;
 mod swap;
 mod system;
+mod tiers;
 pub mod tracing;
 mod workingset;
 pub mod zone;
@@ -129,9 +130,9 @@ impl Machine {
     /// Builds a machine.
     pub fn new(config: MachineConfig) -> Machine {
         let kernel = config.policy.kernel;
-        let lru = Lru::new(LruConfig {
-            frames: config.pages,
-            nodes: config.nodes,
+        let mut lru = Lru::new(LruConfig {
+            frames: config.all_pages(),
+            nodes: config.all_nodes(),
             cpus: config.cpus,
             mode: config.policy.mode(),
             now_ns: 0,
@@ -152,9 +153,10 @@ impl Machine {
                 size_scale: config.size_scale,
                 dirty_stays_inactive: config.dirty_stays_inactive,
                 progress_waits: config.progress_waits,
-                ..kernel.classic.clone().for_memory(config.pages.into())
+                ..kernel.classic.clone().for_memory(config.all_pages().into())
             },
         });
+        lru.migration = kernel.migration;
         let sys = System::new(&config);
         let mut machine = Machine {
             lru,
@@ -167,13 +169,13 @@ impl Machine {
             background_ns: 0,
             accesses: [0; 2],
             allocator_ns: 0,
-            kswapd: (0..config.nodes)
+            kswapd: (0..config.all_nodes())
                 .map(|node| Kswapd::new(NodeId(node), 0))
                 .collect(),
-            kswapd_due_ns: vec![u64::MAX; config.nodes as usize],
+            kswapd_due_ns: vec![u64::MAX; config.all_nodes() as usize],
             kdamond: None,
             kdamond_due_ns: u64::MAX,
-            working_sets: workingset::WorkingSets::new(config.nodes),
+            working_sets: workingset::WorkingSets::new(config.all_nodes()),
             follows_files: false,
             first_read_ns: 0,
             config,
@@ -262,10 +264,14 @@ impl Machine {
             self.run_events();
         }
         let mm = process.mm();
-        match self.sys.tables.access(mm, vpn, write) {
+        let access = match self.sys.tables.access(mm, vpn, write) {
             MmuOutcome::Hit => Access::Hit,
             outcome => self.fault(process, vpn, write, outcome == MmuOutcome::WriteProtected),
+        };
+        if self.sys.frames.has_slow() {
+            self.pay_for_distance(self.frame_of(process, vpn).map(Pfn));
         }
+        access
     }
 
     /// Handles the refault of an evicted page. Under the classic LRU of Linux 5.15, the refaulting
