@@ -1,8 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Machines with a slow node: demotion, what accesses to it cost.
+//! Machines with a slow node: demotion, what accesses to it cost, promotion by DAMON.
 
+use agewise_damon::action::Action;
+use agewise_damon::attrs::Attrs;
+use agewise_damon::monitor::Monitor;
+use agewise_damon::quota::Quota;
+use agewise_damon::scheme::{AccessPattern, Scheme};
+use agewise_damon::target::TargetId;
 use agewise_kernel::ids::MemcgId;
 use agewise_lab::machine::address_space::MapOptions;
+use agewise_lab::machine::damon::Watched;
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{Limits, Machine, MachineConfig, Policy, ProcessId, SwapConfig};
 
@@ -141,4 +148,47 @@ fn an_access_to_slow_memory_costs_more_wherever_it_is_from() {
     let (near_ns, before) = price(first);
     let (far_ns, after) = price(first + 4999);
     assert_eq!((far_ns, after), (near_ns + slow_ns, before + 1));
+}
+
+#[test]
+fn damon_brings_hot_pages_back_to_fast_memory() {
+    for policy in ["classic", "mglru:7.2", "mglru:6.12"] {
+        let (mut machine, _, process, first) = start(tiered(policy, true, None), 4300);
+        let start_vpn = machine.map(process, &MapOptions::anon(500)).unwrap();
+        let hot = start_vpn..start_vpn + 500;
+        for vpn in (first..first + 4300).chain(hot.clone()) {
+            machine.access(process, vpn, true);
+        }
+        // What came first is freed: there is room in fast memory, and all that is used is slow.
+        machine.discard(process, first);
+        assert_eq!(
+            places(&machine, process, hot.clone()),
+            [0, 500, 0],
+            "{policy}"
+        );
+        let accessed = AccessPattern {
+            size_bytes: 0..=u64::MAX,
+            nr_accesses: 1..=u32::MAX,
+            age: 0..=u32::MAX,
+        };
+        let scheme = Scheme::new(accessed, Action::MigrateHot(0), Quota::unlimited());
+        let profile = machine.config().policy.kernel.damon;
+        let attrs = Attrs {
+            sample_us: 1_000,
+            aggr_us: 20_000,
+            ..Attrs::default()
+        };
+        let monitor = Monitor::new(profile, attrs, &[TargetId(0)], vec![scheme], 1).unwrap();
+        machine.start_damon(monitor, Watched::Physical(None));
+        for _ in 0..4000 {
+            machine.wait_ns(500_000);
+            for vpn in hot.clone() {
+                machine.access(process, vpn, false);
+            }
+        }
+        machine.check().unwrap();
+        let end = places(&machine, process, hot.clone());
+        assert!(end[0] > 400, "{policy}: {end:?}");
+        assert!(machine.counters().migrated >= end[0] as u64, "{policy}");
+    }
 }
