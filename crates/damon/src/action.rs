@@ -16,18 +16,37 @@ pub enum Action {
     Cold,
     /// `MADV_WILLNEED`.
     Willneed,
+    /// Moves pages to this node (`target_nid`), hot regions first.
+    MigrateHot(u32),
+    /// Moves pages to this node, cold regions first.
+    MigrateCold(u32),
 }
 
 impl Action {
-    /// All actions.
-    pub const ALL: [Action; 6] = [
+    /// No node: nothing moves.
+    pub const NO_NODE: u32 = u32::MAX;
+
+    /// All actions, those that move pages without a node.
+    pub const ALL: [Action; 8] = [
         Action::Stat,
         Action::Pageout,
         Action::LruPrio,
         Action::LruDeprio,
         Action::Cold,
         Action::Willneed,
+        Action::MigrateHot(Action::NO_NODE),
+        Action::MigrateCold(Action::NO_NODE),
     ];
+
+    /// The action, with this node as its target if it moves pages.
+    #[must_use]
+    pub fn to_node(self, node: u32) -> Action {
+        match self {
+            Action::MigrateHot(_) => Action::MigrateHot(node),
+            Action::MigrateCold(_) => Action::MigrateCold(node),
+            other => other,
+        }
+    }
 
     /// Its name in sysfs.
     #[must_use]
@@ -39,6 +58,8 @@ impl Action {
             Action::LruDeprio => "lru_deprio",
             Action::Cold => "cold",
             Action::Willneed => "willneed",
+            Action::MigrateHot(_) => "migrate_hot",
+            Action::MigrateCold(_) => "migrate_cold",
         }
     }
 
@@ -46,8 +67,8 @@ impl Action {
     #[must_use]
     pub fn wants(self) -> Wanted {
         match self {
-            Action::LruPrio => Wanted::Hot,
-            Action::Pageout | Action::LruDeprio => Wanted::Cold,
+            Action::LruPrio | Action::MigrateHot(_) => Wanted::Hot,
+            Action::Pageout | Action::LruDeprio | Action::MigrateCold(_) => Wanted::Cold,
             Action::Stat | Action::Cold | Action::Willneed => Wanted::Any,
         }
     }

@@ -49,6 +49,7 @@ impl Lru {
             mglru: config.mglru,
             mglru_machine: mglru::Machine::new(config.seed),
             classic: config.classic,
+            migration: reclaim::migration::Profile::default(),
             memcg_lrus: vec![mglru::MemcgLru::default(); nodes],
             work: Work::default(),
         };

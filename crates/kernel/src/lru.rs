@@ -111,6 +111,8 @@ pub struct Lru {
     pub mglru_machine: mglru::Machine,
     /// Classic: settings.
     pub classic: classic::Settings,
+    /// Moves between nodes: differences between kernel versions.
+    pub migration: reclaim::migration::Profile,
     /// One memcg LRU per node (the order of global reclaim).
     pub memcg_lrus: Vec<mglru::MemcgLru>,
     /// CPU work done so far.

@@ -28,6 +28,12 @@ pub struct Events {
     pub pgsteal_limit: u64,
     /// Pages reclaimed by proactive reclaim.
     pub pgsteal_proactive: u64,
+    /// Pages that kswapd moved to a slower node; they count as reclaimed too.
+    pub pgdemote_kswapd: u64,
+    /// Those of direct reclaim and at limits of cgroups.
+    pub pgdemote_direct: u64,
+    /// Those of proactive reclaim.
+    pub pgdemote_proactive: u64,
     /// Pages scanned on active lists (classic) or sorted (multi-gen).
     pub pgrefill: u64,
     /// Those of [`Events::pgrefill`] by reclaim of cgroups, at limits and proactive.
@@ -85,6 +91,12 @@ impl Events {
         }
     }
 
+    /// Pages moved to a slower node.
+    #[must_use]
+    pub fn demoted(&self) -> u64 {
+        self.pgdemote_kswapd + self.pgdemote_direct + self.pgdemote_proactive
+    }
+
     /// Pages scanned of both types.
     #[must_use]
     pub fn scanned(&self) -> u64 {
@@ -113,6 +125,8 @@ pub struct Work {
     pub unmaps: u64,
     /// TLB flushes.
     pub tlb_flushes: u64,
+    /// Pages copied to another node.
+    pub page_moves: u64,
     /// Times the LRU lock was taken.
     pub lru_locks: u64,
     /// Agings (increments of `max_seq`).

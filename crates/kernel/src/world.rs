@@ -130,6 +130,20 @@ pub trait World {
     /// refault.
     fn free_evicted(&mut self, folios: &mut FolioTable, pfn: Pfn, shadow: u64);
 
+    /// The slower node to which cold folios of a node are moved instead of being freed
+    /// (`next_demotion_node`, if `numa/demotion_enabled`).
+    fn demotion_target(&self, _node: NodeId) -> Option<NodeId> {
+        None
+    }
+
+    /// Moves the contents of an isolated folio, with its mappings and its place in the page or swap
+    /// cache, into free memory of another node, and frees its frame. Returns the new frame and its
+    /// zone, or None if the node has no room: it does not reclaim, but wakes the kswapd of the node
+    /// (`alloc_demote_folio`). The engine moves the flags.
+    fn migrate(&mut self, _: &FolioTable, _pfn: Pfn, _target: NodeId) -> Option<(Pfn, usize)> {
+        None
+    }
+
     /// Wakes the flusher: all folios that reclaim just saw were dirty and not queued.
     fn wake_flusher(&mut self, node: NodeId);
 

@@ -7,6 +7,7 @@ use super::stats;
 use crate::folio::FolioType;
 use crate::ids::{LruvecId, MemcgId, NodeId};
 use crate::lru::Lru;
+use crate::reclaim::migration::demotion_target;
 use crate::reclaim::{SWAP_CLUSTER_MAX, ScanControl};
 use crate::world::World;
 
@@ -116,8 +117,9 @@ pub fn scan_counts(
     let lruvec = &lru.lruvecs[lruvec.index()];
     let memcg = &lru.memcgs[lruvec.memcg.index()];
     let swappiness = sc.swappiness.unwrap_or(memcg.swappiness);
-    let can_swap = sc.may_swap && world.swap_free_pages(lruvec.memcg) > 0;
-    let balance = choose(sc, swappiness, can_swap);
+    let can_leave = world.swap_free_pages(lruvec.memcg) > 0
+        || demotion_target(lru, world, lruvec.node, sc).is_some();
+    let balance = choose(sc, swappiness, sc.may_swap && can_leave);
     let protection = world.protection(sc.target, lruvec.memcg);
     List::ALL.map(|list| {
         let size = lruvec.classic.size_pages(list, sc.reclaim_idx);

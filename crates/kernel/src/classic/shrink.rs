@@ -8,6 +8,7 @@ use super::lists::List;
 use crate::folio::FolioType;
 use crate::ids::LruvecId;
 use crate::lru::Lru;
+use crate::reclaim::migration::demotion_target;
 use crate::reclaim::{DEF_PRIORITY, Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
 use crate::world::World;
 
@@ -39,7 +40,9 @@ pub fn shrink_lruvec<W: World>(
         }
     }
     sc.nr_reclaimed += reclaimed;
-    if world.has_swap() && lruvec_inactive_is_low(lru, lruvec, FolioType::Anon) {
+    let node = lru.lruvecs[lruvec.index()].node;
+    let leaves = world.has_swap() || demotion_target(lru, world, node, sc).is_some();
+    if leaves && lruvec_inactive_is_low(lru, lruvec, FolioType::Anon) {
         shrink_active(lru, world, lruvec, List::ActiveAnon, SWAP_CLUSTER_MAX, sc);
     }
 }

@@ -7,6 +7,7 @@ use rand::RngExt;
 use crate::folio::FolioType;
 use crate::ids::{LruvecId, MemcgId, NodeId};
 use crate::lru::Lru;
+use crate::reclaim::migration::demotion_target;
 use crate::reclaim::{DEF_PRIORITY, Reclaimer, ScanControl};
 use crate::world::World;
 
@@ -51,7 +52,8 @@ pub(super) fn set_initial_priority<W: World>(
     if sc.priority != DEF_PRIORITY || sc.nr_to_reclaim < MIN_LRU_BATCH {
         return;
     }
-    let swaps = world.swap_free_pages(MemcgId::ROOT) > 0;
+    let swaps =
+        world.swap_free_pages(MemcgId::ROOT) > 0 || demotion_target(lru, world, node, sc).is_some();
     let mut reclaimable = 0;
     for memcg in &lru.memcgs {
         let lruvec = memcg.lruvecs[node.index()];

@@ -4,7 +4,8 @@
 
 use crate::folio::FolioType;
 use crate::ids::LruvecId;
-use crate::lru::Lru;
+use crate::lru::{Lru, Lruvec};
+use crate::reclaim::migration::demotion_target;
 use crate::reclaim::watermark::is_above;
 use crate::reclaim::{Reclaimer, SWAP_CLUSTER_MAX, ScanControl};
 use crate::world::{Protection, World};
@@ -191,15 +192,18 @@ pub(super) fn evictable_pages(state: &State, swappiness: u32) -> u64 {
         .sum()
 }
 
-/// Swappiness, 0..=201; 0 without swap (`get_swappiness`).
+/// Swappiness, 0..=201; 0 if anon pages cannot leave, neither to swap nor to a slower
+/// node (`get_swappiness`).
 pub(super) fn swappiness<W: World>(
     lru: &Lru,
     world: &W,
     lruvec: LruvecId,
     sc: &ScanControl,
 ) -> u32 {
-    let memcg = lru.lruvecs[lruvec.index()].memcg;
-    if !sc.may_swap || world.swap_free_pages(memcg) < MIN_LRU_BATCH {
+    let Lruvec { memcg, node, .. } = lru.lruvecs[lruvec.index()];
+    let can_leave = world.swap_free_pages(memcg) >= MIN_LRU_BATCH
+        || demotion_target(lru, world, node, sc).is_some();
+    if !sc.may_swap || !can_leave {
         return 0;
     }
     sc.swappiness

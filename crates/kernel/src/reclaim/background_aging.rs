@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Background aging: what kswapd does to the lists of a node before it reclaims from them.
 
+use super::migration::demotion_target;
 use super::tree::TreeWalk;
 use super::{SWAP_CLUSTER_MAX, ScanControl};
 use crate::classic::List;
@@ -20,7 +21,8 @@ pub(super) fn age_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc:
         return;
     }
     let root = lru.lruvec_id(MemcgId::ROOT, node);
-    if !world.has_swap() || !lruvec_inactive_is_low(lru, root, FolioType::Anon) {
+    let leaves = world.has_swap() || demotion_target(lru, world, node, sc).is_some();
+    if !leaves || !lruvec_inactive_is_low(lru, root, FolioType::Anon) {
         return;
     }
     let mut walk = TreeWalk::full(MemcgId::ROOT);

@@ -38,6 +38,7 @@ pub fn reclaim_chosen<W: World>(
         let lruvec = lru.folios[batch[0]].lruvec;
         let mut sc = ScanControl::new(Reclaimer::Proactive, crate::ids::MemcgId::ROOT, u64::MAX);
         sc.cpu = cpu;
+        sc.no_demotion = true;
         let before = lru.lruvecs[lruvec.index()].events.pgsteal;
         let mut left = batch;
         shrink_folios(lru, world, lruvec, &mut sc, &mut left, true);

@@ -14,6 +14,10 @@ pub struct CountersProfile {
     pub memory_stat: &'static [Counter],
     /// In `/proc/vmstat`, summed over the machine.
     pub vmstat: &'static [Counter],
+    /// Of pages moved to slower nodes, in `/proc/vmstat`.
+    pub demotion: &'static [Counter],
+    /// Whether `memory.stat` has these too.
+    pub cgroups_count_demotion: bool,
 }
 
 /// There is one of each version, so they are equal if they are the same.
@@ -51,6 +55,14 @@ const SCAN_ANON: Counter = ("pgscan_anon", |of| of.pgscan[0]);
 const SCAN_FILE: Counter = ("pgscan_file", |of| of.pgscan[1]);
 const STEAL_ANON: Counter = ("pgsteal_anon", |of| of.pgsteal[0]);
 const STEAL_FILE: Counter = ("pgsteal_file", |of| of.pgsteal[1]);
+const DEMOTE_KSWAPD: Counter = ("pgdemote_kswapd", |of| of.pgdemote_kswapd);
+const DEMOTE_DIRECT: Counter = ("pgdemote_direct", |of| of.pgdemote_direct);
+/// With proactive reclaim too (before 6.15).
+const DEMOTE_DIRECT_ALL: Counter = ("pgdemote_direct", |of| {
+    of.pgdemote_direct + of.pgdemote_proactive
+});
+const DEMOTE_KHUGEPAGED: Counter = ("pgdemote_khugepaged", |_| 0);
+const DEMOTE_PROACTIVE: Counter = ("pgdemote_proactive", |of| of.pgdemote_proactive);
 const REFILL: Counter = ("pgrefill", |of| of.pgrefill);
 /// Reclaim of the machine alone.
 const REFILL_GLOBAL: Counter = ("pgrefill", |of| of.pgrefill - of.pgrefill_cgroup);
@@ -92,6 +104,13 @@ pub static LINUX_7_2: CountersProfile = CountersProfile {
         ACTIVATE,
         DEACTIVATE,
     ],
+    demotion: &[
+        DEMOTE_KSWAPD,
+        DEMOTE_DIRECT,
+        DEMOTE_KHUGEPAGED,
+        DEMOTE_PROACTIVE,
+    ],
+    cgroups_count_demotion: true,
 };
 
 /// Linux 6.12 and 6.14: in vmstat, counters of a reclaimer leave out the reclaim of cgroups, and
@@ -125,6 +144,8 @@ pub static LINUX_6_12: CountersProfile = CountersProfile {
         STEAL_ANON,
         STEAL_FILE,
     ],
+    demotion: &[DEMOTE_KSWAPD, DEMOTE_DIRECT_ALL, DEMOTE_KHUGEPAGED],
+    cgroups_count_demotion: true,
 };
 
 /// The kernel of the patches of January 2022: `memory.stat` tells no reclaimers apart (before 6.0),
@@ -144,4 +165,6 @@ pub static V6: CountersProfile = CountersProfile {
         STEAL_ANON,
         STEAL_FILE,
     ],
+    demotion: &[DEMOTE_KSWAPD, DEMOTE_DIRECT_ALL],
+    cgroups_count_demotion: false,
 };

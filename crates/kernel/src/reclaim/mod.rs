@@ -11,6 +11,7 @@ pub mod kswapd;
 pub mod kswapd_zones;
 mod lruvec;
 pub mod memcg_limit;
+pub mod migration;
 pub mod node;
 pub mod oom;
 pub(crate) mod references;
@@ -74,6 +75,8 @@ pub struct ScanControl {
     pub may_swap: bool,
     /// I/O is allowed (`__GFP_IO`).
     pub io_allowed: bool,
+    /// Nothing is moved to a slower node instead of being reclaimed (`MADV_PAGEOUT`).
+    pub no_demotion: bool,
     /// Overrides swappiness, 0..=201 (`memory.reclaim swappiness=`, debugfs).
     pub swappiness: Option<u32>,
     /// `memory.low` is ignored in this pass.
@@ -107,6 +110,7 @@ impl ScanControl {
             reclaim_idx: TOP_ZONE,
             may_swap: true,
             io_allowed: true,
+            no_demotion: false,
             swappiness: None,
             memcg_low_reclaim: false,
             memcg_low_skipped: false,

@@ -4,6 +4,7 @@
 use crate::folio::{Flag, FolioType, Pfn};
 use crate::ids::LruvecId;
 use crate::lru::{Lru, Mode};
+use crate::reclaim::migration::{demote, demotion_target};
 use crate::reclaim::references::{self, References};
 use crate::reclaim::{BatchOutcome, Reclaimer, ScanControl, Seen};
 use crate::world::{PageoutOutcome, World};
@@ -17,11 +18,15 @@ enum Fate {
     Keep,
     /// Back to the lists, active.
     Activate,
+    /// To be moved to a slower node.
+    Demote,
 }
 
 /// Reclaims from a batch of isolated folios, oldest first. On return the batch contains the
-/// survivors in the same order, with `Active` set on those to activate. Counts `pgsteal`,
-/// `pgactivate` and `sc.nr_scanned`; the caller counts `sc.nr_reclaimed` and `pgscan`.
+/// survivors in the same order, with `Active` set on those to activate. On a node with a slower one
+/// below it, folios move there instead of being freed; those that cannot are reclaimed, except by
+/// proactive reclaim, and come last in the batch. Counts `pgsteal`, `pgactivate` and
+/// `sc.nr_scanned`; the caller counts `sc.nr_reclaimed` and `pgscan`.
 pub fn shrink_folios<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -31,34 +36,61 @@ pub fn shrink_folios<W: World>(
     ignore_references: bool,
 ) -> BatchOutcome {
     let mut outcome = BatchOutcome::default();
-    let mut survivors = 0;
-    for index in 0..batch.len() {
-        let pfn = batch[index];
-        let nr_pages = lru.folios[pfn].nr_pages();
-        let folio_type = lru.folios[pfn].folio_type();
-        let fate = decide(lru, world, sc, pfn, ignore_references, &mut outcome);
-        if fate == Fate::Activate {
-            free_scarce_swap(lru, world, pfn);
+    let node = lru.lruvecs[lruvec.index()].node;
+    let target = demotion_target(lru, world, node, sc);
+    let mut leaving = Vec::new();
+    let mut rules = (ignore_references, target.is_some());
+    batch.retain(|&pfn| {
+        let fate = shrink_folio(lru, world, sc, pfn, rules, &mut outcome);
+        if fate == Fate::Demote {
+            leaving.push(pfn);
         }
-        let events = &mut lru.lruvecs[lruvec.index()].events;
-        match fate {
-            Fate::Freed => {
-                outcome.reclaimed += nr_pages;
-                events.count_steal(sc.reclaimer, folio_type, nr_pages);
-                continue;
-            }
-            Fate::Activate if !lru.folios[pfn].has(Flag::Mlocked) => {
-                lru.folios[pfn].set(Flag::Active);
-                outcome.activated[folio_type.index()] += nr_pages;
-                events.pgactivate += nr_pages;
-            }
-            Fate::Activate | Fate::Keep => {}
+        matches!(fate, Fate::Keep | Fate::Activate)
+    });
+    if let Some(target) = target {
+        outcome.reclaimed += demote(lru, world, lruvec, sc, target, &mut leaving);
+        if sc.reclaimer != Reclaimer::Proactive {
+            rules.1 = false;
+            leaving.retain(|&pfn| {
+                shrink_folio(lru, world, sc, pfn, rules, &mut outcome) != Fate::Freed
+            });
         }
-        batch[survivors] = pfn;
-        survivors += 1;
+        batch.append(&mut leaving);
     }
-    batch.truncate(survivors);
     outcome
+}
+
+/// Decides on one folio and counts it. `rules`: whether its references are ignored, and whether it
+/// can move to a slower node.
+fn shrink_folio<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    sc: &mut ScanControl,
+    pfn: Pfn,
+    rules: (bool, bool),
+    outcome: &mut BatchOutcome,
+) -> Fate {
+    let folio = &lru.folios[pfn];
+    let (nr_pages, folio_type) = (folio.nr_pages(), folio.folio_type());
+    let lruvec = folio.lruvec;
+    let fate = decide(lru, world, sc, pfn, rules, outcome);
+    if fate == Fate::Activate {
+        free_scarce_swap(lru, world, pfn);
+    }
+    let events = &mut lru.lruvecs[lruvec.index()].events;
+    match fate {
+        Fate::Freed => {
+            outcome.reclaimed += nr_pages;
+            events.count_steal(sc.reclaimer, folio_type, nr_pages);
+        }
+        Fate::Activate if !lru.folios[pfn].has(Flag::Mlocked) => {
+            lru.folios[pfn].set(Flag::Active);
+            outcome.activated[folio_type.index()] += nr_pages;
+            events.pgactivate += nr_pages;
+        }
+        Fate::Activate | Fate::Keep | Fate::Demote => {}
+    }
+    fate
 }
 
 /// A folio that stays in use gives its swap slot back if swap is scarce, or if it is locked.
@@ -76,7 +108,7 @@ fn decide<W: World>(
     world: &mut W,
     sc: &mut ScanControl,
     pfn: Pfn,
-    ignore_references: bool,
+    (ignore_references, demotes): (bool, bool),
     outcome: &mut BatchOutcome,
 ) -> Fate {
     let folio = &lru.folios[pfn];
@@ -112,6 +144,7 @@ fn decide<W: World>(
             outcome.ref_keep += lru.folios[pfn].nr_pages();
             Fate::Keep
         }
+        References::Reclaim | References::ReclaimClean if demotes => Fate::Demote,
         References::Reclaim | References::ReclaimClean => {
             let clean_only = references == References::ReclaimClean;
             reclaim(lru, world, sc, pfn, clean_only, outcome)

@@ -28,7 +28,7 @@ use measures::Usage;
 use recording::Recording;
 use replaying::Replaying;
 
-pub use measures::{MEASURES, Measured, ZONE_MEASURES};
+pub use measures::{MEASURES, Measured, TIER_MEASURES, ZONE_MEASURES};
 pub use plan::{MIN_MEMORY_PAGES, Plan, RunError, Subject};
 
 /// One pass through a phase.

@@ -73,6 +73,12 @@ fn ablation(text: &str) -> Option<Ablation> {
     named.map(Part::by_name).collect()
 }
 
+/// A size from one page to `most`, in pages.
+fn pages(text: &str, most: u32) -> Option<u32> {
+    let pages = u32::try_from(size_bytes(text).ok()? / 4096).ok();
+    pages.filter(|pages| (1..=most).contains(pages))
+}
+
 fn flag(text: &str) -> Option<bool> {
     number(text, 0u32, 1).map(|value| value == 1)
 }
@@ -127,6 +133,18 @@ pub const SETTINGS: &[Setting] = &[
             config.zones = Some(vec![zone_sizes(text)?]);
             Some(())
         },
+    },
+    Setting {
+        key: "slow_memory",
+        description: "memory of a further node, without CPUs and slow, as CXL memory (none)",
+        expected: "a size from 4K to 256G",
+        apply: |config, text| put(&mut config.slow_pages, pages(text, 1 << 26)),
+    },
+    Setting {
+        key: "demotion",
+        description: "numa/demotion_enabled: 1: reclaim moves cold pages to slow_memory first (0)",
+        expected: "0 or 1",
+        apply: |config, text| put(&mut config.demotion, flag(text)),
     },
     Setting {
         key: "size_scale",
@@ -244,10 +262,7 @@ pub const SETTINGS: &[Setting] = &[
         description: "size of swap (all anonymous memory and 4 MiB)",
         expected: "a size from 4K to 4T",
         apply: |config, text| {
-            let pages = size_bytes(text).ok()? / 4096;
-            let pages = u32::try_from(pages)
-                .ok()
-                .filter(|pages| (1..=1 << 30).contains(pages))?;
+            let pages = pages(text, 1 << 30)?;
             if let Some(swap) = &mut config.swap {
                 swap.pages = pages;
             }
@@ -393,6 +408,14 @@ pub const SETTINGS: &[Setting] = &[
     price!(
         process_ns,
         "price of creating or ending a process (50000: no source)"
+    ),
+    price!(
+        slow_ns,
+        "price of an access to slow_memory beyond any other (150: Optane and CXL, 70 to 250)"
+    ),
+    price!(
+        page_move_ns,
+        "price of copying and mapping a page on another node (1500: an estimate)"
     ),
     Setting {
         key: "agent_missed",

@@ -49,6 +49,14 @@ fn shape(policies: &[String], below: Below<'_>) -> Shape {
         )),
         _ => {}
     }
+    match below(4) {
+        0 => set.push(format!("slow_memory={}K", 4 * (64 + below(pages)))),
+        1 => set.extend([
+            format!("slow_memory={}K", 4 * (64 + below(pages))),
+            "demotion=1".to_owned(),
+        ]),
+        _ => {}
+    }
     match below(6) {
         0 => set.push("reschedule_chance=0.1".to_owned()),
         1 => set.push("min_ttl_ms=1".to_owned()),

@@ -5,6 +5,7 @@
 use agewise_kernel::classic::flush_stats;
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, NodeId};
+use agewise_kernel::reclaim::TOP_ZONE;
 use agewise_kernel::reclaim::kswapd::{NAP_NS, Next};
 use agewise_kernel::tracepoint::Tracepoint;
 use agewise_kernel::world::World;
@@ -36,6 +37,7 @@ impl Machine {
                     self.sys.events.push(next_ns, Event::StatFlush);
                 }
                 Event::WritebackDone(pfn) => self.writeback_done(pfn),
+                Event::LowMemory(node) => self.wake_kswapd(node, TOP_ZONE),
                 Event::Kswapd(node) if self.kswapd_due_ns[node.index()] == at_ns => {
                     self.kswapd_step(node, at_ns.max(now_ns));
                 }

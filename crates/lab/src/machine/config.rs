@@ -251,15 +251,19 @@ impl SwapConfig {
 /// Configuration of a simulated machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
-    /// Page frames of the whole machine.
+    /// Page frames of the whole machine, without those of `slow_pages`.
     pub pages: u32,
-    /// NUMA nodes; the frames are shared out evenly, unless `zones` says otherwise.
+    /// NUMA nodes with CPUs; the frames are shared out evenly, unless `zones` says otherwise.
     pub nodes: u32,
+    /// Page frames of one more node, without CPUs, whose memory is slow; 0 for none.
+    pub slow_pages: u32,
+    /// `numa/demotion_enabled`: reclaim moves cold pages to the slow node instead of freeing them.
+    pub demotion: bool,
     /// Whether processes take their memory from all nodes in turn (`MPOL_INTERLEAVE`), instead of
     /// from their own first.
     pub interleave: bool,
-    /// Managed pages of DMA, DMA32, NORMAL and MOVABLE of each node; at most `pages` in all. If
-    /// None, [`MachineConfig::zone_pages`] chooses them.
+    /// Managed pages of DMA, DMA32, NORMAL and MOVABLE of each node with CPUs; at most `pages` in
+    /// all. If None, [`MachineConfig::zone_pages`] chooses them.
     pub zones: Option<Vec<[u32; 4]>>,
     /// Whether dirty pages found by classic reclaim stay on the inactive list (Linux up to 4.10).
     pub dirty_stays_inactive: bool,
@@ -317,6 +321,8 @@ impl MachineConfig {
         MachineConfig {
             pages,
             nodes: 1,
+            slow_pages: 0,
+            demotion: false,
             interleave: false,
             zones: None,
             size_scale: 1,
@@ -345,10 +351,17 @@ impl MachineConfig {
         }
     }
 
-    /// Frames by node and zone: 16 MiB of DMA and DMA32 up to 4 GiB on node 0, the rest normal. A
+    /// Frames by node and zone; the slow node has one zone.
+    pub fn zone_pages(&self) -> Vec<[u32; 4]> {
+        let mut zones = self.fast_zone_pages();
+        zones.extend(self.slow_node().map(|_| [0, 0, self.slow_pages, 0]));
+        zones
+    }
+
+    /// Frames of nodes with CPUs: 16 MiB of DMA and DMA32 up to 4 GiB on node 0, the rest normal. A
     /// machine below 256 MiB has one zone, so that small experiments do not measure corner cases of
     /// zones.
-    pub fn zone_pages(&self) -> Vec<[u32; 4]> {
+    fn fast_zone_pages(&self) -> Vec<[u32; 4]> {
         if let Some(zones) = &self.zones {
             return zones.clone();
         }

@@ -15,10 +15,16 @@
 //! | check of a further zone, or passing over one | 3 | a compare on a line that is shared between CPUs but rarely written |
 //! | allocation batch | 5 | a per-CPU counter written, its shared sum read, a flag tested |
 //! | batch of a zone set anew | 20 | an atomic add with interrupts off, and a flag cleared |
+//! | access to slow memory, in addition | 150 | Optane and CXL, see below |
+//! | page moved to another node | 1500 | an estimate: 4 KiB at 4 GB/s, and its mapping |
 //! | kdamond wakes | 2000 | timer and two context switches |
 //! | kdamond finds a folio | 30 | frame number to folio, a reference taken and dropped: two atomic operations |
 //! | read() of a page | 500 | system call and copy of 4 KiB |
 //! | flush at a refault | 0 | Linux 5.15 alone; 16 us in a profile of 12 servers on 48 CPUs |
+//!
+//! Slow memory: Optane takes 169 to 305 ns a read where DRAM takes 81 to 101 (Izraelevitz et al.,
+//! 2019), CXL memory 70 to 250 ns more than DRAM (Li et al., ASPLOS 2023; Sun et al., MICRO 2023).
+//! Pages that move are unmapped and flushed from TLBs at the prices above, besides their own.
 //!
 //! Calibration: with these prices the eviction of an anonymous page to zram costs 6 us for the
 //! device and 0.5 to 0.8 us for the policy, against 7 us a page measured for paging out to zram
@@ -62,6 +68,10 @@ pub struct CostModel {
     pub batch_update_ns: u64,
     /// Resetting a zone's allocation batch.
     pub batch_reset_ns: u64,
+    /// An access to the slow node, in addition to any other price.
+    pub slow_ns: u64,
+    /// Copying a page to another node and mapping it there.
+    pub page_move_ns: u64,
     /// kdamond wakes and goes to sleep.
     pub damon_wakeup_ns: u64,
     /// kdamond finds the folio of an address.
@@ -87,6 +97,8 @@ impl Default for CostModel {
             zone_check_ns: 3,
             batch_update_ns: 5,
             batch_reset_ns: 20,
+            slow_ns: 150,
+            page_move_ns: 1_500,
             damon_wakeup_ns: 2_000,
             damon_lookup_ns: 30,
         }
@@ -112,6 +124,8 @@ impl CostModel {
         zone_check_ns: 0,
         batch_update_ns: 0,
         batch_reset_ns: 0,
+        slow_ns: 0,
+        page_move_ns: 0,
         damon_wakeup_ns: 0,
         damon_lookup_ns: 0,
     };
@@ -125,6 +139,7 @@ impl CostModel {
             work.rmap_visits * self.rmap_visit_ns,
             work.unmaps * self.unmap_ns,
             work.tlb_flushes * flush_ns,
+            work.page_moves * self.page_move_ns,
             self.price_locked(work),
         ]
         .iter()
@@ -153,6 +168,7 @@ pub fn difference(after: &Work, before: &Work) -> Work {
         list_moves: after.list_moves - before.list_moves,
         unmaps: after.unmaps - before.unmaps,
         tlb_flushes: after.tlb_flushes - before.tlb_flushes,
+        page_moves: after.page_moves - before.page_moves,
         lru_locks: after.lru_locks - before.lru_locks,
         agings: after.agings - before.agings,
         mm_walks: after.mm_walks - before.mm_walks,

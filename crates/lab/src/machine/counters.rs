@@ -24,6 +24,10 @@ pub struct Counters {
     pub throttled_ns: u64,
     /// Pages written by reclaim itself, anon and file (`nr_vmscan_write`).
     pub vmscan_write: [u64; 2],
+    /// Accesses to pages of the slow node.
+    pub slow_accesses: u64,
+    /// Pages that DAMON moved to another node.
+    pub migrated: u64,
     /// Calls of the shrinkers of a cgroup.
     pub slab_calls: u64,
     /// Tree nodes the shrinkers looked at (`slabs_scanned`).

@@ -14,6 +14,8 @@ pub enum Event {
     StatFlush,
     /// Writeback of a page ended.
     WritebackDone(Pfn),
+    /// An allocation for a page that moves found a node below its low watermark.
+    LowMemory(NodeId),
     /// The node's kswapd takes its next step.
     Kswapd(NodeId),
     /// The flusher writes its next batch.

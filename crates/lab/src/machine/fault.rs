@@ -104,7 +104,7 @@ impl Machine {
 
     /// The reclaim node whose lists hold the page of a frame.
     fn reclaim_node_of(&self, pfn: Pfn, zone: usize) -> NodeId {
-        let node = if self.config.nodes == 1 {
+        let node = if self.config.all_nodes() == 1 {
             NodeId(0)
         } else {
             self.sys.frames.node_of(pfn)

@@ -78,6 +78,7 @@ impl Machine {
                     }
                 }
             };
+            self.pay_for_distance(Some(pfn));
             // If a page held the last byte of the previous read, this read does not mark it again
             // as its first page (`filemap_read`).
             let file = &mut self.sys.files[number as usize];
@@ -141,6 +142,7 @@ impl Machine {
             if !self.add_buffer_head(process, pfn) {
                 return Access::Killed;
             }
+            self.pay_for_distance(Some(pfn));
             if !self.lru.folios[pfn].has(Flag::Dirty) {
                 self.note_file_access(number, at..at + 1);
             }

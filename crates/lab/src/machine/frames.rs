@@ -57,6 +57,8 @@ pub struct Frames {
     pub(super) nodes: Vec<[Zone; 4]>,
     many: Vec<Vec<Mapping>>,
     free_many: Vec<u32>,
+    /// First slow frame; u32::MAX without any.
+    first_slow: u32,
     /// Whether zones take turns in proportion to their size (`NR_ALLOC_BATCH`).
     pub(super) fair: bool,
     /// Work of the allocator so far.
@@ -88,6 +90,7 @@ impl Frames {
             nodes,
             many: Vec::new(),
             free_many: Vec::new(),
+            first_slow: u32::MAX,
             fair: false,
             work: AllocWork::default(),
         };
@@ -119,6 +122,27 @@ impl Frames {
                 zone.set_marks([marks.min_pages, marks.low_pages, marks.high_pages]);
             }
         }
+    }
+
+    /// Declares this many frames at the end, those of the last node, to be slow.
+    pub fn set_slow(&mut self, pages: u32) {
+        self.first_slow = self.len() - pages;
+    }
+
+    /// Whether there are slow frames.
+    #[inline]
+    pub fn has_slow(&self) -> bool {
+        self.first_slow < self.len()
+    }
+
+    /// Whether a frame is slow.
+    pub fn is_slow(&self, pfn: Pfn) -> bool {
+        pfn.0 >= self.first_slow
+    }
+
+    /// Moves owner and mappings to a frame that has none; the other one has none afterwards.
+    pub fn take_over(&mut self, from: Pfn, to: Pfn) {
+        self.frames.swap(from.index(), to.index());
     }
 
     /// Number of frames.

@@ -7,6 +7,7 @@ use agewise_kernel::classic;
 use agewise_kernel::mglru::ablation::Ablation;
 use agewise_kernel::mglru::profile::{Profile, V6, V6_12, V6_14, V7_2};
 use agewise_kernel::reclaim::counters_profile::{self, CountersProfile};
+use agewise_kernel::reclaim::migration;
 
 /// A kernel, described by the profiles of its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct Kernel {
     pub damon: DamonProfile,
     /// Counters of reclaim in `memory.stat` and `/proc/vmstat`.
     pub counters: &'static CountersProfile,
+    /// Moves between nodes.
+    pub migration: migration::Profile,
     /// Number of cgroups whose charges a CPU can keep in stock (`NR_MEMCG_STOCK`).
     pub stock_slots: usize,
     /// Features of the multi-gen LRU that are switched off.
@@ -35,6 +38,7 @@ pub static KERNELS: [Kernel; 4] = [
         classic: classic::Settings::linux_7_2(),
         damon: DamonProfile::V7_2,
         counters: &counters_profile::LINUX_7_2,
+        migration: MIGRATION,
         stock_slots: 7,
         ablation: Ablation::NONE,
         sha256: None,
@@ -42,6 +46,7 @@ pub static KERNELS: [Kernel; 4] = [
     },
     Kernel {
         mglru: &V6_14,
+        migration: MIGRATION,
         stock_slots: 1,
         ..OLD
     },
@@ -53,9 +58,18 @@ pub static KERNELS: [Kernel; 4] = [
     Kernel {
         mglru: &V6,
         counters: &counters_profile::V6,
+        migration: migration::Profile {
+            cgroups_demote: false,
+            keeps_refs: false,
+        },
         ..OLD
     },
 ];
+
+const MIGRATION: migration::Profile = migration::Profile {
+    cgroups_demote: true,
+    keeps_refs: true,
+};
 
 /// Common to the kernels before 7.2.
 const OLD: Kernel = Kernel {
@@ -63,6 +77,10 @@ const OLD: Kernel = Kernel {
     classic: classic::Settings::linux_6_12(),
     damon: DamonProfile::V6_12,
     counters: &counters_profile::LINUX_6_12,
+    migration: migration::Profile {
+        cgroups_demote: true,
+        keeps_refs: false,
+    },
     stock_slots: 7,
     ablation: Ablation::NONE,
     sha256: None,

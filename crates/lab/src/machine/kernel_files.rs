@@ -99,7 +99,7 @@ impl Machine {
         ];
         paths.extend(["lru_gen", "lru_gen_full"].map(|name| format!("{DEBUG_DIR}{name}")));
         paths.extend(["enabled", "min_ttl_ms"].map(|name| format!("{LRU_GEN_DIR}{name}")));
-        for node in 0..self.config.nodes {
+        for node in 0..self.config.all_nodes() {
             let names = NodeFile::ALL.map(NodeFile::name);
             paths.extend(names.map(|name| format!("{NODE_DIR}{node}/workingset_report/{name}")));
         }
@@ -197,7 +197,10 @@ impl Machine {
             let (node, name) = below
                 .split_once("/workingset_report/")
                 .ok_or(FileError::NotFound)?;
-            let node = node.parse().ok().filter(|node| *node < self.config.nodes);
+            let node = node
+                .parse()
+                .ok()
+                .filter(|node| *node < self.config.all_nodes());
             let kind = NodeFile::ALL.into_iter().find(|kind| kind.name() == name);
             let (node, kind) = node.zip(kind).ok_or(FileError::NotFound)?;
             return Ok(Some(File::Node(node, kind)));

@@ -40,6 +40,7 @@ mod stall;
 pub mod stat;
 mod swap;
 mod system;
+mod tiers;
 pub mod tracing;
 mod workingset;
 pub mod zone;
@@ -130,9 +131,9 @@ impl Machine {
     /// Builds a machine.
     pub fn new(config: MachineConfig) -> Machine {
         let kernel = config.policy.kernel;
-        let lru = Lru::new(LruConfig {
-            frames: config.pages,
-            nodes: config.nodes,
+        let mut lru = Lru::new(LruConfig {
+            frames: config.all_pages(),
+            nodes: config.all_nodes(),
             cpus: config.cpus,
             mode: config.policy.mode(),
             now_ns: 0,
@@ -154,9 +155,10 @@ impl Machine {
                 size_scale: config.size_scale,
                 dirty_stays_inactive: config.dirty_stays_inactive,
                 progress_waits: config.progress_waits,
-                ..kernel.classic.clone().for_memory(config.pages.into())
+                ..kernel.classic.clone().for_memory(config.all_pages().into())
             },
         });
+        lru.migration = kernel.migration;
         let sys = System::new(&config);
         let mut machine = Machine {
             lru,
@@ -169,13 +171,13 @@ impl Machine {
             background_ns: 0,
             accesses: [0; 2],
             allocator_ns: 0,
-            kswapd: (0..config.nodes)
+            kswapd: (0..config.all_nodes())
                 .map(|node| Kswapd::new(NodeId(node), 0))
                 .collect(),
-            kswapd_due_ns: vec![u64::MAX; config.nodes as usize],
+            kswapd_due_ns: vec![u64::MAX; config.all_nodes() as usize],
             kdamond: None,
             kdamond_due_ns: u64::MAX,
-            working_sets: workingset::WorkingSets::new(config.nodes),
+            working_sets: workingset::WorkingSets::new(config.all_nodes()),
             follows_files: false,
             first_read_ns: 0,
             config,
@@ -265,11 +267,15 @@ impl Machine {
         }
         let mm = process.mm();
         let is_old = !self.config.hw_accessed_bit && self.needs_accessed_fault(mm, vpn);
-        match self.sys.tables.access(mm, vpn, write) {
+        let access = match self.sys.tables.access(mm, vpn, write) {
             MmuOutcome::Hit if is_old => self.accessed_fault(process),
             MmuOutcome::Hit => Access::Hit,
             outcome => self.fault(process, vpn, write, outcome == MmuOutcome::WriteProtected),
+        };
+        if self.sys.frames.has_slow() {
+            self.pay_for_distance(self.frame_of(process, vpn).map(Pfn));
         }
+        access
     }
 
     /// Handles the refault of an evicted page. Under the classic LRU of Linux 5.15, the refaulting

@@ -344,7 +344,7 @@ impl Machine {
     pub fn age_generations(&mut self, memcg: MemcgId) {
         let begun = self.begin_work();
         for at in self.lru.tree_order(memcg) {
-            for node in 0..self.config.nodes {
+            for node in 0..self.config.all_nodes() {
                 let lruvec = self.lru.lruvec_id(at, agewise_kernel::ids::NodeId(node));
                 let seq = self.lru.lruvecs[lruvec.index()].mglru.max_seq;
                 let command = Command {

@@ -74,7 +74,7 @@ impl Machine {
     /// its address (`interleave_nid`), for the page cache the next one (`interleave_nodes`).
     pub(super) fn preferred_node(&mut self, process: ProcessId, purpose: Purpose) -> NodeId {
         let process = &mut self.processes[process.index()];
-        let nodes = self.config.nodes;
+        let nodes = self.config.all_nodes();
         match purpose {
             _ if !self.config.interleave => NodeId(process.node),
             Purpose::Address(place) => NodeId((place % u64::from(nodes)) as u32),

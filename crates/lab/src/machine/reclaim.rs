@@ -102,7 +102,7 @@ impl Machine {
             return Ok(found);
         }
         self.trace_process(process);
-        for index in 0..self.config.nodes {
+        for index in 0..self.config.all_nodes() {
             self.wake_kswapd(NodeId(index), highest);
         }
         if let Some(found) = self.allocate_anywhere(node, highest, Reserve::Min) {
@@ -118,7 +118,7 @@ impl Machine {
             if let Some(found) = self.allocate_anywhere(node, highest, Reserve::Min) {
                 return Ok(found);
             }
-            let nodes: Vec<_> = (0..self.config.nodes)
+            let nodes: Vec<_> = (0..self.config.all_nodes())
                 .map(|number| {
                     let node = NodeId(number);
                     let zones = self.sys.frames.zones(node);
@@ -143,9 +143,15 @@ impl Machine {
         highest: usize,
         reserve: Reserve,
     ) -> Option<(Pfn, usize)> {
-        let nodes = self.config.nodes;
-        (0..nodes)
-            .map(|step| NodeId((node.0 + step) % nodes))
+        let fast = self.config.nodes;
+        let others = (1..=fast).map(|step| NodeId((node.0 + step) % fast));
+        // The slow node is the farthest from all others.
+        std::iter::once(node)
+            .chain(
+                others
+                    .chain(self.config.slow_node())
+                    .filter(|&at| at != node),
+            )
             .find_map(|node| self.sys.frames.allocate(node, highest, reserve))
     }
 
@@ -171,7 +177,8 @@ impl Machine {
     /// Pages on the lists of a node that reclaim for a request with this highest zone could free,
     /// by zone. Pages of generations, which are not told apart by zone, count in the highest zone.
     fn reclaimable(&self, node: NodeId, highest: usize) -> [u64; 4] {
-        let swap = self.sys.swap_free_pages(MemcgId::ROOT) > 0;
+        let leaves =
+            self.sys.swap_free_pages(MemcgId::ROOT) > 0 || self.sys.demotion_target(node).is_some();
         let zones = self.sys.frames.zones(node);
         let top = (0..=highest)
             .rev()
@@ -183,7 +190,7 @@ impl Machine {
                 continue;
             }
             for list in List::ALL {
-                if list.folio_type() == FolioType::Anon && !swap {
+                if list.folio_type() == FolioType::Anon && !leaves {
                     continue;
                 }
                 let mut below = 0;

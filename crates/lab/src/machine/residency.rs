@@ -65,6 +65,13 @@ impl Residency {
         }
     }
 
+    /// A page has moved to another frame.
+    pub(super) fn moved(&mut self, from: Pfn, to: Pfn) {
+        if let Some(&loaded_ns) = self.loaded_ns.get(from.index()) {
+            self.loaded(to, loaded_ns);
+        }
+    }
+
     pub(super) fn evicted(&mut self, pfn: Pfn, zone: usize, of: FolioType, now_ns: u64) {
         let Some(&loaded_ns) = self.loaded_ns.get(pfn.index()) else {
             return;

@@ -32,6 +32,9 @@ fn add(into: &mut Events, events: &Events) {
     into.pgsteal_direct += events.pgsteal_direct;
     into.pgsteal_limit += events.pgsteal_limit;
     into.pgsteal_proactive += events.pgsteal_proactive;
+    into.pgdemote_kswapd += events.pgdemote_kswapd;
+    into.pgdemote_direct += events.pgdemote_direct;
+    into.pgdemote_proactive += events.pgdemote_proactive;
     into.pgrefill += events.pgrefill;
     into.pgrefill_cgroup += events.pgrefill_cgroup;
     into.pgactivate += events.pgactivate;
@@ -165,6 +168,9 @@ impl Machine {
         lines.extend(workingset_lines(&events));
         let counters = self.config.policy.kernel.counters;
         lines.extend(reclaim_lines(counters.memory_stat, &events));
+        if self.config.slow_pages > 0 && counters.cgroups_count_demotion {
+            lines.extend(reclaim_lines(counters.demotion, &events));
+        }
         lines
     }
 
@@ -194,6 +200,9 @@ impl Machine {
         lines.extend(workingset_lines(&events));
         let counters = self.config.policy.kernel.counters;
         lines.extend(reclaim_lines(counters.vmstat, &events));
+        if self.config.slow_pages > 0 {
+            lines.extend(reclaim_lines(counters.demotion, &events));
+        }
         lines
     }
 }

@@ -94,6 +94,8 @@ pub struct System {
     pub dirty_queue: std::collections::VecDeque<Pfn>,
     /// Whether the page in each frame has a buffer head; empty until the first one does.
     pub(super) buffer_heads: Vec<bool>,
+    /// The node that reclaim of the others moves pages to.
+    pub(super) demotion_target: Option<NodeId>,
     /// Scope of the LRU lists.
     pub list_scope: ListScope,
     /// Residency of pages; recorded only if the machine's zones were given.
@@ -113,6 +115,9 @@ impl System {
             config.watermark_scale_factor,
         );
         frames.set_fair(config.policy.arrangement.is_fair());
+        if config.slow_pages > 0 {
+            frames.set_slow(config.slow_pages);
+        }
         System {
             now_ns: 0,
             events: EventQueue::default(),
@@ -142,9 +147,10 @@ impl System {
             write_pending_pages: vec![0; config.zone_pages().len()],
             dirty_queue: std::collections::VecDeque::new(),
             buffer_heads: Vec::new(),
+            demotion_target: config.slow_node().filter(|_| config.demotion),
             list_scope: config.policy.arrangement.list_scope(),
             residency: Residency::new(if config.zones.is_some() {
-                config.pages
+                config.all_pages()
             } else {
                 0
             }),
@@ -275,48 +281,6 @@ impl System {
         }
         // The frame must not keep flags of its former page.
         folios.start(pfn, FolioType::File, zone, 0, LruvecId::NONE);
-    }
-
-    /// Whether a leaf still refers to a slot of this page, which is in the swap cache.
-    pub fn is_named_by_leaves(&self, folios: &FolioTable, pfn: Pfn) -> bool {
-        match self.frames.owner(pfn) {
-            Owner::Swap { slot } => {
-                let end = slot + folios[pfn].nr_pages() as u32;
-                (slot..end).any(|slot| self.swap[slot].references > 0)
-            }
-            Owner::None | Owner::File { .. } => false,
-        }
-    }
-
-    /// Frees a swap slot if nothing needs it any more.
-    pub fn release_slot(&mut self, slot: u32) {
-        if let Some(memcg) = self.swap.release_if_unused(slot) {
-            self.memcgs.charge_swap(memcg, -1);
-            if let Some(store) = &mut self.compressed {
-                store.release_page(&mut self.frames);
-            }
-        }
-    }
-
-    /// Removes a page from the swap cache and frees slots that are no longer needed.
-    pub(super) fn leave_swap_cache(&mut self, folios: &mut FolioTable, pfn: Pfn) {
-        let Owner::Swap { slot } = self.frames.owner(pfn) else {
-            return;
-        };
-        self.frames.set_owner(pfn, Owner::None);
-        folios[pfn].clear(Flag::Swapcache);
-        for page in slot..slot + folios[pfn].nr_pages() as u32 {
-            self.swap[page].leave_cache(None);
-            self.release_slot(page);
-        }
-    }
-
-    fn allocate_slots(&mut self, pfn: Pfn, memcg: MemcgId, pages: u64) -> Option<u32> {
-        if pages == 1 {
-            self.swap.allocate(pfn, memcg)
-        } else {
-            self.swap.allocate_run(pfn, memcg, pages as u32)
-        }
     }
 }
 
@@ -451,6 +415,15 @@ impl World for System {
         );
         folios[pfn].clear(Flag::Swapcache);
         self.free_frame(folios, pfn);
+    }
+
+    fn demotion_target(&self, node: NodeId) -> Option<NodeId> {
+        let node_lists = self.list_scope == ListScope::Node;
+        self.demotion_target.filter(|&at| at != node && node_lists)
+    }
+
+    fn migrate(&mut self, of: &FolioTable, pfn: Pfn, target: NodeId) -> Option<(Pfn, usize)> {
+        self.move_page(of, pfn, target)
     }
 
     fn wake_flusher(&mut self, _node: NodeId) {

@@ -47,7 +47,7 @@ pub struct ZoneInfo {
 impl Machine {
     /// All zones with memory, node by node.
     pub fn zones(&self) -> Vec<ZoneInfo> {
-        let nodes = self.config.nodes;
+        let nodes = self.config.all_nodes();
         (0..nodes)
             .flat_map(|node| (0..4).map(move |zone| (NodeId(node), zone)))
             .filter_map(|(node, zone)| {

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use agewise_lab::experiment::damon;
-use agewise_lab::experiment::machine_run::{MEASURES, ZONE_MEASURES};
+use agewise_lab::experiment::machine_run::{MEASURES, TIER_MEASURES, ZONE_MEASURES};
 use agewise_lab::experiment::settings::SETTINGS;
 use agewise_lab::machine::Policy;
 use agewise_lab::machine::device::DeviceKind;
@@ -94,6 +94,9 @@ fn entries() -> anyhow::Result<Vec<Entry>> {
     for (name, description) in ZONE_MEASURES[0] {
         let name = name.replacen("zone_dma", "zone_NAME", 1);
         entries.push(entry("measure", &name, description));
+    }
+    for (name, description) in TIER_MEASURES {
+        entries.push(entry("measure", name, description));
     }
     Ok(entries)
 }

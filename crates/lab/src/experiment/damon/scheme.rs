@@ -30,6 +30,8 @@ pub struct Params {
     /// Monitoring, quota and watermarks.
     pub common: Common,
     pub action: Action,
+    /// Node that `migrate_hot` and `migrate_cold` move pages to.
+    target_node: u32,
     /// Whether it watches the processes instead of physical memory.
     pub is_virtual: bool,
     freq_permille: (u64, u64),
@@ -50,6 +52,7 @@ impl Default for Params {
         Params {
             common,
             action: Action::Stat,
+            target_node: Action::NO_NODE,
             is_virtual: false,
             freq_permille: (0, 1000),
             age_us: (0, u64::MAX),
@@ -86,6 +89,21 @@ fn action(text: &str) -> Result<Action, Errno> {
     found.ok_or(Errno::Einval)
 }
 
+/// Whether the action is for physical memory alone.
+fn is_physical(action: Action) -> bool {
+    matches!(
+        action,
+        Action::LruPrio | Action::LruDeprio | Action::MigrateHot(_) | Action::MigrateCold(_)
+    )
+}
+
+fn node(text: &str) -> Result<u32, Errno> {
+    match text {
+        "-1" => Ok(Action::NO_NODE),
+        number => number32(number),
+    }
+}
+
 fn weights(text: &str) -> Result<(u32, u32), Errno> {
     let (rate, age) = text.split_once(',').ok_or(Errno::Einval)?;
     Ok((number32(rate)?, number32(age)?))
@@ -114,10 +132,21 @@ impl Module for Params {
     const OWN: &'static [Param<Params>] = &[
         param(
             "action",
-            "stat, pageout, lru_prio, lru_deprio, cold or willneed (stat)",
-            "stat, pageout, lru_prio, lru_deprio, cold or willneed",
+            "stat, pageout, lru_prio, lru_deprio, migrate_hot, migrate_cold, cold or willneed \
+             (stat)",
+            "stat, pageout, lru_prio, lru_deprio, migrate_hot, migrate_cold, cold or willneed",
             |p, text| put(&mut p.action, action(text)),
             |p| p.action.name().to_owned(),
+        ),
+        param(
+            "target_nid",
+            "node that migrate_hot and migrate_cold move pages to; 1 is slow_memory (none)",
+            "the number of a node, or -1",
+            |p, text| put(&mut p.target_node, node(text)),
+            |p| match p.target_node {
+                Action::NO_NODE => "-1".to_owned(),
+                node => node.to_string(),
+            },
         ),
         param(
             "space",
@@ -240,13 +269,16 @@ impl Params {
     /// # Errors
     /// Fails where the kernel would refuse the parameters.
     pub fn watch(&self, profile: Profile, targets: u32, seed: u64) -> Result<Monitor, ParamsError> {
-        let physical = matches!(self.action, Action::LruPrio | Action::LruDeprio);
+        let physical = is_physical(self.action);
         let of_processes = matches!(self.action, Action::Cold | Action::Willneed);
         if self.is_virtual && physical || !self.is_virtual && of_processes {
             let (space, others) = if self.is_virtual {
                 ("virtual", "cold and willneed")
             } else {
-                ("physical", "lru_prio and lru_deprio")
+                (
+                    "physical",
+                    "lru_prio, lru_deprio, migrate_hot and migrate_cold",
+                )
             };
             return Err(ParamsError {
                 errno: Errno::Einval,
@@ -289,7 +321,8 @@ impl Params {
                 age: self.weights.1,
             },
         };
-        let mut scheme = Scheme::new(pattern, self.action, Quota::new(limits));
+        let action = self.action.to_node(self.target_node);
+        let mut scheme = Scheme::new(pattern, action, Quota::new(limits));
         scheme.apply_interval_us = self.apply_interval_us;
         scheme.watermarks = Some(self.common.watermarks);
         for (wish, kind) in [

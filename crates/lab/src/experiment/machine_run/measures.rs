@@ -125,8 +125,15 @@ pub const ZONE_MEASURES: [[(&str, &str); 11]; 4] = [
     of_zone!("movable"),
 ];
 
+/// Names and meanings of the measures of a machine with slow memory.
+pub const TIER_MEASURES: [(&str, &str); 3] = [
+    ("slow_accesses", "accesses to pages in slow memory"),
+    ("demoted", "pages that reclaim moved to slow memory"),
+    ("migrated", "pages that DAMON moved to another node"),
+];
+
 /// Values of the measures in the order of [`MEASURES`], followed by those of zones if there are
-/// several, and by those of DAMON.
+/// several, by those of slow memory if there is any, and by those of DAMON.
 pub type Measured = Vec<f64>;
 
 impl Plan {
@@ -136,12 +143,15 @@ impl Plan {
     /// The same as those of the run itself.
     pub fn measures(&self) -> Result<Vec<(&'static str, &'static str)>, RunError> {
         let of_damon = self.damon()?.map(|damon| damon.measures());
-        let zones = told_apart(&self.machine_config()?.zone_pages());
+        let config = self.machine_config()?;
+        let zones = told_apart(&config.zone_pages());
+        let of_tiers = TIER_MEASURES.into_iter().filter(|_| config.slow_pages > 0);
         let of_zones = zones.into_iter().flat_map(|zone| ZONE_MEASURES[zone]);
         Ok(MEASURES
             .iter()
             .copied()
             .chain(of_zones)
+            .chain(of_tiers)
             .chain(of_damon.unwrap_or_default())
             .collect())
     }
@@ -233,6 +243,10 @@ impl Run {
         ];
         let zones = told_apart(&self.machine.config().zone_pages());
         values.extend(zones.into_iter().flat_map(|zone| self.of_zone(zone)));
+        if self.machine.config().slow_pages > 0 {
+            let of_tiers = [counters.slow_accesses, events.demoted(), counters.migrated];
+            values.extend(of_tiers.map(count));
+        }
         if let Some(damon) = &self.damon {
             values.extend(damon.measured(self.machine.damon(), self.end_ns));
         }

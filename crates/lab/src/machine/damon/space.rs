@@ -8,9 +8,10 @@ use agewise_damon::profile::Profile;
 use agewise_damon::space::{Applied, Space};
 use agewise_damon::target::TargetId;
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
-use agewise_kernel::ids::{LruvecId, MemcgId};
+use agewise_kernel::ids::{LruvecId, MemcgId, NodeId};
 use agewise_kernel::page_table::{PAGES_PER_PMD, Pmd};
 use agewise_kernel::reclaim::chosen::reclaim_chosen;
+use agewise_kernel::reclaim::migration::migrate_chosen;
 
 use super::super::address_space::Backing;
 use super::super::page_cache::Entry;
@@ -177,6 +178,9 @@ impl<'a> MachineSpace<'a> {
             // Counting has to look at the pages only if filters apply to it.
             Action::Stat => !filters.list.is_empty() && self.profile.stat_applies_filters,
             Action::Pageout | Action::LruPrio | Action::LruDeprio => true,
+            Action::MigrateHot(node) | Action::MigrateCold(node) => {
+                node < self.machine.config.all_nodes()
+            }
             Action::Cold | Action::Willneed => false,
         };
         if !supported {
@@ -208,12 +212,22 @@ impl<'a> MachineSpace<'a> {
                     chosen.push(head);
                     continue;
                 }
+                (Action::MigrateHot(_) | Action::MigrateCold(_), _) => {
+                    chosen.push(head);
+                    continue;
+                }
                 _ => continue,
             }
             applied.bytes += pages * PAGE;
         }
         if !chosen.is_empty() {
-            applied.bytes = self.reclaim(&chosen) * PAGE;
+            applied.bytes = PAGE
+                * match action {
+                    Action::MigrateHot(node) | Action::MigrateCold(node) => {
+                        self.migrate(&chosen, NodeId(node))
+                    }
+                    _ => self.reclaim(&chosen),
+                };
         }
         applied
     }
@@ -222,6 +236,14 @@ impl<'a> MachineSpace<'a> {
         let Machine { lru, sys, .. } = &mut *self.machine;
         let cpu = sys.cpu;
         reclaim_chosen(lru, sys, cpu, pfns).iter().sum()
+    }
+
+    fn migrate(&mut self, pfns: &[Pfn], node: NodeId) -> u64 {
+        let Machine { lru, sys, .. } = &mut *self.machine;
+        let cpu = sys.cpu;
+        let moved = migrate_chosen(lru, sys, cpu, pfns, node);
+        sys.counters.migrated += moved;
+        moved
     }
 
     fn process(&self, target: TargetId) -> Option<ProcessId> {
@@ -263,7 +285,11 @@ impl<'a> MachineSpace<'a> {
     fn advise(&mut self, process: ProcessId, start: u64, end: u64, action: Action) -> Applied {
         let bytes = match action {
             Action::Pageout | Action::Cold | Action::Willneed => end - start,
-            Action::Stat | Action::LruPrio | Action::LruDeprio => return Applied::default(),
+            Action::Stat
+            | Action::LruPrio
+            | Action::LruDeprio
+            | Action::MigrateHot(_)
+            | Action::MigrateCold(_) => return Applied::default(),
         };
         let (mut vpn, end_vpn) = (start / PAGE, end / PAGE);
         let mut chosen = Vec::new();
