@@ -27,7 +27,7 @@ pub enum Advice {
     Normal,
     /// `MADV_RANDOM`, `POSIX_FADV_RANDOM`: no readahead; mapped accesses give no recency.
     Random,
-    /// `MADV_SEQUENTIAL`: readahead doubles; mapped accesses give no recency.
+    /// `MADV_SEQUENTIAL`: mapped accesses give no recency and, unlike in the kernel, no readahead.
     Sequential,
 }
 
