@@ -166,7 +166,10 @@ pub trait World {
 
     /// Pages of a reclaim node that are dirty or under writeback, where a page that is both counts
     /// twice (`NR_ZONE_WRITE_PENDING`). Dirty pages of the swap cache do not count.
-    fn write_pending_pages(&self, node: NodeId) -> u64;
+    /// A world without devices has none.
+    fn write_pending_pages(&self, _node: NodeId) -> u64 {
+        0
+    }
 
     /// Runs the slab and shadow shrinkers of a cgroup on a node once at this priority, as the
     /// kernel does after each lruvec. Returns the freed objects counted as reclaimed pages.

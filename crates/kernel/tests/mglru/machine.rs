@@ -124,7 +124,7 @@ impl Mechanism {
         let deferred = std::mem::take(&mut self.deferred);
         let delta = freeable / 2;
         let mut total = ((deferred >> priority) + delta).min(2 * freeable);
-        let mut scanned = 0;
+        let asked = total;
         let mut next = nodes.into_iter();
         while total >= 128 || total >= freeable {
             let batch = total.min(128);
@@ -137,9 +137,10 @@ impl Mechanism {
                 }
             }
             total -= batch;
-            scanned += batch;
         }
-        self.deferred += (deferred + delta).saturating_sub(scanned).min(2 * freeable);
+        self.deferred += (deferred + delta)
+            .saturating_sub(asked - total)
+            .min(2 * freeable);
     }
 }
 
@@ -153,10 +154,8 @@ impl World for Mechanism {
     }
 
     fn pmd(&mut self, _: MmId, vpn: u64) -> Pmd<'_> {
-        match self.table(vpn) {
-            Some(table) => Pmd::Table(&mut self.tables[table]),
-            None => Pmd::None,
-        }
+        let table = self.table(vpn);
+        table.map_or(Pmd::None, |table| Pmd::Table(&mut self.tables[table]))
     }
 
     fn pmd_young(&self, _: MmId, vpn: u64) -> bool {
@@ -180,9 +179,8 @@ impl World for Mechanism {
 
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping> {
         let page = &self.pages[self.page_of_frame[pfn.index()]];
-        page.vpn
-            .filter(|_| index == 0)
-            .map(|vpn| Mapping { mm: MM, vpn })
+        let vpn = page.vpn.filter(|_| index == 0)?;
+        Some(Mapping { mm: MM, vpn })
     }
 
     fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool {
@@ -235,10 +233,6 @@ impl World for Mechanism {
         let mut zones = [ZoneState::default(); 4];
         zones[2].managed_pages = 1 << 20;
         zones
-    }
-
-    fn write_pending_pages(&self, _: NodeId) -> u64 {
-        0
     }
 
     fn shrink_slab(&mut self, _: MemcgId, _: NodeId, priority: u32) -> u64 {

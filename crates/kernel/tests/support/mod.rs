@@ -148,9 +148,6 @@ impl World for OneCgroup {
         };
         [zone, zone, zone, ZoneState::default()]
     }
-    fn write_pending_pages(&self, _: NodeId) -> u64 {
-        0
-    }
     fn shrink_slab(&mut self, _: MemcgId, _: NodeId, _: u32) -> u64 {
         0
     }

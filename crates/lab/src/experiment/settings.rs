@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings of the machine by name, as in `--set key=value`.
 
-use agewise_policy::units::size_bytes;
-use thiserror::Error;
-
 use agewise_kernel::mglru::ablation::{Ablation, Part};
+use agewise_policy::units::size_bytes;
+use agewise_trace::suggest::nearest;
+use thiserror::Error;
 
 use crate::machine::config::MachineConfig;
 use crate::machine::device::DeviceKind;
 use crate::machine::zone::ZONE_NAMES;
-use agewise_trace::suggest::nearest;
 
 /// An invalid setting.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -46,9 +45,8 @@ fn put<T>(place: &mut T, value: Option<T>) -> Option<()> {
 }
 
 fn number<T: std::str::FromStr + PartialOrd>(text: &str, low: T, high: T) -> Option<T> {
-    text.parse()
-        .ok()
-        .filter(|value| *value >= low && *value <= high)
+    let value = text.parse().ok();
+    value.filter(|value| *value >= low && *value <= high)
 }
 
 /// Zones by name and size: `dma=64K,dma32=16M,normal=48M`.
@@ -56,9 +54,8 @@ fn zone_sizes(text: &str) -> Option<[u32; 4]> {
     let mut zones = [None; 4];
     for part in text.split(',') {
         let (name, size) = part.split_once('=')?;
-        let zone = ZONE_NAMES
-            .iter()
-            .position(|known| known.eq_ignore_ascii_case(name.trim()))?;
+        let is_it = |known: &&str| known.eq_ignore_ascii_case(name.trim());
+        let zone = ZONE_NAMES.iter().position(|known| is_it(&known))?;
         let pages = size_bytes(size).ok()? / 4096;
         if zones[zone].replace(u32::try_from(pages).ok()?).is_some() {
             return None;
@@ -129,10 +126,7 @@ pub const SETTINGS: &[Setting] = &[
         key: "zones",
         description: "sizes of zones of one node, as dma=64K,dma32=16M,normal=48M,movable=0 (by size of memory)",
         expected: "zones dma, dma32, normal or movable, each once, with sizes",
-        apply: |config, text| {
-            config.zones = Some(vec![zone_sizes(text)?]);
-            Some(())
-        },
+        apply: |config, text| put(&mut config.zones, zone_sizes(text).map(|of| Some(vec![of]))),
     },
     Setting {
         key: "slow_memory",

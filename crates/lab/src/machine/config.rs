@@ -371,11 +371,8 @@ impl MachineConfig {
         let share = self.pages / nodes;
         (0..nodes)
             .map(|node| {
-                let pages = if node == 0 {
-                    share + self.pages % nodes
-                } else {
-                    share
-                };
+                let rest = if node == 0 { self.pages % nodes } else { 0 };
+                let pages = share + rest;
                 if node > 0 || pages < 1 << 16 {
                     return [0, 0, pages, 0];
                 }
