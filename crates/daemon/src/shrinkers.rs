@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use agewise_cli::whatif::facts;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::throttle::{Throttle, ThrottleError};
-use agewise_policy::whatif::keep::{Change, Idle, Keeper, Room, Wanted, Why};
+use agewise_policy::whatif::keep::{Change, Idle, Keeper, Room, STEP_BYTES_MAX, Wanted, Why};
 use agewise_policy::whatif::shrink::Facts;
 use agewise_policy::whatif::{Curves, Prices};
 
@@ -21,10 +21,6 @@ use super::record::{NotShrunk, Shrunk};
 
 /// Time between two reads of the counters of held cgroups.
 const POLL_MS: u64 = 500;
-
-/// The most that is reclaimed from a cgroup at a poll. Reclaim to a slow disk takes long, and the
-/// daemon does nothing else meanwhile.
-const PIECE_BYTES: u64 = 64 << 20;
 
 /// This long after accessed bits were cleared, those of pages in use are set again.
 const MARKED_MS: u64 = 2000;
@@ -47,18 +43,6 @@ struct Held {
     keeper: Keeper,
     /// Why nothing was done, as far as it was written.
     holds: News,
-    setting: Option<Setting>,
-    /// The limit that is set.
-    limit_bytes: Option<u64>,
-}
-
-/// A change that was announced and not made yet. Until then the keeper judges nothing.
-#[derive(Debug)]
-struct Setting {
-    change: Change,
-    usage_bytes: Option<u64>,
-    /// What is still to be reclaimed before it.
-    left_bytes: u64,
 }
 
 /// Facts in addition to those from the cgroups.
@@ -111,8 +95,6 @@ impl Shrinkers {
                     Held {
                         keeper: Keeper::new(small.wanted),
                         holds: News::default(),
-                        setting: None,
-                        limit_bytes: None,
                         small,
                     }
                 }
@@ -137,7 +119,7 @@ impl Shrinkers {
 
     /// The limit that is set on a cgroup.
     pub fn limit_bytes(&self, key: &Key) -> Option<u64> {
-        self.held.get(key)?.limit_bytes
+        self.held.get(key)?.keeper.limit_bytes()
     }
 
     /// Reads the counters, and changes limits if necessary.
@@ -150,21 +132,16 @@ impl Shrinkers {
         for held in self.held.values_mut() {
             // Those before it may have taken long.
             let now_ms = (known.now_ms)();
-            let mut throttle = self.throttle.as_mut();
-            if held.setting.is_none() {
-                let room = room(&held.small, known);
-                let usage_bytes = room.map(|room| room.usage_bytes);
-                match change(held, room, known, now_ms) {
-                    Some(change) => {
-                        let throttle = throttle.as_deref_mut();
-                        announce(held, throttle, change, now_ms, usage_bytes, journal);
-                    }
-                    None => say_why(held, usage_bytes, now_ms, journal),
+            let room = room(&held.small, known);
+            let usage_bytes = room.map(|room| room.usage_bytes);
+            // Reclaim to a slow disk takes long, and the daemon does nothing else meanwhile.
+            let is_late = now_ms >= began_ms + POLL_MS;
+            match change(held, room, known, now_ms, is_late) {
+                Some(change) => {
+                    let throttle = self.throttle.as_mut();
+                    carry_out(held, throttle, change, now_ms, usage_bytes, journal);
                 }
-            }
-            if let Some(throttle) = throttle {
-                let may_reclaim = now_ms < began_ms + POLL_MS && !is_blind(known, now_ms);
-                carry_on(held, throttle, may_reclaim, now_ms, journal);
+                None => say_why(held, usage_bytes, now_ms, journal),
             }
         }
     }
@@ -177,38 +154,33 @@ impl Shrinkers {
     }
 
     fn let_go(&mut self, held: &Held, journal: &Journal) {
-        if let Some(setting) = &held.setting {
-            let mut line = setting.line(&held.small);
-            line.phase = "after";
-            line.trouble = Some("its rule ended before it was set".to_owned());
-            journal.write("action", &line);
-        }
         if let Some(throttle) = &mut self.throttle {
             unlimit(&held.small, throttle, "over", journal);
         }
     }
 }
 
-/// The change that the keeper of a cgroup wants.
-fn change(held: &mut Held, room: Option<Room>, known: &Known<'_>, now_ms: u64) -> Option<Change> {
+/// The change that the keeper of a cgroup wants; nothing is lowered if it is late.
+fn change(
+    held: &mut Held,
+    room: Option<Room>,
+    known: &Known<'_>,
+    now_ms: u64,
+    is_late: bool,
+) -> Option<Change> {
     let (small, keeper) = (&held.small, &mut held.keeper);
     let curves = (known.curves)(&small.key);
     if small.dry_run {
         return keeper.rehearse(now_ms, &room?, curves);
     }
     let facts = facts(&small.cgroup, now_ms, (known.machine_waited_us)()).ok();
-    let is_blind = is_blind(known, now_ms);
+    // If looks follow each other faster than that, the best time is right before the next one.
+    let is_soon = now_ms + POLL_MS >= known.next_look_ms;
+    let is_blind = is_late || now_ms < known.looked_ms + MARKED_MS && !is_soon;
     match room.zip(facts) {
         Some((room, facts)) => keeper.next(Facts { is_blind, ..facts }, &room, curves),
         None => keeper.lose_sight(now_ms),
     }
-}
-
-/// Whether accessed bits were cleared so recently that the kernel would take pages in use.
-fn is_blind(known: &Known<'_>, now_ms: u64) -> bool {
-    // If looks follow each other faster than that, the best time is right before the next one.
-    let is_soon = now_ms + POLL_MS >= known.next_look_ms;
-    now_ms < known.looked_ms + MARKED_MS && !is_soon
 }
 
 /// Writes why the limit of a cgroup is not lowered, if that is news.
@@ -242,8 +214,8 @@ fn room(small: &Small, known: &Known<'_>) -> Option<Room> {
     })
 }
 
-/// Writes the line before a change.
-fn announce(
+/// Sets or removes a limit, with one line before and one after.
+fn carry_out(
     held: &mut Held,
     throttle: Option<&mut Throttle>,
     change: Change,
@@ -251,84 +223,46 @@ fn announce(
     usage_bytes: Option<u64>,
     journal: &Journal,
 ) {
-    let setting = Setting {
-        change,
-        usage_bytes,
-        left_bytes: match (usage_bytes, change.limit_bytes) {
-            (Some(usage), Some(limit)) if held.small.cgroup.can_reclaim() => {
-                usage.saturating_sub(limit)
-            }
-            _ => 0,
-        },
-    };
-    let line = setting.line(&held.small);
+    let small = &held.small;
+    let name = small.key.0.clone();
+    let mut line = Shrunk::new(&name, small.dry_run, change.limit_bytes, change.why.name());
+    line.usage_bytes = usage_bytes;
+    line.predicted_wait_ratio = change.predicted_wait_ratio.map(|wait| wait.likely);
     // Giving memory back needs no permission.
-    if held.small.dry_run {
+    if small.dry_run {
         return journal.write("action", &line);
     }
     let is_permitted = journal.permits("action", &line) || change.limit_bytes.is_none();
-    match throttle {
-        None => held.keeper.fail(now_ms),
-        Some(throttle) if !is_permitted => give_up(held, throttle, now_ms, journal),
-        Some(_) => held.setting = Some(setting),
-    }
-}
-
-/// Makes an announced change, or reclaims a piece of what has to leave before it; writes the line
-/// after it.
-fn carry_on(
-    held: &mut Held,
-    throttle: &mut Throttle,
-    may_reclaim: bool,
-    now_ms: u64,
-    journal: &Journal,
-) {
-    let is_ready = |setting: &mut Setting| setting.left_bytes == 0 || may_reclaim;
-    let Some(mut setting) = held.setting.take_if(is_ready) else {
-        return;
+    let Some(throttle) = throttle else {
+        return held.keeper.fail(now_ms);
     };
-    let done = setting.step(&held.small.cgroup, throttle);
-    if matches!(done, Ok(false)) {
-        held.setting = Some(setting);
-        return;
+    if !is_permitted {
+        return give_up(held, throttle, now_ms, journal);
     }
-    let mut line = setting.line(&held.small);
+    let done = set(&small.cgroup, throttle, change);
     line.phase = "after";
-    line.trouble = done.as_ref().err().map(ToString::to_string);
+    line.trouble = done.as_ref().err().cloned();
     journal.write("action", &line);
-    held.limit_bytes = setting.change.limit_bytes;
     if done.is_err() {
         give_up(held, throttle, now_ms, journal);
     }
 }
 
-impl Setting {
-    fn line<'a>(&self, small: &'a Small) -> Shrunk<'a> {
-        let change = &self.change;
-        let why = change.why.name();
-        let mut line = Shrunk::new(&small.key.0, small.dry_run, change.limit_bytes, why);
-        line.usage_bytes = self.usage_bytes;
-        line.predicted_wait_ratio = change.predicted_wait_ratio.map(|wait| wait.likely);
-        line
-    }
-
-    /// Returns whether the limit is set or removed.
-    fn step(&mut self, cgroup: &Cgroup, throttle: &mut Throttle) -> Result<bool, ThrottleError> {
-        let Some(limit_bytes) = self.change.limit_bytes else {
-            throttle.unlimit(cgroup)?;
-            return Ok(true);
-        };
-        let piece_bytes = self.left_bytes.min(PIECE_BYTES);
-        if piece_bytes > 0 && throttle.make_room(cgroup, limit_bytes, piece_bytes)? {
-            self.left_bytes -= piece_bytes;
-            // Whatever it has grown by meanwhile is left to the limit.
-            if self.left_bytes > 0 {
-                return Ok(false);
-            }
+/// Returns what went wrong, in words.
+fn set(cgroup: &Cgroup, throttle: &mut Throttle, change: Change) -> Result<(), String> {
+    let words = |error: ThrottleError| error.to_string();
+    let Some(limit_bytes) = change.limit_bytes else {
+        return throttle.unlimit(cgroup).map_err(|error| error.to_string());
+    };
+    // A limit that is raised is urgent. One that is lowered takes a step: what the cgroup has beyond
+    // that, it has allocated meanwhile, and the kernel would reclaim all of it at once.
+    if change.why == Why::Curve {
+        let room = throttle.make_room(cgroup, limit_bytes, STEP_BYTES_MAX);
+        if room.map_err(words)? {
+            return Err("it has grown by more than a step meanwhile".to_owned());
         }
-        throttle.limit(cgroup, limit_bytes)?;
-        Ok(true)
     }
+    throttle.limit(cgroup, limit_bytes).map(drop).map_err(words)
 }
 
 /// Gives up a limit that cannot be changed: it must not stay, because nobody would raise it if it
@@ -336,7 +270,6 @@ impl Setting {
 fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64, journal: &Journal) {
     unlimit(&held.small, throttle, "failed", journal);
     held.keeper.fail(now_ms);
-    held.limit_bytes = None;
 }
 
 /// Removes a limit, if there is one, with one line before and one after. If it cannot be removed it

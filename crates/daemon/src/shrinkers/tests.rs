@@ -313,40 +313,30 @@ fn what_happens_while_another_limit_is_set_is_not_taken_for_a_burst() {
     assert_eq!(world.high(), limit);
 }
 
-/// The daemon has other things to do meanwhile.
+/// The kernel would reclaim all of it at once, and the daemon would do nothing else meanwhile.
 #[test]
-fn a_large_step_is_reclaimed_in_pieces_before_its_limit_is_set() {
-    let mut world = World::new();
-    world.cache_bytes = 1 << 40;
-    world.now_ms.set(10_000);
-    world.count(1);
-    fs::write(world.dir.join("memory.reclaim"), "").unwrap();
-    let mut shrinkers = world.shrinkers();
-    let asked = || fs::read_to_string(world.dir.join("memory.reclaim")).unwrap();
-    let curves = Curves::of_anon(FULL << 14, 900_000, |_| Estimate::exact(0.0));
-    for _ in 0..20 {
+fn one_that_grows_by_more_than_a_step_before_its_limit_is_set_is_not_limited() {
+    for (grown_bytes, is_limited) in [(STEP_BYTES_MAX / 2, true), (STEP_BYTES_MAX * 2, false)] {
+        let mut world = World::new();
+        world.cache_bytes = 1 << 40;
+        world.now_ms.set(10_000);
+        world.count(1);
         fs::write(world.dir.join("memory.reclaim"), "").unwrap();
-        world.pass(POLL_MS, 0);
-        world.poll(&mut shrinkers, &|_| Some(&curves));
-        assert_eq!(
-            (asked(), world.high()),
-            (PIECE_BYTES.to_string(), "max".to_owned())
-        );
+        let curves = Curves::of_anon(FULL << 14, 900_000, |_| Estimate::exact(0.0));
+        let current = world.dir.join("memory.current");
+        let usage_bytes = FULL + world.cache_bytes;
+        let mut shrinkers = world.shrinkers();
+        // After its usage was read.
+        world.poll(&mut shrinkers, &|_| {
+            let grown = usage_bytes - STEP_BYTES_MAX + grown_bytes;
+            fs::write(&current, grown.to_string()).unwrap();
+            Some(&curves)
+        });
+        let limit = world.high().parse::<u64>().ok();
+        let step = limit.map(|limit| usage_bytes - limit <= STEP_BYTES_MAX);
+        assert_eq!(step, is_limited.then_some(true), "{limit:?}");
+        assert_eq!(world.lines().len(), 2);
     }
-    // None while the kernel would take pages in use.
-    world.looked_ms = world.now_ms.get();
-    fs::write(world.dir.join("memory.reclaim"), "").unwrap();
-    world.pass(POLL_MS, 0);
-    world.poll(&mut shrinkers, &|_| Some(&curves));
-    assert_eq!(asked(), "");
-    // Every line before has one after, even if its rule ends.
-    shrinkers.follow(Vec::new(), &world.journal);
-    let lines = world.lines();
-    assert_eq!((lines.len(), &lines[1]["phase"]), (2, &"after".into()));
-    assert!(lines[1]["trouble"].is_string(), "{lines:?}");
-    shrinkers.follow(vec![world.small(false)], &world.journal);
-    world.run_with(&mut shrinkers, 1000, 0, Some(&curves));
-    assert_ne!(world.high(), "max");
 }
 
 /// Otherwise the kernel would take pages that are in use.

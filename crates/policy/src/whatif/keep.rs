@@ -20,6 +20,8 @@ const RAISE_PART: u64 = 8;
 const RAISED_MS: u64 = 30 * 1000;
 /// Waiting is judged over this period.
 const WINDOW_MS: u64 = 2000;
+/// The most memory that a step takes: who sets the limits does nothing else while it leaves.
+pub const STEP_BYTES_MAX: u64 = 256 << 20;
 /// If swap has less room than this part of the cgroup's memory, there is no limit: the only way to
 /// keep growing memory below it would be to kill.
 const SWAP_PART: u64 = 8;
@@ -309,6 +311,7 @@ impl Keeper {
             prices: room.prices,
             beyond_bytes: self.beyond_bytes,
             usage_bytes: room.usage_bytes,
+            step_bytes_max: STEP_BYTES_MAX,
         };
         let floor_bytes = self.wanted.floor_bytes.max(room.floor_bytes);
         let mut steps = plan(curves, &terms).unwrap_or_default();

@@ -34,6 +34,8 @@ pub struct Terms {
     pub beyond_bytes: u64,
     /// Memory charged to it now.
     pub usage_bytes: u64,
+    /// A step takes no more than this.
+    pub step_bytes_max: u64,
 }
 
 /// A step of a plan.
@@ -140,7 +142,8 @@ pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
             wait_max: terms.wait_max,
         });
     }
-    let step = (terms.usage_bytes / STEP_PART).max(STEP_BYTES_MIN);
+    let step = (terms.usage_bytes / STEP_PART).min(terms.step_bytes_max);
+    let step = step.max(STEP_BYTES_MIN);
     let below = |from: u64, step: u64| (1..).map(move |number| from.saturating_sub(step * number));
     let between = below(terms.usage_bytes, step).take_while(|at| *at > goal);
     let mut to_goal: Vec<Planned> = between.map(planned).collect();

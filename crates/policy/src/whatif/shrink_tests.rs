@@ -24,7 +24,21 @@ fn terms(goal: Goal) -> Terms {
         prices: Prices::exact(10_000.0, 100_000.0),
         beyond_bytes: 2 << 20,
         usage_bytes: FULL + (2 << 20),
+        step_bytes_max: u64::MAX,
     }
+}
+
+#[test]
+fn no_step_takes_more_than_its_maximum() {
+    let terms = Terms {
+        step_bytes_max: 1 << 20,
+        ..terms(Goal::Bytes(FULL / 2))
+    };
+    let steps = plan(&curves(0.0, 0.0), &terms).unwrap().to_goal;
+    let limits = steps.iter().map(|step| step.limit_bytes);
+    let all: Vec<u64> = std::iter::once(terms.usage_bytes).chain(limits).collect();
+    assert!(all.windows(2).all(|of| of[0] - of[1] <= 1 << 20));
+    assert_eq!(all.last(), Some(&(FULL / 2)));
 }
 
 /// A cgroup that faults as its own curve says, whatever the plan's curve was.

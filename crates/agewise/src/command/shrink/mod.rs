@@ -216,6 +216,7 @@ fn terms(scene: &Scene<'_>, costs: &Costs, full_bytes: u64) -> Terms {
         prices: costs.prices,
         beyond_bytes: scene.usage_bytes.saturating_sub(full_bytes),
         usage_bytes: scene.usage_bytes,
+        step_bytes_max: u64::MAX,
     }
 }
 
