@@ -104,6 +104,11 @@ impl Machine {
     /// Applies `memory.high`: reclaims the excess, again and again while that helps or for 16 more
     /// rounds, and slows down tasks that stay above it (`mem_cgroup_handle_over_high`).
     fn handle_over_high(&mut self, process: ProcessId, memcg: MemcgId, pages: u64) {
+        let memcgs = &self.sys.memcgs;
+        let is_over = |at: MemcgId| memcgs[at].usage_pages > memcgs[at].limits.high_pages;
+        if !memcgs.ancestry(memcg).any(is_over) {
+            return;
+        }
         let mut retries = MAX_RECLAIM_RETRIES;
         let mut wanted = pages;
         let delay_ns = loop {

@@ -221,10 +221,8 @@ impl Machine {
             .swap_device
             .as_ref()
             .is_some_and(|device| device.model.synchronous);
-        let full = self
-            .sys
-            .swap_is_full(self.sys.memcg_of(&self.lru.folios, pfn));
-        if synchronous || full || (write && alone) {
+        let memcg = || self.sys.memcg_of(&self.lru.folios, pfn);
+        if synchronous || (write && alone) || self.sys.swap_is_full(memcg()) {
             self.sys.free_swap(&mut self.lru.folios, pfn);
         }
         access
