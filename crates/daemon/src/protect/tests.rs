@@ -230,6 +230,61 @@ fn steps_that_cannot_be_recorded_are_not_skipped() {
     assert!(!acts.contains(&("kill", "before")), "{lines:#?}");
 }
 
+/// While a machine thrashes, a task that waits for a disk does not freeze.
+#[test]
+fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
+    let top = tempfile::tempdir().unwrap();
+    let job = top.path().join("cgroup/batch/job");
+    std::fs::create_dir_all(&job).unwrap();
+    for (file, text) in [
+        ("cgroup.procs", ""),
+        ("memory.current", "67108864"),
+        ("memory.high", "max"),
+        ("cgroup.freeze", "0"),
+        ("cgroup.events", "frozen 0"),
+    ] {
+        std::fs::write(job.join(file), text).unwrap();
+    }
+    let version = agewise_host::cgroup::Version::V2;
+    let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path().join("cgroup"));
+    let (config, matcher) = config("[protect]\ncgroups = ['/web']\nup_to = 'kill'\n");
+    let root = agewise_host::root::Roots::below(top.path()).proc;
+    let hands = Hands::new(&root, &agewise_host::throttle::Ledger::default()).unwrap();
+    let mut protector = Protector::new(&config.protect, root, Some(hands)).unwrap();
+    let (mut seen, views) = machine(&["/batch/job", "/web"]);
+    seen[0].cgroup = Some(Cgroup::open(&hierarchy, "/batch/job").unwrap());
+    let mut journal_config = config.journal.clone();
+    journal_config.file = top.path().join("journal");
+    let journal = Journal::open(&journal_config, &Health::default()).unwrap();
+    for second in 0..20 {
+        protector.follow(&seen, &views, &matcher, &NOWHERE);
+        let read = |watched: &Watched| {
+            let [grown, suffered] = match watched.is_protected {
+                true => [0, second],
+                false => [second, 0],
+            };
+            Some(Counters {
+                used_bytes: grown * (64 << 20),
+                refaulted_pages: [suffered * 4000, 0],
+                full_stall_us: Some(suffered * 500_000),
+                ..Counters::default()
+            })
+        };
+        protector.poll(second * 1000, read, &matcher, &journal);
+    }
+    let text = std::fs::read_to_string(&journal_config.file).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let after: Vec<Value> = lines
+        .filter(|line: &Value| line["phase"] == "after")
+        .collect();
+    let acts: Vec<&str> = after
+        .iter()
+        .map(|line| line["act"].as_str().unwrap())
+        .collect();
+    assert_eq!(acts[..3], ["squeeze", "freeze", "kill"], "{after:#?}");
+    assert!(after[1]["trouble"].as_str().unwrap().contains("within 2 s"));
+}
+
 #[test]
 fn what_is_below_the_guilty_answers_for_itself() {
     let hierarchy = tempfile::tempdir().unwrap();
