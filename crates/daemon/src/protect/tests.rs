@@ -100,6 +100,27 @@ fn groups_are_apart_and_what_holds_the_daemon_is_told_by_its_parts() {
     );
 }
 
+/// As in a pod, where the path of the daemon starts at its cgroup namespace.
+#[test]
+fn the_daemon_is_found_where_the_kernel_does_not_tell_its_path() {
+    let top = tempfile::tempdir().unwrap();
+    let pod = top.path().join("cgroup/kubepods/pod");
+    std::fs::create_dir_all(&pod).unwrap();
+    let procs = pod.join("cgroup.procs");
+    std::fs::write(&procs, std::process::id().to_string()).unwrap();
+    let version = agewise_host::cgroup::Version::V2;
+    let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path().join("cgroup"));
+    let root = agewise_host::root::Roots::below(top.path()).proc;
+    let (mut seen, _) = machine(&["/kubepods"]);
+    seen[0].cgroup = Some(Cgroup::open(&hierarchy, "/kubepods").unwrap());
+    let searched = std::cell::OnceCell::new();
+    let find = || Ours::find(&root, &[], &seen, &searched);
+    assert_eq!(find().cgroup.as_deref(), Some(Path::new("/kubepods/pod")));
+    assert!(find().is_in(&seen[0]));
+    std::fs::remove_file(procs).unwrap();
+    assert!(find().is_in(&seen[0]), "it is not looked for at every tick");
+}
+
 /// The journal lines of a machine on which `/web` is protected and `/batch` grows while it is bad.
 fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> {
     lines_from(0, up_to, seconds, is_bad)
