@@ -276,6 +276,14 @@ impl Daemon {
         (self.around.now_ms)()
     }
 
+    /// Opens the journal again: the file may have been moved away to be archived. If it cannot be
+    /// opened, the old one stays.
+    pub(super) fn reopen_journal(&self) {
+        if let Ok(journal) = Journal::open(&self.config.journal, self.hub.health()) {
+            self.journal.replace_by(journal);
+        }
+    }
+
     /// Adopts another configuration from the next tick on. What is known about memory is kept.
     ///
     /// # Errors
