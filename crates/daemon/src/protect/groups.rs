@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which cgroups are compared with each other, and which cgroup below the culprit is acted upon.
 
+use std::cell::OnceCell;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use agewise_host::access::PAGE_BYTES;
-use agewise_host::cgroup::Cgroup;
+use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits};
 use agewise_host::root::ProcRoot;
 
 use crate::config::Matcher;
@@ -58,13 +59,21 @@ pub struct Ours<'a> {
 }
 
 impl<'a> Ours<'a> {
-    /// Looks for the daemon in the hierarchy of what was observed.
-    pub fn find(root: &ProcRoot, line: &'a [u32], seen: &[Seen]) -> Self {
+    /// Looks for the daemon in the hierarchy of what was observed. A search of all cgroups is
+    /// remembered in `searched`.
+    pub fn find(
+        root: &ProcRoot,
+        line: &'a [u32],
+        seen: &[Seen],
+        searched: &OnceCell<Option<PathBuf>>,
+    ) -> Self {
         let mut cgroups = seen.iter().filter_map(|seen| seen.cgroup.as_ref());
         let hierarchy = cgroups.next().map(Cgroup::hierarchy);
+        // In a cgroup namespace of its own (a pod), its path starts there, not at the mount point.
+        let search = |hierarchy| searched.get_or_init(|| search(hierarchy)).clone();
         Ours {
             line,
-            cgroup: hierarchy.and_then(|hierarchy| hierarchy.own_path(root)),
+            cgroup: hierarchy.and_then(|of| of.own_path(root).or_else(|| search(of))),
         }
     }
 
@@ -75,6 +84,18 @@ impl<'a> Ours<'a> {
         cgroup.is_some_and(|own| own.starts_with(path))
             || seen.pids.iter().any(|pid| self.line.contains(pid))
     }
+}
+
+/// The cgroup that lists this process.
+fn search(hierarchy: &Hierarchy) -> Option<PathBuf> {
+    let top = Cgroup::open(hierarchy, "/").ok()?;
+    let below = top.descendants(TreeLimits::WIDE).ok()?.cgroups;
+    let lists_us = |cgroup: &&Cgroup| {
+        let pids = cgroup.procs(false);
+        pids.is_ok_and(|pids| pids.contains(&std::process::id()))
+    };
+    let found = below.iter().chain([&top]).find(lists_us)?;
+    Some(found.path().to_owned())
 }
 
 /// The name is only used if there is no cgroup: it differs from the path if that is not UTF-8.

@@ -278,14 +278,14 @@ impl Protector {
                 do_it(&mut line, decision, cgroup, refused, self.hands.as_mut())
             }
         };
-        let is_possible = !done.as_ref().is_err_and(ThrottleError::is_lasting);
+        let comes_again = !done.as_ref().is_err_and(ThrottleError::counts_as_tried);
         if let Err(error) = done {
             line.trouble = Some(error.to_string());
         }
         journal.write("action", &line);
         let is_done = line.trouble.is_none() && line.refused.is_none();
         if !is_done && !takes_back(decision) {
-            self.guard.not_done(subject, is_possible);
+            self.guard.not_done(subject, comes_again);
         }
         match (&decision.act, line.limit_bytes) {
             (Act::Squeeze { .. }, Some(limit_bytes)) if is_done => {

@@ -100,6 +100,27 @@ fn groups_are_apart_and_what_holds_the_daemon_is_told_by_its_parts() {
     );
 }
 
+/// As in a pod, where the path of the daemon starts at its cgroup namespace.
+#[test]
+fn the_daemon_is_found_where_the_kernel_does_not_tell_its_path() {
+    let top = tempfile::tempdir().unwrap();
+    let pod = top.path().join("cgroup/kubepods/pod");
+    std::fs::create_dir_all(&pod).unwrap();
+    let procs = pod.join("cgroup.procs");
+    std::fs::write(&procs, std::process::id().to_string()).unwrap();
+    let version = agewise_host::cgroup::Version::V2;
+    let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path().join("cgroup"));
+    let root = agewise_host::root::Roots::below(top.path()).proc;
+    let (mut seen, _) = machine(&["/kubepods"]);
+    seen[0].cgroup = Some(Cgroup::open(&hierarchy, "/kubepods").unwrap());
+    let searched = std::cell::OnceCell::new();
+    let find = || Ours::find(&root, &[], &seen, &searched);
+    assert_eq!(find().cgroup.as_deref(), Some(Path::new("/kubepods/pod")));
+    assert!(find().is_in(&seen[0]));
+    std::fs::remove_file(procs).unwrap();
+    assert!(find().is_in(&seen[0]), "it is not looked for at every tick");
+}
+
 /// The journal lines of a machine on which `/web` is protected and `/batch` grows while it is bad.
 fn lines(up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool) -> Vec<Value> {
     lines_from(0, up_to, seconds, is_bad)
@@ -228,6 +249,61 @@ fn steps_that_cannot_be_recorded_are_not_skipped() {
     let acts = acts_of(&lines);
     assert_eq!(acts[0], ("squeeze", "before"), "{lines:#?}");
     assert!(!acts.contains(&("kill", "before")), "{lines:#?}");
+}
+
+/// While a machine thrashes, a task that waits for a disk does not freeze.
+#[test]
+fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
+    let top = tempfile::tempdir().unwrap();
+    let job = top.path().join("cgroup/batch/job");
+    std::fs::create_dir_all(&job).unwrap();
+    for (file, text) in [
+        ("cgroup.procs", ""),
+        ("memory.current", "67108864"),
+        ("memory.high", "max"),
+        ("cgroup.freeze", "0"),
+        ("cgroup.events", "frozen 0"),
+    ] {
+        std::fs::write(job.join(file), text).unwrap();
+    }
+    let version = agewise_host::cgroup::Version::V2;
+    let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path().join("cgroup"));
+    let (config, matcher) = config("[protect]\ncgroups = ['/web']\nup_to = 'kill'\n");
+    let root = agewise_host::root::Roots::below(top.path()).proc;
+    let hands = Hands::new(&root, &agewise_host::throttle::Ledger::default()).unwrap();
+    let mut protector = Protector::new(&config.protect, root, Some(hands)).unwrap();
+    let (mut seen, views) = machine(&["/batch/job", "/web"]);
+    seen[0].cgroup = Some(Cgroup::open(&hierarchy, "/batch/job").unwrap());
+    let mut journal_config = config.journal.clone();
+    journal_config.file = top.path().join("journal");
+    let journal = Journal::open(&journal_config, &Health::default()).unwrap();
+    for second in 0..20 {
+        protector.follow(&seen, &views, &matcher, &NOWHERE);
+        let read = |watched: &Watched| {
+            let [grown, suffered] = match watched.is_protected {
+                true => [0, second],
+                false => [second, 0],
+            };
+            Some(Counters {
+                used_bytes: grown * (64 << 20),
+                refaulted_pages: [suffered * 4000, 0],
+                full_stall_us: Some(suffered * 500_000),
+                ..Counters::default()
+            })
+        };
+        protector.poll(second * 1000, read, &matcher, &journal);
+    }
+    let text = std::fs::read_to_string(&journal_config.file).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let after: Vec<Value> = lines
+        .filter(|line: &Value| line["phase"] == "after")
+        .collect();
+    let acts: Vec<&str> = after
+        .iter()
+        .map(|line| line["act"].as_str().unwrap())
+        .collect();
+    assert_eq!(acts[..3], ["squeeze", "freeze", "kill"], "{after:#?}");
+    assert!(after[1]["trouble"].as_str().unwrap().contains("within 2 s"));
 }
 
 #[test]

@@ -281,8 +281,8 @@ impl<'a> Whose<'a> {
         }
     }
 
-    /// Whether no other rule applies to a part of the cgroup, and no process in it is to be left
-    /// alone.
+    /// Whether no other rule applies to a part of the cgroup, all its processes are known, and none
+    /// is to be left alone.
     fn may_all_go(&self, proc: &ProcRoot) -> bool {
         let Some(cgroup) = &self.seen.cgroup else {
             return false;
@@ -293,8 +293,8 @@ impl<'a> Whose<'a> {
         }
         let line = mover::own_lineage();
         let stays = |pid: u32| pid == 1 || line.contains(&pid) || guest::runs_guests(proc, pid);
-        let pids = cgroup.procs(true);
-        pids.is_ok_and(|pids| !pids.into_iter().any(stays))
+        let pids = cgroup.all_procs().ok().flatten();
+        pids.is_some_and(|pids| !pids.into_iter().any(stays))
     }
 }
 
@@ -406,4 +406,42 @@ fn reclaim(seen: &Seen, bytes: u64, anon: bool, rehearse: bool) -> Done {
     }
     done.cpu_ns = agewise_host::clock::thread_cpu_ns().saturating_sub(began_ns);
     done
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
+    use agewise_host::root::Roots;
+
+    use super::*;
+
+    #[test]
+    fn the_kernel_selects_only_where_all_processes_are_known() {
+        let top = tempfile::tempdir().unwrap();
+        let job = top.path().join("cgroup/job");
+        std::fs::create_dir_all(&job).unwrap();
+        let hierarchy = Hierarchy::at(Version::V2, top.path().join("cgroup"));
+        let seen = Seen {
+            at: 0,
+            key: (Arc::from("/job"), 1),
+            cgroup: Some(Cgroup::open(&hierarchy, "/job").unwrap()),
+            container: None,
+            pids: Vec::new(),
+        };
+        let whose = Whose {
+            seen: &seen,
+            pids: &[],
+            without: &[],
+        };
+        let proc = Roots::below(top.path()).proc;
+        let may_all_go = |procs: &str| {
+            std::fs::write(job.join("cgroup.procs"), procs).unwrap();
+            whose.may_all_go(&proc)
+        };
+        assert!(may_all_go("4000000\n"));
+        assert!(!may_all_go("4000000\n0\n"), "of another pid namespace");
+        assert!(!may_all_go("1\n"), "init");
+    }
 }

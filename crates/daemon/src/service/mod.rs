@@ -273,20 +273,16 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         })?;
         Ok(message.to_owned())
     });
-    let event = match reloaded {
-        Ok(message) => ("reload", message),
-        Err(error) => (
-            "reload_failed",
-            format!(
-                "the configuration of before stays: {}",
-                agewise_cli::output::chain(&error)
-            ),
-        ),
-    };
-    if event.0 == "reload_failed" {
-        agewise_cli::note!("{}", event.1);
+    match reloaded {
+        Ok(message) => daemon.say("reload", message),
+        Err(error) => {
+            let error = agewise_cli::output::chain(&error);
+            let message = format!("the configuration of before stays: {error}");
+            agewise_cli::note!("{message}");
+            daemon.reopen_journal();
+            daemon.say("reload_failed", message);
+        }
     }
-    daemon.say(event.0, event.1);
     notify(&[sd_notify::NotifyState::Ready]);
 }
 

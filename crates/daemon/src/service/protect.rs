@@ -108,7 +108,12 @@ impl Daemon {
 
     /// Where this daemon is among what was observed.
     pub(super) fn ours(&self, seen: &[Seen]) -> Ours<'static> {
-        Ours::find(&self.around.roots.proc, self.own_line, seen)
+        Ours::find(
+            &self.around.roots.proc,
+            self.own_line,
+            seen,
+            &self.own_cgroup,
+        )
     }
 
     /// After a tick: takes in the existing cgroups, and moves out the excess of culprits.

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One tick after another: look, publish, decide, act.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -74,6 +76,8 @@ pub struct Daemon {
     pub(super) own: OwnUse,
     /// Processes that are never acted upon: this one and its ancestors.
     pub(super) own_line: &'static [u32],
+    /// Its cgroup, if the kernel does not tell its path.
+    pub(super) own_cgroup: OnceCell<Option<PathBuf>>,
     pub(super) sequence: u64,
     /// When the last look ended.
     pub(super) looked_ms: u64,
@@ -254,6 +258,7 @@ impl Daemon {
             lister: Lister::default(),
             own: OwnUse::default(),
             own_line: mover::own_lineage(),
+            own_cgroup: OnceCell::new(),
             sequence: 0,
             looked_ms: 0,
             began: Instant::now(),
@@ -269,6 +274,14 @@ impl Daemon {
     /// The clock of its surroundings.
     pub(super) fn now_ms(&self) -> u64 {
         (self.around.now_ms)()
+    }
+
+    /// Opens the journal again: the file may have been moved away to be archived. If it cannot be
+    /// opened, the old one stays.
+    pub(super) fn reopen_journal(&self) {
+        if let Ok(journal) = Journal::open(&self.config.journal, self.hub.health()) {
+            self.journal.replace_by(journal);
+        }
     }
 
     /// Adopts another configuration from the next tick on. What is known about memory is kept.

@@ -210,6 +210,14 @@ impl Cgroup {
         Ok(pids)
     }
 
+    /// All processes of it and of those below it. `None` if not all are known: they are of another
+    /// pid namespace, or it has more cgroups than are listed.
+    pub fn all_procs(&self) -> Result<Option<Vec<u32>>, CgroupError> {
+        let is_cut = self.descendants(TreeLimits::default())?.truncated;
+        let pids = self.listed(true)?;
+        Ok((!is_cut && !pids.contains(&0)).then_some(pids))
+    }
+
     /// Memory charged to it and the cgroups below. `None` for the v2 root, which has no such file.
     pub fn usage_bytes(&self) -> Result<Option<u64>, CgroupError> {
         self.number(self.usage_file())

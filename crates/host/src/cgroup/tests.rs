@@ -204,6 +204,26 @@ impl Drop for OwnCgroup {
 }
 
 #[test]
+fn all_processes_are_known_only_if_none_is_unseen_and_all_cgroups_are_listed() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = top.path().join("a");
+    make(&dir, &[("cgroup.procs", "")]);
+    make(&dir.join("b"), &[("cgroup.procs", "7\n3\n")]);
+    let hierarchy = Hierarchy::at(Version::V2, top.path());
+    let cgroup = Cgroup::open(&hierarchy, "/a").unwrap();
+    assert_eq!(cgroup.all_procs().unwrap(), Some(vec![3, 7]));
+    make(&dir.join("b"), &[("cgroup.procs", "7\n0\n3\n")]);
+    assert_eq!(cgroup.all_procs().unwrap(), None);
+    make(&dir.join("b"), &[("cgroup.procs", "7\n")]);
+    let mut deep = dir;
+    for _ in 0..=TreeLimits::default().depth_max {
+        deep.push("x");
+        make(&deep, &[("cgroup.procs", "")]);
+    }
+    assert_eq!(cgroup.all_procs().unwrap(), None);
+}
+
+#[test]
 fn live_a_process_is_found_in_the_cgroup_it_was_put_in() {
     let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
         Ok(hierarchy) => hierarchy,

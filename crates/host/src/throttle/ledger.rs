@@ -132,7 +132,8 @@ impl Ledger {
             take(place)?;
             notes.undo_what_was_left(&mut undone)?;
         }
-        if notes.contents.is_empty() {
+        // A file that could not be removed must be, before anybody reads it again.
+        if notes.contents.is_empty() && !notes.is_stale {
             // A program without entries does not keep others from using the ledger.
             notes.place = None;
         }

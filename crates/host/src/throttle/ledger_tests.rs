@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use rustix::thread::CapabilitySet;
 
 use super::*;
 use crate::throttle::Step;
@@ -224,4 +226,32 @@ fn without_a_place_it_lives_in_memory() {
         .undo(Path::new("/nowhere/at/all"), Kind::Socket)
         .unwrap();
     assert!(!ledger.has(Path::new("/nowhere/at/all"), Kind::Socket));
+}
+
+/// Somebody else may have frozen the same cgroup since.
+#[test]
+fn what_was_undone_at_the_start_is_not_undone_again_where_the_file_could_not_go() {
+    let scene = Scene::new();
+    let (ledger, _) = Ledger::open(&scene.state).unwrap();
+    ledger.add(scene.freeze()).unwrap();
+    drop(ledger);
+    let allow = |mode| fs::set_permissions(&scene.state, fs::Permissions::from_mode(mode)).unwrap();
+    std::thread::scope(|scope| {
+        // Capabilities belong to threads: this one only exists for the test.
+        scope.spawn(|| {
+            let mut held = rustix::thread::capabilities(None).unwrap();
+            held.effective.remove(CapabilitySet::DAC_OVERRIDE);
+            rustix::thread::set_capabilities(None, held).unwrap();
+            allow(0o500);
+            let (ledger, undone) = Ledger::open(&scene.state).unwrap();
+            assert_eq!((undone.done.len(), undone.failures.len()), (1, 1));
+            assert_eq!(ledger.undo_throttles().failures.len(), 1);
+            allow(0o700);
+            fs::write(scene.cgroup.join("cgroup.freeze"), "1").unwrap();
+            ledger.claim().unwrap();
+            assert!(!ledger.has(&scene.cgroup, Kind::Freeze));
+            assert!(ledger.undo_throttles().is_nothing() && !scene.file().exists());
+            assert_eq!(scene.value("cgroup.freeze"), "1");
+        });
+    });
 }

@@ -67,12 +67,18 @@ pub enum ThrottleError {
 }
 
 impl ThrottleError {
-    /// Whether it can never be done to this cgroup by this program: the kernel has no means for it
-    /// here, or denies them.
-    pub fn is_lasting(&self) -> bool {
+    /// Whether trying again leads nowhere: it was tried as long as it may take, or this program can
+    /// never do it to this cgroup, because the kernel has no means for it here or denies them. What
+    /// could only not be recorded may succeed the next time.
+    pub fn counts_as_tried(&self) -> bool {
         match self {
-            Self::NoFreezer { .. } => true,
-            Self::File(error) => error.is_not_found() || error.is_denied(),
+            Self::Slow { .. } | Self::NoFreezer { .. } => true,
+            Self::File(error) => {
+                let errno = error.raw_os_error();
+                let is_no_use =
+                    matches!(errno, Some(libc::EROFS | libc::EOPNOTSUPP | libc::EINVAL));
+                is_no_use || error.is_not_found() || error.is_denied()
+            }
             _ => false,
         }
     }
@@ -239,7 +245,8 @@ impl Throttle {
                 // Another program has set it since, so that is the value to restore from now on.
                 for undo in &others {
                     self.let_go(dir.clone(), undo.kind);
-                    self.ledger.forget(&dir, undo.kind)?;
+                    let forgotten = self.ledger.forget(&dir, undo.kind);
+                    forgotten.map_err(LedgerError::from)?;
                 }
                 (back_to(&file, &now), wanted)
             }

@@ -268,3 +268,42 @@ fn killed_after_any_of_it_the_next_one_undoes_all() {
         }
     }
 }
+
+#[test]
+fn what_was_tried_long_enough_or_can_never_be_done_counts_as_tried() {
+    let path = PathBuf::from("/job");
+    let file = |errno| FileError::Write {
+        path: path.clone(),
+        value: "1".to_owned(),
+        source: std::io::Error::from_raw_os_error(errno),
+    };
+    let name = || "/job".to_owned();
+    let slow = ThrottleError::Slow { path: name() };
+    let none = ThrottleError::NoFreezer {
+        path: name(),
+        why: "there is none",
+    };
+    assert!(slow.counts_as_tried() && none.counts_as_tried());
+    let lasting = [
+        libc::EROFS,
+        libc::EOPNOTSUPP,
+        libc::EINVAL,
+        libc::ENOENT,
+        libc::EPERM,
+        libc::EACCES,
+    ];
+    for errno in lasting {
+        assert!(
+            ThrottleError::from(file(errno)).counts_as_tried(),
+            "{errno}"
+        );
+    }
+    for errno in [libc::EBUSY, libc::EAGAIN, libc::ENOMEM, libc::EIO] {
+        assert!(
+            !ThrottleError::from(file(errno)).counts_as_tried(),
+            "{errno}"
+        );
+    }
+    let unrecorded = LedgerError::from(file(libc::EROFS));
+    assert!(!ThrottleError::from(unrecorded).counts_as_tried());
+}

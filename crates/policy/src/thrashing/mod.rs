@@ -303,12 +303,12 @@ impl<G: Clone + Ord> Guard<G> {
         }
     }
 
-    /// The last step against a cgroup was not carried out, so nothing waits for its thaw. The same
-    /// step comes before a harder one, unless it can never be carried out there.
-    pub fn not_done(&mut self, part: &G, is_possible: bool) {
+    /// The last step against a cgroup was not carried out, so nothing waits for its thaw. If it
+    /// `comes_again`, it does so before a harder one; otherwise it counts as taken.
+    pub fn not_done(&mut self, part: &G, comes_again: bool) {
         if let Some(restraint) = self.throttle.get_mut(part) {
             restraint.thaw_ms = None;
-            if is_possible {
+            if comes_again {
                 (restraint.rung, restraint.squeezed_bytes) = restraint.before;
             }
         }

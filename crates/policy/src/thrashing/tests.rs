@@ -195,10 +195,10 @@ fn a_step_that_is_not_carried_out_comes_again_if_it_can_be() {
     let mut guard = Guard::new(config(Step::Kill));
     machine.second(&mut guard, 0, 0);
     let mut acts = Vec::new();
-    for is_possible in [Some(true), None, Some(true), Some(false), None] {
+    for comes_again in [Some(true), None, Some(true), Some(false), None] {
         acts.extend(machine.thrash(&mut guard, 5).into_iter().map(|of| of.1));
-        let failed = is_possible.into_iter();
-        failed.for_each(|is_possible| guard.not_done(&"hog", is_possible));
+        let failed = comes_again.into_iter();
+        failed.for_each(|comes_again| guard.not_done(&"hog", comes_again));
     }
     let names: Vec<_> = acts.iter().filter_map(name).collect();
     assert_eq!(names, ["squeeze", "squeeze", "freeze", "freeze", "kill"]);

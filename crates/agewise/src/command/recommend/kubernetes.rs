@@ -85,10 +85,13 @@ fn vpa_of(records: &[&Record], taken: &mut HashSet<(Option<String>, String)>) ->
     let namespace = text(of.map(|of| &of.namespace));
     let pod = text(of.map(|of| &of.pod));
     let path = [first.host.as_deref().unwrap_or(""), &first.cgroup].concat();
-    let target = object_name(pod.as_deref().unwrap_or(&path));
+    let given = pod.as_deref().unwrap_or(&path);
+    let target = object_name(given);
     let mut name = target.clone();
-    if !taken.insert((namespace.clone(), name.clone())) {
-        // Of two objects with one name, `kubectl apply` would keep the last.
+    // Of two objects with one name, `kubectl apply` would keep the last. Where more than slashes
+    // was replaced, a hash follows whatever else is there: the name stays when the other comes.
+    let is_exact = target == given.trim_start_matches('/').replace('/', "-");
+    if !is_exact || !taken.insert((namespace.clone(), name.clone())) {
         name = object_name(&format!("{target}-{:08x}", name_hash(&path) as u32));
         taken.insert((namespace.clone(), name.clone()));
     }
@@ -375,13 +378,16 @@ mod tests {
 
     #[test]
     fn no_two_objects_have_one_name() {
-        let records = ["/a-b", "/a_b", "/a/b"].map(|path| record(path, None));
-        let list = vpa(&records, false);
-        let items = list["items"].as_array().unwrap().iter();
-        let names: Vec<&str> = items
-            .map(|item| item["metadata"]["name"].as_str().unwrap())
-            .collect();
-        assert_eq!(names[0], "a-b");
+        let names = |paths: &[&str]| {
+            let records: Vec<Record> = paths.iter().map(|path| record(path, None)).collect();
+            let list = vpa(&records, false);
+            let items = list["items"].as_array().unwrap().iter();
+            let names = items.map(|item| item["metadata"]["name"].as_str().unwrap().to_owned());
+            names.collect::<Vec<String>>()
+        };
+        let alone = names(&["/a_b", "/c"]);
+        let names = names(&["/a-b", "/a_b", "/a/b"]);
+        assert_eq!((&*names[0], &names[1]), ("a-b", &alone[0]));
         for name in &names[1..] {
             let hash = name.strip_prefix("a-b-").expect("a hash follows");
             assert!(hash.len() == 8 && *name == object_name(name), "{name}");

@@ -150,7 +150,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut steps = plan(&found.curves, &terms).map_err(refused)?;
     check_swap(&mut steps, &scene)?;
     let mut out = std::io::stdout().lock();
-    print_head(&mut out, &scene, &costs)?;
+    if let Err(error) = print_head(&mut out, &scene, &costs) {
+        let status = match args.dry_run {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        };
+        return output::status(Err(error.into()), status);
+    }
     if let Some(step) = steps
         .to_goal
         .last()
@@ -300,14 +306,19 @@ fn go_down(
         reason,
     };
     let written = print_summary(out, scene.args.format, &summary);
-    went?;
+    let status = status_of(went, scene.stop.requested())?;
     left?;
-    let status = match (verdict, scene.stop.requested()) {
-        (Verdict::Underway, Some(signal)) => ExitCode::from(Stop::exit_code(signal)),
-        (Verdict::Reached, _) => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    };
     output::status(written.map_err(Into::into), status)
+}
+
+/// The exit status. One whose records nobody reads any more stops short of the goal.
+fn status_of(went: anyhow::Result<Verdict>, signal: Option<i32>) -> anyhow::Result<ExitCode> {
+    match (went, signal) {
+        (Err(error), _) => output::status(Err(error), ExitCode::FAILURE),
+        (Ok(Verdict::Underway), Some(signal)) => Ok(ExitCode::from(Stop::exit_code(signal))),
+        (Ok(Verdict::Reached), _) => Ok(ExitCode::SUCCESS),
+        (Ok(_), _) => Ok(ExitCode::FAILURE),
+    }
 }
 
 /// Takes the steps and prints each. `limited` is the limit that is set.
@@ -359,5 +370,17 @@ mod tests {
         assert_eq!(to("auto"), Ok(To::Auto));
         assert_eq!(to("60%"), Ok(To::Memory(Memory::Percent(60.0))));
         assert!(to("none").is_err());
+    }
+
+    #[test]
+    fn nobody_who_reads_its_records_is_no_success() {
+        let fail = |kind| Err(std::io::Error::from(kind).into());
+        let left = status_of(fail(std::io::ErrorKind::BrokenPipe), None);
+        assert_eq!(left.unwrap(), ExitCode::FAILURE);
+        assert!(status_of(fail(std::io::ErrorKind::StorageFull), None).is_err());
+        assert_eq!(
+            status_of(Ok(Verdict::Reached), None).unwrap(),
+            ExitCode::SUCCESS
+        );
     }
 }

@@ -8,6 +8,7 @@ use agewise_host::container::Containers;
 use super::*;
 use crate::ahead::Report;
 use crate::observer;
+use crate::outlet::Outlet;
 
 #[test]
 fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
@@ -27,6 +28,18 @@ fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
     world.start(Text::UpTo("freeze"));
     world.reload(Text::Rules);
     assert_eq!(world.text, Text::Rules);
+}
+
+#[test]
+fn the_journal_is_opened_again_also_by_a_reload_that_fails() {
+    let mut world = World::new();
+    let [path, archived] = ["journal", "archived"].map(|name| world.machine.file(name));
+    std::fs::rename(&path, archived).unwrap();
+    world.write(Text::Broken);
+    let daemon = world.daemon.as_mut().unwrap();
+    crate::service::reload(daemon, &mut Outlet::apart(None), &world.options);
+    let text = std::fs::read_to_string(path).unwrap();
+    assert!(text.contains("reload_failed"), "{text}");
 }
 
 #[test]
