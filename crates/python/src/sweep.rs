@@ -42,7 +42,7 @@ pub fn sweep(
     };
     let (sweep, outcome) = wait(py, &Failure::default(), tick, move |stop| {
         let mut sweep = Sweep::read(&spec, limits, BUILD)?;
-        sweep.share_memory(rayon::current_num_threads());
+        sweep.share_memory(limits.memory_max_bytes);
         let outcome = sweep.run(&out, prune, stop, |advance| {
             *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(advance);
         })?;
