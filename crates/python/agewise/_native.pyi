@@ -41,7 +41,11 @@ def curve(
     options: str,
 ) -> Results: ...
 def sweep(
-    spec: str, out: str, prune: bool, advance: Callable[[int, int, float], None]
+    spec: str,
+    out: str,
+    prune: bool,
+    trace_memory: Optional[int],
+    advance: Callable[[int, int, float], None],
 ) -> tuple[int, int, list[tuple[str, str]], list[str]]: ...
 def whatif(traces: list[str], percent: float) -> str: ...
 def reproduce(
@@ -71,7 +75,9 @@ class OpenSweep:
     def missing(self) -> list[_Errand]: ...
     def put(self, id: str, partition: Path, bytes: bytes) -> None: ...
 
-def run_cell(errand: _Errand, file: Optional[str]) -> tuple[Path, bytes]: ...
+def run_cell(
+    errand: _Errand, file: Optional[str], trace_memory: Optional[int]
+) -> tuple[Path, bytes]: ...
 # 64-bit numbers as bytes, and whether they are signed.
 _Column = tuple[bytes, bool]
 

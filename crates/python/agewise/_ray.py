@@ -26,16 +26,16 @@ UNDER_WAY = 4
 Errand = tuple[str, dict[str, str], str, Optional[Path]]
 #: Result of `_native.run_cell`: directory relative to that of the sweep, and contents of the file.
 Done = tuple[Path, bytes]
-RunCell = Callable[[Errand, Optional[bytes]], Done]
+RunCell = Callable[[Errand, Optional[bytes], Optional[int]], Done]
 
 
-def run_cell(errand: Errand, content: Optional[bytes]) -> Done:
+def run_cell(errand: Errand, content: Optional[bytes], trace_memory: Optional[int]) -> Done:
     """Runs a cell on a worker. `content` is the content of its file."""
     # A task may use one processor.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
     file = errand[3]
     if file is None or content is None:
-        return _native.run_cell(errand, None)
+        return _native.run_cell(errand, None, trace_memory)
     # Another worker of this machine may have written the file. Each content has its own directory,
     # and the file gets its name only when it is complete.
     digest = hashlib.sha256(content).hexdigest()
@@ -55,11 +55,14 @@ def run_cell(errand: Errand, content: Optional[bytes]) -> Done:
             except OSError:
                 os.unlink(part.name)
                 raise
-    return _native.run_cell(errand, place)
+    return _native.run_cell(errand, place, trace_memory)
 
 
 def sweep(
-    opened: _native.OpenSweep, advance: Advance, run: RunCell = run_cell
+    opened: _native.OpenSweep,
+    trace_memory: Optional[int],
+    advance: Advance,
+    run: RunCell = run_cell,
 ) -> tuple[int, list[tuple[str, str]]]:
     """Runs what is missing; returns the number of cells run, and failed cells with reasons."""
     try:
@@ -71,7 +74,7 @@ def sweep(
         # Uses the cluster of RAY_ADDRESS, or starts one on this machine.
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
-        return _Tasks(ray, opened, advance, run).run()
+        return _Tasks(ray, opened, trace_memory, advance, run).run()
     finally:
         if is_ours:
             ray.shutdown()
@@ -79,10 +82,16 @@ def sweep(
 
 class _Tasks:
     def __init__(
-        self, ray: Any, opened: _native.OpenSweep, advance: Advance, run: RunCell
+        self,
+        ray: Any,
+        opened: _native.OpenSweep,
+        trace_memory: Optional[int],
+        advance: Advance,
+        run: RunCell,
     ) -> None:
         self.ray = ray
         self.opened = opened
+        self.trace_memory = trace_memory
         self.advance = advance
         # Ray does not retry: deaths of workers are counted and reported here.
         self.task = ray.remote(num_cpus=1, max_retries=0)(run)
@@ -120,7 +129,8 @@ class _Tasks:
         if file is not None and self.sent[0] != file:
             self.sent = (file, self.ray.put(file.read_bytes()))
         content = self.sent[1] if file is not None else None
-        self.under_way[self.task.remote(errand, content)] = (errand, attempt)
+        task = self.task.remote(errand, content, self.trace_memory)
+        self.under_way[task] = (errand, attempt)
 
     def finish(self, task: Any) -> None:
         errand, attempt = self.under_way.pop(task)

@@ -78,6 +78,7 @@ def sweep(
     *,
     on: str = "local",
     prune: bool = False,
+    trace_memory: Optional[int] = None,
     progress: Optional[Advance] = None,
 ) -> Sweep:
     """Runs many combinations on all cores, into a directory of Parquet files; resumes where an
@@ -91,6 +92,10 @@ def sweep(
     exist there under the same name. A cell whose worker dies is run again, at most twice, with a
     warning. The files are the same, byte for byte.
 
+    `trace_memory`: bytes for holding each trace; one that needs more fails its cells. By default a
+    quarter of the memory, shared by the traces that are held at once; on Ray, by the processors of
+    a worker's machine.
+
     `prune`: deletes results in the directory that do not belong to this sweep. `progress` is called
     with cells done, total cells and seconds left; by default a tqdm bar. Ctrl-C stops the sweep.
     A cell whose file is damaged is run again. That, and what else the command notes on standard
@@ -101,23 +106,32 @@ def sweep(
     """
     if on not in ("local", "ray"):
         raise ValueError(f"sweeps run on \"local\" or \"ray\", not {on!r}")
+    if trace_memory is not None and trace_memory < 1:
+        raise ValueError("trace_memory: 1 byte at least")
     out = os.fspath(directory)
     if not isinstance(spec, Mapping):
-        return _run(os.fspath(spec), out, on, prune, progress)
+        return _run(os.fspath(spec), out, on, prune, trace_memory, progress)
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(_toml(spec))
         file.flush()
-        return _run(file.name, out, on, prune, progress)
+        return _run(file.name, out, on, prune, trace_memory, progress)
 
 
-def _run(spec: str, out: str, on: str, prune: bool, progress: Optional[Advance]) -> Sweep:
+def _run(
+    spec: str,
+    out: str,
+    on: str,
+    prune: bool,
+    trace_memory: Optional[int],
+    progress: Optional[Advance],
+) -> Sweep:
     with shown("cell", progress) as advance:
         if on == "local":
-            ran, found, failed, notes = _native.sweep(spec, out, prune, advance)
+            ran, found, failed, notes = _native.sweep(spec, out, prune, trace_memory, advance)
         else:
             opened = _native.OpenSweep(spec, out, prune)
             found, notes = opened.found(), opened.notes()
-            ran, failed = _ray.sweep(opened, advance)
+            ran, failed = _ray.sweep(opened, trace_memory, advance)
     for note in notes:
         warnings.warn(note, stacklevel=3)
     return Sweep(out, ran, found, failed)

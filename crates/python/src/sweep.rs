@@ -5,13 +5,15 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use agewise_lab::study::StudyError;
 use agewise_lab::study::sweep::{Advance, Dataset, Done, Errand, Sweep, damage};
+use agewise_trace::ReadLimits;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::{BUILD, Failure, exception, setup, wait};
+use crate::{BUILD, Failure, exception, trace_memory_bytes, wait};
 
 /// Cells that could not be run, and why.
 type Failed = Vec<(String, String)>;
@@ -20,15 +22,16 @@ type Failed = Vec<(String, String)>;
 type Outcome = (usize, usize, Failed, Vec<String>);
 
 /// Runs a sweep into a directory. Calls `advance` with cells done, all cells, and the seconds left.
+/// Traces share the memory unless `trace_memory` says how much each may take.
 #[pyfunction]
 pub fn sweep(
     py: Python<'_>,
     spec: PathBuf,
     out: PathBuf,
     prune: bool,
+    trace_memory: Option<u64>,
     advance: Bound<'_, PyAny>,
 ) -> PyResult<Outcome> {
-    let limits = setup("")?.0.reading.limits;
     let last = Arc::new(Mutex::new(None::<Advance>));
     let seen = Arc::clone(&last);
     let tick = || {
@@ -40,9 +43,12 @@ pub fn sweep(
             None => Ok(()),
         }
     };
+    let limits = limits(trace_memory.unwrap_or_else(trace_memory_bytes));
     let (sweep, outcome) = wait(py, &Failure::default(), tick, move |stop| {
         let mut sweep = Sweep::read(&spec, limits, BUILD)?;
-        sweep.share_memory(rayon::current_num_threads());
+        if trace_memory.is_none() {
+            sweep.share_memory(limits.memory_max_bytes);
+        }
         let outcome = sweep.run(&out, prune, stop, |advance| {
             *seen.lock().unwrap_or_else(PoisonError::into_inner) = Some(advance);
         })?;
@@ -52,6 +58,13 @@ pub fn sweep(
     let failed = failed.map(|(cell, error)| (cell, error.to_string()));
     let notes = notes(&sweep, &outcome.damaged);
     Ok((outcome.ran, outcome.found, failed.collect(), notes))
+}
+
+fn limits(memory_max_bytes: u64) -> ReadLimits {
+    ReadLimits {
+        memory_max_bytes,
+        ..ReadLimits::default()
+    }
 }
 
 /// What the command notes about the description, and about damaged files, whose cells are missing.
@@ -76,10 +89,9 @@ pub struct OpenSweep {
 impl OpenSweep {
     #[new]
     fn new(py: Python<'_>, spec: PathBuf, out: PathBuf, prune: bool) -> PyResult<Self> {
-        let limits = setup("")?.0.reading.limits;
         let work = move |stop: &Arc<AtomicBool>| {
             // This hashes every trace.
-            let sweep = Sweep::read(&spec, limits, BUILD)?;
+            let sweep = Sweep::read(&spec, limits(trace_memory_bytes()), BUILD)?;
             if stop.load(Ordering::Relaxed) {
                 return Err(StudyError::Stopped);
             }
@@ -119,14 +131,18 @@ impl OpenSweep {
 }
 
 /// Runs a cell sent from elsewhere, with its file in another place. Returns the directory for its
-/// result, and the contents of the result.
+/// result, and the contents of the result. Each processor of this machine may run another cell, so
+/// without `trace_memory` they share the memory.
 #[pyfunction]
 pub fn run_cell<'py>(
     py: Python<'py>,
     errand: PyErrand,
     file: Option<PathBuf>,
+    trace_memory: Option<u64>,
 ) -> PyResult<(PathBuf, Bound<'py, PyBytes>)> {
-    let limits = setup("")?.0.reading.limits;
+    let cells = thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    let share = (trace_memory_bytes() / cells).max(1);
+    let limits = limits(trace_memory.unwrap_or(share));
     let (id, values, sha256, _) = errand;
     let errand = Errand {
         id,

@@ -510,14 +510,14 @@ pathlib.Path({str(undone)!r}).touch()
 
         marker = os.path.join(self.directory.name, "died")
 
-        def mortal(errand: _ray.Errand, content: Any) -> _ray.Done:
+        def mortal(errand: _ray.Errand, content: Any, trace_memory: Any) -> _ray.Done:
             # The first cell kills its worker once, the cell of kv each time.
             if errand[1]["workload"] == "kv":
                 os._exit(9)
             try:
                 os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
-                return _ray.run_cell(errand, content)
+                return _ray.run_cell(errand, content, trace_memory)
             os._exit(9)
 
         described = os.path.join(self.directory.name, "described.toml")
@@ -525,11 +525,22 @@ pathlib.Path({str(undone)!r}).touch()
         again = os.path.join(self.directory.name, "again")
         opened = _native.OpenSweep(described, again, False)
         with self.assertWarnsRegex(UserWarning, "its worker died, it is run again"):
-            ran, [(cell, why)] = _ray.sweep(opened, progress, mortal)
+            ran, [(cell, why)] = _ray.sweep(opened, None, progress, mortal)
         self.assertEqual(ran, 3)
         self.assertIn("workload=kv", cell)
         self.assertIn("3 workers died of it", why)
         self.assertTrue(set(files(again).items()) < set(files(local).items()))
+
+    def test_traces_may_be_given_memory(self) -> None:
+        out = os.path.join(self.directory.name, "swept")
+        spec = {"grid": {"trace": self.trace, "policy": "lru", "points": 2}}
+        for on in ["local", "ray"] if find_spec("ray") else ["local"]:
+            swept = agewise.sweep(spec, out, on=on, trace_memory=1)
+            [(_, why)] = swept.failed
+            self.assertIn("memory", why)
+        self.assertEqual(agewise.sweep(spec, out, trace_memory=1 << 30).ran, 1)
+        with self.assertRaisesRegex(ValueError, "1 byte at least"):
+            agewise.sweep(spec, out, trace_memory=0)
 
     def test_damaged_cells_are_told(self) -> None:
         out = os.path.join(self.directory.name, "swept")
@@ -562,7 +573,7 @@ pathlib.Path({str(undone)!r}).touch()
         other = os.path.join(self.directory.name, "other.trace")
         Path(other).write_text("1\n2\n")
         with self.assertRaisesRegex(ValueError, "another build of agewise, or another file"):
-            _native.run_cell((name, values, sha256, file), other)
+            _native.run_cell((name, values, sha256, file), other, None)
 
     @unittest.skipUnless(find_spec("polars"), "polars is not installed")
     def test_sweeps_are_read_in_place(self) -> None:

@@ -190,15 +190,31 @@ mod tests {
             [[process.area]]
             name = "heap"
             size = "4MiB"
+            [[process.area]]
+            name = "live"
+            size = "512KiB"
+            [[process.area]]
+            name = "arena"
+            size = "512KiB"
             [[process.phase]]
             populate = ["heap"]
             release = ["heap"]
             repeat = 3
+            [[process.phase]]
+            populate = ["live"]
+            [[process.phase]]
+            populate = ["arena"]
+            release = ["arena"]
+            repeat = 3
+            [[process.phase]]
+            populate = ["live"]
         "#;
         std::fs::write(&path, text).unwrap();
+        // What is released takes no memory from what is live.
         let rows = rows(&path.to_string_lossy(), "300p", "");
         for (policy, accesses, faults, _) in &rows[1..] {
-            assert_eq!((*accesses, *faults), (3 * 1024, 0), "{policy}");
+            let expected = 3 * 1024 + 128 + 3 * 128 + 128;
+            assert_eq!((*accesses, *faults), (expected, 0), "{policy}");
         }
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Processes: their address space, and the effects of mapping, forking and exiting on memory.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
@@ -130,10 +131,10 @@ impl Machine {
         }
     }
 
-    /// First page of the range that holds `vpn`.
-    pub fn range_start(&self, process: ProcessId, vpn: u64) -> Option<u64> {
-        let range = self.sys.spaces.find(process.mm(), vpn)?;
-        Some(range.vma.start_vpn)
+    /// Pages of the range that holds `vpn`; none if it is not mapped.
+    pub fn range_of(&self, process: ProcessId, vpn: u64) -> Range<u64> {
+        let range = self.sys.spaces.find(process.mm(), vpn);
+        range.map_or(0..0, |range| range.vma.start_vpn..range.vma.end_vpn)
     }
 
     /// Maps memory; returns the first page number, or None if the address space is full.

@@ -246,6 +246,11 @@ impl Setup {
         }
     }
 
+    /// Whether a name is that of a trace, not of a workload.
+    pub(super) fn is_trace(&self, name: &str) -> bool {
+        matches!(self.place(name), Ok(Place::Trace(_)))
+    }
+
     /// The file of a workload or trace named by its path.
     #[must_use]
     pub fn file(&self, name: &str) -> Option<PathBuf> {

@@ -92,7 +92,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .num_threads(args.jobs)
         .build()?;
     if args.trace_memory.is_none() {
-        sweep.share_memory(pool.current_num_threads());
+        sweep.share_memory(trace_memory_default());
     }
     let progress = Progress::with_estimate("cells");
     let outcome = pool.install(|| {

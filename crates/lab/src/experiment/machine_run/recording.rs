@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Records the page accesses of a run in order, for policies that decide over accesses alone.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
+use std::ops::Range;
 
 use agewise_trace::DenseTrace;
 
@@ -15,9 +16,6 @@ const ACCESSES_MAX: usize = 1 << 28;
 /// Marks anonymous pages.
 const ANON: u64 = 1 << 63;
 
-/// Digits of a page number below those of its owner.
-const OWNER_SHIFT: u32 = 36;
-
 /// Accesses recorded so far.
 #[derive(Debug, Default)]
 pub(super) struct Recording {
@@ -25,9 +23,8 @@ pub(super) struct Recording {
     /// Whether each access reads if the page is not in memory.
     reads: Vec<bool>,
     is_full: bool,
-    /// Ranges that were released, by process and first page: who owns their pages since then.
-    released: HashMap<(usize, u64), u64>,
-    releases: u64,
+    /// Anonymous pages that were released, and not accessed since.
+    released: HashSet<u64>,
 }
 
 impl Recording {
@@ -37,7 +34,11 @@ impl Recording {
         let (page, reads) = match operation {
             Operation::Touch { vpn, .. } => match machine.file_page(process, vpn) {
                 Some((file, page)) => (u64::from(file) << 32 | u64::from(page), true),
-                None => (self.anon_page(machine, process, vpn), true),
+                None => {
+                    let page = anon_page(process, vpn);
+                    // What was released is not on a device: the page is filled with zeros.
+                    (page, !self.released.remove(&page))
+                }
             },
             // A page is written as a whole, so writing it reads nothing.
             Operation::Io { file, index, write } => {
@@ -53,24 +54,16 @@ impl Recording {
         self.reads.push(reads);
     }
 
-    /// The pages of a range are free: those touched in it from now on are others.
-    pub fn release(&mut self, process: ProcessId, start_vpn: u64) {
-        self.releases += 1;
-        // Counted down, as processes are counted up.
-        let owner = ((ANON >> OWNER_SHIFT) - 1).saturating_sub(self.releases);
-        self.released.insert((process.index(), start_vpn), owner);
+    /// The pages of a range are free. They stay the same pages: others would fill the memory of
+    /// policies that are told nothing of a release, where a kernel reuses what is free.
+    fn release(&mut self, process: ProcessId, pages: Range<u64>) {
+        self.released
+            .extend(pages.map(|vpn| anon_page(process, vpn)));
     }
+}
 
-    fn anon_page(&self, machine: &Machine, process: ProcessId, vpn: u64) -> u64 {
-        let owner = match self.released.is_empty() {
-            true => None,
-            false => machine
-                .range_start(process, vpn)
-                .and_then(|start_vpn| self.released.get(&(process.index(), start_vpn))),
-        };
-        let owner = owner.copied().unwrap_or(process.index() as u64);
-        ANON | owner << OWNER_SHIFT | vpn
-    }
+fn anon_page(process: ProcessId, vpn: u64) -> u64 {
+    ANON | (process.index() as u64) << 36 | vpn
 }
 
 impl Run {
@@ -78,7 +71,7 @@ impl Run {
     pub(super) fn release(&mut self, process: ProcessId, start_vpn: u64) {
         self.machine.discard(process, start_vpn);
         if let Some(recording) = &mut self.recording {
-            recording.release(process, start_vpn);
+            recording.release(process, self.machine.range_of(process, start_vpn));
         }
     }
 
@@ -88,7 +81,8 @@ impl Run {
     }
 
     /// The accesses since [`Run::record_accesses`], and which of them read from a device if the
-    /// page is not in memory: not the first access to an anonymous page, nor writes to a file.
+    /// page is not in memory: not the first access to an anonymous page, also after its release, nor
+    /// writes to a file.
     ///
     /// # Errors
     /// Fails if there were more accesses than can be recorded.

@@ -30,6 +30,8 @@ use times::Times;
 pub struct Sweep {
     cells: Vec<Cell>,
     notes: Vec<String>,
+    /// Bytes that the traces in use at once share.
+    shared_bytes: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -138,18 +140,13 @@ impl Sweep {
         Ok(Sweep {
             cells,
             notes: described.notes,
+            shared_bytes: None,
         })
     }
 
-    /// Divides the limit on the memory of a trace by the number of traces in use at once with so
-    /// many threads: each holds at most one.
-    pub fn share_memory(&mut self, threads: usize) {
-        let subjects: HashSet<usize> = self.cells.iter().map(|cell| cell.subject.0).collect();
-        let at_once = subjects.len().min(threads).max(1) as u64;
-        for cell in &mut self.cells {
-            let limits = cell.task.limits_mut();
-            limits.memory_max_bytes = (limits.memory_max_bytes / at_once).max(1);
-        }
+    /// Lets the traces that are in use at once share so many bytes, in place of the limit on each.
+    pub fn share_memory(&mut self, bytes: u64) {
+        self.shared_bytes = Some(bytes);
     }
 
     /// What is to be said about the description.
@@ -212,18 +209,23 @@ impl Sweep {
     /// Fails if the directory cannot be used; [`StudyError::Stopped`] if it was stopped. Failed
     /// cells are part of the outcome.
     pub fn run(
-        &self,
+        &mut self,
         directory: &Path,
         prune: bool,
         stop: &Arc<AtomicBool>,
         advance: impl Fn(Advance) + Sync,
     ) -> Result<SweepOutcome, StudyError> {
         let dataset = Dataset::open(directory, &self.ids(), prune)?;
-        let missing = self.cells.iter().filter(|cell| !dataset.has(&cell.id));
-        let mut missing: Vec<&Cell> = missing.collect();
+        let total = self.cells.len();
+        let missing = self.cells.iter_mut().filter(|cell| !dataset.has(&cell.id));
+        let mut missing: Vec<&mut Cell> = missing.collect();
         // A trace is in use from its first cell to its last.
         missing.sort_by_key(|cell| cell.subject.0);
-        let found = self.cells.len() - missing.len();
+        if let Some(bytes) = self.shared_bytes {
+            share(bytes, &mut missing);
+        }
+        let missing: Vec<&Cell> = missing.into_iter().map(|cell| &*cell).collect();
+        let found = total - missing.len();
         let times = Times::new(missing.iter().map(|cell| cell.subject.0), found);
         let subjects = Subjects::new(&missing);
         let failed = Mutex::new(Vec::new());
@@ -276,6 +278,17 @@ impl Errand {
             ));
         }
         task.run(&subject, stop)
+    }
+}
+
+/// Divides memory by the number of traces in use at once: each thread holds at most one. The cells
+/// are sorted by their subjects.
+fn share(bytes: u64, cells: &mut [&mut Cell]) {
+    let by_subject = cells.chunk_by(|a, b| a.subject.0 == b.subject.0);
+    let traces = by_subject.filter(|cells| cells[0].task.reads_trace());
+    let at_once = traces.count().min(rayon::current_num_threads()).max(1) as u64;
+    for cell in cells {
+        cell.task.limits_mut().memory_max_bytes = (bytes / at_once).max(1);
     }
 }
 
@@ -371,24 +384,45 @@ mod tests {
         assert!(options.contains("trace_format=arc"), "{options}");
     }
 
+    /// Runs a sweep over a directory of three traces with so many threads, or stops it at once if
+    /// there is no directory for results; returns the limits of its cells.
+    fn limits(place: &Path, text: &str, threads: usize, out: Option<&Path>) -> Vec<u64> {
+        for name in ["a.trace", "b.trace", "c.trace"] {
+            std::fs::write(place.join(name), "1\n2\n").unwrap();
+        }
+        let text = text.replace("HERE", &place.display().to_string());
+        let mut sweep = Sweep::parse(&text, LIMITS, "").unwrap();
+        sweep.share_memory(600_000);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        let nowhere = tempfile::tempdir().unwrap();
+        let stop = Arc::new(AtomicBool::new(out.is_none()));
+        let run = || sweep.run(out.unwrap_or(nowhere.path()), false, &stop, |_| ());
+        let outcome = pool.build().unwrap().install(run);
+        assert_eq!(outcome.is_err(), out.is_none());
+        let limits = sweep.cells.iter_mut().map(|cell| cell.task.limits_mut());
+        limits.map(|limits| limits.memory_max_bytes).collect()
+    }
+
     #[test]
     fn traces_in_use_at_once_share_the_memory() {
         let directory = tempfile::tempdir().unwrap();
-        for name in ["a.trace", "b.trace", "c.trace"] {
-            std::fs::write(directory.path().join(name), "1\n2\n").unwrap();
-        }
-        let pattern = directory.path().join("*.trace");
-        let text = format!(
-            "[[grid]]\ntrace = '{}'\npolicy = ['lru', 'arc']",
-            pattern.display()
-        );
+        let place = directory.path();
+        // A built-in workload holds no trace.
+        let text = "[[grid]]\nworkload = ['kv', 'HERE/*.trace']\npolicy = ['lru', 'arc']";
         for (threads, limit) in [(1, 600_000), (2, 300_000), (16, 200_000)] {
-            let mut sweep = Sweep::parse(&text, LIMITS, "").unwrap();
-            assert_eq!(sweep.len(), 6);
-            sweep.share_memory(threads);
-            for cell in &mut sweep.cells {
-                assert_eq!(cell.task.limits_mut().memory_max_bytes, limit);
-            }
+            assert_eq!(limits(place, text, threads, None), [limit; 8]);
         }
+        // Nor does one of which all cells are done.
+        let out = place.join("out");
+        let out = Some(out.as_path());
+        let one = "[[grid]]\ntrace = 'HERE/a.trace'\npolicy = ['lru', 'arc']";
+        assert_eq!(limits(place, one, 16, out), [600_000; 2]);
+        let all = "[[grid]]\ntrace = 'HERE/*.trace'\npolicy = ['lru', 'arc']";
+        let mut of_all = limits(place, all, 16, out);
+        of_all.sort_unstable();
+        assert_eq!(
+            of_all,
+            [300_000, 300_000, 300_000, 300_000, 600_000, 600_000]
+        );
     }
 }

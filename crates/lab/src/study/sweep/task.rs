@@ -67,6 +67,14 @@ impl Task {
         matches!(self, Task::Curve(_))
     }
 
+    /// Whether its subject is a trace; a workload otherwise.
+    pub(super) fn reads_trace(&self) -> bool {
+        match self {
+            Task::Run(request) => request.setup.is_trace(&request.subject),
+            Task::Curve(_) => true,
+        }
+    }
+
     /// The limits on reading its trace.
     pub(super) fn limits_mut(&mut self) -> &mut ReadLimits {
         match self {
