@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent on processes that share memory: the code of the C library, the only pages here.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use agewise_policy::sample::Bounds;
-use agewise_policy::table::TableBits;
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::tests::{Sleeper, agent};
 use super::*;
@@ -27,11 +27,15 @@ type Failures = HashMap<u32, fn(u32) -> AccessError>;
 
 /// Shows the code of the C library in each process, and fails for some.
 #[derive(Clone, Default)]
-struct Library(Rc<RefCell<Failures>>);
+struct Library {
+    failures: Rc<RefCell<Failures>>,
+    /// Whether it shows something before it fails.
+    is_late: Rc<Cell<bool>>,
+}
 
 impl Library {
     fn fail_only(&self, pids: &[u32], error: fn(u32) -> AccessError) {
-        *self.0.borrow_mut() = pids.iter().map(|pid| (*pid, error)).collect();
+        *self.failures.borrow_mut() = pids.iter().map(|pid| (*pid, error)).collect();
     }
 }
 
@@ -73,7 +77,8 @@ impl AccessSource for Library {
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
     ) -> Result<ScanReport, AccessError> {
-        if let Some(error) = self.0.borrow().get(&target.pid) {
+        let error = self.failures.borrow().get(&target.pid).copied();
+        if let Some(error) = error.filter(|_| !self.is_late.get()) {
             return Err(error(target.pid));
         }
         let code = code(target.pid);
@@ -90,6 +95,7 @@ impl AccessSource for Library {
                 let present = covered(va, shown);
                 let bits = TableBits {
                     present,
+                    young: present,
                     ..TableBits::default()
                 };
                 sink.table(&TableSight {
@@ -103,10 +109,13 @@ impl AccessSource for Library {
                 });
             }
         }
-        Ok(ScanReport {
-            complete: true,
-            ..ScanReport::default()
-        })
+        match error {
+            Some(error) => Err(error(target.pid)),
+            None => Ok(ScanReport {
+                complete: true,
+                ..ScanReport::default()
+            }),
+        }
     }
 }
 
@@ -129,6 +138,10 @@ fn group(top: &Path, path: &str, of: &[&Sleeper]) -> Subject {
 /// Resident pages of each subject after another tick.
 fn pages(agent: &mut Agent) -> Vec<u64> {
     agent.tick().unwrap();
+    pages_now(agent)
+}
+
+fn pages_now(agent: &Agent) -> Vec<u64> {
     let reports = agent.report();
     let bytes = reports
         .iter()
@@ -142,12 +155,50 @@ fn watch(source: &Library, subjects: Vec<Subject>) -> Agent {
     agent
 }
 
-#[test]
-fn shared_memory_counts_once_while_a_process_cannot_be_looked_at() {
-    let refused = |_| AccessError::NoPrivilege {
+fn refused(_: u32) -> AccessError {
+    AccessError::NoPrivilege {
         what: "reading its memory".to_owned(),
         hint: "ask somebody else",
-    };
+    }
+}
+
+/// Ends a process as soon as its memory is seen.
+struct Ending(Option<Sleeper>);
+
+impl Tap for Ending {
+    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet) {
+        self.0.take_if(|sleeper| sleeper.pid() == target.pid);
+    }
+}
+
+#[test]
+fn what_a_failed_look_found_is_left_to_the_next() {
+    let errors: [fn(u32) -> AccessError; 2] = [refused, |pid| AccessError::Changed { pid }];
+    for error in errors {
+        let ([a, b], all) = sleepers();
+        let dir = tempfile::tempdir().unwrap();
+        let source = Library::default();
+        source.is_late.set(true);
+        let mut agent = watch(&source, vec![group(dir.path(), "app", &[&a, &b])]);
+        source.fail_only(&[a.pid().min(b.pid())], error);
+        assert_eq!(pages(&mut agent), [all]);
+    }
+}
+
+#[test]
+fn what_was_seen_of_a_process_that_ends_before_it_is_cleared_is_left_to_the_next() {
+    let ([a, b], all) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    let source = Library::default();
+    let mut agent = watch(&source, vec![group(dir.path(), "app", &[&a, &b])]);
+    let (first, _last) = if a.pid() < b.pid() { (a, b) } else { (b, a) };
+    let report = agent.tick_tapped(Some(&mut Ending(Some(first)))).unwrap();
+    assert_eq!((report.processes, report.vanished), (1, 1));
+    assert_eq!(pages_now(&agent), [all]);
+}
+
+#[test]
+fn shared_memory_counts_once_while_a_process_cannot_be_looked_at() {
     let ([a, b], all) = sleepers();
     let dir = tempfile::tempdir().unwrap();
     let source = Library::default();

@@ -322,7 +322,7 @@ impl Space {
     pub(super) fn look(
         &mut self,
         source: &mut dyn AccessSource,
-        shared: Shared<'_>,
+        shared: &mut Shared<'_>,
         extra: Extra<'_>,
     ) -> Result<LookCost, LookError> {
         let began = thread_cpu_ns();
