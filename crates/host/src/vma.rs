@@ -79,6 +79,13 @@ pub struct Vma {
     name: (u32, u32),
 }
 
+impl Vma {
+    /// Device and inode of its file; `None` without a file.
+    pub(crate) fn file(&self) -> Option<(u64, u64)> {
+        (self.inode != 0).then_some((self.device, self.inode))
+    }
+}
+
 /// All mappings of a process, in ascending address order.
 #[derive(Debug, Default)]
 pub struct VmaTable {

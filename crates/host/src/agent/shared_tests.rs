@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -210,6 +211,25 @@ fn shared_memory_counts_once_while_a_process_cannot_be_looked_at() {
     // What the last look saw is all that is known.
     source.fail_only(&[a.pid(), b.pid()], refused);
     assert_eq!(pages(&mut agent), [all]);
+}
+
+#[test]
+fn what_only_those_share_that_cannot_be_looked_at_counts() {
+    let ([a, b], all) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    // Another file to the kernel.
+    let maps = fs::read_to_string(format!("/proc/{}/maps", a.pid())).unwrap();
+    let library = maps.split_whitespace().find(|word| word.contains("/libc"));
+    let library = Path::new(library.unwrap());
+    fs::copy(library, dir.path().join(library.file_name().unwrap())).unwrap();
+    let supervisor = Sleeper::by(Command::new("sleep").env("LD_LIBRARY_PATH", dir.path()));
+    code(supervisor.pid());
+    let source = Library::default();
+    let subject = group(dir.path(), "app", &[&supervisor, &a, &b]);
+    let mut agent = watch(&source, vec![subject]);
+    assert_eq!(pages(&mut agent), [2 * all]);
+    source.fail_only(&[a.pid(), b.pid()], refused);
+    assert_eq!(pages(&mut agent), [2 * all]);
 }
 
 #[test]

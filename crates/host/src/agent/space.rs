@@ -10,7 +10,7 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
 use super::followed::{Estimate, Followed};
-use super::share;
+use super::share::{self, Keepers};
 use crate::access::{AccessSource, AddressRange, TableSight, Target, pages_per_kernel_page};
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
@@ -195,6 +195,12 @@ impl Space {
             .map(move |number| &vmas[*number as usize])
     }
 
+    /// A mapping that is looked at, by its number among those.
+    fn mapping(&self, number: usize) -> Option<&Vma> {
+        let at = *self.looked_at.get(number)?;
+        self.vmas.vmas().get(at as usize)
+    }
+
     /// How coarse its sample is; 0 if everything is followed.
     pub(super) fn level(&self) -> Level {
         self.followed.level()
@@ -263,16 +269,16 @@ impl Space {
         self.followed.sizes_within(&self.map, pages)
     }
 
-    /// Followed pages that other processes may have too: in blocks, and in mappings followed whole
+    /// Followed pages of files that other processes keep: in blocks, and in mappings followed whole
     /// beside blocks. With `with_shmem`, all shared memory is among them.
-    pub(super) fn shareable_sizes(&self, with_shmem: bool) -> [Sizes; 2] {
+    pub(super) fn sizes_kept(&self, keepers: &Keepers, with_shmem: bool) -> [Sizes; 2] {
+        let is_kept = |vma: &Vma| {
+            let keeper = vma.file().and_then(|file| keepers.get(&file));
+            keeper.is_some_and(|pid| *pid != self.process.pid())
+                || with_shmem && vma.kind == VmaKind::Shmem
+        };
         self.followed.sizes_of(&self.map, |mapping| {
-            let vma = self
-                .looked_at
-                .get(mapping)
-                .map(|at| &self.vmas.vmas()[*at as usize]);
-            self.shareable.get(mapping).is_some_and(|is| *is)
-                || with_shmem && vma.is_some_and(|vma| vma.kind == VmaKind::Shmem)
+            self.mapping(mapping).is_some_and(is_kept)
         })
     }
 
