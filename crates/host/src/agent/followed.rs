@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is followed of one process (everything or a sample), and estimates for the whole.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use agewise_policy::agemap::{AgeMap, RangeSizes};
@@ -17,6 +18,10 @@ use crate::vma::{Vma, VmaKind};
 
 /// [`Area::kind`] of memory that belongs to no file.
 const ANON: u8 = 0;
+
+/// Where shared memory comes from: its file, or the program of processes that were forked, by device
+/// and inode.
+pub(super) type Origin = (u64, u64);
 
 /// The ranges that are read, and the mapping of each.
 #[derive(Debug, Default)]
@@ -58,13 +63,22 @@ impl Agent {
         let whole_limit = self.whole_limit;
         // The page cache needs to know all accesses through mappings to the pages it counts.
         let files_whole = self.cache.is_some();
-        let shares = |space: &Space| space.shares_sample(whole_limit, files_whole);
         // A page that only one of several processes follows would count as its own, so those that
-        // share have the coarsest sample of any: no sample becomes finer.
-        let sharers = self.spaces.values().filter(|space| shares(space));
-        let shared_level = sharers.map(Space::level).fold(level, Level::max);
-        for space in self.spaces.values_mut() {
-            let level = if shares(space) { shared_level } else { level };
+        // share much have the coarsest sample of any: no sample becomes finer. Little, such as a
+        // library, is not worth a coarse sample of everything else.
+        let much = bounds.whole_pages;
+        let shares = |space: &Space| space.shares_sample(whole_limit, files_whole, much);
+        let shared: Vec<Vec<Origin>> = self.spaces.values().map(shares).collect();
+        let mut coarsest: HashMap<Origin, Level> = HashMap::new();
+        for (space, origins) in self.spaces.values().zip(&shared) {
+            for origin in origins {
+                let level = coarsest.entry(*origin).or_insert(level);
+                *level = space.level().max(*level);
+            }
+        }
+        for (space, origins) in self.spaces.values_mut().zip(&shared) {
+            let levels = origins.iter().map(|origin| coarsest[origin]);
+            let level = levels.fold(level, Level::max);
             space.follow(level, whole_limit, &bounds, files_whole);
         }
     }

@@ -246,17 +246,18 @@ fn pages_counted_elsewhere_stay_with_their_subject_if_a_process_vanishes_in_a_ti
     assert_eq!(pages(&mut agent), [all, all]);
 }
 
-/// Less is resident than before, so a process that comes now could have a finer sample.
-#[test]
-fn those_that_share_memory_have_the_same_sample() {
+/// Levels of a process, and of one that comes when less is resident: it could have a finer sample.
+/// Files of up to `whole_pages` count as small.
+fn levels_of_two(whole_pages: u64) -> [u8; 2] {
     let ([a, b], _) = sleepers();
     let subject = |of: &Sleeper| Subject::process(&ProcRoot::default(), of.pid()).unwrap();
     let mut agent = watch(&Library::default(), vec![subject(&a)]);
+    agent.whole_limit = 0;
     let sample = |blocks| {
         Some(Bounds {
             blocks,
             block_pages: 1,
-            whole_pages: 0,
+            whole_pages,
         })
     };
     agent.config.sample = sample(1);
@@ -264,6 +265,17 @@ fn those_that_share_memory_have_the_same_sample() {
     agent.config.sample = sample(1 << 20);
     agent.set_targets(Targets::Listed(vec![subject(&a), subject(&b)]));
     agent.tick().unwrap();
-    let levels: Vec<u8> = agent.spaces().map(Space::level).collect();
-    assert!(levels[0] > 0 && levels[0] == levels[1], "{levels:?}");
+    [a, b].map(|of| agent.space(of.pid()).unwrap().level())
+}
+
+#[test]
+fn those_that_share_much_memory_have_the_same_sample() {
+    let [first, second] = levels_of_two(0);
+    assert!(first > 0 && first == second, "{first} {second}");
+}
+
+#[test]
+fn a_library_in_common_makes_no_sample_coarse() {
+    let [first, second] = levels_of_two(1 << 14);
+    assert!(first > 0 && second == 0, "{first} {second}");
 }

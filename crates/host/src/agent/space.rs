@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process under observation: its mappings, its ages, and how its accessed bits are cleared.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use agewise_policy::agemap::{AgeMap, LookCounts, RangeSizes};
@@ -9,9 +10,11 @@ use agewise_policy::sample::{self, Bounds, Level};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
-use super::followed::{Estimate, Followed};
+use super::followed::{Estimate, Followed, Origin};
 use super::share::{self, Keepers};
-use crate::access::{AccessSource, AddressRange, TableSight, Target, pages_per_kernel_page};
+use crate::access::{
+    AccessSource, AddressRange, PAGE_BYTES, TableSight, Target, pages_per_kernel_page,
+};
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -231,10 +234,26 @@ impl Space {
         self.followed.set_mappings(mappings.zip(shared));
     }
 
-    /// Whether it has memory that others may have too, and of which only a sample is followed.
-    pub(super) fn shares_sample(&self, whole_limit: u64, files_whole: bool) -> bool {
-        let mut sampled = self.followed.sampled(whole_limit, files_whole);
-        sampled.any(|mapping| self.shareable.get(mapping).is_some_and(|is| *is))
+    /// What memory that others may have too, and of which only a sample is followed, comes from, if
+    /// it has more than `much` pages of it.
+    pub(super) fn shares_sample(
+        &self,
+        whole_limit: u64,
+        files_whole: bool,
+        much: u64,
+    ) -> Vec<Origin> {
+        // Forked processes have the first mapping of a file in common: that of their program.
+        let program = self.looked_at().find_map(Vma::file).unwrap_or_default();
+        let mut pages: HashMap<Origin, u64> = HashMap::new();
+        let sampled = self.followed.sampled(whole_limit, files_whole);
+        for number in sampled.filter(|number| self.shareable.get(*number) == Some(&true)) {
+            if let Some(vma) = self.mapping(number) {
+                let of = pages.entry(vma.file().unwrap_or(program)).or_default();
+                *of += vma.range.len() / PAGE_BYTES;
+            }
+        }
+        pages.retain(|_, pages| *pages > much);
+        pages.into_keys().collect()
     }
 
     /// Sets what is followed from now on.
