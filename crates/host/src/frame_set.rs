@@ -44,6 +44,24 @@ impl FrameSet {
         was
     }
 
+    /// Inserts all frames of another set.
+    pub fn add(&mut self, other: &FrameSet) {
+        if self.chunks.len() < other.chunks.len() {
+            self.chunks.resize_with(other.chunks.len(), || None);
+        }
+        for (slot, other) in self.chunks.iter_mut().zip(&other.chunks) {
+            match (slot, other) {
+                (Some(chunk), Some(other)) => {
+                    for (word, other) in chunk.iter_mut().zip(other.iter()) {
+                        *word |= other;
+                    }
+                }
+                (slot, Some(_)) => slot.clone_from(other),
+                (_, None) => {}
+            }
+        }
+    }
+
     /// Whether the set contains a frame.
     pub fn contains(&self, frame: u64) -> bool {
         let chunk = self
@@ -86,6 +104,27 @@ mod tests {
             }
             set.clear();
             prop_assert!(set.memory_bytes() <= 32 * 8 * 2, "chunks not needed are freed");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn two_sets_make_one(
+            a in prop::collection::vec(0u64..1 << 20, 0..50),
+            b in prop::collection::vec(0u64..1 << 20, 0..50),
+        ) {
+            let of = |frames: &[u64]| {
+                let mut set = FrameSet::default();
+                for frame in frames {
+                    set.insert(*frame);
+                }
+                set
+            };
+            let mut sum = of(&a);
+            sum.add(&of(&b));
+            for frame in a.iter().chain(&b).flat_map(|frame| [*frame, frame ^ 1]) {
+                prop_assert_eq!(sum.contains(frame), a.contains(&frame) || b.contains(&frame));
+            }
         }
     }
 

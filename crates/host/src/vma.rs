@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), read into reusable
-//! buffers, and from `/proc/PID/smaps` only what maps lacks: which mappings are locked.
+//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), and from `/proc/PID/smaps` only what maps lacks: which mappings are locked.
 
 use std::fs::File;
 use std::io::Read;
@@ -78,6 +77,13 @@ pub struct Vma {
     /// Inode of the file; 0 without a file.
     pub inode: u64,
     name: (u32, u32),
+}
+
+impl Vma {
+    /// Device and inode of its file; `None` without a file.
+    pub(crate) fn file(&self) -> Option<(u64, u64)> {
+        (self.inode != 0).then_some((self.device, self.inode))
+    }
 }
 
 /// All mappings of a process, in ascending address order.
@@ -171,9 +177,13 @@ impl VmaTable {
     /// As [`read`](Self::read).
     pub fn read_by(&mut self, reader: &mut MapsReader, pid: u32) -> Result<(), FileError> {
         let path = reader.slurp_of(pid, "maps")?;
-        self.vmas.clear();
-        self.names.clear();
-        self.parse(&reader.text, &mut reader.filesystems, &path)?;
+        let mut table = VmaTable {
+            vmas: Vec::with_capacity(self.vmas.len()),
+            names: String::with_capacity(self.names.len()),
+        };
+        table.parse(&reader.text, &mut reader.filesystems, &path)?;
+        // Only now: those who keep indexes of the mappings still have them after an error.
+        *self = table;
         self.vmas.shrink_to(self.vmas.len() + self.vmas.len() / 8);
         self.names
             .shrink_to(self.names.len() + self.names.len() / 8);

@@ -172,3 +172,20 @@ fn a_list_that_cannot_be_read_leaves_the_one_before() {
     table.read(u32::MAX).unwrap_err();
     assert_eq!(table.vmas(), before);
 }
+
+#[test]
+fn a_list_that_ends_in_nonsense_leaves_the_one_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut reader = MapsReader::below(crate::root::Roots::below(dir.path()).proc);
+    let process = reader.proc.of(7);
+    std::fs::create_dir_all(&process).unwrap();
+    let write = |maps: &str| std::fs::write(process.join("maps"), maps).unwrap();
+    let mut table = VmaTable::new();
+    write(MAPS);
+    table.read_by(&mut reader, 7).unwrap();
+    let before = table.vmas().to_vec();
+    write("1000-2000 r--p 00000000 00:32 9 /x\n2000-nonsense\n");
+    table.read_by(&mut reader, 7).unwrap_err();
+    assert_eq!(table.vmas(), before);
+    assert_eq!(table.name(&before[1]), "[heap]");
+}

@@ -25,12 +25,24 @@ use crate::vma::{Vma, VmaKind};
 pub(super) struct Shared<'a> {
     /// Frames found young in any mapping that may be shared.
     pub young: &'a FrameSet,
-    /// Frames already counted, for each set of subjects in which this process counts.
+    /// Frames that other processes counted, for each set of subjects in which this process counts.
     pub counted: Vec<(Part, &'a mut FrameSet)>,
+    /// Frames that this process is the first to count, in one of them at least.
+    pub fresh: &'a mut FrameSet,
     /// Collects the frames of cached pages accessed through mappings, if the page cache counts
     /// those pages: they then count as pages counted elsewhere.
     pub touched: Option<&'a mut FrameSet>,
     pub nodes: &'a Nodes,
+}
+
+impl Shared<'_> {
+    /// Counts what a look found. Until then the frames are not counted: a process whose look fails
+    /// leaves them to the next.
+    pub fn count_fresh(&mut self) {
+        for (_, counted) in &mut self.counted {
+            counted.add(self.fresh);
+        }
+    }
 }
 
 /// The NUMA nodes, and a map if there are several.
@@ -93,13 +105,13 @@ pub(super) struct Mapping<'a> {
 pub(super) const WHOLE_PARTS: usize = 128;
 
 /// Turns sights into ages.
-pub(super) struct Classifier<'a, 't> {
+pub(super) struct Classifier<'a, 's, 't> {
     pub look: Look<'a>,
     pub mappings: &'a [Mapping<'a>],
     /// For each range read: its index in `mappings`, and whether that mapping is followed whole.
     pub of: &'a [(u32, bool)],
     pub is_sample: bool,
-    pub shared: Shared<'a>,
+    pub shared: &'a mut Shared<'s>,
     pub also_young: Option<&'a HashMap<u64, PageSet>>,
     pub tap: Option<&'t mut dyn Tap>,
     pub target: Target,
@@ -107,7 +119,7 @@ pub(super) struct Classifier<'a, 't> {
     pub parts: Vec<(Part, PageSet)>,
 }
 
-impl Classifier<'_, '_> {
+impl Classifier<'_, '_, '_> {
     /// The mapping of a range, and its index.
     fn mapping(&self, range: usize) -> Option<(usize, &Mapping<'_>)> {
         let number = self.of.get(range)?.0 as usize;
@@ -203,10 +215,16 @@ impl Classifier<'_, '_> {
             if !is_shareable && !is_cached {
                 return;
             }
-            for (part, counted) in &mut shared.counted {
-                if is_cached || counted.insert(frame) {
+            let mut is_fresh = false;
+            for (part, counted) in &shared.counted {
+                if is_cached || counted.contains(frame) || shared.fresh.contains(frame) {
                     set(base + usize::from(*part) + node, page);
+                } else {
+                    is_fresh = true;
                 }
+            }
+            if is_fresh {
+                shared.fresh.insert(frame);
             }
             if !sight.bits.young.contains(page) && shared.young.contains(frame) {
                 bits.young.insert(page);
@@ -218,7 +236,7 @@ impl Classifier<'_, '_> {
     }
 }
 
-impl Classifier<'_, '_> {
+impl Classifier<'_, '_, '_> {
     /// Leaves of one type, mapped by this process only, that look alike in this look and in the
     /// intermediate scans before it.
     fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType, clearer: &mut Clearer) {
@@ -247,7 +265,7 @@ impl Classifier<'_, '_> {
     }
 }
 
-impl Viewer for Classifier<'_, '_> {
+impl Viewer for Classifier<'_, '_, '_> {
     fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
         let mut bits = *sight.bits;
         let kind = self.kind(sight.range);

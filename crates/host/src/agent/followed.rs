@@ -1,22 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What is followed of one process (everything or a sample), and estimates for the whole.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use agewise_policy::agemap::{AgeMap, RangeSizes};
 use agewise_policy::generations::{ByType, Generations, LABEL_UNSEEN, LABELS, Label, Sizes};
 use agewise_policy::sample::{
-    Area, Bounds, Identity, Level, Margin, Piece, Spread, choose, sampled, scale,
+    self, Area, Bounds, Identity, Level, Margin, Piece, Spread, choose, level_for, sampled, scale,
 };
 use agewise_policy::workingset::Intervals;
 
-use super::Space;
-use crate::access::{AddressRange, PAGE_BYTES};
+use super::{Agent, Space};
+use crate::access::{AddressRange, PAGE_BYTES, Resolution};
 use crate::process::Status;
 use crate::vma::{Vma, VmaKind};
 
 /// [`Area::kind`] of memory that belongs to no file.
 const ANON: u8 = 0;
+
+/// Where shared memory comes from: its file, or the program of processes that were forked, by device
+/// and inode.
+pub(super) type Origin = (u64, u64);
 
 /// The ranges that are read, and the mapping of each.
 #[derive(Debug, Default)]
@@ -37,6 +42,46 @@ pub(super) struct Followed {
     /// Resident pages by type, as the kernel counted them at the last look.
     known: ByType<u64>,
     swapped_pages: u64,
+}
+
+impl Agent {
+    /// Chooses what to follow of each process: everything if that is little or single pages are
+    /// wanted, otherwise the same fraction of each.
+    pub(super) fn follow(&mut self) {
+        let tells_pages = self.source.abilities().resolution == Resolution::Page;
+        let sample = self.config.sample.filter(|_| tells_pages);
+        let bounds = sample.unwrap_or_default();
+        let resident = self.spaces.values().map(Space::resident_pages).sum();
+        let level = sample.map_or(0, |bounds| level_for(resident, 0, &bounds));
+        self.spaces.values_mut().for_each(Space::take_mappings);
+        let is_sample = level > 0 || self.spaces.values().any(|space| space.level() > 0);
+        if is_sample {
+            let areas = self.spaces.values().map(Space::areas);
+            let limit = sample::whole_limit(areas, bounds.whole_pages);
+            self.whole_limit = self.whole_limit.min(limit);
+        }
+        let whole_limit = self.whole_limit;
+        // The page cache needs to know all accesses through mappings to the pages it counts.
+        let files_whole = self.cache.is_some();
+        // A page that only one of several processes follows would count as its own, so those that
+        // share much have the coarsest sample of any: no sample becomes finer. Little, such as a
+        // library, is not worth a coarse sample of everything else.
+        let much = bounds.whole_pages;
+        let shares = |space: &Space| space.shares_sample(whole_limit, files_whole, much);
+        let shared: Vec<Vec<Origin>> = self.spaces.values().map(shares).collect();
+        let mut coarsest: HashMap<Origin, Level> = HashMap::new();
+        for (space, origins) in self.spaces.values().zip(&shared) {
+            for origin in origins {
+                let level = coarsest.entry(*origin).or_insert(level);
+                *level = space.level().max(*level);
+            }
+        }
+        for (space, origins) in self.spaces.values_mut().zip(&shared) {
+            let levels = origins.iter().map(|origin| coarsest[origin]);
+            let level = levels.fold(level, Level::max);
+            space.follow(level, whole_limit, &bounds, files_whole);
+        }
+    }
 }
 
 impl Space {

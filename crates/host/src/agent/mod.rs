@@ -24,8 +24,6 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agewise_policy::sample::{self, Level};
-
 use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::ClearPolicy;
@@ -350,35 +348,6 @@ impl Agent {
         self.counted_frames.iter_mut().for_each(FrameSet::clear);
     }
 
-    /// Chooses what to follow of each process: everything if that is little or single pages are
-    /// wanted, otherwise the same fraction of each.
-    fn follow(&mut self) {
-        let tells_pages = self.source.abilities().resolution == Resolution::Page;
-        let sample = self.config.sample.filter(|_| tells_pages);
-        let bounds = sample.unwrap_or_default();
-        let resident = self.spaces.values().map(Space::resident_pages).sum();
-        let level = sample.map_or(0, |bounds| sample::level_for(resident, 0, &bounds));
-        self.spaces.values_mut().for_each(Space::take_mappings);
-        let is_sample = level > 0 || self.spaces.values().any(|space| space.level() > 0);
-        if is_sample {
-            let areas = self.spaces.values().map(Space::areas);
-            let limit = sample::whole_limit(areas, bounds.whole_pages);
-            self.whole_limit = self.whole_limit.min(limit);
-        }
-        let whole_limit = self.whole_limit;
-        // The page cache needs to know all accesses through mappings to the pages it counts.
-        let files_whole = self.cache.is_some();
-        let shares = |space: &Space| space.shares_sample(whole_limit, files_whole);
-        // A page that only one of several processes follows would count as its own, so those that
-        // share have the coarsest sample of any: no sample becomes finer.
-        let sharers = self.spaces.values().filter(|space| shares(space));
-        let shared_level = sharers.map(Space::level).fold(level, Level::max);
-        for space in self.spaces.values_mut() {
-            let level = if shares(space) { shared_level } else { level };
-            space.follow(level, whole_limit, &bounds, files_whole);
-        }
-    }
-
     /// Sets how each process is cleared in this tick. The CPU budget is divided by resident memory.
     fn set_clear_policies(&mut self) {
         let interval_ns = self.config.scan_interval_ms().saturating_mul(1_000_000);
@@ -409,6 +378,7 @@ impl Agent {
     ) {
         let all_in_one = self.targets.share_pages();
         let mut gone = Vec::new();
+        let mut fresh = FrameSet::default();
         for (pid, space) in &mut self.spaces {
             space.returned = None;
             space.is_current = false;
@@ -425,9 +395,11 @@ impl Agent {
                 .map(|(at, (set, _))| (self.nodes.first_part(at), set))
                 .take((WHOLE_PARTS - 1) / self.nodes.ids.len() - 1)
                 .collect();
-            let shared = Shared {
+            fresh.clear();
+            let mut shared = Shared {
                 young: &self.young_frames,
                 counted,
+                fresh: &mut fresh,
                 touched: self.cache.as_mut().map(|cache| &mut cache.touched),
                 nodes: &self.nodes,
             };
@@ -438,7 +410,7 @@ impl Agent {
                 also_young,
                 tap: tap.as_mut().map(|tap| &mut **tap as &mut dyn Tap),
             };
-            match space.look(&mut *self.source, shared, extra) {
+            match space.look(&mut *self.source, &mut shared, extra) {
                 Ok(look) => {
                     report.processes += 1;
                     report.present_pages += look.counts.present;
@@ -452,11 +424,15 @@ impl Agent {
                 Err(error) if error.is_gone() => {
                     report.vanished += 1;
                     gone.push(*pid);
+                    continue;
                 }
                 Err(error) => {
                     report.failed += 1;
                     space.trouble = Some(error.to_string());
                 }
+            }
+            if space.is_current {
+                shared.count_fresh();
             }
         }
         // A process that called exec is found again by the next tick, without any history.

@@ -9,18 +9,19 @@ use serde::Serialize;
 
 use super::classify::WHOLE_PARTS;
 use super::followed::subtract;
+use super::share::Keepers;
 use super::space::Space;
 use crate::access::PAGE_BYTES;
 use crate::untrusted::Untrusted;
 
 /// The pages of a process that count elsewhere.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Elsewhere {
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Elsewhere<'a> {
     Nothing,
     /// Those of this part, and of the next one for each further NUMA node.
     Part(usize),
-    /// All that others may have too.
-    Shareable,
+    /// All of the files that others keep.
+    Files(&'a Keepers),
 }
 
 /// The ages of one subject.
@@ -170,7 +171,7 @@ impl SubjectReport {
     pub(super) fn add(
         &mut self,
         space: &Space,
-        elsewhere: Elsewhere,
+        elsewhere: Elsewhere<'_>,
         without_files: bool,
         now_ms: u64,
         oldest: OldestPages,
@@ -182,7 +183,7 @@ impl SubjectReport {
         let counted: Vec<[Sizes; 2]> = match elsewhere {
             Elsewhere::Nothing => Vec::new(),
             Elsewhere::Part(first) => (first..first + nodes).map(|at| parts(space, at)).collect(),
-            Elsewhere::Shareable => vec![space.shareable_sizes(without_files)],
+            Elsewhere::Files(keepers) => vec![space.sizes_kept(keepers, without_files)],
         };
         let pages: u64 = counted.iter().flatten().flatten().flatten().sum();
         self.followed_bytes += space.followed_pages().saturating_sub(pages) * PAGE_BYTES;
@@ -204,7 +205,7 @@ impl SubjectReport {
                 Elsewhere::Nothing => sizes,
                 Elsewhere::Part(_) => subtract(&sizes, &scaled(&counted[ordinal])),
                 // Of which node each is, is not known: of all nodes alike.
-                Elsewhere::Shareable => without_share(&sizes, &scaled(&counted[0]), &all),
+                Elsewhere::Files(_) => without_share(&sizes, &scaled(&counted[0]), &all),
             };
             if without_files {
                 sizes

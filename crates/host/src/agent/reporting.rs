@@ -6,11 +6,13 @@ use agewise_policy::workingset::{Histogram, Intervals};
 
 use super::cache::{Cache, FilesOf};
 use super::report::Elsewhere;
+use super::share::Keepers;
 use super::target::ResolvedSubject;
 use super::{Agent, CostReport, Space, SubjectAges, SubjectReport, TickReport};
 use crate::access::PAGE_BYTES;
 use crate::frame_set::FrameSet;
 use crate::memory::MemInfo;
+use crate::vma::Vma;
 
 /// CPU time in ns of the first tick, and totals over all later ticks (over the first as long as
 /// there is no other).
@@ -139,9 +141,11 @@ impl Agent {
             .collect();
         let is_same = bounds.iter().all(|other| other == &bounds[0]);
         let same_bounds = is_same.then_some(&bounds[0]);
+        let domains = self.domains.iter();
+        let keepers: Vec<Keepers> = domains.map(|domain| self.keepers(*domain)).collect();
         for space in self.spaces.values() {
             for subject in &space.subjects {
-                let elsewhere = self.elsewhere(space, *subject);
+                let elsewhere = self.elsewhere(space, *subject, &keepers);
                 let apart = self.is_cached_apart(*subject);
                 reports[*subject].add(space, elsewhere, apart, now_ms, oldest, same_bounds);
             }
@@ -169,27 +173,46 @@ impl Agent {
     }
 
     /// The pages of a process that a subject of its counts elsewhere. Parts are numbered as in the
-    /// look: processes may have gone since.
-    fn elsewhere(&self, space: &Space, subject: usize) -> Elsewhere {
-        let all_in_one = self.targets.share_pages();
-        let is_of = |space: &Space, domain: usize| all_in_one || space.subjects.contains(&domain);
-        let mut of_space = self.domains.iter().filter(|domain| is_of(space, **domain));
-        let Some(at) = of_space.position(|domain| all_in_one || *domain == subject) else {
+    /// look: processes may have gone since. `keepers` are those of each set of subjects.
+    fn elsewhere<'k>(
+        &self,
+        space: &Space,
+        subject: usize,
+        keepers: &'k [Keepers],
+    ) -> Elsewhere<'k> {
+        let mut domains = self.domains.iter();
+        let is_it = |domain: &usize| self.targets.share_pages() || *domain == subject;
+        let Some(number) = domains.position(is_it) else {
             return Elsewhere::Nothing;
         };
-        if space.is_current {
-            return Elsewhere::Part(usize::from(self.nodes.first_part(at)));
+        if !space.is_current {
+            return Elsewhere::Files(&keepers[number]);
         }
-        // Which of its pages others have is not known any more: those that can be looked at count
-        // them, or the first of all.
-        let spaces = || self.spaces.values().filter(|other| is_of(other, subject));
-        let seen = spaces().find(|other| other.is_current);
-        let counting = seen.or_else(|| spaces().next());
-        let is_it = counting.is_some_and(|other| other.process.pid() == space.process.pid());
-        match is_it && !self.is_cached_apart(subject) {
-            true => Elsewhere::Nothing,
-            false => Elsewhere::Shareable,
+        let before = self.domains[..number].iter();
+        let at = before.filter(|domain| space.subjects.contains(domain));
+        Elsewhere::Part(usize::from(self.nodes.first_part(at.count())))
+    }
+
+    /// Which of the pages of a process others have is not known any more once it cannot be looked
+    /// at: each file that it maps is left to a process that maps it and was looked at, or else to
+    /// the first. Memory without a file stays with each: since a fork it may have become its own.
+    fn keepers(&self, domain: usize) -> Keepers {
+        let is_of = |space: &&Space| {
+            let is_among = self.targets.share_pages() || space.subjects.contains(&domain);
+            is_among && space.followed_pages() > 0
+        };
+        let of = || self.spaces.values().filter(is_of);
+        let mut keepers = Keepers::new();
+        if of().all(|space| space.is_current) {
+            return keepers;
         }
+        let current = of().filter(|space| space.is_current);
+        for space in current.chain(of().filter(|space| !space.is_current)) {
+            for file in space.looked_at().filter_map(Vma::file) {
+                keepers.entry(file).or_insert(space.process.pid());
+            }
+        }
+        keepers
     }
 
     /// What the kernel says about a subject that is a cgroup.

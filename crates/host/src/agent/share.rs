@@ -11,6 +11,9 @@ use agewise_policy::table::PageSet;
 use crate::access::{AddressRange, TableSight};
 use crate::vma::Vma;
 
+/// The process that counts each file (by device and inode) for those that could not be looked at.
+pub(super) type Keepers = HashMap<(u64, u64), u32>;
+
 /// Calls `visit` with the page and frame of each page in `pages` (bits of the sight) that has a
 /// frame.
 pub(super) fn frames(sight: &TableSight<'_>, pages: &PageSet, mut visit: impl FnMut(usize, u64)) {

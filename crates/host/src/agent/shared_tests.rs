@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent on processes that share memory: the code of the C library, the only pages here.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use agewise_policy::sample::Bounds;
-use agewise_policy::table::TableBits;
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::tests::{Sleeper, agent};
 use super::*;
@@ -27,11 +28,15 @@ type Failures = HashMap<u32, fn(u32) -> AccessError>;
 
 /// Shows the code of the C library in each process, and fails for some.
 #[derive(Clone, Default)]
-struct Library(Rc<RefCell<Failures>>);
+struct Library {
+    failures: Rc<RefCell<Failures>>,
+    /// Whether it shows something before it fails.
+    is_late: Rc<Cell<bool>>,
+}
 
 impl Library {
     fn fail_only(&self, pids: &[u32], error: fn(u32) -> AccessError) {
-        *self.0.borrow_mut() = pids.iter().map(|pid| (*pid, error)).collect();
+        *self.failures.borrow_mut() = pids.iter().map(|pid| (*pid, error)).collect();
     }
 }
 
@@ -73,7 +78,8 @@ impl AccessSource for Library {
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
     ) -> Result<ScanReport, AccessError> {
-        if let Some(error) = self.0.borrow().get(&target.pid) {
+        let error = self.failures.borrow().get(&target.pid).copied();
+        if let Some(error) = error.filter(|_| !self.is_late.get()) {
             return Err(error(target.pid));
         }
         let code = code(target.pid);
@@ -90,6 +96,7 @@ impl AccessSource for Library {
                 let present = covered(va, shown);
                 let bits = TableBits {
                     present,
+                    young: present,
                     ..TableBits::default()
                 };
                 sink.table(&TableSight {
@@ -103,10 +110,13 @@ impl AccessSource for Library {
                 });
             }
         }
-        Ok(ScanReport {
-            complete: true,
-            ..ScanReport::default()
-        })
+        match error {
+            Some(error) => Err(error(target.pid)),
+            None => Ok(ScanReport {
+                complete: true,
+                ..ScanReport::default()
+            }),
+        }
     }
 }
 
@@ -129,6 +139,10 @@ fn group(top: &Path, path: &str, of: &[&Sleeper]) -> Subject {
 /// Resident pages of each subject after another tick.
 fn pages(agent: &mut Agent) -> Vec<u64> {
     agent.tick().unwrap();
+    pages_now(agent)
+}
+
+fn pages_now(agent: &Agent) -> Vec<u64> {
     let reports = agent.report();
     let bytes = reports
         .iter()
@@ -142,12 +156,50 @@ fn watch(source: &Library, subjects: Vec<Subject>) -> Agent {
     agent
 }
 
-#[test]
-fn shared_memory_counts_once_while_a_process_cannot_be_looked_at() {
-    let refused = |_| AccessError::NoPrivilege {
+fn refused(_: u32) -> AccessError {
+    AccessError::NoPrivilege {
         what: "reading its memory".to_owned(),
         hint: "ask somebody else",
-    };
+    }
+}
+
+/// Ends a process as soon as its memory is seen.
+struct Ending(Option<Sleeper>);
+
+impl Tap for Ending {
+    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet) {
+        self.0.take_if(|sleeper| sleeper.pid() == target.pid);
+    }
+}
+
+#[test]
+fn what_a_failed_look_found_is_left_to_the_next() {
+    let errors: [fn(u32) -> AccessError; 2] = [refused, |pid| AccessError::Changed { pid }];
+    for error in errors {
+        let ([a, b], all) = sleepers();
+        let dir = tempfile::tempdir().unwrap();
+        let source = Library::default();
+        source.is_late.set(true);
+        let mut agent = watch(&source, vec![group(dir.path(), "app", &[&a, &b])]);
+        source.fail_only(&[a.pid().min(b.pid())], error);
+        assert_eq!(pages(&mut agent), [all]);
+    }
+}
+
+#[test]
+fn what_was_seen_of_a_process_that_ends_before_it_is_cleared_is_left_to_the_next() {
+    let ([a, b], all) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    let source = Library::default();
+    let mut agent = watch(&source, vec![group(dir.path(), "app", &[&a, &b])]);
+    let (first, _last) = if a.pid() < b.pid() { (a, b) } else { (b, a) };
+    let report = agent.tick_tapped(Some(&mut Ending(Some(first)))).unwrap();
+    assert_eq!((report.processes, report.vanished), (1, 1));
+    assert_eq!(pages_now(&agent), [all]);
+}
+
+#[test]
+fn shared_memory_counts_once_while_a_process_cannot_be_looked_at() {
     let ([a, b], all) = sleepers();
     let dir = tempfile::tempdir().unwrap();
     let source = Library::default();
@@ -159,6 +211,25 @@ fn shared_memory_counts_once_while_a_process_cannot_be_looked_at() {
     // What the last look saw is all that is known.
     source.fail_only(&[a.pid(), b.pid()], refused);
     assert_eq!(pages(&mut agent), [all]);
+}
+
+#[test]
+fn what_only_those_share_that_cannot_be_looked_at_counts() {
+    let ([a, b], all) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    // Another file to the kernel.
+    let maps = fs::read_to_string(format!("/proc/{}/maps", a.pid())).unwrap();
+    let library = maps.split_whitespace().find(|word| word.contains("/libc"));
+    let library = Path::new(library.unwrap());
+    fs::copy(library, dir.path().join(library.file_name().unwrap())).unwrap();
+    let supervisor = Sleeper::by(Command::new("sleep").env("LD_LIBRARY_PATH", dir.path()));
+    code(supervisor.pid());
+    let source = Library::default();
+    let subject = group(dir.path(), "app", &[&supervisor, &a, &b]);
+    let mut agent = watch(&source, vec![subject]);
+    assert_eq!(pages(&mut agent), [2 * all]);
+    source.fail_only(&[a.pid(), b.pid()], refused);
+    assert_eq!(pages(&mut agent), [2 * all]);
 }
 
 #[test]
@@ -175,17 +246,18 @@ fn pages_counted_elsewhere_stay_with_their_subject_if_a_process_vanishes_in_a_ti
     assert_eq!(pages(&mut agent), [all, all]);
 }
 
-/// Less is resident than before, so a process that comes now could have a finer sample.
-#[test]
-fn those_that_share_memory_have_the_same_sample() {
+/// Levels of a process, and of one that comes when less is resident: it could have a finer sample.
+/// Files of up to `whole_pages` count as small.
+fn levels_of_two(whole_pages: u64) -> [u8; 2] {
     let ([a, b], _) = sleepers();
     let subject = |of: &Sleeper| Subject::process(&ProcRoot::default(), of.pid()).unwrap();
     let mut agent = watch(&Library::default(), vec![subject(&a)]);
+    agent.whole_limit = 0;
     let sample = |blocks| {
         Some(Bounds {
             blocks,
             block_pages: 1,
-            whole_pages: 0,
+            whole_pages,
         })
     };
     agent.config.sample = sample(1);
@@ -193,6 +265,17 @@ fn those_that_share_memory_have_the_same_sample() {
     agent.config.sample = sample(1 << 20);
     agent.set_targets(Targets::Listed(vec![subject(&a), subject(&b)]));
     agent.tick().unwrap();
-    let levels: Vec<u8> = agent.spaces().map(Space::level).collect();
-    assert!(levels[0] > 0 && levels[0] == levels[1], "{levels:?}");
+    [a, b].map(|of| agent.space(of.pid()).unwrap().level())
+}
+
+#[test]
+fn those_that_share_much_memory_have_the_same_sample() {
+    let [first, second] = levels_of_two(0);
+    assert!(first > 0 && first == second, "{first} {second}");
+}
+
+#[test]
+fn a_library_in_common_makes_no_sample_coarse() {
+    let [first, second] = levels_of_two(1 << 14);
+    assert!(first > 0 && second == 0, "{first} {second}");
 }

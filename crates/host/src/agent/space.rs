@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One process under observation: its mappings, its ages, and how its accessed bits are cleared.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use agewise_policy::agemap::{AgeMap, LookCounts, RangeSizes};
@@ -9,9 +10,11 @@ use agewise_policy::sample::{self, Bounds, Level};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
-use super::followed::{Estimate, Followed};
-use super::share;
-use crate::access::{AccessSource, AddressRange, TableSight, Target, pages_per_kernel_page};
+use super::followed::{Estimate, Followed, Origin};
+use super::share::{self, Keepers};
+use crate::access::{
+    AccessSource, AddressRange, PAGE_BYTES, TableSight, Target, pages_per_kernel_page,
+};
 use crate::clear::shared::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -195,6 +198,12 @@ impl Space {
             .map(move |number| &vmas[*number as usize])
     }
 
+    /// A mapping that is looked at, by its number among those.
+    fn mapping(&self, number: usize) -> Option<&Vma> {
+        let at = *self.looked_at.get(number)?;
+        self.vmas.vmas().get(at as usize)
+    }
+
     /// How coarse its sample is; 0 if everything is followed.
     pub(super) fn level(&self) -> Level {
         self.followed.level()
@@ -225,10 +234,26 @@ impl Space {
         self.followed.set_mappings(mappings.zip(shared));
     }
 
-    /// Whether it has memory that others may have too, and of which only a sample is followed.
-    pub(super) fn shares_sample(&self, whole_limit: u64, files_whole: bool) -> bool {
-        let mut sampled = self.followed.sampled(whole_limit, files_whole);
-        sampled.any(|mapping| self.shareable.get(mapping).is_some_and(|is| *is))
+    /// What memory that others may have too, and of which only a sample is followed, comes from, if
+    /// it has more than `much` pages of it.
+    pub(super) fn shares_sample(
+        &self,
+        whole_limit: u64,
+        files_whole: bool,
+        much: u64,
+    ) -> Vec<Origin> {
+        // Forked processes have the first mapping of a file in common: that of their program.
+        let program = self.looked_at().find_map(Vma::file).unwrap_or_default();
+        let mut pages: HashMap<Origin, u64> = HashMap::new();
+        let sampled = self.followed.sampled(whole_limit, files_whole);
+        for number in sampled.filter(|number| self.shareable.get(*number) == Some(&true)) {
+            if let Some(vma) = self.mapping(number) {
+                let of = pages.entry(vma.file().unwrap_or(program)).or_default();
+                *of += vma.range.len() / PAGE_BYTES;
+            }
+        }
+        pages.retain(|_, pages| *pages > much);
+        pages.into_keys().collect()
     }
 
     /// Sets what is followed from now on.
@@ -263,16 +288,16 @@ impl Space {
         self.followed.sizes_within(&self.map, pages)
     }
 
-    /// Followed pages that other processes may have too: in blocks, and in mappings followed whole
+    /// Followed pages of files that other processes keep: in blocks, and in mappings followed whole
     /// beside blocks. With `with_shmem`, all shared memory is among them.
-    pub(super) fn shareable_sizes(&self, with_shmem: bool) -> [Sizes; 2] {
+    pub(super) fn sizes_kept(&self, keepers: &Keepers, with_shmem: bool) -> [Sizes; 2] {
+        let is_kept = |vma: &Vma| {
+            let keeper = vma.file().and_then(|file| keepers.get(&file));
+            keeper.is_some_and(|pid| *pid != self.process.pid())
+                || with_shmem && vma.kind == VmaKind::Shmem
+        };
         self.followed.sizes_of(&self.map, |mapping| {
-            let vma = self
-                .looked_at
-                .get(mapping)
-                .map(|at| &self.vmas.vmas()[*at as usize]);
-            self.shareable.get(mapping).is_some_and(|is| *is)
-                || with_shmem && vma.is_some_and(|vma| vma.kind == VmaKind::Shmem)
+            self.mapping(mapping).is_some_and(is_kept)
         })
     }
 
@@ -322,7 +347,7 @@ impl Space {
     pub(super) fn look(
         &mut self,
         source: &mut dyn AccessSource,
-        shared: Shared<'_>,
+        shared: &mut Shared<'_>,
         extra: Extra<'_>,
     ) -> Result<LookCost, LookError> {
         let began = thread_cpu_ns();

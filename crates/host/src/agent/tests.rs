@@ -25,12 +25,11 @@ pub(crate) struct Sleeper(Child);
 
 impl Sleeper {
     pub(crate) fn new() -> Self {
-        Sleeper(
-            Command::new("sleep")
-                .arg("60")
-                .spawn()
-                .expect("sleep starts"),
-        )
+        Self::by(&mut Command::new("sleep"))
+    }
+
+    pub(crate) fn by(sleep: &mut Command) -> Self {
+        Sleeper(sleep.arg("60").spawn().expect("sleep starts"))
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -316,7 +315,7 @@ fn nodes_and_shared_pages_add_up() {
     look.finish();
     space.map.advance(clock_ms());
     let intervals = Intervals::default();
-    let report = |elsewhere: Elsewhere| {
+    let report = |elsewhere: Elsewhere<'_>| {
         let mut report = SubjectReport::new(
             "x".into(),
             true,
