@@ -55,7 +55,7 @@ fn zone_sizes(text: &str) -> Option<[u32; 4]> {
     for part in text.split(',') {
         let (name, size) = part.split_once('=')?;
         let is_it = |known: &&str| known.eq_ignore_ascii_case(name.trim());
-        let zone = ZONE_NAMES.iter().position(|known| is_it(&known))?;
+        let zone = ZONE_NAMES.iter().position(is_it)?;
         let pages = size_bytes(size).ok()? / 4096;
         if zones[zone].replace(u32::try_from(pages).ok()?).is_some() {
             return None;
