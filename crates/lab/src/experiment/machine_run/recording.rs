@@ -81,8 +81,8 @@ impl Run {
     }
 
     /// The accesses since [`Run::record_accesses`], and which of them read from a device if the
-    /// page is not in memory: not the first access to an anonymous page, also after its release, nor
-    /// writes to a file.
+    /// page is not in memory: not the first access to an anonymous page, nor the first after its
+    /// release, nor writes to a file.
     ///
     /// # Errors
     /// Fails if there were more accesses than can be recorded.
