@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), and from `/proc/PID/smaps` only what maps lacks: which mappings are locked.
+//! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), and from
+//! `/proc/PID/smaps` only what maps lacks: which mappings are locked.
 
 use std::fs::File;
 use std::io::Read;

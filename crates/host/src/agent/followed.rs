@@ -19,8 +19,8 @@ use crate::vma::{Vma, VmaKind};
 /// [`Area::kind`] of memory that belongs to no file.
 const ANON: u8 = 0;
 
-/// Where shared memory comes from: its file, or the program of processes that were forked, by device
-/// and inode.
+/// Where shared memory comes from: its file, or the program of processes that were forked, by
+/// device and inode.
 pub(super) type Origin = (u64, u64);
 
 /// The ranges that are read, and the mapping of each.
