@@ -91,7 +91,7 @@ impl Hub {
     }
 
     /// As if the latest snapshot had been published this much earlier.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "web"))]
     pub(crate) fn published_before(&self, by: Duration) {
         let mut since = lock(&self.0.since);
         *since = since.checked_sub(by).expect("the clock started earlier");
