@@ -254,10 +254,10 @@ fn set(cgroup: &Cgroup, throttle: &mut Throttle, change: Change) -> Result<(), S
     let Some(limit_bytes) = change.limit_bytes else {
         return throttle.unlimit(cgroup).map_err(|error| error.to_string());
     };
-    // A limit that is raised is urgent. One that is lowered takes a step: what the cgroup has
-    // beyond that, it has allocated meanwhile, and the kernel would reclaim all of it at once.
+    // A limit that is raised is urgent. One that is lowered takes a step: if the cgroup has another
+    // step beyond that, it grows fast, and the kernel would reclaim all of it at once.
     if change.why == Why::Curve {
-        let room = throttle.make_room(cgroup, limit_bytes, STEP_BYTES_MAX);
+        let room = throttle.make_room(cgroup, limit_bytes, 2 * STEP_BYTES_MAX);
         if room.map_err(words)? {
             return Err("it has grown by more than a step meanwhile".to_owned());
         }

@@ -8,7 +8,7 @@ use agewise_damon::quota::Quota;
 use agewise_damon::scheme::{AccessPattern, Scheme};
 use agewise_damon::target::TargetId;
 use agewise_kernel::ids::MemcgId;
-use agewise_lab::machine::address_space::MapOptions;
+use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::damon::Watched;
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{Limits, Machine, MachineConfig, Policy, ProcessId, SwapConfig};
@@ -130,6 +130,25 @@ fn a_request_to_reclaim_demotes_what_is_in_fast_memory() {
             assert_eq!(events.demoted(), 0, "{policy}");
             assert!(swapped >= 500, "{policy}: {swapped}");
         }
+    }
+}
+
+#[test]
+fn dirty_pages_stay_dirty_where_they_go() {
+    for policy in POLICIES {
+        let config = tiered(policy, true, Some(4000));
+        let (mut machine, group, process, first) = start(config, 7000);
+        let file = machine.add_file(300, group, Advice::Normal);
+        machine.write(process, file, 0, 300);
+        fill(&mut machine, process, first, 7000);
+        // Among what is checked: how much of each node is to be written.
+        machine.check().unwrap();
+        assert!(machine.memcg_events(MemcgId::ROOT).demoted() > 200);
+        let start_ns = machine.now_ns();
+        while machine.now_ns() < start_ns + 60_000_000_000 {
+            machine.wait_ns(100_000_000);
+        }
+        machine.check().unwrap();
     }
 }
 

@@ -95,8 +95,11 @@ impl Daemon {
 
     pub fn journal(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.directory.path().join("journal"));
-        text.unwrap_or_default()
-            .lines()
+        let text = text.unwrap_or_default();
+        // A reader may see only the start of the line that is being written.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let lines = whole.lines();
+        lines
             .map(|line| serde_json::from_str(line).expect("a line of JSON"))
             .collect()
     }

@@ -140,7 +140,8 @@ impl Moves {
             return false;
         }
         let Some((to, zone)) = world.migrate(&lru.folios, pfn, target) else {
-            self.is_full = true;
+            // There may be room for smaller ones.
+            self.is_full = old.order() == 0;
             return false;
         };
         let memcg = lru.lruvecs[old.lruvec.index()].memcg;

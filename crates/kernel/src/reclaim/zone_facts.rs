@@ -26,11 +26,11 @@ pub(super) fn zone_of(
 
 /// Pages of a reclaim node that scanning could free (`zone_reclaimable_pages` of its zones).
 pub(super) fn reclaimable_pages(lru: &Lru, world: &impl World, node: NodeId) -> u64 {
-    let swap = world.swap_free_pages(MemcgId::ROOT) > 0;
+    let anon = world.swap_free_pages(MemcgId::ROOT) > 0 || world.demotion_target(node).is_some();
     (0..lru.lruvecs.len())
         .filter(|&index| lru.lruvecs[index].node == node)
         .flat_map(|index| List::ALL.map(|list| (LruvecId(index as u32), list)))
-        .filter(|(_, list)| swap || list.folio_type() == FolioType::File)
+        .filter(|(_, list)| anon || list.folio_type() == FolioType::File)
         .map(|(lruvec, list)| lru.lru_pages(lruvec, list.folio_type(), list.is_active()))
         .sum()
 }

@@ -132,7 +132,7 @@ impl System {
         *self.write_pending_mut(pfn) -= folios[pfn].nr_pages();
     }
 
-    fn write_pending_mut(&mut self, pfn: Pfn) -> &mut u64 {
+    pub(super) fn write_pending_mut(&mut self, pfn: Pfn) -> &mut u64 {
         &mut self.write_pending_pages[self.frames.node_of(pfn).index()]
     }
 }

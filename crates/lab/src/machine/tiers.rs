@@ -44,14 +44,18 @@ impl System {
     /// Room for a page that moves to `target`, without reclaim. Below the low watermark it wakes
     /// the kswapd of that node.
     fn allocate_for_move(&mut self, target: NodeId, pages: u64) -> Option<(Pfn, usize)> {
-        if pages > 1 {
-            return self.frames.allocate_huge(target, TOP_ZONE);
+        let found = match pages {
+            1 => self.frames.allocate(target, TOP_ZONE, Reserve::Low),
+            _ => self.frames.allocate_huge(target, TOP_ZONE),
+        };
+        if found.is_some() {
+            return found;
         }
-        let found = self.frames.allocate(target, TOP_ZONE, Reserve::Low);
-        found.or_else(|| {
-            self.events.push(self.now_ns, Event::LowMemory(target));
-            self.frames.allocate(target, TOP_ZONE, Reserve::Min)
-        })
+        self.events.push(self.now_ns, Event::LowMemory(target));
+        match pages {
+            1 => self.frames.allocate(target, TOP_ZONE, Reserve::Min),
+            _ => None,
+        }
     }
 
     /// Moves a page to another node, except for what the engine knows of it.
@@ -92,6 +96,8 @@ impl System {
         }
         if folio.has(Flag::Dirty) && folio.folio_type() == FolioType::File {
             self.dirty_queue.push_back(to);
+            *self.write_pending_mut(pfn) -= u64::from(pages);
+            *self.write_pending_mut(to) += u64::from(pages);
         }
         if !self.buffer_heads.is_empty() {
             self.buffer_heads.swap(pfn.index(), to.index());
