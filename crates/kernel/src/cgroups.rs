@@ -49,7 +49,7 @@ impl Lru {
             mglru: config.mglru,
             mglru_machine: mglru::Machine::new(config.seed),
             classic: config.classic,
-            migration: reclaim::migration::Profile::default(),
+            migration: reclaim::migration_profile::Profile::default(),
             memcg_lrus: vec![mglru::MemcgLru::default(); nodes],
             work: Work::default(),
         };

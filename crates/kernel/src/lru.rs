@@ -112,7 +112,7 @@ pub struct Lru {
     /// Classic: settings.
     pub classic: classic::Settings,
     /// Moves between nodes: differences between kernel versions.
-    pub migration: reclaim::migration::Profile,
+    pub migration: reclaim::migration_profile::Profile,
     /// One memcg LRU per node (the order of global reclaim).
     pub memcg_lrus: Vec<mglru::MemcgLru>,
     /// CPU work done so far.

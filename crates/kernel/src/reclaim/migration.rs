@@ -9,15 +9,6 @@ use crate::lru::Lru;
 use crate::reports::AddContext;
 use crate::world::World;
 
-/// What a kernel version moves, and what it keeps of a folio.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Profile {
-    /// Reclaim of cgroups demotes too, although the pages stay charged (since May 2022).
-    pub cgroups_demote: bool,
-    /// The refs field of a folio moves with it (since October 2024).
-    pub keeps_refs: bool,
-}
-
 /// Flags that move with a folio (`folio_migrate_flags`); `PG_reclaim` does because it shares its
 /// bit with `PG_readahead`. The world moves the contents, and what makes them `Mapped` and
 /// `Swapcache`.

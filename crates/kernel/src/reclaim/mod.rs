@@ -12,6 +12,7 @@ pub mod kswapd_zones;
 mod lruvec;
 pub mod memcg_limit;
 pub mod migration;
+pub mod migration_profile;
 pub mod node;
 pub mod oom;
 pub(crate) mod references;

@@ -7,7 +7,7 @@ use agewise_kernel::classic;
 use agewise_kernel::mglru::ablation::Ablation;
 use agewise_kernel::mglru::profile::{Profile, V6, V6_12, V6_14, V7_2};
 use agewise_kernel::reclaim::counters_profile::{self, CountersProfile};
-use agewise_kernel::reclaim::migration;
+use agewise_kernel::reclaim::migration_profile;
 
 /// A kernel, described by the profiles of its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Kernel {
     /// Counters of reclaim in `memory.stat` and `/proc/vmstat`.
     pub counters: &'static CountersProfile,
     /// Moves between nodes.
-    pub migration: migration::Profile,
+    pub migration: migration_profile::Profile,
     /// Number of cgroups whose charges a CPU can keep in stock (`NR_MEMCG_STOCK`).
     pub stock_slots: usize,
     /// Features of the multi-gen LRU that are switched off.
@@ -58,7 +58,7 @@ pub static KERNELS: [Kernel; 4] = [
     Kernel {
         mglru: &V6,
         counters: &counters_profile::V6,
-        migration: migration::Profile {
+        migration: migration_profile::Profile {
             cgroups_demote: false,
             keeps_refs: false,
         },
@@ -66,7 +66,7 @@ pub static KERNELS: [Kernel; 4] = [
     },
 ];
 
-const MIGRATION: migration::Profile = migration::Profile {
+const MIGRATION: migration_profile::Profile = migration_profile::Profile {
     cgroups_demote: true,
     keeps_refs: true,
 };
@@ -77,7 +77,7 @@ const OLD: Kernel = Kernel {
     classic: classic::Settings::linux_6_12(),
     damon: DamonProfile::V6_12,
     counters: &counters_profile::LINUX_6_12,
-    migration: migration::Profile {
+    migration: migration_profile::Profile {
         cgroups_demote: true,
         keeps_refs: false,
     },

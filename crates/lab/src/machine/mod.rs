@@ -39,6 +39,7 @@ pub mod residency;
 mod stall;
 pub mod stat;
 mod swap;
+mod swap_cache;
 mod system;
 mod tiers;
 pub mod tracing;
