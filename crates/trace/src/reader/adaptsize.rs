@@ -2,10 +2,9 @@
 //! The text format of the AdaptSize authors: `time key size` per line. The key is the page, the
 //! size is ignored.
 
+use super::simple;
 use crate::access::Request;
-use crate::error::TraceError;
-use crate::format::{Format, ReadOptions, RequestReader, lines_all};
-use crate::input::Input;
+use crate::format::{Format, ReadOptions, lines_all};
 use crate::number;
 
 /// AdaptSize text.
@@ -15,23 +14,12 @@ pub static FORMAT: Format = Format {
     name_hints: &["adaptsize", "adapt_size"],
     description_hints: &[&["time id size"], &["time key size"], &["adaptsize"]],
     recognise: |head| lines_all(head, |line| number::are_decimals(line, 3)),
-    open: |input, _: &ReadOptions| Ok(Box::new(AdaptSize { input })),
+    open: |input, _: &ReadOptions| Ok(simple::lines(input, &FORMAT, parse)),
 };
-
-struct AdaptSize {
-    input: Input,
-}
-
-impl RequestReader for AdaptSize {
-    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let parse = |line: &[u8]| parse(line).map(|page| Some(Request::page(page)));
-        self.input.next_parsed(FORMAT.name, parse)
-    }
-}
 
 /// Parses the page of a line. The time counts requests in some traces and milliseconds in others,
 /// so it is checked but not kept.
-fn parse(line: &[u8]) -> Result<u64, String> {
+fn parse(line: &[u8]) -> Result<Option<Request>, String> {
     let mut words = number::words(line);
     let mut next = |name: &str| {
         words
@@ -44,7 +32,7 @@ fn parse(line: &[u8]) -> Result<u64, String> {
     if words.next().is_some() {
         return Err("more than 3 columns".into());
     }
-    Ok(page)
+    Ok(Some(Request::page(page)))
 }
 
 #[cfg(test)]

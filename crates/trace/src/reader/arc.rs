@@ -5,10 +5,9 @@
 //! line is `count` requests, for the blocks `start` to `start + count - 1`. The third column is not
 //! used, the fourth counts the lines.
 
+use super::simple;
 use crate::access::Request;
-use crate::error::TraceError;
-use crate::format::{Format, PAGES_PER_REQUEST_MAX, ReadOptions, RequestReader, lines_all};
-use crate::input::Input;
+use crate::format::{Format, PAGES_PER_REQUEST_MAX, ReadOptions, lines_all};
 use crate::number;
 
 /// ARC text.
@@ -22,21 +21,10 @@ pub static FORMAT: Format = Format {
         &["arc ", "column"],
     ],
     recognise: |head| lines_all(head, |line| number::are_decimals(line, 4)),
-    open: |input, _: &ReadOptions| Ok(Box::new(Arc { input })),
+    open: |input, _: &ReadOptions| Ok(simple::lines(input, &FORMAT, parse)),
 };
 
-struct Arc {
-    input: Input,
-}
-
-impl RequestReader for Arc {
-    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        self.input
-            .next_parsed(FORMAT.name, |line| parse(line).map(Some))
-    }
-}
-
-fn parse(line: &[u8]) -> Result<Request, String> {
+fn parse(line: &[u8]) -> Result<Option<Request>, String> {
     let mut words = number::words(line);
     let mut next = |name: &str| {
         words
@@ -62,11 +50,11 @@ fn parse(line: &[u8]) -> Result<Request, String> {
             "{page_count} blocks from {first_page} do not fit in 64 bits"
         ));
     }
-    Ok(Request {
+    Ok(Some(Request {
         first_page,
         page_count,
         ..Request::default()
-    })
+    }))
 }
 
 #[cfg(test)]

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! cache2k: big-endian 32-bit keys, nothing else.
 
-use crate::access::Request;
-use crate::error::TraceError;
-use crate::format::{Format, ReadOptions, RequestReader};
-use crate::input::Input;
+use super::simple;
+use crate::format::{Format, ReadOptions};
 
 /// cache2k.
 pub static FORMAT: Format = Format {
@@ -19,22 +17,10 @@ pub static FORMAT: Format = Format {
         &["big-endian", "int32"],
     ],
     recognise: |_| false,
-    open: |mut input, _: &ReadOptions| {
-        input.refuse_text(FORMAT.name)?;
-        Ok(Box::new(Cache2k { input }))
+    open: |input, _: &ReadOptions| {
+        simple::keys(input, &FORMAT, |key| u32::from_be_bytes(key).into())
     },
 };
-
-struct Cache2k {
-    input: Input,
-}
-
-impl RequestReader for Cache2k {
-    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let record = self.input.next_record::<4>(FORMAT.name)?;
-        Ok(record.map(|bytes| Request::page(u64::from(u32::from_be_bytes(bytes)))))
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! corda: big-endian 64-bit hashes, nothing else. Neighbouring keys are unrelated.
 
-use crate::access::Request;
-use crate::error::TraceError;
-use crate::format::{Format, ReadOptions, RequestReader};
-use crate::input::Input;
+use super::simple;
+use crate::format::{Format, ReadOptions};
 
 /// corda.
 pub static FORMAT: Format = Format {
@@ -19,23 +17,9 @@ pub static FORMAT: Format = Format {
         &["big-endian", "u64"],
     ],
     recognise: |_| false,
-    open: |mut input, _: &ReadOptions| {
-        input.refuse_text(FORMAT.name)?;
-        Ok(Box::new(Corda { input }))
-    },
+    // The keys are signed; the same bits mean the same page.
+    open: |input, _: &ReadOptions| simple::keys(input, &FORMAT, u64::from_be_bytes),
 };
-
-struct Corda {
-    input: Input,
-}
-
-impl RequestReader for Corda {
-    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let record = self.input.next_record::<8>(FORMAT.name)?;
-        // The keys are signed; the same bits mean the same page.
-        Ok(record.map(|bytes| Request::page(u64::from_be_bytes(bytes))))
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -6,10 +6,9 @@
 //! access that crosses a page boundary is an access to both pages. Messages of valgrind (`==`,
 //! `--`) are ignored.
 
+use super::simple;
 use crate::access::{AccessKind, Request};
-use crate::error::TraceError;
-use crate::format::{Format, ReadOptions, RequestReader, lines_all};
-use crate::input::Input;
+use crate::format::{Format, ReadOptions, lines_all};
 use crate::number;
 
 /// valgrind's lackey.
@@ -20,9 +19,9 @@ pub static FORMAT: Format = Format {
     description_hints: &[&["lackey"], &["valgrind"]],
     recognise: |head| lines_all(head, |line| is_message(line) || parse(line).is_ok()),
     open: |input, options: &ReadOptions| {
-        Ok(Box::new(Lackey {
-            input,
-            page_shift: options.page_shift_or_default(),
+        let page_shift = options.page_shift_or_default();
+        Ok(simple::lines(input, &FORMAT, move |line| {
+            request(line, page_shift)
         }))
     },
 };
@@ -30,29 +29,19 @@ pub static FORMAT: Format = Format {
 /// The largest access of one instruction that lackey reports (an xsave area, with some margin).
 const ACCESS_BYTES_MAX: u64 = 1 << 16;
 
-struct Lackey {
-    input: Input,
-    page_shift: u32,
-}
-
-impl RequestReader for Lackey {
-    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let page_shift = self.page_shift;
-        self.input.next_parsed(FORMAT.name, |line| {
-            if is_message(line) {
-                return Ok(None);
-            }
-            let (kind, address, bytes) = parse(line)?;
-            let first_page = address >> page_shift;
-            let last_page = (address + (bytes - 1)) >> page_shift;
-            Ok(Some(Request {
-                first_page,
-                page_count: last_page - first_page + 1,
-                kind,
-                ..Request::default()
-            }))
-        })
+fn request(line: &[u8], page_shift: u32) -> Result<Option<Request>, String> {
+    if is_message(line) {
+        return Ok(None);
     }
+    let (kind, address, bytes) = parse(line)?;
+    let first_page = address >> page_shift;
+    let last_page = (address + (bytes - 1)) >> page_shift;
+    Ok(Some(Request {
+        first_page,
+        page_count: last_page - first_page + 1,
+        kind,
+        ..Request::default()
+    }))
 }
 
 fn is_message(line: &[u8]) -> bool {

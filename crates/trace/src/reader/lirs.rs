@@ -4,10 +4,9 @@
 //! Lines of `*` are break points of the original experiments and have no request; empty lines are
 //! ignored. Lines may end in CR LF, and the last one may lack a line ending.
 
+use super::simple;
 use crate::access::Request;
-use crate::error::TraceError;
-use crate::format::{Format, ReadOptions, RequestReader, lines_all};
-use crate::input::Input;
+use crate::format::{Format, ReadOptions, lines_all};
 use crate::number;
 
 /// LIRS text.
@@ -25,19 +24,13 @@ pub static FORMAT: Format = Format {
             line == b"*" || line.iter().all(u8::is_ascii_digit)
         })
     },
-    open: |input, _: &ReadOptions| Ok(Box::new(Lirs { input })),
+    open: |input, _: &ReadOptions| Ok(simple::lines(input, &FORMAT, parse)),
 };
 
-struct Lirs {
-    input: Input,
-}
-
-impl RequestReader for Lirs {
-    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        self.input.next_parsed(FORMAT.name, |line| match line {
-            b"*" => Ok(None),
-            line => number::decimal(line).map(|page| Some(Request::page(page))),
-        })
+fn parse(line: &[u8]) -> Result<Option<Request>, String> {
+    match line {
+        b"*" => Ok(None),
+        line => number::decimal(line).map(|page| Some(Request::page(page))),
     }
 }
 

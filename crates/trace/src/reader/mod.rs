@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One reader per file. Each has a `FORMAT` that the registry lists.
+//! One reader per file. Each has a `FORMAT` that the registry lists. `simple` reads those in which a
+//! line or a record is at most one request.
 
 pub mod adaptsize;
 pub mod arc;
@@ -12,6 +13,8 @@ pub mod lackey;
 pub mod lirs;
 pub mod oracle_general;
 pub mod ucsd;
+
+mod simple;
 
 #[cfg(test)]
 pub(crate) mod testing;

@@ -4,10 +4,9 @@
 //! `s` is a store and `l` a load of the byte address; `n` counts the instructions since the
 //! previous line. The page is the address shifted by `page_shift`.
 
+use super::simple;
 use crate::access::{AccessKind, Request};
-use crate::error::TraceError;
-use crate::format::{Format, ReadOptions, RequestReader, lines_all};
-use crate::input::Input;
+use crate::format::{Format, ReadOptions, lines_all};
 use crate::number;
 
 /// UCSD addresses.
@@ -23,30 +22,16 @@ pub static FORMAT: Format = Format {
     ],
     recognise: |head| lines_all(head, |line| parse(line).is_ok()),
     open: |input, options: &ReadOptions| {
-        Ok(Box::new(Ucsd {
-            input,
-            page_shift: options.page_shift_or_default(),
-        }))
-    },
-};
-
-struct Ucsd {
-    input: Input,
-    page_shift: u32,
-}
-
-impl RequestReader for Ucsd {
-    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let page_shift = self.page_shift;
-        self.input.next_parsed(FORMAT.name, |line| {
+        let page_shift = options.page_shift_or_default();
+        Ok(simple::lines(input, &FORMAT, move |line| {
             let (kind, address) = parse(line)?;
             Ok(Some(Request {
                 kind,
                 ..Request::page(address >> page_shift)
             }))
-        })
-    }
-}
+        }))
+    },
+};
 
 fn parse(line: &[u8]) -> Result<(AccessKind, u64), String> {
     let mut words = number::words(line.trim_ascii());
