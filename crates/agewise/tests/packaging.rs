@@ -203,7 +203,7 @@ fn what_opens_the_unit_to_other_machines_is_named_beside_the_key_that_needs_it()
     assert!(drop_in.contains("\nIPAddressAllow="), "{drop_in}");
     let mut texts = files_in(&repository().join("packaging/examples"));
     texts.push("packaging/agewise.toml".into());
-    texts.push("docs/use/daemon.md".into());
+    texts.push("docs/use/metrics.md".into());
     for path in texts {
         let text = read(&path);
         let paragraphs = text.split("\n\n");

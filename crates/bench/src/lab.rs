@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 16384,
           value_parser = clap::value_parser!(u32).range(1024..=1 << 24))]
     pages: u32,
-    /// Accesses a run.
+    /// Accesses per run.
     #[arg(long, value_name = "N", default_value_t = 4_000_000)]
     accesses: usize,
     /// Runs; the median counts.

@@ -54,7 +54,8 @@ fn half_idle(size_bytes: u64) -> Vec<String> {
         .into()
 }
 
-/// Measure what agewise costs on this machine, how true it sees, and whether it harms.
+/// Measure what agewise costs on this machine, how accurate it is, and whether it slows programs
+/// down.
 ///
 /// Every measurement runs on exercisers of its own (`agewise exercise`), which know when they
 /// touched each of their pages, and on a zram device of its own where something has to leave. All
@@ -69,70 +70,70 @@ pub struct Args {
 /// What is measured.
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Cost of each part of a scan and of eviction, and the truth of what is seen.
+    /// Cost of each part of a scan and of eviction, and the accuracy of the ages.
     ///
     /// The exerciser touches half of its memory by zipf 0.99 and leaves the other half alone; a
-    /// mapped file beside it likewise. Bars: walk_ms_per_gib + classify_ms_per_gib at most 0.6
+    /// mapped file beside it likewise. Targets: walk_ms_per_gib + classify_ms_per_gib at most 0.6
     /// (huge pages: 0.05), agemap_bytes_per_page at most 1.1, evict_us_per_page at most 8,
     /// missed_ratio at most 0.005, false_ratio at most 0.01, histogram_ratio within 0.01 of 1,
     /// cold_taken_ratio at least 0.99, hot_taken_ratio at most 0.005.
     ///
     /// A look costs some 0.1 ms besides, whatever the size: with `--size 4G` that is less of each
     /// GiB. Names with `thp_` are of the mapping in huge pages alone. Names with `sampled_` are of
-    /// the same load as `report` and `watch` look at it, who follow a sample
+    /// the same load as `report` and `watch` look at it, which follow a sample
     /// (sampled_histogram_error_ratio).
     Live(LiveArgs),
-    /// Operations a second of an exerciser with and without agewise watching it every second.
+    /// Operations per second of an exerciser with and without agewise watching it every second.
     ///
     /// Many short spans of both kinds, in pairs of random order; the change is given with its 95 %
-    /// confidence interval. Bar: at most 2 % fewer. What is reported meanwhile is held against the
-    /// truth, too (histogram_error_ratio).
+    /// confidence interval. Target: at most 2 % fewer. The histograms reported meanwhile are
+    /// compared with the truth (histogram_error_ratio).
     Harm(HarmArgs),
     /// Share of a core and memory that watching much memory at a slow pace takes.
     ///
-    /// Bars: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte a page. The first
-    /// scans are not timed.
+    /// Targets: at most 0.3 % of a core for 8 GiB every 10 s, and 40 MiB + 1.1 byte per page. The
+    /// first scans are not timed.
     Steady(SteadyArgs),
-    /// Share of a core, memory and truth where a program has a terabyte of present page-table
+    /// Share of a core, memory and accuracy where a program has a terabyte of present page-table
     /// entries.
     ///
     /// A few MiB are mapped many times, so that nearly only page tables take memory: 2 GiB of them.
-    /// Half of what is busy stays so for four looks, half is drawn anew for each. Bars: core_ratio
-    /// at most 0.003, error_ratio at most 0.015, covered_ratio at least 0.95, memory_bytes at most
-    /// 100 MB.
+    /// Half of what is busy stays so for four looks, half is drawn anew for each. Targets:
+    /// core_ratio at most 0.003, error_ratio at most 0.015, covered_ratio at least 0.95,
+    /// memory_bytes at most 100 MB.
     Scale(scale::Args),
-    /// Operations a second of an exerciser with and without `agewise trace record`, and the
-    /// recorded working sets of a second beside the true ones.
+    /// Operations per second of an exerciser with and without `agewise trace record`, and the
+    /// recorded working set of each second beside the true one.
     ///
-    /// Bars: at most 5 % fewer operations; working sets within 2 %.
+    /// Targets: at most 5 % fewer operations; working sets within 2 %.
     Record(RecordArgs),
     /// What the daemon's policies save on real programs, and what that costs them.
     ///
     /// A program (--program) with 60 % of its keys never read again, with all keys read
     /// alike, a parallel compile, and the program under a limit; each without a daemon and under
-    /// each policy, in alternating runs, with counts for each operation and, from three runs on, 95
-    /// % intervals of pairs. Bars: cost saves 45 % of resident memory at no more than 2 % more CPU
-    /// time an operation (program and daemon together); where all is read alike, at most 0.01
-    /// faults more an operation; under a limit, 20 % fewer major faults than with the kernel's
+    /// each policy, in alternating runs, with counts per operation and, from three runs on, 95
+    /// % intervals of pairs. Targets: cost saves 45 % of resident memory at no more than 2 % more
+    /// CPU time per operation (program and daemon together); where all is read alike, at most 0.01
+    /// more faults per operation; under a limit, 20 % fewer major faults than with the kernel's
     /// reclaim alone, at no more CPU time and no higher 99th percentile. Needs the program and cc;
-    /// what is missing is skipped and said.
+    /// missing programs are skipped with a note.
     Reclaim(ReclaimArgs),
     /// Refaults after sudden pressure with and without `agewise sort`.
     ///
     /// An exerciser runs in a memory cgroup of its own, v1 or v2, whose limit is then lowered at
-    /// once, to 60 % of its memory, or 75 % for the uniform load. Counted are refaults for each
+    /// once, to 60 % of its memory, or 75 % for the uniform load. Counted are refaults per
     /// operation in the 3 s from there. Loads: hot half and cold half, the same with hot pages
     /// scattered, and every page alike. Runs with and without sorting take turns; the change is
-    /// given with its 95 % interval (Fieller's, for the ratio of paired means). Bars:
+    /// given with its 95 % interval (Fieller's, for the ratio of paired means). Targets:
     /// hotcold_change_ratio at most -0.3, core_ratio at most 0.01, and 0 within the interval of the
     /// uniform load or below.
     Sort(SortArgs),
-    /// Speed of the simulated machine: accesses a second of one thread, and memory a page.
+    /// Speed of the simulated machine: accesses per second of one thread, and memory per page.
     ///
     /// One process touches twice what its cgroup may hold, by zipf 0.99 (most accesses hit) and
     /// with all pages equally likely (half of them miss), with page tables, reclaim and compressed
-    /// swap simulated. Bars with mglru:7.2: 20 million accesses a second by zipf, 5 million
-    /// otherwise, 64 bytes a page.
+    /// swap simulated. Targets with mglru:7.2: 20 million accesses per second by zipf, 5 million
+    /// otherwise, 64 bytes per page.
     Lab(lab::Args),
     /// This machine's prices of faults, reclaim and devices, as settings for the lab.
     ///
@@ -146,16 +147,16 @@ enum What {
     ///
     /// Starts processes of its own in cgroups of its own, and a daemon with files, metrics and
     /// protection; replaces processes and cgroups by others all the time; kills the daemon and
-    /// starts it again. Bars: cpu_ratio at most granted_ratio (a minute of that may have been saved
-    /// up before: measure for minutes), resident_max_bytes at most granted_bytes, growth_bytes
-    /// about 0, left_behind 0. Takes mapped times touched of memory.
+    /// starts it again. Targets: cpu_ratio at most granted_ratio (a minute of that may have been
+    /// saved up before: measure for minutes), resident_max_bytes at most granted_bytes,
+    /// growth_bytes about 0, left_behind 0. Takes mapped times touched of memory.
     Daemon(daemon::Args),
     /// Whether the daemon stays as it is for hours of faults, beside processes that come and go.
     ///
     /// The load is that of `bench daemon`. Every --fault-every something goes wrong: the disk of
     /// the journal and the ledger is full, a configuration is broken, the daemon is stopped,
     /// clients hang, its servers are killed, cgroups are made by the hundred, programs fork,
-    /// execute others and end. Prints a line a minute and the verdict, with exit status 1 unless
+    /// execute others and end. Prints a line per minute and the verdict, with exit status 1 unless
     /// it holds: memory grew by at most 1 % or 1 MiB, descriptors by 2 % (there is one for each
     /// process) and threads by none from the second quarter of the time to the last, CPU time is at
     /// most 2 % above what is granted with the minute that may have been saved up before, the
@@ -165,7 +166,7 @@ enum What {
     ///
     /// A load runs in a memory cgroup of its own with a zram device, is watched, and is then
     /// limited to 90, 75, 60 and 50 % of what it has. Refaults per second are predicted and
-    /// measured. Bars: half of the points within 15 % or one fault per second of what happens
+    /// measured. Targets: half of the points within 15 % or one fault per second of what happens
     /// (near), 90 % of them inside their interval (within).
     Whatif(whatif::Args),
     /// How small `agewise shrink` makes a program, beside the smallest fixed limit that does not
@@ -173,15 +174,15 @@ enum What {
     ///
     /// The program runs in a memory cgroup of its own with a zram device. Waiting is the kernel's
     /// count: of the cgroup (v2), or of the whole machine, on which nothing else should lack memory
-    /// then; there whoever lowers the limit waits, too, once a step. Bars: no more than five
+    /// then; there whoever lowers the limit waits, too, once per step. Targets: no more than five
     /// seconds in a row in which more was waited than --max-wait (over_seconds); 85 % of what the
     /// best fixed limit saves (saved_ratio).
     Shrink(shrink::Args),
-    /// What following the page cache costs, and how true it is.
+    /// What following the page cache costs, and how accurate it is.
     ///
     /// A file of its own is read in known places by pread, sendfile and a mapping; loops of cached
-    /// reads run with and without the programs on the tracepoints, in pairs of random order. Bars:
-    /// missed at most 0.005 and false at most 0.01 (but for mmap, which page tables show),
+    /// reads run with and without the programs on the tracepoints, in pairs of random order.
+    /// Targets: missed at most 0.005 and false at most 0.01 (but for mmap, which page tables show),
     /// resident_error_ratio within 0.01, machine_error_ratio within 0.02, pread_4k_change_ratio at
     /// most 0.05, pread_64k_change_ratio at most 0.01, walk_ms_per_gib at most 1 (with a
     /// --directory on a file system of its own; elsewhere what others do to the cache is in it).
@@ -236,7 +237,7 @@ struct HarmArgs {
     /// Memory of the exerciser.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
     size: u64,
-    /// Operations a second of the exerciser; 0 for as many as it can.
+    /// Operations per second of the exerciser; 0 for as many as it can.
     #[arg(long, value_name = "N", default_value_t = 0)]
     rate: u64,
     /// Pairs of spans.
@@ -282,7 +283,7 @@ struct RecordArgs {
     /// Memory of the exerciser, all of it touched alike.
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::positive_size)]
     size: u64,
-    /// Operations a second of the exerciser; 0 for as many as it can.
+    /// Operations per second of the exerciser; 0 for as many as it can.
     #[arg(long, value_name = "N", default_value_t = 0)]
     rate: u64,
     /// Pairs of spans.

@@ -33,7 +33,7 @@ pub(super) struct Args {
     /// Memory of the exerciser, or of the values that a program keeps.
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = units::positive_size)]
     size: u64,
-    /// What runs, as PATTERN@OPERATIONS a second of the exerciser, PROGRAM@OPERATIONS: redis,
+    /// What runs, as PATTERN@OPERATIONS per second of the exerciser, PROGRAM@OPERATIONS: redis,
     /// memcached, sqlite, sqlite-file, python or postgres, keys by zipf 0.99, or compile@COMPILERS
     /// at a time. A program that is not installed is skipped.
     #[arg(long, value_name = "LOAD", num_args = 1.., default_values = [

@@ -54,8 +54,9 @@ pub struct Watching {
     )]
     pub duration: Duration,
 
-    /// For a cgroup: count all file memory charged to it, mapped or not. Follows all reads while
-    /// it watches, at some 0.15 us per read on the whole machine, and looks at the page cache.
+    /// For a cgroup: count all file memory charged to it, mapped or not. Follows all reads of
+    /// the machine while it watches, at 0.05 to 0.15 us per cached read of 4 KiB, and looks at the
+    /// page cache.
     #[arg(long)]
     pub files: bool,
 }

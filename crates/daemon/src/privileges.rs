@@ -7,10 +7,7 @@ use caps::{CapSet, Capability, CapsHashSet};
 pub const NEEDED: [(Capability, &str); 6] = [
     (Capability::CAP_BPF, "load the page-table walker"),
     (Capability::CAP_PERFMON, "let it read the kernel's tables"),
-    (
-        Capability::CAP_SYS_ADMIN,
-        "tell page frames apart, and mount the report files",
-    ),
+    (Capability::CAP_SYS_ADMIN, "mount the report files"),
     (Capability::CAP_SYS_PTRACE, "look at processes of others"),
     (Capability::CAP_SYS_NICE, "move their memory"),
     (

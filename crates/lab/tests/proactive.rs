@@ -327,7 +327,7 @@ fn the_same_seed_gives_the_same_run_and_histograms_near_the_truth() {
     assert!(agent.log().iter().all(aged) && !agent.log().is_empty());
 }
 
-/// The working-set report's R6: distance of its histogram from the truth, as the earth-mover
+/// The working-set report's R6: distance of its histogram from the truth, as the earth mover's
 /// distance in bins per page, over bins of 1, 2, 3, 5, 7, 10... s. It is exact if scans fall on the
 /// bounds; otherwise accesses between two scans cannot be told apart more finely.
 #[test]

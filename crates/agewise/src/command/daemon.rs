@@ -12,7 +12,7 @@ pub(super) const EX_CONFIG: u8 = 78;
 
 /// Run as a service: track the age of all memory, and act according to the configured rules.
 ///
-/// Looks at the memory of the configured cgroups and processes, at a fixed pace and within a budget
+/// Looks at the memory of the configured cgroups and processes, at a fixed pace and within a limit
 /// of CPU time, and follows cgroups and processes as they come and go. Without a rule in the
 /// configuration (`[[act]]`) it only observes; with one it moves memory out according to a policy,
 /// or with dry_run records what it would have done. Every action is one line of JSON before it and
@@ -23,7 +23,7 @@ pub(super) const EX_CONFIG: u8 = 78;
 /// far as the configuration allows.
 ///
 /// SIGHUP: read the configuration again; one with an error changes nothing, and is reported. If it
-/// says that the terminal is closed in which the daemon was started: end, unless started by nohup.
+/// was sent because the daemon's terminal was closed, the daemon ends (unless started by nohup).
 /// SIGTERM and SIGINT: end; nothing is left behind, except the directory of [files], empty.
 /// If killed and restarted it continues, with ages that start from zero. It first undoes what its
 /// predecessor had frozen, limited, mounted or bound, before it reads the configuration (--undo

@@ -30,10 +30,10 @@ pub struct CrowdArgs {
     /// How much of that they touch, so that it takes memory.
     #[arg(long, value_name = "SHARE", default_value_t = 0.25, value_parser = share)]
     pub touched: f64,
-    /// Processes replaced a minute, besides those that go with their cgroup.
+    /// Processes replaced per minute, besides those that go with their cgroup.
     #[arg(long, value_name = "N", default_value_t = 3000.0)]
     pub processes_per_minute: f64,
-    /// Cgroups replaced a minute.
+    /// Cgroups replaced per minute.
     #[arg(long, value_name = "N", default_value_t = 120.0)]
     pub cgroups_per_minute: f64,
     /// observe.cpu_percent of the daemon.

@@ -32,7 +32,7 @@ use worker::{Ending, Worker};
 /// status 1. At the end all pages are read once more.
 ///
 /// Patterns:
-///   hotcold:FRACTION  the fraction is hot, each of its pages touched once a round; the rest never
+///   hotcold:FRACTION  the fraction is hot, each of its pages touched once per round, others never
 ///   zipf:EXPONENT     page of rank r with probability proportional to 1/r^EXPONENT
 ///   uniform           every page alike
 ///   scan              from the first page to the last, over and over
@@ -58,8 +58,8 @@ pub struct Args {
     pub scatter: bool,
 
     /// Map this file as well, read-only, and touch it in the same pattern and as often, page for
-    /// page, as the anonymous memory. One that does not exist is made, and removed at the end. One
-    /// that exists is taken as it is, never written; what it holds is not known, so not checked.
+    /// page, as the anonymous memory. A missing file is created and removed at the end. An existing
+    /// one is never written, and its contents are not checked.
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
 
@@ -72,7 +72,7 @@ pub struct Args {
     #[arg(long)]
     pub thp: bool,
 
-    /// Operations a second; 0 for as many as it can.
+    /// Operations per second; 0 for as many as it can.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub rate: u64,
 

@@ -308,13 +308,13 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
         ),
         time(
             "budget_actual",
-            "Time from look to look that the budget allows",
+            "Time from look to look that the CPU limit allows",
             budget.actual_ms as f64,
         ),
         gauge(
             "budget_short",
             Unit::None,
-            "1: the budget is too small for the pace that was asked for",
+            "1: the CPU limit is too small for the pace that was asked for",
         )
         .single(budget.is_short()),
     ]

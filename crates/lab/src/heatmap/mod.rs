@@ -4,7 +4,7 @@
 //! The heat of a page is the share of an aggregation's samples that were preceded by an access
 //! since the sample before. DAMON estimates it as `nr_accesses` of the page's region, divided by
 //! the number of samples. Both heats are distributions over the monitored addresses; they are
-//! compared by the normalised earth-mover distance of [`distance`].
+//! compared by the normalised earth mover's distance of [`distance`].
 
 mod plot;
 
@@ -187,9 +187,9 @@ pub struct Summary {
     pub true_heat: f64,
     /// Mean heat according to the monitor.
     pub seen_heat: f64,
-    /// Mean earth-mover distance.
+    /// Mean earth mover's distance.
     pub distance: f64,
-    /// Mean earth-mover distance of a monitor that reports the same heat everywhere.
+    /// Mean earth mover's distance of a monitor that reports the same heat everywhere.
     pub distance_blind: f64,
 }
 

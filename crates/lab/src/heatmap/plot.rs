@@ -135,7 +135,7 @@ fn distance_panel(out: &mut Svg, top: f64, windows: &[Window]) {
     frame(
         out,
         top,
-        "earth-mover distance of the two, share of the range",
+        "earth mover's distance of the two, share of the range",
     );
     out.line(format_args!(
         "<polyline points=\"{}\" fill=\"none\" stroke=\"#0072b2\" stroke-width=\"1.5\"/>\n\

@@ -50,8 +50,8 @@ pub struct Args {
     pub input: InputArgs,
 
     /// Policies, separated by commas: opt, lru, fifo, clock, arc, lirs, lirs-paper, s3fifo,
-    /// s3fifo-main-first, sieve, wtinylfu, 2q, lfu; the kernel's classic, mglru-6.12, mglru-7.2,
-    /// each also -mapped; agewise's own reuse, optionally with parameters:
+    /// s3fifo-main-first, sieve, wtinylfu, 2q, lfu; the kernel's classic, mglru:6.12, mglru:7.2, or
+    /// with -mapped appended (mglru:7.2-mapped); agewise's own reuse, optionally with parameters:
     /// reuse:look=0.25,batch=8,decay=0.99 (accesses from look to look as a share of the memory,
     /// pages evicted at a time, the share of hotness that a look keeps). mglru:FILE.toml is a
     /// profile of your own, mglru-mapped:FILE.toml the same as mapped memory.

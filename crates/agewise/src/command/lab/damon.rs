@@ -20,8 +20,8 @@ use agewise_cli::output::{self, Format};
 ///
 /// Runs a workload with a monitor and compares, at the end of each aggregation, the heat of every
 /// page (the share of looks before which it was accessed) with that of its region. The error is the
-/// earth-mover distance of the two: how far heat has to be moved, on average, to its true place, as
-/// a share of the monitored range; 0 is perfect. `distance_blind` is the distance for a monitor
+/// earth mover's distance of the two: how far heat has to be moved, on average, to its true place,
+/// as a share of the monitored range; 0 is perfect. `distance_blind` is the distance for a monitor
 /// that gives all of the range the same heat.
 ///
 /// Without --damon it monitors physical memory and takes no action. To monitor the processes:

@@ -18,6 +18,8 @@ use agewise_cli::output::{self, Format};
 
 /// List the workloads, policies, yardsticks, swap devices, settings, fields of profiles
 /// (mglru:FILE.toml), uses of DAMON with their parameters, and measures of the lab, each described.
+///
+/// Yardsticks are textbook replacement policies, run on the same accesses for comparison.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// text: under headings; json: one object per line; csv: the same fields.

@@ -57,8 +57,9 @@ pub struct Args {
     #[command(flatten)]
     pub setup: Setup,
     /// Policies, the baseline first: those of `agewise lab list`, or mglru:FILE.toml, a profile of
-    /// your own. Yardsticks (opt, lru, arc ...) process the same accesses, see each as it happens,
-    /// and have the whole limit for pages; only their major faults are reported.
+    /// your own. Yardsticks (opt, lru, arc ...: textbook replacement policies, run on the same
+    /// accesses for comparison) see each access as it happens, and have the whole limit for pages;
+    /// only their major faults are reported.
     #[arg(long, value_name = "LIST", value_delimiter = ',',
           default_values = ["classic", "mglru:7.2", "mglru:6.12", "mglru:v6"])]
     pub policy: Vec<String>,

@@ -39,10 +39,9 @@ use crate::command::trace::input::trace_memory_default;
 /// The results are Parquet files, one row per run, which DuckDB and polars can read in place, and
 /// which `lab show` and `lab check` treat as one result:
 /// DIRECTORY/workload=NAME/policy=NAME/CELL.parquet (for curves trace=NAME). A cell whose file
-/// exists is not run again: an interrupted sweep, even after kill -9, resumes where it stopped. One
-/// whose file is damaged is, as its checksum tells.
-/// Files belong to a description, a build of agewise and the content of traces; others are refused,
-/// or deleted with --prune.
+/// exists is not run again: an interrupted sweep, even after kill -9, resumes where it stopped. A
+/// damaged file (by checksum) is run again. Files belong to a description, a build of agewise and
+/// the content of traces; others are refused, or deleted with --prune.
 ///
 /// Exit status 1 if a cell could not be run; all others are then complete.
 #[derive(Debug, clap::Args)]

@@ -84,7 +84,7 @@ pub struct Args {
     pub cost_model: String,
 
     /// A page of the trace is 2^BITS bytes. Default: as the header of a page trace says, which
-    /// cannot be contradicted; 12 (4 KiB) for other formats.
+    /// this option must match; 12 (4 KiB) for other formats.
     #[arg(long, value_name = "BITS", conflicts_with_all = ["pid", "cgroup"],
           value_parser = clap::value_parser!(u32).range(0..=63))]
     pub page_shift: Option<u32>,

@@ -19,8 +19,8 @@ use super::input::{InputArgs, ReadingBar};
 /// accesses is in lines that start with # before the names of the columns. lirs keeps only the
 /// order of the pages. oracleGeneral (libCacheSim) keeps pages and seconds, and takes two passes
 /// and 8 bytes of memory per access. parquet is a table with the columns of csv for data frames,
-/// which no command reads; its metadata say what a page trace says of itself, and the source with
-/// its SHA-256. Files whose names end in .gz or .zst are compressed.
+/// which no command reads; its metadata holds the page trace's header, and the source with its
+/// SHA-256. Files whose names end in .gz or .zst are compressed.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The trace: a file, or a name in the manifest.

@@ -24,7 +24,7 @@ pub struct InputArgs {
     pub trace_format: Option<&'static Format>,
 
     /// A page is 2^BITS bytes; byte addresses become pages by this shift. Default: as the header
-    /// of a page trace says, which cannot be contradicted; 12 (4 KiB) for other formats.
+    /// of a page trace says, which this option must match; 12 (4 KiB) for other formats.
     #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u32).range(0..=63))]
     pub page_shift: Option<u32>,
 

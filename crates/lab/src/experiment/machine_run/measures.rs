@@ -60,7 +60,7 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("agent_backed_off", "decisions it held back after refaults"),
     (
         "agent_misplaced",
-        "bins by which its histogram misplaces a page (earth-mover distance)",
+        "bins by which its histogram misplaces a page (earth mover's distance)",
     ),
 ];
 
