@@ -33,7 +33,7 @@ impl Drop for Running {
 fn is_root(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("SKIP {test}: needs root");
+        println!("SKIPPED {test}: needs root");
     }
     root
 }
@@ -68,7 +68,7 @@ fn a_cgroup_that_is_removed_half_way_is_told() {
         .into_iter()
         .find(|mount| PathBuf::from(mount).join("cgroup.procs").exists());
     let Some(mount) = mount else {
-        println!("SKIP {test}: no memory cgroups");
+        println!("SKIPPED {test}: no memory cgroups");
         return;
     };
     let dir = PathBuf::from(mount).join(format!("agewise-gone-{}", std::process::id()));
@@ -79,7 +79,7 @@ fn a_cgroup_that_is_removed_half_way_is_told() {
         ["reclaim", "--files", "--dry-run", "--older-than", "3s"],
     ] {
         if let Err(error) = std::fs::create_dir(&dir) {
-            println!("SKIP {test}: {}: {error}", dir.display());
+            println!("SKIPPED {test}: {}: {error}", dir.display());
             return;
         }
         let sleeper = Running::sleeper();
@@ -95,7 +95,7 @@ fn a_cgroup_that_is_removed_half_way_is_told() {
         let output = running.wait_with_output().unwrap();
         let said = both(&output);
         if command[0] != "report" && said.contains("not available here") {
-            println!("SKIP {test}: {}: {said}", command[0]);
+            println!("SKIPPED {test}: {}: {said}", command[0]);
             continue;
         }
         assert_eq!(output.status.code(), Some(3), "{command:?}: {said}");
@@ -132,7 +132,7 @@ fn a_process_that_ends_while_it_is_watched_is_no_evidence() {
         "the age of single pages",
     ];
     if nothing.iter().any(|text| said.contains(text)) {
-        println!("SKIP {test}: nothing could be moved out: {said}");
+        println!("SKIPPED {test}: nothing could be moved out: {said}");
         return;
     }
     assert_eq!(output.status.code(), Some(3), "{said}");
@@ -157,7 +157,7 @@ fn a_pid_that_is_given_to_somebody_else_is_not_followed() {
     });
     let output = report.wait_with_output().unwrap();
     if heir.is_none() {
-        println!("SKIP {test}: pid {pid} could not be had again by ns_last_pid");
+        println!("SKIPPED {test}: pid {pid} could not be had again by ns_last_pid");
         return;
     }
     let said = both(&output);
@@ -181,7 +181,7 @@ fn without_btf_the_coarse_eye_takes_over_and_says_so() {
     let output = match command.output() {
         Ok(output) => output,
         Err(error) => {
-            println!("SKIP {test}: BTF cannot be hidden: {error}");
+            println!("SKIPPED {test}: BTF cannot be hidden: {error}");
             return;
         }
     };
@@ -229,7 +229,7 @@ fn watch_gives_the_terminal_back_however_it_ends() {
     }
     let has_script = Command::new("script").arg("--version").output().is_ok();
     if !has_script {
-        println!("SKIP {test}: no script (util-linux)");
+        println!("SKIPPED {test}: no script (util-linux)");
         return;
     }
     for signal in ["INT", "TERM", "HUP"] {

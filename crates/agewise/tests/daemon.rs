@@ -165,7 +165,7 @@ fn cold_memory_leaves_and_a_killed_daemon_goes_on_when_started_again() {
     let device = match ZramDevice::create(&ZramOptions::new(128 * MIB)) {
         Ok(device) => device,
         Err(error) => {
-            println!("SKIP cold_memory_leaves: {error}");
+            println!("SKIPPED cold_memory_leaves: {error}");
             return;
         }
     };
@@ -234,7 +234,7 @@ fn many_processes_in_many_cgroups_stay_within_the_budget() {
         .and_then(|text| text.parse().ok())
         .unwrap_or(PROCESSES);
     let Some(top) = Group::create("scale") else {
-        println!("SKIP many_processes: no memory cgroup can be made here");
+        println!("SKIPPED many_processes: no memory cgroup can be made here");
         return;
     };
     let groups: Vec<Group> = (0..count.div_ceil(10))

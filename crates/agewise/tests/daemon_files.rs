@@ -87,7 +87,7 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
     skip_if!("cold_pages_of_files_leave_by_a_rule", blind());
     let _one = one();
     let Some(group) = Group::create("files") else {
-        println!("SKIP cold_pages_of_files_leave_by_a_rule: no memory cgroup can be made");
+        println!("SKIPPED cold_pages_of_files_leave_by_a_rule: no memory cgroup can be made");
         return;
     };
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
@@ -178,7 +178,7 @@ fn the_page_shows_the_largest_files_of_what_is_observed() {
     skip_if!("the_page_shows_the_largest_files", blind());
     let _one = one();
     let Some(group) = Group::create("shown") else {
-        println!("SKIP the_page_shows_the_largest_files: no memory cgroup can be made");
+        println!("SKIPPED the_page_shows_the_largest_files: no memory cgroup can be made");
         return;
     };
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();

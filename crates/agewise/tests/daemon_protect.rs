@@ -71,7 +71,7 @@ macro_rules! scene {
         match Scene::start($name) {
             Ok(scene) => scene,
             Err(why) => {
-                println!("SKIP {}: {why}", $name);
+                println!("SKIPPED {}: {why}", $name);
                 return;
             }
         }
@@ -92,7 +92,7 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
     let frozen = daemon.wait_for("action", is_act("freeze", "after"));
     if let Some(trouble) = frozen["trouble"].as_str() {
         assert!(trouble.contains("cannot be frozen"), "{trouble}");
-        println!("SKIP the_guilty_is_squeezed_and_frozen: {trouble}");
+        println!("SKIPPED the_guilty_is_squeezed_and_frozen: {trouble}");
         return;
     }
     assert!(!scene.hog_runs(), "{:#?}", daemon.journal());
@@ -171,7 +171,7 @@ fn undo_needs_no_configuration_and_removes_all_that_is_stale() {
     let mut daemon = start(&config, &[]);
     let trial = daemon.wait_for("action", is_act("freeze", "after"));
     if let Some(trouble) = trial["trouble"].as_str() {
-        println!("SKIPPED: nothing can be frozen here: {trouble}");
+        println!("SKIPPED undo_needs_no_configuration: nothing can be frozen: {trouble}");
         return;
     }
     let toml = daemon.directory.path().join("agewise.toml");
@@ -236,7 +236,7 @@ fn a_damaged_line_is_said_and_the_others_are_undone() {
     let mut daemon = start(&scene.config("freeze", "freeze = '60s'\n"), &[]);
     let frozen = daemon.wait_for("action", is_act("freeze", "after"));
     if let Some(trouble) = frozen["trouble"].as_str() {
-        println!("SKIPPED: nothing can be frozen here: {trouble}");
+        println!("SKIPPED a_damaged_line_is_said: nothing can be frozen: {trouble}");
         return;
     }
     daemon.child.kill().unwrap();

@@ -206,7 +206,7 @@ fn report_files_are_answered_for_without_rights_and_without_the_daemon() {
         Some(line.to_owned())
     });
     if !described.contains("without privileges") {
-        println!("SKIPPED: the daemon may not mount a FUSE file system here");
+        println!("SKIPPED report_files_are_answered_for: no FUSE file system can be mounted here");
         return;
     }
     let files = daemon.at("files");

@@ -122,12 +122,12 @@ fn truth_bins(truth: &Truth, now_ns: u64) -> [u64; 4] {
 #[test]
 fn the_files_tell_the_truth_and_do_so_across_a_stall() {
     if let Some(why) = blind() {
-        println!("SKIP the_files_tell_the_truth: {why}");
+        println!("SKIPPED the_files_tell_the_truth: {why}");
         return;
     }
     let _one = one();
     let (Some(scan), Some(half)) = (Group::create("scan"), Group::create("half")) else {
-        println!("SKIP the_files_tell_the_truth: no memory cgroup can be made here");
+        println!("SKIPPED the_files_tell_the_truth: no memory cgroup can be made here");
         return;
     };
     let files = tempfile::tempdir().unwrap();
@@ -176,14 +176,14 @@ fn ages_beside_a_budget_stay_true_after_a_reload() {
     skip_if!("ages_beside_a_budget_stay_true_after_a_reload", blind());
     let _one = one();
     let Some(group) = Group::create("held") else {
-        println!("SKIP ages_beside_a_budget_stay_true_after_a_reload: no memory cgroup here");
+        println!("SKIPPED ages_beside_a_budget_stay_true_after_a_reload: no memory cgroup here");
         return;
     };
     // What is held really moves: a rehearsal hardly looks.
     let device = match ZramDevice::create(&ZramOptions::new(128 * MIB)) {
         Ok(device) => device,
         Err(error) => {
-            println!("SKIP ages_beside_a_budget_stay_true_after_a_reload: {error}");
+            println!("SKIPPED ages_beside_a_budget_stay_true_after_a_reload: {error}");
             return;
         }
     };

@@ -38,7 +38,7 @@ fn blind() -> Option<String> {
 macro_rules! skip_if {
     ($name:literal, $why:expr) => {
         if let Some(why) = $why {
-            println!("SKIP {}: {why}", $name);
+            println!("SKIPPED {}: {why}", $name);
             return;
         }
     };
@@ -124,7 +124,7 @@ fn reclaim_takes_the_cold_half_and_leaves_the_hot_one() {
     let device = match ZramDevice::create(&ZramOptions::new(512 << 20)) {
         Ok(device) => device,
         Err(error) => {
-            println!("SKIP reclaim_takes_the_cold_half_and_leaves_the_hot_one: {error}");
+            println!("SKIPPED reclaim_takes_the_cold_half_and_leaves_the_hot_one: {error}");
             return;
         }
     };
@@ -456,7 +456,7 @@ fn a_disk_that_fills_ends_a_recording_whose_beginning_stays_readable() {
     let disk = match SmallDisk::new("192k") {
         Ok(disk) => disk,
         Err(why) => {
-            println!("SKIP a_disk_that_fills: {why}");
+            println!("SKIPPED a_disk_that_fills: {why}");
             return;
         }
     };
@@ -532,7 +532,7 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
 
     let (summary, records) = record("auto.pages", "auto");
     if number(&summary, "faults") == 0 {
-        println!("SKIP recorded_page_faults_are_in_order: no tracepoint here");
+        println!("SKIPPED recorded_page_faults_are_in_order: no tracepoint here");
         return;
     }
     assert_eq!(number(&summary, "faults_dropped"), 0, "{summary}");

@@ -40,7 +40,7 @@ fn may_look(test: &str) -> bool {
     if !output.status.success() {
         let why = String::from_utf8_lossy(&output.stderr);
         println!(
-            "SKIP {test}: {}",
+            "SKIPPED {test}: {}",
             why.lines().next().unwrap_or("agewise cannot look here")
         );
     }
@@ -264,7 +264,7 @@ fn pages_that_processes_share_count_once() {
     }
     let dir = match Dir::create("shared") {
         Ok(dir) => dir,
-        Err(why) => return println!("SKIP pages_that_processes_share_count_once: {why}"),
+        Err(why) => return println!("SKIPPED pages_that_processes_share_count_once: {why}"),
     };
     let sleepers: Vec<Running> = (0..4)
         .map(|_| Running(Command::new("sleep").arg("60").spawn().unwrap()))
@@ -415,7 +415,7 @@ fn the_kernels_own_sources_work_or_say_why_not_as_doctor_does() {
             assert_as_promised("damon", &["--cgroup", &dir.0], &reasons);
             assert_as_promised("damon", &["--all"], &reasons);
         }
-        Err(why) => println!("SKIP the cgroups of this test: {why}"),
+        Err(why) => println!("SKIPPED the cgroups of this test: {why}"),
     }
     let reasons = [
         "CONFIG_LRU_GEN",

@@ -42,13 +42,13 @@ fn swap_of(test: &str, bytes: u64) -> Option<ZramDevice> {
             .map(|e| e.to_string())
     });
     if let Some(why) = refused {
-        println!("SKIPPED: {test}: {why}");
+        println!("SKIPPED {test}: {why}");
         return None;
     }
     match ZramDevice::create(&ZramOptions::new(bytes)) {
         Ok(device) => Some(device),
         Err(error) => {
-            println!("SKIPPED: {test}: {error}");
+            println!("SKIPPED {test}: {error}");
             None
         }
     }
@@ -59,7 +59,7 @@ fn swap_of(test: &str, bytes: u64) -> Option<ZramDevice> {
 fn a_full_standard_error_leaves_the_status_of_the_command() {
     let _one = one();
     if let Some(why) = blind() {
-        return println!("SKIPPED: a_full_standard_error_leaves_the_status_of_the_command: {why}");
+        return println!("SKIPPED a_full_standard_error_leaves_the_status_of_the_command: {why}");
     }
     let full = std::fs::File::options().write(true).open("/dev/full");
     let status = Command::new(AGEWISE)
@@ -256,7 +256,7 @@ fn a_rehearsal_announces_no_more_than_swap_takes() {
     };
     let free = agewise_host::swap::free_bytes(&ProcRoot::default()).unwrap();
     if free > 40 * MIB {
-        println!("SKIPPED: {TEST}: there is other swap");
+        println!("SKIPPED {TEST}: there is other swap");
     } else {
         // Two processes, each with less than fits.
         let hold = "head -c 60M /dev/zero | tail -c 30M | sleep 5";
@@ -322,7 +322,7 @@ fn page_cache_is_held_as_well() {
 fn without_swap_it_says_what_is_missing() {
     let _one = one();
     if free_swap_bytes() > 0 {
-        println!("SKIPPED: without_swap_it_says_what_is_missing: there is swap");
+        println!("SKIPPED without_swap_it_says_what_is_missing: there is swap");
         return;
     }
     let output = run(&["--memory", "64M", "--", "true"]);

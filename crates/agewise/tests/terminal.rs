@@ -315,7 +315,10 @@ fn a_daemon_in_a_terminal_reloads_on_sighup_and_ends_with_its_terminal() {
         let mut running = start_in(&pty, command, is_controlling);
         std::thread::sleep(Duration::from_millis(700));
         if let Some(status) = running.0.try_wait().expect("wait") {
-            return println!("SKIPPED: a daemon cannot run here, {status}: {}", pty.all());
+            return println!(
+                "SKIPPED a_daemon_in_a_terminal: it ended, {status}: {}",
+                pty.all()
+            );
         }
         wait_for("start");
         running.send(libc::SIGHUP);
@@ -367,10 +370,7 @@ fn commands_end_on_every_signal_and_without_their_terminal() {
             let mut running = start(&pty, &args, false);
             std::thread::sleep(Duration::from_millis(700));
             if let Some(status) = running.0.try_wait().expect("wait") {
-                println!(
-                    "SKIPPED: {why}: it ended by itself, {status}: {}",
-                    pty.all()
-                );
+                println!("SKIPPED {why}: it ended by itself, {status}: {}", pty.all());
                 break;
             }
             match signal {

@@ -62,7 +62,7 @@ impl Drop for Place {
 }
 
 fn skip<T>(test: &str, why: &str) -> Option<T> {
-    println!("SKIPPED: {test}: {why}");
+    println!("SKIPPED {test}: {why}");
     None
 }
 

@@ -33,7 +33,7 @@ fn swap(test: &str) -> Option<Swap> {
     match ZramDevice::create(&ZramOptions::new(512 << 20)) {
         Ok(device) => Some(Swap(Some(device), guard)),
         Err(error) => {
-            println!("SKIP {test}: {error}");
+            println!("SKIPPED {test}: {error}");
             None
         }
     }
@@ -174,7 +174,7 @@ fn huge_pages_leave_whole_and_are_never_split_for_a_part() {
     let huge_bytes = || anon_huge_bytes(&process);
     let huge_before = huge_bytes();
     if huge_before < 16 << 20 {
-        return println!("SKIP {name}: no transparent huge pages here");
+        return println!("SKIPPED {name}: no transparent huge pages here");
     }
     let mut mover = ProcessMover::open(&process).unwrap();
     // From page 100: the whole huge pages are 512..2560.
@@ -214,7 +214,7 @@ fn what_is_touched_again_stays() {
     };
     let mut walk = match PageWalk::open() {
         Ok(walk) => walk,
-        Err(error) => return println!("SKIP what_is_touched_again_stays: {error}"),
+        Err(error) => return println!("SKIPPED what_is_touched_again_stays: {error}"),
     };
     let mut target = Target::start(Layout {
         anon_pages: 4096,
@@ -376,7 +376,7 @@ fn presence_of_scattered_runs_is_that_of_their_pages() {
     let process = Process::open(target.pid()).unwrap();
     let mut mover = match ProcessMover::open(&process) {
         Ok(mover) => mover,
-        Err(error) => return println!("SKIP presence_of_scattered_runs: {error}"),
+        Err(error) => return println!("SKIPPED presence_of_scattered_runs: {error}"),
     };
     // Up to and past the end of the mapping, with gaps of all sizes, longer than one read.
     let mut runs = vec![pages(target.anon, 0, 9000)];
@@ -445,6 +445,6 @@ fn some_processes_are_never_touched() {
                 PageoutError::Process(ProcessError::KernelThread { .. })
             ));
         }
-        _ => println!("SKIP kernel threads: none visible here"),
+        _ => println!("SKIPPED kernel threads: none visible here"),
     }
 }

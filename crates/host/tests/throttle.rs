@@ -20,7 +20,7 @@ struct Place {
 impl Place {
     fn new(test: &str, name: &str) -> Option<Place> {
         let skip = |why: String| {
-            println!("SKIP {test}: {why}");
+            println!("SKIPPED {test}: {why}");
             None
         };
         let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
@@ -121,7 +121,7 @@ fn a_frozen_cgroup_stands_still_and_goes_on() {
     let mut hands = throttle(None);
     match hands.freeze(&place.cgroup) {
         Err(ThrottleError::NoFreezer { why, .. }) => {
-            println!("SKIP a_frozen_cgroup_stands_still_and_goes_on: {why}");
+            println!("SKIPPED a_frozen_cgroup_stands_still_and_goes_on: {why}");
             return;
         }
         other => other.unwrap(),
@@ -167,7 +167,7 @@ fn one_that_forks_all_the_time_is_frozen_whole() {
     for round in 0..10 {
         match hands.freeze(&place.cgroup) {
             Err(ThrottleError::NoFreezer { why, .. }) if round == 0 => {
-                println!("SKIP {TEST}: {why}");
+                println!("SKIPPED {TEST}: {why}");
                 return;
             }
             other => other.unwrap(),
@@ -191,11 +191,11 @@ fn one_in_several_freezers_is_left_running() {
     };
     let mounts = Mounts::read(&ProcRoot::default()).unwrap();
     let Some(freezer) = mounts.controller_dir("freezer") else {
-        return println!("SKIP {TEST}: no freezer hierarchy");
+        return println!("SKIPPED {TEST}: no freezer hierarchy");
     };
     let apart = freezer.join(format!("agewise-test-several-{}", std::process::id()));
     if let Err(error) = fs::create_dir(&apart) {
-        return println!("SKIP {TEST}: no freezer cgroup can be made here ({error})");
+        return println!("SKIPPED {TEST}: no freezer cgroup can be made here ({error})");
     }
     let [_, pid] = [place.spawn(), place.spawn()];
     fs::write(apart.join("cgroup.procs"), pid.to_string()).unwrap();
@@ -221,7 +221,7 @@ fn the_next_one_thaws_what_a_killed_one_froze() {
     let ledger = dir.path().join("ledger");
     let mut hands = throttle(Some(dir.path()));
     if let Err(ThrottleError::NoFreezer { why, .. }) = hands.freeze(&place.cgroup) {
-        println!("SKIP the_next_one_thaws_what_a_killed_one_froze: {why}");
+        println!("SKIPPED the_next_one_thaws_what_a_killed_one_froze: {why}");
         return;
     }
     assert!(ledger.exists());
@@ -284,7 +284,7 @@ fn a_kill_ends_all_of_them() {
 fn ourselves_and_what_started_us_are_left_alone() {
     let root = ProcRoot::default();
     let Ok(hierarchy) = Hierarchy::discover(&root) else {
-        println!("SKIP ourselves_and_what_started_us_are_left_alone: no memory cgroups");
+        println!("SKIPPED ourselves_and_what_started_us_are_left_alone: no memory cgroups");
         return;
     };
     let all = Cgroup::open(&hierarchy, "/").unwrap();

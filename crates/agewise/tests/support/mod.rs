@@ -62,7 +62,7 @@ pub fn blind() -> Option<String> {
 macro_rules! skip_if {
     ($name:literal, $why:expr) => {
         if let Some(why) = $why {
-            println!("SKIP {}: {why}", $name);
+            println!("SKIPPED {}: {why}", $name);
             return;
         }
     };
