@@ -20,7 +20,8 @@ use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Ledger, Throttle};
 use rand_free::Random;
-use support::thrash::{Scene, runs_again};
+use support::need::runs_again;
+use support::thrash::Scene;
 use support::{AGEWISE, Group, one};
 
 /// Random numbers that are the same in every run.
@@ -165,7 +166,7 @@ struct Held {
 impl Held {
     fn new() -> Result<Self, String> {
         let hierarchy = Hierarchy::discover(&ProcRoot::default()).map_err(|e| e.to_string())?;
-        let group = Group::create("killed").ok_or("no memory cgroup can be made here")?;
+        let group = Group::create("killed")?;
         let sleeper = Command::new("setsid").args(["sleep", "infinity"]).spawn();
         let sleeper = sleeper.map_err(|e| e.to_string())?;
         group.take_in(sleeper.id());

@@ -15,7 +15,8 @@ use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use rustix::process::Signal;
 use serde_json::Value;
-use support::thrash::{Scene, runs, runs_again};
+use support::need::runs_again;
+use support::thrash::Scene;
 use support::{AGEWISE, Daemon, one, write_config};
 
 /// Starts a daemon in a session of its own: it never acts on processes of its own session.
@@ -130,7 +131,7 @@ fn the_guilty_is_squeezed_and_frozen_and_goes_on_however_the_daemon_ends() {
     assert!(runs_again(scene.hog.pid()) && !ledger.exists());
     assert_eq!(scene.limit(), before);
     assert_eq!(journal.last().unwrap()["record"], "stop");
-    assert!(runs(scene.desk.pid()));
+    assert!(runs_again(scene.desk.pid()));
     check_pairs(&journal);
 }
 

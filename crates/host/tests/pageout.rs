@@ -2,6 +2,8 @@
 //! Paging out real processes to our own zram device.
 
 mod child;
+#[path = "support/need.rs"]
+mod need;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +12,7 @@ use agewise_host::access::Target as EyeTarget;
 use agewise_host::mover::*;
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::{Process, ProcessError};
-use agewise_host::swap::{ZramDevice, ZramOptions};
+use agewise_host::swap::ZramDevice;
 
 use child::{Layout, PAGE, Target};
 
@@ -30,10 +32,10 @@ struct Swap(
 fn swap(test: &str) -> Option<Swap> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    match ZramDevice::create(&ZramOptions::new(512 << 20)) {
+    match need::zram(512 << 20) {
         Ok(device) => Some(Swap(Some(device), guard)),
-        Err(error) => {
-            println!("SKIPPED {test}: {error}");
+        Err(why) => {
+            println!("SKIPPED {test}: {why}");
             None
         }
     }
@@ -212,10 +214,8 @@ fn what_is_touched_again_stays() {
     let Some(_swap) = swap("what_is_touched_again_stays") else {
         return;
     };
-    let mut walk = match PageWalk::open() {
-        Ok(walk) => walk,
-        Err(error) => return println!("SKIPPED what_is_touched_again_stays: {error}"),
-    };
+    let walk = need::opened("pagewalk", "what_is_touched_again_stays", PageWalk::open());
+    let Some(mut walk) = walk else { return };
     let mut target = Target::start(Layout {
         anon_pages: 4096,
         ..Layout::default()

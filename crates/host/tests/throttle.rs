@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Squeezing, freezing and killing real processes in their own cgroup.
 
+#[path = "support/need.rs"]
+mod need;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::{Cgroup, Hierarchy, Mounts, Version};
+use agewise_host::cgroup::{Cgroup, Hierarchy, Mounts, OwnCgroup, Version};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Ledger, Throttle, ThrottleError, Untouchable, untouchable};
+use need::{runs, runs_again};
 
 /// A memory cgroup, removed on drop, with busy processes in their own sessions.
 struct Place {
     cgroup: Cgroup,
     children: Vec<Child>,
+    _own: OwnCgroup,
 }
 
 impl Place {
     fn new(test: &str, name: &str) -> Option<Place> {
-        let skip = |why: String| {
-            println!("SKIPPED {test}: {why}");
-            None
+        let own = match need::memcg(name) {
+            Ok(own) => own,
+            Err(why) => {
+                println!("SKIPPED {test}: {why}");
+                return None;
+            }
         };
-        let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
-            Ok(hierarchy) => hierarchy,
-            Err(error) => return skip(error.to_string()),
-        };
-        let path = format!("agewise-test-{name}-{}", std::process::id());
-        if let Err(error) = fs::create_dir(hierarchy.root.join(&path)) {
-            return skip(format!("no cgroup can be made here ({error})"));
-        }
-        let cgroup = Cgroup::open(&hierarchy, &path).unwrap();
         Some(Place {
-            cgroup,
+            cgroup: own.cgroup().clone(),
+            _own: own,
             children: Vec::new(),
         })
     }
@@ -69,37 +69,7 @@ impl Drop for Place {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for _ in 0..500 {
-            if fs::remove_dir(self.cgroup.dir()).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        println!("{} is left", self.cgroup.dir().display());
     }
-}
-
-fn ticks(pid: u32) -> u64 {
-    let stat = Process::open(pid).unwrap().stat().unwrap();
-    stat.user_ticks + stat.system_ticks
-}
-
-/// Whether the process gets CPU time.
-fn runs(pid: u32) -> bool {
-    let before = ticks(pid);
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(400) {
-        if ticks(pid) > before {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    false
-}
-
-/// On a busy machine it may have to wait for a CPU.
-fn runs_again(pid: u32) -> bool {
-    (0..50).any(|_| runs(pid))
 }
 
 fn throttle(state: Option<&Path>) -> Throttle {
