@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Adverse events while `agewise` runs: the cgroup is removed, the pid is reused, there is no BTF,
-//! or a signal ends it while it controls the terminal.
+//! Adverse events while `agewise` runs: the cgroup is removed, the pid is reused, or there is
+//! no BTF.
+
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
 
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use assert_cmd::cargo::cargo_bin;
+use support::Group;
 
 /// A child process that is killed when dropped.
 struct Running(Child);
@@ -33,7 +36,7 @@ impl Drop for Running {
 fn is_root(test: &str) -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
-        println!("SKIP {test}: needs root");
+        println!("SKIPPED {test}: needs root");
     }
     root
 }
@@ -64,38 +67,25 @@ fn a_cgroup_that_is_removed_half_way_is_told() {
     if !is_root(test) {
         return;
     }
-    let mount = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"]
-        .into_iter()
-        .find(|mount| PathBuf::from(mount).join("cgroup.procs").exists());
-    let Some(mount) = mount else {
-        println!("SKIP {test}: no memory cgroups");
-        return;
-    };
-    let dir = PathBuf::from(mount).join(format!("agewise-gone-{}", std::process::id()));
-    let target = ["--cgroup", dir.to_str().unwrap()];
     for command in [
         ["report", "--intervals", "200ms", "--duration", "3s"],
         ["files", "--intervals", "200ms", "--duration", "3s"],
         ["reclaim", "--files", "--dry-run", "--older-than", "3s"],
     ] {
-        if let Err(error) = std::fs::create_dir(&dir) {
-            println!("SKIP {test}: {}: {error}", dir.display());
-            return;
-        }
+        let group = match Group::create("gone") {
+            Ok(group) => group,
+            Err(why) => return println!("SKIPPED {test}: {why}"),
+        };
         let sleeper = Running::sleeper();
-        std::fs::write(dir.join("cgroup.procs"), sleeper.pid().to_string()).unwrap();
-        let running = started(&[&command[..], &target].concat());
-        drop(sleeper);
-        // The kernel releases a cgroup a moment after its last process.
-        let removed = (0..100).any(|_| {
-            std::thread::sleep(Duration::from_millis(10));
-            std::fs::remove_dir(&dir).is_ok()
-        });
-        assert!(removed, "{} could not be removed", dir.display());
+        group.take_in(sleeper.pid());
+        let dir = group.dir.clone();
+        let running = started(&[&command[..], &["--cgroup", &group.path]].concat());
+        drop((sleeper, group));
+        assert!(!dir.exists(), "{} could not be removed", dir.display());
         let output = running.wait_with_output().unwrap();
         let said = both(&output);
         if command[0] != "report" && said.contains("not available here") {
-            println!("SKIP {test}: {}: {said}", command[0]);
+            println!("SKIPPED {test}: {}: {said}", command[0]);
             continue;
         }
         assert_eq!(output.status.code(), Some(3), "{command:?}: {said}");
@@ -132,7 +122,7 @@ fn a_process_that_ends_while_it_is_watched_is_no_evidence() {
         "the age of single pages",
     ];
     if nothing.iter().any(|text| said.contains(text)) {
-        println!("SKIP {test}: nothing could be moved out: {said}");
+        println!("SKIPPED {test}: nothing could be moved out: {said}");
         return;
     }
     assert_eq!(output.status.code(), Some(3), "{said}");
@@ -157,7 +147,7 @@ fn a_pid_that_is_given_to_somebody_else_is_not_followed() {
     });
     let output = report.wait_with_output().unwrap();
     if heir.is_none() {
-        println!("SKIP {test}: pid {pid} could not be had again by ns_last_pid");
+        println!("SKIPPED {test}: pid {pid} could not be had again by ns_last_pid");
         return;
     }
     let said = both(&output);
@@ -181,7 +171,7 @@ fn without_btf_the_coarse_eye_takes_over_and_says_so() {
     let output = match command.output() {
         Ok(output) => output,
         Err(error) => {
-            println!("SKIP {test}: BTF cannot be hidden: {error}");
+            println!("SKIPPED {test}: BTF cannot be hidden: {error}");
             return;
         }
     };
@@ -218,60 +208,4 @@ fn hide_btf() -> std::io::Result<()> {
     } else {
         Err(std::io::Error::last_os_error())
     }
-}
-
-/// Runs `agewise watch` in a terminal of its own (`script`, util-linux) and ends it with `signal`.
-#[test]
-fn watch_gives_the_terminal_back_however_it_ends() {
-    let test = "watch_gives_the_terminal_back_however_it_ends";
-    if !is_root(test) {
-        return;
-    }
-    let has_script = Command::new("script").arg("--version").output().is_ok();
-    if !has_script {
-        println!("SKIP {test}: no script (util-linux)");
-        return;
-    }
-    for signal in ["INT", "TERM", "HUP"] {
-        let sleeper = Running::sleeper();
-        let pid = sleeper.pid();
-        let agewise = cargo_bin("agewise");
-        // The shell prints the pid to be signalled, and exec keeps that pid for agewise.
-        let line = format!(
-            "stty rows 30 cols 100; echo pid=$$; exec {} watch --pid {pid}",
-            agewise.display()
-        );
-        let child = Command::new("script")
-            .args(["-qefc", &line, "/dev/null"])
-            .env("TERM", "xterm")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("script starts");
-        std::thread::sleep(Duration::from_millis(1500));
-        let watching = watcher_of(child.id()).expect("agewise runs in the terminal");
-        let kill = Command::new("kill")
-            .args([format!("-{signal}"), watching.to_string()])
-            .status();
-        assert!(kill.unwrap().success());
-        let output = child.wait_with_output().unwrap();
-        let said = both(&output);
-        let entered = said.rfind("\x1b[?1049h").expect("the other screen");
-        let left = said.rfind("\x1b[?1049l");
-        assert!(
-            left.is_some_and(|left| left > entered),
-            "SIG{signal}: the terminal was left on the other screen: {said:?}"
-        );
-        assert!(
-            said.rfind("\x1b[?25h") >= said.rfind("\x1b[?25l"),
-            "SIG{signal}: the cursor stayed hidden"
-        );
-    }
-}
-
-/// The process that `script` runs; `pid` is that of `script`.
-fn watcher_of(pid: u32) -> Option<u32> {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok()
 }

@@ -73,16 +73,16 @@ fn remove(dir: &Path) {
 fn every_container_of_a_busy_node_has_its_series() {
     let _one = support::one();
     if let Some(why) = support::blind() {
-        println!("SKIPPED {why}");
+        println!("SKIPPED every_container: {why}");
         return;
     }
     let Ok(hierarchy) = Hierarchy::discover(&ProcRoot::default()) else {
-        println!("SKIPPED no cgroups");
+        println!("SKIPPED every_container: no cgroups");
         return;
     };
     let name = format!("kubepods-test-{}", std::process::id());
     let Some(_node) = Node::start(&hierarchy.root.join(&name)) else {
-        println!("SKIPPED cannot make cgroups with processes");
+        println!("SKIPPED every_container: no cgroup with processes can be made");
         return;
     };
     let directory = tempfile::tempdir().unwrap();

@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_host::process::Process;
-use agewise_host::swap::{ZramDevice, ZramOptions};
 use rustix::process::Signal;
 use serde_json::Value;
+use support::need::zram;
 use support::{AGEWISE, Daemon, Group, MIB, blind, half_cold, one, spawn, write_config};
 
 fn age_rule(pid: u32, more: &str) -> String {
@@ -162,12 +162,9 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
 fn cold_memory_leaves_and_a_killed_daemon_goes_on_when_started_again() {
     skip_if!("cold_memory_leaves", blind());
     let _one = one();
-    let device = match ZramDevice::create(&ZramOptions::new(128 * MIB)) {
+    let device = match zram(128 * MIB) {
         Ok(device) => device,
-        Err(error) => {
-            println!("SKIP cold_memory_leaves: {error}");
-            return;
-        }
+        Err(why) => return println!("SKIPPED cold_memory_leaves: {why}"),
     };
     let exerciser = half_cold("64M");
     let process = Process::open(exerciser.pid()).unwrap();
@@ -233,19 +230,12 @@ fn many_processes_in_many_cgroups_stay_within_the_budget() {
         .ok()
         .and_then(|text| text.parse().ok())
         .unwrap_or(PROCESSES);
-    let Some(top) = Group::create("scale") else {
-        println!("SKIP many_processes: no memory cgroup can be made here");
-        return;
+    let top = match Group::create("scale") {
+        Ok(top) => top,
+        Err(why) => return println!("SKIPPED many_processes: {why}"),
     };
     let groups: Vec<Group> = (0..count.div_ceil(10))
-        .map(|n| {
-            let group = Group {
-                path: format!("{}/{n}", top.path),
-                dir: top.dir.join(n.to_string()),
-            };
-            std::fs::create_dir(&group.dir).unwrap();
-            group
-        })
+        .map(|n| top.below(&n.to_string()))
         .collect();
     let start = |group: &Group| {
         let mut child = Command::new(std::env::current_exe().unwrap())

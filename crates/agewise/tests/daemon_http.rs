@@ -223,7 +223,7 @@ fn the_page_works_in_a_browser() {
         String::from_utf8_lossy(&output.stderr),
     );
     if page.is_empty() {
-        println!("SKIP the_page_works_in_a_browser: chromium does not start here");
+        println!("SKIPPED the_page_works_in_a_browser: chromium does not start here");
         return;
     }
     // The log has all script errors, blocked loads and missing resources.

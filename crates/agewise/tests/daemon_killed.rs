@@ -20,7 +20,8 @@ use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Ledger, Throttle};
 use rand_free::Random;
-use support::thrash::{Scene, runs_again};
+use support::need::runs_again;
+use support::thrash::Scene;
 use support::{AGEWISE, Group, one};
 
 /// Random numbers that are the same in every run.
@@ -103,12 +104,14 @@ impl Place {
         )
         .unwrap();
         let [broken, other] = [&broken, &other].map(|path| path.to_str().unwrap());
+        // By default it observes cgroups, and ends if there are none.
+        let observes = i32::from(Hierarchy::discover(&ProcRoot::default()).is_err());
         let (arguments, wanted): (&[&str], _) = match after {
             After::Undo => (&["--undo"], 0),
             After::UndoWithBroken => (&["--undo", "--config", broken], 0),
             After::RestartWithBroken => (&["--config", broken], 78),
-            After::RestartWithOther => (&["--ticks", "1", "--config", other], 0),
-            After::RestartWithout => (&["--ticks", "1"], 0),
+            After::RestartWithOther => (&["--ticks", "1", "--config", other], observes),
+            After::RestartWithout => (&["--ticks", "1"], observes),
         };
         let status = self.spawn(arguments).wait().unwrap();
         assert_eq!(status.code(), Some(wanted), "{after:?}");
@@ -135,12 +138,14 @@ impl Place {
 fn kill(mut child: Child, after: Duration) {
     std::thread::sleep(after);
     // setsid does not fork here, as it leads no process group: the child is the daemon itself.
+    let ended = child.try_wait().unwrap();
+    assert!(ended.is_none(), "it ended by itself: {ended:?}");
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
 /// Starts a daemon that serves files and a socket, and kills it.
-fn serve(random: &mut Random, after: After) {
+fn serve(random: &mut Random, after: After, is_late: bool) {
     let place = Place::new();
     let config = format!(
         "[observe]\npids = [{}]\ncgroups = []\ntick = '1s'\n[files]\nenabled = true\n\
@@ -150,7 +155,13 @@ fn serve(random: &mut Random, after: After) {
         place.at("socket").display(),
     );
     let micros = random.below(400_000);
-    kill(place.start(&config), Duration::from_micros(micros));
+    let daemon = place.start(&config);
+    let began = Instant::now();
+    while is_late && !place.at("state/ledger").exists() {
+        assert!(began.elapsed() < Duration::from_secs(60), "no ledger");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill(daemon, Duration::from_micros(micros));
     place.come_after(after);
     place.assert_clean(&format!("serving for {micros} us, {after:?}"));
 }
@@ -165,7 +176,7 @@ struct Held {
 impl Held {
     fn new() -> Result<Self, String> {
         let hierarchy = Hierarchy::discover(&ProcRoot::default()).map_err(|e| e.to_string())?;
-        let group = Group::create("killed").ok_or("no memory cgroup can be made here")?;
+        let group = Group::create("killed")?;
         let sleeper = Command::new("setsid").args(["sleep", "infinity"]).spawn();
         let sleeper = sleeper.map_err(|e| e.to_string())?;
         group.take_in(sleeper.id());
@@ -295,7 +306,8 @@ fn kill_at(points: u64) {
                 counts[1] += 1;
             }
             _ => {
-                serve(&mut random, after);
+                // Once surely with something to undo, however slow the machine.
+                serve(&mut random, after, point == 0);
                 counts[0] += 1;
             }
         }

@@ -2,9 +2,13 @@
 //! Separate processes serve the web page and the report files: they have no privileges, are
 //! replaced when they end, and end with the daemon.
 
+#[cfg(feature = "fuse")]
+#[path = "../../host/tests/support/need.rs"]
+mod need;
+
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -20,7 +24,7 @@ struct Daemon {
 
 impl Daemon {
     fn start() -> Self {
-        Self::serving(|at| {
+        Self::serving("200ms", |at| {
             format!(
                 "[metrics]\nenabled = true\nlisten = 'unix:{}'\n",
                 at("socket")
@@ -28,11 +32,11 @@ impl Daemon {
         })
     }
 
-    fn serving(what: impl Fn(&dyn Fn(&str) -> String) -> String) -> Self {
+    fn serving(tick: &str, what: impl FnOnce(&dyn Fn(&str) -> String) -> String) -> Self {
         let top = tempfile::tempdir().unwrap();
         let at = |name: &str| top.path().join(name).display().to_string();
         let config = format!(
-            "journal.file = '{}'\n[observe]\npids = [{}]\ncgroups = []\ntick = '200ms'\n\
+            "journal.file = '{}'\n[observe]\npids = [{}]\ncgroups = []\ntick = '{tick}'\n\
              cpu_percent = 50\n{}",
             at("journal"),
             std::process::id(),
@@ -42,6 +46,7 @@ impl Daemon {
         let child = Command::new(AGEWISE)
             .args(["daemon", "--config", &at("agewise.toml")])
             .env("STATE_DIRECTORY", at("state"))
+            .env("NOTIFY_SOCKET", at("notify"))
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
@@ -171,6 +176,34 @@ fn an_orderly_end_does_not_wait_for_who_serves() {
     wait_for_end(server);
 }
 
+/// As the unit expects (`Type=notify`, `WatchdogSec=60`), also if the next look is far away.
+#[test]
+fn the_service_manager_hears_that_it_starts_lives_and_stops() {
+    let mut bound = None;
+    let mut daemon = Daemon::serving("10m", |at| {
+        bound = Some(UnixDatagram::bind(at("notify")).unwrap());
+        String::new()
+    });
+    let socket = bound.unwrap();
+    // Half of what the unit allows.
+    let patience = Some(Duration::from_secs(30));
+    socket.set_read_timeout(patience).unwrap();
+    let heard = || {
+        let mut bytes = [0; 4096];
+        let length = socket.recv(&mut bytes).expect("a message in time");
+        String::from_utf8_lossy(&bytes[..length]).trim().to_owned()
+    };
+    assert_eq!(heard(), "READY=1");
+    for _ in 0..3 {
+        assert_eq!(heard(), "WATCHDOG=1");
+    }
+    daemon.signal(Signal::TERM);
+    let last = std::iter::repeat_with(heard).find(|message| message != "WATCHDOG=1");
+    assert_eq!(last.as_deref(), Some("STOPPING=1"));
+    let status = wait_for("end of the daemon", || daemon.child.try_wait().unwrap());
+    assert!(status.success(), "{status}");
+}
+
 fn wait_for_end(pid: u32) {
     wait_for("end of the process that serves", || {
         (!Path::new(&format!("/proc/{pid}/stat")).exists()).then_some(())
@@ -196,7 +229,7 @@ fn in_time<T: Send + 'static>(what: &str, act: impl FnOnce() -> T + Send + 'stat
 #[cfg(feature = "fuse")]
 #[test]
 fn report_files_are_answered_for_without_rights_and_without_the_daemon() {
-    let mut daemon = Daemon::serving(|at| {
+    let mut daemon = Daemon::serving("200ms", |at| {
         let directory = at("files");
         format!("[files]\nenabled = true\ndirectory = '{directory}'\n")
     });
@@ -206,8 +239,11 @@ fn report_files_are_answered_for_without_rights_and_without_the_daemon() {
         Some(line.to_owned())
     });
     if !described.contains("without privileges") {
-        println!("SKIPPED: the daemon may not mount a FUSE file system here");
-        return;
+        // Threads only serve what another program mounted for an ordinary user.
+        let is_root = rustix::process::geteuid().is_root();
+        assert!(!is_root || !described.contains("(FUSE)"), "{described}");
+        let why = need::lacks("fuse", "no FUSE file system can be mounted here");
+        return println!("SKIPPED report_files_are_answered_for: {why}");
     }
     let files = daemon.at("files");
     let interval = files.join("node0/workingset_report/refresh_interval");

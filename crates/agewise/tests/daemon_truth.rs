@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use agewise_bench::exercise::spawned::Spawned;
 use agewise_bench::exercise::truth::{Truth, now_ns};
 use agewise_host::process::Process;
-use agewise_host::swap::{ZramDevice, ZramOptions};
 use rustix::process::Signal;
+use support::need::zram;
 use support::{AGEWISE, Daemon, Group, MIB, blind, one, write_config};
 
 /// Upper bounds of the bins in ms; the last bin has none.
@@ -122,13 +122,15 @@ fn truth_bins(truth: &Truth, now_ns: u64) -> [u64; 4] {
 #[test]
 fn the_files_tell_the_truth_and_do_so_across_a_stall() {
     if let Some(why) = blind() {
-        println!("SKIP the_files_tell_the_truth: {why}");
+        println!("SKIPPED the_files_tell_the_truth: {why}");
         return;
     }
     let _one = one();
-    let (Some(scan), Some(half)) = (Group::create("scan"), Group::create("half")) else {
-        println!("SKIP the_files_tell_the_truth: no memory cgroup can be made here");
-        return;
+    let (scan, half) = match (Group::create("scan"), Group::create("half")) {
+        (Ok(scan), Ok(half)) => (scan, half),
+        (Err(why), _) | (_, Err(why)) => {
+            return println!("SKIPPED the_files_tell_the_truth: {why}");
+        }
     };
     let files = tempfile::tempdir().unwrap();
     let bounds = BOUNDS_MS.map(|ms| format!("{ms}ms")).join(",");
@@ -175,16 +177,11 @@ fn the_files_tell_the_truth_and_do_so_across_a_stall() {
 fn ages_beside_a_budget_stay_true_after_a_reload() {
     skip_if!("ages_beside_a_budget_stay_true_after_a_reload", blind());
     let _one = one();
-    let Some(group) = Group::create("held") else {
-        println!("SKIP ages_beside_a_budget_stay_true_after_a_reload: no memory cgroup here");
-        return;
-    };
     // What is held really moves: a rehearsal hardly looks.
-    let device = match ZramDevice::create(&ZramOptions::new(128 * MIB)) {
-        Ok(device) => device,
-        Err(error) => {
-            println!("SKIP ages_beside_a_budget_stay_true_after_a_reload: {error}");
-            return;
+    let (group, device) = match (Group::create("held"), zram(128 * MIB)) {
+        (Ok(group), Ok(device)) => (group, device),
+        (Err(why), _) | (_, Err(why)) => {
+            return println!("SKIPPED ages_beside_a_budget_stay_true_after_a_reload: {why}");
         }
     };
     let files = tempfile::tempdir().unwrap();

@@ -192,7 +192,7 @@ fn a_ledger_that_others_could_have_written_is_not_carried_out() {
     mode(scene.top.path(), 0o755);
     let output = scene.run(&["--undo"]);
     if output.status.success() {
-        println!("SKIPPED: the temporary directory itself is closed to others");
+        println!("SKIPPED a_ledger_of_others: the temporary directory is closed to others");
         return;
     }
     assert_eq!(output.status.code(), Some(1));
@@ -220,7 +220,7 @@ impl Disk {
         ) {
             Ok(()) => Some(Disk(at.to_owned())),
             Err(errno) => {
-                println!("SKIPPED: no file system can be mounted here ({errno})");
+                println!("SKIPPED a_small_disk: no file system can be mounted here ({errno})");
                 None
             }
         }

@@ -96,7 +96,7 @@ fn what_cannot_be_moved_of_it_is_said() {
         let cannot_look = said.contains("agewise doctor");
         if cannot_look && !is_named {
             println!(
-                "SKIPPED: what_cannot_be_moved_of_it_is_said: page tables cannot be read: {said}"
+                "SKIPPED what_cannot_be_moved_of_it_is_said: page tables cannot be read: {said}"
             );
             return;
         }
@@ -128,14 +128,14 @@ impl Drop for Odd {
 fn a_cgroup_whose_name_is_no_text_is_reported() {
     let test = "a_cgroup_whose_name_is_no_text_is_reported";
     let Ok(hierarchy) = Hierarchy::discover(&ProcRoot::default()) else {
-        println!("SKIPPED: {test}: no memory cgroups");
+        println!("SKIPPED {test}: no memory cgroups");
         return;
     };
     let name = format!("agewise-test-odd-{}", std::process::id());
     let bytes = [name.as_bytes(), b"\xff"].concat();
     let dir = hierarchy.root.join(OsStr::from_bytes(&bytes));
     if let Err(error) = fs::create_dir(&dir) {
-        println!("SKIPPED: {test}: {error}");
+        println!("SKIPPED {test}: {error}");
         return;
     }
     let child = Command::new("sleep").arg("600").spawn().expect("sleep");
@@ -176,13 +176,13 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
 fn in_a_time_namespace_processes_are_who_they_are() {
     const TEST: &str = "in_a_time_namespace_processes_are_who_they_are";
     if let Some(why) = blind() {
-        println!("SKIPPED: {TEST}: {why}");
+        println!("SKIPPED {TEST}: {why}");
         return;
     }
     let unshare = ["--time", "--boottime", "100000", "--fork", "--kill-child"];
     let works = Command::new("unshare").args(unshare).arg("true").output();
     if !works.is_ok_and(|output| output.status.success()) {
-        println!("SKIPPED: {TEST}: no time namespaces, or no unshare(1)");
+        println!("SKIPPED {TEST}: no time namespaces, or no unshare(1)");
         return;
     }
     let mut child = Command::new("sleep").arg("600").spawn().expect("sleep");
@@ -225,7 +225,7 @@ fn start_as(pid: u32) -> std::io::Result<Headless> {
 fn a_rule_for_a_pid_does_not_follow_the_next_process_with_that_number() {
     const TEST: &str = "a_rule_for_a_pid_does_not_follow_the_next_process_with_that_number";
     if let Some(why) = blind() {
-        println!("SKIPPED: {TEST}: {why}");
+        println!("SKIPPED {TEST}: {why}");
         return;
     }
     let _one = one();
@@ -245,7 +245,7 @@ fn a_rule_for_a_pid_does_not_follow_the_next_process_with_that_number() {
     let next = match start_as(pid) {
         Ok(next) => next,
         Err(error) => {
-            println!("SKIPPED: {TEST}: no process with a pid of our choice: {error}");
+            println!("SKIPPED {TEST}: no process with a pid of our choice: {error}");
             return;
         }
     };

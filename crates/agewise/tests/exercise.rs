@@ -112,7 +112,7 @@ fn a_changed_page_is_an_error() {
     {
         Ok(memory) => memory,
         Err(error) => {
-            println!("SKIP a_changed_page_is_an_error: /proc/PID/mem: {error}");
+            println!("SKIPPED a_changed_page_is_an_error: /proc/PID/mem: {error}");
             return;
         }
     };

@@ -2,47 +2,20 @@
 //! The command on real processes, end to end. Needs root (page tables, other processes' memory)
 //! and, where memory has to leave, zram; skipped with a message otherwise.
 
-use std::io::{Read, Seek, SeekFrom};
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use agewise_bench::exercise::spawned::Spawned;
-use agewise_host::swap::{ZramDevice, ZramOptions};
+use agewise_host::swap::ZramDevice;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
-
-/// Tests run one at a time: ages are in real time, and the machine may be small.
-static ONE: Mutex<()> = Mutex::new(());
-
-fn one() -> MutexGuard<'static, ()> {
-    ONE.lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-}
-
-/// Why page tables cannot be read here; `None` if they can.
-fn blind() -> Option<String> {
-    let output = agewise(&["doctor", "--format", "json"]);
-    let sees_pages = String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .any(|line| line["name"] == "pagewalk" && line["state"] == "available");
-    (!sees_pages).then(|| "page tables cannot be read (root and BPF are needed)".to_owned())
-}
-
-/// Skips a test with a message that says why.
-macro_rules! skip_if {
-    ($name:literal, $why:expr) => {
-        if let Some(why) = $why {
-            println!("SKIP {}: {why}", $name);
-            return;
-        }
-    };
-}
+use support::need::zram;
+use support::{AGEWISE, blind, one};
 
 fn agewise(arguments: &[&str]) -> Output {
     Command::new(AGEWISE)
@@ -89,8 +62,8 @@ fn ended(child: &mut Child) -> std::process::ExitStatus {
     }
 }
 
-/// What a demo that has ended left behind, judging by its output.
-fn traces(pid: u32, said: &str) -> Vec<String> {
+/// What a demo that has ended left behind.
+fn traces(pid: u32) -> Vec<String> {
     let mut found = Vec::new();
     for directory in ["/dev/shm", "/var/tmp"] {
         let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
@@ -98,19 +71,9 @@ fn traces(pid: u32, said: &str) -> Vec<String> {
         let ours = format!("-{pid}");
         found.extend(names.filter(|name| name.starts_with("agewise") && name.contains(&ours)));
     }
-    let swaps = std::fs::read_to_string("/proc/swaps").unwrap_or_default();
-    let lent = said
-        .lines()
-        .find_map(|line| line.strip_prefix("Lent for this tour: "));
-    found.extend(
-        lent.and_then(|line| line.split(' ').next())
-            .filter(|device| {
-                swaps
-                    .lines()
-                    .any(|line| line.starts_with(&format!("{device} ")))
-            })
-            .map(str::to_owned),
-    );
+    // The header of its device names it.
+    let devices = ZramDevice::remove_stale().expect("remove what is left");
+    found.extend((0..devices).map(|_| "a zram device".to_owned()));
     found
 }
 
@@ -121,11 +84,10 @@ fn reclaim_takes_the_cold_half_and_leaves_the_hot_one() {
         "reclaim_takes_the_cold_half_and_leaves_the_hot_one",
         blind()
     );
-    let device = match ZramDevice::create(&ZramOptions::new(512 << 20)) {
+    let device = match zram(512 << 20) {
         Ok(device) => device,
-        Err(error) => {
-            println!("SKIP reclaim_takes_the_cold_half_and_leaves_the_hot_one: {error}");
-            return;
+        Err(why) => {
+            return println!("SKIPPED reclaim_takes_the_cold_half_and_leaves_the_hot_one: {why}");
         }
     };
     let exerciser = exerciser(&["--size", "64M", "--pattern", "hotcold:0.5"]);
@@ -189,6 +151,10 @@ fn reclaim_takes_the_cold_half_and_leaves_the_hot_one() {
 fn a_huge_keep_leaves_everything() {
     let _one = one();
     skip_if!("a_huge_keep_leaves_everything", blind());
+    let _swap = match zram(64 << 20) {
+        Ok(device) => device,
+        Err(why) => return println!("SKIPPED a_huge_keep_leaves_everything: {why}"),
+    };
     let exerciser = exerciser(&["--size", "16M"]);
     let pid = exerciser.pid().to_string();
     let output = agewise(&[
@@ -202,6 +168,7 @@ fn a_huge_keep_leaves_everything() {
         "--format",
         "json",
     ]);
+    assert!(output.status.success(), "{output:?}");
     assert_eq!(number(&last(&output), "left_bytes"), 0, "{output:?}");
     exerciser.finish().expect("unharmed");
 }
@@ -302,6 +269,10 @@ fn a_target_that_ends_is_told_and_not_a_failure_of_agewise() {
 fn a_stopped_process_can_be_reclaimed_and_goes_on() {
     let _one = one();
     skip_if!("a_stopped_process_can_be_reclaimed_and_goes_on", blind());
+    let _swap = match zram(64 << 20) {
+        Ok(device) => device,
+        Err(why) => return println!("SKIPPED a_stopped_process_can_be_reclaimed: {why}"),
+    };
     let exerciser = exerciser(&["--size", "16M"]);
     let pid = Pid::from_raw(exerciser.pid() as i32).expect("pid");
     kill_process(pid, Signal::STOP).expect("stop");
@@ -313,8 +284,11 @@ fn a_stopped_process_can_be_reclaimed_and_goes_on() {
         "1s",
         "--watch",
         "0s",
+        "--format",
+        "json",
     ]);
     assert!(output.status.success(), "{output:?}");
+    assert!(number(&last(&output), "left_bytes") > 8 << 20, "{output:?}");
     kill_process(pid, Signal::CONT).expect("continue");
     exerciser.finish().expect("unharmed");
 }
@@ -388,14 +362,15 @@ fn run_passes_streams_and_signals_on_and_reports() {
 fn signals_at_any_moment_leave_nothing_behind() {
     let _one = one();
     skip_if!("signals_at_any_moment_leave_nothing_behind", blind());
+    // Left by others.
+    ZramDevice::remove_stale().expect("remove stale devices");
     for (round, delay_ms) in [50, 400, 900, 1700, 3500, 11_000, 14_000]
         .into_iter()
         .enumerate()
     {
-        let mut said = tempfile::tempfile().expect("tempfile");
         let mut child = Command::new(AGEWISE)
             .args(["demo", "--zram"])
-            .stdout(said.try_clone().expect("clone"))
+            .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("spawn");
@@ -409,18 +384,16 @@ fn signals_at_any_moment_leave_nothing_behind() {
         // On a fast machine it may have ended by itself.
         let _ = kill_process(Pid::from_child(&child), signal);
         let status = ended(&mut child);
-        // Before the handler is installed the signal kills it, and there is nothing to undo.
+        // Before the handler is installed, which takes time on a busy machine, the signal kills it,
+        // and there is nothing to undo.
         let expected = Some(128 + signal.as_raw());
         assert!(
             status.code() == expected
                 || status.success()
-                || status.signal().is_some() && round == 0,
+                || status.signal() == Some(signal.as_raw()) && delay_ms < 1000,
             "round {round}: {status}"
         );
-        let mut text = String::new();
-        said.seek(SeekFrom::Start(0)).expect("seek");
-        said.read_to_string(&mut text).expect("read");
-        assert_eq!(traces(pid, &text), Vec::<String>::new(), "round {round}");
+        assert_eq!(traces(pid), Vec::<String>::new(), "round {round}");
     }
 }
 
@@ -456,7 +429,7 @@ fn a_disk_that_fills_ends_a_recording_whose_beginning_stays_readable() {
     let disk = match SmallDisk::new("192k") {
         Ok(disk) => disk,
         Err(why) => {
-            println!("SKIP a_disk_that_fills: {why}");
+            println!("SKIPPED a_disk_that_fills: {why}");
             return;
         }
     };
@@ -532,7 +505,7 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
 
     let (summary, records) = record("auto.pages", "auto");
     if number(&summary, "faults") == 0 {
-        println!("SKIP recorded_page_faults_are_in_order: no tracepoint here");
+        println!("SKIPPED recorded_page_faults_are_in_order: no tracepoint here");
         return;
     }
     assert_eq!(number(&summary, "faults_dropped"), 0, "{summary}");

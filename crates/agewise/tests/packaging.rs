@@ -183,6 +183,11 @@ fn every_example_is_good_and_starts() {
             .unwrap();
         let said = String::from_utf8_lossy(&daemon.stderr);
         let journal = String::from_utf8_lossy(&daemon.stdout);
+        // An ordinary user can look, but not at single pages, which acting needs.
+        if daemon.status.code() == Some(78) && said.contains("the age of single pages") {
+            println!("SKIPPED every_example_starts: {name}: {said}");
+            continue;
+        }
         assert!(daemon.status.success(), "{name}: {said}{journal}");
         assert!(
             journal.contains("\"record\":\"start\""),

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise report` on real processes: exercisers that record what they touched.
 
+#[allow(dead_code, reason = "each test program uses its part of it")]
+mod support;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use assert_cmd::cargo::cargo_bin;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use support::{Group, blind};
 
 /// A child process that is killed when dropped.
 struct Running(Child);
@@ -25,39 +30,17 @@ fn agewise(args: &[&str]) -> std::process::Output {
         .expect("agewise runs")
 }
 
-/// Live tests need to read page tables; where that is impossible they are skipped with a message.
-fn may_look(test: &str) -> bool {
-    let own = std::process::id().to_string();
-    let output = agewise(&[
-        "report",
-        "--pid",
-        &own,
-        "--duration",
-        "150ms",
-        "--scan-interval",
-        "100ms",
-    ]);
-    if !output.status.success() {
-        let why = String::from_utf8_lossy(&output.stderr);
-        println!(
-            "SKIP {test}: {}",
-            why.lines().next().unwrap_or("agewise cannot look here")
-        );
-    }
-    output.status.success()
-}
-
 /// A program with `hot` MiB touched all the time and `cold` MiB touched once.
 fn holder(hot_mib: u64, cold_mib: u64) -> Running {
     holder_in(None, hot_mib, cold_mib)
 }
 
 /// The same, with its memory charged to a cgroup from the beginning.
-fn holder_in(dir: Option<&Dir>, hot_mib: u64, cold_mib: u64) -> Running {
+fn holder_in(dir: Option<&Group>, hot_mib: u64, cold_mib: u64) -> Running {
     let size = format!("{}M", hot_mib + cold_mib);
     let pattern = format!("hotcold:{}", hot_mib as f64 / (hot_mib + cold_mib) as f64);
     let enter = match dir {
-        Some(dir) => format!("echo $$ > {}/cgroup.procs; ", dir.0),
+        Some(dir) => format!("echo $$ > {}/cgroup.procs; ", dir.dir.display()),
         None => String::new(),
     };
     let child = Command::new("sh")
@@ -126,9 +109,7 @@ fn bins(record: &Value) -> Vec<(u64, u64, u64)> {
 
 #[test]
 fn hot_memory_is_young_and_cold_memory_is_old() {
-    if !may_look("hot_memory_is_young_and_cold_memory_is_old") {
-        return;
-    }
+    skip_if!("hot_memory_is_young_and_cold_memory_is_old", blind());
     const MIB: u64 = 1 << 20;
     let exerciser = holder(64, 64);
     let pid = exerciser.0.id().to_string();
@@ -166,9 +147,10 @@ fn hot_memory_is_young_and_cold_memory_is_old() {
 
 #[test]
 fn follow_prints_again_and_again_and_a_signal_ends_it() {
-    if !may_look("follow_prints_again_and_again_and_a_signal_ends_it") {
-        return;
-    }
+    skip_if!(
+        "follow_prints_again_and_again_and_a_signal_ends_it",
+        blind()
+    );
     let exerciser = holder(4, 4);
     let pid = exerciser.0.id().to_string();
     let mut report = Running(
@@ -193,11 +175,7 @@ fn follow_prints_again_and_again_and_a_signal_ends_it() {
         .take(3)
         .count();
     assert_eq!(headers, 3);
-    let status = Command::new("kill")
-        .args(["-INT", &report.0.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(status.success());
+    kill_process(Pid::from_child(&report.0), Signal::INT).unwrap();
     let ended = report.0.wait().unwrap();
     // The reader of the pipe has gone; either way the exit is orderly.
     assert_eq!(ended.code(), Some(0));
@@ -205,9 +183,10 @@ fn follow_prints_again_and_again_and_a_signal_ends_it() {
 
 #[test]
 fn a_process_that_exits_half_way_is_told_and_has_its_own_exit_status() {
-    if !may_look("a_process_that_exits_half_way_is_told_and_has_its_own_exit_status") {
-        return;
-    }
+    skip_if!(
+        "a_process_that_exits_half_way_is_told_and_has_its_own_exit_status",
+        blind()
+    );
     let sleeper = Running(Command::new("sleep").arg("1").spawn().unwrap());
     let pid = sleeper.0.id().to_string();
     std::thread::scope(|scope| {
@@ -230,41 +209,12 @@ fn a_process_that_exits_half_way_is_told_and_has_its_own_exit_status() {
     });
 }
 
-/// A memory cgroup that is removed when dropped.
-struct Dir(String);
-
-impl Dir {
-    fn create(name: &str) -> Result<Dir, String> {
-        let mount = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"]
-            .into_iter()
-            .find(|mount| std::path::Path::new(&format!("{mount}/cgroup.procs")).exists())
-            .ok_or("no memory cgroups")?;
-        let dir = format!("{mount}/agewise-report-{name}-{}", std::process::id());
-        match std::fs::create_dir(&dir) {
-            Ok(()) => Ok(Dir(dir)),
-            Err(error) => Err(format!("{dir}: {error}")),
-        }
-    }
-
-    fn take(&self, pid: &str) {
-        std::fs::write(format!("{}/cgroup.procs", self.0), pid).unwrap();
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
-}
-
 #[test]
 fn pages_that_processes_share_count_once() {
-    if !may_look("pages_that_processes_share_count_once") {
-        return;
-    }
-    let dir = match Dir::create("shared") {
+    skip_if!("pages_that_processes_share_count_once", blind());
+    let dir = match Group::create("shared") {
         Ok(dir) => dir,
-        Err(why) => return println!("SKIP pages_that_processes_share_count_once: {why}"),
+        Err(why) => return println!("SKIPPED pages_that_processes_share_count_once: {why}"),
     };
     let sleepers: Vec<Running> = (0..4)
         .map(|_| Running(Command::new("sleep").arg("60").spawn().unwrap()))
@@ -274,7 +224,7 @@ fn pages_that_processes_share_count_once() {
         .map(|sleeper| sleeper.0.id().to_string())
         .collect();
     for pid in &pids {
-        dir.take(pid);
+        dir.take_in(pid.parse().unwrap());
     }
     let common = [
         "--duration",
@@ -291,7 +241,7 @@ fn pages_that_processes_share_count_once() {
             records(&output)[0]["file_bytes"].as_u64().unwrap()
         })
         .sum();
-    let output = agewise(&[&["report", "--cgroup", &dir.0], &common[..]].concat());
+    let output = agewise(&[&["report", "--cgroup", &dir.path], &common[..]].concat());
     let together = records(&output)[0].clone();
     drop(sleepers);
     assert_eq!(together["processes"], 4);
@@ -399,7 +349,7 @@ fn assert_as_promised(source: &str, target: &[&str], reasons: &[&str]) {
 /// Whatever sources this kernel has, `report` and `doctor` agree.
 #[test]
 fn the_kernels_own_sources_work_or_say_why_not_as_doctor_does() {
-    let dir = Dir::create("sources");
+    let dir = Group::create("sources");
     let target = holder_in(dir.as_ref().ok(), 4, 4);
     let reasons = [
         "in use by",
@@ -412,10 +362,10 @@ fn the_kernels_own_sources_work_or_say_why_not_as_doctor_does() {
     assert_as_promised("damon", &["--pid", &target.0.id().to_string()], &reasons);
     match &dir {
         Ok(dir) => {
-            assert_as_promised("damon", &["--cgroup", &dir.0], &reasons);
+            assert_as_promised("damon", &["--cgroup", &dir.path], &reasons);
             assert_as_promised("damon", &["--all"], &reasons);
         }
-        Err(why) => println!("SKIP the cgroups of this test: {why}"),
+        Err(why) => println!("SKIPPED the cgroups of this test: {why}"),
     }
     let reasons = [
         "CONFIG_LRU_GEN",

@@ -11,12 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::Hierarchy;
 use agewise_host::pagecache::cachestat;
-use agewise_host::root::ProcRoot;
 use rustix::fs::{Advice, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use support::need::memcg;
 use support::{AGEWISE, MIB, blind, cgroups_of, one};
 
 const PAGE: u64 = 4096;
@@ -119,9 +118,8 @@ fn cold_files_of_a_program_leave_and_those_of_others_stay() {
         println!("SKIPPED run --files: {why}");
         return;
     }
-    if let Err(error) = Hierarchy::discover(&ProcRoot::default()) {
-        println!("SKIPPED run --files: {error}");
-        return;
+    if let Err(why) = memcg("run-files") {
+        return println!("SKIPPED run --files: {why}");
     }
     let run = Run::new();
     let other = run.at("other");
@@ -168,9 +166,8 @@ fn cold_files_of_a_program_leave_and_those_of_others_stay() {
 #[test]
 fn a_signal_leaves_no_cgroup_behind_before_and_after_the_start() {
     let _one = one();
-    if let Err(error) = Hierarchy::discover(&ProcRoot::default()) {
-        println!("SKIPPED run --files: {error}");
-        return;
+    if let Err(why) = memcg("run-files") {
+        return println!("SKIPPED run --files: {why}");
     }
     let dir = tempfile::tempdir().unwrap();
     let started = dir.path().join("started");

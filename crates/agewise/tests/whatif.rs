@@ -10,10 +10,10 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_bench::exercise::spawned::Spawned;
-use agewise_host::cgroup::{Hierarchy, OwnCgroup};
-use agewise_host::root::ProcRoot;
-use agewise_host::swap::{ZramDevice, ZramOptions};
+use agewise_host::cgroup::OwnCgroup;
+use agewise_host::swap::ZramDevice;
 use serde_json::Value;
+use support::need::{memcg, zram};
 use support::{AGEWISE, MIB, blind, one};
 
 /// Dropped in this order: the exerciser must end before its cgroup can be removed.
@@ -30,11 +30,8 @@ impl Scene {
         if let Some(why) = blind() {
             return Err(why);
         }
-        let hierarchy = Hierarchy::discover(&ProcRoot::default()).map_err(|e| e.to_string())?;
-        let name = format!("agewise-test-{}-{test}", std::process::id());
-        let memcg = OwnCgroup::make(&hierarchy, Path::new("/"), &name);
-        let memcg = memcg.map_err(|e| e.to_string())?;
-        let device = ZramDevice::create(&ZramOptions::new(256 * MIB)).map_err(|e| e.to_string())?;
+        let memcg = memcg(test)?;
+        let device = zram(256 * MIB)?;
         let entrance = memcg.entrance().map_err(|e| e.to_string())?;
         let words = [
             "--size",
@@ -277,11 +274,7 @@ fn live_an_empty_cgroup_is_not_watched_for_too_short() {
     if let Some(why) = blind() {
         return println!("SKIPPED {test}: {why}");
     }
-    let Ok(hierarchy) = Hierarchy::discover(&ProcRoot::default()) else {
-        return println!("SKIPPED {test}: no memory cgroups");
-    };
-    let name = format!("agewise-test-{}-empty", std::process::id());
-    let memcg = match OwnCgroup::make(&hierarchy, Path::new("/"), &name) {
+    let memcg = match memcg("empty") {
         Ok(memcg) => memcg,
         Err(why) => return println!("SKIPPED {test}: {why}"),
     };

@@ -170,7 +170,7 @@ mod tests {
                 let said = String::from_utf8_lossy(&output.stderr);
                 assert!(output.status.success() && said.is_empty(), "{said}");
             }
-            Err(_) => println!("SKIPPED: no promtool"),
+            Err(_) => println!("SKIPPED promtool_finds_nothing_wrong: no promtool"),
         }
     }
 }

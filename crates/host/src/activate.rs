@@ -131,7 +131,7 @@ mod tests {
     fn live_pages_read_twice_are_active() {
         let lru_gen = std::fs::read_to_string("/sys/kernel/mm/lru_gen/enabled").unwrap_or_default();
         if !matches!(lru_gen.trim(), "" | "0x0000") {
-            return println!("SKIP live test of activation: the multi-gen LRU is on");
+            return println!("SKIPPED live test of activation: the multi-gen LRU is on");
         }
         let bytes = (PAGES + 2) * PAGE_BYTES as usize;
         // SAFETY: a new anonymous mapping, which nothing else refers to.
@@ -162,7 +162,7 @@ mod tests {
         for chunk in addresses.chunks(PAGES_MAX) {
             match activate(pid, chunk) {
                 Ok(done) => activated.pages += done.pages,
-                Err(error) => return println!("SKIP live test of activation: {error}"),
+                Err(error) => return println!("SKIPPED live test of activation: {error}"),
             }
         }
         assert_eq!(activated.pages, PAGES as u64);
@@ -189,9 +189,7 @@ mod tests {
                 );
             }
             (Err(error), _) | (_, Err(error)) => {
-                println!(
-                    "SKIP live test of activation: it is not known which list pages are on: {error}"
-                );
+                println!("SKIPPED live test of activation: lists of pages are unknown: {error}");
             }
         }
         // SAFETY: nothing refers to the rest of the mapping any more.

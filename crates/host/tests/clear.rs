@@ -5,8 +5,7 @@
 use std::ops::ControlFlow;
 
 use agewise_host::access::{
-    AccessError, AccessSource, AddressRange, Batch, Leaf, SightSink, TABLE_BYTES, TableSight,
-    Target,
+    AccessSource, AddressRange, Batch, Leaf, SightSink, TABLE_BYTES, TableSight, Target,
 };
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clear::{ClearPolicy, ClearReport, Clearer, Means};
@@ -16,19 +15,12 @@ use agewise_host::process::Process;
 use agewise_host::vma::{Vma, VmaTable};
 
 mod support;
-use support::{BASE, Child, PAGE, fill, map_fixed, whole};
+use support::{BASE, Child, PAGE, fill, map_fixed, need, whole};
 
 const HUGE: usize = TABLE_BYTES as usize;
 
 fn walker(test: &str) -> Option<PageWalk> {
-    match PageWalk::open() {
-        Ok(walk) => Some(walk),
-        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
-            println!("SKIPPED {test}: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    need::opened("pagewalk", test, PageWalk::open())
 }
 
 /// One process, observed as the agent does.

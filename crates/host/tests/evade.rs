@@ -4,6 +4,8 @@
 
 #[path = "support/headless.rs"]
 mod headless;
+#[path = "support/need.rs"]
+mod need;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,7 +14,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
+use agewise_host::cgroup::{Cgroup, Hierarchy, OwnCgroup, Version};
 use agewise_host::mover::{PageoutError, check_target};
 use agewise_host::process::{Process, ProcessKind};
 use agewise_host::root::ProcRoot;
@@ -22,48 +24,14 @@ use headless::{HOG_BYTES, Headless};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A memory cgroup that is removed on drop.
-struct Place(Cgroup);
-
-impl Place {
-    fn new(test: &str, name: &str) -> Option<Place> {
-        let made = Hierarchy::discover(&ProcRoot::default()).map(|hierarchy| {
-            let path = format!("agewise-test-{name}-{}", std::process::id());
-            fs::create_dir(hierarchy.root.join(&path))
-                .map(|()| Cgroup::open(&hierarchy, &path).unwrap())
-        });
-        match made {
-            Ok(Ok(cgroup)) => Some(Place(cgroup)),
-            Ok(Err(error)) => skip(test, &error.to_string()),
-            Err(error) => skip(test, &error.to_string()),
-        }
-    }
-
-    fn take(&self, pid: u32) {
-        fs::write(self.0.dir().join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-
-    fn kill(&self) -> Killed {
-        hands().kill(&self.0).unwrap()
-    }
+/// A memory cgroup, or `None` after printing why there is none.
+fn place(test: &str, name: &str) -> Option<OwnCgroup> {
+    let made = need::memcg(name);
+    made.map_err(|why| println!("SKIPPED {test}: {why}")).ok()
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        let began = Instant::now();
-        while fs::remove_dir(self.0.dir()).is_err() {
-            if began.elapsed() > PATIENCE {
-                println!("{} is left", self.0.dir().display());
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
-
-fn skip<T>(test: &str, why: &str) -> Option<T> {
-    println!("SKIPPED: {test}: {why}");
-    None
+fn kill(place: &OwnCgroup) -> Killed {
+    hands().kill(place.cgroup()).unwrap()
 }
 
 fn hands() -> Throttle {
@@ -117,7 +85,7 @@ fn a_process_without_its_first_thread_ends_with_its_last() {
 
 #[test]
 fn a_kill_reaches_a_process_without_its_first_thread() {
-    let Some(place) = Place::new(
+    let Some(place) = place(
         "a_kill_reaches_a_process_without_its_first_thread",
         "headless",
     ) else {
@@ -127,18 +95,25 @@ fn a_kill_reaches_a_process_without_its_first_thread() {
     // In v2, any thread id moves the whole group; in v1, threads that still run are moved.
     let threads = Process::open(child.0).unwrap().threads().unwrap();
     let moved = threads.iter().any(|thread| {
-        fs::write(place.0.dir().join("cgroup.procs"), thread.to_string()).is_ok()
+        fs::write(
+            place.cgroup().dir().join("cgroup.procs"),
+            thread.to_string(),
+        )
+        .is_ok()
             && place
-                .0
+                .cgroup()
                 .procs(true)
                 .is_ok_and(|pids| pids.contains(&child.0))
     });
     assert!(moved, "it cannot be put into a cgroup");
     let process = Process::open(child.0).unwrap();
-    let of = Cgroup::of_process(place.0.hierarchy(), &process).unwrap();
-    assert_eq!(of.as_ref(), Some(&place.0));
-    assert_eq!(untouchable(&ProcRoot::default(), &place.0).unwrap(), None);
-    let killed = place.kill();
+    let of = Cgroup::of_process(place.cgroup().hierarchy(), &process).unwrap();
+    assert_eq!(of.as_ref(), Some(place.cgroup()));
+    assert_eq!(
+        untouchable(&ProcRoot::default(), place.cgroup()).unwrap(),
+        None
+    );
+    let killed = kill(&place);
     assert_eq!(
         (killed.ended, killed.is_complete()),
         (1, true),
@@ -149,11 +124,11 @@ fn a_kill_reaches_a_process_without_its_first_thread() {
 
 #[test]
 fn who_is_forked_meanwhile_is_killed_as_well() {
-    let Some(place) = Place::new("who_is_forked_meanwhile_is_killed_as_well", "forks") else {
+    let Some(place) = place("who_is_forked_meanwhile_is_killed_as_well", "forks") else {
         return;
     };
     // Each process starts the next one and ends.
-    let procs = place.0.dir().join("cgroup.procs");
+    let procs = place.cgroup().dir().join("cgroup.procs");
     let script = format!(
         "echo $$ > {}; f() {{ sleep 0.02; f & }}; f & f & f & f & wait",
         procs.display()
@@ -163,11 +138,11 @@ fn who_is_forked_meanwhile_is_killed_as_well() {
         .stdout(Stdio::null())
         .spawn()
         .expect("setsid of util-linux");
-    wait_until("it forks", || place.0.procs(true).unwrap().len() > 4);
-    let killed = place.kill();
+    wait_until("it forks", || place.cgroup().procs(true).unwrap().len() > 4);
+    let killed = kill(&place);
     assert!(killed.is_complete() && killed.ended > 0, "{killed:?}");
     std::thread::sleep(Duration::from_millis(100));
-    assert!(place.0.procs(true).unwrap().is_empty());
+    assert!(place.cgroup().procs(true).unwrap().is_empty());
     child.wait().unwrap();
 }
 
@@ -229,19 +204,13 @@ fn who_is_left_is_said() {
     );
 }
 
-/// CPU time of a process, in clock ticks.
-fn ticks(pid: u32) -> u64 {
-    let stat = Process::open(pid).unwrap().stat().unwrap();
-    stat.user_ticks + stat.system_ticks
-}
-
 #[test]
 fn a_cgroup_whose_name_is_no_text_is_frozen_and_killed_with_its_parent() {
     let test = "a_cgroup_whose_name_is_no_text_is_frozen_and_killed_with_its_parent";
-    let Some(place) = Place::new(test, "bytes") else {
+    let Some(place) = place(test, "bytes") else {
         return;
     };
-    let dir = place.0.dir().join(OsStr::from_bytes(b"hog\xff"));
+    let dir = place.cgroup().dir().join(OsStr::from_bytes(b"hog\xff"));
     fs::create_dir(&dir).unwrap();
     let mut hog = Command::new("setsid")
         .args(["sh", "-c", "while :; do :; done"])
@@ -252,26 +221,24 @@ fn a_cgroup_whose_name_is_no_text_is_frozen_and_killed_with_its_parent() {
     wait_until("a session of its own", || {
         Process::open(pid).unwrap().stat().unwrap().session == pid
     });
-    assert_eq!(place.0.procs(true).unwrap(), [pid]);
+    assert_eq!(place.cgroup().procs(true).unwrap(), [pid]);
     let process = Process::open(pid).unwrap();
-    let of = Cgroup::of_process(place.0.hierarchy(), &process)
+    let of = Cgroup::of_process(place.cgroup().hierarchy(), &process)
         .unwrap()
         .unwrap();
     assert_eq!(of.dir(), dir);
     assert!(of.name().ends_with(r"/hog\xff"), "{}", of.name());
     let mut hands = hands();
-    match hands.freeze(&place.0) {
+    match hands.freeze(place.cgroup()) {
         Err(error @ ThrottleError::NoFreezer { .. }) => {
-            skip::<()>(test, &format!("freezing: {error}"));
+            println!("SKIPPED {test}: freezing: {error}");
         }
         other => {
             other.unwrap();
-            let before = ticks(pid);
-            std::thread::sleep(Duration::from_millis(300));
-            assert_eq!(ticks(pid), before, "it runs");
+            assert!(!need::runs(pid));
         }
     }
-    let killed = hands.kill(&place.0).unwrap();
+    let killed = hands.kill(place.cgroup()).unwrap();
     assert_eq!(
         (killed.ended, killed.is_complete()),
         (1, true),
@@ -284,7 +251,7 @@ fn a_cgroup_whose_name_is_no_text_is_frozen_and_killed_with_its_parent() {
 #[test]
 fn a_terminal_of_ones_own_making_is_no_login() {
     let test = "a_terminal_of_ones_own_making_is_no_login";
-    let Some(place) = Place::new(test, "script") else {
+    let Some(place) = place(test, "script") else {
         return;
     };
     let began = Command::new("setsid")
@@ -305,15 +272,14 @@ fn a_terminal_of_ones_own_making_is_no_login() {
         leader().is_some() || matches!(script.try_wait(), Ok(Some(_)))
     });
     let Some(leader) = leader() else {
-        skip::<()>(test, "no script (util-linux)");
-        return;
+        return println!("SKIPPED {test}: no script (util-linux)");
     };
-    place.take(leader);
-    place.take(pid);
-    let found = untouchable(&ProcRoot::default(), &place.0).unwrap();
+    place.take_in(leader).unwrap();
+    place.take_in(pid).unwrap();
+    let found = untouchable(&ProcRoot::default(), place.cgroup()).unwrap();
     assert_ne!(found, Some(Untouchable::LoginShell));
     assert_eq!(found, None);
-    let killed = place.kill();
+    let killed = kill(&place);
     assert!(killed.is_complete() && killed.ended >= 2, "{killed:?}");
     script.wait().unwrap();
 }

@@ -12,7 +12,10 @@ use std::process::Command;
 use agewise_host::fileio::{FileIo, FileIoSource, Whose};
 
 mod cache;
-use cache::{Loop, on_disk, opened};
+#[path = "support/need.rs"]
+mod need;
+use cache::{Loop, on_disk};
+use need::opened;
 
 /// First page, last page, and whether it was a write, for each access of a process to a file.
 fn told(all: &[FileIo], pid: u32, of: &File) -> Vec<(u64, u64, bool)> {
@@ -51,7 +54,7 @@ fn other_file_systems_tell_the_same() {
 }
 
 fn in_order(dir: &Path) {
-    let Some(mut source) = opened("reads and writes", FileIoSource::open()) else {
+    let Some(mut source) = opened("pagecache", "reads and writes", FileIoSource::open()) else {
         return;
     };
     let path = dir.join("file");
@@ -100,7 +103,7 @@ fn in_order(dir: &Path) {
 }
 
 fn long_reads(dir: &Path) {
-    let Some(mut source) = opened("long reads", FileIoSource::open()) else {
+    let Some(mut source) = opened("pagecache", "long reads", FileIoSource::open()) else {
         return;
     };
     let path = dir.join("long");
@@ -138,7 +141,7 @@ fn long_reads(dir: &Path) {
 
 #[test]
 fn a_full_ring_is_counted() {
-    let Some(mut source) = opened("a full ring", FileIoSource::with_ring(4096)) else {
+    let Some(mut source) = opened("pagecache", "a full ring", FileIoSource::with_ring(4096)) else {
         return;
     };
     let dir = on_disk();

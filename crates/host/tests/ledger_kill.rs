@@ -130,13 +130,13 @@ fn run_killed(stop: usize, work: impl FnOnce()) -> End {
 }
 
 #[test]
-fn whenever_it_is_killed_the_next_one_undoes_what_is_left() {
+fn whenever_it_is_killed() {
     let mut stop = 1;
     loop {
         let scene = Scene::new();
         let end = run_killed(stop, || scene.act(true));
         if end == End::Exited(NO_TRACE) {
-            println!("SKIPPED: processes cannot be traced here");
+            println!("SKIPPED whenever_it_is_killed: processes cannot be traced here");
             return;
         }
         scene.assert_undone(&format!("killed at stop {stop}"));
@@ -150,13 +150,13 @@ fn whenever_it_is_killed_the_next_one_undoes_what_is_left() {
 }
 
 #[test]
-fn one_that_is_killed_while_it_undoes_is_followed_by_one_that_goes_on() {
+fn one_that_is_killed_while_it_undoes() {
     let mut stop = 1;
     loop {
         let scene = Scene::new();
         let end = run_killed(usize::MAX, || scene.act(false));
         if end == End::Exited(NO_TRACE) {
-            println!("SKIPPED: processes cannot be traced here");
+            println!("SKIPPED one_that_is_killed_while_it_undoes: processes cannot be traced here");
             return;
         }
         assert_eq!(end, End::Exited(0));

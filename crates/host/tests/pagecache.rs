@@ -22,14 +22,17 @@ use agewise_host::pagecache::{
 use agewise_host::root::ProcRoot;
 
 mod cache;
+#[path = "support/need.rs"]
+mod need;
 use cache::{
-    PAGE, Seen, accessed, advise, cachestat, cold_file, meminfo, on_disk, opened, pages_of,
-    read_page, resident,
+    PAGE, Seen, accessed, advise, cachestat, cold_file, meminfo, on_disk, pages_of, read_page,
+    resident,
 };
+use need::opened;
 
 #[test]
 fn all_of_the_cache_is_what_meminfo_says() {
-    let Some(mut walk) = opened("meminfo", CacheWalk::open()) else {
+    let Some(mut walk) = opened("pagecache", "meminfo", CacheWalk::open()) else {
         return;
     };
     // Other programs read and write in the meantime, so only one of several tries has to match.
@@ -60,7 +63,7 @@ fn all_of_the_cache_is_what_meminfo_says() {
 /// A file with three levels fills the output of a call several times.
 #[test]
 fn one_inode_is_walked_alone_and_nothing_where_it_was() {
-    let Some(mut walk) = opened("one inode", CacheWalk::open()) else {
+    let Some(mut walk) = opened("pagecache", "one inode", CacheWalk::open()) else {
         return;
     };
     let dir = on_disk();
@@ -104,7 +107,7 @@ fn one_inode_is_walked_alone_and_nothing_where_it_was() {
 
 #[test]
 fn pages_belong_to_the_cgroup_that_wrote_them() {
-    let Some(mut walk) = opened("owners", CacheWalk::open()) else {
+    let Some(mut walk) = opened("pagecache", "owners", CacheWalk::open()) else {
         return;
     };
     let hierarchy = Hierarchy::discover(&ProcRoot::default());
@@ -126,7 +129,7 @@ fn pages_belong_to_the_cgroup_that_wrote_them() {
 
 #[test]
 fn what_is_peeked_at_stays_noted() {
-    let Some(mut accessed) = opened("peek", Accessed::open()) else {
+    let Some(mut accessed) = opened("pagecache", "peek", Accessed::open()) else {
         return;
     };
     let dir = on_disk();
@@ -152,7 +155,7 @@ fn what_is_peeked_at_stays_noted() {
 
 #[test]
 fn pages_of_a_file_are_those_of_mincore() {
-    let Some(mut walk) = opened("mincore", CacheWalk::open()) else {
+    let Some(mut walk) = opened("pagecache", "mincore", CacheWalk::open()) else {
         return;
     };
     let dir = on_disk();
@@ -205,7 +208,7 @@ impl CacheSink for FramesOf {
 
 #[test]
 fn frames_are_those_that_page_tables_have() {
-    let Some(mut walk) = opened("frames", CacheWalk::with_frames()) else {
+    let Some(mut walk) = opened("pagecache", "frames", CacheWalk::with_frames()) else {
         return;
     };
     let dir = on_disk();
@@ -259,7 +262,7 @@ fn mapped_frames(file: &File, pages: usize) -> Vec<(u64, u64)> {
 
 #[test]
 fn dirty_pages_are_those_of_cachestat() {
-    let Some(mut walk) = opened("dirty", CacheWalk::open()) else {
+    let Some(mut walk) = opened("pagecache", "dirty", CacheWalk::open()) else {
         return;
     };
     let dir = on_disk();
@@ -292,7 +295,7 @@ fn dirty_pages_are_those_of_cachestat() {
 
 #[test]
 fn what_is_read_is_what_was_read() {
-    let Some(mut source) = opened("accessed", Accessed::open()) else {
+    let Some(mut source) = opened("pagecache", "accessed", Accessed::open()) else {
         return;
     };
     let dir = on_disk();
@@ -334,7 +337,7 @@ fn what_is_read_is_what_was_read() {
 #[test]
 fn what_is_overwritten_is_accessed_whatever_the_size_of_folios() {
     let test = "overwritten pages of large folios";
-    let Some(mut notes) = opened(test, Accessed::open()) else {
+    let Some(mut notes) = opened("pagecache", test, Accessed::open()) else {
         return;
     };
     let dir = on_disk();
@@ -352,7 +355,7 @@ fn what_is_overwritten_is_accessed_whatever_the_size_of_folios() {
 /// A program's buffer is often larger than the file.
 #[test]
 fn a_read_reaches_no_further_than_the_file() {
-    let Some(mut accessed) = opened("a large buffer", Accessed::open()) else {
+    let Some(mut accessed) = opened("pagecache", "a large buffer", Accessed::open()) else {
         return;
     };
     let dir = on_disk();
@@ -370,7 +373,7 @@ fn a_read_reaches_no_further_than_the_file() {
 
 #[test]
 fn a_map_that_is_full_says_how_much_it_dropped() {
-    let Some(mut source) = opened("dropped", Accessed::with_tables(0)) else {
+    let Some(mut source) = opened("pagecache", "dropped", Accessed::with_tables(0)) else {
         return;
     };
     let dir = on_disk();
@@ -394,7 +397,7 @@ fn a_map_that_is_full_says_how_much_it_dropped() {
 
 #[test]
 fn a_walk_stands_a_storm() {
-    let Some(mut walk) = opened("storm", CacheWalk::open()) else {
+    let Some(mut walk) = opened("pagecache", "storm", CacheWalk::open()) else {
         return;
     };
     let dir = on_disk();
@@ -451,7 +454,7 @@ fn storm(dir: &Path, thread: usize, stop: &AtomicBool) {
 
 #[test]
 fn names_are_found_whatever_is_in_them() {
-    let Some(mut walk) = opened("names", CacheWalk::open()) else {
+    let Some(mut walk) = opened("pagecache", "names", CacheWalk::open()) else {
         return;
     };
     let dir = on_disk();

@@ -11,15 +11,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, Subject, SubjectReport, Targets};
-use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::cgroup::Cgroup;
 use agewise_host::clear::ClearPolicy;
 use agewise_host::pagecache::FileAges;
 use agewise_host::pagewalk::PageWalk;
-use agewise_host::root::{ProcRoot, Roots};
+use agewise_host::root::Roots;
 
 mod cache;
 mod support;
-use cache::{Kept, PAGE, cold_file, on_disk, opened, read_page};
+use cache::{Kept, PAGE, cold_file, on_disk, read_page};
+use support::need::{self, opened};
 use support::{BASE, Child};
 
 const TEST: &str = "file memory by cgroup";
@@ -29,31 +30,6 @@ const FILE_PAGES: usize = 2048;
 const SHMEM_PAGES: usize = 512;
 /// Other pages charged to the cgroup: directories and block maps.
 const SLACK_PAGES: u64 = 64;
-
-/// A memory cgroup that is removed on drop.
-struct Place(Cgroup);
-
-impl Place {
-    fn new(hierarchy: &Hierarchy) -> Option<Self> {
-        let name = format!("agewise-files-{}", std::process::id());
-        std::fs::create_dir(hierarchy.root.join(&name)).ok()?;
-        let cgroup = Cgroup::open(hierarchy, format!("/{name}")).ok()?;
-        let has_memory = cgroup.stat().is_ok();
-        let place = Place(cgroup);
-        has_memory.then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        for _ in 0..100 {
-            if std::fs::remove_dir(self.0.dir()).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
 
 /// Enters a cgroup, maps a file and half of some shared memory, and reads another file. For the
 /// setup of a child, so it only makes system calls.
@@ -162,13 +138,12 @@ fn check_sums(all: &SubjectReport, cgroup: &Cgroup, pids: [u32; 2]) {
 
 #[test]
 fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
-    let Some(walk) = opened(TEST, PageWalk::open()) else {
+    let Some(walk) = opened("pagewalk", TEST, PageWalk::open()) else {
         return;
     };
-    let hierarchy = Hierarchy::discover(&ProcRoot::default());
-    let Some(place) = hierarchy.ok().as_ref().and_then(Place::new) else {
-        println!("SKIPPED {TEST}: no memory cgroup can be made");
-        return;
+    let place = match need::memcg("files") {
+        Ok(place) => place,
+        Err(why) => return println!("SKIPPED {TEST}: {why}"),
     };
     let dir = on_disk();
     let mapped = cold_file(&dir.path().join("mapped"), FILE_PAGES);
@@ -176,7 +151,7 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     let shmem =
         File::from(rustix::fs::memfd_create("files", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
     shmem.set_len((SHMEM_PAGES * PAGE) as u64).unwrap();
-    let procs = place.0.dir().join("cgroup.procs");
+    let procs = place.cgroup().dir().join("cgroup.procs");
     let procs = CString::new(Path::as_os_str(&procs).as_bytes()).unwrap();
     let settled = (0..5).find_map(|_| {
         let children = [(); 2].map(|()| Child::spawn(|| settle(&procs, &mapped, &read, &shmem)));
@@ -187,9 +162,9 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     let mut config = AgentConfig::new("1s,5s".parse().unwrap());
     config.clear = ClearPolicy::exact();
     let horizon_ms = config.intervals.horizon_ms();
-    let targets = Targets::Listed(vec![Subject::Cgroup(place.0.clone())]);
+    let targets = Targets::Listed(vec![Subject::Cgroup(place.cgroup().clone())]);
     let mut agent = Agent::new(Box::new(walk), Roots::default(), targets, config).unwrap();
-    let Some(ages) = opened(TEST, FileAges::with_frames(horizon_ms)) else {
+    let Some(ages) = opened("pagecache", TEST, FileAges::with_frames(horizon_ms)) else {
         return;
     };
     // Only if a page is young again after a clear does the agent learn that several processes map
@@ -201,7 +176,7 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     agent.follow_files(ages).unwrap();
 
     let all = report(&mut agent, 1);
-    check_sums(&all, &place.0, [children[0].pid, children[1].pid]);
+    check_sums(&all, place.cgroup(), [children[0].pid, children[1].pid]);
 
     // Half of the mapped file through one of two mappings, a quarter of the other by its
     // descriptor.

@@ -11,14 +11,17 @@ use std::process::Command;
 use agewise_host::pagecache::{Accessed, CacheWalk};
 
 mod cache;
-use cache::{Loop, PAGE, Seen, accessed, advise, cold_file, opened, read_page, resident};
+#[path = "support/need.rs"]
+mod need;
+use cache::{Loop, PAGE, Seen, accessed, advise, cold_file, read_page, resident};
+use need::opened;
 
 #[test]
 fn every_file_system_shows_its_pages_and_accesses() {
-    let Some(mut walk) = opened("file systems", CacheWalk::open()) else {
+    let Some(mut walk) = opened("pagecache", "file systems", CacheWalk::open()) else {
         return;
     };
-    let Some(mut source) = opened("file systems", Accessed::open()) else {
+    let Some(mut source) = opened("pagecache", "file systems", Accessed::open()) else {
         return;
     };
     for kind in ["ext4", "xfs", "btrfs"] {

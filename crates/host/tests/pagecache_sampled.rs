@@ -10,7 +10,10 @@ use agewise_host::pagecache::{Block, CachedFile, FileAges, FilesLook};
 use agewise_policy::table::PAGES_PER_TABLE;
 
 mod cache;
-use cache::{Kept, PAGE, advise, on_disk, opened, read_page};
+#[path = "support/need.rs"]
+mod need;
+use cache::{Kept, PAGE, advise, on_disk, read_page};
+use need::opened;
 
 const BLOCKS: u32 = 64;
 const PAGES: u64 = BLOCKS as u64 * PAGES_PER_TABLE as u64;
@@ -31,7 +34,7 @@ fn read_between_looks(
 #[test]
 fn a_file_read_too_often_is_followed_by_sample() {
     let test = "pages of files by sample";
-    let Some(mut ages) = opened(test, FileAges::open(3_600_000)) else {
+    let Some(mut ages) = opened("pagecache", test, FileAges::open(3_600_000)) else {
         return;
     };
     ages.allow_sample();

@@ -2,6 +2,8 @@
 //! Paging out real processes to our own zram device.
 
 mod child;
+#[path = "support/need.rs"]
+mod need;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +12,7 @@ use agewise_host::access::Target as EyeTarget;
 use agewise_host::mover::*;
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::{Process, ProcessError};
-use agewise_host::swap::{ZramDevice, ZramOptions};
+use agewise_host::swap::ZramDevice;
 
 use child::{Layout, PAGE, Target};
 
@@ -30,10 +32,10 @@ struct Swap(
 fn swap(test: &str) -> Option<Swap> {
     static ONE: Mutex<()> = Mutex::new(());
     let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    match ZramDevice::create(&ZramOptions::new(512 << 20)) {
+    match need::zram(512 << 20) {
         Ok(device) => Some(Swap(Some(device), guard)),
-        Err(error) => {
-            println!("SKIP {test}: {error}");
+        Err(why) => {
+            println!("SKIPPED {test}: {why}");
             None
         }
     }
@@ -174,7 +176,7 @@ fn huge_pages_leave_whole_and_are_never_split_for_a_part() {
     let huge_bytes = || anon_huge_bytes(&process);
     let huge_before = huge_bytes();
     if huge_before < 16 << 20 {
-        return println!("SKIP {name}: no transparent huge pages here");
+        return println!("SKIPPED {name}: no transparent huge pages here");
     }
     let mut mover = ProcessMover::open(&process).unwrap();
     // From page 100: the whole huge pages are 512..2560.
@@ -212,10 +214,8 @@ fn what_is_touched_again_stays() {
     let Some(_swap) = swap("what_is_touched_again_stays") else {
         return;
     };
-    let mut walk = match PageWalk::open() {
-        Ok(walk) => walk,
-        Err(error) => return println!("SKIP what_is_touched_again_stays: {error}"),
-    };
+    let walk = need::opened("pagewalk", "what_is_touched_again_stays", PageWalk::open());
+    let Some(mut walk) = walk else { return };
     let mut target = Target::start(Layout {
         anon_pages: 4096,
         ..Layout::default()
@@ -376,7 +376,7 @@ fn presence_of_scattered_runs_is_that_of_their_pages() {
     let process = Process::open(target.pid()).unwrap();
     let mut mover = match ProcessMover::open(&process) {
         Ok(mover) => mover,
-        Err(error) => return println!("SKIP presence_of_scattered_runs: {error}"),
+        Err(error) => return println!("SKIPPED presence_of_scattered_runs: {error}"),
     };
     // Up to and past the end of the mapping, with gaps of all sizes, longer than one read.
     let mut runs = vec![pages(target.anon, 0, 9000)];
@@ -445,6 +445,6 @@ fn some_processes_are_never_touched() {
                 PageoutError::Process(ProcessError::KernelThread { .. })
             ));
         }
-        _ => println!("SKIP kernel threads: none visible here"),
+        _ => println!("SKIPPED kernel threads: none visible here"),
     }
 }

@@ -11,27 +11,18 @@ use agewise_host::access::{
 use agewise_host::clear::hand::{ClearHand, KernelHand, RefsScope};
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 use agewise_host::process::Process;
-use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_host::vma::{VmaKind, VmaTable};
 use agewise_policy::table::PageSet;
 
 mod support;
-use support::{BASE, Child, PAGE, fill, map_fixed, pagemap, pages_at_once, whole};
+use support::{BASE, Child, PAGE, fill, map_fixed, need, pagemap, pages_at_once, whole};
 
 const NO_THP: i32 = libc::MADV_NOHUGEPAGE;
 const THP: i32 = libc::MADV_HUGEPAGE;
 const HUGE: usize = TABLE_BYTES as usize;
 
-/// Returns the walker, or prints why there is none here.
 fn walker_with(test: &str, flavour: Option<Flavour>, capacity: Capacity) -> Option<PageWalk> {
-    match PageWalk::open_with(flavour, capacity) {
-        Ok(walk) => Some(walk),
-        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
-            println!("SKIPPED {test}: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
+    need::opened("pagewalk", test, PageWalk::open_with(flavour, capacity))
 }
 
 fn walker(test: &str) -> Option<PageWalk> {
@@ -484,7 +475,7 @@ fn follows_a_process_whose_leader_is_gone() {
         }
     });
     child.exit_leader();
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    child.wait_until_zombie();
     let seen = scan(&mut walk, child.pid, &[range(BASE, 64)]);
     assert_eq!(seen.present, addresses(BASE, 64, 1, 0));
 }
@@ -525,7 +516,7 @@ fn refuses_what_has_no_memory_by_name() {
     assert!(error.is_target_gone());
     // Killed but not reaped: a zombie. SAFETY: our own child.
     unsafe { libc::kill(child.pid as i32, libc::SIGKILL) };
-    std::thread::sleep(std::time::Duration::from_millis(50));
+    child.wait_until_zombie();
     let error = walk.scan(&target, &ranges, &mut sink).unwrap_err();
     assert!(
         matches!(error, AccessError::NoAddressSpace { .. }),
@@ -543,12 +534,9 @@ fn refuses_what_has_no_memory_by_name() {
 fn sees_what_was_swapped_out() {
     let test = "sees_what_was_swapped_out";
     let Some(mut walk) = walker(test) else { return };
-    let device = match ZramDevice::create(&ZramOptions::new(64 << 20)) {
+    let device = match need::zram(64 << 20) {
         Ok(device) => device,
-        Err(error) => {
-            println!("SKIPPED {test}: {error}");
-            return;
-        }
+        Err(why) => return println!("SKIPPED {test}: {why}"),
     };
     let child = Child::spawn(|| {
         map_fixed(BASE, 1024, NO_THP);

@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Squeezing, freezing and killing real processes in their own cgroup.
 
+#[path = "support/need.rs"]
+mod need;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::{Cgroup, Hierarchy, Mounts, Version};
+use agewise_host::cgroup::{Cgroup, Hierarchy, Mounts, OwnCgroup, Version};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Ledger, Throttle, ThrottleError, Untouchable, untouchable};
+use need::{runs, runs_again};
 
 /// A memory cgroup, removed on drop, with busy processes in their own sessions.
 struct Place {
     cgroup: Cgroup,
     children: Vec<Child>,
+    _own: OwnCgroup,
 }
 
 impl Place {
     fn new(test: &str, name: &str) -> Option<Place> {
-        let skip = |why: String| {
-            println!("SKIP {test}: {why}");
-            None
+        let own = match need::memcg(name) {
+            Ok(own) => own,
+            Err(why) => {
+                println!("SKIPPED {test}: {why}");
+                return None;
+            }
         };
-        let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
-            Ok(hierarchy) => hierarchy,
-            Err(error) => return skip(error.to_string()),
-        };
-        let path = format!("agewise-test-{name}-{}", std::process::id());
-        if let Err(error) = fs::create_dir(hierarchy.root.join(&path)) {
-            return skip(format!("no cgroup can be made here ({error})"));
-        }
-        let cgroup = Cgroup::open(&hierarchy, &path).unwrap();
         Some(Place {
-            cgroup,
+            cgroup: own.cgroup().clone(),
+            _own: own,
             children: Vec::new(),
         })
     }
@@ -69,37 +69,7 @@ impl Drop for Place {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for _ in 0..500 {
-            if fs::remove_dir(self.cgroup.dir()).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        println!("{} is left", self.cgroup.dir().display());
     }
-}
-
-fn ticks(pid: u32) -> u64 {
-    let stat = Process::open(pid).unwrap().stat().unwrap();
-    stat.user_ticks + stat.system_ticks
-}
-
-/// Whether the process gets CPU time.
-fn runs(pid: u32) -> bool {
-    let before = ticks(pid);
-    let began = Instant::now();
-    while began.elapsed() < Duration::from_millis(400) {
-        if ticks(pid) > before {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    false
-}
-
-/// On a busy machine it may have to wait for a CPU.
-fn runs_again(pid: u32) -> bool {
-    (0..50).any(|_| runs(pid))
 }
 
 fn throttle(state: Option<&Path>) -> Throttle {
@@ -121,7 +91,7 @@ fn a_frozen_cgroup_stands_still_and_goes_on() {
     let mut hands = throttle(None);
     match hands.freeze(&place.cgroup) {
         Err(ThrottleError::NoFreezer { why, .. }) => {
-            println!("SKIP a_frozen_cgroup_stands_still_and_goes_on: {why}");
+            println!("SKIPPED a_frozen_cgroup_stands_still_and_goes_on: {why}");
             return;
         }
         other => other.unwrap(),
@@ -167,7 +137,7 @@ fn one_that_forks_all_the_time_is_frozen_whole() {
     for round in 0..10 {
         match hands.freeze(&place.cgroup) {
             Err(ThrottleError::NoFreezer { why, .. }) if round == 0 => {
-                println!("SKIP {TEST}: {why}");
+                println!("SKIPPED {TEST}: {why}");
                 return;
             }
             other => other.unwrap(),
@@ -191,11 +161,11 @@ fn one_in_several_freezers_is_left_running() {
     };
     let mounts = Mounts::read(&ProcRoot::default()).unwrap();
     let Some(freezer) = mounts.controller_dir("freezer") else {
-        return println!("SKIP {TEST}: no freezer hierarchy");
+        return println!("SKIPPED {TEST}: no freezer hierarchy");
     };
     let apart = freezer.join(format!("agewise-test-several-{}", std::process::id()));
     if let Err(error) = fs::create_dir(&apart) {
-        return println!("SKIP {TEST}: no freezer cgroup can be made here ({error})");
+        return println!("SKIPPED {TEST}: no freezer cgroup can be made here ({error})");
     }
     let [_, pid] = [place.spawn(), place.spawn()];
     fs::write(apart.join("cgroup.procs"), pid.to_string()).unwrap();
@@ -221,7 +191,7 @@ fn the_next_one_thaws_what_a_killed_one_froze() {
     let ledger = dir.path().join("ledger");
     let mut hands = throttle(Some(dir.path()));
     if let Err(ThrottleError::NoFreezer { why, .. }) = hands.freeze(&place.cgroup) {
-        println!("SKIP the_next_one_thaws_what_a_killed_one_froze: {why}");
+        println!("SKIPPED the_next_one_thaws_what_a_killed_one_froze: {why}");
         return;
     }
     assert!(ledger.exists());
@@ -284,7 +254,7 @@ fn a_kill_ends_all_of_them() {
 fn ourselves_and_what_started_us_are_left_alone() {
     let root = ProcRoot::default();
     let Ok(hierarchy) = Hierarchy::discover(&root) else {
-        println!("SKIP ourselves_and_what_started_us_are_left_alone: no memory cgroups");
+        println!("SKIPPED ourselves_and_what_started_us_are_left_alone: no memory cgroups");
         return;
     };
     let all = Cgroup::open(&hierarchy, "/").unwrap();

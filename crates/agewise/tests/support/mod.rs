@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by live tests of the daemon: a daemon with its own journal, cgroups, and exercisers.
 
+#[path = "../../../host/tests/support/need.rs"]
+pub mod need;
 pub mod thrash;
 
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use agewise_bench::exercise::spawned::Spawned;
-use agewise_host::cgroup::Hierarchy;
+use agewise_host::cgroup::{Hierarchy, OwnCgroup};
 use agewise_host::root::ProcRoot;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -50,11 +52,13 @@ pub fn blind() -> Option<String> {
         .args(["doctor", "--format", "json"])
         .output()
         .expect("run agewise");
-    let sees_pages = String::from_utf8_lossy(&output.stdout)
+    let row = String::from_utf8_lossy(&output.stdout)
         .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-        .any(|line| line["name"] == "pagewalk" && line["state"] == "available");
-    (!sees_pages).then(|| "page tables cannot be read (root and BPF are needed)".to_owned())
+        .map(|line| serde_json::from_str::<Value>(line).expect("a line of JSON"))
+        .find(|line| line["name"] == "pagewalk")
+        .unwrap_or_else(|| panic!("no row of pagewalk: {output:?}"));
+    let why = "page tables cannot be read (root and BPF are needed)";
+    (row["state"] != "available").then(|| need::lacks("pagewalk", why))
 }
 
 /// Skips a test that cannot run here, with a message that says why.
@@ -62,7 +66,7 @@ pub fn blind() -> Option<String> {
 macro_rules! skip_if {
     ($name:literal, $why:expr) => {
         if let Some(why) = $why {
-            println!("SKIP {}: {why}", $name);
+            println!("SKIPPED {}: {why}", $name);
             return;
         }
     };
@@ -192,33 +196,31 @@ pub fn half_cold(size: &str) -> Spawned {
     Spawned::start(Path::new(AGEWISE), arguments, None).expect("start an exerciser")
 }
 
-/// A memory cgroup for the test.
+/// A memory cgroup for the test, removed on drop.
 pub struct Group {
     pub path: String,
     pub dir: PathBuf,
+    own: OwnCgroup,
 }
 
 impl Group {
-    pub fn create(name: &str) -> Option<Self> {
-        let hierarchy = Hierarchy::discover(&ProcRoot::default()).ok()?;
-        let path = format!("/agewise-test-{}-{name}", std::process::id());
-        let dir = hierarchy.root.join(&path[1..]);
-        std::fs::create_dir(&dir).ok()?;
-        Some(Group { path, dir })
+    /// `Err` says why it cannot be made here.
+    pub fn create(name: &str) -> Result<Self, String> {
+        need::memcg(name).map(Group::of)
+    }
+
+    /// One below it.
+    pub fn below(&self, name: &str) -> Self {
+        let hierarchy = self.own.cgroup().hierarchy();
+        Group::of(OwnCgroup::make(hierarchy, Path::new(&self.path), name).unwrap())
+    }
+
+    fn of(own: OwnCgroup) -> Self {
+        let (path, dir) = (own.cgroup().name(), own.cgroup().dir());
+        Group { path, dir, own }
     }
 
     pub fn take_in(&self, pid: u32) {
-        std::fs::write(self.dir.join("cgroup.procs"), pid.to_string()).unwrap();
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.dir).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        self.own.take_in(pid).unwrap();
     }
 }

@@ -3,14 +3,13 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use agewise_bench::exercise::spawned::Spawned;
 use agewise_host::cgroup::{Hierarchy, Version};
-use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
-use agewise_host::swap::{ZramDevice, ZramOptions};
+use agewise_host::swap::ZramDevice;
 
+use super::need::{runs, zram};
 use super::{AGEWISE, Group, MIB, blind};
 
 /// The memory that both share, less than they use.
@@ -33,9 +32,9 @@ impl Scene {
         if let Some(why) = blind() {
             return Err(why);
         }
-        let swap = ZramDevice::create(&ZramOptions::new(512 * MIB)).map_err(|e| e.to_string())?;
+        let swap = zram(512 * MIB)?;
         let hierarchy = Hierarchy::discover(&ProcRoot::default()).map_err(|e| e.to_string())?;
-        let top = Group::create(name).ok_or("no memory cgroup can be made here")?;
+        let top = Group::create(name)?;
         let limit = match hierarchy.version {
             Version::V1 => "memory.limit_in_bytes",
             Version::V2 => {
@@ -44,15 +43,7 @@ impl Scene {
                 "memory.max"
             }
         };
-        let below = |name: &str| {
-            let dir = top.dir.join(name);
-            std::fs::create_dir(&dir).unwrap();
-            Group {
-                path: format!("{}/{name}", top.path),
-                dir,
-            }
-        };
-        let (desk_group, hog_group) = (below("desk"), below("hog"));
+        let (desk_group, hog_group) = (top.below("desk"), top.below("hog"));
         std::fs::write(top.dir.join(limit), LIMIT_BYTES.to_string()).unwrap();
         Ok(Scene {
             desk: exerciser(&desk_group, "72M"),
@@ -105,21 +96,4 @@ pub fn exerciser(group: &Group, size: &str) -> Spawned {
         "--no-final-check",
     ];
     Spawned::start_in(Path::new(AGEWISE), arguments, Some(&entrance), None).unwrap()
-}
-
-/// Whether it gets CPU time, for which it may have to wait on a busy machine.
-pub fn runs(pid: u32) -> bool {
-    let cpu_ns = || Process::open(pid).unwrap().stat().unwrap().cpu_ns();
-    let (before, began) = (cpu_ns(), Instant::now());
-    while began.elapsed() < Duration::from_millis(700) {
-        std::thread::sleep(Duration::from_millis(20));
-        if cpu_ns() > before {
-            return true;
-        }
-    }
-    false
-}
-
-pub fn runs_again(pid: u32) -> bool {
-    (0..20).any(|_| runs(pid))
 }

@@ -42,7 +42,7 @@ fn mounted(test: &str, hub: &Hub, dir: &Path, clock: fn() -> u64) -> Option<File
     match Files::start(hub, &config(dir, Means::Fuse), clock) {
         Ok(files) => Some(files),
         Err(FilesError::NoFuse { source, .. }) => {
-            println!("SKIP {test}: no FUSE here ({source})");
+            println!("SKIPPED {test}: no FUSE here ({source})");
             None
         }
         Err(error) => panic!("{error}"),
@@ -510,7 +510,7 @@ fn other_users_are_kept_out() {
         .output()
         .is_ok();
     if !has_setpriv || !rustix::process::geteuid().is_root() {
-        println!("SKIP {test}: no root, or no setpriv");
+        println!("SKIPPED {test}: no root, or no setpriv");
         return;
     }
     let report = files.dir().join("node0/workingset_report/page_age");

@@ -154,7 +154,7 @@ fn who_is_locked_in_opens_nothing_and_signals_nobody() {
     assert!(libc::WIFEXITED(status), "{status}");
     let answer = libc::WEXITSTATUS(status);
     if answer == 1 {
-        println!("SKIPPED: this kernel has no seccomp filters");
+        println!("SKIPPED who_is_locked_in: this kernel has no seccomp filters");
         return;
     }
     assert_eq!(answer, 0, "what it can still do, bit by bit: {answer:b}");

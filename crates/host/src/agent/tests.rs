@@ -348,7 +348,7 @@ fn a_page_is_young_if_any_mapping_of_it_is() {
     let source = match crate::pagewalk::PageWalk::open() {
         Ok(source) => source,
         Err(error) => {
-            println!("SKIP a_page_is_young_if_any_mapping_of_it_is: {error}");
+            println!("SKIPPED a_page_is_young_if_any_mapping_of_it_is: {error}");
             return;
         }
     };

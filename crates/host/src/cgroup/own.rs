@@ -240,11 +240,11 @@ mod tests {
     fn a_command_begins_in_it_and_it_goes() {
         let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
             Ok(hierarchy) => hierarchy,
-            Err(error) => return println!("SKIPPED: a cgroup of our own: {error}"),
+            Err(error) => return println!("SKIPPED a cgroup of our own: {error}"),
         };
         let own = match OwnCgroup::make_near(&hierarchy, "agewise-test-own") {
             Ok(own) => own,
-            Err(error) => return println!("SKIPPED: a cgroup of our own: {error}"),
+            Err(error) => return println!("SKIPPED a cgroup of our own: {error}"),
         };
         own.set_limit(64 << 20).unwrap();
         assert_eq!(own.cgroup().limits().unwrap().max_bytes, Some(64 << 20));

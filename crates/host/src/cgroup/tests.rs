@@ -227,13 +227,13 @@ fn all_processes_are_known_only_if_none_is_unseen_and_all_cgroups_are_listed() {
 fn live_a_process_is_found_in_the_cgroup_it_was_put_in() {
     let hierarchy = match Hierarchy::discover(&ProcRoot::default()) {
         Ok(hierarchy) => hierarchy,
-        Err(error) => return println!("SKIP live cgroup test: {error}"),
+        Err(error) => return println!("SKIPPED live cgroup test: {error}"),
     };
     let name = format!("agewise-test-cgroup-{}", std::process::id());
     let dir = hierarchy.root.join(&name);
     if let Err(error) = fs::create_dir(&dir) {
         return println!(
-            "SKIP live cgroup test: cannot create {}: {error}",
+            "SKIPPED live cgroup test: cannot create {}: {error}",
             dir.display()
         );
     }

@@ -206,7 +206,7 @@ mod tests {
         use std::os::unix::fs::FileExt;
         const PAGES: usize = 256;
         let Ok(frames) = Frames::open(&ProcRoot::default()) else {
-            return println!("SKIP live frames: needs root and /proc/kpagecgroup");
+            return println!("SKIPPED live frames: needs root and /proc/kpagecgroup");
         };
         let memory = vec![1u8; (PAGES + 1) * 4096];
         let pagemap = File::open("/proc/self/pagemap").unwrap();
@@ -226,7 +226,7 @@ mod tests {
         // A part of a huge page is recognised by its head page, which this test does not read.
         let thp = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
         if thp.unwrap_or_default().contains("[always]") {
-            return println!("SKIP live frames: memory may be in huge pages");
+            return println!("SKIPPED live frames: memory may be in huge pages");
         }
         assert!(found > PAGES * 9 / 10, "{found} of {PAGES}");
     }

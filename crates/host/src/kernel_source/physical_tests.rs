@@ -241,10 +241,10 @@ fn memory_is_what_the_kernel_lists_as_such_in_whole_pages() {
 fn live_all_memory_of_this_machine_is_attributed() {
     let proc = ProcRoot::default();
     let (Ok(frames), Ok(ranges)) = (Frames::open(&proc), system_ram(&proc)) else {
-        return println!("SKIP live attribution: needs root and /proc/kpagecgroup");
+        return println!("SKIPPED live attribution: needs root and /proc/kpagecgroup");
     };
     let Ok(hierarchy) = Hierarchy::discover(&proc) else {
-        return println!("SKIP live attribution: no cgroup accounts memory");
+        return println!("SKIPPED live attribution: no cgroup accounts memory");
     };
     let limits = TreeLimits::default();
     let owners = Owners::find(&Wanted::All { hierarchy, limits }).unwrap();

@@ -91,10 +91,10 @@ fn a_pty_of_script_is_no_login_whatever_its_name() {
 }
 
 #[test]
-fn a_shell_below_sshd_or_login_of_root_is_one() {
+fn a_shell_below_sshd() {
     let fake = Fake::new();
     if !fake.makes_roots_files() {
-        println!("SKIPPED: needs files of root's own");
+        println!("SKIPPED a_shell_below_sshd: needs files of root's own");
         return;
     }
     fake.add(SHELL, 40, "bash", 1000, PTS_3);

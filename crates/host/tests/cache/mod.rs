@@ -13,24 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use agewise_host::access::AccessError;
 use agewise_host::pagecache::{
     Accessed, CacheSink, CacheWalk, Folios, Inode, Leaf, SuperBlock, WalkReport,
 };
 
 pub const PAGE: usize = 4096;
-
-/// Returns the source, or prints why there is none here.
-pub fn opened<T>(test: &str, source: Result<T, AccessError>) -> Option<T> {
-    match source {
-        Ok(source) => Some(source),
-        Err(error @ (AccessError::NoPrivilege { .. } | AccessError::Unsupported { .. })) => {
-            println!("SKIPPED {test}: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
 
 /// A file system in a file, mounted, and unmounted on drop.
 pub struct Loop {

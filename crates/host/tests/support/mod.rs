@@ -6,11 +6,12 @@
 
 #![allow(dead_code)] // each test uses its own part
 
+pub mod need;
 mod tlb;
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -93,7 +94,30 @@ impl Child {
 
     fn wait(&self, before: u64) {
         while self.orders().done.load(SeqCst) == before {
+            let (pid, status) = self.ended();
+            assert_eq!(pid, 0, "the child ended with status {status}");
             std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Its pid and status if it has ended, otherwise zeroes. Leaves it to be reaped on drop.
+    fn ended(&self) -> (i32, i32) {
+        let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        // SAFETY: zeroes are a valid value, which the call on our own child may replace.
+        unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            assert_eq!(libc::waitid(libc::P_PID, self.pid, &raw mut info, flags), 0);
+            (info.si_pid(), info.si_status())
+        }
+    }
+
+    /// Waits until its leading thread, or all of it, has ended and is not reaped.
+    pub fn wait_until_zombie(&self) {
+        let began = Instant::now();
+        let path = format!("/proc/{}/stat", self.pid);
+        while !std::fs::read_to_string(&path).unwrap().contains(") Z ") {
+            assert!(began.elapsed() < Duration::from_secs(20), "it does not end");
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 
@@ -221,7 +245,12 @@ pub fn map_fixed(at: usize, pages: usize, advice: i32) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let got = libc::mmap(at as *mut _, pages * PAGE, access, flags, -1, 0);
-        if got == libc::MAP_FAILED || libc::madvise(got, pages * PAGE, advice) != 0 {
+        // A kernel without huge pages knows no advice about them, and then none is needed.
+        let is_heeded = || {
+            libc::madvise(got, pages * PAGE, advice) == 0
+                || (advice == libc::MADV_NOHUGEPAGE && *libc::__errno_location() == libc::EINVAL)
+        };
+        if got == libc::MAP_FAILED || !is_heeded() {
             libc::_exit(101);
         }
     }

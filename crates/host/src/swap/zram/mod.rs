@@ -344,7 +344,7 @@ mod tests {
     fn live_a_device_of_our_own_comes_and_goes() {
         let device = match ZramDevice::create(&ZramOptions::new(16 << 20)) {
             Ok(device) => device,
-            Err(error) => return println!("SKIP live zram test: {error}"),
+            Err(error) => return println!("SKIPPED live zram test: {error}"),
         };
         let id = device.id();
         let areas = || SwapArea::all(&ProcRoot::default()).unwrap();
