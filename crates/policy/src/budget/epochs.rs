@@ -173,10 +173,11 @@ impl Epochs {
         match (self.verdict, self.began_ms) {
             (_, None) => 0,
             (Verdict::Back, _) => self.again_ms,
-            (_, Some(began_ms)) if self.middle.is_none() => {
-                began_ms.saturating_add(self.epoch_ms / 2)
+            (_, Some(began_ms)) => {
+                // If the middle came late, the half that counts is still as long.
+                let since_ms = self.middle.map_or(began_ms, |(since_ms, _)| since_ms);
+                since_ms.saturating_add(self.epoch_ms / 2)
             }
-            (_, Some(began_ms)) => began_ms.saturating_add(self.epoch_ms),
         }
     }
 

@@ -174,6 +174,23 @@ fn faults_where_there_were_none_are_harm() {
     assert_eq!((gain.verdict, gain.faults_change), (Verdict::Back, None));
 }
 
+/// Each epoch has a half that counts, however late a turn comes.
+#[test]
+fn late_turns_give_no_empty_epochs() {
+    let mut epochs = Epochs::new(3);
+    let (mut now_ms, mut counted) = (0, Counted::default());
+    for _ in 0..100 {
+        epochs.turn(now_ms, &counted, 1);
+        now_ms += EPOCH_MS + 200;
+        counted.work_us += 1_000_000;
+        epochs.turn(now_ms, &counted, 1);
+        epochs.turn(now_ms, &counted, 1);
+    }
+    let gain = epochs.gain().unwrap();
+    let time = gain.time_change.unwrap();
+    assert!(time.mean.is_finite() && time.half.is_finite(), "{gain:?}");
+}
+
 /// A program that sleeps provides no evidence, so nothing is concluded.
 #[test]
 fn an_idle_program_decides_nothing() {
