@@ -188,13 +188,7 @@ impl Epochs {
             return self.holder;
         }
         if self.verdict == Verdict::Back {
-            // The budget is tried again, and judged by what it does from now on.
-            self.pairs.clear();
-            self.quick = true;
-            self.epoch_ms = EPOCH_MS;
-            self.verdict = Verdict::Open;
-            self.before = EPOCHS_BEFORE;
-            self.begin(now_ms, Holder::Budget);
+            self.begin_anew(now_ms);
         } else if self.began_ms.is_none() {
             self.begin(now_ms, Holder::Budget);
         } else if let Some((since_ms, before)) = self.middle {
@@ -217,11 +211,11 @@ impl Epochs {
         self.holder
     }
 
-    /// Nothing can be compared now: the budget is held, and a new epoch starts.
+    /// Nothing can be compared now: the budget is held, and everything is forgotten, as it was
+    /// learned under a limit that is gone.
     pub fn put_off(&mut self, now_ms: u64) {
-        self.verdict = Verdict::Open;
-        self.place = Place::Between;
-        self.begin(now_ms, Holder::Budget);
+        self.backs = 0;
+        self.begin_anew(now_ms);
     }
 
     /// The effect of holding the budget; `None` if too little is known.
@@ -238,6 +232,17 @@ impl Epochs {
 
     fn difference(&self, of: fn(&Taken) -> f64) -> Change {
         Change::mean_of(self.pairs.iter().map(|pair| pair.difference(of)))
+    }
+
+    /// The budget is tried, and judged by what it does from now on.
+    fn begin_anew(&mut self, now_ms: u64) {
+        self.pairs.clear();
+        self.place = Place::Between;
+        self.quick = true;
+        self.epoch_ms = EPOCH_MS;
+        self.verdict = Verdict::Open;
+        self.before = EPOCHS_BEFORE;
+        self.begin(now_ms, Holder::Budget);
     }
 
     fn begin(&mut self, now_ms: u64, holder: Holder) {

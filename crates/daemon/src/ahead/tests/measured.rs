@@ -36,6 +36,10 @@ fn harm_is_stepped_back_from_within_a_minute() {
     assert!(steps > 0);
     scene.run(60_000, ROOM, touch_under_limit);
     assert_eq!(scene.report.steps, steps, "nothing is moved any more");
+    // Nobody holds the budget if the kernel has no limit any more.
+    scene.target.set_limit_bytes(4 << 30);
+    scene.run(10_000, ROOM, touch_under_limit);
+    assert!(scene.report.steps > steps);
 }
 
 /// Without a limit that the kernel could hold, there is nothing to compare with.
