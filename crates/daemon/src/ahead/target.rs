@@ -188,6 +188,12 @@ impl<M: Memory> Target<M> {
         self.told == Verdict::Back
     }
 
+    /// Memory that the queue takes.
+    #[cfg(test)]
+    pub fn queue_bytes(&self) -> usize {
+        self.queue.memory_bytes()
+    }
+
     /// Number of address spaces that it holds.
     #[cfg(test)]
     pub fn spaces(&self) -> usize {
@@ -376,6 +382,10 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         if let Some(files) = self.spaces.held_files() {
             match files.look(counts) {
                 Ok(tables) => {
+                    self.queue.retain(|space| match space {
+                        Space::Process(_) => true,
+                        Space::File(file) => tables.contains_key(&file),
+                    });
                     let tables = tables.into_iter();
                     seen.extend(tables.map(|(file, tables)| (Space::File(file), tables)));
                     if let Some(trouble) = files.trouble() {
