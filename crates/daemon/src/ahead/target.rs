@@ -78,6 +78,10 @@ pub(super) struct Target<M> {
 /// The address spaces of a target, and what was read about its cgroup.
 struct Spaces<M> {
     by_pid: BTreeMap<u32, M>,
+    /// What each process had consumed when it was last read, and what all had, also those that are
+    /// gone: the sum must not fall.
+    counted: BTreeMap<u32, Counted>,
+    consumed: Counted,
     /// The page cache, if files are held as well; or why it cannot be.
     files: Option<Result<Box<dyn Files>, String>>,
     /// Usage of its cgroup, once it has been read.
@@ -110,6 +114,8 @@ impl<M: Memory> Target<M> {
             held,
             spaces: Spaces {
                 by_pid: BTreeMap::new(),
+                counted: BTreeMap::new(),
+                consumed: Counted::default(),
                 files: None,
                 usage: None,
                 slow: Slow::default(),
@@ -188,6 +194,12 @@ impl<M: Memory> Target<M> {
         self.told == Verdict::Back
     }
 
+    /// What its processes have consumed.
+    #[cfg(test)]
+    pub fn consumed(&mut self) -> Counted {
+        self.spaces.consumed(false)
+    }
+
     /// Memory that the queue takes.
     #[cfg(test)]
     pub fn queue_bytes(&self) -> usize {
@@ -222,6 +234,7 @@ impl<M: Memory> Spaces<M> {
         self.by_pid.retain(|pid, space| {
             processes.contains(&(*pid, space.start_ticks())) && space.is_alive()
         });
+        self.counted.retain(|pid, _| self.by_pid.contains_key(pid));
         let mut has_new = false;
         for (pid, start_ticks) in processes {
             if !self.by_pid.contains_key(pid)
@@ -247,6 +260,18 @@ impl<M: Memory> Spaces<M> {
             files.spare(&held.without);
         }
         is_new
+    }
+
+    /// What the processes have consumed so far: pages `with_reads` are those read from a device.
+    fn consumed(&mut self, with_reads: bool) -> Counted {
+        for (pid, space) in &self.by_pid {
+            let Some(now) = space.counted(with_reads) else {
+                continue;
+            };
+            let before = self.counted.insert(*pid, now).unwrap_or_default();
+            self.consumed.add(&now.since(&before));
+        }
+        self.consumed
     }
 
     fn held_files(&mut self) -> Option<&mut dyn Files> {
@@ -405,14 +430,8 @@ impl<M: Memory> World for Turn<'_, '_, M> {
 
     fn counted(&mut self) -> Option<(u64, Counted)> {
         let limit_bytes = self.spaces.slow.limit_bytes?;
-        let mut sum = Counted::default();
         let with_reads = matches!(self.spaces.files, Some(Ok(_)));
-        for space in self.spaces.by_pid.values() {
-            let counted = space.counted(with_reads).unwrap_or_default();
-            sum.work_us += counted.work_us;
-            sum.kernel_us += counted.kernel_us;
-            sum.faults += counted.faults;
-        }
+        let mut sum = self.spaces.consumed(with_reads);
         sum.holder_us = self.spaces.cpu_ns / 1_000;
         // Dropped pages are read again as if for the first time, which is not memory pressure.
         let waits_for = match self.spaces.files {

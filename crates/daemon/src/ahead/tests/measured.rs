@@ -50,3 +50,38 @@ fn without_a_limit_nothing_is_measured() {
     assert!(scene.report.measured.is_none());
     assert!(scene.report.steps > 0);
 }
+
+/// Otherwise an epoch in which a worker ends would have no work, and no faults.
+#[test]
+fn what_a_process_consumed_stays_when_it_ends() {
+    const WORKER: u32 = 2;
+    let consumed = |work_us| Counted {
+        work_us,
+        faults: work_us / 10,
+        ..Counted::default()
+    };
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    let held = Held {
+        processes: vec![(PID, START_TICKS), (WORKER, START_TICKS)],
+        ..scene.target.held.clone()
+    };
+    scene.target.hold(held);
+    let start = |work_us| {
+        let state = State {
+            counted: consumed(work_us),
+            ..State::default()
+        };
+        PROCESSES.with_borrow_mut(|all| all.insert(WORKER, Rc::new(RefCell::new(state))));
+    };
+    start(5_000);
+    scene.state.borrow_mut().counted = consumed(1_000);
+    scene.run(1_500, ROOM, |_, _| {});
+    assert_eq!(scene.target.consumed(), consumed(6_000));
+    PROCESSES.with_borrow_mut(|all| all.remove(&WORKER));
+    scene.state.borrow_mut().counted = consumed(1_500);
+    scene.run(1_500, ROOM, |_, _| {});
+    assert_eq!(scene.target.consumed(), consumed(6_500));
+    start(100);
+    scene.run(1_500, ROOM, |_, _| {});
+    assert_eq!(scene.target.consumed(), consumed(6_600));
+}
