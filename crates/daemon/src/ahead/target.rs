@@ -189,9 +189,9 @@ impl<M: Memory> Target<M> {
         self.spaces.slow.limit_bytes = Some(bytes);
     }
 
-    /// Whether holding it did not pay: nothing is scanned or moved for some minutes.
+    /// Whether only the kernel holds its limit now: nothing is scanned or moved.
     pub fn is_left_to_kernel(&self) -> bool {
-        self.told == Verdict::Back
+        self.pacer.is_left_to_kernel()
     }
 
     /// What its processes have consumed.

@@ -203,13 +203,20 @@ impl Pacer {
     /// When something is due next, us.
     pub fn due_us(&self) -> u64 {
         let own_us = self.due_us.unwrap_or(0).min(self.scan_due_us);
-        match self.epochs.as_ref().filter(|_| !self.rehearsal) {
-            Some(epochs) if epochs.holder() == Holder::Kernel => {
-                (epochs.due_ms().saturating_mul(1000)).min(self.limit_due_us)
-            }
-            Some(epochs) => own_us.min(epochs.due_ms().saturating_mul(1000)),
-            None => own_us,
-        }
+        let Some(epochs) = self.epochs.as_ref().filter(|_| !self.rehearsal) else {
+            return own_us;
+        };
+        let other_us = match self.is_left_to_kernel() {
+            true => self.limit_due_us,
+            false => own_us,
+        };
+        other_us.min(epochs.due_ms().saturating_mul(1000))
+    }
+
+    /// Whether only the kernel holds the limit now.
+    pub fn is_left_to_kernel(&self) -> bool {
+        let holder = self.epochs.as_ref().map(Epochs::holder);
+        !self.rehearsal && holder == Some(Holder::Kernel)
     }
 
     /// Current time between scans, ms; 0 before the first scan.

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What holding a budget is worth is found out, and what follows from it.
 
+use agewise_host::access;
+use agewise_host::agent::AlsoYoung;
 use agewise_policy::budget::Verdict;
 
+use super::super::{Seen as Handed, Shared};
 use super::*;
 
 /// Touches a hot quarter all the time, and the rest in turn. The kernel takes whatever is above the
@@ -40,6 +43,46 @@ fn harm_is_stepped_back_from_within_a_minute() {
     scene.target.set_limit_bytes(4 << 30);
     scene.run(10_000, ROOM, touch_under_limit);
     assert!(scene.report.steps > steps);
+}
+
+/// Nobody else clears accessed bits in an epoch of the kernel.
+#[test]
+fn the_agent_clears_accessed_bits_while_the_kernel_holds_the_limit() {
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    scene.target.set_limit_bytes(48 * MIB);
+    let mut left_ms = 0;
+    for _ in 0..340 {
+        scene.run(100, ROOM, touch_under_limit);
+        left_ms += 100 * u32::from(scene.target.is_left_to_kernel());
+    }
+    assert!(scene.report.measured.is_none(), "nothing is known yet");
+    assert!((8_000..13_000).contains(&left_ms), "{left_ms}");
+}
+
+#[test]
+fn what_was_seen_before_the_kernel_has_the_limit_is_handed_over() {
+    let shared = Arc::new(Shared::default());
+    let mut bits = TableBits::default();
+    bits.young.insert(3);
+    let table = Seen {
+        index: 7,
+        bits,
+        movable: PageSet::ALL,
+    };
+    let mut handed = Handed(Arc::clone(&shared));
+    let process = access::Target {
+        pid: PID,
+        start_ticks: Some(START_TICKS),
+    };
+    let mut take = || handed.take(&process);
+    assert!(take().is_none());
+    shared.note(PID, START_TICKS, &[table]);
+    assert_eq!(take().unwrap().len(), 1);
+    assert!(take().unwrap().is_empty(), "there may be more");
+    shared.note(PID, START_TICKS, &[table]);
+    shared.leave(&[(PID, START_TICKS)]);
+    assert_eq!(take().unwrap().len(), 1, "what was seen is not lost");
+    assert!(take().is_none());
 }
 
 /// Without a limit that the kernel could hold, there is nothing to compare with.
