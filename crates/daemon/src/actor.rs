@@ -168,7 +168,6 @@ impl Actor {
             },
             psi: psi.map(|_| Psi {
                 some_us: now.some_us.saturating_sub(before.some_us),
-                io_some_us: 0,
             }),
             swap: Some(SwapRoom {
                 free_bytes: around.machine.swap_free_bytes,

@@ -73,7 +73,6 @@ pub(super) fn gather(
         },
         psi: Some(Psi {
             some_us: (now.some_ns - before.some_ns) / 1_000,
-            io_some_us: 0,
         }),
         swap: Some(SwapRoom {
             free_bytes: bytes(free),

@@ -77,8 +77,6 @@ pub struct Refaults {
 pub struct Psi {
     /// At least one of them waited for memory, in us.
     pub some_us: u64,
-    /// At least one of them waited for I/O, in us; 0 if unknown.
-    pub io_some_us: u64,
 }
 
 /// Room in swap.

@@ -54,10 +54,7 @@ fn pressure_probes_until_tasks_wait() {
         (800..2200).contains(&out),
         "1 % of what is left a second, once what is read was separated from what is not: {out}"
     );
-    world.psi = Some(Psi {
-        some_us: 2_000,
-        ..Psi::default()
-    });
+    world.psi = Some(Psi { some_us: 2_000 });
     world.run(62_000, 500);
     let out = world.out_pages();
     world.run(80_000, 500);
