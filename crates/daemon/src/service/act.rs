@@ -379,8 +379,9 @@ fn announce(journal: &Journal) -> Announce {
     })
 }
 
-/// Makes the kernel reclaim from a cgroup.
+/// Makes the kernel reclaim from a cgroup, at most [`MOVE_MAX_BYTES`].
 fn reclaim(seen: &Seen, bytes: u64, anon: bool, rehearse: bool) -> Done {
+    let bytes = bytes.min(MOVE_MAX_BYTES);
     let began_ns = agewise_host::clock::thread_cpu_ns();
     let mut done = Done {
         tried_bytes: bytes,
@@ -443,5 +444,11 @@ mod tests {
         assert!(may_all_go("4000000\n"));
         assert!(!may_all_go("4000000\n0\n"), "of another pid namespace");
         assert!(!may_all_go("1\n"), "init");
+
+        let job = job.join("memory.reclaim");
+        std::fs::write(&job, "").unwrap();
+        reclaim(&seen, u64::MAX, true, false);
+        let asked = std::fs::read_to_string(&job).unwrap();
+        assert_eq!(asked.trim(), MOVE_MAX_BYTES.to_string());
     }
 }
