@@ -346,7 +346,7 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         Facts {
             resident_bytes: [resident - file_bytes, file_bytes],
             charged_bytes,
-            out_bytes: [slow.swap_bytes, 0],
+            out_bytes: slow.swap_bytes,
             swap: Some(slow.room),
             backend: self.held.backend,
             limit_bytes: slow.limit_bytes,

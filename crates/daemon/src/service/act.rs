@@ -309,7 +309,10 @@ fn carry_out(
 ) -> Done {
     let pids = whose.pids;
     let (older_than_ms, bytes_max): (Ages, u64) = match *action {
-        Action::Nothing | Action::Reclaim { .. } => return Done::default(),
+        // The coldest are known only where a target is held page by page.
+        Action::Nothing | Action::Reclaim { .. } | Action::Coldest { .. } => {
+            return Done::default();
+        }
         Action::Sort {
             older_than_ms,
             bytes_max,
@@ -318,9 +321,8 @@ fn carry_out(
             older_than_ms,
             bytes_max,
         } => (older_than_ms, bytes_max),
-        Action::Coldest { types, bytes_max } => (types.map(|takes| takes.then_some(0)), bytes_max),
     };
-    if sort_first && matches!(action, Action::PageOut { .. }) {
+    if sort_first {
         let half = |age: Option<u64>| age.map(|age| age / 2 + 1);
         hand.sort(pids, older_than_ms.map(half), bytes_max);
     }

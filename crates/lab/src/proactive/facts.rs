@@ -63,7 +63,7 @@ pub(super) fn gather(
         time_ms: machine.now_ns() / 1_000_000,
         resident_bytes: machine.resident_pages(memcg).map(bytes),
         charged_bytes: Some(bytes(machine.usage_pages(memcg))),
-        out_bytes: [bytes(swapped), 0],
+        out_bytes: bytes(swapped),
         refaults: Refaults {
             bytes: refaulted.map(bytes),
             latency_ns: [

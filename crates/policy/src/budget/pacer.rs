@@ -361,9 +361,6 @@ impl Pacer {
                 types: [anon, file],
                 ..
             } if anon || file && has_cache => asked_bytes / PAGE_BYTES,
-            Action::PageOut { older_than_ms, .. } if older_than_ms[0].is_some() => {
-                asked_bytes / PAGE_BYTES
-            }
             // The queue contains anonymous memory, and the page cache if that is observed;
             // otherwise file pages are left to the kernel to drop.
             _ => 0,

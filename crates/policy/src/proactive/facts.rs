@@ -15,8 +15,8 @@ pub struct Facts<'a> {
     /// What counts against the limit (`memory.current`), if known: each page once, page tables and
     /// unmapped cache included.
     pub charged_bytes: Option<u64>,
-    /// What is in swap (anon), or was dropped but is still mapped (file; 0 if unknown).
-    pub out_bytes: ByType<u64>,
+    /// What is in swap.
+    pub out_bytes: u64,
     /// The newest look at the ages, if there was one since the previous facts.
     pub looked: Option<Looked<'a>>,
     /// Pages that were out and came back.

@@ -242,7 +242,7 @@ impl Guard {
 
     /// Bytes that are out, as far as known.
     fn out_bytes(&self, facts: &Facts<'_>) -> f64 {
-        facts.out_bytes[0] as f64 + self.file_out.max(facts.out_bytes[1] as f64)
+        facts.out_bytes as f64 + self.file_out
     }
 
     /// Forgets a pause once things have gone well for several times its length.
