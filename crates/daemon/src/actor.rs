@@ -154,7 +154,7 @@ impl Actor {
             time_ms: now_ms,
             resident_bytes: ages.resident.total(),
             charged_bytes: cgroup.and_then(|cgroup| cgroup.usage_bytes().ok().flatten()),
-            out_bytes: [ages.out_bytes, 0],
+            out_bytes: ages.out_bytes,
             looked: Some(Looked {
                 time_ms: ages.looked_ms,
                 watched_ms: ages.watched_ms,
@@ -168,7 +168,6 @@ impl Actor {
             },
             psi: psi.map(|_| Psi {
                 some_us: now.some_us.saturating_sub(before.some_us),
-                io_some_us: 0,
             }),
             swap: Some(SwapRoom {
                 free_bytes: around.machine.swap_free_bytes,

@@ -166,22 +166,18 @@ impl AllCurves {
         report
     }
 
-    /// Takes in what the last tick showed of these subjects, and drops subjects that are gone.
+    /// Takes in what the last tick showed of these subjects, and drops the others.
     pub fn take(&mut self, agent: &Agent, seen: &[Seen]) {
         // A larger page would count as several faults.
         if pages_per_kernel_page() != 1 {
             return;
         }
-        let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
-        let gone = self.by_key.keys().filter(|key| !there.contains(key));
-        let gone: Vec<Key> = gone.cloned().collect();
-        for key in gone {
-            self.close(&key);
-            self.by_key.remove(&key);
-        }
+        // One that is not looked at any more must not show its old curve.
+        let seen = &seen[..seen.len().min(SUBJECTS_MAX)];
+        self.retain(seen);
         let uses = std::mem::take(&mut self.uses);
         let cached = agent.cached(&uses, &mut self.cached_ms);
-        for seen in seen.iter().take(SUBJECTS_MAX) {
+        for seen in seen {
             if !self.by_key.contains_key(&seen.key) {
                 let followed = self.follow(agent, seen);
                 self.by_key.insert(seen.key.clone(), followed);
@@ -260,6 +256,17 @@ impl AllCurves {
         let keys: Vec<Key> = self.by_key.keys().cloned().collect();
         for key in keys {
             self.close(&key);
+        }
+    }
+
+    /// Drops subjects that are not among these.
+    fn retain(&mut self, seen: &[Seen]) {
+        let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
+        let gone = self.by_key.keys().filter(|key| !there.contains(key));
+        let gone: Vec<Key> = gone.cloned().collect();
+        for key in gone {
+            self.close(&key);
+            self.by_key.remove(&key);
         }
     }
 

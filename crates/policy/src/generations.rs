@@ -107,14 +107,6 @@ impl Generations {
         self.max_seq
     }
 
-    /// The sequence number of the oldest generation that has a page of this type; `max_seq` if
-    /// none has. Pages never seen accessed belong to no generation.
-    pub fn min_seq(&self, page_type: PageType) -> u64 {
-        self.iter()
-            .find(|(label, _)| self.sizes[*label as usize][page_type as usize] > 0)
-            .map_or(self.max_seq, |(_, generation)| generation.seq)
-    }
-
     /// The label of the youngest generation.
     pub fn youngest(&self) -> Label {
         LABEL_OLDEST + (self.window.len() - 1) as Label
@@ -300,21 +292,6 @@ mod tests {
         assert_eq!(births, [100, 1100, 1100]);
         assert_eq!((window.max_seq(), window.youngest()), (2, 4));
         assert_eq!(window.unseen_since_ms(), Some(1100));
-    }
-
-    #[test]
-    fn min_seq_is_the_oldest_with_pages_of_the_type() {
-        let mut window = Generations::new(0, 8, u64::MAX);
-        for now_ms in [1000, 2000, 3000] {
-            assert!(window.advance(now_ms).is_none());
-        }
-        window.sizes_mut()[3] = [5, 0];
-        window.sizes_mut()[4] = [0, 7];
-        assert_eq!(window.min_seq(PageType::Anon), 1);
-        assert_eq!(window.min_seq(PageType::File), 2);
-        window.sizes_mut()[4] = [0, 0];
-        assert_eq!(window.min_seq(PageType::File), window.max_seq());
-        assert_eq!(window.pages(), [5, 0]);
     }
 
     #[test]

@@ -33,6 +33,15 @@ pub use report::{Announce, Begun, Held, Report};
 /// Pages seen accessed, by table.
 type Young = HashMap<u64, PageSet>;
 
+/// What scans that cleared accessed bits saw of a process since the agent last took it.
+#[derive(Default)]
+struct Noted {
+    start_ticks: u64,
+    young: Young,
+    /// No more scans follow: once this is taken, the agent clears the bits.
+    is_last: bool,
+}
+
 /// What was done since it was last taken.
 #[derive(Default)]
 struct Reports {
@@ -45,9 +54,8 @@ struct Reports {
 struct Shared {
     held: Mutex<Option<Vec<Held>>>,
     reports: Mutex<Reports>,
-    /// By pid, with the start time of the process. Has no entry for processes whose accessed bits
-    /// the agent must clear.
-    young: Mutex<HashMap<u32, (u64, Young)>>,
+    /// By pid. Has no entry for processes whose accessed bits the agent must clear.
+    noted: Mutex<HashMap<u32, Noted>>,
     end: AtomicBool,
     /// CPU time of the thread, ns.
     cpu_ns: AtomicU64,
@@ -56,13 +64,24 @@ struct Shared {
 impl Shared {
     /// Adds what a scan that cleared accessed bits saw of a process.
     fn note(&self, pid: u32, start_ticks: u64, tables: &[budget::Seen]) {
-        let mut young = lock(&self.young);
-        let (of, sum) = young.entry(pid).or_default();
-        if *of != start_ticks {
-            (*of, *sum) = (start_ticks, HashMap::new());
+        let mut noted = lock(&self.noted);
+        let of = noted.entry(pid).or_default();
+        if of.start_ticks != start_ticks {
+            of.young.clear();
         }
+        (of.start_ticks, of.is_last) = (start_ticks, false);
         for table in tables.iter().filter(|table| !table.bits.young.is_empty()) {
-            *sum.entry(table.index).or_default() |= table.bits.young;
+            *of.young.entry(table.index).or_default() |= table.bits.young;
+        }
+    }
+
+    /// The thread clears no accessed bits of these processes for a while.
+    fn leave(&self, processes: &[(u32, u64)]) {
+        let mut noted = lock(&self.noted);
+        for (pid, _) in processes {
+            if let Some(of) = noted.get_mut(pid) {
+                of.is_last = true;
+            }
         }
     }
 }
@@ -86,9 +105,16 @@ pub struct Seen(Arc<Shared>);
 
 impl AlsoYoung for Seen {
     fn take(&mut self, target: &Target) -> Option<Young> {
-        let mut young = lock(&self.0.young);
-        let (start_ticks, seen) = young.get_mut(&target.pid)?;
-        (Some(*start_ticks) == target.start_ticks).then(|| std::mem::take(seen))
+        let mut noted = lock(&self.0.noted);
+        let of = noted.get_mut(&target.pid)?;
+        if Some(of.start_ticks) != target.start_ticks {
+            return None;
+        }
+        let young = std::mem::take(&mut of.young);
+        if of.is_last {
+            noted.remove(&target.pid);
+        }
+        Some(young)
     }
 }
 
@@ -210,10 +236,7 @@ impl Runner {
                     };
                     subject.turn(tools, &mut report);
                     if subject.is_left_to_kernel() {
-                        let mut young = lock(&self.shared.young);
-                        for (pid, _) in &subject.held.processes {
-                            young.remove(pid);
-                        }
+                        self.shared.leave(&subject.held.processes);
                     }
                     lock(&self.shared.reports)
                         .of
@@ -253,7 +276,7 @@ impl Runner {
             .values()
             .flat_map(|subject| subject.held.processes.iter().map(|(pid, _)| *pid))
             .collect();
-        lock(&self.shared.young).retain(|pid, _| pids.contains(pid));
+        lock(&self.shared.noted).retain(|pid, _| pids.contains(pid));
         // What was done for targets that are gone is still to be taken.
         let subjects = &self.subjects;
         let mut reports = lock(&self.shared.reports);

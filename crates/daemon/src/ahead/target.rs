@@ -78,6 +78,10 @@ pub(super) struct Target<M> {
 /// The address spaces of a target, and what was read about its cgroup.
 struct Spaces<M> {
     by_pid: BTreeMap<u32, M>,
+    /// What each process had consumed when it was last read, and what all had, also those that are
+    /// gone: the sum must not fall.
+    counted: BTreeMap<u32, Counted>,
+    consumed: Counted,
     /// The page cache, if files are held as well; or why it cannot be.
     files: Option<Result<Box<dyn Files>, String>>,
     /// Usage of its cgroup, once it has been read.
@@ -110,6 +114,8 @@ impl<M: Memory> Target<M> {
             held,
             spaces: Spaces {
                 by_pid: BTreeMap::new(),
+                counted: BTreeMap::new(),
+                consumed: Counted::default(),
                 files: None,
                 usage: None,
                 slow: Slow::default(),
@@ -183,9 +189,21 @@ impl<M: Memory> Target<M> {
         self.spaces.slow.limit_bytes = Some(bytes);
     }
 
-    /// Whether holding it did not pay: nothing is scanned or moved for some minutes.
+    /// Whether only the kernel holds its limit now: nothing is scanned or moved.
     pub fn is_left_to_kernel(&self) -> bool {
-        self.told == Verdict::Back
+        self.pacer.is_left_to_kernel()
+    }
+
+    /// What its processes have consumed.
+    #[cfg(test)]
+    pub fn consumed(&mut self) -> Counted {
+        self.spaces.consumed(false)
+    }
+
+    /// Memory that the queue takes.
+    #[cfg(test)]
+    pub fn queue_bytes(&self) -> usize {
+        self.queue.memory_bytes()
     }
 
     /// Number of address spaces that it holds.
@@ -216,6 +234,7 @@ impl<M: Memory> Spaces<M> {
         self.by_pid.retain(|pid, space| {
             processes.contains(&(*pid, space.start_ticks())) && space.is_alive()
         });
+        self.counted.retain(|pid, _| self.by_pid.contains_key(pid));
         let mut has_new = false;
         for (pid, start_ticks) in processes {
             if !self.by_pid.contains_key(pid)
@@ -241,6 +260,18 @@ impl<M: Memory> Spaces<M> {
             files.spare(&held.without);
         }
         is_new
+    }
+
+    /// What the processes have consumed so far: pages `with_reads` are those read from a device.
+    fn consumed(&mut self, with_reads: bool) -> Counted {
+        for (pid, space) in &self.by_pid {
+            let Some(now) = space.counted(with_reads) else {
+                continue;
+            };
+            let before = self.counted.insert(*pid, now).unwrap_or_default();
+            self.consumed.add(&now.since(&before));
+        }
+        self.consumed
     }
 
     fn held_files(&mut self) -> Option<&mut dyn Files> {
@@ -315,7 +346,7 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         Facts {
             resident_bytes: [resident - file_bytes, file_bytes],
             charged_bytes,
-            out_bytes: [slow.swap_bytes, 0],
+            out_bytes: slow.swap_bytes,
             swap: Some(slow.room),
             backend: self.held.backend,
             limit_bytes: slow.limit_bytes,
@@ -376,6 +407,10 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         if let Some(files) = self.spaces.held_files() {
             match files.look(counts) {
                 Ok(tables) => {
+                    self.queue.retain(|space| match space {
+                        Space::Process(_) => true,
+                        Space::File(file) => tables.contains_key(&file),
+                    });
                     let tables = tables.into_iter();
                     seen.extend(tables.map(|(file, tables)| (Space::File(file), tables)));
                     if let Some(trouble) = files.trouble() {
@@ -395,14 +430,8 @@ impl<M: Memory> World for Turn<'_, '_, M> {
 
     fn counted(&mut self) -> Option<(u64, Counted)> {
         let limit_bytes = self.spaces.slow.limit_bytes?;
-        let mut sum = Counted::default();
         let with_reads = matches!(self.spaces.files, Some(Ok(_)));
-        for space in self.spaces.by_pid.values() {
-            let counted = space.counted(with_reads).unwrap_or_default();
-            sum.work_us += counted.work_us;
-            sum.kernel_us += counted.kernel_us;
-            sum.faults += counted.faults;
-        }
+        let mut sum = self.spaces.consumed(with_reads);
         sum.holder_us = self.spaces.cpu_ns / 1_000;
         // Dropped pages are read again as if for the first time, which is not memory pressure.
         let waits_for = match self.spaces.files {

@@ -22,6 +22,7 @@ use super::memory::{Files, Memory};
 use super::report::{Begun, Held, Report};
 use super::target::{Target, Tools};
 
+mod files;
 mod measured;
 
 /// The state of a fake process, shared with the test that runs it.
@@ -34,6 +35,9 @@ struct State {
     is_stuck: bool,
     /// It must not be touched.
     is_refused: bool,
+    /// A file that is replaced by another before each look.
+    is_replaced: bool,
+    replaced: u64,
     counted: Counted,
 }
 
@@ -163,7 +167,9 @@ impl Files for FakeFiles {
     }
 
     fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
-        Ok([(FILE, self.0.borrow_mut().look(counts))].into())
+        let mut state = self.0.borrow_mut();
+        state.replaced += u64::from(state.is_replaced);
+        Ok([(FILE + state.replaced, state.look(counts))].into())
     }
 
     fn move_out(
@@ -173,8 +179,9 @@ impl Files for FakeFiles {
         choose: &mut Choose<'_>,
         rehearse: bool,
     ) -> Result<Gone, FilesError> {
-        assert_eq!(file, FILE);
-        Ok(self.0.borrow_mut().move_out(runs, choose, rehearse))
+        let mut state = self.0.borrow_mut();
+        assert_eq!(file, FILE + state.replaced);
+        Ok(state.move_out(runs, choose, rehearse))
     }
 }
 
@@ -337,38 +344,6 @@ fn a_target_comes_under_its_budget_by_its_coldest_memory() {
     );
     assert_eq!(report.trouble, None);
     assert_eq!(scene.announced.borrow().len(), 1, "told once");
-}
-
-/// Pages that are read once leave before memory in use, with and without swap; and a file in use
-/// stays while unused memory leaves.
-#[test]
-fn files_go_by_what_they_are_worth() {
-    for backend in [Backend::Zram, Backend::None] {
-        let mut scene = Scene::with_files("budget:96M", backend);
-        scene.run(3_000, ROOM, |state, ms| {
-            (0..256).for_each(|n| state.touch((ms * 256 + n) % (64 * MIB / PAGE_BYTES)));
-        });
-        assert_eq!(scene.resident_bytes(), 64 * MIB, "{backend:?}");
-        let left_pages = scene.files.borrow().present.len() as u64;
-        assert!(left_pages * PAGE_BYTES <= 32 * MIB, "{left_pages}");
-        assert_eq!(scene.report.dropped_bytes, scene.report.left_bytes);
-        assert_eq!(scene.report.trouble, None);
-    }
-    // A file in use, unused memory, and from the third second on pages that are read once.
-    let mut scene = Scene::with_files("budget:129M", Backend::Zram);
-    let (files, hot) = (Rc::clone(&scene.files), 64 * MIB / PAGE_BYTES);
-    scene.run(6_000, ROOM, |_, ms| {
-        let mut file = files.borrow_mut();
-        (0..256).for_each(|n| file.touch((ms * 256 + n) % hot));
-        let once = ms.saturating_sub(3_000) * 4;
-        (once..once + 4)
-            .filter(|_| ms > 3_000)
-            .for_each(|n| file.touch(hot + n));
-    });
-    let file = files.borrow();
-    let hot_out = file.out.iter().filter(|page| **page < hot).count() as u64;
-    assert!(scene.report.left_bytes >= 40 * MIB, "{:?}", scene.report);
-    assert!(hot_out * 100 <= hot, "{hot_out} of {hot}");
 }
 
 #[test]

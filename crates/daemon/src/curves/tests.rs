@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 use std::sync::Arc;
 
+use agewise_host::access::fake::FakeSource;
+use agewise_host::agent::{AgentConfig, Targets};
+use agewise_host::clear::Means;
 use agewise_policy::PageType;
 use agewise_policy::whatif::{Fact, page_hash};
 
@@ -86,4 +89,28 @@ fn histories_survive_by_name_and_damage_is_no_history() {
     fs::File::open(&path).unwrap().set_modified(old).unwrap();
     let _ = AllCurves::new(Some(dir.path().to_owned()));
     assert!(!path.exists(), "nobody has seen it for long");
+}
+
+#[test]
+fn subjects_that_are_pushed_out_show_no_old_curves() {
+    let mut all = AllCurves::new(None);
+    let mut config = AgentConfig::new("1s".parse().unwrap());
+    config.clear.means = Means::Refs;
+    let targets = Targets::Listed(Vec::new());
+    let source = Box::new(FakeSource::new());
+    let agent = Agent::new(source, Roots::default(), targets, config).unwrap();
+    let seen = |number: usize| Seen {
+        at: number,
+        key: (Arc::from(format!("/{number}")), 7),
+        cgroup: None,
+        container: None,
+        pids: Vec::new(),
+    };
+    let is_followed = |all: &AllCurves, number: usize| all.by_key.contains_key(&seen(number).key);
+    let mut subjects: Vec<Seen> = (0..=SUBJECTS_MAX).map(seen).collect();
+    all.take(&agent, &subjects);
+    assert!(is_followed(&all, 0) && !is_followed(&all, SUBJECTS_MAX));
+    subjects.reverse();
+    all.take(&agent, &subjects);
+    assert!(!is_followed(&all, 0) && is_followed(&all, SUBJECTS_MAX));
 }

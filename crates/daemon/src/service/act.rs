@@ -309,7 +309,10 @@ fn carry_out(
 ) -> Done {
     let pids = whose.pids;
     let (older_than_ms, bytes_max): (Ages, u64) = match *action {
-        Action::Nothing | Action::Reclaim { .. } => return Done::default(),
+        // The coldest are known only where a target is held page by page.
+        Action::Nothing | Action::Reclaim { .. } | Action::Coldest { .. } => {
+            return Done::default();
+        }
         Action::Sort {
             older_than_ms,
             bytes_max,
@@ -318,9 +321,8 @@ fn carry_out(
             older_than_ms,
             bytes_max,
         } => (older_than_ms, bytes_max),
-        Action::Coldest { types, bytes_max } => (types.map(|takes| takes.then_some(0)), bytes_max),
     };
-    if sort_first && matches!(action, Action::PageOut { .. }) {
+    if sort_first {
         let half = |age: Option<u64>| age.map(|age| age / 2 + 1);
         hand.sort(pids, older_than_ms.map(half), bytes_max);
     }
@@ -379,8 +381,9 @@ fn announce(journal: &Journal) -> Announce {
     })
 }
 
-/// Makes the kernel reclaim from a cgroup.
+/// Makes the kernel reclaim from a cgroup, at most [`MOVE_MAX_BYTES`].
 fn reclaim(seen: &Seen, bytes: u64, anon: bool, rehearse: bool) -> Done {
+    let bytes = bytes.min(MOVE_MAX_BYTES);
     let began_ns = agewise_host::clock::thread_cpu_ns();
     let mut done = Done {
         tried_bytes: bytes,
@@ -443,5 +446,11 @@ mod tests {
         assert!(may_all_go("4000000\n"));
         assert!(!may_all_go("4000000\n0\n"), "of another pid namespace");
         assert!(!may_all_go("1\n"), "init");
+
+        let job = job.join("memory.reclaim");
+        std::fs::write(&job, "").unwrap();
+        reclaim(&seen, u64::MAX, true, false);
+        let asked = std::fs::read_to_string(&job).unwrap();
+        assert_eq!(asked.trim(), MOVE_MAX_BYTES.to_string());
     }
 }

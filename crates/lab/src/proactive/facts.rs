@@ -63,7 +63,7 @@ pub(super) fn gather(
         time_ms: machine.now_ns() / 1_000_000,
         resident_bytes: machine.resident_pages(memcg).map(bytes),
         charged_bytes: Some(bytes(machine.usage_pages(memcg))),
-        out_bytes: [bytes(swapped), 0],
+        out_bytes: bytes(swapped),
         refaults: Refaults {
             bytes: refaulted.map(bytes),
             latency_ns: [
@@ -73,7 +73,6 @@ pub(super) fn gather(
         },
         psi: Some(Psi {
             some_us: (now.some_ns - before.some_ns) / 1_000,
-            io_some_us: 0,
         }),
         swap: Some(SwapRoom {
             free_bytes: bytes(free),

@@ -25,7 +25,9 @@ pub struct Counted {
 }
 
 impl Counted {
-    pub(super) fn since(&self, before: &Counted) -> Counted {
+    /// What was consumed since `before`; a counter that fell counts as 0.
+    #[must_use]
+    pub fn since(&self, before: &Counted) -> Counted {
         Counted {
             work_us: self.work_us.saturating_sub(before.work_us),
             kernel_us: self.kernel_us.saturating_sub(before.kernel_us),
@@ -34,6 +36,16 @@ impl Counted {
             holder_us: self.holder_us.saturating_sub(before.holder_us),
             cpu_waited_us: self.cpu_waited_us.saturating_sub(before.cpu_waited_us),
         }
+    }
+
+    /// Adds what was consumed by another.
+    pub fn add(&mut self, other: &Counted) {
+        self.work_us += other.work_us;
+        self.kernel_us += other.kernel_us;
+        self.faults += other.faults;
+        self.waited_us += other.waited_us;
+        self.holder_us += other.holder_us;
+        self.cpu_waited_us += other.cpu_waited_us;
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Time is divided into epochs. After some in which the budget is held, they come in pairs: in one
 //! of each pair, selected at random, only the kernel holds the limit. The cost of the program's own
-//! work (major faults, and time) is compared between the two kinds with Welch's interval. Only the
+//! work (major faults, and time) is compared within each pair: what it is at other times depends on
+//! what the program does then. The mean of these comparisons has Student's interval. Only the
 //! second half of each epoch counts, because the first half still uses what the previous epoch left
 //! resident. To replace that, as many pages have to come in as are resident; epochs last twice as
 //! long as this takes. (Redis at 55 % of its memory takes 20 s to replace what is resident: epochs
@@ -43,6 +44,8 @@ pub const BACK_MS: u64 = 10 * 60_000;
 pub const BACK_MAX_MS: u64 = 4 * 3_600_000;
 /// Epochs in which the program worked for less than this share of time are ignored.
 const WORK_SHARE_MIN: f64 = 0.01;
+/// A change by more than a factor of a million only shows that there was almost nothing before.
+const ALMOST_NOTHING: f64 = 2e-6;
 
 /// Who holds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,13 +102,41 @@ pub struct Epochs {
     /// When the middle of the current epoch was, and the counters then.
     middle: Option<(u64, Counted)>,
     holder: Holder,
-    /// Who holds the second epoch of the current pair.
-    second: Option<Holder>,
+    place: Place,
     /// Epochs to hold before the next pair.
     before: u32,
-    /// The cost of work in each epoch, newest last: while held, and while left to the kernel.
-    held: VecDeque<Taken>,
-    alone: VecDeque<Taken>,
+    /// Newest last.
+    pairs: VecDeque<Pair>,
+}
+
+/// Where the current epoch is.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Between pairs: it is not compared.
+    Between,
+    /// The first of a pair; this one holds the second.
+    First(Holder),
+    /// The second of a pair, and what the first cost; `None` if the program hardly worked.
+    Second(Option<Taken>),
+}
+
+/// What work cost in a pair: while the budget was held, and while the kernel held the limit alone.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    held: Taken,
+    alone: Taken,
+}
+
+impl Pair {
+    /// The difference of a cost as a share of the sum of both, -1 to 1: however much the program
+    /// has to do in a pair, all pairs weigh the same.
+    fn difference(&self, of: fn(&Taken) -> f64) -> f64 {
+        let (held, alone) = (of(&self.held), of(&self.alone));
+        match held + alone {
+            0.0 => 0.0,
+            sum => (held - alone) / sum,
+        }
+    }
 }
 
 impl Epochs {
@@ -121,10 +152,9 @@ impl Epochs {
             epoch_ms: EPOCH_MS,
             middle: None,
             holder: Holder::Budget,
-            second: None,
+            place: Place::Between,
             before: EPOCHS_BEFORE,
-            held: VecDeque::new(),
-            alone: VecDeque::new(),
+            pairs: VecDeque::new(),
         }
     }
 
@@ -143,10 +173,11 @@ impl Epochs {
         match (self.verdict, self.began_ms) {
             (_, None) => 0,
             (Verdict::Back, _) => self.again_ms,
-            (_, Some(began_ms)) if self.middle.is_none() => {
-                began_ms.saturating_add(self.epoch_ms / 2)
+            (_, Some(began_ms)) => {
+                // If the middle came late, the half that counts is still as long.
+                let since_ms = self.middle.map_or(began_ms, |(since_ms, _)| since_ms);
+                since_ms.saturating_add(self.epoch_ms / 2)
             }
-            (_, Some(began_ms)) => began_ms.saturating_add(self.epoch_ms),
         }
     }
 
@@ -157,23 +188,22 @@ impl Epochs {
             return self.holder;
         }
         if self.verdict == Verdict::Back {
-            // The budget is tried again, and judged by what it does from now on.
-            self.forget();
-            self.quick = true;
-            self.epoch_ms = EPOCH_MS;
-            self.verdict = Verdict::Open;
-            self.before = EPOCHS_BEFORE;
-            self.begin(now_ms, Holder::Budget);
+            self.begin_anew(now_ms);
         } else if self.began_ms.is_none() {
             self.begin(now_ms, Holder::Budget);
         } else if let Some((since_ms, before)) = self.middle {
             let counted = counted.since(&before);
-            self.note(now_ms - since_ms, &counted);
-            self.judge(now_ms);
+            let taken = taken(now_ms - since_ms, &counted);
+            if let Place::Second(first) = self.place
+                && let (Some(first), Some(second)) = (first, taken)
+            {
+                self.note(first, second);
+                self.judge(now_ms);
+            }
             if !self.quick {
                 self.epoch_ms = epoch_ms(now_ms - since_ms, counted.faults, memory_pages);
             }
-            let holder = self.draw();
+            let holder = self.draw(taken);
             self.begin(now_ms, holder);
         } else {
             self.middle = Some((now_ms, *counted));
@@ -181,34 +211,38 @@ impl Epochs {
         self.holder
     }
 
-    /// Nothing can be compared now: the budget is held, and a new epoch starts.
+    /// Nothing can be compared now: the budget is held, and everything is forgotten, as it was
+    /// learned under a limit that is gone.
     pub fn put_off(&mut self, now_ms: u64) {
-        self.verdict = Verdict::Open;
-        self.second = None;
-        self.begin(now_ms, Holder::Budget);
+        self.backs = 0;
+        self.begin_anew(now_ms);
     }
 
     /// The effect of holding the budget; `None` if too little is known.
     pub fn gain(&self) -> Option<Gain> {
-        let relative = |of: fn(&Taken) -> f64| {
-            let alone = self.alone.iter().map(of).sum::<f64>() / self.alone.len() as f64;
-            self.change(of).relative_to(alone)
-        };
-        (self.pairs() >= PAIRS_MIN).then(|| Gain {
+        let relative = |of| of_alone(self.difference(of));
+        (self.pairs.len() >= PAIRS_MIN).then(|| Gain {
             verdict: self.verdict,
-            pairs: self.pairs(),
+            pairs: self.pairs.len(),
             faults_change: relative(|taken| taken.faults),
             cpu_change: relative(|taken| taken.cpu),
             time_change: relative(|taken| taken.time),
         })
     }
 
-    fn change(&self, of: fn(&Taken) -> f64) -> Change {
-        Change::between(self.alone.iter().map(of), self.held.iter().map(of))
+    fn difference(&self, of: fn(&Taken) -> f64) -> Change {
+        Change::mean_of(self.pairs.iter().map(|pair| pair.difference(of)))
     }
 
-    fn pairs(&self) -> usize {
-        self.held.len().min(self.alone.len())
+    /// The budget is tried, and judged by what it does from now on.
+    fn begin_anew(&mut self, now_ms: u64) {
+        self.pairs.clear();
+        self.place = Place::Between;
+        self.quick = true;
+        self.epoch_ms = EPOCH_MS;
+        self.verdict = Verdict::Open;
+        self.before = EPOCHS_BEFORE;
+        self.begin(now_ms, Holder::Budget);
     }
 
     fn begin(&mut self, now_ms: u64, holder: Holder) {
@@ -217,13 +251,14 @@ impl Epochs {
         self.holder = holder;
     }
 
-    /// The holder of the next epoch.
-    fn draw(&mut self) -> Holder {
+    /// The holder of the next epoch, after one in which work cost `taken`.
+    fn draw(&mut self, taken: Option<Taken>) -> Holder {
+        let place = std::mem::replace(&mut self.place, Place::Between);
         if self.verdict == Verdict::Back {
-            self.second = None;
             return Holder::Kernel;
         }
-        if let Some(second) = self.second.take() {
+        if let Place::First(second) = place {
+            self.place = Place::Second(taken);
             return second;
         }
         if self.before > 0 {
@@ -240,36 +275,31 @@ impl Epochs {
             0 => (Holder::Budget, Holder::Kernel),
             _ => (Holder::Kernel, Holder::Budget),
         };
-        self.second = Some(second);
+        self.place = Place::First(second);
         first
     }
 
-    fn note(&mut self, passed_ms: u64, counted: &Counted) {
-        let passed_us = passed_ms as f64 * 1e3;
-        // Epochs before the first pair are not compared: nothing was learned yet.
-        let is_first = self.quick && self.before > 0;
-        if is_first || (counted.work_us as f64) < passed_us * WORK_SHARE_MIN {
-            return;
-        }
-        let epochs = match self.holder {
-            Holder::Budget => &mut self.held,
-            Holder::Kernel => &mut self.alone,
+    /// Takes in what work cost in the two epochs of the current pair.
+    fn note(&mut self, first: Taken, second: Taken) {
+        let (held, alone) = match self.holder {
+            Holder::Budget => (second, first),
+            Holder::Kernel => (first, second),
         };
-        epochs.push_back(Taken::of(passed_us, counted));
-        if epochs.len() > PAIRS_MAX {
-            epochs.pop_front();
+        self.pairs.push_back(Pair { held, alone });
+        if self.pairs.len() > PAIRS_MAX {
+            self.pairs.pop_front();
         }
     }
 
     fn judge(&mut self, now_ms: u64) {
-        if self.pairs() < PAIRS_MIN {
+        if self.pairs.len() < PAIRS_MIN {
             return;
         }
-        let faults = self.change(|taken| taken.faults);
-        let time = self.change(|taken| taken.time);
+        let faults = self.difference(|taken| taken.faults);
+        let time = self.difference(|taken| taken.time);
         let pays = time.is_less() || (faults.is_less() && !time.is_more());
         let harms = time.is_more() || (faults.is_more() && !time.is_less());
-        let whole_pairs = if self.quick { 0 } else { self.pairs() };
+        let whole_pairs = if self.quick { 0 } else { self.pairs.len() };
         self.verdict = if pays {
             self.backs = 0;
             Verdict::Pays
@@ -282,15 +312,32 @@ impl Epochs {
             Verdict::Open
         };
         if self.quick && self.verdict == Verdict::Open {
-            self.forget();
+            self.pairs.clear();
         }
         self.quick = false;
     }
+}
 
-    fn forget(&mut self) {
-        self.held.clear();
-        self.alone.clear();
-    }
+/// What work cost in an epoch; `None` if the program hardly worked.
+fn taken(passed_ms: u64, counted: &Counted) -> Option<Taken> {
+    let passed_us = passed_ms as f64 * 1e3;
+    let has_worked = counted.work_us as f64 >= passed_us * WORK_SHARE_MIN;
+    has_worked.then(|| Taken::of(passed_us, counted))
+}
+
+/// A share of what both cost, as a share of what it costs under the kernel alone; `None` if that is
+/// almost nothing. The interval is as wide as towards zero, so it says as much about the sign.
+fn of_alone(of_both: Change) -> Option<Change> {
+    // d = (h - a) / (h + a), so h / a - 1 = 2 d / (1 - d).
+    let of = |share: f64| 2.0 * share / (1.0 - share);
+    let (mean, end) = (
+        of_both.mean,
+        of_both.mean - of_both.half.copysign(of_both.mean),
+    );
+    (1.0 - mean.max(end) > ALMOST_NOTHING).then(|| Change {
+        mean: of(mean),
+        half: (of(mean) - of(end)).abs(),
+    })
 }
 
 /// Twice the time in which as many pages come in as there are, at the rate of `faults` in
@@ -301,161 +348,5 @@ fn epoch_ms(passed_ms: u64, faults: u64, memory_pages: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A program, and the cost of holding its budget.
-    struct Case {
-        /// What faults cost it, depending on who holds the limit: waiting, and CPU time in the
-        /// kernel.
-        cost: fn(Holder) -> f64,
-        /// CPU time of the holder, us per 5 ms of work.
-        holder_us: u64,
-        is_contended: bool,
-    }
-
-    impl Case {
-        /// A holder that takes almost no CPU time.
-        fn of(cost: fn(Holder) -> f64) -> Case {
-            Case {
-                cost,
-                holder_us: 10,
-                is_contended: false,
-            }
-        }
-
-        /// Runs with noise. Returns when the limit was first left to the kernel, and the share of
-        /// time for which the budget was held.
-        fn run(&self, seed: u64, ms: u64) -> (Epochs, Option<u64>, f64) {
-            let mut epochs = Epochs::new(seed);
-            let (mut counted, mut random) = (Counted::default(), seed ^ 7);
-            let (mut back_ms, mut held_ms) = (None, 0);
-            for now_ms in (0..ms).step_by(10) {
-                let holder = epochs.turn(now_ms, &counted, 40_000);
-                random = mix::hash(random);
-                let noise = 0.7 + (random % 600) as f64 / 1000.0;
-                let cost = (self.cost)(holder) * noise;
-                counted.work_us += 5_000;
-                counted.faults += (100.0 * cost) as u64;
-                counted.waited_us += (1_000.0 * cost) as u64;
-                counted.kernel_us += 500 + (500.0 * cost) as u64;
-                counted.cpu_waited_us += u64::from(self.is_contended) * 10_000;
-                if holder == Holder::Budget {
-                    counted.holder_us += self.holder_us;
-                    held_ms += 10;
-                }
-                if back_ms.is_none() && epochs.verdict() == Verdict::Back {
-                    back_ms = Some(now_ms);
-                }
-            }
-            (epochs, back_ms, held_ms as f64 / ms as f64)
-        }
-    }
-
-    fn twice_as_dear(holder: Holder) -> f64 {
-        if holder == Holder::Budget { 2.0 } else { 1.0 }
-    }
-
-    fn a_fifth_cheaper(holder: Holder) -> f64 {
-        if holder == Holder::Budget { 0.8 } else { 1.0 }
-    }
-
-    #[test]
-    fn harm_is_stepped_back_from_within_a_minute_and_tried_again_rarely() {
-        for seed in 0..20 {
-            let (_, back_ms, _) = Case::of(twice_as_dear).run(seed, 120_000);
-            assert!(back_ms.is_some_and(|ms| ms <= 60_000), "{back_ms:?}");
-        }
-        let (_, _, held) = Case::of(twice_as_dear).run(1, 4 * 3_600_000);
-        assert!(held < 0.02, "held {held} of four hours");
-    }
-
-    #[test]
-    fn a_gain_is_kept_and_told_right() {
-        for seed in 0..20 {
-            let (epochs, back_ms, held) = Case::of(a_fifth_cheaper).run(seed, 1_800_000);
-            assert_eq!((back_ms, epochs.verdict()), (None, Verdict::Pays));
-            let faults = epochs.gain().unwrap().faults_change.unwrap();
-            assert!((faults.mean + 0.2).abs() < faults.half + 0.02, "{faults:?}");
-            assert!(faults.half < 0.05, "{faults:?}");
-            assert!(held > 0.85, "{held}");
-        }
-    }
-
-    /// A gain of 200 us for 800 us of holding: worth it if those CPUs would have been idle, and
-    /// harm if others wait for them. The reported CPU time is the same in both cases.
-    #[test]
-    fn holding_costs_what_others_would_have_done_with_the_cpu() {
-        for (is_contended, verdict) in [(false, Verdict::Pays), (true, Verdict::Back)] {
-            for seed in 0..20 {
-                let case = Case {
-                    holder_us: 800,
-                    is_contended,
-                    ..Case::of(a_fifth_cheaper)
-                };
-                let (epochs, back_ms, _) = case.run(seed, 120_000);
-                let gain = epochs.gain().unwrap();
-                assert_eq!(gain.verdict, verdict, "seed {seed}: {gain:?}");
-                assert_eq!(back_ms.is_some(), is_contended, "seed {seed}");
-                assert!(gain.cpu_change.unwrap().mean > 0.05, "{gain:?}");
-            }
-        }
-    }
-
-    /// The holder of the limit chooses what is resident as it comes in: after a change of holder,
-    /// faults change only as fast as memory is replaced, here within 20 s.
-    #[test]
-    fn a_gain_that_comes_slowly_is_found() {
-        const PAGES: f64 = 170_000.0;
-        for seed in 0..20 {
-            let mut epochs = Epochs::new(seed);
-            let (mut counted, mut faults, mut random) = (Counted::default(), 0.0, seed);
-            // Share of memory that the budget has chosen.
-            let mut chosen: f64 = 0.0;
-            for now_ms in (0..3_600_000).step_by(10) {
-                let holder = epochs.turn(now_ms, &counted, PAGES as u64);
-                random = mix::hash(random);
-                let noise = 0.7 + (random % 600) as f64 / 1000.0;
-                let came = (85.0 - 15.0 * chosen) * noise;
-                let towards = f64::from(u8::from(holder == Holder::Budget));
-                chosen += (towards - chosen) * came / PAGES;
-                faults += came;
-                counted.faults = faults as u64;
-                counted.work_us += 5_000;
-                counted.kernel_us += (10.0 * came) as u64;
-            }
-            let gain = epochs.gain().unwrap();
-            assert_eq!(gain.verdict, Verdict::Pays, "seed {seed}: {gain:?}");
-            let faults = gain.faults_change.unwrap();
-            assert!((-0.18..-0.12).contains(&faults.mean), "{faults:?}");
-        }
-    }
-
-    /// Without a difference, the kernel holds the limit in the long run.
-    #[test]
-    fn without_a_gain_the_kernel_has_it() {
-        let held = |seed| Case::of(|_| 1.0).run(seed, 7_200_000).2;
-        let mean = (0..20).map(held).sum::<f64>() / 20.0;
-        assert!(mean < 0.35, "{mean}");
-    }
-
-    /// If the kernel alone causes no faults, no relative change exists, but the harm is detected.
-    #[test]
-    fn faults_where_there_were_none_are_harm() {
-        let cost = |holder| f64::from(u8::from(holder == Holder::Budget));
-        let (epochs, back_ms, _) = Case::of(cost).run(5, 60_000);
-        assert!(back_ms.is_some());
-        let gain = epochs.gain().unwrap();
-        assert_eq!((gain.verdict, gain.faults_change), (Verdict::Back, None));
-    }
-
-    /// A program that sleeps provides no evidence, so nothing is concluded.
-    #[test]
-    fn an_idle_program_decides_nothing() {
-        let mut epochs = Epochs::new(3);
-        for now_ms in (0..600_000).step_by(100) {
-            epochs.turn(now_ms, &Counted::default(), 1);
-        }
-        assert_eq!((epochs.verdict(), epochs.gain()), (Verdict::Open, None));
-    }
-}
+#[path = "epochs_tests.rs"]
+mod tests;

@@ -108,6 +108,10 @@ pub const MOVE_BEHIND_US: u64 = 4_000;
 /// A late slice also takes what was due in the meantime, up to this many slices.
 pub const LATE_SLICES_MAX: u64 = 4;
 
+/// While the kernel holds the limit, its limit is read again after this time, us: without one, the
+/// budget has to be held.
+pub const LIMIT_CHECK_US: u64 = 5_000_000;
+
 /// A rehearsal moves nothing, so the excess remains: the next decision comes after this time, us.
 pub const REHEARSAL_US: u64 = 1_000_000;
 

@@ -2,7 +2,7 @@
 //! When to scan, decide and move: a state machine without a clock of its own.
 
 use super::{
-    Epochs, Holder, LATE_SLICES_MAX, MOVE_BEHIND_US, MOVE_MAX_US, Moved,
+    Epochs, Holder, LATE_SLICES_MAX, LIMIT_CHECK_US, MOVE_BEHIND_US, MOVE_MAX_US, Moved,
     NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES,
     REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US, SCAN_DEFAULT_MS, SCAN_MAX_MS,
     SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_MAX_US, SLICE_MIN_US, SLICE_PAGES, SLICES_A_STEP,
@@ -73,6 +73,8 @@ pub struct Pacer {
     went_before_pages: u64,
     /// Measures what holding the budget is worth.
     epochs: Option<Epochs>,
+    /// While the kernel holds the limit, when to check that it still has one.
+    limit_due_us: u64,
 }
 
 /// A slice under way.
@@ -116,6 +118,7 @@ impl Pacer {
             went_pages: 0,
             went_before_pages: 0,
             epochs: None,
+            limit_due_us: 0,
         }
     }
 
@@ -135,10 +138,12 @@ impl Pacer {
         self.epochs.as_ref()
     }
 
-    /// Who holds the limit. Reads the counters when they are due. Without counters, or without a
-    /// limit that the kernel could hold instead, the budget is held.
+    /// Who holds the limit. Reads the counters when they are due, and the limit now and then while
+    /// the kernel holds it. Without counters, or without a limit that the kernel could hold
+    /// instead, the budget is held.
     pub(super) fn holder(&mut self, world: &mut impl World) -> Holder {
-        let now_ms = world.now_us() / 1000;
+        let now_us = world.now_us();
+        let now_ms = now_us / 1000;
         let rehearsal = self.rehearsal;
         let budget_bytes = self
             .controller
@@ -148,9 +153,12 @@ impl Pacer {
         let Some(epochs) = self.epochs.as_mut().filter(|_| !rehearsal) else {
             return Holder::Budget;
         };
-        if self.slice.is_some() || now_ms < epochs.due_ms() {
+        let is_kernel = epochs.holder() == Holder::Kernel;
+        let is_due = now_ms >= epochs.due_ms() || is_kernel && now_us >= self.limit_due_us;
+        if self.slice.is_some() || !is_due {
             return epochs.holder();
         }
+        self.limit_due_us = now_us.saturating_add(LIMIT_CHECK_US);
         let slack = budget_bytes / KERNEL_SLACK_PART;
         let kernel_holds = |limit: u64| limit <= budget_bytes.saturating_add(slack);
         match world.counted() {
@@ -195,13 +203,20 @@ impl Pacer {
     /// When something is due next, us.
     pub fn due_us(&self) -> u64 {
         let own_us = self.due_us.unwrap_or(0).min(self.scan_due_us);
-        match self.epochs.as_ref().filter(|_| !self.rehearsal) {
-            Some(epochs) if epochs.holder() == Holder::Kernel => {
-                epochs.due_ms().saturating_mul(1000)
-            }
-            Some(epochs) => own_us.min(epochs.due_ms().saturating_mul(1000)),
-            None => own_us,
-        }
+        let Some(epochs) = self.epochs.as_ref().filter(|_| !self.rehearsal) else {
+            return own_us;
+        };
+        let other_us = match self.is_left_to_kernel() {
+            true => self.limit_due_us,
+            false => own_us,
+        };
+        other_us.min(epochs.due_ms().saturating_mul(1000))
+    }
+
+    /// Whether only the kernel holds the limit now.
+    pub fn is_left_to_kernel(&self) -> bool {
+        let holder = self.epochs.as_ref().map(Epochs::holder);
+        !self.rehearsal && holder == Some(Holder::Kernel)
     }
 
     /// Current time between scans, ms; 0 before the first scan.
@@ -346,9 +361,6 @@ impl Pacer {
                 types: [anon, file],
                 ..
             } if anon || file && has_cache => asked_bytes / PAGE_BYTES,
-            Action::PageOut { older_than_ms, .. } if older_than_ms[0].is_some() => {
-                asked_bytes / PAGE_BYTES
-            }
             // The queue contains anonymous memory, and the page cache if that is observed;
             // otherwise file pages are left to the kernel to drop.
             _ => 0,

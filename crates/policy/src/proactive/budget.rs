@@ -36,6 +36,10 @@ const HEADROOM_STEPS: f64 = 1.5;
 /// The limit of a cgroup counts as holding the budget if it is above the budget by at most this
 /// part.
 pub(crate) const KERNEL_SLACK_PART: u64 = 16;
+/// A move more steps ago than this, or longer if scans took the time (in ms), proves nothing: in
+/// between the kernel held the limit alone, and memory is at the limit.
+const RECENT_STEPS: u64 = 4;
+const RECENT_MS: u64 = 1_000;
 /// Steps are at least this long, in ms.
 const STEP_MIN_MS: u64 = 2;
 /// If more than this part of the charged memory is page cache, only cache goes while the kernel
@@ -110,6 +114,12 @@ impl Budget {
         facts.limit_bytes.is_some_and(|limit| limit <= most)
     }
 
+    fn has_just_moved(&self, now_ms: u64) -> bool {
+        let recent_ms = RECENT_MS.max(RECENT_STEPS * self.step_ms);
+        self.before
+            .is_some_and(|before| before.moved && now_ms - before.time_ms <= recent_ms)
+    }
+
     /// Assumes more growth, because the kernel had to reclaim.
     fn suspect_more_growth(&mut self, ceiling: u64, step_ms: u64) {
         let growth_max = ceiling as f64 / BEHIND_PART / (HEADROOM_STEPS * step_ms as f64);
@@ -149,7 +159,7 @@ impl Policy for Budget {
         let headroom =
             (grows * step_ms as f64).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
         let aim = ceiling - headroom;
-        let moved = self.before.is_some_and(|before| before.moved);
+        let moved = self.has_just_moved(now_ms);
         // The kernel reclaims in batches at the limit: near the limit means that it was reached.
         let behind = moved && charged_bytes.saturating_add(headroom / 8) >= ceiling;
         let file_bytes = facts.resident_bytes[1];

@@ -239,8 +239,8 @@ impl Cost {
                 refaulted,
             );
         }
-        if facts.out_bytes[0] > 0 || self.curves[0].out_pages() > 0.0 {
-            let known = facts.out_bytes[0] as f64 / PAGE_BYTES;
+        if facts.out_bytes > 0 || self.curves[0].out_pages() > 0.0 {
+            let known = facts.out_bytes as f64 / PAGE_BYTES;
             if known < self.curves[0].out_pages() {
                 self.curves[0].set_out_pages(known);
             }

@@ -163,7 +163,7 @@ pub enum Reason {
     RateSpent,
     /// More could come back than `harm` allows: what is out must prove cold first.
     ComesBack,
-    /// Tasks already wait for memory (or I/O).
+    /// Tasks already wait for memory.
     PressureHigh {
         /// Share of time in which they did.
         share: f64,

@@ -10,13 +10,13 @@ use crate::workingset::Bin;
 pub struct Facts<'a> {
     /// Now, in ms. Never goes back.
     pub time_ms: u64,
-    /// Resident memory, anon and file.
+    /// Resident memory, anon and file. Pages that several processes share may count in each.
     pub resident_bytes: ByType<u64>,
-    /// What counts against the limit (`memory.current`), if it is known and more than what is
-    /// resident: it includes page tables and unmapped cache.
+    /// What counts against the limit (`memory.current`), if known: each page once, page tables and
+    /// unmapped cache included.
     pub charged_bytes: Option<u64>,
-    /// What is in swap (anon), or was dropped but is still mapped (file; 0 if unknown).
-    pub out_bytes: ByType<u64>,
+    /// What is in swap.
+    pub out_bytes: u64,
     /// The newest look at the ages, if there was one since the previous facts.
     pub looked: Option<Looked<'a>>,
     /// Pages that were out and came back.
@@ -38,9 +38,11 @@ pub struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// Resident memory of both types.
+    /// Resident memory of both types, at most what is charged: shared pages must not count as often
+    /// as they are shared.
     pub fn resident(&self) -> u64 {
-        self.resident_bytes[0].saturating_add(self.resident_bytes[1])
+        let sum = self.resident_bytes[0].saturating_add(self.resident_bytes[1]);
+        self.charged_bytes.map_or(sum, |charged| sum.min(charged))
     }
 }
 
@@ -75,8 +77,6 @@ pub struct Refaults {
 pub struct Psi {
     /// At least one of them waited for memory, in us.
     pub some_us: u64,
-    /// At least one of them waited for I/O, in us; 0 if unknown.
-    pub io_some_us: u64,
 }
 
 /// Room in swap.

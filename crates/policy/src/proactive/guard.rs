@@ -242,7 +242,7 @@ impl Guard {
 
     /// Bytes that are out, as far as known.
     fn out_bytes(&self, facts: &Facts<'_>) -> f64 {
-        facts.out_bytes[0] as f64 + self.file_out.max(facts.out_bytes[1] as f64)
+        facts.out_bytes as f64 + self.file_out
     }
 
     /// Forgets a pause once things have gone well for several times its length.
@@ -355,6 +355,10 @@ impl Guard {
 
     fn cut_by_floor(&mut self, facts: &Facts<'_>, action: Action, _: bool) -> Cut {
         let floor_bytes = self.params.floor_bytes.max(facts.floor_bytes);
+        if floor_bytes == 0 {
+            // Memory of processes that were moved into a cgroup is not charged to it.
+            return Cut::none(action);
+        }
         let room = facts.resident().saturating_sub(floor_bytes);
         let reason = Reason::AtFloor { floor_bytes };
         Cut::by(action.at_most(room), Limit::Floor, reason)

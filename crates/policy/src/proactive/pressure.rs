@@ -3,10 +3,10 @@
 //!
 //! Written from the published behaviour of senpai and TMO (Weiner et al., ASPLOS 2022): every
 //! period, reclaim `resident x probe x max(0, 1 - share / target)`, where share is the part of the
-//! period in which tasks waited for memory or I/O. It uses no ages: the kernel's own lists select
-//! what goes (`memory.reclaim`). If that is not available, or not permitted, the pages go that
-//! agewise knows to be oldest. Waiting for refaults counts as well, because a page returns from
-//! zram too quickly for PSI to see it as I/O.
+//! period in which tasks waited for memory (theirs also count I/O). It uses no ages: the kernel's
+//! own lists select what goes (`memory.reclaim`). If that is not available, or not permitted, the
+//! pages go that agewise knows to be oldest. Waiting for refaults counts as well, because a page
+//! returns from zram too quickly for PSI to see it.
 
 use super::arguments::Arguments;
 use super::{
@@ -61,7 +61,7 @@ impl Policy for Pressure {
             return Wish::nothing(Reason::NotDue, now_ms + self.period_ms);
         };
         let psi = facts.psi.unwrap_or_default();
-        self.waited_us += (psi.some_us.max(psi.io_some_us) as f64).max(refault_us(facts));
+        self.waited_us += (psi.some_us as f64).max(refault_us(facts));
         let next_ms = since_ms + self.period_ms;
         if now_ms < next_ms {
             return Wish::nothing(Reason::NotDue, next_ms);

@@ -105,7 +105,7 @@ pub enum Basis {
     Curve,
     /// It needs more than it had: with what is resident it waits too much.
     More,
-    /// What is resident: no smaller size certainly meets the target.
+    /// What is resident: in some period, no smaller size certainly meets the target.
     Unbounded,
     /// What is resident: the history is too short.
     ShortHistory,
@@ -164,14 +164,12 @@ pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Rec
         observed.fold(0, u64::saturating_add)
     };
     let observed_ms = sum(recent).max(sum(longer));
-    let (mut is_more, mut is_unbounded) = (false, false);
-    let mut curve_bytes = 0;
+    let (mut is_more, mut curve_bytes) = (false, 0);
     for time in all() {
         let needed = need(time, wanted.wait_max);
-        let bytes = time.with_beyond(needed.bytes);
+        let bytes = time.with_beyond(needed);
         if bytes >= curve_bytes {
-            (is_more, is_unbounded) = (needed.is_more, needed.is_unbounded);
-            curve_bytes = bytes;
+            (is_more, curve_bytes) = (needed > time.full_bytes, bytes);
         }
     }
     let lower = |time: &Time| {
@@ -185,6 +183,11 @@ pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Rec
         false => curve_bytes,
     };
     let waits = all().map(|time| time.wait_at(request_bytes.saturating_sub(time.beyond_bytes)));
+    let wait = waits.fold(Estimate::default(), |worst, wait| Estimate {
+        low: worst.low.max(wait.low),
+        likely: worst.likely.max(wait.likely),
+        high: worst.high.max(wait.high),
+    });
     let held = request_bytes.max(resident_bytes);
     let margin = u128::from(held) * u128::from(LIMIT_MARGIN_PERCENT) / 100;
     Some(Recommendation {
@@ -193,18 +196,14 @@ pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Rec
         lower_bytes: lower_bytes.min(request_bytes),
         curve_bytes,
         resident_bytes,
-        wait: waits.fold(Estimate::default(), |worst, wait| Estimate {
-            low: worst.low.max(wait.low),
-            likely: worst.likely.max(wait.likely),
-            high: worst.high.max(wait.high),
-        }),
+        wait,
         unused_bytes: all().map(|time| time.unused_bytes).min()?,
         observed_ms,
         basis: if is_more {
             Basis::More
         } else if is_short {
             Basis::ShortHistory
-        } else if is_unbounded {
+        } else if wait.high > wanted.wait_max {
             Basis::Unbounded
         } else {
             Basis::Curve
@@ -212,14 +211,8 @@ pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Rec
     })
 }
 
-/// The need of one period.
-struct Need {
-    bytes: u64,
-    is_more: bool,
-    is_unbounded: bool,
-}
-
-fn need(time: &Time, wait_max: f64) -> Need {
+/// What one period needs, bytes.
+fn need(time: &Time, wait_max: f64) -> u64 {
     let certain = time.least_bytes(wait_max, |wait| wait.high);
     // Sizes above what was resident are known only from what came back. To recommend more, the
     // current size must be likely to wait too long.
@@ -227,18 +220,7 @@ fn need(time: &Time, wait_max: f64) -> Need {
         .least_bytes(wait_max, |wait| wait.likely)
         .unwrap_or(time.largest_bytes());
     let otherwise = likely.max(time.full_bytes);
-    match certain {
-        Some(bytes) if bytes <= otherwise => Need {
-            bytes,
-            is_more: bytes > time.full_bytes,
-            is_unbounded: false,
-        },
-        _ => Need {
-            bytes: otherwise,
-            is_more: otherwise > time.full_bytes,
-            is_unbounded: true,
-        },
-    }
+    certain.map_or(otherwise, |certain| certain.min(otherwise))
 }
 
 #[cfg(test)]
@@ -294,6 +276,13 @@ mod tests {
         let unbounded = time(&[(50, endless), (100, endless), (200, endless)]);
         let said = recommend(std::slice::from_ref(&unbounded), &[], WANTED).unwrap();
         assert_eq!((said.request_bytes, said.basis), (100, Basis::Unbounded));
+        // A calm day that needs less does not become certain by one that needs more.
+        let larger = Time {
+            full_bytes: 200,
+            ..time(&[(100, [9, 9, 9]), (150, [0, 0, 0]), (200, [0, 0, 0])])
+        };
+        let said = recommend(&[unbounded, larger], &[], WANTED).unwrap();
+        assert_eq!((said.request_bytes, said.basis), (150, Basis::Unbounded));
         let mut short = time(&[(50, [0, 0, 0]), (100, [0, 0, 0])]);
         short.observed_ms /= 2;
         let said = recommend(&[short.clone()], &[short.clone()], WANTED).unwrap();
@@ -363,6 +352,7 @@ mod tests {
                 let memory = said.request_bytes - time.beyond_bytes;
                 let is_certain = time.wait_at(memory).high <= wait_max;
                 prop_assert!(is_certain || memory >= time.full_bytes, "{said:?} {time:?}");
+                prop_assert!(is_certain || said.basis != Basis::Curve, "{said:?} {time:?}");
             }
             prop_assert!(said.lower_bytes <= said.request_bytes);
             prop_assert!(said.request_bytes <= said.limit_bytes);

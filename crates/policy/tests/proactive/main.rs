@@ -90,7 +90,7 @@ proptest! {
             world.run(30_000, 500);
             let before = world.moved_bytes();
             // The next decisions that move anything, from the same state.
-            world.psi = Some(Psi { some_us: us, io_some_us: 0 });
+            world.psi = Some(Psi { some_us: us });
             for _ in 0..40 {
                 world.step(500);
             }

@@ -162,7 +162,7 @@ impl World {
         let facts = Facts {
             time_ms: self.now_ms,
             resident_bytes: [self.resident_bytes(), 0],
-            out_bytes: [out * PAGE, 0],
+            out_bytes: out * PAGE,
             looked,
             refaults: Refaults {
                 bytes: [self.refaulted * PAGE, 0],

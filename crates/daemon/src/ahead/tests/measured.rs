@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What holding a budget is worth is found out, and what follows from it.
 
+use agewise_host::access;
+use agewise_host::agent::AlsoYoung;
 use agewise_policy::budget::Verdict;
 
+use super::super::{Seen as Handed, Shared};
 use super::*;
 
 /// Touches a hot quarter all the time, and the rest in turn. The kernel takes whatever is above the
@@ -36,6 +39,50 @@ fn harm_is_stepped_back_from_within_a_minute() {
     assert!(steps > 0);
     scene.run(60_000, ROOM, touch_under_limit);
     assert_eq!(scene.report.steps, steps, "nothing is moved any more");
+    // Nobody holds the budget if the kernel has no limit any more.
+    scene.target.set_limit_bytes(4 << 30);
+    scene.run(10_000, ROOM, touch_under_limit);
+    assert!(scene.report.steps > steps);
+}
+
+/// Nobody else clears accessed bits in an epoch of the kernel.
+#[test]
+fn the_agent_clears_accessed_bits_while_the_kernel_holds_the_limit() {
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    scene.target.set_limit_bytes(48 * MIB);
+    let mut left_ms = 0;
+    for _ in 0..340 {
+        scene.run(100, ROOM, touch_under_limit);
+        left_ms += 100 * u32::from(scene.target.is_left_to_kernel());
+    }
+    assert!(scene.report.measured.is_none(), "nothing is known yet");
+    assert!((8_000..13_000).contains(&left_ms), "{left_ms}");
+}
+
+#[test]
+fn what_was_seen_before_the_kernel_has_the_limit_is_handed_over() {
+    let shared = Arc::new(Shared::default());
+    let mut bits = TableBits::default();
+    bits.young.insert(3);
+    let table = Seen {
+        index: 7,
+        bits,
+        movable: PageSet::ALL,
+    };
+    let mut handed = Handed(Arc::clone(&shared));
+    let process = access::Target {
+        pid: PID,
+        start_ticks: Some(START_TICKS),
+    };
+    let mut take = || handed.take(&process);
+    assert!(take().is_none());
+    shared.note(PID, START_TICKS, &[table]);
+    assert_eq!(take().unwrap().len(), 1);
+    assert!(take().unwrap().is_empty(), "there may be more");
+    shared.note(PID, START_TICKS, &[table]);
+    shared.leave(&[(PID, START_TICKS)]);
+    assert_eq!(take().unwrap().len(), 1, "what was seen is not lost");
+    assert!(take().is_none());
 }
 
 /// Without a limit that the kernel could hold, there is nothing to compare with.
@@ -45,4 +92,39 @@ fn without_a_limit_nothing_is_measured() {
     scene.run(60_000, ROOM, touch_under_limit);
     assert!(scene.report.measured.is_none());
     assert!(scene.report.steps > 0);
+}
+
+/// Otherwise an epoch in which a worker ends would have no work, and no faults.
+#[test]
+fn what_a_process_consumed_stays_when_it_ends() {
+    const WORKER: u32 = 2;
+    let consumed = |work_us| Counted {
+        work_us,
+        faults: work_us / 10,
+        ..Counted::default()
+    };
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    let held = Held {
+        processes: vec![(PID, START_TICKS), (WORKER, START_TICKS)],
+        ..scene.target.held.clone()
+    };
+    scene.target.hold(held);
+    let start = |work_us| {
+        let state = State {
+            counted: consumed(work_us),
+            ..State::default()
+        };
+        PROCESSES.with_borrow_mut(|all| all.insert(WORKER, Rc::new(RefCell::new(state))));
+    };
+    start(5_000);
+    scene.state.borrow_mut().counted = consumed(1_000);
+    scene.run(1_500, ROOM, |_, _| {});
+    assert_eq!(scene.target.consumed(), consumed(6_000));
+    PROCESSES.with_borrow_mut(|all| all.remove(&WORKER));
+    scene.state.borrow_mut().counted = consumed(1_500);
+    scene.run(1_500, ROOM, |_, _| {});
+    assert_eq!(scene.target.consumed(), consumed(6_500));
+    start(100);
+    scene.run(1_500, ROOM, |_, _| {});
+    assert_eq!(scene.target.consumed(), consumed(6_600));
 }
