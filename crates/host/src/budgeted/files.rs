@@ -23,6 +23,7 @@ use crate::clock;
 use crate::error::FileError;
 use crate::pagecache::{
     AccessNotes, Accessed, Accesses, CacheReader, CacheWalk, DropLimits, Dropper, Key, Mounts,
+    has_cachestat, no_cachestat,
 };
 use crate::root::ProcRoot;
 
@@ -85,8 +86,12 @@ impl BudgetedFiles {
     /// Starts without any knowledge of the files.
     ///
     /// # Errors
-    /// The errors of [`CacheWalk::open`] and [`Accessed::open`].
+    /// The errors of [`CacheWalk::open`] and [`Accessed::open`]; also if the kernel lacks
+    /// `cachestat`, without which none of the files could be dropped.
     pub fn open(cgroup: Cgroup) -> Result<Self, FilesError> {
+        if !has_cachestat() {
+            return Err(no_cachestat().into());
+        }
         let walk = CacheWalk::open()?;
         Ok(Self::new(
             cgroup,
@@ -279,7 +284,7 @@ impl BudgetedFiles {
                 gone.left_pages += report.left_bytes / PAGE_BYTES;
                 file.tried(run, report.left_bytes + report.vanished_bytes);
             },
-        );
+        )?;
         Ok(gone)
     }
 }
