@@ -301,6 +301,8 @@ int walk_inodes(void *ctx)
 		cw_ctl.rc = CW_NOT_HERE;
 		return 0;
 	}
+	read_field(cw_ctl.magic, cw_ctl.super, struct super_block, s_magic);
+	read_field(cw_ctl.device, cw_ctl.super, struct super_block, s_dev);
 	l.head = field(cw_ctl.super, struct super_block, s_inodes);
 	l.at = l.head;
 	if (cw_ctl.inode) {

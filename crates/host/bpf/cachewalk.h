@@ -90,6 +90,8 @@ struct cw_ctl {
 	u32 with_folios;	/* in: also show the slots of each leaf */
 	u32 page_struct_bytes;	/* out, from folio_of: size of struct page */
 	u64 memcg, cgroup;	/* the last memory cgroup found, and its id */
+	u64 magic;		/* out, from walk_inodes: of the super block */
+	u32 device, unused;
 	struct cw_place trail[CW_TRAIL];
 };
 

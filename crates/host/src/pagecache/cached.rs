@@ -157,6 +157,7 @@ mod tests {
             },
             on: Arc::new(SuperBlock {
                 address: 1 << 41,
+                magic: 0,
                 fs_type: "fake".into(),
                 device: 1,
                 kind: super::super::shown::CacheKind::File,

@@ -97,6 +97,7 @@ impl CacheReader for Shared {
         for file in &cache.files {
             let on = Arc::new(SuperBlock {
                 address: 1 << 41,
+                magic: 0,
                 fs_type: "fake".into(),
                 device: 1,
                 kind: file.kind,

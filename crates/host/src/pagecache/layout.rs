@@ -162,6 +162,9 @@ pub struct Ctl {
     pub page_struct_bytes: u32,
     pub memcg: u64,
     pub cgroup: u64,
+    pub magic: u64,
+    pub device: u32,
+    pub unused: u32,
     pub trail: [Passed; TRAIL],
 }
 

@@ -30,6 +30,7 @@ pub enum CacheKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperBlock {
     pub(super) address: u64,
+    pub(super) magic: u64,
     /// Type as listed in `/proc/filesystems`.
     pub fs_type: String,
     /// Device of its files, `major << 20 | minor`.
@@ -51,6 +52,7 @@ impl SuperBlock {
         };
         Some(SuperBlock {
             address: record.address,
+            magic: record.magic,
             fs_type: String::from_utf8_lossy(name).into_owned(),
             device: record.device,
             kind,
