@@ -297,10 +297,7 @@ impl AccessSource for PageWalk {
             self.machine.format.shape.part_bytes(),
             &mut self.joined,
         );
-        let mut report = ScanReport {
-            complete: true,
-            ..Default::default()
-        };
+        let mut report = ScanReport::default();
         let mut sink = Shown {
             sink,
             sights: 0,
@@ -330,10 +327,7 @@ impl AccessSource for PageWalk {
                 end_ns,
                 sights: sink.sights,
             };
-            if sink.sink.batch_end(&batch).is_break() {
-                report.complete = false;
-                break;
-            }
+            sink.sink.batch_end(&batch);
             first += found.next_range as usize;
             va = if found.rc == layout::RC_FULL {
                 found.next_va
