@@ -564,3 +564,24 @@ fn sees_what_was_swapped_out() {
             .all(|&va| va < (BASE + 512 * PAGE) as u64)
     );
 }
+
+/// Before Linux 6.18 the entries of the huge zero page are not special.
+#[test]
+fn huge_pages_that_were_only_read_are_no_memory() {
+    let child = Child::spawn(|| {
+        map_fixed(BASE, 512 * 3, THP);
+        for page in [0, 512, 1024] {
+            // SAFETY: mapped, and readable.
+            unsafe { ((BASE + page * PAGE) as *const u8).read_volatile() };
+        }
+        fill(BASE + 1024 * PAGE, 1);
+    });
+    let test = "huge_pages_that_were_only_read_are_no_memory";
+    let Some(mut walk) = walker(test) else { return };
+    let seen = scan(&mut walk, child.pid, &[range(BASE, 512 * 3)]);
+    let first = seen.present.first();
+    assert!(
+        first.is_some_and(|va| *va >= (BASE + 1024 * PAGE) as u64),
+        "{first:x?}"
+    );
+}

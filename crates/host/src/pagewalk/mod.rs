@@ -75,7 +75,8 @@ impl PageWalk {
     pub fn open_with(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, AccessError> {
         let shape = machine::shape()?;
         let mut program = Program::load(flavour, capacity)?;
-        let machine = machine::discover(&mut program, shape)?;
+        let mut machine = machine::discover(&mut program, shape)?;
+        machine.huge_zero = machine::huge_zero(&mut program, &machine)?;
         let ticks_ahead = machine::ticks_ahead(&mut program, &machine)?;
         let extractor = Extractor::new(machine.format, machine.encryption_mask);
         Ok(PageWalk {
@@ -154,7 +155,7 @@ impl PageWalk {
         let mut joined = self.joined.iter().peekable();
         let mut entries = self.program.entries(found.n_entries);
         while let Some((entry, rest)) = entries.split_first() {
-            if let Some((range, alike)) = leaves_alike(self.machine.format, entries, cursor) {
+            if let Some((range, alike)) = leaves_alike(&self.machine, entries, cursor) {
                 self.show_leaves(range, &entries[..alike], report, sink);
                 entries = &entries[alike..];
                 continue;
@@ -194,7 +195,7 @@ impl PageWalk {
         sink: &mut Shown<'_>,
     ) {
         let tables = leaves.len() as u64;
-        let bits = leaf_bits(self.machine.format.bits, leaves[0].entry);
+        let bits = leaf_bits(&self.machine, leaves[0].entry);
         let format = self.machine.format;
         let first = TableSight {
             va: leaves[0].va,
@@ -255,7 +256,7 @@ impl PageWalk {
         sink: &mut Shown<'_>,
     ) {
         let format = self.machine.format;
-        let bits = leaf_bits(format.bits, entry.entry);
+        let bits = leaf_bits(&self.machine, entry.entry);
         let leaf = match bytes {
             TABLE_BYTES => Leaf::Huge,
             _ => Leaf::Giant,
