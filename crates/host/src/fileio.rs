@@ -111,7 +111,7 @@ pub struct FileIoSource {
     reads: Option<HashMap<u32, FileIo>>,
     /// What goes unseen because this kernel lacks tracepoints.
     unseen: Vec<&'static str>,
-    _object: Object,
+    object: Object,
 }
 
 /// Which processes to watch along with a given one.
@@ -203,7 +203,7 @@ impl FileIoSource {
             watched: Watched::of(&object, "reads and writes of files", EVENT_BYTES, event)?,
             reads: in_batches.then(HashMap::new),
             unseen: lacking.into_iter().map(|(.., what)| what).collect(),
-            _object: object,
+            object,
         })
     }
 
@@ -256,9 +256,10 @@ impl FileIoSource {
         before.is_some_and(|before| io.continues(&before))
     }
 
-    /// Reads and writes lost because the ring was full, since it was opened.
+    /// Reads and writes lost since it was opened: the ring was full, or a program was running
+    /// already.
     pub fn dropped(&self) -> u64 {
-        self.watched.dropped()
+        self.watched.dropped() + bpf::recursion_misses(&self.object)
     }
 }
 
