@@ -41,18 +41,6 @@ impl Machine {
             ..self.format.bits.ctl()
         }
     }
-
-    /// Whether memory was added since: then addresses past its old end are valid after all. Updates
-    /// the end.
-    pub fn has_grown(&mut self) -> bool {
-        match memory_end(self.format.shape) {
-            Ok(end) if end > self.format.address_end => {
-                self.format.address_end = end;
-                true
-            }
-            _ => false,
-        }
-    }
 }
 
 /// A clock tick of `/proc`, as in `walk.h`.

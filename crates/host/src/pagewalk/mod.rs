@@ -22,7 +22,7 @@ use crate::access::{
     ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-use extract::Extractor;
+use digest::Digester;
 use layout::{Ctl, Entry, Range};
 use leaf::leaf_bits;
 use machine::Machine;
@@ -31,6 +31,7 @@ use ranges::{Cursor, join, leaves_alike, slot_end};
 use shape::Shape;
 use threads::Threads;
 
+mod digest;
 pub mod entry;
 pub mod extract;
 pub(crate) mod layout;
@@ -51,7 +52,7 @@ pub struct PageWalk {
     machine: Machine,
     /// By so much are start times in `/proc` ahead of the kernel's own.
     ticks_ahead: u64,
-    extractor: Extractor,
+    digester: Digester,
     /// The given ranges, joined where they share tables, as passed to the program.
     joined: Vec<Range>,
     /// The tables copied by the last call, as bitmaps by slot. May have more slots than tables.
@@ -78,12 +79,12 @@ impl PageWalk {
         let mut machine = machine::discover(&mut program, shape)?;
         machine.huge_zero = machine::huge_zero(&mut program, &machine)?;
         let ticks_ahead = machine::ticks_ahead(&mut program, &machine)?;
-        let extractor = Extractor::new(machine.format, machine.encryption_mask);
+        let digester = Digester::new(&machine);
         Ok(PageWalk {
             program,
             machine,
             ticks_ahead,
-            extractor,
+            digester,
             joined: Vec::new(),
             digested: Vec::new(),
         })
@@ -136,11 +137,10 @@ impl PageWalk {
         }
         for (slot, digest) in (0..).zip(&mut self.digested[..tables]) {
             let raw = &self.program.table(slot).e;
-            digest.makes_sense = self.extractor.extract(raw, &mut digest.bits);
-            if !digest.makes_sense && self.machine.has_grown() {
-                self.extractor = Extractor::new(self.machine.format, self.machine.encryption_mask);
-                digest.makes_sense = self.extractor.extract(raw, &mut digest.bits);
-            }
+            let shape = self.machine.format.shape;
+            let memory_end = || machine::memory_end(shape).ok();
+            let (machine, bits) = (&mut self.machine, &mut digest.bits);
+            digest.makes_sense = self.digester.extract(machine, raw, bits, memory_end);
         }
     }
 
@@ -293,6 +293,7 @@ impl AccessSource for PageWalk {
         sink: &mut dyn SightSink,
     ) -> Result<ScanReport, AccessError> {
         check_ranges(ranges)?;
+        self.digester.begin();
         join(
             ranges,
             self.machine.format.shape.part_bytes(),
