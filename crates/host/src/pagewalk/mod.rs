@@ -318,7 +318,7 @@ impl AccessSource for PageWalk {
             report.cost.retries += u64::from(found.retries);
             match found.rc {
                 layout::RC_DONE | layout::RC_FULL => {}
-                layout::RC_NO_MM if threads.next() => continue,
+                rc if threads.may_go_on(rc) && threads.next() => continue,
                 rc => return Err(refusal(rc, target.pid)),
             }
             self.digest(&found);
