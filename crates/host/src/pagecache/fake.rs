@@ -142,7 +142,8 @@ impl CacheReader for Shared {
     }
 }
 
-fn block(file: &FakeFile, block: u32) -> Block {
+/// A block of a file.
+pub fn block(file: &FakeFile, block: u32) -> Block {
     Block {
         inode: address(file),
         number: file.number as u32,
