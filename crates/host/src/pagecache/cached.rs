@@ -153,7 +153,6 @@ mod tests {
                 generation: 0,
                 size_bytes: PAGE_BYTES,
                 links: 1,
-                pages: 1,
             },
             on: Arc::new(SuperBlock {
                 address: 1 << 41,

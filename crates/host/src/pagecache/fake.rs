@@ -108,7 +108,6 @@ impl CacheReader for Shared {
                 generation: 0,
                 size_bytes: file.size_bytes(),
                 links: 1,
-                pages: u64::from(file.pages) * u64::from(file.blocks),
             };
             let leaf = |block: u32| {
                 let mut leaf = Leaf::at(u64::from(block) * PAGES_PER_TABLE as u64);

@@ -76,8 +76,6 @@ pub struct Inode {
     pub size_bytes: u64,
     /// Number of hard links; 0 after deletion.
     pub links: u32,
-    /// Cached pages by the kernel's own count, when the walk of the inode began.
-    pub pages: u64,
 }
 
 /// Identifies an inode while it exists, as accesses do: its address, and the low half of its
@@ -107,7 +105,6 @@ impl Inode {
             generation: file.generation,
             size_bytes: file.size_bytes,
             links: file.links,
-            pages: file.pages,
         }
     }
 

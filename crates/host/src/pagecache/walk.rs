@@ -28,13 +28,13 @@ use crate::root::ProcRoot;
 /// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/cachewalk.bpf.o");
 
-/// Most leaves per call: 64 bytes each, and 512 more if frames are wanted.
+/// Most leaves per call: 48 bytes each, and 512 more if frames are wanted.
 const LEAVES: usize = 4096;
-/// Most inodes with pages per call: 48 bytes each.
+/// Most inodes with pages per call: 40 bytes each.
 const FILES: usize = 2048;
 /// Most inodes visited per call: takes a few milliseconds.
 const VISITS: u32 = 16 << 10;
-/// Most super blocks per call: 72 bytes each.
+/// Most super blocks per call: 40 bytes each.
 const SUPERS: usize = 1024;
 
 /// The loaded page-cache walker.
