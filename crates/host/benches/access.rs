@@ -4,7 +4,6 @@
 //! calling thread, as medians; recorded figures are in docs/inside/measurements.md.
 
 use std::hint::black_box;
-use std::ops::ControlFlow;
 
 use agewise_host::access::{
     AccessSource, AddressRange, Batch, PAGE_BYTES, ScanReport, SightSink, TableSight, Target,
@@ -271,9 +270,8 @@ impl SightSink for Watch<'_> {
         self.young += sight.bits.young.len();
     }
 
-    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+    fn batch_end(&mut self, batch: &Batch) {
         self.clearer.clear(&mut self.hand, batch).unwrap();
-        ControlFlow::Continue(())
     }
 }
 

@@ -105,17 +105,6 @@ static __always_inline struct cw_leaf *next_leaf(struct tree *t)
 	return leaf;
 }
 
-static __always_inline void about_folio(struct cw_leaf *leaf, u64 folio)
-{
-	u64 flags = 0;
-
-	/* The flags are the first word of a page on every kernel. */
-	read_at(flags, folio);
-	leaf->folio = folio;
-	leaf->folio_flags = flags;
-	leaf->cgroup = cgroup_of(folio);
-}
-
 static __always_inline void taken(struct tree *t)
 {
 	cw_ctl.n_leaves++;
@@ -136,16 +125,19 @@ static __always_inline void single(struct tree *t)
 {
 	struct cw_leaf *leaf = next_leaf(t);
 	struct cw_node *slots = next_slots();
+	u64 flags = 0;
 
 	if (!leaf)
 		return;
 	if (slots)
 		slots->slots[0] = t->head;
+	/* The flags are the first word of a page on every kernel. */
+	read_at(flags, t->head);
 	__builtin_memset(leaf, 0, sizeof(*leaf));
 	leaf->present = 1;
-	about_folio(leaf, t->head);
-	leaf->dirty = leaf->folio_flags >> bpf_core_enum_value(enum pageflags, PG_dirty) & 1;
-	leaf->writeback = leaf->folio_flags >> bpf_core_enum_value(enum pageflags, PG_writeback) & 1;
+	leaf->dirty = flags >> bpf_core_enum_value(enum pageflags, PG_dirty) & 1;
+	leaf->writeback = flags >> bpf_core_enum_value(enum pageflags, PG_writeback) & 1;
+	leaf->cgroup = cgroup_of(t->head);
 	taken(t);
 }
 
@@ -198,7 +190,7 @@ static __always_inline void last_level(struct tree *t, u64 node)
 	/* PAGECACHE_TAG_DIRTY and _WRITEBACK; a large folio is marked at its first slot. */
 	leaf->dirty = marks[0] & present;
 	leaf->writeback = marks[1] & present;
-	about_folio(leaf, folio);
+	leaf->cgroup = cgroup_of(folio);
 	taken(t);
 next:
 	t->tries = 0;
@@ -234,7 +226,7 @@ static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 
 	leaf->present = ~0ULL;
 	leaf->dirty = marks[0] & bit ? ~0ULL : 0;
 	leaf->writeback = marks[1] & bit ? ~0ULL : 0;
-	about_folio(leaf, head);
+	leaf->cgroup = cgroup_of(head);
 	if (slots) {
 		slots->slots[0] = head;
 		slots->slots[1] = before << 1 | 1;

@@ -30,7 +30,6 @@ struct super_block {
 	unsigned long s_magic;
 	struct dentry *s_root;
 	struct list_head s_inodes;
-	char s_id[32];
 };
 struct xarray { void *xa_head; };
 struct address_space { struct xarray i_pages; unsigned long nrpages; };
@@ -151,7 +150,6 @@ static __always_inline int show_inode(u64 inode)
 		return 1;
 	__builtin_memset(file, 0, sizeof(*file));
 	file->inode = inode;
-	file->pages = pages;
 	read_field(file->number, inode, struct inode, i_ino);
 	read_field(file->generation, inode, struct inode, i_generation);
 	read_field(file->links, inode, struct inode, i_nlink);
@@ -301,6 +299,8 @@ int walk_inodes(void *ctx)
 		cw_ctl.rc = CW_NOT_HERE;
 		return 0;
 	}
+	read_field(cw_ctl.magic, cw_ctl.super, struct super_block, s_magic);
+	read_field(cw_ctl.device, cw_ctl.super, struct super_block, s_dev);
 	l.head = field(cw_ctl.super, struct super_block, s_inodes);
 	l.at = l.head;
 	if (cw_ctl.inode) {
@@ -336,7 +336,6 @@ static long super_step(u64 i, void *ctx)
 		out->address = cw_ctl.super;
 		read_field(out->magic, cw_ctl.super, struct super_block, s_magic);
 		read_field(out->device, cw_ctl.super, struct super_block, s_dev);
-		read_field(out->id, cw_ctl.super, struct super_block, s_id);
 		read_field(type, cw_ctl.super, struct super_block, s_type);
 		read_field(name, type, struct file_system_type, name);
 		bpf_probe_read_kernel_str(out->type, sizeof(out->type), (void *)name);

@@ -27,7 +27,6 @@ struct cw_super {
 	u32 device;		/* s_dev in the kernel's encoding: 12 bits major, 20 bits minor */
 	u32 unused;
 	char type[16];
-	char id[32];
 };
 
 /* An inode with cached pages. Its leaves follow those of the previous inode. */
@@ -35,7 +34,6 @@ struct cw_file {
 	u64 inode;
 	u64 number;		/* i_ino */
 	u64 size_bytes;
-	u64 pages;		/* nrpages when its walk began */
 	u32 generation;
 	u32 links;
 	u32 n_leaves;
@@ -51,8 +49,6 @@ struct cw_leaf {
 	u64 tail;		/* present, and not the first page of its large folio */
 	u64 dirty;
 	u64 writeback;
-	u64 folio;		/* address of the first present folio */
-	u64 folio_flags;
 	u64 cgroup;		/* kernfs id of the cgroup the first present folio is charged to */
 };
 
@@ -90,6 +86,8 @@ struct cw_ctl {
 	u32 with_folios;	/* in: also show the slots of each leaf */
 	u32 page_struct_bytes;	/* out, from folio_of: size of struct page */
 	u64 memcg, cgroup;	/* the last memory cgroup found, and its id */
+	u64 magic;		/* out, from walk_inodes: of the super block */
+	u32 device, unused;
 	struct cw_place trail[CW_TRAIL];
 };
 

@@ -60,7 +60,6 @@ struct pw_ctl {
 	u32 n_entries, n_tables;
 	u32 unreadable;		/* tables skipped */
 	u32 retries;		/* tables read again because they changed */
-	u32 upper_tables;	/* tables above the last level that were read */
 	u64 seen_start_boottime;
 	/* the search for the direct map */
 	u64 search_phys, search_magic, search_steps;

@@ -263,7 +263,6 @@ static long pw_pud_slot(u64 i, void *ctx)
 		}
 		goto bad;
 	}
-	pw_ctl.upper_tables++;
 	w->tries = 0;
 	pw_loop(PW_PTRS * 2, pw_pmd_slot, w);
 	return w->stop ? 1 : 0;
@@ -316,7 +315,6 @@ static __always_inline void pw_run(u64 pgd)
 	pw_ctl.n_tables = 0;
 	pw_ctl.unreadable = 0;
 	pw_ctl.retries = 0;
-	pw_ctl.upper_tables = 0;
 	pw_loop(PW_MAX_RANGES, pw_one_range, &w);
 	pw_ctl.rc = w.stop ? PW_FULL : PW_DONE;
 }

@@ -7,7 +7,6 @@
 //! sight means for the age of a page.
 
 use std::io;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
@@ -176,10 +175,9 @@ pub trait SightSink {
     }
 
     /// Reports that all tables read together have been shown. This is the moment to clear the young
-    /// ones: accesses between the read and the clear are lost. `Break` ends the scan.
-    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+    /// ones: accesses between the read and the clear are lost.
+    fn batch_end(&mut self, batch: &Batch) {
         let _ = batch;
-        ControlFlow::Continue(())
     }
 }
 
@@ -213,8 +211,6 @@ pub struct ScanCost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ScanReport {
     pub cost: ScanCost,
-    /// Whether every range was walked to its end. False if the sink returned `Break`.
-    pub complete: bool,
 }
 
 /// The finest unit that a source can distinguish.

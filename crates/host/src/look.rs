@@ -2,8 +2,6 @@
 //! One look at one process: reads its page tables, shows them to a viewer and clears the accessed
 //! bits batch by batch. The agent, the recorder and the budget all use it.
 
-use std::ops::ControlFlow;
-
 use crate::access::{
     AccessError, AccessSource, AddressRange, Batch, LeafRun, ScanCost, SightSink, TableSight,
     Target,
@@ -130,11 +128,10 @@ impl SightSink for Sink<'_> {
         self.viewer.unreadable(range);
     }
 
-    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+    fn batch_end(&mut self, batch: &Batch) {
         self.viewer.batch_end(batch);
         if self.is_clearing && self.failed.is_none() {
             self.failed = self.clearer.clear(&mut self.hand, batch).err();
         }
-        ControlFlow::Continue(())
     }
 }

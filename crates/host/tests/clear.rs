@@ -2,8 +2,6 @@
 //! Clearing on real processes: what was cleared is seen again only once accessed, huge pages stay
 //! whole, and shared and locked memory is cleared too. Needs root and BPF.
 
-use std::ops::ControlFlow;
-
 use agewise_host::access::{
     AccessSource, AddressRange, Batch, Leaf, SightSink, TABLE_BYTES, TableSight, Target,
 };
@@ -59,9 +57,8 @@ impl SightSink for Sink<'_> {
             .extend((0..512).filter(is_young).map(|page| first + page));
     }
 
-    fn batch_end(&mut self, batch: &Batch) -> ControlFlow<()> {
+    fn batch_end(&mut self, batch: &Batch) {
         self.clearer.clear(&mut self.hand, batch).unwrap();
-        ControlFlow::Continue(())
     }
 }
 

@@ -2,13 +2,12 @@
 //! The walker while its targets map, unmap, fork, exec and die: nothing impossible is reported, and
 //! nothing leaks. Needs root and BPF; otherwise prints so and skips.
 
-use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use agewise_host::access::{
-    AccessSource, AddressRange, Batch, SightSink, TABLE_BYTES, TableSight, Target,
+    AccessSource, AddressRange, SightSink, TABLE_BYTES, TableSight, Target,
 };
 use agewise_host::pagewalk::{Capacity, Flavour, PageWalk};
 
@@ -107,10 +106,6 @@ impl SightSink for Sane {
 
     fn unreadable(&mut self, _: AddressRange) {
         self.unreadable += 1;
-    }
-
-    fn batch_end(&mut self, _: &Batch) -> ControlFlow<()> {
-        ControlFlow::Continue(())
     }
 }
 

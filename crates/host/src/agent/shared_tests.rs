@@ -112,10 +112,7 @@ impl AccessSource for Library {
         }
         match error {
             Some(error) => Err(error(target.pid)),
-            None => Ok(ScanReport {
-                complete: true,
-                ..ScanReport::default()
-            }),
+            None => Ok(ScanReport::default()),
         }
     }
 }

@@ -4,7 +4,7 @@
 pub(crate) mod watched;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
 
 use libbpf_rs::{MapCore, MapHandle, Object, libbpf_sys};
@@ -88,6 +88,22 @@ pub(crate) fn run_syscall(fd: RawFd) -> io::Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// How often the loaded programs of an object were not run since, because the same program was
+/// running on that CPU already: in a task that it was preempted in, or that was interrupted.
+pub(crate) fn recursion_misses(object: &Object) -> u64 {
+    let loaded = object.progs().filter(|program| program.autoload());
+    let misses = loaded.map(|program| {
+        let mut info = libbpf_sys::bpf_prog_info::default();
+        let mut bytes = size_of_val(&info) as u32;
+        let fd = program.as_fd().as_raw_fd();
+        // SAFETY: `info` is plain data with room for the bytes stated.
+        let result = unsafe { libbpf_sys::bpf_prog_get_info_by_fd(fd, &mut info, &mut bytes) };
+        // Kernels before 5.12 do not count them, and leave 0.
+        if result < 0 { 0 } else { info.recursion_misses }
+    });
+    misses.sum()
 }
 
 /// A BPF array map (or one of agewise's own files), mapped into memory. The kernel writes a map

@@ -23,6 +23,7 @@ use crate::clock;
 use crate::error::FileError;
 use crate::pagecache::{
     AccessNotes, Accessed, Accesses, CacheReader, CacheWalk, DropLimits, Dropper, Key, Mounts,
+    has_cachestat, no_cachestat,
 };
 use crate::root::ProcRoot;
 
@@ -85,8 +86,12 @@ impl BudgetedFiles {
     /// Starts without any knowledge of the files.
     ///
     /// # Errors
-    /// The errors of [`CacheWalk::open`] and [`Accessed::open`].
+    /// The errors of [`CacheWalk::open`] and [`Accessed::open`]; also if the kernel lacks
+    /// `cachestat`, without which none of the files could be dropped.
     pub fn open(cgroup: Cgroup) -> Result<Self, FilesError> {
+        if !has_cachestat() {
+            return Err(no_cachestat().into());
+        }
         let walk = CacheWalk::open()?;
         Ok(Self::new(
             cgroup,
@@ -223,8 +228,10 @@ impl BudgetedFiles {
             if clock::thread_cpu_ns().saturating_sub(began_ns) > STRANGERS_NS {
                 break;
             }
+            self.known.has_pages = false;
             self.walk.walk_inode(address.0, &mut self.known)?;
-            if !self.known.names.contains_key(&address) {
+            // Without pages nobody owns it: those read next may be ours.
+            if self.known.has_pages && !self.known.names.contains_key(&address) {
                 self.known.strangers.insert(address);
             }
         }
@@ -279,7 +286,7 @@ impl BudgetedFiles {
                 gone.left_pages += report.left_bytes / PAGE_BYTES;
                 file.tried(run, report.left_bytes + report.vanished_bytes);
             },
-        );
+        )?;
         Ok(gone)
     }
 }
@@ -352,5 +359,27 @@ pub(super) mod tests {
         let seen = held.look(false).unwrap();
         assert_eq!(words(&seen[&name]), [0x3f, 1 << 5, 0xc0]);
         assert_eq!(seen[&name][0].movable[0], 0x3f);
+    }
+
+    #[test]
+    fn a_file_read_while_none_of_its_pages_is_in_memory_is_no_stranger() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a")).unwrap();
+        let cgroup = Cgroup::open(&Hierarchy::at(Version::V2, dir.path()), "/a").unwrap();
+        let ours = file(1, cgroup.id(), 8);
+        let other = file(2, 77, 8);
+        let shared = Shared::default();
+        let mut held =
+            BudgetedFiles::new(cgroup, Box::new(shared.clone()), Box::new(shared.clone()));
+        held.look(true).unwrap();
+        shared.0.lock().unwrap().files = vec![other];
+        for file in [ours, other] {
+            let pages = PageSet::range(0..1);
+            held.since.blocks.insert(fake::block(&file, 0), pages);
+        }
+        assert!(held.look(false).unwrap().is_empty());
+        shared.0.lock().unwrap().files = vec![ours, other];
+        assert_eq!(held.look(false).unwrap().len(), 1);
+        assert_eq!(held.known.strangers.len(), 1);
     }
 }

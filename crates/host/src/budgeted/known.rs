@@ -37,6 +37,8 @@ pub(super) struct Known {
     look: u32,
     /// The file being shown, if any of its pages belongs to the cgroup.
     shown: Option<u64>,
+    /// Whether the inode walked last has pages, of whomever.
+    pub has_pages: bool,
     room: Room,
 }
 
@@ -111,6 +113,7 @@ impl Known {
 /// Takes what walks show, as far as it belongs to the cgroup.
 impl CacheSink for Known {
     fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf], _: &Folios<'_>) {
+        self.has_pages |= !leaves.is_empty();
         if on.kind != CacheKind::File {
             return;
         }

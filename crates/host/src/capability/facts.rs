@@ -13,7 +13,7 @@ use crate::kernel_source::FRAME_FILES;
 use crate::lru_gen::LruGen;
 use crate::memory::{self, MemInfo};
 use crate::pagecache::hooks::Hook;
-use crate::pagecache::{Accessed, CacheWalk};
+use crate::pagecache::{Accessed, CacheWalk, has_cachestat};
 use crate::pagewalk::PageWalk;
 use crate::root::Roots;
 use crate::swap::{SwapArea, ZramStat};
@@ -31,6 +31,8 @@ pub enum Syscall {
     PagemapScan,
     /// `bpf`, 3.18.
     Bpf,
+    /// `cachestat`, 6.5.
+    Cachestat,
 }
 
 /// Facts about the page-table walker, known once it has been loaded.
@@ -82,6 +84,7 @@ impl Calls for LiveCalls {
             }
             Syscall::PagemapScan => has_pagemap_scan(),
             Syscall::Bpf => answers(libc::SYS_bpf, [-1, 0, 0, 0, 0]),
+            Syscall::Cachestat => has_cachestat(),
         }
     }
 
@@ -252,6 +255,7 @@ impl Facts {
             Syscall::ProcessMadvise,
             Syscall::PagemapScan,
             Syscall::Bpf,
+            Syscall::Cachestat,
         ];
         let sys_has = |path: &str| roots.sys.join(path).exists();
         Self {

@@ -98,6 +98,12 @@ fn memory_reclaim(facts: &Facts) -> Capability {
 fn page_cache(facts: &Facts) -> Capability {
     let name = "page_cache";
     match &facts.page_cache {
+        Ok(_) if !facts.has(Syscall::Cachestat) => line(
+            name,
+            State::Missing,
+            "the kernel does not tell which pages of a file are clean (cachestat)",
+        )
+        .advise("needs Linux 6.5"),
         Ok(_) => line(
             name,
             State::Available,
@@ -110,5 +116,5 @@ fn page_cache(facts: &Facts) -> Capability {
         )
         .advise("see the access source of this name"),
     }
-    .since("6.1")
+    .since("6.5")
 }

@@ -62,7 +62,7 @@ impl Fake {
             let flavour = "syscall".to_owned();
             Ok(WalkerFacts { flavour, levels: 4 })
         };
-        let calls = vec![PidfdOpen, ProcessMadvise, PagemapScan, Bpf];
+        let calls = vec![PidfdOpen, ProcessMadvise, PagemapScan, Bpf, Cachestat];
         let fake = Self {
             top: tempfile::tempdir().unwrap(),
             calls: FakeCalls {
@@ -379,7 +379,7 @@ fn who_else_clears_accessed_bits_is_named() {
 }
 
 #[test]
-fn where_the_page_cache_is_seen_follows_the_kernel() {
+fn where_the_page_cache_is_seen_and_dropped_follows_the_kernel() {
     let line = |lacks: &'static [&'static str]| {
         let mut fake = Fake::modern();
         fake.calls.lacks = lacks;
@@ -397,6 +397,15 @@ fn where_the_page_cache_is_seen_follows_the_kernel() {
     let (state, found) = line(&["mm_filemap_fault", "filemap_fault", "writeback_dirty_folio"]);
     assert_eq!(state, State::Limited);
     assert!(found.ends_with("; not seen: faults, writes"), "{found}");
+    // Linux 6.1 to 6.4 do not tell what is clean.
+    let mut fake = Fake::modern();
+    fake.calls.calls.retain(|call| *call != Syscall::Cachestat);
+    let table = fake.table();
+    let seen = self::state(&table, Group::Source, "page_cache");
+    assert_eq!(seen, State::Available);
+    let mover = table.get(Group::Mover, "page_cache").unwrap();
+    assert_eq!((mover.state, mover.since), (State::Missing, Some("6.5")));
+    assert_eq!(mover.advice.as_deref(), Some("needs Linux 6.5"));
 }
 
 #[test]

@@ -12,7 +12,6 @@ use super::{Fault, FaultKind};
 
 /// A thread's last fault may still be waiting for a device. Without a major event it counts as
 /// minor only after this time.
-/// counts as minor.
 const SETTLED_NS: u64 = 50_000_000;
 
 /// An event from the ring: a fault, or a notice that the thread's fault at this page was major.
@@ -96,6 +95,11 @@ pub(super) fn attach(program: &ProgramMut<'_>) -> libbpf_rs::Result<Vec<Link>> {
         let _ = event.into_raw_fd();
     }
     Ok(links)
+}
+
+/// The CPUs that are online; `None` if this is not known.
+pub(super) fn online_cpus() -> Option<String> {
+    std::fs::read_to_string("/sys/devices/system/cpu/online").ok()
 }
 
 fn configured_cpus() -> libc::c_int {

@@ -86,8 +86,26 @@ pub trait FaultSource {
 /// The page faults of the running kernel. Dropping it detaches the programs.
 pub struct Faults {
     program: Program,
+    told: Told,
+}
+
+/// Whether every major fault is told.
+struct Told {
     /// Faults lost as of the last drain.
     dropped: u64,
+    /// The CPUs online when the programs were attached; `None` after another set was seen, since
+    /// those that come online later, or again, tell nothing.
+    attached_cpus: Option<String>,
+}
+
+impl Told {
+    /// Whether all were told since the last call.
+    fn all(&mut self, dropped: u64, online_cpus: Option<String>) -> bool {
+        if self.attached_cpus != online_cpus {
+            self.attached_cpus = None;
+        }
+        std::mem::replace(&mut self.dropped, dropped) == dropped && self.attached_cpus.is_some()
+    }
 }
 
 impl Faults {
@@ -107,11 +125,13 @@ impl Faults {
     /// As [`Faults::open`].
     pub fn with_ring(ring_bytes: u32) -> Result<Self, AccessError> {
         let bytes = ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX);
+        let attached_cpus = major::online_cpus();
         let program = Program::load(bytes.next_power_of_two())?;
-        Ok(Faults {
-            program,
+        let told = Told {
             dropped: 0,
-        })
+            attached_cpus,
+        };
+        Ok(Faults { program, told })
     }
 }
 
@@ -128,8 +148,8 @@ impl FaultSource for Faults {
         let mut events = self.program.watched.drain()?;
         // Two processors may reserve space in the ring in another order than their timestamps.
         events.sort_by_key(|event| event.fault.time_ns);
-        let before = std::mem::replace(&mut self.dropped, self.program.watched.dropped());
-        let all_told = self.tells_majors() && self.dropped == before;
+        let dropped = self.program.watched.dropped();
+        let all_told = self.told.all(dropped, major::online_cpus()) && self.tells_majors();
         into.extend(major::settle(&events, monotonic_ns(), all_told));
         Ok(())
     }
@@ -140,5 +160,24 @@ impl FaultSource for Faults {
 
     fn tells_majors(&self) -> bool {
         self.program.tells_majors()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn majors_are_not_all_told_once_a_cpu_came_or_went() {
+        let mut told = Told {
+            dropped: 0,
+            attached_cpus: Some("0-1\n".into()),
+        };
+        let mut all = |dropped, cpus: &str| told.all(dropped, Some(format!("{cpus}\n")));
+        assert!(all(0, "0-1"));
+        assert!(!all(3, "0-1"), "three were lost");
+        assert!(all(3, "0-1"));
+        assert!(!all(3, "0-2"));
+        assert!(!all(3, "0-1"), "a CPU that comes back tells nothing");
     }
 }

@@ -79,7 +79,8 @@ pub struct Accesses {
     pub blocks: HashMap<Block, PageSet>,
     /// Events that reported new pages.
     pub events: u64,
-    /// Events lost because the map was full: `blocks` lacks some accesses.
+    /// Events lost, because the map was full or a program was running already: `blocks` lacks some
+    /// accesses.
     pub dropped: u64,
 }
 
@@ -115,7 +116,7 @@ pub struct Accessed {
     /// Counts as of the last look.
     events: u64,
     dropped: u64,
-    _object: Object,
+    object: Object,
 }
 
 impl Accessed {
@@ -176,7 +177,7 @@ impl Accessed {
             counts: map("counts")?,
             events: 0,
             dropped: 0,
-            _object: object,
+            object,
         })
     }
 
@@ -268,18 +269,24 @@ impl Accessed {
     /// Events and lost events of all CPUs since loading.
     fn counts(&self) -> libbpf_rs::Result<(u64, u64)> {
         let values = self.counts.lookup_percpu(&[0; 4], MapFlags::ANY)?;
-        let mut sum = (0, 0);
-        for value in values.iter().flatten() {
-            let word = |at: usize| {
-                let bytes = value
-                    .get(at..at + 8)
-                    .and_then(|bytes| bytes.try_into().ok());
-                bytes.map_or(0, u64::from_ne_bytes)
-            };
-            sum = (sum.0 + word(0), sum.1 + word(8));
-        }
-        Ok(sum)
+        let misses = bpf::recursion_misses(&self.object);
+        Ok(sum(&values.unwrap_or_default(), misses))
     }
+}
+
+/// Events and lost events: `struct af_counts` of each CPU, and how often a program did not run.
+fn sum(values: &[Vec<u8>], misses: u64) -> (u64, u64) {
+    let mut sum = (0, misses);
+    for value in values {
+        let word = |at: usize| {
+            let bytes = value
+                .get(at..at + 8)
+                .and_then(|bytes| bytes.try_into().ok());
+            bytes.map_or(0, u64::from_ne_bytes)
+        };
+        sum = (sum.0 + word(0), sum.1 + word(8));
+    }
+    sum
 }
 
 /// Whether `last_index` is one past the last page, given the pages up to it of a read of page 1.
@@ -326,6 +333,13 @@ fn own_file() -> std::io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_event_is_lost_without_room_and_where_its_program_runs_already() {
+        let cpu =
+            |events: u64, dropped: u64| [events.to_ne_bytes(), dropped.to_ne_bytes()].concat();
+        assert_eq!(sum(&[cpu(10, 1), cpu(20, 0)], 4), (30, 5));
+    }
 
     /// Of folios of one, two and four pages.
     #[test]

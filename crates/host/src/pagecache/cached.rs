@@ -153,10 +153,10 @@ mod tests {
                 generation: 0,
                 size_bytes: PAGE_BYTES,
                 links: 1,
-                pages: 1,
             },
             on: Arc::new(SuperBlock {
                 address: 1 << 41,
+                magic: 0,
                 fs_type: "fake".into(),
                 device: 1,
                 kind: super::super::shown::CacheKind::File,

@@ -19,7 +19,7 @@ use super::files::FileAges;
 use super::names::{Mounts, Place};
 use super::report::DropReport;
 use super::shown::{CacheKind, Inode, SuperBlock};
-use super::stat::cachestat;
+use super::stat::{cachestat, no_cachestat};
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::mover::{Clock, SystemClock, TokenBucket};
 
@@ -124,7 +124,7 @@ impl<'a> Dropper<'a> {
     /// Drops cold pages, starting with the files that use the most memory. Returns the sum.
     ///
     /// # Errors
-    /// The accesses cannot be read any more; nothing is dropped without them.
+    /// The kernel lacks `cachestat`, or accesses cannot be read any more. Nothing is dropped then.
     pub fn drop_cold(
         &mut self,
         ages: &mut FileAges,
@@ -173,13 +173,16 @@ impl<'a> Dropper<'a> {
 
     /// Drops the clean pages among those the caller has just selected. `each` is called with every
     /// run and its outcome.
+    ///
+    /// # Errors
+    /// The kernel lacks `cachestat`.
     pub fn drop_chosen(
         &mut self,
         (on, inode): (&SuperBlock, &Inode),
         place: Option<&Place>,
         runs: &[Range<u64>],
         each: &mut dyn FnMut(&Range<u64>, &DropReport),
-    ) {
+    ) -> Result<(), AccessError> {
         let hand = self.open(on, inode.number, place);
         for run in runs {
             let mut report = DropReport {
@@ -187,18 +190,18 @@ impl<'a> Dropper<'a> {
                 ..DropReport::default()
             };
             match &hand {
-                Some(hand) => self.drop_piece(hand, run.clone(), &mut report, &mut |_| ()),
+                Some(hand) => self.drop_piece(hand, run.clone(), &mut report, &mut |_| ())?,
                 None => report.unreachable_bytes = report.asked_bytes,
             }
             each(run, &report);
         }
+        Ok(())
     }
 
     /// Drops these pages of a file, after checking each once more.
     ///
     /// # Errors
-    /// The accesses cannot be read any more; nothing is dropped without them. Errors of the file
-    /// are in the report.
+    /// As [`drop_cold`](Self::drop_cold). Other errors of the file are in the report.
     fn drop_pages(
         &mut self,
         ages: &mut FileAges,
@@ -233,7 +236,7 @@ impl<'a> Dropper<'a> {
                 for piece in quiet(ages.pending(), file, &chunk, &mut report) {
                     self.drop_piece(&hand, piece, &mut report, &mut |left| {
                         ages.note_dropped(file, left);
-                    });
+                    })?;
                 }
                 at = past(&chunk, run.end, &before, &mut report);
             }
@@ -264,32 +267,35 @@ impl<'a> Dropper<'a> {
         pages: Range<u64>,
         report: &mut DropReport,
         left: &mut dyn FnMut(&Range<u64>),
-    ) {
+    ) -> Result<(), AccessError> {
         let count = pages.end - pages.start;
-        let Ok((cached, unclean)) = hand.stat(&pages) else {
-            report.unreachable_bytes += count * PAGE_BYTES;
-            return;
+        let (cached, unclean) = match hand.stat(&pages) {
+            Ok(stat) => stat,
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return Err(no_cachestat()),
+            Err(_) => {
+                report.unreachable_bytes += count * PAGE_BYTES;
+                return Ok(());
+            }
         };
         if unclean > 0 && count > 1 && cached > 0 {
             // The advice would start writeback of dirty pages, so split the range to exclude them.
             let middle = pages.start + count / 2;
-            self.drop_piece(hand, pages.start..middle, report, left);
-            self.drop_piece(hand, middle..pages.end, report, left);
-            return;
+            self.drop_piece(hand, pages.start..middle, report, left)?;
+            return self.drop_piece(hand, middle..pages.end, report, left);
         }
         report.vanished_bytes += (count - cached.min(count)) * PAGE_BYTES;
         let cached_bytes = cached.min(count) * PAGE_BYTES;
         if cached == 0 {
-            return;
+            return Ok(());
         }
         if unclean > 0 {
             report.dirty_bytes += cached_bytes;
-            return;
+            return Ok(());
         }
         if self.limits.rehearse {
             report.rehearsed_bytes += cached_bytes;
             self.use_up(cached_bytes);
-            return;
+            return Ok(());
         }
         let left_bytes = match hand.drop(&pages).and_then(|()| hand.stat(&pages)) {
             Ok((after, _)) => cached.min(count).saturating_sub(after) * PAGE_BYTES,
@@ -301,6 +307,7 @@ impl<'a> Dropper<'a> {
         report.left_bytes += left_bytes;
         report.stayed_bytes += cached_bytes - left_bytes;
         self.use_up(left_bytes);
+        Ok(())
     }
 
     fn use_up(&mut self, bytes: u64) {
@@ -414,10 +421,40 @@ mod tests {
         };
         let mut dropper = Dropper::new(limits, &cancel);
         let mut report = DropReport::default();
-        dropper.drop_piece(&fake, 0..10, &mut report, &mut |_| ());
+        let drop = |dropper: &mut Dropper<'_>, pages, report: &mut _| {
+            dropper.drop_piece(&fake, pages, report, &mut |_| ())
+        };
+        drop(&mut dropper, 0..10, &mut report).unwrap();
         assert_eq!((report.stayed_bytes, dropper.room_pages()), (40960, 10));
-        dropper.drop_piece(&fake, 10..14, &mut report, &mut |_| ());
+        drop(&mut dropper, 10..14, &mut report).unwrap();
         assert_eq!((report.left_bytes, dropper.room_pages()), (16384, 6));
+    }
+
+    /// A file of which the kernel says only this.
+    struct Failing(i32);
+
+    impl CacheHand for Failing {
+        fn stat(&self, _: &Range<u64>) -> io::Result<(u64, u64)> {
+            Err(io::Error::from_raw_os_error(self.0))
+        }
+
+        fn drop(&self, _: &Range<u64>) -> io::Result<()> {
+            panic!("dropped without knowing what is dirty")
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_cachestat_is_not_a_file_that_cannot_be_reached() {
+        let cancel = AtomicBool::new(false);
+        let of = |errno| {
+            let mut report = DropReport::default();
+            let mut dropper = Dropper::new(limits(), &cancel);
+            let done = dropper.drop_piece(&Failing(errno), 0..10, &mut report, &mut |_| ());
+            done.map(|()| report.unreachable_bytes)
+        };
+        assert_eq!(of(libc::EOPNOTSUPP).unwrap(), 10 * PAGE_BYTES);
+        let refused = of(libc::ENOSYS).unwrap_err();
+        assert!(refused.to_string().contains("Linux 6.5"), "{refused}");
     }
 
     proptest! {
@@ -445,7 +482,7 @@ mod tests {
                 0..pages.len() as u64,
                 &mut report,
                 &mut |left| noted += (left.end - left.start) * 4096,
-            );
+            ).unwrap();
             prop_assert!(noted <= report.left_bytes);
             prop_assert_eq!(report.vanished_bytes, of(0));
             prop_assert_eq!(report.dirty_bytes, of(2));

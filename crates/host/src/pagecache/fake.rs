@@ -97,6 +97,7 @@ impl CacheReader for Shared {
         for file in &cache.files {
             let on = Arc::new(SuperBlock {
                 address: 1 << 41,
+                magic: 0,
                 fs_type: "fake".into(),
                 device: 1,
                 kind: file.kind,
@@ -107,7 +108,6 @@ impl CacheReader for Shared {
                 generation: 0,
                 size_bytes: file.size_bytes(),
                 links: 1,
-                pages: u64::from(file.pages) * u64::from(file.blocks),
             };
             let leaf = |block: u32| {
                 let mut leaf = Leaf::at(u64::from(block) * PAGES_PER_TABLE as u64);
@@ -141,7 +141,8 @@ impl CacheReader for Shared {
     }
 }
 
-fn block(file: &FakeFile, block: u32) -> Block {
+/// A block of a file.
+pub fn block(file: &FakeFile, block: u32) -> Block {
     Block {
         inode: address(file),
         number: file.number as u32,

@@ -34,7 +34,6 @@ pub struct Super {
     pub device: u32,
     pub unused: u32,
     pub kind: [u8; 16],
-    pub id: [u8; 32],
 }
 
 /// An inode with cached pages. See `struct cw_file`.
@@ -45,7 +44,6 @@ pub struct File {
     pub inode: u64,
     pub number: u64,
     pub size_bytes: u64,
-    pub pages: u64,
     pub generation: u32,
     pub links: u32,
     pub n_leaves: u32,
@@ -65,11 +63,7 @@ pub struct Leaf {
     pub dirty: u64,
     /// Under writeback: marked at the first page of a folio.
     pub writeback: u64,
-    /// Kernel address of the first folio, which determines the frame and so the node.
-    pub folio: u64,
-    /// Page flags of that folio.
-    pub folio_flags: u64,
-    /// Kernfs id of the cgroup that folio is charged to; 0 for none.
+    /// Kernfs id of the cgroup the first present folio is charged to; 0 for none.
     pub cgroup: u64,
 }
 
@@ -162,6 +156,9 @@ pub struct Ctl {
     pub page_struct_bytes: u32,
     pub memcg: u64,
     pub cgroup: u64,
+    pub magic: u64,
+    pub device: u32,
+    pub unused: u32,
     pub trail: [Passed; TRAIL],
 }
 

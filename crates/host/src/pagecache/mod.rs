@@ -45,5 +45,6 @@ pub use readers::{AccessNotes, CacheReader};
 pub use report::DropReport;
 pub use shown::{CacheKind, CacheSink, Inode, Key, SuperBlock, WalkReport};
 pub use stat::{CacheStat, cachestat};
+pub(crate) use stat::{has_cachestat, no_cachestat};
 pub use uses::Uses;
 pub use walk::CacheWalk;

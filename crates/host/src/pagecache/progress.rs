@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use super::frames::Folios;
 use super::layout::{
-    Ctl, FILE_VOID, FILE_WHOLE, File, Leaf, RC_DONE, RC_FULL, RC_LOST, SHOWN, Super,
+    Ctl, FILE_VOID, FILE_WHOLE, File, Leaf, RC_DONE, RC_FULL, RC_LOST, RC_NOT_HERE, SHOWN, Super,
 };
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
+use crate::access::AccessError;
 
 /// Most super blocks listed. With more, nothing is walked: pages on the others would be missing
 /// silently.
@@ -57,6 +58,32 @@ impl SuperList {
             }
             _ => Err("the list of super blocks could not be followed".into()),
         }
+    }
+}
+
+/// The super blocks of the last listing.
+#[derive(Default)]
+pub(super) struct KnownSupers(pub Vec<Arc<SuperBlock>>);
+
+impl KnownSupers {
+    /// The super block of the inode that a call was asked for; lists them all if it is not known.
+    /// One of another file system may have taken the place in memory of one that was unmounted.
+    pub fn find(
+        &mut self,
+        ctl: &Ctl,
+        list: impl FnOnce() -> Result<Vec<Arc<SuperBlock>>, AccessError>,
+    ) -> Result<Option<Arc<SuperBlock>>, AccessError> {
+        // The inode no longer exists, and what was read there as its super block is none.
+        if ctl.rc == RC_NOT_HERE {
+            return Ok(None);
+        }
+        let is_it = |on: &&Arc<SuperBlock>| {
+            (on.address, on.magic, on.device) == (ctl.super_block, ctl.magic, ctl.device)
+        };
+        if !self.0.iter().any(|on| is_it(&on)) {
+            self.0 = list()?;
+        }
+        Ok(self.0.iter().find(is_it).cloned())
     }
 }
 
@@ -168,5 +195,37 @@ mod tests {
         assert!(refused.unwrap_err().contains("more than 65536"));
         list.restarts = RESTARTS_MAX;
         assert!(list.take(RC_LOST, &[]).is_err());
+    }
+
+    #[test]
+    fn a_super_block_is_not_taken_for_one_that_was_at_its_place() {
+        let told = |rc, device, magic| Ctl {
+            rc,
+            super_block: 7,
+            device,
+            magic,
+            ..Ctl::default()
+        };
+        let record = |device, magic| Super {
+            address: 7,
+            device,
+            magic,
+            ..Super::default()
+        };
+        let mut known = KnownSupers::default();
+        let mut listings = 0;
+        let mut find = |rc, device, magic| {
+            let on = SuperBlock::new(&record(device, magic)).map(Arc::new);
+            let found = known.find(&told(rc, device, magic), || {
+                listings += 1;
+                Ok(on.into_iter().collect())
+            });
+            (found.unwrap().map(|on| (on.device, on.magic)), listings)
+        };
+        assert_eq!(find(RC_DONE, 1, 5), (Some((1, 5)), 1));
+        assert_eq!(find(RC_FULL, 1, 5), (Some((1, 5)), 1), "known");
+        assert_eq!(find(RC_DONE, 2, 5), (Some((2, 5)), 2));
+        assert_eq!(find(RC_DONE, 2, 6), (Some((2, 6)), 3));
+        assert_eq!(find(RC_NOT_HERE, 0, 0), (None, 3), "the inode is gone");
     }
 }

@@ -30,6 +30,7 @@ pub enum CacheKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperBlock {
     pub(super) address: u64,
+    pub(super) magic: u64,
     /// Type as listed in `/proc/filesystems`.
     pub fs_type: String,
     /// Device of its files, `major << 20 | minor`.
@@ -51,6 +52,7 @@ impl SuperBlock {
         };
         Some(SuperBlock {
             address: record.address,
+            magic: record.magic,
             fs_type: String::from_utf8_lossy(name).into_owned(),
             device: record.device,
             kind,
@@ -74,8 +76,6 @@ pub struct Inode {
     pub size_bytes: u64,
     /// Number of hard links; 0 after deletion.
     pub links: u32,
-    /// Cached pages by the kernel's own count, when the walk of the inode began.
-    pub pages: u64,
 }
 
 /// Identifies an inode while it exists, as accesses do: its address, and the low half of its
@@ -105,7 +105,6 @@ impl Inode {
             generation: file.generation,
             size_bytes: file.size_bytes,
             links: file.links,
-            pages: file.pages,
         }
     }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 
-use crate::access::PAGE_BYTES;
+use crate::access::{AccessError, PAGE_BYTES};
 
 /// The same on all architectures, and not in `libc` yet.
 const CACHESTAT: libc::c_long = 451;
@@ -19,6 +19,21 @@ pub struct CacheStat {
     pub dirty_pages: u64,
     /// Of these, under writeback.
     pub writeback_pages: u64,
+}
+
+/// Whether the kernel has the call: asks about a file that is not open.
+pub(crate) fn has_cachestat() -> bool {
+    // SAFETY: without a file, the kernel accesses none of the memory it is given.
+    let result = unsafe { libc::syscall(CACHESTAT, -1, 0, 0, 0) };
+    result >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
+}
+
+/// Refuses a kernel that does not tell clean pages from dirty ones.
+pub(crate) fn no_cachestat() -> AccessError {
+    AccessError::Unsupported {
+        what: "dropping pages of files",
+        why: "the kernel does not tell which of them are clean (cachestat, Linux 6.5)".into(),
+    }
 }
 
 /// Counts pages of an open file. An empty range means the whole file.

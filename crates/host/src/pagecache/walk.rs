@@ -16,7 +16,7 @@ use super::frames::{self, Folios, Frames};
 use super::layout::{
     Ctl, DEPTH, File, Leaf, Names, RC_DONE, RC_FULL, RC_LOST, RC_NOT_HERE, SHOWN, Slots, Super,
 };
-use super::progress::{Place, Progress, SuperList};
+use super::progress::{KnownSupers, Place, Progress, SuperList};
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::{AccessError, check_page_size};
 use crate::bpf::{self, Mapping, run_syscall};
@@ -28,13 +28,13 @@ use crate::root::ProcRoot;
 /// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/cachewalk.bpf.o");
 
-/// Most leaves per call: 64 bytes each, and 512 more if frames are wanted.
+/// Most leaves per call: 48 bytes each, and 512 more if frames are wanted.
 const LEAVES: usize = 4096;
-/// Most inodes with pages per call: 48 bytes each.
+/// Most inodes with pages per call: 40 bytes each.
 const FILES: usize = 2048;
 /// Most inodes visited per call: takes a few milliseconds.
 const VISITS: u32 = 16 << 10;
-/// Most super blocks per call: 72 bytes each.
+/// Most super blocks per call: 40 bytes each.
 const SUPERS: usize = 1024;
 
 /// The loaded page-cache walker.
@@ -52,8 +52,7 @@ pub struct CacheWalk {
     folio_of: RawFd,
     /// Known if frames are wanted.
     frames: Option<Frames>,
-    /// The super blocks of the last listing.
-    known_supers: Vec<Arc<SuperBlock>>,
+    known_supers: KnownSupers,
     /// Any open file: the entry point to the list of super blocks.
     anchor: OpenFile,
     /// Owns the programs and maps.
@@ -124,7 +123,7 @@ impl CacheWalk {
             name_inode: program("name_inode")?,
             folio_of: program("folio_of")?,
             frames: None,
-            known_supers: Vec::new(),
+            known_supers: KnownSupers::default(),
             anchor,
             _object: object,
         })
@@ -222,7 +221,9 @@ impl CacheWalk {
     ) -> Result<WalkReport, AccessError> {
         let began_ns = thread_cpu_ns();
         let mut report = WalkReport::default();
-        for on in self.super_blocks()? {
+        let all = self.super_blocks()?;
+        self.known_supers = KnownSupers(all.clone());
+        for on in all {
             if wanted(&on) {
                 report.super_blocks += 1;
                 self.walk_super(&on, sink, &mut report)?;
@@ -249,7 +250,10 @@ impl CacheWalk {
         let mut progress = Progress::default();
         loop {
             ctl = self.run(self.walk_inodes, ctl)?;
-            let Some(on) = self.super_block(ctl.super_block)? else {
+            let mut known = std::mem::take(&mut self.known_supers);
+            let on = known.find(&ctl, || self.super_blocks());
+            self.known_supers = known;
+            let Some(on) = on? else {
                 return Ok(());
             };
             self.show(&on, &ctl, &mut progress, sink, &mut WalkReport::default());
@@ -260,15 +264,6 @@ impl CacheWalk {
                 return Ok(());
             }
         }
-    }
-
-    /// The super block at an address, if it is known or was mounted since.
-    fn super_block(&mut self, address: u64) -> Result<Option<Arc<SuperBlock>>, AccessError> {
-        let is_it = |on: &&Arc<SuperBlock>| on.address == address;
-        if !self.known_supers.iter().any(|on| is_it(&on)) {
-            self.known_supers = self.super_blocks()?;
-        }
-        Ok(self.known_supers.iter().find(is_it).cloned())
     }
 
     /// The path of an inode below the root of its file system, from one of its directory entries in

@@ -107,11 +107,23 @@ impl EntryFormat {
     /// Bits that must be zero in an entry that is present to the MMU and not special. Frames are
     /// limited to the next power of two after the end of memory, so that one mask suffices.
     pub fn reserved(&self, encryption_mask: u64) -> u64 {
-        let bits = self.bits;
         let beyond = !(self.address_end.max(1).next_power_of_two() - 1);
-        (bits.address & !self.address_mask & !encryption_mask)
-            | bits.unused
-            | (beyond & self.address_mask)
+        self.reserved_anywhere(encryption_mask) | (beyond & self.address_mask)
+    }
+
+    /// The same without a limit to frames.
+    fn reserved_anywhere(&self, encryption_mask: u64) -> u64 {
+        let bits = self.bits;
+        (bits.address & !self.address_mask & !encryption_mask) | bits.unused
+    }
+
+    /// Whether an entry is that of a process, except that its frame is past the end of memory: of a
+    /// device, such as a file on persistent memory.
+    pub(super) fn is_beyond(&self, entry: u64, encryption_mask: u64) -> bool {
+        self.bits.is_bad(entry, self.reserved(encryption_mask))
+            && !self
+                .bits
+                .is_bad(entry, self.reserved_anywhere(encryption_mask))
     }
 
     /// The frame number, in units of 4 KiB, in a last-level entry that is present to the kernel.

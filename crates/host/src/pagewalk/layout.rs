@@ -90,7 +90,6 @@ pub struct Ctl {
     pub n_tables: u32,
     pub unreadable: u32,
     pub retries: u32,
-    pub upper_tables: u32,
     pub seen_start_boottime: u64,
     pub search_phys: u64,
     pub search_magic: u64,

@@ -7,7 +7,7 @@ use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::entry::{self, Bits, EntryFormat};
-use super::layout::{Ctl, KIND_TABLE, RC_DONE, RC_NO_TASK, Range};
+use super::layout::{Ctl, Entry, KIND_PMD, KIND_TABLE, RC_DONE, RC_NO_TASK, Range};
 use super::program::Program;
 use super::shape::Shape;
 use crate::access::{AccessError, PAGE_BYTES, TABLE_BYTES, kernel_page_bytes};
@@ -25,6 +25,9 @@ pub struct Machine {
     pub format: EntryFormat,
     /// The address bit that marks encrypted memory (AMD SME, SEV); 0 for none.
     pub encryption_mask: u64,
+    /// The first frame of the huge zero page, if one was found. Before Linux 6.18 its entries are
+    /// not special.
+    pub huge_zero: Option<u64>,
 }
 
 impl Machine {
@@ -36,18 +39,6 @@ impl Machine {
             levels: self.levels,
             page_shift: self.format.shape.page_shift(),
             ..self.format.bits.ctl()
-        }
-    }
-
-    /// Whether memory was added since: then addresses past its old end are valid after all. Updates
-    /// the end.
-    pub fn has_grown(&mut self) -> bool {
-        match memory_end(self.format.shape) {
-            Ok(end) if end > self.format.address_end => {
-                self.format.address_end = end;
-                true
-            }
-            _ => false,
         }
     }
 }
@@ -154,6 +145,7 @@ pub(super) fn discover(program: &mut Program, shape: Shape) -> Result<Machine, A
                 levels,
                 format,
                 encryption_mask: address.encryption_mask,
+                huge_zero: None,
             };
             let Some(frame) = walk_to(program, &machine, &magic)? else {
                 continue;
@@ -255,20 +247,9 @@ fn walk_to(
 ) -> Result<Option<u64>, AccessError> {
     let va = magic.va();
     let (format, shape) = (machine.format, machine.format.shape);
-    program.set_ranges(&[Range {
-        start: va,
-        end: va + shape.page_bytes(),
-    }]);
-    let out = program.walk(Ctl {
-        tid: std::process::id(),
-        tgid: std::process::id(),
-        n_ranges: 1,
-        ..machine.ctl()
-    })?;
-    if out.rc != RC_DONE || out.n_entries != 1 {
+    let Some(entry) = entry_at(program, machine, va)? else {
         return Ok(None);
-    }
-    let entry = program.entries(1)[0];
+    };
     Ok(if entry.kind == KIND_TABLE {
         let page = va % TABLE_BYTES / PAGE_BYTES;
         let (at, _) = shape.entry_of(va - va % TABLE_BYTES, page as usize);
@@ -276,6 +257,87 @@ fn walk_to(
     } else {
         Some(format.pfn_in_leaf(entry.entry, shape.entry_bytes(1), va))
     })
+}
+
+/// What a walk finds at an address of our own.
+fn entry_at(
+    program: &mut Program,
+    machine: &Machine,
+    va: u64,
+) -> Result<Option<Entry>, AccessError> {
+    program.set_ranges(&[Range {
+        start: va,
+        end: va + machine.format.shape.page_bytes(),
+    }]);
+    let out = program.walk(Ctl {
+        tid: std::process::id(),
+        tgid: std::process::id(),
+        n_ranges: 1,
+        ..machine.ctl()
+    })?;
+    let is_found = out.rc == RC_DONE && out.n_entries == 1;
+    Ok(is_found.then(|| program.entries(1)[0]))
+}
+
+/// The first frame of the huge zero page, which anonymous memory gets that is read before it is
+/// written. Two places of our own have it in common. It stays where it is for as long as we live,
+/// because the kernel keeps it for a process that has ever read through it.
+pub(super) fn huge_zero(
+    program: &mut Program,
+    machine: &Machine,
+) -> Result<Option<u64>, AccessError> {
+    if machine.format.shape.entry_bytes(1) != TABLE_BYTES {
+        return Ok(None);
+    }
+    let Ok(unwritten) = Unwritten::map() else {
+        return Ok(None);
+    };
+    let mut found = [None; 2];
+    for (frame, va) in found.iter_mut().zip(unwritten.read()) {
+        let entry = entry_at(program, machine, va)?;
+        let leaf = entry.filter(|entry| entry.kind == KIND_PMD);
+        *frame = leaf.and_then(|entry| machine.format.leaf_pfn(entry.entry));
+    }
+    Ok(found[0].filter(|_| found[0] == found[1]))
+}
+
+/// Anonymous memory of our own that is only read, in huge pages if the kernel permits.
+struct Unwritten {
+    at: *mut std::ffi::c_void,
+}
+
+impl Unwritten {
+    /// Room for two aligned huge pages.
+    const BYTES: usize = 3 * TABLE_BYTES as usize;
+
+    fn map() -> rustix::io::Result<Self> {
+        use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+        let null = std::ptr::null_mut();
+        // SAFETY: a new mapping, of which nothing else knows.
+        let at = unsafe { mmap_anonymous(null, Self::BYTES, ProtFlags::READ, MapFlags::PRIVATE)? };
+        let unwritten = Unwritten { at };
+        // SAFETY: exactly that mapping; the advice changes no content.
+        unsafe { madvise(at, Self::BYTES, Advice::LinuxHugepage)? };
+        Ok(unwritten)
+    }
+
+    /// Reads from both, and returns their addresses.
+    fn read(&self) -> [u64; 2] {
+        let first = (self.at as usize).next_multiple_of(TABLE_BYTES as usize) - self.at as usize;
+        [first, first + TABLE_BYTES as usize].map(|offset| {
+            let at = self.at.cast::<u8>().wrapping_add(offset);
+            // SAFETY: within the mapping, which is readable and never written.
+            let _ = unsafe { at.read_volatile() };
+            at as u64
+        })
+    }
+}
+
+impl Drop for Unwritten {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `map`, to which no reference exists.
+        let _ = unsafe { rustix::mm::munmap(self.at, Self::BYTES) };
+    }
 }
 
 struct AddressWidth {

@@ -22,7 +22,7 @@ use crate::access::{
     ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
-use extract::Extractor;
+use digest::Digester;
 use layout::{Ctl, Entry, Range};
 use leaf::leaf_bits;
 use machine::Machine;
@@ -31,6 +31,7 @@ use ranges::{Cursor, join, leaves_alike, slot_end};
 use shape::Shape;
 use threads::Threads;
 
+mod digest;
 pub mod entry;
 pub mod extract;
 pub(crate) mod layout;
@@ -51,7 +52,7 @@ pub struct PageWalk {
     machine: Machine,
     /// By so much are start times in `/proc` ahead of the kernel's own.
     ticks_ahead: u64,
-    extractor: Extractor,
+    digester: Digester,
     /// The given ranges, joined where they share tables, as passed to the program.
     joined: Vec<Range>,
     /// The tables copied by the last call, as bitmaps by slot. May have more slots than tables.
@@ -75,14 +76,15 @@ impl PageWalk {
     pub fn open_with(flavour: Option<Flavour>, capacity: Capacity) -> Result<Self, AccessError> {
         let shape = machine::shape()?;
         let mut program = Program::load(flavour, capacity)?;
-        let machine = machine::discover(&mut program, shape)?;
+        let mut machine = machine::discover(&mut program, shape)?;
+        machine.huge_zero = machine::huge_zero(&mut program, &machine)?;
         let ticks_ahead = machine::ticks_ahead(&mut program, &machine)?;
-        let extractor = Extractor::new(machine.format, machine.encryption_mask);
+        let digester = Digester::new(&machine);
         Ok(PageWalk {
             program,
             machine,
             ticks_ahead,
-            extractor,
+            digester,
             joined: Vec::new(),
             digested: Vec::new(),
         })
@@ -135,11 +137,10 @@ impl PageWalk {
         }
         for (slot, digest) in (0..).zip(&mut self.digested[..tables]) {
             let raw = &self.program.table(slot).e;
-            digest.makes_sense = self.extractor.extract(raw, &mut digest.bits);
-            if !digest.makes_sense && self.machine.has_grown() {
-                self.extractor = Extractor::new(self.machine.format, self.machine.encryption_mask);
-                digest.makes_sense = self.extractor.extract(raw, &mut digest.bits);
-            }
+            let shape = self.machine.format.shape;
+            let memory_end = || machine::memory_end(shape).ok();
+            let (machine, bits) = (&mut self.machine, &mut digest.bits);
+            digest.makes_sense = self.digester.extract(machine, raw, bits, memory_end);
         }
     }
 
@@ -154,7 +155,7 @@ impl PageWalk {
         let mut joined = self.joined.iter().peekable();
         let mut entries = self.program.entries(found.n_entries);
         while let Some((entry, rest)) = entries.split_first() {
-            if let Some((range, alike)) = leaves_alike(self.machine.format, entries, cursor) {
+            if let Some((range, alike)) = leaves_alike(&self.machine, entries, cursor) {
                 self.show_leaves(range, &entries[..alike], report, sink);
                 entries = &entries[alike..];
                 continue;
@@ -194,7 +195,7 @@ impl PageWalk {
         sink: &mut Shown<'_>,
     ) {
         let tables = leaves.len() as u64;
-        let bits = leaf_bits(self.machine.format.bits, leaves[0].entry);
+        let bits = leaf_bits(&self.machine, leaves[0].entry);
         let format = self.machine.format;
         let first = TableSight {
             va: leaves[0].va,
@@ -255,7 +256,7 @@ impl PageWalk {
         sink: &mut Shown<'_>,
     ) {
         let format = self.machine.format;
-        let bits = leaf_bits(format.bits, entry.entry);
+        let bits = leaf_bits(&self.machine, entry.entry);
         let leaf = match bytes {
             TABLE_BYTES => Leaf::Huge,
             _ => Leaf::Giant,
@@ -292,15 +293,13 @@ impl AccessSource for PageWalk {
         sink: &mut dyn SightSink,
     ) -> Result<ScanReport, AccessError> {
         check_ranges(ranges)?;
+        self.digester.begin();
         join(
             ranges,
             self.machine.format.shape.part_bytes(),
             &mut self.joined,
         );
-        let mut report = ScanReport {
-            complete: true,
-            ..Default::default()
-        };
+        let mut report = ScanReport::default();
         let mut sink = Shown {
             sink,
             sights: 0,
@@ -319,7 +318,7 @@ impl AccessSource for PageWalk {
             report.cost.retries += u64::from(found.retries);
             match found.rc {
                 layout::RC_DONE | layout::RC_FULL => {}
-                layout::RC_NO_MM if threads.next() => continue,
+                rc if threads.may_go_on(rc) && threads.next() => continue,
                 rc => return Err(refusal(rc, target.pid)),
             }
             self.digest(&found);
@@ -330,10 +329,7 @@ impl AccessSource for PageWalk {
                 end_ns,
                 sights: sink.sights,
             };
-            if sink.sink.batch_end(&batch).is_break() {
-                report.complete = false;
-                break;
-            }
+            sink.sink.batch_end(&batch);
             first += found.next_range as usize;
             va = if found.rc == layout::RC_FULL {
                 found.next_va

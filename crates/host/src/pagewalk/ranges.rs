@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ranges of a scan, and the position of the walk in them.
 
-use super::entry::EntryFormat;
 use super::layout::{self, Entry, Range};
 use super::leaf::leaf_bits;
+use super::machine::Machine;
 use crate::access::{AddressRange, TABLE_BYTES};
 
 /// Finds the ranges that contain addresses, given in ascending order.
@@ -59,17 +59,16 @@ pub(super) fn join(ranges: &[AddressRange], part_bytes: u64, out: &mut Vec<Range
 /// Finds adjacent 2 MiB leaves at the start of `entries` that look alike and lie in one range.
 /// Returns the number of that range and of the leaves; `None` if there are fewer than two.
 pub(super) fn leaves_alike(
-    format: EntryFormat,
+    machine: &Machine,
     entries: &[Entry],
     cursor: &mut Cursor<'_>,
 ) -> Option<(usize, usize)> {
-    let bits = format.bits;
     let first = match entries {
-        _ if format.shape.entry_bytes(1) != TABLE_BYTES => return None,
+        _ if machine.format.shape.entry_bytes(1) != TABLE_BYTES => return None,
         [first, second, ..] if [first.kind, second.kind] == [layout::KIND_PMD; 2] => first,
         _ => return None,
     };
-    let seen = leaf_bits(bits, first.entry);
+    let seen = leaf_bits(machine, first.entry);
     if !seen.present.is_full() {
         return None;
     }
@@ -80,7 +79,7 @@ pub(super) fn leaves_alike(
     let alike = candidates.take_while(|(entry, va)| {
         entry.kind == layout::KIND_PMD
             && entry.va == *va
-            && std::ptr::eq(leaf_bits(bits, entry.entry), seen)
+            && std::ptr::eq(leaf_bits(machine, entry.entry), seen)
     });
     let alike = alike.count();
     (alike > 1).then_some((range, alike))
