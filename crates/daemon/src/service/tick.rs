@@ -337,10 +337,9 @@ impl Daemon {
             self.retired
                 .extend(actors.map(|(key, actor)| (key, actor.counted)));
         }
-        self.pace.set(
-            config.observe.cpu_percent.0,
-            observe::millis(config.observe.tick.0),
-        );
+        let tick_ms = observe::millis(config.observe.tick.0);
+        self.pace
+            .set(config.observe.cpu_percent.0, tick_ms, tick_ms);
         self.matcher = matcher;
         self.config = config;
         Ok(())
@@ -402,7 +401,8 @@ impl Daemon {
             .unwrap_or(tick_ms)
             .clamp(SCAN_INTERVAL_MIN_MS, tick_ms);
         self.agent.set_scan_interval_ms(pace_ms);
-        self.pace.set(self.config.observe.cpu_percent.0, pace_ms);
+        self.pace
+            .set(self.config.observe.cpu_percent.0, tick_ms, pace_ms);
         let earliest_ms = self.now_ms() + self.pace.debt_ms();
         next_ms.min((began_ms + pace_ms).max(earliest_ms))
     }

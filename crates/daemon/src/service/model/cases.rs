@@ -151,7 +151,7 @@ fn a_reload_keeps_the_pace_that_rules_want() {
     for _ in 0..2 {
         world.reload(Text::Rules);
         world.tick();
-        assert_eq!(paces(&world), (200, 200), "a fifth of the age of the rule");
+        assert_eq!(paces(&world), (1000, 200), "a fifth of the age of the rule");
     }
 }
 
