@@ -16,7 +16,7 @@ use agewise_policy::proactive::Action;
 use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
-use crate::actor::Around;
+use crate::actor::{Around, Counted};
 use crate::ahead::{Ahead, Announce, Begun, Held, Report};
 use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
@@ -153,17 +153,13 @@ impl Daemon {
         let now_ms = self.now_ms();
         for (key, report) in reports {
             self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
-            let mut actor = self.actors.get_mut(&key);
-            let counted = match &mut actor {
-                Some(actor) => &mut actor.counted,
-                None => self.retired.entry(key.clone()).or_default(),
-            };
+            let counted = self.counted(&key);
             if let Some(reason) = Reason::by_name(report.policy) {
                 counted.moved(reason, report.left_bytes, report.dropped_bytes);
             }
             counted.rehearsed(report.rehearsed_bytes, true, u64::MAX);
             let mut is_news = false;
-            if let Some(actor) = actor {
+            if let Some(actor) = self.actors.get_mut(&key) {
                 // If memory was moved without a comparison, the known gain is that of an earlier
                 // trial.
                 if report.steps > 0 || report.measured.is_some() {
@@ -187,6 +183,14 @@ impl Daemon {
                 fields: &report,
             };
             self.journal.write(record, &line);
+        }
+    }
+
+    /// What is counted for a subject, with a rule or without.
+    pub(super) fn counted(&mut self, key: &Key) -> &mut Counted {
+        match self.actors.get_mut(key) {
+            Some(actor) => &mut actor.counted,
+            None => self.retired.entry(key.clone()).or_default(),
         }
     }
 

@@ -11,7 +11,7 @@ use agewise_host::root::Roots;
 
 use super::Daemon;
 use crate::observer::{self, Seen};
-use crate::state::{Event, LargestFiles, Reason, Scope, Snapshot, SubjectView};
+use crate::state::{Event, LargestFiles, Scope, Snapshot, SubjectView};
 
 impl Daemon {
     pub(super) fn publish(
@@ -109,10 +109,6 @@ impl Daemon {
             view.refaulted_bytes = count.sum_bytes;
             view.less = self.curves.of(&seen.key);
             view.shrink_limit_bytes = self.shrinkers.limit_bytes(&seen.key);
-            if let Some(squeezed) = self.squeezed.get(&seen.key) {
-                let bytes = squeezed.bytes(Reason::THRASH);
-                view.reclaimed.add(Reason::THRASH, bytes);
-            }
         }
     }
 }

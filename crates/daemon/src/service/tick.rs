@@ -37,7 +37,7 @@ use crate::pace::Pace;
 use crate::protect::Protector;
 use crate::record::{Change, Message, Started};
 use crate::shrinkers::Shrinkers;
-use crate::state::{Hub, OwnUse, Reclaimed};
+use crate::state::{Hub, OwnUse};
 use crate::world::World;
 use agewise_cli::{observe, output};
 
@@ -58,7 +58,7 @@ pub struct Daemon {
     pub(super) pace: Pace,
     pub(super) world: World,
     pub(super) actors: HashMap<Key, Actor>,
-    /// What was counted for subjects that no rule applies to any more.
+    /// What was counted for subjects that no rule applies to.
     pub(super) retired: HashMap<Key, Counted>,
     /// Holds targets under a budget, if a rule requires it.
     pub(super) ahead: Option<Ahead>,
@@ -67,8 +67,6 @@ pub struct Daemon {
     pub(super) shrinkers: Shrinkers,
     /// The ledger, or why there is none.
     pub(super) found: Found,
-    /// What was moved out of those that caused thrashing.
-    pub(super) squeezed: HashMap<Key, Reclaimed>,
     pub(super) refaulted: HashMap<Key, Refaulted>,
     pub(super) hits: LimitHits,
     pub(super) curves: AllCurves,
@@ -252,7 +250,6 @@ impl Daemon {
             shrinkers,
             curves: AllCurves::new(found.state()),
             found,
-            squeezed: HashMap::new(),
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
             lister: Lister::default(),
@@ -420,7 +417,6 @@ impl Daemon {
         }
         self.retired.retain(|key, _| there.contains(key));
         self.hits.retain(|key| there.contains(key));
-        self.squeezed.retain(|key, _| there.contains(key));
         self.refaulted.retain(|key, _| there.contains(key));
         for seen in seen {
             let rule = match &seen.cgroup {

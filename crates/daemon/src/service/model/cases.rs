@@ -9,8 +9,10 @@ use super::*;
 use crate::ahead::Report;
 use crate::observer;
 use crate::outlet::Outlet;
+use crate::hand::Done;
 
 #[test]
+use crate::state::Reason;
 fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
     let mut world = World::new();
     machine::tell_pages(false);
@@ -138,6 +140,32 @@ fn one_that_is_frozen_goes_on_while_others_are_acted_upon() {
     let seen = observer::subjects(&daemon.agent, &mut containers);
     daemon.act(&seen, &world.cancel);
     assert!(!is_frozen(&world));
+#[test]
+fn the_file_memory_of_a_squeeze_is_counted_with_a_rule_and_without() {
+    let mut world = World::new();
+    world.reload(Text::Rules);
+    world.tick();
+    let done = Done {
+        left_anon_bytes: 4096,
+        left_file_bytes: 8192,
+        ..Done::default()
+    };
+    let names = ["/other", "/batch"];
+    let daemon = world.daemon.as_mut().unwrap();
+    for view in &daemon.hub.snapshot().subjects {
+        if names.contains(&&*view.name) {
+            daemon.count_squeezed(&(Arc::clone(&view.name), view.id), &done);
+        }
+    }
+    world.tick();
+    let snapshot = world.daemon.as_ref().unwrap().hub.snapshot();
+    for name in names {
+        let reclaimed = snapshot.subject(name).unwrap().reclaimed;
+        let counted = (reclaimed.bytes(Reason::THRASH), reclaimed.file_bytes);
+        assert_eq!(counted, (12_288, 8192), "{name}");
+    }
+}
+
 }
 
 #[test]
