@@ -200,9 +200,11 @@ impl Daemon {
             return;
         };
         let files = whose.files().filter(|_| actor.files);
-        let Some(ages) = self.agent.ages(seen.at, files) else {
+        let Some(mut ages) = self.agent.ages(seen.at, files) else {
             return;
         };
+        // Also what came back to processes that have ended.
+        ages.refaulted_bytes[0] = self.refaulted.get(&seen.key).copied().unwrap_or(0);
         let mut decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
         decision.action = whose.spare(decision.action, &self.around.roots.proc);
         let resident = ages.resident.total();

@@ -67,7 +67,8 @@ pub struct Daemon {
     pub(super) shrinkers: Shrinkers,
     /// The ledger, or why there is none.
     pub(super) found: Found,
-    pub(super) refaulted: HashMap<Key, Refaulted>,
+    /// What came back to each, also to processes that have ended.
+    pub(super) refaulted: HashMap<Key, u64>,
     pub(super) hits: LimitHits,
     pub(super) curves: AllCurves,
     pub(super) lister: Lister,
@@ -86,13 +87,6 @@ pub struct Daemon {
     /// CPU time at the end of the last tick: of the daemon, and of the thread that holds budgets.
     pub(super) paid_cpu: Duration,
     pub(super) paid_ahead_cpu: Duration,
-}
-
-/// What came back to a subject. When a process ends, its count disappears.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Refaulted {
-    pub(super) raw_bytes: u64,
-    pub(super) sum_bytes: u64,
 }
 
 fn targets(

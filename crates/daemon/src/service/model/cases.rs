@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::container::Containers;
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::*;
 use crate::ahead::Report;
+use crate::hand::Done;
 use crate::observer;
 use crate::outlet::Outlet;
-use crate::hand::Done;
+use crate::state::Reason;
 
 #[test]
-use crate::state::Reason;
 fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
     let mut world = World::new();
     machine::tell_pages(false);
@@ -75,6 +77,44 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
     }
 }
 
+#[test]
+fn what_came_back_is_counted_also_when_a_process_ends() {
+    let mut world = World::new();
+    world.reload(Text::Rules);
+    // Those of the machine are too large for pids to be followed.
+    let sleep = || std::process::Command::new("sleep").arg("60").spawn();
+    let mut children = [sleep().unwrap(), sleep().unwrap()];
+    let pids = children.each_ref().map(|child| child.id());
+    pids.iter().for_each(|pid| world.adopt(*pid, 2));
+    let came_back = |world: &mut World, swapped: &[(u32, usize)]| {
+        for (pid, pages) in swapped {
+            let maps = world.machine.file(&format!("proc/{pid}/maps"));
+            let maps = std::fs::read_to_string(maps).unwrap();
+            let va = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
+            let swapped = PageSet::range(0..*pages);
+            let bits = TableBits {
+                present: PageSet::ALL.without(&swapped),
+                swapped,
+                ..TableBits::default()
+            };
+            machine::map(*pid, va, bits);
+        }
+        world.tick();
+        let snapshot = world.daemon.as_ref().unwrap().hub.snapshot();
+        snapshot.subject("/batch").unwrap().refaulted_bytes / PAGE_BYTES
+    };
+    let out = [(pids[0], 100), (pids[1], 80)];
+    assert_eq!(came_back(&mut world, &out), 0);
+    let back = [(pids[0], 0), (pids[1], 30)];
+    assert_eq!(came_back(&mut world, &back), 150);
+    world.machine.exit(pids[0]);
+    assert_eq!(came_back(&mut world, &[(pids[1], 0)]), 180);
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
 /// What a budget did before its cgroup, its rule or the daemon went.
 #[test]
 fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
@@ -97,6 +137,32 @@ fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
         ("policy", "budget"),
     ] {
         assert_eq!(line[key], value);
+    }
+}
+
+#[test]
+fn the_file_memory_of_a_squeeze_is_counted_with_a_rule_and_without() {
+    let mut world = World::new();
+    world.reload(Text::Rules);
+    world.tick();
+    let done = Done {
+        left_anon_bytes: 4096,
+        left_file_bytes: 8192,
+        ..Done::default()
+    };
+    let names = ["/other", "/batch"];
+    let daemon = world.daemon.as_mut().unwrap();
+    for view in &daemon.hub.snapshot().subjects {
+        if names.contains(&&*view.name) {
+            daemon.count_squeezed(&(Arc::clone(&view.name), view.id), &done);
+        }
+    }
+    world.tick();
+    let snapshot = world.daemon.as_ref().unwrap().hub.snapshot();
+    for name in names {
+        let reclaimed = snapshot.subject(name).unwrap().reclaimed;
+        let counted = (reclaimed.bytes(Reason::THRASH), reclaimed.file_bytes);
+        assert_eq!(counted, (12_288, 8192), "{name}");
     }
 }
 
@@ -140,32 +206,6 @@ fn one_that_is_frozen_goes_on_while_others_are_acted_upon() {
     let seen = observer::subjects(&daemon.agent, &mut containers);
     daemon.act(&seen, &world.cancel);
     assert!(!is_frozen(&world));
-#[test]
-fn the_file_memory_of_a_squeeze_is_counted_with_a_rule_and_without() {
-    let mut world = World::new();
-    world.reload(Text::Rules);
-    world.tick();
-    let done = Done {
-        left_anon_bytes: 4096,
-        left_file_bytes: 8192,
-        ..Done::default()
-    };
-    let names = ["/other", "/batch"];
-    let daemon = world.daemon.as_mut().unwrap();
-    for view in &daemon.hub.snapshot().subjects {
-        if names.contains(&&*view.name) {
-            daemon.count_squeezed(&(Arc::clone(&view.name), view.id), &done);
-        }
-    }
-    world.tick();
-    let snapshot = world.daemon.as_ref().unwrap().hub.snapshot();
-    for name in names {
-        let reclaimed = snapshot.subject(name).unwrap().reclaimed;
-        let counted = (reclaimed.bytes(Reason::THRASH), reclaimed.file_bytes);
-        assert_eq!(counted, (12_288, 8192), "{name}");
-    }
-}
-
 }
 
 #[test]
