@@ -232,24 +232,42 @@ fn serve(server: &Server, mut client: &UnixStream) -> io::Result<()> {
     let mut line = Vec::new();
     BufReader::new(client.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
     let line = line.strip_suffix(b"\n").unwrap_or(&line);
-    let mut words = line.splitn(3, |&byte| byte == b' ');
-    let verb = words.next().unwrap_or_default();
-    let path = String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
-    let Some(Entry::File(file)) = Entry::find(&path, &server.source) else {
+    let (verb, rest) = split_at_space(line, |_| true).unwrap_or((line, b""));
+    let file_at = |path: &[u8]| {
+        let found = Entry::find(&String::from_utf8_lossy(path), &server.source);
+        found.and_then(|entry| match entry {
+            Entry::File(file) => Some(file),
+            _ => None,
+        })
+    };
+    // Names of cgroups may contain spaces.
+    let (path, value) = match verb {
+        b"write" => split_at_space(rest, |path| file_at(path).is_some()).unwrap_or((rest, b"")),
+        _ => (rest, &b""[..]),
+    };
+    let Some(file) = file_at(path) else {
+        let path = String::from_utf8_lossy(path);
         return writeln!(client, "error {} no such file: {path}", libc::ENOENT);
     };
-    match (verb, words.next()) {
-        (b"write", value) => match server.source.write(&file, value.unwrap_or_default()) {
+    match verb {
+        b"write" => match server.source.write(&file, value) {
             Ok(()) => writeln!(client, "ok"),
             Err(error) => writeln!(client, "error {} {error}", error.errno()),
         },
-        (b"read", None) => match server.source.read(&file) {
+        b"read" => match server.source.read(&file) {
             Ok(text) => write!(client, "ok {}\n{text}", text.len()),
             Err(error) => writeln!(client, "error {} {error}", error.errno()),
         },
-        (b"wait", None) if file.is_page_age() => wait(server, file, client),
+        b"wait" if file.is_page_age() => wait(server, file, client),
         _ => writeln!(client, "error {} say write, read or wait", libc::EINVAL),
     }
+}
+
+/// What is before and after the first space of which `is_end` accepts what is before.
+fn split_at_space(line: &[u8], is_end: impl Fn(&[u8]) -> bool) -> Option<(&[u8], &[u8])> {
+    let mut spaces = (0..line.len()).filter(|&at| line[at] == b' ');
+    let at = spaces.find(|&at| is_end(&line[..at]))?;
+    Some((&line[..at], &line[at + 1..]))
 }
 
 /// Waits until the file is notified, the client hangs up, or the daemon ends.
@@ -331,5 +349,26 @@ mod tests {
         });
         accept(&server, failures);
         assert_eq!(tries, 2, "one failure, and the end");
+    }
+
+    #[test]
+    fn names_of_cgroups_may_contain_spaces() {
+        let hub = Hub::new(Settings::default());
+        let mut snapshot = demo::snapshot(1, 1000);
+        snapshot.subjects[1].name = "/two words".into();
+        hub.publish(snapshot);
+        let server = Server::new(Arc::new(Source::new(hub, || 1000, Duration::ZERO)));
+        let ask = |line: String| {
+            let (mut client, served) = UnixStream::pair().unwrap();
+            client.write_all(line.as_bytes()).unwrap();
+            serve(&server, &served).unwrap();
+            drop(served);
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        let file = "cgroup/two words/memory.workingset.refresh_interval";
+        assert_eq!(ask(format!("write {file} N0=5000\n")), "ok\n");
+        assert_eq!(ask(format!("read {file}\n")), "ok 14\nN0=5000 N1=0 \n");
     }
 }
