@@ -42,8 +42,11 @@ const KEPT: Duration = Duration::from_secs(DAYS as u64 * 86_400);
 const SHOWN_PERCENT: [u16; 5] = [50, 60, 75, 90, 100];
 
 /// The cost of less memory at the sizes shown, for the LRU of this kernel. Unknown bounds are left
-/// out.
+/// out; what has no memory has no less.
 fn shown(curves: &Curves, prices: Prices) -> Vec<LessMemory> {
+    if curves.full_bytes == 0 {
+        return Vec::new();
+    }
     let at = |percent: u16| {
         let point = curves.of(Decider::Kernel).at(f64::from(percent));
         let (faults, wait) = (point.faults_per_second(), point.wait_ratio(prices));

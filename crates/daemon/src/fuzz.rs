@@ -29,6 +29,7 @@ pub fn config(bytes: &[u8]) {
 thread_local! {
     static HUB: Hub = {
         let hub = Hub::new(demo::settings());
+        hub.keep_timeline();
         hub.publish(demo::snapshot(1, 10_000));
         hub
     };

@@ -142,8 +142,9 @@ impl Outlet {
             }
             Err(error) => {
                 if let Some(before) = before.filter(|before| before.enabled) {
+                    // Otherwise nothing is open as configured, and the next call tries again.
                     self.server = self.serve(&before, hub).ok();
-                    self.config = Some(before);
+                    self.config = self.server.is_some().then_some(before);
                 }
                 Err(error)
             }
@@ -247,6 +248,14 @@ mod tests {
         deeper.depth_max.0 = 5;
         outlet.follow(&deeper, &hub).unwrap();
         assert!(path("b").exists());
+        // Neither the new one nor the one before can be opened at this address any more.
+        std::fs::remove_file(path("b")).unwrap();
+        std::fs::create_dir(path("b")).unwrap();
+        assert!(outlet.follow(&at("b"), &hub).is_err());
+        assert_eq!(outlet.describe(), None);
+        std::fs::remove_dir(path("b")).unwrap();
+        outlet.follow(&deeper, &hub).unwrap();
+        assert!(path("b").exists() && outlet.describe().is_some());
         outlet.follow(&Metrics::default(), &hub).unwrap();
         assert!(!path("b").exists());
     }

@@ -19,7 +19,10 @@ const LEARN: f64 = 0.3;
 #[derive(Clone, Debug)]
 pub struct Pace {
     percent: f64,
+    /// The configured time from look to look,
     tick_ms: u64,
+    /// and the one in effect: policies may want more looks.
+    pace_ms: u64,
     /// CPU ms that may be spent.
     account_ms: f64,
     filled_ms: Option<u64>,
@@ -35,6 +38,7 @@ impl Pace {
         let mut pace = Pace {
             percent,
             tick_ms,
+            pace_ms: tick_ms,
             account_ms: 0.0,
             filled_ms: None,
             look_cpu_ms: None,
@@ -50,10 +54,12 @@ impl Pace {
         SAVINGS_MS * self.percent / 100.0
     }
 
-    /// Changes the settings; what was spent stays spent.
-    pub fn set(&mut self, percent: f64, tick_ms: u64) {
+    /// Changes the settings, with a look every `pace_ms` as far as the budget allows; what was
+    /// spent stays spent.
+    pub fn set(&mut self, percent: f64, tick_ms: u64, pace_ms: u64) {
         self.percent = percent;
         self.tick_ms = tick_ms;
+        self.pace_ms = pace_ms;
         self.account_ms = self.account_ms.min(self.savings_ms());
     }
 
@@ -74,7 +80,7 @@ impl Pace {
         self.account_ms -= cpu_ms;
         let known = self.look_cpu_ms.unwrap_or(cpu_ms);
         self.look_cpu_ms = Some(known + LEARN * (cpu_ms - known));
-        let due_ms = began_ms.saturating_add(self.tick_ms);
+        let due_ms = began_ms.saturating_add(self.pace_ms);
         let next_ms = due_ms.max(now_ms.saturating_add(self.debt_ms()));
         self.planned_ms = Some(next_ms);
         next_ms
@@ -105,7 +111,7 @@ impl Pace {
         Budget {
             percent: self.percent,
             tick_ms: self.tick_ms,
-            actual_ms: (affordable_ms as u64).clamp(self.tick_ms, LONGEST_MS.max(self.tick_ms)),
+            actual_ms: (affordable_ms as u64).clamp(self.pace_ms, LONGEST_MS.max(self.pace_ms)),
         }
     }
 }
@@ -155,6 +161,18 @@ mod tests {
         assert_eq!(pace.spent(11_000, 11_005, 5.0), 12_000);
         pace.begin(12_003);
         assert_eq!(pace.lateness_ms(), (3, 10_000));
+    }
+
+    #[test]
+    fn a_budget_for_the_tick_but_not_for_what_policies_want_is_not_short() {
+        let mut pace = Pace::new(1.0, 5000);
+        pace.set(1.0, 5000, 2000);
+        run(&mut pace, 3_600_000, |_| 30.0);
+        let budget = pace.budget();
+        assert_eq!((budget.tick_ms, budget.actual_ms), (5000, 3000));
+        assert!(!budget.is_short());
+        run(&mut pace, 3_600_000, |_| 60.0);
+        assert!(pace.budget().is_short());
     }
 
     proptest! {

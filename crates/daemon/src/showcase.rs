@@ -45,6 +45,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     let mut metrics = config.metrics;
     metrics.enabled = true;
     let first_unix_ms = unix_ms().saturating_sub(PAST_TICKS * tick_ms);
+    hub.keep_timeline();
     for sequence in 1..=PAST_TICKS {
         hub.publish(look(sequence, tick_ms, first_unix_ms));
     }

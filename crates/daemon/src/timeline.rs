@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::state::Snapshot;
+use super::state::{Snapshot, SubjectView};
 
 /// Maximum number of moments kept.
 pub const MOMENTS_MAX: usize = 720;
@@ -39,14 +39,18 @@ pub struct Row {
 impl Moment {
     /// What to keep of a snapshot, and what happened since the previous one.
     pub fn of(snapshot: &Snapshot, before: &Snapshot) -> Self {
-        let mut rows: Vec<Row> = Vec::with_capacity(snapshot.subjects.len());
-        for subject in &snapshot.subjects {
+        let mut ranked: Vec<&SubjectView> = snapshot.subjects.iter().collect();
+        ranked.sort_by_cached_key(|subject| {
+            let [anon_bytes, file_bytes] = subject.resident_bytes();
+            std::cmp::Reverse(anon_bytes.saturating_add(file_bytes))
+        });
+        ranked.truncate(ROWS_MAX);
+        let row = |subject: &SubjectView| {
             // Another subject with the same name starts over.
-            let old = before
-                .subject(&subject.name)
-                .filter(|old| old.id == subject.id);
+            let mut olds = before.subjects.iter();
+            let old = olds.find(|old| old.id == subject.id && old.name == subject.name);
             let since = |now: u64, old: Option<u64>| now.saturating_sub(old.unwrap_or(0));
-            rows.push(Row {
+            Row {
                 name: Arc::clone(&subject.name),
                 ages_bytes: subject
                     .ages(&snapshot.intervals)
@@ -59,16 +63,13 @@ impl Moment {
                     subject.reclaimed.total_bytes(),
                     old.map(|old| old.reclaimed.total_bytes()),
                 ),
-            });
-        }
-        rows.sort_by_key(|row| std::cmp::Reverse(row.ages_bytes.iter().sum::<u64>()));
-        rows.truncate(ROWS_MAX);
-        rows.shrink_to_fit();
+            }
+        };
         Moment {
             sequence: snapshot.sequence,
             unix_ms: snapshot.unix_ms,
             bounds_ms: snapshot.intervals.bounds_ms().to_vec(),
-            rows,
+            rows: ranked.into_iter().map(row).collect(),
         }
     }
 
@@ -110,6 +111,9 @@ mod tests {
     #[test]
     fn it_keeps_the_last_moments_and_differences() {
         let hub = Hub::new(demo::settings());
+        hub.publish(demo::snapshot(0, 0));
+        assert!(hub.timeline().is_empty(), "nobody shows it");
+        hub.keep_timeline();
         for sequence in 1..=MOMENTS_MAX as u64 + 3 {
             let mut snapshot = demo::snapshot(sequence, sequence * 1000);
             for subject in &mut snapshot.subjects {
@@ -133,6 +137,30 @@ mod tests {
                 .windows(2)
                 .all(|pair| total(&pair[0]) >= total(&pair[1]))
         );
+    }
+
+    /// The time it takes must not grow with the square of their number.
+    #[test]
+    fn many_cgroups_take_no_more_each_than_few() {
+        let of = |count: u64| {
+            let mut snapshot = demo::snapshot(1, 1000);
+            let first = snapshot.subjects.swap_remove(0);
+            snapshot.subjects = (0..count)
+                .map(|id| SubjectView {
+                    name: format!("/{id:08}").into(),
+                    id,
+                    ..first.clone()
+                })
+                .collect();
+            let times = (0..5).map(|_| {
+                let began_ns = agewise_host::clock::thread_cpu_ns();
+                assert_eq!(Moment::of(&snapshot, &snapshot).rows.len(), ROWS_MAX);
+                agewise_host::clock::thread_cpu_ns() - began_ns
+            });
+            times.min().unwrap() / count
+        };
+        let (few, many) = (of(1000), of(8000));
+        assert!(many < 4 * few, "{few} and {many} ns each");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use agewise_host::access::fake::FakeSource;
 use agewise_host::agent::{AgentConfig, Targets};
 use agewise_host::clear::Means;
 use agewise_policy::PageType;
-use agewise_policy::whatif::{Fact, page_hash};
+use agewise_policy::whatif::{Estimate, Fact, page_hash};
 
 use super::*;
 
@@ -53,6 +53,15 @@ fn one_peak_does_not_make_curves_coarse_for_ever() {
     assert!(all.counted(&key).is_some() && !all.of(&key).is_empty());
     count(&mut all, &key, 2, 1000);
     assert_eq!(sampled(&all), all.params.pages);
+}
+
+#[test]
+fn a_cgroup_without_memory_has_no_curve() {
+    let points = |full_bytes| {
+        let curves = Curves::of_anon(full_bytes, 900_000, |_| Estimate::exact(0.0));
+        shown(&curves, AllCurves::new(None).prices()).len()
+    };
+    assert_eq!([points(0), points(4096)], [0, SHOWN_PERCENT.len()]);
 }
 
 #[test]

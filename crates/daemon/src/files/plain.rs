@@ -104,20 +104,10 @@ impl Plain {
     pub fn rewrite(&mut self) -> io::Result<()> {
         let mut result = Ok(());
         let mut there = HashMap::new();
-        let mut pending = vec![Entry::Root];
-        while let Some(entry) = pending.pop() {
-            pending.extend(
-                entry
-                    .children(&self.source)
-                    .into_iter()
-                    .map(|(_, child)| child),
-            );
-            let Entry::File(file) = &entry else {
-                continue;
-            };
+        for file in self.source.files() {
             // It may have gone since it was listed.
-            if let Ok(text) = self.source.read(file) {
-                let path = entry.path();
+            if let Ok(text) = self.source.read(&file) {
+                let path = Entry::File(file).path();
                 let text = match self.written.get(&path) == Some(&text) {
                     true => text,
                     false => match self.replace(&path, &text) {
@@ -242,24 +232,42 @@ fn serve(server: &Server, mut client: &UnixStream) -> io::Result<()> {
     let mut line = Vec::new();
     BufReader::new(client.take(LINE_BYTES_MAX)).read_until(b'\n', &mut line)?;
     let line = line.strip_suffix(b"\n").unwrap_or(&line);
-    let mut words = line.splitn(3, |&byte| byte == b' ');
-    let verb = words.next().unwrap_or_default();
-    let path = String::from_utf8_lossy(words.next().unwrap_or_default()).into_owned();
-    let Some(Entry::File(file)) = Entry::find(&path, &server.source) else {
+    let (verb, rest) = split_at_space(line, |_| true).unwrap_or((line, b""));
+    let file_at = |path: &[u8]| {
+        let found = Entry::find(&String::from_utf8_lossy(path), &server.source);
+        found.and_then(|entry| match entry {
+            Entry::File(file) => Some(file),
+            _ => None,
+        })
+    };
+    // Names of cgroups may contain spaces.
+    let (path, value) = match verb {
+        b"write" => split_at_space(rest, |path| file_at(path).is_some()).unwrap_or((rest, b"")),
+        _ => (rest, &b""[..]),
+    };
+    let Some(file) = file_at(path) else {
+        let path = String::from_utf8_lossy(path);
         return writeln!(client, "error {} no such file: {path}", libc::ENOENT);
     };
-    match (verb, words.next()) {
-        (b"write", value) => match server.source.write(&file, value.unwrap_or_default()) {
+    match verb {
+        b"write" => match server.source.write(&file, value) {
             Ok(()) => writeln!(client, "ok"),
             Err(error) => writeln!(client, "error {} {error}", error.errno()),
         },
-        (b"read", None) => match server.source.read(&file) {
+        b"read" => match server.source.read(&file) {
             Ok(text) => write!(client, "ok {}\n{text}", text.len()),
             Err(error) => writeln!(client, "error {} {error}", error.errno()),
         },
-        (b"wait", None) if file.is_page_age() => wait(server, file, client),
+        b"wait" if file.is_page_age() => wait(server, file, client),
         _ => writeln!(client, "error {} say write, read or wait", libc::EINVAL),
     }
+}
+
+/// What is before and after the first space of which `is_end` accepts what is before.
+fn split_at_space(line: &[u8], is_end: impl Fn(&[u8]) -> bool) -> Option<(&[u8], &[u8])> {
+    let mut spaces = (0..line.len()).filter(|&at| line[at] == b' ');
+    let at = spaces.find(|&at| is_end(&line[..at]))?;
+    Some((&line[..at], &line[at + 1..]))
 }
 
 /// Waits until the file is notified, the client hangs up, or the daemon ends.
@@ -297,7 +305,38 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::state::{Hub, Settings};
+    use crate::demo;
+    use crate::state::{Hub, Settings, SubjectView};
+    use agewise_host::clock::thread_cpu_ns;
+
+    /// The time it takes must not grow with the square of their number.
+    #[test]
+    fn files_of_many_cgroups_take_no_more_each_than_those_of_few() {
+        let of = |count: u64| {
+            let hub = Hub::new(Settings::default());
+            let mut snapshot = demo::snapshot(1, 1000);
+            let first = snapshot.subjects.swap_remove(0);
+            snapshot.subjects = (0..count)
+                .map(|id| SubjectView {
+                    name: format!("/{id:08}").into(),
+                    ..first.clone()
+                })
+                .collect();
+            hub.publish(snapshot);
+            let dir = tempfile::tempdir().unwrap();
+            let source = Source::new(hub, || 1000, Duration::ZERO);
+            let mut plain = Plain::new(dir.path(), Arc::new(source)).unwrap();
+            assert_eq!(plain.written.len() as u64, 2 * 4 + 3 * count);
+            let times = (0..3).map(|_| {
+                let began_ns = thread_cpu_ns();
+                plain.rewrite().unwrap();
+                thread_cpu_ns() - began_ns
+            });
+            times.min().unwrap() / count
+        };
+        let (few, many) = (of(50), of(3000));
+        assert!(many < 3 * few, "{few} and {many} ns each");
+    }
 
     #[test]
     fn a_failure_to_accept_is_no_reason_to_spin() {
@@ -310,5 +349,26 @@ mod tests {
         });
         accept(&server, failures);
         assert_eq!(tries, 2, "one failure, and the end");
+    }
+
+    #[test]
+    fn names_of_cgroups_may_contain_spaces() {
+        let hub = Hub::new(Settings::default());
+        let mut snapshot = demo::snapshot(1, 1000);
+        snapshot.subjects[1].name = "/two words".into();
+        hub.publish(snapshot);
+        let server = Server::new(Arc::new(Source::new(hub, || 1000, Duration::ZERO)));
+        let ask = |line: String| {
+            let (mut client, served) = UnixStream::pair().unwrap();
+            client.write_all(line.as_bytes()).unwrap();
+            serve(&server, &served).unwrap();
+            drop(served);
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).unwrap();
+            answer
+        };
+        let file = "cgroup/two words/memory.workingset.refresh_interval";
+        assert_eq!(ask(format!("write {file} N0=5000\n")), "ok\n");
+        assert_eq!(ask(format!("read {file}\n")), "ok 14\nN0=5000 N1=0 \n");
     }
 }

@@ -4,10 +4,13 @@
 //! The hub's settings are authoritative: whether a file or the configuration changes them, the
 //! reports follow before the next read or write.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use agewise_policy::workingset::report::{File, Lruvecs, Notice, ReportError, Reports, Tick};
+use agewise_policy::workingset::report::{
+    File, GroupFile, Lruvecs, NodeFile, Notice, ReportError, Reports, Tick,
+};
 use agewise_policy::workingset::{Histogram, OldestPages};
 
 use crate::state::{Hub, ReportSetting, Scope, Snapshot, SubjectView};
@@ -24,17 +27,37 @@ const ROOT: &str = "/";
 pub struct Source {
     hub: Hub,
     reports: Mutex<Reports<Group>>,
+    known: Mutex<Known>,
     clock: fn() -> u64,
     look_timeout: Duration,
+}
+
+/// A snapshot, and where its cgroups are: there are several files of each.
+#[derive(Clone)]
+struct Known {
+    snapshot: Arc<Snapshot>,
+    at: Arc<HashMap<Group, usize>>,
+}
+
+impl Known {
+    fn new(snapshot: Arc<Snapshot>) -> Self {
+        let subjects = snapshot.subjects.iter().enumerate();
+        let cgroups = subjects.filter(|(_, subject)| subject.is_cgroup);
+        let at = cgroups.map(|(at, subject)| (Arc::clone(&subject.name), at));
+        Known {
+            at: Arc::new(at.collect()),
+            snapshot,
+        }
+    }
 }
 
 impl Source {
     /// Files for a hub, with ages by `clock` (ms). If a histogram needs a new look, a read waits
     /// for the daemon at most `look_timeout`, and then returns the histogram of the last look.
     pub fn new(hub: Hub, clock: fn() -> u64, look_timeout: Duration) -> Self {
-        let nodes = hub.snapshot().nodes.clone();
+        let known = Known::new(hub.snapshot());
         let reports = Reports::new(
-            nodes,
+            known.snapshot.nodes.clone(),
             Some(Arc::from(ROOT)),
             Tick::default(),
             OldestPages::AtLeast,
@@ -42,6 +65,7 @@ impl Source {
         Source {
             hub,
             reports: Mutex::new(reports),
+            known: Mutex::new(known),
             clock,
             look_timeout,
         }
@@ -65,6 +89,18 @@ impl Source {
             .map(|subject| Arc::clone(&subject.name))
             .filter(|name| &**name != ROOT)
             .collect()
+    }
+
+    /// The files of all nodes and cgroups.
+    pub fn files(&self) -> Vec<ReportFile> {
+        let nodes = self.nodes().into_iter();
+        let nodes = nodes.flat_map(|node| NodeFile::ALL.map(|kind| File::Node(node, kind)));
+        let groups = self.groups().into_iter();
+        let groups = groups.flat_map(|group| {
+            let of = |kind| File::Group(Arc::clone(&group), kind);
+            GroupFile::ALL.map(of)
+        });
+        nodes.chain(groups).collect()
     }
 
     /// Reads a file.
@@ -144,8 +180,15 @@ impl Source {
     }
 
     fn world(&self) -> World {
+        let snapshot = self.hub.snapshot();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&known.snapshot, &snapshot) {
+            *known = Known::new(snapshot);
+        }
+        let Known { snapshot, at } = known.clone();
         World {
-            snapshot: self.hub.snapshot(),
+            snapshot,
+            at,
             now_ms: (self.clock)(),
             wants_look: false,
         }
@@ -219,6 +262,7 @@ fn setting_of(reports: &Reports<Group>, group: Option<&Group>, node: u32) -> Rep
 /// A snapshot as the engine sees it.
 struct World {
     snapshot: Arc<Snapshot>,
+    at: Arc<HashMap<Group, usize>>,
     now_ms: u64,
     /// Whether something was too old to report.
     wants_look: bool,
@@ -226,8 +270,7 @@ struct World {
 
 impl World {
     fn subject(&self, group: &str) -> Option<&SubjectView> {
-        let of_cgroups = |subject: &&SubjectView| subject.is_cgroup && &*subject.name == group;
-        self.snapshot.subjects.iter().find(of_cgroups)
+        Some(&self.snapshot.subjects[*self.at.get(group)?])
     }
 
     /// Subjects that together are everything observed: the topmost cgroups; processes only if there
@@ -240,7 +283,8 @@ impl World {
             .iter()
             .filter(|subject| subject.is_cgroup)
         {
-            let is_below = tops.iter().any(|top| {
+            // Those below it come directly after it.
+            let is_below = tops.last().is_some_and(|top| {
                 let rest = subject.name.strip_prefix(&**top);
                 &**top == ROOT || rest.is_some_and(|rest| rest.starts_with('/'))
             });

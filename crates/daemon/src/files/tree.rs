@@ -76,6 +76,7 @@ impl Entry {
     }
 
     /// The names in this directory, with their entries.
+    #[cfg_attr(not(feature = "fuse"), allow(dead_code))]
     pub fn children(&self, source: &Source) -> Vec<(String, Entry)> {
         match self {
             Entry::Root => {
@@ -121,6 +122,7 @@ impl Entry {
     }
 }
 
+#[cfg_attr(not(feature = "fuse"), allow(dead_code))]
 fn cgroup_children(path: &Group, source: &Source) -> Vec<(String, Entry)> {
     let mut children = Vec::new();
     let mut names = BTreeSet::new();

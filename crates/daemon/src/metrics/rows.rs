@@ -75,11 +75,7 @@ pub(super) fn rows<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Vec<Row<'a>> {
             Row {
                 labels: labels_of(subject),
                 subjects: vec![subject],
-                counts: Counts {
-                    refaulted_bytes: subject.refaulted_bytes,
-                    reclaimed: subject.reclaimed,
-                    rehearsed_bytes: subject.rehearsed_bytes,
-                },
+                counts: Counts::of(subject),
             }
         })
         .collect();

@@ -38,7 +38,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn of(subject: &SubjectView) -> Self {
+    pub(super) fn of(subject: &SubjectView) -> Self {
         Counts {
             refaulted_bytes: subject.refaulted_bytes,
             reclaimed: subject.reclaimed,

@@ -44,8 +44,9 @@ struct Made {
 }
 
 impl Pages {
-    /// Answers for this hub, within these limits.
+    /// Answers for this hub, within these limits. The time line begins now.
     pub fn new(hub: Hub, limits: Limits) -> Self {
+        hub.keep_timeline();
         Pages {
             hub,
             chooser: Chooser::new(limits),

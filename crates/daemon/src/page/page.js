@@ -12,6 +12,7 @@ let chosen = null;        // name of the target whose time line is shown
 let moments = [];         // its time line
 let cursor = null;        // index of the moment pointed at
 let answered_ms = 0;      // when the daemon answered last
+let isShown = false;      // whether the last answer is shown in full
 
 // ---- words
 
@@ -389,11 +390,16 @@ function drawFiles() {
 
 // ---- asking
 
+class NoAnswer extends Error {}
 async function ask(path, unknown) {
-  const answer = await fetch(path, { cache: "no-store" });
-  if (answer.status === 404 && unknown) return unknown;
-  if (!answer.ok) throw new Error((await answer.text()).trim() || answer.statusText);
-  return answer.json();
+  try {
+    const answer = await fetch(path, { cache: "no-store" });
+    if (answer.status === 404 && unknown) return unknown;
+    if (!answer.ok) throw new Error((await answer.text()).trim() || answer.statusText);
+    return await answer.json();
+  } catch (error) {
+    throw new NoAnswer(error.message);
+  }
 }
 
 async function askTimeline() {
@@ -418,13 +424,19 @@ function greet() {
     + " shown · version " + snapshot.version;
 }
 
+// Whether it is the answer of a daemon that began anew: what grows has shrunk.
+const isAnother = told => snapshot
+  && (told.sequence < snapshot.sequence || told.own.cpu_ms < snapshot.own.cpu_ms);
+
 async function turn() {
   try {
     const told = await ask("/api/snapshot");
     answered_ms = Date.now();
-    if (!snapshot || told.sequence !== snapshot.sequence || told.unix_ms !== snapshot.unix_ms) {
-      if (snapshot && told.sequence < snapshot.sequence) { moments = []; before = null; } // the daemon began anew
-      else before = snapshot;
+    const isNew = !snapshot || told.sequence !== snapshot.sequence || told.unix_ms !== snapshot.unix_ms;
+    if (isNew || !isShown) {
+      isShown = false;
+      if (isAnother(told)) { moments = []; before = null; }
+      else if (isNew) before = snapshot;
       snapshot = told;
       if (chosen === null && told.targets.length) chosen = told.targets[0].target;
       drawMachine();
@@ -433,12 +445,14 @@ async function turn() {
       drawCurve();
       drawFiles();
       await askTimeline();
+      isShown = true;
     }
     greet();
   } catch (error) {
     state.classList.add("trouble");
     state.setAttribute("aria-live", "polite");
-    state.textContent = answered_ms
+    if (!(error instanceof NoAnswer)) state.textContent = "cannot show the answer: " + error.message;
+    else state.textContent = answered_ms
       ? "no answer since " + clock(answered_ms) + "; asking again" : "no answer yet: " + error.message;
   }
   setTimeout(turn, ASK_MS);

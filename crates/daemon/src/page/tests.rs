@@ -17,6 +17,7 @@ const LIMITS: Limits = Limits {
 
 fn hub() -> Hub {
     let hub = Hub::new(demo::settings());
+    hub.keep_timeline();
     for sequence in 1..=20 {
         hub.publish(demo::snapshot(sequence, sequence * 5000));
     }

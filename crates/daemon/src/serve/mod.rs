@@ -31,8 +31,9 @@ pub use child::run as run_child;
 
 use super::state::{Hub, Snapshot};
 
-/// Longest line: a snapshot of as many cgroups and processes as the daemon may follow.
-const LINE_MAX_BYTES: usize = 64 << 20;
+/// Longest line: a snapshot of as many cgroups as the daemon may follow (`observe.cgroups_max`),
+/// with 4 KiB for each.
+const LINE_MAX_BYTES: usize = 65_536 * 4096;
 /// The pipe has room for a line about a few hundred cgroups.
 const PIPE_BYTES: usize = 1 << 20;
 /// How long a tick waits for a process that reads slowly. The remainder waits for the next tick.
@@ -347,6 +348,7 @@ pub(crate) fn fuzzed_line(bytes: &[u8]) {
         return;
     };
     let hub = Hub::new(Default::default());
+    hub.keep_timeline();
     hub.health().replace(heard.troubles);
     hub.publish(heard.snapshot);
     let limits = Limits {

@@ -57,6 +57,36 @@ fn a_snapshot_arrives_as_it_was_sent() {
 }
 
 #[test]
+fn a_line_has_room_for_as_many_cgroups_as_may_be_followed() {
+    let largest = demo::snapshot_of_host(0, 1, 1000).subjects;
+    let bytes = largest.iter().map(|subject| {
+        let less = crate::state::LessMemory {
+            percent: 50,
+            memory_bytes: u64::MAX,
+            beyond_bytes: u64::MAX,
+            faults_per_second: 1.0 / 3.0,
+            faults_high: Some(1.0 / 3.0),
+            wait_ratio: 1.0 / 3.0,
+            wait_high: Some(1.0 / 3.0),
+        };
+        let subject = crate::state::SubjectView {
+            less: vec![less; 5],
+            ..subject.clone()
+        };
+        let mut bytes = Vec::new();
+        agewise_cli::output::json(&mut bytes, &subject).unwrap();
+        bytes.len()
+    });
+    let takes = |count: usize| {
+        let text = format!("observe.cgroups_max = {count}");
+        crate::config::Config::parse(&text).is_ok()
+    };
+    assert!(takes(65_536) && !takes(65_537));
+    let bytes = bytes.max().unwrap();
+    assert!(bytes * 65_536 <= LINE_MAX_BYTES, "{bytes} bytes each");
+}
+
+#[test]
 fn a_process_that_ends_is_said_and_replaced_after_a_pause() {
     let dir = tempfile::tempdir().unwrap();
     let (hub, mut apart) = (hub(), apart(&dir, "exit 3"));

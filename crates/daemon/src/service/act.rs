@@ -16,7 +16,7 @@ use agewise_policy::proactive::Action;
 use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
-use crate::actor::Around;
+use crate::actor::{Around, Counted};
 use crate::ahead::{Ahead, Announce, Begun, Held, Report};
 use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
@@ -153,17 +153,13 @@ impl Daemon {
         let now_ms = self.now_ms();
         for (key, report) in reports {
             self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
-            let mut actor = self.actors.get_mut(&key);
-            let counted = match &mut actor {
-                Some(actor) => &mut actor.counted,
-                None => self.retired.entry(key.clone()).or_default(),
-            };
+            let counted = self.counted(&key);
             if let Some(reason) = Reason::by_name(report.policy) {
                 counted.moved(reason, report.left_bytes, report.dropped_bytes);
             }
             counted.rehearsed(report.rehearsed_bytes, true, u64::MAX);
             let mut is_news = false;
-            if let Some(actor) = actor {
+            if let Some(actor) = self.actors.get_mut(&key) {
                 // If memory was moved without a comparison, the known gain is that of an earlier
                 // trial.
                 if report.steps > 0 || report.measured.is_some() {
@@ -190,15 +186,25 @@ impl Daemon {
         }
     }
 
+    /// What is counted for a subject, with a rule or without.
+    pub(super) fn counted(&mut self, key: &Key) -> &mut Counted {
+        match self.actors.get_mut(key) {
+            Some(actor) => &mut actor.counted,
+            None => self.retired.entry(key.clone()).or_default(),
+        }
+    }
+
     fn act_on(&mut self, whose: Whose<'_>, around: &Around, cancel: &AtomicBool) {
         let (now_ms, seen) = (self.now_ms(), whose.seen);
         let Some(actor) = self.actors.get_mut(&seen.key) else {
             return;
         };
         let files = whose.files().filter(|_| actor.files);
-        let Some(ages) = self.agent.ages(seen.at, files) else {
+        let Some(mut ages) = self.agent.ages(seen.at, files) else {
             return;
         };
+        // Also what came back to processes that have ended.
+        ages.refaulted_bytes[0] = self.refaulted.get(&seen.key).copied().unwrap_or(0);
         let mut decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
         decision.action = whose.spare(decision.action, &self.around.roots.proc);
         let resident = ages.resident.total();

@@ -11,9 +11,9 @@ use super::Daemon;
 use super::act::MOVE_MAX_BYTES;
 use super::undo::Found;
 use crate::config::{Protect, UpTo};
-use crate::hand::PageOut;
+use crate::hand::{Done, PageOut};
 use crate::health::Part;
-use crate::observer::Seen;
+use crate::observer::{Key, Seen};
 use crate::privileges;
 use crate::protect::{Counters, Hands, Ours, Protector, acts, record_undone};
 use crate::record::Squeezed;
@@ -166,8 +166,13 @@ impl Daemon {
         line.phase = "after";
         line.done = Some(&done);
         self.journal.write("action", &line);
-        let count = self.squeezed.entry(seen.key.clone()).or_default();
-        count.add(Reason::THRASH, done.left_bytes());
+        self.count_squeezed(&seen.key, &done);
+    }
+
+    pub(super) fn count_squeezed(&mut self, key: &Key, done: &Done) {
+        let (left_bytes, file_bytes) = (done.left_bytes(), done.left_file_bytes);
+        self.counted(key)
+            .moved(Reason::THRASH, left_bytes, file_bytes);
     }
 }
 

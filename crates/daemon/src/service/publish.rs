@@ -11,7 +11,7 @@ use agewise_host::root::Roots;
 
 use super::Daemon;
 use crate::observer::{self, Seen};
-use crate::state::{Event, LargestFiles, Reason, Scope, Snapshot, SubjectView};
+use crate::state::{Event, LargestFiles, Scope, Snapshot, SubjectView};
 
 impl Daemon {
     pub(super) fn publish(
@@ -103,16 +103,12 @@ impl Daemon {
     /// Adds what the daemon knows about subjects and its agent does not.
     fn complete(&mut self, subjects: &mut [SubjectView], seen: &[Seen]) {
         for (view, seen) in subjects.iter_mut().zip(seen) {
-            let count = self.refaulted.entry(seen.key.clone()).or_default();
-            count.sum_bytes += view.refaulted_bytes.saturating_sub(count.raw_bytes);
-            count.raw_bytes = view.refaulted_bytes;
-            view.refaulted_bytes = count.sum_bytes;
+            // When a process ends, what the agent counted for it disappears.
+            let sum_bytes = self.refaulted.entry(seen.key.clone()).or_default();
+            *sum_bytes += self.agent.last_refaulted_bytes(&seen.pids);
+            view.refaulted_bytes = *sum_bytes;
             view.less = self.curves.of(&seen.key);
             view.shrink_limit_bytes = self.shrinkers.limit_bytes(&seen.key);
-            if let Some(squeezed) = self.squeezed.get(&seen.key) {
-                let bytes = squeezed.bytes(Reason::THRASH);
-                view.reclaimed.add(Reason::THRASH, bytes);
-            }
         }
     }
 }

@@ -37,7 +37,7 @@ use crate::pace::Pace;
 use crate::protect::Protector;
 use crate::record::{Change, Message, Started};
 use crate::shrinkers::Shrinkers;
-use crate::state::{Hub, OwnUse, Reclaimed};
+use crate::state::{Hub, OwnUse};
 use crate::world::World;
 use agewise_cli::{observe, output};
 
@@ -58,7 +58,7 @@ pub struct Daemon {
     pub(super) pace: Pace,
     pub(super) world: World,
     pub(super) actors: HashMap<Key, Actor>,
-    /// What was counted for subjects that no rule applies to any more.
+    /// What was counted for subjects that no rule applies to.
     pub(super) retired: HashMap<Key, Counted>,
     /// Holds targets under a budget, if a rule requires it.
     pub(super) ahead: Option<Ahead>,
@@ -67,9 +67,8 @@ pub struct Daemon {
     pub(super) shrinkers: Shrinkers,
     /// The ledger, or why there is none.
     pub(super) found: Found,
-    /// What was moved out of those that caused thrashing.
-    pub(super) squeezed: HashMap<Key, Reclaimed>,
-    pub(super) refaulted: HashMap<Key, Refaulted>,
+    /// What came back to each, also to processes that have ended.
+    pub(super) refaulted: HashMap<Key, u64>,
     pub(super) hits: LimitHits,
     pub(super) curves: AllCurves,
     pub(super) lister: Lister,
@@ -88,13 +87,6 @@ pub struct Daemon {
     /// CPU time at the end of the last tick: of the daemon, and of the thread that holds budgets.
     pub(super) paid_cpu: Duration,
     pub(super) paid_ahead_cpu: Duration,
-}
-
-/// What came back to a subject. When a process ends, its count disappears.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Refaulted {
-    pub(super) raw_bytes: u64,
-    pub(super) sum_bytes: u64,
 }
 
 fn targets(
@@ -252,7 +244,6 @@ impl Daemon {
             shrinkers,
             curves: AllCurves::new(found.state()),
             found,
-            squeezed: HashMap::new(),
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
             lister: Lister::default(),
@@ -337,10 +328,9 @@ impl Daemon {
             self.retired
                 .extend(actors.map(|(key, actor)| (key, actor.counted)));
         }
-        self.pace.set(
-            config.observe.cpu_percent.0,
-            observe::millis(config.observe.tick.0),
-        );
+        let tick_ms = observe::millis(config.observe.tick.0);
+        self.pace
+            .set(config.observe.cpu_percent.0, tick_ms, tick_ms);
         self.matcher = matcher;
         self.config = config;
         Ok(())
@@ -402,7 +392,8 @@ impl Daemon {
             .unwrap_or(tick_ms)
             .clamp(SCAN_INTERVAL_MIN_MS, tick_ms);
         self.agent.set_scan_interval_ms(pace_ms);
-        self.pace.set(self.config.observe.cpu_percent.0, pace_ms);
+        self.pace
+            .set(self.config.observe.cpu_percent.0, tick_ms, pace_ms);
         let earliest_ms = self.now_ms() + self.pace.debt_ms();
         next_ms.min((began_ms + pace_ms).max(earliest_ms))
     }
@@ -420,7 +411,6 @@ impl Daemon {
         }
         self.retired.retain(|key, _| there.contains(key));
         self.hits.retain(|key| there.contains(key));
-        self.squeezed.retain(|key, _| there.contains(key));
         self.refaulted.retain(|key, _| there.contains(key));
         for seen in seen {
             let rule = match &seen.cgroup {

@@ -50,7 +50,8 @@ struct Shared {
     published: Condvar,
     settings: Mutex<Settings>,
     subscribers: Mutex<Vec<Subscriber>>,
-    timeline: Mutex<Timeline>,
+    /// `None` unless something shows it.
+    timeline: Mutex<Option<Timeline>>,
     health: Health,
     wake: OwnedFd,
 }
@@ -74,7 +75,7 @@ impl Hub {
             published: Condvar::new(),
             settings: Mutex::new(settings),
             subscribers: Mutex::new(Vec::new()),
-            timeline: Mutex::new(Timeline::default()),
+            timeline: Mutex::new(None),
             health: Health::default(),
             wake,
         }))
@@ -130,12 +131,13 @@ impl Hub {
     /// Makes a snapshot the latest and notifies subscribers. For the daemon.
     pub fn publish(&self, snapshot: Snapshot) {
         let sequence = snapshot.sequence;
-        let moment = Moment::of(&snapshot, &self.snapshot());
         let snapshot = Arc::new(snapshot);
-        *lock(&self.0.latest) = snapshot;
+        let before = std::mem::replace(&mut *lock(&self.0.latest), Arc::clone(&snapshot));
         *lock(&self.0.since) = Instant::now();
         self.0.published.notify_all();
-        lock(&self.0.timeline).push(moment);
+        if let Some(timeline) = &mut *lock(&self.0.timeline) {
+            timeline.push(Moment::of(&snapshot, &before));
+        }
         self.tell(Event::Tick { sequence });
     }
 
@@ -175,9 +177,16 @@ impl Hub {
         Some(receiver)
     }
 
+    /// Keeps moments from now on.
+    pub fn keep_timeline(&self) {
+        lock(&self.0.timeline).get_or_insert_default();
+    }
+
     /// Past moments, oldest first.
     pub fn timeline(&self) -> Vec<Arc<Moment>> {
-        lock(&self.0.timeline).moments()
+        lock(&self.0.timeline)
+            .as_ref()
+            .map_or_else(Vec::new, Timeline::moments)
     }
 
     /// The current problems of the daemon.

@@ -263,14 +263,15 @@ pub struct OwnUse {
 pub struct Budget {
     /// Share of one core that was granted, percent.
     pub percent: f64,
-    /// The requested time between ticks, ms.
+    /// The configured time between ticks, ms.
     pub tick_ms: u64,
-    /// The time between ticks that the budget currently allows, ms.
+    /// The time between ticks that the budget currently allows, ms: less than configured if
+    /// policies want more.
     pub actual_ms: u64,
 }
 
 impl Budget {
-    /// Whether it scans less often than requested.
+    /// Whether it scans less often than configured.
     pub fn is_short(&self) -> bool {
         self.actual_ms > self.tick_ms
     }

@@ -166,17 +166,13 @@ impl Agent {
 
     /// The subjects as of the last tick, with the pids of each.
     pub fn subjects(&self) -> impl Iterator<Item = (&ResolvedSubject, Vec<u32>)> {
-        self.resolved
-            .subjects
-            .iter()
-            .enumerate()
-            .map(|(index, subject)| {
-                let of = self
-                    .spaces
-                    .values()
-                    .filter(|space| space.subjects.contains(&index));
-                (subject, of.map(|space| space.process.pid()).collect())
-            })
+        let mut pids = vec![Vec::new(); self.resolved.subjects.len()];
+        for (pid, space) in &self.spaces {
+            for subject in &space.subjects {
+                pids[*subject].push(*pid);
+            }
+        }
+        self.resolved.subjects.iter().zip(pids)
     }
 
     /// The current time on the clock of ages (`CLOCK_MONOTONIC`), in ms.

@@ -82,10 +82,13 @@ impl Agent {
     /// Marks the processes among the subjects that have exited.
     pub(super) fn mark_gone(&mut self) {
         for (index, subject) in self.resolved.subjects.iter_mut().enumerate() {
+            if subject.start_ticks.is_none() {
+                continue;
+            }
             let of = |subjects: &[usize]| subjects.contains(&index);
             let is_known = self.spaces.values().any(|space| of(&space.subjects))
                 || self.refused.iter().any(|(subjects, _)| of(subjects));
-            if subject.start_ticks.is_some() && !is_known {
+            if !is_known {
                 subject.gone = Some("the process has exited".to_owned());
             }
         }

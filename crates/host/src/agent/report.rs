@@ -222,7 +222,7 @@ impl SubjectReport {
         }
         self.processes += 1;
         self.swapped_bytes += space.swapped_pages() * PAGE_BYTES;
-        self.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
+        self.refaulted_bytes += space.refaulted_pages[0] * PAGE_BYTES;
         let since_ms = window.unseen_since_ms().unwrap_or(now_ms);
         self.observed_ms = self.observed_ms.max(now_ms.saturating_sub(since_ms));
         match &space.trouble {

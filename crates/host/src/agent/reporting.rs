@@ -106,7 +106,7 @@ impl Agent {
             let watched_ms = self.last_tick_ms.saturating_sub(since_ms);
             ages.watched_ms = ages.watched_ms.max(watched_ms);
             ages.out_bytes += space.swapped_pages() * PAGE_BYTES;
-            ages.refaulted_bytes[0] += space.refaulted_pages * PAGE_BYTES;
+            ages.refaulted_bytes[0] += space.refaulted_pages[0] * PAGE_BYTES;
         }
         if let Some(cached) = cached {
             ages.resident.add(&cached.resident);
@@ -116,6 +116,14 @@ impl Agent {
         ages.resident = ages.resident.scaled(PAGE_BYTES);
         ages.returned = ages.returned.scaled(PAGE_BYTES);
         Some(ages)
+    }
+
+    /// What the last tick found back from swap in these processes.
+    pub fn last_refaulted_bytes(&self, pids: &[u32]) -> u64 {
+        let spaces = pids.iter().filter_map(|pid| self.spaces.get(pid));
+        let looked_at = spaces.filter(|space| space.is_current);
+        let pages = looked_at.map(|space| space.refaulted_pages[1]);
+        pages.sum::<u64>() * PAGE_BYTES
     }
 
     /// Like [`report`](Self::report), with separate bounds for each NUMA node. Histograms of nodes

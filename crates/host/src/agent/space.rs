@@ -50,7 +50,8 @@ pub struct Space {
     virtual_bytes: u64,
     /// Indexes of the subjects it counts for.
     pub(super) subjects: Vec<usize>,
-    pub(super) refaulted_pages: u64,
+    /// Pages that came back from swap: in all looks, and in the last one.
+    pub(super) refaulted_pages: [u64; 2],
     /// Pages the last look found accessed, by their idle time until then.
     pub(super) returned: Option<Histogram>,
     pub(super) looks: u64,
@@ -100,7 +101,7 @@ impl Space {
             resident_pages: 0,
             virtual_bytes: 0,
             subjects: Vec::new(),
-            refaulted_pages: 0,
+            refaulted_pages: [0; 2],
             returned: None,
             looks: 0,
             last_look_ms: clock_ms(),
@@ -416,7 +417,7 @@ impl Space {
         self.is_current = true;
         self.looks += 1;
         self.last_look_ms = now_ms;
-        self.refaulted_pages += counts.refaulted;
+        self.refaulted_pages = [self.refaulted_pages[0] + counts.refaulted, counts.refaulted];
         let clear = cleared?;
         let total_ns = thread_cpu_ns() - began;
         let classify_ns = total_ns.saturating_sub(cost.cpu_ns + clear.cpu_ns);

@@ -2,7 +2,7 @@
 //! Observations of the cgroups of many machines, from their daemons' metrics in a
 //! Prometheus-compatible server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::panic::resume_unwind;
 use std::time::Duration;
 
@@ -113,7 +113,8 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
 
 /// Merges the answers, given in the order of the queries, by cgroup.
 fn by_cgroup(answers: Vec<Vec<Point>>) -> BTreeMap<Key, Found> {
-    let prefix = prefix(answers.iter().flatten().map(|point| &point.key));
+    let keys = answers.iter().flatten().map(|point| &point.key);
+    let daemons = keys.filter(|key| is_renamed(key)).map(pod).collect();
     let mut all: BTreeMap<Key, Found> = BTreeMap::new();
     for (number, points) in answers.into_iter().enumerate() {
         for Point {
@@ -122,7 +123,7 @@ fn by_cgroup(answers: Vec<Vec<Point>>) -> BTreeMap<Key, Found> {
             value,
         } in points
         {
-            let container = container(&key, prefix);
+            let container = container(&key, &daemons);
             key.retain(|label, _| {
                 let bare = label.strip_prefix("exported_").unwrap_or(label);
                 !NAMES.contains(&bare)
@@ -195,22 +196,27 @@ fn seen(key: &Key, found: Found) -> Option<Seen> {
     })
 }
 
-/// The prefix of our labels. If the server adds labels of the same names for the daemon's own pod,
-/// it renames ours to `exported_*` (unless `honor_labels` is set).
-fn prefix<'k>(mut keys: impl Iterator<Item = &'k Key>) -> &'static str {
-    let is_renamed = |key: &Key| {
-        ["exported_namespace", "exported_pod"]
-            .iter()
-            .any(|label| key.contains_key(*label))
-    };
-    match keys.any(is_renamed) {
-        true => "exported_",
-        false => "",
-    }
+/// Whether the server added labels of the same names for the daemon's own pod: it renamed ours to
+/// `exported_*` then (unless `honor_labels` is set).
+fn is_renamed(key: &Key) -> bool {
+    ["exported_namespace", "exported_pod"]
+        .iter()
+        .any(|label| key.contains_key(*label))
 }
 
-/// The container or pod named by the daemon's labels.
-fn container(key: &Key, prefix: &str) -> Option<Container> {
+/// The namespace and pod of the labels that are not renamed.
+fn pod(key: &Key) -> [Option<String>; 2] {
+    ["namespace", "pod"].map(|label| key.get(label).cloned())
+}
+
+/// The container or pod named by the daemon's labels. A series that has none may have those of
+/// the pod of one of the `daemons`.
+fn container(key: &Key, daemons: &HashSet<[Option<String>; 2]>) -> Option<Container> {
+    let prefix = match is_renamed(key) {
+        true => "exported_",
+        false if daemons.contains(&pod(key)) => return None,
+        false => "",
+    };
     let label = |name: &str| {
         let value = key.get(&format!("{prefix}{name}"))?;
         (!value.is_empty()).then(|| value.as_str().into())
@@ -300,11 +306,23 @@ mod tests {
 
     use super::*;
 
+    fn labels(of: &[(&str, &str)]) -> Key {
+        let of = of.iter();
+        of.map(|(name, value)| (name.to_string(), value.to_string()))
+            .collect()
+    }
+
     fn key(cgroup: &str) -> Key {
-        let labels = [("cgroup", cgroup), ("instance", "a:9779")];
-        labels
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .into()
+        labels(&[("cgroup", cgroup), ("instance", "a:9779")])
+    }
+
+    /// A value of `cgroup` with more labels.
+    fn point(cgroup: &str, more: &[(&str, &str)], size: Option<u64>, value: f64) -> Point {
+        Point {
+            key: key(cgroup).into_iter().chain(labels(more)).collect(),
+            size,
+            value,
+        }
     }
 
     #[test]
@@ -338,15 +356,7 @@ mod tests {
 
     #[test]
     fn a_cgroup_is_one_whenever_its_names_became_known() {
-        let point = |names: &[(&str, &str)], size, value| {
-            let names = names.iter();
-            let names = names.map(|(name, value)| (name.to_string(), value.to_string()));
-            Point {
-                key: key("/pods/1").into_iter().chain(names).collect(),
-                size,
-                value,
-            }
-        };
+        let point = |names: &[_], size, value| point("/pods/1", names, size, value);
         let pod = [("namespace", "shop"), ("pod", "web-0")];
         let whole = [pod[0], pod[1], ("container", "nginx")];
         let each = |size, values: [f64; 3]| {
@@ -398,11 +408,20 @@ mod tests {
 
     #[test]
     fn labels_name_containers_and_exported_ones_before_those_of_the_daemon() {
-        let of = |labels: &[(&str, &str)]| {
-            let labels = labels.iter();
-            let key = labels.map(|(name, value)| (name.to_string(), value.to_string()));
-            let key: Key = key.collect();
-            container(&key, prefix([&key].into_iter())).and_then(|of| of.title())
+        let scraped = [
+            ("namespace", "monitoring"),
+            ("pod", "agewise-x7"),
+            ("container", "agewise"),
+        ];
+        let named = [("exported_namespace", "shop"), ("exported_pod", "web-0")];
+        let named = [&scraped[..], &named].concat();
+        // One server may keep the labels of one daemon and rename those of another.
+        let of = |labels: &[_]| {
+            let points = [("/x", labels), ("/other", &named)];
+            let points = points.map(|(cgroup, labels)| point(cgroup, labels, None, 1.0));
+            let mut all = by_cgroup(vec![points.into()]);
+            let found = all.remove(&key("/x")).unwrap();
+            found.container.and_then(|of| of.title())
         };
         let web = [
             ("namespace", "shop"),
@@ -410,15 +429,9 @@ mod tests {
             ("container", "nginx"),
         ];
         assert_eq!(of(&web), Some("shop/web-0/nginx".into()));
-        assert_eq!(of(&[("cgroup", "/x"), ("pod", "")]), None);
-        let scraped = [
-            ("namespace", "monitoring"),
-            ("pod", "agewise-x7"),
-            ("container", "agewise"),
-            ("exported_namespace", "shop"),
-            ("exported_pod", "web-0"),
-        ];
-        assert_eq!(of(&scraped), Some("shop/web-0".into()));
+        assert_eq!(of(&[("pod", "")]), None);
+        assert_eq!(of(&scraped), None);
+        assert_eq!(of(&named), Some("shop/web-0".into()));
     }
 
     /// Answers one request with `answer`; the thread returns the request.
@@ -448,9 +461,8 @@ mod tests {
             {"metric":{"cgroup":"/b"},"value":[1.5,"NaN"]}]}}"#,
         );
         let taken = Server::new(&url).unwrap().ask("x[1s]").unwrap();
-        let labels = Key::from([("cgroup".to_owned(), "/a".to_owned())]);
         let point = Point {
-            key: labels,
+            key: labels(&[("cgroup", "/a")]),
             size: Some(750),
             value: 2000.0,
         };

@@ -14,10 +14,15 @@ use super::{Args, Record};
 /// One object per pod with all its containers, and one per other cgroup, unless they are gone and
 /// were not asked for by name; a list if there are several.
 pub(super) fn vpa(records: &[Record], is_named: bool) -> Value {
+    let alive = records.iter().filter(|record| !record.gone);
+    let alive: HashSet<_> = alive.filter_map(pod_of).collect();
+    // A container of a living pod may have ended, or may have needed most before its restart.
+    let is_alive =
+        |record: &&Record| !record.gone || pod_of(record).is_some_and(|pod| alive.contains(&pod));
     let groups = groups(records);
     let shown = groups
         .iter()
-        .filter(|of| is_named || of.iter().any(|record| !record.gone));
+        .filter(|of| is_named || of.iter().any(is_alive));
     let mut taken = HashSet::new();
     let mut items: Vec<Value> = shown.map(|of| vpa_of(of, &mut taken)).collect();
     match items.len() {
@@ -26,13 +31,21 @@ pub(super) fn vpa(records: &[Record], is_named: bool) -> Value {
     }
 }
 
+/// The machine, namespace and name of a pod.
+type Pod<'r> = (Option<&'r str>, Option<&'r Untrusted>, &'r Untrusted);
+
+fn pod_of(record: &Record) -> Option<Pod<'_>> {
+    let of = named(record)?;
+    Some((
+        record.host.as_deref(),
+        of.namespace.as_ref(),
+        of.pod.as_ref()?,
+    ))
+}
+
 /// Groups the containers of each pod. The cgroups of the pod itself and of its sandbox are left out
 /// if one of its containers is present: they have no container to give memory to.
 fn groups(records: &[Record]) -> Vec<Vec<&Record>> {
-    let pod_of = |record: &Record| {
-        let of = record.container.clone()?;
-        Some((record.host.clone(), of.namespace, of.pod?))
-    };
     let with_containers: HashSet<_> = records
         .iter()
         .filter(|record| named(record).is_some_and(|of| of.container.is_some()))
@@ -338,8 +351,14 @@ mod tests {
             ),
             record("/system.slice/x.service", None),
         ];
-        // The container before its restart, and one that has ended.
+        // The container before its restart, and ones that have ended.
         records[4].gone = true;
+        records.push(record(
+            "/kubepods/r/5",
+            Some([Some("test"), web, Some("nginx"), Some("5")]),
+        ));
+        records[6].gone = true;
+        records[6].request_bytes = 3;
         let ended = Record {
             gone: true,
             ..record("/system.slice/y.service", None)

@@ -182,8 +182,11 @@ impl Sample {
             .max()
             .unwrap_or(0);
         let members = members(&subjects, agent);
-        let total_bytes = outermost_bytes(&subjects, |report| {
-            pid_of(report, agent).is_some_and(|pid| members.contains(&pid))
+        // The first process of each, in the same order.
+        let pids = agent.subjects().map(|(_, pids)| pids.first().copied());
+        let pids: Vec<Option<u32>> = pids.collect();
+        let total_bytes = outermost_bytes(&subjects, |at| {
+            pids[at].is_some_and(|pid| members.contains(&pid))
         });
         let rows = match place {
             Place::Subjects => {
@@ -191,11 +194,9 @@ impl Sample {
                     .iter()
                     .map(|report| Path::new(report.name.as_os_str()));
                 let found = containers.look(names);
-                let rows = subjects.iter().zip(found);
-                Some(
-                    rows.map(|(report, container)| row_of(report, container, agent))
-                        .collect(),
-                )
+                let rows = subjects.iter().zip(found).zip(&pids);
+                let rows = rows.map(|((report, container), pid)| row_of(report, container, *pid));
+                Some(rows.collect())
             }
             Place::Processes => Some(processes(agent, None)),
             Place::ProcessesOf(name) => {
@@ -229,44 +230,37 @@ fn members(subjects: &[SubjectReport], agent: &Agent) -> HashSet<u32> {
     cgroups.flat_map(|(_, pids)| pids).collect()
 }
 
-/// The resident memory of the subjects that no other contains. `is_member` says whether a process
-/// is in one of the cgroups.
-fn outermost_bytes(subjects: &[SubjectReport], is_member: impl Fn(&SubjectReport) -> bool) -> u64 {
+/// The resident memory of the subjects that no other contains. `is_member` says whether a process,
+/// given by its index, is in one of the cgroups.
+fn outermost_bytes(subjects: &[SubjectReport], is_member: impl Fn(usize) -> bool) -> u64 {
     fn path(report: &SubjectReport) -> &Path {
         Path::new(report.name.as_os_str())
     }
     let cgroups = subjects.iter().filter(|report| report.is_cgroup);
     let cgroups: HashSet<&Path> = cgroups.map(path).collect();
-    let is_inner = |report: &&SubjectReport| match report.is_cgroup {
+    let is_inner = |at: usize, report: &SubjectReport| match report.is_cgroup {
         true => {
             let mut above = path(report).ancestors().skip(1);
             above.any(|above| cgroups.contains(above))
         }
-        false => is_member(report),
+        false => is_member(at),
     };
-    let outermost = subjects.iter().filter(|report| !is_inner(report));
-    outermost.flat_map(|report| report.resident_bytes).sum()
+    let all = subjects.iter().enumerate();
+    let outermost = all.filter(|(at, report)| !is_inner(*at, report));
+    outermost
+        .flat_map(|(_, report)| report.resident_bytes)
+        .sum()
 }
 
-/// The process of a subject that is a single one.
-fn pid_of(report: &SubjectReport, agent: &Agent) -> Option<u32> {
-    let mut subjects = agent.subjects();
-    let (_, pids) = subjects.find(|(subject, _)| subject.name == report.name)?;
-    pids.first().copied()
-}
-
-fn row_of(report: &SubjectReport, container: Option<Container>, agent: &Agent) -> Row {
+/// A row of a subject, with the first of its processes.
+fn row_of(report: &SubjectReport, container: Option<Container>, pid: Option<u32>) -> Row {
     let [anon_bytes, file_bytes] = report.resident_bytes;
-    // A subject that is a single process opens its mappings directly.
-    let pid = match report.is_cgroup {
-        true => None,
-        false => pid_of(report, agent),
-    };
     Row {
         name: report.name.clone(),
         id: 0,
         container,
-        pid,
+        // A subject that is a single process opens its mappings directly.
+        pid: pid.filter(|_| !report.is_cgroup),
         ages: ages(&report.histogram()),
         anon_bytes,
         file_bytes,
@@ -402,7 +396,7 @@ mod tests {
             report("17 sh", false, 7),
             report("18 sh", false, 9),
         ];
-        let total = |subjects: &[_]| outermost_bytes(subjects, |report| report.name == "18 sh");
+        let total = |subjects: &[_]| outermost_bytes(subjects, |at| at == 4);
         assert_eq!(total(&subjects), 100 + 30 + 7 + 3);
         subjects.push(report("/", true, 500));
         assert_eq!(total(&subjects), 500 + 7 + 2);

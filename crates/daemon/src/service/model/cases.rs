@@ -3,12 +3,16 @@
 
 use std::sync::Arc;
 
+use agewise_host::access::PAGE_BYTES;
 use agewise_host::container::Containers;
+use agewise_policy::table::{PageSet, TableBits};
 
 use super::*;
 use crate::ahead::Report;
+use crate::hand::Done;
 use crate::observer;
 use crate::outlet::Outlet;
+use crate::state::Reason;
 
 #[test]
 fn rules_that_move_pages_need_a_source_that_tells_them_apart() {
@@ -73,6 +77,44 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
     }
 }
 
+#[test]
+fn what_came_back_is_counted_also_when_a_process_ends() {
+    let mut world = World::new();
+    world.reload(Text::Rules);
+    // Those of the machine are too large for pids to be followed.
+    let sleep = || std::process::Command::new("sleep").arg("60").spawn();
+    let mut children = [sleep().unwrap(), sleep().unwrap()];
+    let pids = children.each_ref().map(|child| child.id());
+    pids.iter().for_each(|pid| world.adopt(*pid, 2));
+    let came_back = |world: &mut World, swapped: &[(u32, usize)]| {
+        for (pid, pages) in swapped {
+            let maps = world.machine.file(&format!("proc/{pid}/maps"));
+            let maps = std::fs::read_to_string(maps).unwrap();
+            let va = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();
+            let swapped = PageSet::range(0..*pages);
+            let bits = TableBits {
+                present: PageSet::ALL.without(&swapped),
+                swapped,
+                ..TableBits::default()
+            };
+            machine::map(*pid, va, bits);
+        }
+        world.tick();
+        let snapshot = world.daemon.as_ref().unwrap().hub.snapshot();
+        snapshot.subject("/batch").unwrap().refaulted_bytes / PAGE_BYTES
+    };
+    let out = [(pids[0], 100), (pids[1], 80)];
+    assert_eq!(came_back(&mut world, &out), 0);
+    let back = [(pids[0], 0), (pids[1], 30)];
+    assert_eq!(came_back(&mut world, &back), 150);
+    world.machine.exit(pids[0]);
+    assert_eq!(came_back(&mut world, &[(pids[1], 0)]), 180);
+    for child in &mut children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
 /// What a budget did before its cgroup, its rule or the daemon went.
 #[test]
 fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
@@ -95,6 +137,32 @@ fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
         ("policy", "budget"),
     ] {
         assert_eq!(line[key], value);
+    }
+}
+
+#[test]
+fn the_file_memory_of_a_squeeze_is_counted_with_a_rule_and_without() {
+    let mut world = World::new();
+    world.reload(Text::Rules);
+    world.tick();
+    let done = Done {
+        left_anon_bytes: 4096,
+        left_file_bytes: 8192,
+        ..Done::default()
+    };
+    let names = ["/other", "/batch"];
+    let daemon = world.daemon.as_mut().unwrap();
+    for view in &daemon.hub.snapshot().subjects {
+        if names.contains(&&*view.name) {
+            daemon.count_squeezed(&(Arc::clone(&view.name), view.id), &done);
+        }
+    }
+    world.tick();
+    let snapshot = world.daemon.as_ref().unwrap().hub.snapshot();
+    for name in names {
+        let reclaimed = snapshot.subject(name).unwrap().reclaimed;
+        let counted = (reclaimed.bytes(Reason::THRASH), reclaimed.file_bytes);
+        assert_eq!(counted, (12_288, 8192), "{name}");
     }
 }
 
@@ -151,7 +219,7 @@ fn a_reload_keeps_the_pace_that_rules_want() {
     for _ in 0..2 {
         world.reload(Text::Rules);
         world.tick();
-        assert_eq!(paces(&world), (200, 200), "a fifth of the age of the rule");
+        assert_eq!(paces(&world), (1000, 200), "a fifth of the age of the rule");
     }
 }
 

@@ -183,7 +183,6 @@ impl World {
             ("actors", daemon.actors.len()),
             ("retired", daemon.retired.len()),
             ("refaulted", daemon.refaulted.len()),
-            ("squeezed", daemon.squeezed.len()),
             ("shrunk", daemon.shrinkers.count()),
         ] {
             assert!(count <= most, "{count} {what} for {most} cgroups");

@@ -67,6 +67,12 @@ pub fn open_agent(
     ))
 }
 
+/// Sets the page table at an address of a process.
+pub fn map(pid: u32, va: u64, bits: TableBits) {
+    let leaf = Leaf::Page;
+    SOURCE.with_borrow_mut(|source| source.set(pid, va, FakeTable { bits, leaf }));
+}
+
 /// The source of this thread's machine.
 struct Shown;
 
@@ -350,11 +356,7 @@ impl Machine {
             },
             ..TableBits::default()
         };
-        let table = FakeTable {
-            bits,
-            leaf: Leaf::Page,
-        };
-        SOURCE.with_borrow_mut(|source| source.set(pid, va, table));
+        map(pid, va, bits);
     }
 
     /// The first thread of a process ends; another one lives on.
