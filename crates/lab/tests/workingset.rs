@@ -197,6 +197,7 @@ fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
                     // By the kernel's own criterion: evicted within the last generations.
                     young_refaulted_pages: Some(events.workingset_activate.iter().sum()),
                     full_stall_us: Some(machine.pressure(memcg).full_ns / 1000),
+                    limits: Vec::new(),
                 }
             };
             let now_ms = tick * 100;

@@ -7,6 +7,7 @@
 //! allows. Whatever can be undone is undone: when the situation is calm, at the end, and by the
 //! next daemon if this one is killed.
 
+mod counters;
 mod groups;
 mod hands;
 mod lines;
@@ -20,9 +21,9 @@ use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{ThrottleError, Undone};
-use agewise_policy::generations::ByType;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
+pub use counters::Counters;
 pub use groups::{Demands, Ours, Watched, choose};
 pub use hands::{Hands, acts, refusal};
 use lines::{ActLine, Thrashing};
@@ -32,40 +33,12 @@ use super::journal::Journal;
 use super::observer::Seen;
 use super::record::Message;
 use super::state::SubjectView;
-use super::world;
 
 /// Minimum time between two reads of the counters.
 const POLL_MIN_MS: u64 = 1000;
 /// Reading the counters of a cgroup takes at most a tenth of a millisecond: with this much time for
 /// each, reading them takes 0.2 % of a core.
 const POLL_PER_GROUP_MS: u64 = 50;
-
-/// The counters of a cgroup.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counters {
-    /// Memory charged to it.
-    pub used_bytes: u64,
-    /// Its memory in swap.
-    pub swapped_bytes: u64,
-    /// Pages that came back. Kernels before 5.9 only count those of files.
-    pub refaulted_pages: ByType<u64>,
-    /// Time in which all its tasks waited, us; `None` if the kernel does not report it.
-    pub full_stall_us: Option<u64>,
-}
-
-impl Counters {
-    /// Reads the counters; `None` if the cgroup does not exist.
-    pub fn read(cgroup: &Cgroup) -> Option<Self> {
-        let stat = cgroup.stat().ok()?;
-        let mapped_bytes = stat.anon_bytes.saturating_add(stat.file_bytes);
-        Some(Counters {
-            used_bytes: cgroup.usage_bytes().ok()?.unwrap_or(mapped_bytes),
-            swapped_bytes: cgroup.swap_bytes().ok().flatten().unwrap_or(0),
-            refaulted_pages: [stat.refaults_anon_pages, stat.refaults_file_pages],
-            full_stall_us: world::psi_of(cgroup).map(|psi| psi.full.total_us),
-        })
-    }
-}
 
 /// The current state of a squeeze.
 #[derive(Clone, Copy, Debug)]
@@ -215,6 +188,7 @@ impl Protector {
                     // No kernel reports how long ago the pages were used, so all refaults count.
                     young_refaulted_pages: None,
                     full_stall_us: counters.full_stall_us,
+                    limits: counters.limits,
                 })
             })
             .collect();

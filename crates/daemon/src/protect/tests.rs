@@ -158,7 +158,7 @@ fn lines_from(from: u64, up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool
         let bad = u64::from(is_bad(second));
         count("/web", 0, 4000 * bad, 500_000 * bad);
         count("/batch", (64 << 20) * bad, 0, 0);
-        let read = |watched: &Watched| counters.get(&*watched.name).copied();
+        let read = |watched: &Watched| counters.get(&*watched.name).cloned();
         protector.poll(second * 1000, read, &matcher, &journal);
         // Does nothing when called again at once.
         protector.poll(second * 1000 + 1, read, &matcher, &journal);

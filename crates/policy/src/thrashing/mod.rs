@@ -39,6 +39,9 @@ pub struct GroupSample<G> {
     pub young_refaulted_pages: Option<u64>,
     /// Time in which all its tasks waited for memory (PSI `full`), us; `None` without PSI.
     pub full_stall_us: Option<u64>,
+    /// The cgroups whose limits apply to it, itself first, then those above it, and how often each
+    /// limit was hit so far. Without the kernel's counts it is empty.
+    pub limits: Vec<(G, u64)>,
 }
 
 /// All cgroups at one moment. No cgroup may be inside another, or memory would count twice.
@@ -197,10 +200,19 @@ impl<G: Clone + Ord> Guard<G> {
                 Some((now.group.clone(), suffering(before, now, window_ms)))
             })
             .collect();
+        let limits: BTreeMap<G, G> = suffering
+            .keys()
+            .filter_map(|group| Some((group.clone(), hit_limit(&before, &sample, group)?)))
+            .collect();
         self.courses
             .retain(|group, _| suffering.contains_key(group));
         decisions.extend(self.take_back_orphans(&sample));
         for (group, suffering) in suffering {
+            let demands: Vec<Demand<G>> = match limits.get(&group) {
+                // What is outside has taken nothing from it.
+                Some(limit) => within(&demands, &sample, limit),
+                None => demands.clone(),
+            };
             decisions.extend(self.follow(&group, suffering, &demands, sample.now_ms, &part));
         }
         self.last = Some(sample);
@@ -375,6 +387,34 @@ impl<G: Clone + PartialEq> Restraint<G> {
             act,
         }
     }
+}
+
+/// The lowest limit that was hit in the window, of those that apply to a cgroup.
+fn hit_limit<G: Clone + Ord>(
+    before: &BTreeMap<&G, &GroupSample<G>>,
+    sample: &Sample<G>,
+    group: &G,
+) -> Option<G> {
+    let before = &before.get(group)?.limits;
+    let now = sample.groups.iter().find(|now| now.group == *group)?;
+    let is_hit = |(of, hits): &&(G, u64)| {
+        let mut before = before.iter();
+        before.any(|(same, count)| same == of && count < hits)
+    };
+    now.limits.iter().find(is_hit).map(|(of, _)| of.clone())
+}
+
+/// The demands of the cgroups to which a limit applies.
+fn within<G: Clone + Ord>(demands: &[Demand<G>], sample: &Sample<G>, limit: &G) -> Vec<Demand<G>> {
+    let applies = |to: &GroupSample<G>| to.limits.iter().any(|(of, _)| of == limit);
+    let below: BTreeSet<&G> = sample
+        .groups
+        .iter()
+        .filter(|group| applies(group))
+        .map(|group| &group.group)
+        .collect();
+    let is_below = |demand: &&Demand<G>| below.contains(&demand.group);
+    demands.iter().filter(is_below).cloned().collect()
 }
 
 fn suffering<G>(before: &GroupSample<G>, now: &GroupSample<G>, window_ms: u64) -> Suffering {
