@@ -135,6 +135,8 @@ pub struct Guard<G> {
     courses: BTreeMap<G, Course>,
     /// By the cgroup that is acted on.
     throttle: BTreeMap<G, Restraint<G>>,
+    /// Whether a culprit was frozen for a part of the window that is not evaluated yet.
+    has_thawed: bool,
 }
 
 impl<G: Clone + Ord> Guard<G> {
@@ -145,6 +147,7 @@ impl<G: Clone + Ord> Guard<G> {
             last: None,
             courses: BTreeMap::new(),
             throttle: BTreeMap::new(),
+            has_thawed: false,
         }
     }
 
@@ -216,6 +219,7 @@ impl<G: Clone + Ord> Guard<G> {
             decisions.extend(self.follow(&group, suffering, &demands, sample.now_ms, &part));
         }
         self.last = Some(sample);
+        self.has_thawed = false;
         decisions
     }
 
@@ -247,7 +251,7 @@ impl<G: Clone + Ord> Guard<G> {
         // A frozen culprit demands nothing, and what it pushed out is still coming back: whoever
         // demands most now is not to blame.
         let is_frozen = self.throttle.values().any(|of| of.thaw_ms.is_some());
-        let must_wait = now_ms < course.next_step_ms || is_frozen;
+        let must_wait = now_ms < course.next_step_ms || is_frozen || self.has_thawed;
         if !course.is_thrashing || !is_bad_now || must_wait {
             return Vec::new();
         }
@@ -338,6 +342,7 @@ impl<G: Clone + Ord> Guard<G> {
         for (part, restraint) in &mut self.throttle {
             if restraint.thaw_ms.is_some_and(|at_ms| at_ms <= now_ms) {
                 restraint.thaw_ms = None;
+                self.has_thawed = true;
                 decisions.push(restraint.back(part, Act::Thaw));
             }
         }
@@ -353,6 +358,7 @@ impl<G: Clone + Ord> Guard<G> {
                 return true;
             }
             let thaw = restraint.thaw_ms.map(|_| Act::Thaw);
+            self.has_thawed |= thaw.is_some();
             let release = restraint.squeezed_bytes.map(|_| Act::Release);
             let acts = thaw.into_iter().chain(release);
             decisions.extend(acts.map(|act| restraint.back(part, act)));

@@ -76,6 +76,36 @@ fn a_little_growth_of_another_is_not_what_takes_all_the_memory() {
     assert!(told.iter().all(|of| *of == (None, Act::Report)), "{told:?}");
 }
 
+/// The window in which a culprit goes on began while it was frozen.
+#[test]
+fn nobody_else_is_blamed_for_a_window_of_which_the_culprit_was_frozen() {
+    for thaws_between_looks in [false, true] {
+        let mut machine = Machine::new();
+        let mut guard = Guard::new(Config {
+            freeze_ms: 6000,
+            ..config(Step::Freeze)
+        });
+        machine.second(&mut guard, 0, 0);
+        let acts = machine.thrash(&mut guard, 8);
+        assert!(matches!(acts[1], (_, Act::Freeze { .. })), "{acts:?}");
+        let thaw_ms = guard.next_thaw_ms().unwrap();
+        let mut decisions = Vec::new();
+        while machine.now_ms < thaw_ms {
+            machine.grow("idle", 50);
+            if thaws_between_looks && machine.now_ms + 1000 == thaw_ms {
+                decisions.extend(guard.thaw_due(thaw_ms));
+                machine.now_ms += 10;
+            }
+            decisions.extend(machine.second(&mut guard, 1000, 300));
+        }
+        let acts: Vec<Act> = decisions.into_iter().map(|of| of.act).collect();
+        assert_eq!(acts, [Act::Thaw]);
+        machine.grow("idle", 50);
+        let next = machine.second(&mut guard, 1000, 300);
+        assert!(matches!(next[0].act, Act::Squeeze { .. }), "{next:?}");
+    }
+}
+
 /// Its own, or one that also applies to the one that grows.
 #[test]
 fn whoever_is_outside_a_limit_that_was_hit_is_not_to_blame() {
