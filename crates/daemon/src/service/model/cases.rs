@@ -236,27 +236,64 @@ fn the_kernel_chooses_only_where_everything_may_go() {
     );
 }
 
+/// The targets of which the journal said that nothing is done about them for this reason.
+fn held_for(world: &World, reason: &str) -> Vec<String> {
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    let lines = journal
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let held = lines.filter(|line: &serde_json::Value| line["reason"] == reason);
+    held.map(|line| {
+        assert_eq!(
+            (&line["record"], &line["policy"]),
+            (&"hold".into(), &"shrink".into())
+        );
+        line["target"].as_str().unwrap().to_owned()
+    })
+    .collect()
+}
+
 #[test]
 fn a_cgroup_that_holds_the_daemon_is_not_shrunk_and_the_journal_says_why() {
     let mut world = World::new();
     world.adopt(std::process::id(), machine::OWN);
     world.reload(Text::Shrinks);
     (0..3).for_each(|_| world.second(true));
-    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
-    let lines = journal.lines().filter(|line| line.contains("ourselves"));
-    let lines: Vec<serde_json::Value> = lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    for line in &lines {
-        assert_eq!(
-            (&line["record"], &line["policy"]),
-            (&"hold".into(), &"shrink".into())
-        );
-        assert_eq!(line["reason"], "ourselves");
-    }
-    let targets: Vec<&str> = lines
-        .iter()
-        .filter_map(|line| line["target"].as_str())
-        .collect();
-    assert_eq!(targets, ["/", "/own"], "each once");
+    assert_eq!(held_for(&world, "ourselves"), ["/", "/own"], "each once");
+}
+
+/// Of nested cgroups, the lowest that matches a rule is acted upon.
+#[test]
+fn a_cgroup_that_holds_another_target_is_not_shrunk() {
+    const BATCH: &str = "[[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\ndry_run = false\n";
+    const WITH_JOB: &str = "[[act]]\ncgroups = ['/batch/job']\npolicy = 'age:1s/2s'\n\
+                            [[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\ndry_run = false\n";
+    let shrunk = |text, spared: &str| {
+        let mut world = World::new();
+        world.write(text);
+        let path = world.machine.file("agewise.toml");
+        let config = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, config.replace("/spared", spared)).unwrap();
+        let config = world.options.read_again().unwrap();
+        world.daemon.as_mut().unwrap().reload(config).unwrap();
+        (0..60).for_each(|_| world.second(true));
+        let is_limited = |name: &usize| {
+            let high = world
+                .machine
+                .value(*name, Fault::High(*name), "memory.high");
+            high != "max"
+        };
+        let limited: Vec<usize> = (0..NAMES.len()).filter(is_limited).collect();
+        (limited, held_for(&world, "nested"))
+    };
+    let (limited, held) = shrunk(Text::Shrinks, "/spared");
+    assert!(limited.contains(&4) && !limited.iter().any(|name| [0, 2, 3].contains(name)));
+    assert_eq!(held, ["/batch", "/batch/job", "/web"]);
+    let batch = || vec!["/batch".to_owned()];
+    assert_eq!(shrunk(Text::Acts(BATCH), "/spared"), (vec![2], vec![]));
+    assert_eq!(
+        shrunk(Text::Acts(BATCH), "/batch/job/deep"),
+        (vec![], batch())
+    );
+    assert_eq!(shrunk(Text::Acts(WITH_JOB), "/spared"), (vec![], batch()));
 }
