@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use agewise_cli::whatif::machine_waited_us;
 use agewise_host::cgroup::Cgroup;
+use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::Throttle;
 use agewise_policy::proactive::Controller;
@@ -92,12 +93,16 @@ impl Daemon {
     /// Checks the cgroups that are held small.
     pub(super) fn keep_small(&mut self) {
         let curves = &self.curves;
+        let swap_free_bytes = || {
+            let info = MemInfo::of_machine(&self.around.roots.proc);
+            info.map_or(0, |info| info.swap_free_bytes)
+        };
         let known = Known {
             now_ms: &self.around.now_ms,
             looked_ms: self.looked_ms,
             next_look_ms: self.pace.next_ms(),
             machine_waited_us: &machine_waited_us,
-            swap_free_bytes: self.hub.snapshot().machine.swap_free_bytes,
+            swap_free_bytes: &swap_free_bytes,
             prices: curves.prices(),
             curves: &|key| curves.counted(key),
             files: &|key| curves.files(key),

@@ -262,10 +262,16 @@ fn a_cgroup_that_holds_the_daemon_is_not_shrunk_and_the_journal_says_why() {
     assert_eq!(held_for(&world, "ourselves"), ["/", "/own"], "each once");
 }
 
+/// A rule that limits one cgroup.
+const BATCH: &str = "[[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\ndry_run = false\n";
+
+fn high(world: &World, name: usize) -> String {
+    world.machine.value(name, Fault::High(name), "memory.high")
+}
+
 /// Of nested cgroups, the lowest that matches a rule is acted upon.
 #[test]
 fn a_cgroup_that_holds_another_target_is_not_shrunk() {
-    const BATCH: &str = "[[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\ndry_run = false\n";
     const WITH_JOB: &str = "[[act]]\ncgroups = ['/batch/job']\npolicy = 'age:1s/2s'\n\
                             [[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\ndry_run = false\n";
     let shrunk = |text, spared: &str| {
@@ -296,4 +302,24 @@ fn a_cgroup_that_holds_another_target_is_not_shrunk() {
         (vec![], batch())
     );
     assert_eq!(shrunk(Text::Acts(WITH_JOB), "/spared"), (vec![], batch()));
+}
+
+/// Looks may be ten minutes apart.
+#[test]
+fn a_limit_is_removed_at_once_when_swap_is_full() {
+    let mut world = World::new();
+    world.reload(Text::Acts(BATCH));
+    (0..60).for_each(|_| world.second(true));
+    assert_ne!(high(&world, 2), "max");
+    let path = world.machine.file("proc/meminfo");
+    let memory = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, memory.replace("SwapFree: 7000000", "SwapFree: 7")).unwrap();
+    world.second(false);
+    assert_eq!(high(&world, 2), "max");
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    let last: serde_json::Value = serde_json::from_str(journal.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["act"], &last["reason"]),
+        (&"unlimit".into(), &"swap_full".into())
+    );
 }
