@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
@@ -373,6 +373,10 @@ impl Daemon {
         let cpu_ms = self.unpaid_cpu().as_secs_f64() * 1e3;
         let next_ms = self.pace.spent(began_ms, self.now_ms(), cpu_ms);
         self.say_if_short();
+        if cancel.load(Ordering::Relaxed) {
+            // All is undone next.
+            return Ok(next_ms);
+        }
         let act_cpu = clock::process_cpu();
         self.protect(&seen, cancel);
         self.act(&seen, cancel);

@@ -2,6 +2,7 @@
 //! Sequences that once went wrong, or that chance is slow to find.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use agewise_host::container::Containers;
 
@@ -138,6 +139,21 @@ fn one_that_is_frozen_goes_on_while_others_are_acted_upon() {
     let seen = observer::subjects(&daemon.agent, &mut containers);
     daemon.act(&seen, &world.cancel);
     assert!(!is_frozen(&world));
+}
+
+#[test]
+fn a_look_after_which_the_daemon_is_to_end_does_nothing() {
+    for (ends, squeezed) in [(false, 1), (true, 0)] {
+        let mut world = World::new();
+        world.cancel.store(ends, Ordering::Relaxed);
+        for _ in 0..6 {
+            world.thrash(2);
+            world.machine.pass(1000);
+            world.tick();
+            world.check();
+        }
+        assert_eq!(world.acts, [squeezed, 0, 0]);
+    }
 }
 
 #[test]
