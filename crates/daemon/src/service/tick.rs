@@ -470,13 +470,14 @@ impl Daemon {
 
     /// Undoes what is throttled, and records the end.
     pub fn finish(&mut self, why: &str) {
-        self.curves.finish();
-        self.end_ahead();
+        // First, because a supervisor may not wait for the rest.
         self.shrinkers.undo_all(&self.journal);
         if let Some(protector) = &mut self.protector {
             protector.undo_all(&self.matcher, &self.journal);
         }
         self.settle();
+        self.end_ahead();
+        self.curves.finish();
         self.journal.write(
             "stop",
             &Message {

@@ -8,6 +8,7 @@ use agewise_host::container::Containers;
 
 use super::*;
 use crate::ahead::Report;
+use crate::curves;
 use crate::observer;
 use crate::outlet::Outlet;
 
@@ -338,4 +339,28 @@ fn a_limit_is_removed_at_once_when_swap_is_full() {
         (&last["act"], &last["reason"]),
         (&"unlimit".into(), &"swap_full".into())
     );
+}
+
+#[test]
+fn an_end_undoes_before_it_writes_what_it_knows() {
+    let mut world = World::new();
+    world.reload(Text::Acts(BATCH));
+    (0..60).for_each(|_| world.second(true));
+    assert_ne!(high(&world, 2), "max");
+    // Whoever writes to it waits for a reader.
+    let fifo = curves::history_path(&world.machine.state(), "/batch").with_extension("new");
+    std::fs::create_dir_all(fifo.parent().unwrap()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    let file = world.machine.dir(2).join("memory.high");
+    let writes_to = fifo.clone();
+    let reader = std::thread::spawn(move || {
+        let mut history = std::fs::File::open(writes_to).unwrap();
+        let high = std::fs::read_to_string(file).unwrap();
+        std::io::copy(&mut history, &mut std::io::sink()).unwrap();
+        high
+    });
+    world.daemon.take().unwrap().finish("the test");
+    assert!(!fifo.exists(), "nothing was written");
+    assert_eq!(reader.join().unwrap(), "max");
 }
