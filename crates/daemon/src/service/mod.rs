@@ -26,6 +26,7 @@ mod model;
 mod pids;
 mod protect;
 mod publish;
+mod rules;
 mod shrink;
 mod surroundings;
 mod tick;

@@ -23,6 +23,7 @@ use anyhow::Context;
 use super::pids::{self, BoundPids};
 use super::protect::open_hands;
 use super::publish::Recent;
+use super::rules::rule_of;
 use super::shrink::open_throttle;
 use super::surroundings::Surroundings;
 use super::undo::Found;
@@ -52,7 +53,7 @@ pub struct Daemon {
     pub(super) dry_run: bool,
     pub(super) around: Surroundings,
     pub(super) agent: Agent,
-    containers: Containers,
+    pub(super) containers: Containers,
     pub(super) hub: Hub,
     pub(super) journal: Journal,
     pub(super) pace: Pace,
@@ -321,6 +322,8 @@ impl Daemon {
         }
         pids::report_unbound(&self.journal, &pids, &self.pids);
         self.pids = pids;
+        // Before there is another agent, which has not seen anybody yet.
+        self.renew_rules(&config.act, &matcher);
         match agent {
             Some(agent) => {
                 self.agent = agent;
@@ -331,11 +334,6 @@ impl Daemon {
         }
         if let Some(wanted) = wanted {
             self.agent.set_targets(wanted);
-        }
-        if config.act != self.config.act {
-            let actors = self.actors.drain();
-            self.retired
-                .extend(actors.map(|(key, actor)| (key, actor.counted)));
         }
         self.pace.set(
             config.observe.cpu_percent.0,
@@ -427,13 +425,7 @@ impl Daemon {
         self.squeezed.retain(|key, _| there.contains(key));
         self.refaulted.retain(|key, _| there.contains(key));
         for seen in seen {
-            let rule = match &seen.cgroup {
-                Some(cgroup) => self.matcher.rule(cgroup.path()),
-                None => seen
-                    .pids
-                    .first()
-                    .and_then(|pid| self.matcher.rule_of_pid(*pid)),
-            };
+            let rule = rule_of(&self.matcher, seen);
             let Some(rule) = rule.filter(|_| !self.actors.contains_key(&seen.key)) else {
                 continue;
             };

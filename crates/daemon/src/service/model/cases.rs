@@ -75,6 +75,34 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
     }
 }
 
+/// It has learned how much it may take, and when.
+#[test]
+fn an_actor_stays_when_rules_for_others_change() {
+    const ONE: &str = "[[act]]\ncgroups = ['/other']\npolicy = 'age:1s/2s'\n";
+    const TWO: &str = "[[act]]\ncgroups = ['/batch']\npolicy = 'age:1s/9s'\n\
+                       [[act]]\ncgroups = ['/other']\npolicy = 'age:1s/2s'\n";
+    const OTHER: &str = "[[act]]\ncgroups = ['/other']\npolicy = 'age:1s/3s'\n";
+    let mut world = World::new();
+    let mut followed = |text| {
+        world.reload(Text::Acts(text));
+        world.tick();
+        let actors = &world.daemon.as_ref().unwrap().actors;
+        let rule = actors.iter().find(|(key, _)| &*key.0 == "/other");
+        let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+        let lines = journal
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        let follows = lines.filter(|line: &serde_json::Value| {
+            line["record"] == "follow" && line["target"] == "/other"
+        });
+        (rule.unwrap().1.rule, follows.count())
+    };
+    assert_eq!(followed(ONE), (0, 1));
+    assert_eq!(followed(TWO), (1, 1));
+    assert_eq!(followed(ONE), (0, 1));
+    assert_eq!(followed(OTHER), (0, 2));
+}
+
 /// What a budget did before its cgroup, its rule or the daemon went.
 #[test]
 fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
