@@ -290,6 +290,8 @@ impl Protector {
             .filter(|_| !self.dry_run)
             .filter_map(|held| {
                 let (cgroup, squeeze) = (held.cgroup.as_ref()?, held.squeeze?);
+                // Another of the same name is not squeezed.
+                cgroup.check().ok()?;
                 // If the limit is already met, there is nothing more to do.
                 let used_bytes = cgroup.usage_bytes().ok().flatten()?;
                 let name: Arc<str> = Arc::from(cgroup.name());

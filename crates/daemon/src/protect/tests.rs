@@ -259,7 +259,7 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
     std::fs::create_dir_all(&job).unwrap();
     for (file, text) in [
         ("cgroup.procs", ""),
-        ("memory.current", "67108864"),
+        ("memory.current", "536870912"),
         ("memory.high", "max"),
         ("cgroup.freeze", "0"),
         ("cgroup.events", "frozen 0"),
@@ -293,6 +293,11 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
         };
         protector.poll(second * 1000, read, &matcher, &journal);
     }
+    assert_eq!(protector.excess().len(), 1);
+    std::fs::rename(&job, top.path().join("cgroup/before")).unwrap();
+    std::fs::create_dir(&job).unwrap();
+    std::fs::write(job.join("memory.current"), "536870912").unwrap();
+    assert_eq!(protector.excess(), [], "it is another one");
     let text = std::fs::read_to_string(&journal_config.file).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
     let after: Vec<Value> = lines
