@@ -75,9 +75,23 @@ pub struct Shrinkers {
 }
 
 impl Shrinkers {
-    /// Sets limits through `throttle` from now on; existing limits stay.
-    pub fn equip(&mut self, throttle: Throttle) {
-        self.throttle.get_or_insert(throttle);
+    /// Sets limits through `throttle` from now on; existing limits stay, unless there is none.
+    pub fn equip(&mut self, throttle: Option<Throttle>, journal: &Journal) {
+        match throttle {
+            Some(throttle) => {
+                self.throttle.get_or_insert(throttle);
+            }
+            None if self.throttle.is_some() => {
+                self.undo_all(journal);
+                self.throttle = None;
+            }
+            None => {}
+        }
+    }
+
+    /// Whether it may set limits.
+    pub fn acts(&self) -> bool {
+        self.throttle.is_some()
     }
 
     /// Sets which cgroups are held from now on; others get their memory back.

@@ -112,6 +112,11 @@ impl Protector {
         })
     }
 
+    /// Whether it may do more than record.
+    pub fn acts(&self) -> bool {
+        self.hands.is_some()
+    }
+
     /// Takes in the cgroups that a tick found.
     pub fn follow(
         &mut self,

@@ -76,12 +76,17 @@ impl Daemon {
         protector.into_iter().chain(self.shrinkers.next_ms()).min()
     }
 
-    /// Tries again to undo what this daemon or the one before could not.
+    /// Tries again to undo what this daemon or the one before could not. One that does not act
+    /// leaves the ledger to others.
     pub(super) fn settle(&mut self) {
         let Ok(ledger) = self.found.ledger() else {
             return;
         };
         let undone = ledger.undo_throttles();
+        let protects = self.protector.as_ref().is_some_and(Protector::acts);
+        if !protects && !self.shrinkers.acts() {
+            ledger.leave();
+        }
         record_undone(&undone, &self.journal);
         let errors: Vec<String> = undone.failures.iter().map(ToString::to_string).collect();
         match errors.is_empty() {

@@ -230,9 +230,7 @@ impl Daemon {
         let hands = open_hands(proc, &config.protect, dry_run, &found)?;
         let protector = Protector::new(&config.protect, proc.clone(), hands);
         let mut shrinkers = Shrinkers::default();
-        if let Some(throttle) = open_throttle(proc, &config, dry_run, &found)? {
-            shrinkers.equip(throttle);
-        }
+        shrinkers.equip(open_throttle(proc, &config, dry_run, &found)?, &journal);
         let tick_ms = observe::millis(config.observe.tick.0);
         let pace = Pace::new(config.observe.cpu_percent.0, tick_ms);
         Ok(Daemon {
@@ -313,9 +311,7 @@ impl Daemon {
         }
         let throttle = open_throttle(proc, &config, self.dry_run, &self.found)?;
         self.renew_protection(&config.protect)?;
-        throttle
-            .into_iter()
-            .for_each(|throttle| self.shrinkers.equip(throttle));
+        self.shrinkers.equip(throttle, &self.journal);
         self.journal.replace_by(journal);
         if let Some(message) = note {
             self.journal.write("reload", &Message { message });

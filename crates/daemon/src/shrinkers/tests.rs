@@ -103,7 +103,7 @@ impl World {
     /// With the rule of [`small`](Self::small), not as a rehearsal.
     fn shrinkers(&self) -> Shrinkers {
         let mut shrinkers = Shrinkers::default();
-        shrinkers.equip(self.throttle());
+        shrinkers.equip(Some(self.throttle()), &self.journal);
         shrinkers.follow(vec![self.small(false)], &self.journal);
         shrinkers
     }

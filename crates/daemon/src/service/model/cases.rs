@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use agewise_host::container::Containers;
+use agewise_host::throttle::Ledger;
 
 use super::*;
 use crate::ahead::Report;
@@ -391,4 +392,30 @@ fn an_end_undoes_before_it_writes_what_it_knows() {
     world.daemon.take().unwrap().finish("the test");
     assert!(!fifo.exists(), "nothing was written");
     assert_eq!(reader.join().unwrap(), "max");
+}
+
+/// `agewise shrink` may act then.
+#[test]
+fn a_daemon_that_does_not_act_any_more_leaves_the_ledger_to_others() {
+    const SHRINKS: &str = "dry_run = true\n[[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\n\
+                           dry_run = false\n";
+    let mut world = World::with_frozen();
+    let take = |world: &World| {
+        let (ledger, _) = Ledger::open(&world.machine.state())?;
+        ledger.claim()
+    };
+    assert!(take(&world).is_err());
+    for text in [Text::UpTo("report"), Text::Rehearsal] {
+        world.reload(text);
+        world.tick();
+        // A child that another test has just forked has the lock until it runs a program.
+        let began = std::time::Instant::now();
+        while let Err(error) = take(&world) {
+            assert!(began.elapsed().as_secs() < 10, "{error}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        world.reload(Text::Acts(SHRINKS));
+        (0..60).for_each(|_| world.second(true));
+        assert!(high(&world, 2) != "max" && take(&world).is_err());
+    }
 }
