@@ -377,7 +377,8 @@ fn an_end_undoes_before_it_writes_what_it_knows() {
     (0..60).for_each(|_| world.second(true));
     assert_ne!(high(&world, 2), "max");
     // Whoever writes to it waits for a reader.
-    let fifo = curves::history_path(&world.machine.state(), "/batch").with_extension("new");
+    let fresh = format!("{}.new", std::process::id());
+    let fifo = curves::history_path(&world.machine.state(), "/batch").with_extension(fresh);
     std::fs::create_dir_all(fifo.parent().unwrap()).unwrap();
     let made = std::process::Command::new("mkfifo").arg(&fifo).status();
     assert!(made.unwrap().success());
