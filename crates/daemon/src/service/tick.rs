@@ -33,6 +33,7 @@ use crate::config::{Config, Matcher};
 use crate::curves::AllCurves;
 use crate::journal::Journal;
 use crate::largest::Lister;
+use crate::news::News;
 use crate::observer::{self, Key, LimitHits, Seen};
 use crate::pace::Pace;
 use crate::protect::Protector;
@@ -63,6 +64,8 @@ pub struct Daemon {
     pub(super) retired: HashMap<Key, Counted>,
     /// Holds targets under a budget, if a rule requires it.
     pub(super) ahead: Option<Ahead>,
+    /// Why it cannot, as far as it was written.
+    pub(super) not_held: News,
     pub(super) protector: Option<Protector>,
     /// Holds cgroups as small as possible without harm.
     pub(super) shrinkers: Shrinkers,
@@ -247,6 +250,7 @@ impl Daemon {
             actors: HashMap::new(),
             retired: HashMap::new(),
             ahead: None,
+            not_held: News::default(),
             protector,
             shrinkers,
             curves: AllCurves::new(found.state()),

@@ -420,3 +420,15 @@ fn a_daemon_that_does_not_act_any_more_leaves_the_ledger_to_others() {
         assert!(high(&world, 2) != "max" && take(&world).is_err());
     }
 }
+
+#[test]
+fn a_budget_that_cannot_be_held_is_said_once() {
+    let mut world = World::new();
+    let daemon = world.daemon.as_mut().unwrap();
+    (0..100).for_each(|_| {
+        world.machine.pass(1000);
+        daemon.say_not_held("no source");
+    });
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    assert_eq!(journal.matches("budget: no source").count(), 1);
+}
