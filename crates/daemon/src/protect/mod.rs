@@ -9,8 +9,8 @@
 
 mod counters;
 mod groups;
-mod hands;
 mod lines;
+mod refusal;
 #[cfg(test)]
 mod tests;
 
@@ -20,13 +20,13 @@ use std::sync::Arc;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
-use agewise_host::throttle::{ThrottleError, Undone};
+use agewise_host::throttle::{Throttle, ThrottleError, Undone};
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
 pub use counters::Counters;
 pub use groups::{Demands, Ours, Watched, choose};
-pub use hands::{Hands, acts, refusal};
 use lines::{ActLine, Thrashing};
+pub use refusal::{acts, refusal};
 
 use super::config::{self, Matcher, UpTo};
 use super::journal::Journal;
@@ -63,7 +63,7 @@ struct Held {
 pub struct Protector {
     guard: Guard<Arc<str>>,
     proc: ProcRoot,
-    hands: Option<Hands>,
+    throttle: Option<Throttle>,
     dry_run: bool,
     watched: Vec<Watched>,
     demands: Demands,
@@ -91,17 +91,21 @@ fn rules(config: &config::Protect) -> Rules {
 }
 
 impl Protector {
-    /// A protector for a checked configuration; `None` if nothing is protected. Without `hands` it
-    /// only records what it would do.
-    pub fn new(config: &config::Protect, proc: ProcRoot, hands: Option<Hands>) -> Option<Self> {
+    /// A protector for a checked configuration; `None` if nothing is protected. Without a
+    /// `throttle` it only records what it would do.
+    pub fn new(
+        config: &config::Protect,
+        proc: ProcRoot,
+        throttle: Option<Throttle>,
+    ) -> Option<Self> {
         if config.cgroups.is_empty() {
             return None;
         }
         let rules = rules(config);
         Some(Protector {
             proc,
-            dry_run: hands.is_none(),
-            hands,
+            dry_run: throttle.is_none(),
+            throttle,
             watched: Vec::new(),
             demands: Demands::default(),
             held: BTreeMap::new(),
@@ -114,7 +118,7 @@ impl Protector {
 
     /// Whether it may do more than record.
     pub fn acts(&self) -> bool {
-        self.hands.is_some()
+        self.throttle.is_some()
     }
 
     /// Takes in the cgroups that a tick found.
@@ -254,7 +258,7 @@ impl Protector {
                     false => refusal(&self.proc, cgroup, matcher),
                     true => Ok(None),
                 };
-                do_it(&mut line, decision, cgroup, refused, self.hands.as_mut())
+                do_it(&mut line, decision, cgroup, refused, self.throttle.as_mut())
             }
         };
         let comes_again = !done.as_ref().is_err_and(ThrottleError::counts_as_tried);
@@ -315,8 +319,8 @@ impl Protector {
             self.carry_out(&decision, matcher, journal);
         }
         self.forget_free();
-        if let Some(hands) = &mut self.hands {
-            let undone = hands.throttle().undo_all();
+        if let Some(throttle) = &mut self.throttle {
+            let undone = throttle.undo_all();
             record_undone(&undone, journal);
             for error in &undone.failures {
                 journal.write("trouble", &lines::left(error));
@@ -343,24 +347,23 @@ fn do_it(
     decision: &Decision<Arc<str>>,
     cgroup: &Cgroup,
     refused: Result<Option<String>, ThrottleError>,
-    hands: Option<&mut Hands>,
+    throttle: Option<&mut Throttle>,
 ) -> Result<(), ThrottleError> {
     line.refused = refused?;
-    let Some(hands) = hands.filter(|_| line.refused.is_none()) else {
+    let Some(throttle) = throttle.filter(|_| line.refused.is_none()) else {
         return Ok(());
     };
-    let hands = hands.throttle();
     match decision.act {
         Act::Report => {}
         Act::Squeeze { .. } => {
-            let file = hands.squeeze(cgroup, line.limit_bytes.unwrap_or(u64::MAX))?;
+            let file = throttle.squeeze(cgroup, line.limit_bytes.unwrap_or(u64::MAX))?;
             line.file = file.file_name().map(|name| name.to_string_lossy().into());
         }
-        Act::Freeze { .. } => hands.freeze(cgroup)?,
-        Act::Thaw => hands.thaw(cgroup)?,
-        Act::Release => hands.release(cgroup)?,
+        Act::Freeze { .. } => throttle.freeze(cgroup)?,
+        Act::Thaw => throttle.thaw(cgroup)?,
+        Act::Release => throttle.release(cgroup)?,
         Act::Kill => {
-            let killed = hands.kill(cgroup)?;
+            let killed = throttle.kill(cgroup)?;
             line.killed_processes = Some(killed.ended);
             if !killed.is_complete() {
                 line.trouble = Some(killed.to_string());

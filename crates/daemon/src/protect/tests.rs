@@ -270,8 +270,8 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
     let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path().join("cgroup"));
     let (config, matcher) = config("[protect]\ncgroups = ['/web']\nup_to = 'kill'\n");
     let root = agewise_host::root::Roots::below(top.path()).proc;
-    let hands = Hands::new(&root, &agewise_host::throttle::Ledger::default()).unwrap();
-    let mut protector = Protector::new(&config.protect, root, Some(hands)).unwrap();
+    let throttle = Throttle::new(root.clone(), agewise_host::throttle::Ledger::default());
+    let mut protector = Protector::new(&config.protect, root, Some(throttle)).unwrap();
     let (mut seen, views) = machine(&["/batch/job", "/web"]);
     seen[0].cgroup = Some(Cgroup::open(&hierarchy, "/batch/job").unwrap());
     let mut journal_config = config.journal.clone();

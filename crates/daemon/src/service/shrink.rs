@@ -36,9 +36,7 @@ pub(super) fn open_throttle(
     if dry_run || !config.act.iter().any(sets) {
         return Ok(None);
     }
-    let ledger = found.ledger()?;
-    ledger.claim()?;
-    Ok(Some(Throttle::new(proc.clone(), ledger.clone())))
+    found.throttle(proc).map(Some)
 }
 
 impl Daemon {

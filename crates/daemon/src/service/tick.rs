@@ -21,10 +21,10 @@ use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
 use super::pids::{self, BoundPids};
-use super::protect::open_hands;
+use super::protect;
 use super::publish::Recent;
 use super::rules::rule_of;
-use super::shrink::open_throttle;
+use super::shrink;
 use super::surroundings::Surroundings;
 use super::undo::Found;
 use crate::actor::{Actor, Counted};
@@ -230,10 +230,11 @@ impl Daemon {
             note,
         };
         write_start(&journal, &started, &found, &pids);
-        let hands = open_hands(proc, &config.protect, dry_run, &found)?;
-        let protector = Protector::new(&config.protect, proc.clone(), hands);
+        let throttle = protect::open_throttle(proc, &config.protect, dry_run, &found)?;
+        let protector = Protector::new(&config.protect, proc.clone(), throttle);
         let mut shrinkers = Shrinkers::default();
-        shrinkers.equip(open_throttle(proc, &config, dry_run, &found)?, &journal);
+        let throttle = shrink::open_throttle(proc, &config, dry_run, &found)?;
+        shrinkers.equip(throttle, &journal);
         let tick_ms = observe::millis(config.observe.tick.0);
         let pace = Pace::new(config.observe.cpu_percent.0, tick_ms);
         Ok(Daemon {
@@ -313,7 +314,7 @@ impl Daemon {
         if moves_pages(&config) {
             mover::require_page_ages(agent.as_mut().unwrap_or(&mut self.agent))?;
         }
-        let throttle = open_throttle(proc, &config, self.dry_run, &self.found)?;
+        let throttle = shrink::open_throttle(proc, &config, self.dry_run, &self.found)?;
         self.renew_protection(&config.protect)?;
         self.shrinkers.equip(throttle, &self.journal);
         self.journal.replace_by(journal);

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use agewise_cli::output;
-use agewise_host::throttle::{Ledger, LedgerError, Undone};
+use agewise_host::root::ProcRoot;
+use agewise_host::throttle::{Ledger, LedgerError, Throttle, Undone};
 
 use crate::config::Config;
 use crate::health::{Health, Part};
@@ -117,6 +118,16 @@ impl Found {
         self.ledger.as_ref().ok_or_else(|| {
             anyhow::anyhow!("protect, shrink: nothing may be done: {}", self.missing)
         })
+    }
+
+    /// What acts on cgroups, and records it in the ledger.
+    ///
+    /// # Errors
+    /// If nothing can be recorded, or another program acts.
+    pub fn throttle(&self, proc: &ProcRoot) -> anyhow::Result<Throttle> {
+        let ledger = self.ledger()?;
+        ledger.claim()?;
+        Ok(Throttle::new(proc.clone(), ledger.clone()))
     }
 
     /// The state directory.
