@@ -202,8 +202,7 @@ fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
             };
             let now_ms = tick * 100;
             let groups = vec![sample(desktop, true), sample(batch, false)];
-            let decisions = guard.look(Sample { now_ms, groups }, |guilty| *guilty);
-            for decision in decisions {
+            for decision in guard.look(Sample { now_ms, groups }, |guilty| *guilty) {
                 let blamed = decision.blame.map(|blame| blame.group);
                 let limit_pages = match decision.act {
                     Act::Squeeze { limit_bytes } => limit_bytes / 4096,
