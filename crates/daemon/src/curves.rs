@@ -125,6 +125,8 @@ pub struct AllCurves {
     cached_ms: Option<u64>,
     /// Where histories are stored; `None` if nowhere.
     dir: Option<PathBuf>,
+    /// That directory, locked: another daemon has a history of its own for every name.
+    lock: Option<fs::File>,
     is_trouble_told: bool,
 }
 
@@ -147,6 +149,7 @@ impl AllCurves {
             uses: Uses::default(),
             cached_ms: None,
             dir,
+            lock: None,
             is_trouble_told: false,
         }
     }
@@ -327,11 +330,29 @@ impl AllCurves {
             false => followed.what_if.count_anew(),
         }
         (followed.began_ms, followed.show_at_ms) = (unix_ms(), SHOW_MS);
-        if let Some(path) = path
-            && let Err(error) = replace(&path, &followed.history.encode(&key.0))
-        {
+        let Some(path) = path else { return };
+        let bytes = followed.history.encode(&key.0);
+        let stored = self.lock().and_then(|()| replace(&path, &bytes));
+        if let Err(error) = stored {
             self.trouble(&format!("{} cannot be written: {error}", path.display()));
         }
+    }
+
+    /// Keeps other daemons from storing histories in the directory.
+    fn lock(&mut self) -> io::Result<()> {
+        let (Some(dir), None) = (&self.dir, &self.lock) else {
+            return Ok(());
+        };
+        fs::create_dir_all(dir)?;
+        let lock = fs::File::open(dir)?;
+        // Some file systems have no locks.
+        if let Err(fs::TryLockError::WouldBlock) = lock.try_lock() {
+            return Err(io::Error::other(
+                "another daemon stores its histories there; give this one another STATE_DIRECTORY",
+            ));
+        }
+        self.lock = Some(lock);
+        Ok(())
     }
 
     /// The file of a subject. A subject that is created again with the same name continues its
@@ -470,7 +491,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let fresh = path.with_extension("new");
+    let fresh = path.with_extension(format!("{}.new", std::process::id()));
     fs::write(&fresh, bytes)?;
     fs::rename(fresh, path)
 }

@@ -56,7 +56,8 @@ pub struct Known<'a> {
     /// Time for which some task of the machine has waited for memory, us; `None` if the kernel does
     /// not report it.
     pub machine_waited_us: &'a dyn Fn() -> Option<u64>,
-    pub swap_free_bytes: u64,
+    /// Room in the swap of the machine now.
+    pub swap_free_bytes: &'a dyn Fn() -> u64,
     /// The cost of bringing pages back.
     pub prices: Prices,
     /// The newest curves of a cgroup.
@@ -74,9 +75,23 @@ pub struct Shrinkers {
 }
 
 impl Shrinkers {
-    /// Sets limits through `throttle` from now on; existing limits stay.
-    pub fn equip(&mut self, throttle: Throttle) {
-        self.throttle.get_or_insert(throttle);
+    /// Sets limits through `throttle` from now on; existing limits stay, unless there is none.
+    pub fn equip(&mut self, throttle: Option<Throttle>, journal: &Journal) {
+        match throttle {
+            Some(throttle) => {
+                self.throttle.get_or_insert(throttle);
+            }
+            None if self.throttle.is_some() => {
+                self.undo_all(journal);
+                self.throttle = None;
+            }
+            None => {}
+        }
+    }
+
+    /// Whether it may set limits.
+    pub fn acts(&self) -> bool {
+        self.throttle.is_some()
     }
 
     /// Sets which cgroups are held from now on; others get their memory back.
@@ -208,7 +223,7 @@ fn room(small: &Small, known: &Known<'_>) -> Option<Room> {
     Some(Room {
         usage_bytes: cgroup.usage_bytes().ok()??,
         beyond_bytes: beyond_bytes(cgroup, (known.files)(&small.key)),
-        swap_free_bytes: known.swap_free_bytes.min(swap_room_bytes),
+        swap_free_bytes: (known.swap_free_bytes)().min(swap_room_bytes),
         floor_bytes: limits.min_bytes.max(limits.low_bytes),
         prices: known.prices,
     })

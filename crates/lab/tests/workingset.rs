@@ -197,12 +197,12 @@ fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
                     // By the kernel's own criterion: evicted within the last generations.
                     young_refaulted_pages: Some(events.workingset_activate.iter().sum()),
                     full_stall_us: Some(machine.pressure(memcg).full_ns / 1000),
+                    limits: Vec::new(),
                 }
             };
             let now_ms = tick * 100;
             let groups = vec![sample(desktop, true), sample(batch, false)];
-            let decisions = guard.look(Sample { now_ms, groups }, |guilty| *guilty);
-            for decision in decisions {
+            for decision in guard.look(Sample { now_ms, groups }, |guilty| *guilty) {
                 let blamed = decision.blame.map(|blame| blame.group);
                 let limit_pages = match decision.act {
                     Act::Squeeze { limit_bytes } => limit_bytes / 4096,

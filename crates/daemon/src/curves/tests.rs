@@ -83,7 +83,8 @@ fn histories_survive_by_name_and_damage_is_no_history() {
     assert_eq!(Some(&path), all.path(&(Arc::from("/web"), 8)).as_ref());
     assert_ne!(Some(&path), all.path(&(Arc::from("/db"), 7)).as_ref());
     keep(dir.path(), "/web", &History::default()).unwrap();
-    assert!(!path.with_extension("new").exists());
+    let files = fs::read_dir(path.parent().unwrap()).unwrap();
+    assert_eq!(files.count(), 1);
     let state = dir.path();
     assert!(matches!(history(state, "/web"), Ok(Some(_))));
     assert!(matches!(history(state, "/db"), Ok(None)));
@@ -122,4 +123,20 @@ fn subjects_that_are_pushed_out_show_no_old_curves() {
     subjects.reverse();
     all.take(&agent, &subjects);
     assert!(!is_followed(&all, 0) && is_followed(&all, SUBJECTS_MAX));
+}
+
+#[test]
+fn of_two_daemons_with_one_directory_the_first_stores_its_histories() {
+    let state = tempfile::tempdir().unwrap();
+    let [(mut first, key), (mut second, _)] = [with_one(), with_one()];
+    for all in [&mut first, &mut second] {
+        all.dir = Some(directory(state.path()));
+    }
+    count(&mut first, &key, 0, 1000);
+    let stored = history(state.path(), "/web").unwrap();
+    assert!(stored.is_some());
+    count(&mut second, &key, 0, 2000);
+    assert_eq!(history(state.path(), "/web").unwrap(), stored);
+    count(&mut first, &key, 1, 1000);
+    assert_ne!(history(state.path(), "/web").unwrap(), stored);
 }

@@ -7,9 +7,10 @@
 //! allows. Whatever can be undone is undone: when the situation is calm, at the end, and by the
 //! next daemon if this one is killed.
 
+mod counters;
 mod groups;
-mod hands;
 mod lines;
+mod refusal;
 #[cfg(test)]
 mod tests;
 
@@ -19,53 +20,25 @@ use std::sync::Arc;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
-use agewise_host::throttle::{ThrottleError, Undone};
-use agewise_policy::generations::ByType;
+use agewise_host::throttle::{Throttle, ThrottleError, Undone};
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
+pub use counters::Counters;
 pub use groups::{Demands, Ours, Watched, choose};
-pub use hands::{Hands, acts, refusal};
 use lines::{ActLine, Thrashing};
+pub use refusal::{acts, refusal};
 
 use super::config::{self, Matcher, UpTo};
 use super::journal::Journal;
 use super::observer::Seen;
 use super::record::Message;
 use super::state::SubjectView;
-use super::world;
 
 /// Minimum time between two reads of the counters.
 const POLL_MIN_MS: u64 = 1000;
 /// Reading the counters of a cgroup takes at most a tenth of a millisecond: with this much time for
 /// each, reading them takes 0.2 % of a core.
 const POLL_PER_GROUP_MS: u64 = 50;
-
-/// The counters of a cgroup.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Counters {
-    /// Memory charged to it.
-    pub used_bytes: u64,
-    /// Its memory in swap.
-    pub swapped_bytes: u64,
-    /// Pages that came back. Kernels before 5.9 only count those of files.
-    pub refaulted_pages: ByType<u64>,
-    /// Time in which all its tasks waited, us; `None` if the kernel does not report it.
-    pub full_stall_us: Option<u64>,
-}
-
-impl Counters {
-    /// Reads the counters; `None` if the cgroup does not exist.
-    pub fn read(cgroup: &Cgroup) -> Option<Self> {
-        let stat = cgroup.stat().ok()?;
-        let mapped_bytes = stat.anon_bytes.saturating_add(stat.file_bytes);
-        Some(Counters {
-            used_bytes: cgroup.usage_bytes().ok()?.unwrap_or(mapped_bytes),
-            swapped_bytes: cgroup.swap_bytes().ok().flatten().unwrap_or(0),
-            refaulted_pages: [stat.refaults_anon_pages, stat.refaults_file_pages],
-            full_stall_us: world::psi_of(cgroup).map(|psi| psi.full.total_us),
-        })
-    }
-}
 
 /// The current state of a squeeze.
 #[derive(Clone, Copy, Debug)]
@@ -90,7 +63,7 @@ struct Held {
 pub struct Protector {
     guard: Guard<Arc<str>>,
     proc: ProcRoot,
-    hands: Option<Hands>,
+    throttle: Option<Throttle>,
     dry_run: bool,
     watched: Vec<Watched>,
     demands: Demands,
@@ -118,17 +91,21 @@ fn rules(config: &config::Protect) -> Rules {
 }
 
 impl Protector {
-    /// A protector for a checked configuration; `None` if nothing is protected. Without `hands` it
-    /// only records what it would do.
-    pub fn new(config: &config::Protect, proc: ProcRoot, hands: Option<Hands>) -> Option<Self> {
+    /// A protector for a checked configuration; `None` if nothing is protected. Without a
+    /// `throttle` it only records what it would do.
+    pub fn new(
+        config: &config::Protect,
+        proc: ProcRoot,
+        throttle: Option<Throttle>,
+    ) -> Option<Self> {
         if config.cgroups.is_empty() {
             return None;
         }
         let rules = rules(config);
         Some(Protector {
             proc,
-            dry_run: hands.is_none(),
-            hands,
+            dry_run: throttle.is_none(),
+            throttle,
             watched: Vec::new(),
             demands: Demands::default(),
             held: BTreeMap::new(),
@@ -137,6 +114,11 @@ impl Protector {
             was_frozen: false,
             guard: Guard::new(rules),
         })
+    }
+
+    /// Whether it may do more than record.
+    pub fn acts(&self) -> bool {
+        self.throttle.is_some()
     }
 
     /// Takes in the cgroups that a tick found.
@@ -215,6 +197,7 @@ impl Protector {
                     // No kernel reports how long ago the pages were used, so all refaults count.
                     young_refaulted_pages: None,
                     full_stall_us: counters.full_stall_us,
+                    limits: counters.limits,
                 })
             })
             .collect();
@@ -275,7 +258,7 @@ impl Protector {
                     false => refusal(&self.proc, cgroup, matcher),
                     true => Ok(None),
                 };
-                do_it(&mut line, decision, cgroup, refused, self.hands.as_mut())
+                do_it(&mut line, decision, cgroup, refused, self.throttle.as_mut())
             }
         };
         let comes_again = !done.as_ref().is_err_and(ThrottleError::counts_as_tried);
@@ -316,6 +299,8 @@ impl Protector {
             .filter(|_| !self.dry_run)
             .filter_map(|held| {
                 let (cgroup, squeeze) = (held.cgroup.as_ref()?, held.squeeze?);
+                // Another of the same name is not squeezed.
+                cgroup.check().ok()?;
                 // If the limit is already met, there is nothing more to do.
                 let used_bytes = cgroup.usage_bytes().ok().flatten()?;
                 let name: Arc<str> = Arc::from(cgroup.name());
@@ -334,8 +319,8 @@ impl Protector {
             self.carry_out(&decision, matcher, journal);
         }
         self.forget_free();
-        if let Some(hands) = &mut self.hands {
-            let undone = hands.throttle().undo_all();
+        if let Some(throttle) = &mut self.throttle {
+            let undone = throttle.undo_all();
             record_undone(&undone, journal);
             for error in &undone.failures {
                 journal.write("trouble", &lines::left(error));
@@ -362,24 +347,23 @@ fn do_it(
     decision: &Decision<Arc<str>>,
     cgroup: &Cgroup,
     refused: Result<Option<String>, ThrottleError>,
-    hands: Option<&mut Hands>,
+    throttle: Option<&mut Throttle>,
 ) -> Result<(), ThrottleError> {
     line.refused = refused?;
-    let Some(hands) = hands.filter(|_| line.refused.is_none()) else {
+    let Some(throttle) = throttle.filter(|_| line.refused.is_none()) else {
         return Ok(());
     };
-    let hands = hands.throttle();
     match decision.act {
         Act::Report => {}
         Act::Squeeze { .. } => {
-            let file = hands.squeeze(cgroup, line.limit_bytes.unwrap_or(u64::MAX))?;
+            let file = throttle.squeeze(cgroup, line.limit_bytes.unwrap_or(u64::MAX))?;
             line.file = file.file_name().map(|name| name.to_string_lossy().into());
         }
-        Act::Freeze { .. } => hands.freeze(cgroup)?,
-        Act::Thaw => hands.thaw(cgroup)?,
-        Act::Release => hands.release(cgroup)?,
+        Act::Freeze { .. } => throttle.freeze(cgroup)?,
+        Act::Thaw => throttle.thaw(cgroup)?,
+        Act::Release => throttle.release(cgroup)?,
         Act::Kill => {
-            let killed = hands.kill(cgroup)?;
+            let killed = throttle.kill(cgroup)?;
             line.killed_processes = Some(killed.ended);
             if !killed.is_complete() {
                 line.trouble = Some(killed.to_string());

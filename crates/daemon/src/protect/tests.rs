@@ -158,7 +158,7 @@ fn lines_from(from: u64, up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool
         let bad = u64::from(is_bad(second));
         count("/web", 0, 4000 * bad, 500_000 * bad);
         count("/batch", (64 << 20) * bad, 0, 0);
-        let read = |watched: &Watched| counters.get(&*watched.name).copied();
+        let read = |watched: &Watched| counters.get(&*watched.name).cloned();
         protector.poll(second * 1000, read, &matcher, &journal);
         // Does nothing when called again at once.
         protector.poll(second * 1000 + 1, read, &matcher, &journal);
@@ -259,7 +259,7 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
     std::fs::create_dir_all(&job).unwrap();
     for (file, text) in [
         ("cgroup.procs", ""),
-        ("memory.current", "67108864"),
+        ("memory.current", "536870912"),
         ("memory.high", "max"),
         ("cgroup.freeze", "0"),
         ("cgroup.events", "frozen 0"),
@@ -270,8 +270,8 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
     let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path().join("cgroup"));
     let (config, matcher) = config("[protect]\ncgroups = ['/web']\nup_to = 'kill'\n");
     let root = agewise_host::root::Roots::below(top.path()).proc;
-    let hands = Hands::new(&root, &agewise_host::throttle::Ledger::default()).unwrap();
-    let mut protector = Protector::new(&config.protect, root, Some(hands)).unwrap();
+    let throttle = Throttle::new(root.clone(), agewise_host::throttle::Ledger::default());
+    let mut protector = Protector::new(&config.protect, root, Some(throttle)).unwrap();
     let (mut seen, views) = machine(&["/batch/job", "/web"]);
     seen[0].cgroup = Some(Cgroup::open(&hierarchy, "/batch/job").unwrap());
     let mut journal_config = config.journal.clone();
@@ -293,6 +293,11 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
         };
         protector.poll(second * 1000, read, &matcher, &journal);
     }
+    assert_eq!(protector.excess().len(), 1);
+    std::fs::rename(&job, top.path().join("cgroup/before")).unwrap();
+    std::fs::create_dir(&job).unwrap();
+    std::fs::write(job.join("memory.current"), "536870912").unwrap();
+    assert_eq!(protector.excess(), [], "it is another one");
     let text = std::fs::read_to_string(&journal_config.file).unwrap();
     let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
     let after: Vec<Value> = lines

@@ -127,15 +127,20 @@ impl Daemon {
                     self.agent.set_also_young(Some(ahead.seen()));
                     self.ahead = Some(ahead);
                 }
-                Err(error) => {
-                    return self.say("trouble", format!("budget: {error}"));
-                }
+                Err(error) => return self.say_not_held(&error.to_string()),
             }
         }
         let Some(ahead) = &self.ahead else { return };
         ahead.hold(held);
         let reports = ahead.take_reports();
         self.record(reports);
+    }
+
+    /// Every tick tries again to start the thread.
+    pub(super) fn say_not_held(&mut self, why: &str) {
+        if self.not_held.is_news(self.now_ms(), why) {
+            self.say("trouble", format!("budget: {why}"));
+        }
     }
 
     /// Ends the thread that holds budgets, if there is one, and its source closes.

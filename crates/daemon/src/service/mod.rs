@@ -26,6 +26,7 @@ mod model;
 mod pids;
 mod protect;
 mod publish;
+mod rules;
 mod shrink;
 mod surroundings;
 mod tick;
@@ -229,7 +230,7 @@ fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
     let mut next_ms = next_ms;
     loop {
         let now_ms = Agent::now_ms();
-        if next_ms <= now_ms {
+        if next_ms <= now_ms || stop.requested().is_some() {
             return;
         }
         let watch_ms = daemon.watch_due_ms().unwrap_or(u64::MAX);

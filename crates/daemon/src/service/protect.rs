@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::root::ProcRoot;
+use agewise_host::throttle::Throttle;
 
 use super::Daemon;
 use super::act::MOVE_MAX_BYTES;
@@ -15,22 +16,22 @@ use crate::hand::{Done, PageOut};
 use crate::health::Part;
 use crate::observer::{Key, Seen};
 use crate::privileges;
-use crate::protect::{Counters, Hands, Ours, Protector, acts, record_undone};
+use crate::protect::{Counters, Ours, Protector, acts, record_undone};
 use crate::record::Squeezed;
 use crate::state::Reason;
 
-/// The hands for a configuration that acts; `None` for one that does not.
-pub(super) fn open_hands(
+/// What acts for a configuration that acts; `None` for one that does not.
+pub(super) fn open_throttle(
     root: &ProcRoot,
     config: &Protect,
     dry_run: bool,
-    ledger: &Found,
-) -> anyhow::Result<Option<Hands>> {
+    found: &Found,
+) -> anyhow::Result<Option<Throttle>> {
     if !acts(config, dry_run) {
         return Ok(None);
     }
     check_kill(root, config)?;
-    Ok(Some(Hands::new(root, ledger.ledger()?)?))
+    found.throttle(root).map(Some)
 }
 
 /// Whether the configuration may make the daemon kill.
@@ -62,11 +63,11 @@ impl Daemon {
         if *config == self.config.protect {
             return Ok(());
         }
-        let hands = open_hands(&self.around.roots.proc, config, self.dry_run, &self.found)?;
+        let throttle = open_throttle(&self.around.roots.proc, config, self.dry_run, &self.found)?;
         if let Some(mut before) = self.protector.take() {
             before.undo_all(&self.matcher, &self.journal);
         }
-        self.protector = Protector::new(config, self.around.roots.proc.clone(), hands);
+        self.protector = Protector::new(config, self.around.roots.proc.clone(), throttle);
         Ok(())
     }
 
@@ -76,12 +77,17 @@ impl Daemon {
         protector.into_iter().chain(self.shrinkers.next_ms()).min()
     }
 
-    /// Tries again to undo what this daemon or the one before could not.
+    /// Tries again to undo what this daemon or the one before could not. One that does not act
+    /// leaves the ledger to others.
     pub(super) fn settle(&mut self) {
         let Ok(ledger) = self.found.ledger() else {
             return;
         };
         let undone = ledger.undo_throttles();
+        let protects = self.protector.as_ref().is_some_and(Protector::acts);
+        if !protects && !self.shrinkers.acts() {
+            ledger.leave();
+        }
         record_undone(&undone, &self.journal);
         let errors: Vec<String> = undone.failures.iter().map(ToString::to_string).collect();
         match errors.is_empty() {

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules with the policy `shrink`: the cgroups they apply to, and checks of those between ticks.
 
+use std::collections::HashSet;
+
 use agewise_cli::whatif::machine_waited_us;
+use agewise_host::cgroup::Cgroup;
+use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::Throttle;
 use agewise_policy::proactive::Controller;
@@ -15,6 +19,8 @@ use crate::shrinkers::{Known, Small};
 
 /// Why nothing is done about a cgroup that holds the daemon or an ancestor of it.
 const OURSELVES: &str = "ourselves";
+/// Why nothing is done about a cgroup that holds another target, or a protected or spared one.
+const NESTED: &str = "nested";
 
 /// Opens what sets limits, if a rule of the configuration needs it.
 ///
@@ -30,9 +36,7 @@ pub(super) fn open_throttle(
     if dry_run || !config.act.iter().any(sets) {
         return Ok(None);
     }
-    let ledger = found.ledger()?;
-    ledger.claim()?;
-    Ok(Some(Throttle::new(proc.clone(), ledger.clone())))
+    found.throttle(proc).map(Some)
 }
 
 impl Daemon {
@@ -40,25 +44,40 @@ impl Daemon {
     pub(super) fn follow_small(&mut self, seen: &[Seen]) {
         let ours = self.ours(seen);
         let (now_ms, journal) = (self.now_ms(), &self.journal);
+        let (mut above, mut pids) = (HashSet::new(), HashSet::<u32>::new());
+        for other in seen {
+            let has_rule = self.actors.contains_key(&other.key);
+            match other.cgroup.as_ref().map(Cgroup::path) {
+                Some(path) if has_rule || self.matcher.is_spared(path) => {
+                    above.extend(path.ancestors().skip(1));
+                }
+                None if has_rule => pids.extend(&other.pids),
+                _ => {}
+            }
+        }
         let actors = &mut self.actors;
-        let small = |seen: &Seen| {
-            let actor = actors.get_mut(&seen.key)?;
+        let small = |of: &Seen| {
+            let actor = actors.get_mut(&of.key)?;
             let small = Small {
-                key: seen.key.clone(),
-                cgroup: seen.cgroup.clone()?,
+                key: of.key.clone(),
+                cgroup: of.cgroup.clone()?,
                 wanted: actor.shrinks()?,
                 dry_run: actor.dry_run,
             };
-            if !ours.is_in(seen) {
-                return Some(small);
-            }
-            // Who raises the limit again must not wait for memory because of it.
-            if actor.holds.is_news(now_ms, OURSELVES) {
+            let is_nested = above.contains(small.cgroup.path());
+            let reason = match () {
+                // Who raises the limit again must not wait for memory because of it.
+                () if ours.is_in(of) => OURSELVES,
+                // The kernel would take the memory of those as well.
+                () if is_nested || of.pids.iter().any(|pid| pids.contains(pid)) => NESTED,
+                () => return Some(small),
+            };
+            if actor.holds.is_news(now_ms, reason) {
                 let line = NotShrunk {
-                    target: &seen.key.0,
+                    target: &of.key.0,
                     policy: actor.reason.name(),
                     dry_run: actor.dry_run,
-                    reason: OURSELVES,
+                    reason,
                     usage_bytes: small.cgroup.usage_bytes().ok().flatten(),
                 };
                 journal.write("hold", &line);
@@ -72,12 +91,16 @@ impl Daemon {
     /// Checks the cgroups that are held small.
     pub(super) fn keep_small(&mut self) {
         let curves = &self.curves;
+        let swap_free_bytes = || {
+            let info = MemInfo::of_machine(&self.around.roots.proc);
+            info.map_or(0, |info| info.swap_free_bytes)
+        };
         let known = Known {
             now_ms: &self.around.now_ms,
             looked_ms: self.looked_ms,
             next_look_ms: self.pace.next_ms(),
             machine_waited_us: &machine_waited_us,
-            swap_free_bytes: self.hub.snapshot().machine.swap_free_bytes,
+            swap_free_bytes: &swap_free_bytes,
             prices: curves.prices(),
             curves: &|key| curves.counted(key),
             files: &|key| curves.files(key),

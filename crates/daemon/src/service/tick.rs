@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
@@ -21,9 +21,10 @@ use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
 use super::pids::{self, BoundPids};
-use super::protect::open_hands;
+use super::protect;
 use super::publish::Recent;
-use super::shrink::open_throttle;
+use super::rules::rule_of;
+use super::shrink;
 use super::surroundings::Surroundings;
 use super::undo::Found;
 use crate::actor::{Actor, Counted};
@@ -32,6 +33,7 @@ use crate::config::{Config, Matcher};
 use crate::curves::AllCurves;
 use crate::journal::Journal;
 use crate::largest::Lister;
+use crate::news::News;
 use crate::observer::{self, Key, LimitHits, Seen};
 use crate::pace::Pace;
 use crate::protect::Protector;
@@ -52,7 +54,7 @@ pub struct Daemon {
     pub(super) dry_run: bool,
     pub(super) around: Surroundings,
     pub(super) agent: Agent,
-    containers: Containers,
+    pub(super) containers: Containers,
     pub(super) hub: Hub,
     pub(super) journal: Journal,
     pub(super) pace: Pace,
@@ -62,6 +64,8 @@ pub struct Daemon {
     pub(super) retired: HashMap<Key, Counted>,
     /// Holds targets under a budget, if a rule requires it.
     pub(super) ahead: Option<Ahead>,
+    /// Why it cannot, as far as it was written.
+    pub(super) not_held: News,
     pub(super) protector: Option<Protector>,
     /// Holds cgroups as small as possible without harm.
     pub(super) shrinkers: Shrinkers,
@@ -218,12 +222,11 @@ impl Daemon {
             note,
         };
         write_start(&journal, &started, &found, &pids);
-        let hands = open_hands(proc, &config.protect, dry_run, &found)?;
-        let protector = Protector::new(&config.protect, proc.clone(), hands);
+        let throttle = protect::open_throttle(proc, &config.protect, dry_run, &found)?;
+        let protector = Protector::new(&config.protect, proc.clone(), throttle);
         let mut shrinkers = Shrinkers::default();
-        if let Some(throttle) = open_throttle(proc, &config, dry_run, &found)? {
-            shrinkers.equip(throttle);
-        }
+        let throttle = shrink::open_throttle(proc, &config, dry_run, &found)?;
+        shrinkers.equip(throttle, &journal);
         let tick_ms = observe::millis(config.observe.tick.0);
         let pace = Pace::new(config.observe.cpu_percent.0, tick_ms);
         Ok(Daemon {
@@ -240,6 +243,7 @@ impl Daemon {
             actors: HashMap::new(),
             retired: HashMap::new(),
             ahead: None,
+            not_held: News::default(),
             protector,
             shrinkers,
             curves: AllCurves::new(found.state()),
@@ -301,17 +305,17 @@ impl Daemon {
         if moves_pages(&config) {
             mover::require_page_ages(agent.as_mut().unwrap_or(&mut self.agent))?;
         }
-        let throttle = open_throttle(proc, &config, self.dry_run, &self.found)?;
+        let throttle = shrink::open_throttle(proc, &config, self.dry_run, &self.found)?;
         self.renew_protection(&config.protect)?;
-        throttle
-            .into_iter()
-            .for_each(|throttle| self.shrinkers.equip(throttle));
+        self.shrinkers.equip(throttle, &self.journal);
         self.journal.replace_by(journal);
         if let Some(message) = note {
             self.journal.write("reload", &Message { message });
         }
         pids::report_unbound(&self.journal, &pids, &self.pids);
         self.pids = pids;
+        // Before there is another agent, which has not seen anybody yet.
+        self.renew_rules(&config.act, &matcher);
         match agent {
             Some(agent) => {
                 self.agent = agent;
@@ -322,11 +326,6 @@ impl Daemon {
         }
         if let Some(wanted) = wanted {
             self.agent.set_targets(wanted);
-        }
-        if config.act != self.config.act {
-            let actors = self.actors.drain();
-            self.retired
-                .extend(actors.map(|(key, actor)| (key, actor.counted)));
         }
         let tick_ms = observe::millis(config.observe.tick.0);
         self.pace
@@ -363,6 +362,10 @@ impl Daemon {
         let cpu_ms = self.unpaid_cpu().as_secs_f64() * 1e3;
         let next_ms = self.pace.spent(began_ms, self.now_ms(), cpu_ms);
         self.say_if_short();
+        if cancel.load(Ordering::Relaxed) {
+            // All is undone next.
+            return Ok(next_ms);
+        }
         let act_cpu = clock::process_cpu();
         self.protect(&seen, cancel);
         self.act(&seen, cancel);
@@ -413,13 +416,7 @@ impl Daemon {
         self.hits.retain(|key| there.contains(key));
         self.refaulted.retain(|key, _| there.contains(key));
         for seen in seen {
-            let rule = match &seen.cgroup {
-                Some(cgroup) => self.matcher.rule(cgroup.path()),
-                None => seen
-                    .pids
-                    .first()
-                    .and_then(|pid| self.matcher.rule_of_pid(*pid)),
-            };
+            let rule = rule_of(&self.matcher, seen);
             let Some(rule) = rule.filter(|_| !self.actors.contains_key(&seen.key)) else {
                 continue;
             };
@@ -456,13 +453,14 @@ impl Daemon {
 
     /// Undoes what is throttled, and records the end.
     pub fn finish(&mut self, why: &str) {
-        self.curves.finish();
-        self.end_ahead();
+        // First, because a supervisor may not wait for the rest.
         self.shrinkers.undo_all(&self.journal);
         if let Some(protector) = &mut self.protector {
             protector.undo_all(&self.matcher, &self.journal);
         }
         self.settle();
+        self.end_ahead();
+        self.curves.finish();
         self.journal.write(
             "stop",
             &Message {

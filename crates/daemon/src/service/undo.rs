@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use agewise_cli::output;
-use agewise_host::throttle::{Ledger, LedgerError, Undone};
+use agewise_host::root::ProcRoot;
+use agewise_host::throttle::{Ledger, LedgerError, Throttle, Undone};
 
 use crate::config::Config;
 use crate::health::{Health, Part};
@@ -21,6 +22,8 @@ pub(super) struct Found {
     state: Option<PathBuf>,
     /// Why there is no ledger.
     missing: String,
+    /// Whether another program acts, which undoes what it does.
+    is_taken: bool,
     said: Vec<String>,
     troubles: Vec<(Part, String)>,
 }
@@ -73,7 +76,7 @@ impl Found {
         self.missing = error.to_string();
         match error {
             // A running daemon is responsible for its own ledger.
-            LedgerError::Taken { .. } => {}
+            LedgerError::Taken { .. } => self.is_taken = true,
             _ => self.trouble(Part::Start, error.to_string()),
         }
     }
@@ -117,6 +120,16 @@ impl Found {
         })
     }
 
+    /// What acts on cgroups, and records it in the ledger.
+    ///
+    /// # Errors
+    /// If nothing can be recorded, or another program acts.
+    pub fn throttle(&self, proc: &ProcRoot) -> anyhow::Result<Throttle> {
+        let ledger = self.ledger()?;
+        ledger.claim()?;
+        Ok(Throttle::new(proc.clone(), ledger.clone()))
+    }
+
     /// The state directory.
     pub fn state(&self) -> Option<PathBuf> {
         self.state.clone()
@@ -139,7 +152,8 @@ impl Found {
     }
 }
 
-/// Undoes what a killed daemon left, and nothing else. Returns whether nothing is left to undo.
+/// Undoes what a killed daemon left, and nothing else. Returns whether nothing is left to undo,
+/// apart from what another program undoes that still runs.
 pub fn undo(options: &Options) -> bool {
     let mut found = Found::at_start(options);
     // The configuration helps to find the ledger of an earlier version, and is not needed
@@ -151,17 +165,33 @@ pub fn undo(options: &Options) -> bool {
             agewise_cli::note!("the configuration is not looked at: {why}");
         }
     }
-    if found.ledger.is_none() && found.troubles.is_empty() {
+    if found.is_taken {
+        agewise_cli::note!("{}: it will undo what it does", found.missing);
+    } else if found.ledger.is_none() && found.troubles.is_empty() {
         agewise_cli::note!("{}", found.missing);
     } else if found.said.is_empty() {
         agewise_cli::note!("there is nothing to undo");
     }
-    found.ledger.is_some() && found.troubles.is_empty()
+    (found.ledger.is_some() || found.is_taken) && found.troubles.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A unit whose daemon did not act must not fail when it stops because `agewise shrink` acts.
+    #[test]
+    fn what_another_program_does_is_not_left_behind() {
+        let state = tempfile::tempdir().unwrap();
+        let options = Options {
+            config: Some(state.path().join("missing")),
+            state: Some(state.path().to_owned()),
+            ..Options::default()
+        };
+        let (ledger, _) = Ledger::open(state.path()).unwrap();
+        ledger.claim().unwrap();
+        assert!(Found::at_start(&options).is_taken && undo(&options));
+    }
 
     #[test]
     fn what_is_not_tried_again_stays_a_trouble() {

@@ -103,7 +103,7 @@ impl World {
     /// With the rule of [`small`](Self::small), not as a rehearsal.
     fn shrinkers(&self) -> Shrinkers {
         let mut shrinkers = Shrinkers::default();
-        shrinkers.equip(self.throttle());
+        shrinkers.equip(Some(self.throttle()), &self.journal);
         shrinkers.follow(vec![self.small(false)], &self.journal);
         shrinkers
     }
@@ -136,7 +136,7 @@ impl World {
             looked_ms: self.looked_ms,
             next_look_ms: self.looked_ms + 10_000,
             machine_waited_us: &|| None,
-            swap_free_bytes: 1 << 50,
+            swap_free_bytes: &|| 1 << 50,
             prices: Prices::exact(10_000.0, 0.0),
             curves: &|key| curves(key),
             files: &|_| self.files,

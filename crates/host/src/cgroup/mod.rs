@@ -296,12 +296,23 @@ impl Cgroup {
     }
 
     /// How often its memory hit its own limit: `memory.failcnt` (v1), `high` and `max` of
-    /// `memory.events` (v2). `None` if there is no such file.
+    /// `memory.events` (v2 since Linux 5.2: also that of cgroups below it hit theirs). `None` if
+    /// there is no such file.
     pub fn limit_hits(&self) -> Result<Option<u64>, CgroupError> {
         if self.hierarchy.version == Version::V1 {
             return self.number("memory.failcnt");
         }
         self.events("memory.events", &["high", "max"])
+    }
+
+    /// As [`limit_hits`](Self::limit_hits), never with those of cgroups below it.
+    pub fn own_limit_hits(&self) -> Result<Option<u64>, CgroupError> {
+        let own = match self.hierarchy.version {
+            Version::V1 => None,
+            // Since Linux 5.3.
+            Version::V2 => self.events("memory.events.local", &["high", "max"])?,
+        };
+        own.map_or_else(|| self.limit_hits(), |hits| Ok(Some(hits)))
     }
 
     /// How many of its processes the kernel killed because memory ran out, here or below its limit:

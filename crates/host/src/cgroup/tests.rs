@@ -288,6 +288,10 @@ fn hits_of_limits_are_counted_in_both_versions() {
     assert_eq!(open(Version::V1).oom_kills().unwrap(), Some(1));
     assert_eq!(open(Version::V2).limit_hits().unwrap(), Some(23));
     assert_eq!(open(Version::V1).limit_hits().unwrap(), Some(12));
+    assert_eq!(open(Version::V1).own_limit_hits().unwrap(), Some(12));
+    assert_eq!(open(Version::V2).own_limit_hits().unwrap(), Some(23));
+    write("memory.events.local", "low 1\nhigh 2\nmax 3\n");
+    assert_eq!(open(Version::V2).own_limit_hits().unwrap(), Some(5));
     assert!(open(Version::V2).reclaim(4096, false).unwrap());
     let asked = std::fs::read_to_string(dir.path().join("memory.reclaim")).unwrap();
     assert_eq!(asked, "4096 swappiness=0");

@@ -54,4 +54,5 @@ pub use refault::{RefaultCount, RefaultWatch};
 pub use report::{PageoutReport, SkipReason, Skipped};
 pub use runs::{Run, RunSet};
 pub use space::{Mover, Pagemap, Present, ProcessMover, VECTOR_MAX};
+pub(crate) use target::lineage;
 pub use target::{PageoutError, check_target, own_lineage};

@@ -128,7 +128,8 @@ pub fn own_lineage() -> &'static [u32] {
     LINEAGE.get_or_init(|| lineage(&ProcRoot::default(), std::process::id()))
 }
 
-fn lineage(root: &ProcRoot, pid: u32) -> Vec<u32> {
+/// A process and its ancestors.
+pub(crate) fn lineage(root: &ProcRoot, pid: u32) -> Vec<u32> {
     let mut line = vec![pid];
     while let Some(&pid) = line.last() {
         match Process::open_in(root, pid).and_then(|process| process.stat()) {

@@ -132,11 +132,7 @@ impl Ledger {
             take(place)?;
             notes.undo_what_was_left(&mut undone)?;
         }
-        // A file that could not be removed must be, before anybody reads it again.
-        if notes.contents.is_empty() && !notes.is_stale {
-            // A program without entries does not keep others from using the ledger.
-            notes.place = None;
-        }
+        notes.leave();
         Ok((Ledger(Arc::new(Mutex::new(notes))), undone))
     }
 
@@ -182,6 +178,11 @@ impl Ledger {
     /// [`LedgerError`].
     pub fn claim(&self) -> Result<(), LedgerError> {
         self.lock().make_place()
+    }
+
+    /// Lets others use the ledger as long as this program has no entries.
+    pub fn leave(&self) {
+        self.lock().leave();
     }
 
     /// Records what is about to be done, replacing an earlier entry of the same kind. It is on disk
@@ -313,6 +314,13 @@ impl Notes {
             self.place = Some(place);
         }
         Ok(())
+    }
+
+    fn leave(&mut self) {
+        // A file that could not be removed must be, before anybody reads it again.
+        if self.contents.is_empty() && !self.is_stale {
+            self.place = None;
+        }
     }
 
     fn undo_what_was_left(&mut self, undone: &mut Undone) -> Result<(), FileError> {

@@ -220,8 +220,8 @@ impl Throttle {
         self.ledger.forget(&cgroup.dir(), Kind::Limit)
     }
 
-    /// Lowers the limit in a file. If another kind of action uses the same file, the lower value
-    /// applies.
+    /// Lowers the limit in a file of a cgroup that was checked. If another kind of action uses the
+    /// same file, the lower value applies.
     fn set(
         &mut self,
         cgroup: &Cgroup,
@@ -229,7 +229,6 @@ impl Throttle {
         file: &str,
         limit_bytes: u64,
     ) -> Result<PathBuf, ThrottleError> {
-        self.check(cgroup)?;
         let dir = cgroup.dir();
         let file = dir.join(file);
         let now = error::read(&file)?.trim().to_owned();

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::login::Logins;
 use crate::cgroup::{Cgroup, CgroupError};
+use crate::mover::lineage;
 use crate::process::Process;
 use crate::root::ProcRoot;
 
@@ -54,7 +55,7 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
         return Ok(Some(Untouchable::Root));
     }
     let pids = cgroup.listed(true)?;
-    let ancestors = ancestors(root);
+    let line = lineage(root, std::process::id());
     let stat = |pid| Process::open_in(root, pid).and_then(|process| process.stat());
     let logins = Logins {
         proc: root,
@@ -66,7 +67,7 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
             Some(Untouchable::Init)
         } else if pid == std::process::id() {
             Some(Untouchable::Ourselves)
-        } else if ancestors.contains(&pid) {
+        } else if line.contains(&pid) {
             Some(Untouchable::Ancestor)
         } else {
             // A process that has gone in the meantime is not an obstacle.
@@ -82,22 +83,4 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
     let is_unseen = pids.contains(&0);
     let found = pids.into_iter().filter(|pid| *pid != 0).find_map(reason);
     Ok(found.or(is_unseen.then_some(Untouchable::Unseen)))
-}
-
-/// The ancestors of this program up to init.
-fn ancestors(root: &ProcRoot) -> Vec<u32> {
-    const DEPTH_MAX: usize = 64;
-    let mut pids = Vec::new();
-    let mut pid = std::process::id();
-    while pids.len() < DEPTH_MAX {
-        let parent = Process::open_in(root, pid).and_then(|process| process.stat());
-        match parent {
-            Ok(stat) if stat.ppid > 0 => {
-                pid = stat.ppid;
-                pids.push(pid);
-            }
-            _ => break,
-        }
-    }
-    pids
 }

@@ -42,7 +42,8 @@ pub struct Config {
     pub squeeze_to: f64,
     /// A squeeze never leaves less than this.
     pub squeeze_floor_bytes: u64,
-    /// Share of all new demand for memory from which on a cgroup is to blame.
+    /// Share of all new demand for memory from which on a cgroup is to blame; its demand must also
+    /// be this share of what the suffering cgroup reads back.
     pub blame_share: f64,
     /// Shortest time between two samples that can be compared, ms.
     pub min_window_ms: u64,

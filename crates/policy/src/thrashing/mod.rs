@@ -39,6 +39,9 @@ pub struct GroupSample<G> {
     pub young_refaulted_pages: Option<u64>,
     /// Time in which all its tasks waited for memory (PSI `full`), us; `None` without PSI.
     pub full_stall_us: Option<u64>,
+    /// The cgroups whose limits apply to it, itself first, then those above it, and how often each
+    /// limit was hit so far. Without the kernel's counts it is empty.
+    pub limits: Vec<(G, u64)>,
 }
 
 /// All cgroups at one moment. No cgroup may be inside another, or memory would count twice.
@@ -132,6 +135,8 @@ pub struct Guard<G> {
     courses: BTreeMap<G, Course>,
     /// By the cgroup that is acted on.
     throttle: BTreeMap<G, Restraint<G>>,
+    /// Whether a culprit was frozen for a part of the window that is not evaluated yet.
+    has_thawed: bool,
 }
 
 impl<G: Clone + Ord> Guard<G> {
@@ -142,6 +147,7 @@ impl<G: Clone + Ord> Guard<G> {
             last: None,
             courses: BTreeMap::new(),
             throttle: BTreeMap::new(),
+            has_thawed: false,
         }
     }
 
@@ -197,13 +203,23 @@ impl<G: Clone + Ord> Guard<G> {
                 Some((now.group.clone(), suffering(before, now, window_ms)))
             })
             .collect();
+        let limits: BTreeMap<G, G> = suffering
+            .keys()
+            .filter_map(|group| Some((group.clone(), hit_limit(&before, &sample, group)?)))
+            .collect();
         self.courses
             .retain(|group, _| suffering.contains_key(group));
         decisions.extend(self.take_back_orphans(&sample));
         for (group, suffering) in suffering {
+            let demands: Vec<Demand<G>> = match limits.get(&group) {
+                // What is outside has taken nothing from it.
+                Some(limit) => within(&demands, &sample, limit),
+                None => demands.clone(),
+            };
             decisions.extend(self.follow(&group, suffering, &demands, sample.now_ms, &part));
         }
         self.last = Some(sample);
+        self.has_thawed = false;
         decisions
     }
 
@@ -235,7 +251,7 @@ impl<G: Clone + Ord> Guard<G> {
         // A frozen culprit demands nothing, and what it pushed out is still coming back: whoever
         // demands most now is not to blame.
         let is_frozen = self.throttle.values().any(|of| of.thaw_ms.is_some());
-        let must_wait = now_ms < course.next_step_ms || is_frozen;
+        let must_wait = now_ms < course.next_step_ms || is_frozen || self.has_thawed;
         if !course.is_thrashing || !is_bad_now || must_wait {
             return Vec::new();
         }
@@ -326,6 +342,7 @@ impl<G: Clone + Ord> Guard<G> {
         for (part, restraint) in &mut self.throttle {
             if restraint.thaw_ms.is_some_and(|at_ms| at_ms <= now_ms) {
                 restraint.thaw_ms = None;
+                self.has_thawed = true;
                 decisions.push(restraint.back(part, Act::Thaw));
             }
         }
@@ -341,6 +358,7 @@ impl<G: Clone + Ord> Guard<G> {
                 return true;
             }
             let thaw = restraint.thaw_ms.map(|_| Act::Thaw);
+            self.has_thawed |= thaw.is_some();
             let release = restraint.squeezed_bytes.map(|_| Act::Release);
             let acts = thaw.into_iter().chain(release);
             decisions.extend(acts.map(|act| restraint.back(part, act)));
@@ -375,6 +393,34 @@ impl<G: Clone + PartialEq> Restraint<G> {
             act,
         }
     }
+}
+
+/// The lowest limit that was hit in the window, of those that apply to a cgroup.
+fn hit_limit<G: Clone + Ord>(
+    before: &BTreeMap<&G, &GroupSample<G>>,
+    sample: &Sample<G>,
+    group: &G,
+) -> Option<G> {
+    let before = &before.get(group)?.limits;
+    let now = sample.groups.iter().find(|now| now.group == *group)?;
+    let is_hit = |(of, hits): &&(G, u64)| {
+        let mut before = before.iter();
+        before.any(|(same, count)| same == of && count < hits)
+    };
+    now.limits.iter().find(is_hit).map(|(of, _)| of.clone())
+}
+
+/// The demands of the cgroups to which a limit applies.
+fn within<G: Clone + Ord>(demands: &[Demand<G>], sample: &Sample<G>, limit: &G) -> Vec<Demand<G>> {
+    let applies = |to: &GroupSample<G>| to.limits.iter().any(|(of, _)| of == limit);
+    let below: BTreeSet<&G> = sample
+        .groups
+        .iter()
+        .filter(|group| applies(group))
+        .map(|group| &group.group)
+        .collect();
+    let is_below = |demand: &&Demand<G>| below.contains(&demand.group);
+    demands.iter().filter(is_below).cloned().collect()
 }
 
 fn suffering<G>(before: &GroupSample<G>, now: &GroupSample<G>, window_ms: u64) -> Suffering {

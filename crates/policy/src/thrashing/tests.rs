@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod innocent;
+
 const MIB: u64 = 1 << 20;
 
 fn config(up_to: Step) -> Config {
@@ -33,6 +35,7 @@ impl Machine {
             refaulted_pages: 0,
             young_refaulted_pages: Some(0),
             full_stall_us: Some(0),
+            limits: Vec::new(),
         };
         Machine {
             now_ms: 0,
@@ -353,57 +356,6 @@ fn the_untouchable_are_named_and_left_alone() {
     let acts = machine.thrash(&mut guard, 30);
     assert!(acts.len() > 3);
     assert!(acts.iter().all(|(_, act)| *act == Act::Report), "{acts:?}");
-}
-
-#[test]
-fn whoever_outgrows_memory_alone_has_nobody_to_blame() {
-    let mut machine = Machine::new();
-    let mut guard = Guard::new(config(Step::Kill));
-    machine.second(&mut guard, 0, 0);
-    for _ in 0..20 {
-        machine.grow("desk", 100);
-        machine.grow("idle", 1);
-        for decision in machine.second(&mut guard, 1000, 500) {
-            assert_eq!((decision.blame, decision.act), (None, Act::Report));
-        }
-    }
-}
-
-#[test]
-fn another_protected_group_is_spared_while_somebody_else_is_to_blame() {
-    let demand = |group, mib_per_s: u64, is_protected| Demand {
-        group,
-        growth_bytes_per_s: (mib_per_s * MIB) as f64,
-        refault_bytes_per_s: 0.0,
-        resident_bytes: MIB,
-        is_untouchable: false,
-        is_protected,
-    };
-    let find = |demands: &[Demand<&'static str>]| {
-        Blame::find(&"desk", demands, &Config::default()).map(|blame| blame.group)
-    };
-    let desk = demand("desk", 0, true);
-    assert_eq!(
-        find(&[
-            desk.clone(),
-            demand("music", 60, true),
-            demand("hog", 40, false)
-        ]),
-        Some("hog")
-    );
-    assert_eq!(
-        find(&[
-            desk.clone(),
-            demand("music", 90, true),
-            demand("hog", 10, false)
-        ]),
-        Some("music")
-    );
-    let many: Vec<_> = ["a", "b", "c", "d", "e"]
-        .map(|name| demand(name, 10, false))
-        .into();
-    assert_eq!(find(&many), None, "a fifth each");
-    assert_eq!(find(&[desk]), None);
 }
 
 #[test]

@@ -2,13 +2,16 @@
 //! Sequences that once went wrong, or that chance is slow to find.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::container::Containers;
+use agewise_host::throttle::Ledger;
 use agewise_policy::table::{PageSet, TableBits};
 
 use super::*;
 use crate::ahead::Report;
+use crate::curves;
 use crate::hand::Done;
 use crate::observer;
 use crate::outlet::Outlet;
@@ -115,6 +118,34 @@ fn what_came_back_is_counted_also_when_a_process_ends() {
     }
 }
 
+/// It has learned how much it may take, and when.
+#[test]
+fn an_actor_stays_when_rules_for_others_change() {
+    const ONE: &str = "[[act]]\ncgroups = ['/other']\npolicy = 'age:1s/2s'\n";
+    const TWO: &str = "[[act]]\ncgroups = ['/batch']\npolicy = 'age:1s/9s'\n\
+                       [[act]]\ncgroups = ['/other']\npolicy = 'age:1s/2s'\n";
+    const OTHER: &str = "[[act]]\ncgroups = ['/other']\npolicy = 'age:1s/3s'\n";
+    let mut world = World::new();
+    let mut followed = |text| {
+        world.reload(Text::Acts(text));
+        world.tick();
+        let actors = &world.daemon.as_ref().unwrap().actors;
+        let rule = actors.iter().find(|(key, _)| &*key.0 == "/other");
+        let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+        let lines = journal
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        let follows = lines.filter(|line: &serde_json::Value| {
+            line["record"] == "follow" && line["target"] == "/other"
+        });
+        (rule.unwrap().1.rule, follows.count())
+    };
+    assert_eq!(followed(ONE), (0, 1));
+    assert_eq!(followed(TWO), (1, 1));
+    assert_eq!(followed(ONE), (0, 1));
+    assert_eq!(followed(OTHER), (0, 2));
+}
+
 /// What a budget did before its cgroup, its rule or the daemon went.
 #[test]
 fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
@@ -206,6 +237,21 @@ fn one_that_is_frozen_goes_on_while_others_are_acted_upon() {
     let seen = observer::subjects(&daemon.agent, &mut containers);
     daemon.act(&seen, &world.cancel);
     assert!(!is_frozen(&world));
+}
+
+#[test]
+fn a_look_after_which_the_daemon_is_to_end_does_nothing() {
+    for (ends, squeezed) in [(false, 1), (true, 0)] {
+        let mut world = World::new();
+        world.cancel.store(ends, Ordering::Relaxed);
+        for _ in 0..6 {
+            world.thrash(2);
+            world.machine.pass(1000);
+            world.tick();
+            world.check();
+        }
+        assert_eq!(world.acts, [squeezed, 0, 0]);
+    }
 }
 
 #[test]
@@ -304,27 +350,153 @@ fn the_kernel_chooses_only_where_everything_may_go() {
     );
 }
 
+/// The targets of which the journal said that nothing is done about them for this reason.
+fn held_for(world: &World, reason: &str) -> Vec<String> {
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    let lines = journal
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let held = lines.filter(|line: &serde_json::Value| line["reason"] == reason);
+    held.map(|line| {
+        assert_eq!(
+            (&line["record"], &line["policy"]),
+            (&"hold".into(), &"shrink".into())
+        );
+        line["target"].as_str().unwrap().to_owned()
+    })
+    .collect()
+}
+
 #[test]
 fn a_cgroup_that_holds_the_daemon_is_not_shrunk_and_the_journal_says_why() {
     let mut world = World::new();
     world.adopt(std::process::id(), machine::OWN);
     world.reload(Text::Shrinks);
     (0..3).for_each(|_| world.second(true));
+    assert_eq!(held_for(&world, "ourselves"), ["/", "/own"], "each once");
+}
+
+/// A rule that limits one cgroup.
+const BATCH: &str = "[[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\ndry_run = false\n";
+
+fn high(world: &World, name: usize) -> String {
+    world.machine.value(name, Fault::High(name), "memory.high")
+}
+
+/// Of nested cgroups, the lowest that matches a rule is acted upon.
+#[test]
+fn a_cgroup_that_holds_another_target_is_not_shrunk() {
+    const WITH_JOB: &str = "[[act]]\ncgroups = ['/batch/job']\npolicy = 'age:1s/2s'\n\
+                            [[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\ndry_run = false\n";
+    let shrunk = |text, spared: &str| {
+        let mut world = World::new();
+        world.write(text);
+        let path = world.machine.file("agewise.toml");
+        let config = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, config.replace("/spared", spared)).unwrap();
+        let config = world.options.read_again().unwrap();
+        world.daemon.as_mut().unwrap().reload(config).unwrap();
+        (0..60).for_each(|_| world.second(true));
+        let is_limited = |name: &usize| {
+            let high = world
+                .machine
+                .value(*name, Fault::High(*name), "memory.high");
+            high != "max"
+        };
+        let limited: Vec<usize> = (0..NAMES.len()).filter(is_limited).collect();
+        (limited, held_for(&world, "nested"))
+    };
+    let (limited, held) = shrunk(Text::Shrinks, "/spared");
+    assert!(limited.contains(&4) && !limited.iter().any(|name| [0, 2, 3].contains(name)));
+    assert_eq!(held, ["/batch", "/batch/job", "/web"]);
+    let batch = || vec!["/batch".to_owned()];
+    assert_eq!(shrunk(Text::Acts(BATCH), "/spared"), (vec![2], vec![]));
+    assert_eq!(
+        shrunk(Text::Acts(BATCH), "/batch/job/deep"),
+        (vec![], batch())
+    );
+    assert_eq!(shrunk(Text::Acts(WITH_JOB), "/spared"), (vec![], batch()));
+}
+
+/// Looks may be ten minutes apart.
+#[test]
+fn a_limit_is_removed_at_once_when_swap_is_full() {
+    let mut world = World::new();
+    world.reload(Text::Acts(BATCH));
+    (0..60).for_each(|_| world.second(true));
+    assert_ne!(high(&world, 2), "max");
+    let path = world.machine.file("proc/meminfo");
+    let memory = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, memory.replace("SwapFree: 7000000", "SwapFree: 7")).unwrap();
+    world.second(false);
+    assert_eq!(high(&world, 2), "max");
     let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
-    let lines = journal.lines().filter(|line| line.contains("ourselves"));
-    let lines: Vec<serde_json::Value> = lines
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
-    for line in &lines {
-        assert_eq!(
-            (&line["record"], &line["policy"]),
-            (&"hold".into(), &"shrink".into())
-        );
-        assert_eq!(line["reason"], "ourselves");
+    let last: serde_json::Value = serde_json::from_str(journal.lines().last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["act"], &last["reason"]),
+        (&"unlimit".into(), &"swap_full".into())
+    );
+}
+
+#[test]
+fn an_end_undoes_before_it_writes_what_it_knows() {
+    let mut world = World::new();
+    world.reload(Text::Acts(BATCH));
+    (0..60).for_each(|_| world.second(true));
+    assert_ne!(high(&world, 2), "max");
+    // Whoever writes to it waits for a reader.
+    let fresh = format!("{}.new", std::process::id());
+    let fifo = curves::history_path(&world.machine.state(), "/batch").with_extension(fresh);
+    std::fs::create_dir_all(fifo.parent().unwrap()).unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    let file = world.machine.dir(2).join("memory.high");
+    let writes_to = fifo.clone();
+    let reader = std::thread::spawn(move || {
+        let mut history = std::fs::File::open(writes_to).unwrap();
+        let high = std::fs::read_to_string(file).unwrap();
+        std::io::copy(&mut history, &mut std::io::sink()).unwrap();
+        high
+    });
+    world.daemon.take().unwrap().finish("the test");
+    assert!(!fifo.exists(), "nothing was written");
+    assert_eq!(reader.join().unwrap(), "max");
+}
+
+/// `agewise shrink` may act then.
+#[test]
+fn a_daemon_that_does_not_act_any_more_leaves_the_ledger_to_others() {
+    const SHRINKS: &str = "dry_run = true\n[[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\n\
+                           dry_run = false\n";
+    let mut world = World::with_frozen();
+    let take = |world: &World| {
+        let (ledger, _) = Ledger::open(&world.machine.state())?;
+        ledger.claim()
+    };
+    assert!(take(&world).is_err());
+    for text in [Text::UpTo("report"), Text::Rehearsal] {
+        world.reload(text);
+        world.tick();
+        // A child that another test has just forked has the lock until it runs a program.
+        let began = std::time::Instant::now();
+        while let Err(error) = take(&world) {
+            assert!(began.elapsed().as_secs() < 10, "{error}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        world.reload(Text::Acts(SHRINKS));
+        (0..60).for_each(|_| world.second(true));
+        assert!(high(&world, 2) != "max" && take(&world).is_err());
     }
-    let targets: Vec<&str> = lines
-        .iter()
-        .filter_map(|line| line["target"].as_str())
-        .collect();
-    assert_eq!(targets, ["/", "/own"], "each once");
+}
+
+#[test]
+fn a_budget_that_cannot_be_held_is_said_once() {
+    let mut world = World::new();
+    let daemon = world.daemon.as_mut().unwrap();
+    (0..100).for_each(|_| {
+        world.machine.pass(1000);
+        daemon.say_not_held("no source");
+    });
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    assert_eq!(journal.matches("budget: no source").count(), 1);
 }

@@ -294,20 +294,25 @@ impl World {
         });
     }
 
+    /// What a second does to the counters while `/web` suffers because of another cgroup.
+    fn thrash(&mut self, hog: usize) {
+        for (name, group) in &mut self.machine.groups {
+            match name {
+                0 => {
+                    group.refaults += 4000;
+                    group.stalled_us += 500_000;
+                }
+                _ if *name == hog => group.used_bytes += 64 << 20,
+                _ => {}
+            }
+        }
+        self.machine.count(0);
+        self.machine.count(hog);
+    }
+
     fn hurt(&mut self, hog: usize, seconds: u64) {
         for second in 0..seconds {
-            for (name, group) in &mut self.machine.groups {
-                match name {
-                    0 => {
-                        group.refaults += 4000;
-                        group.stalled_us += 500_000;
-                    }
-                    _ if *name == hog => group.used_bytes += 64 << 20,
-                    _ => {}
-                }
-            }
-            self.machine.count(0);
-            self.machine.count(hog);
+            self.thrash(hog);
             self.second(second % 5 == 0);
             self.check();
             self.check_given_back(0, second);

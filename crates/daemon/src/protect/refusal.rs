@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Acts on culprits, and records each act in a ledger beforehand.
+//! Whether anything may be done, and to which cgroups.
 
 use agewise_host::cgroup::{Cgroup, TreeLimits, name};
 use agewise_host::root::ProcRoot;
-use agewise_host::throttle::{Ledger, LedgerError, Throttle, ThrottleError, untouchable};
+use agewise_host::throttle::{ThrottleError, untouchable};
 
 use crate::config::{Matcher, Protect, UpTo};
 
@@ -12,30 +12,6 @@ use super::groups::self_and_above;
 /// Whether the configuration lets the daemon act.
 pub fn acts(config: &Protect, dry_run: bool) -> bool {
     !config.cgroups.is_empty() && config.up_to != UpTo::Report && !config.dry_run && !dry_run
-}
-
-/// Can throttle cgroups. Dropping it undoes everything.
-#[derive(Debug)]
-pub struct Hands {
-    throttle: Throttle,
-}
-
-impl Hands {
-    /// Records its acts in this ledger, and claims the ledger.
-    ///
-    /// # Errors
-    /// If another daemon acts, or nothing can be recorded.
-    pub fn new(root: &ProcRoot, ledger: &Ledger) -> Result<Self, LedgerError> {
-        ledger.claim()?;
-        Ok(Hands {
-            throttle: Throttle::new(root.clone(), ledger.clone()),
-        })
-    }
-
-    /// The throttle to act with.
-    pub fn throttle(&mut self) -> &mut Throttle {
-        &mut self.throttle
-    }
 }
 
 /// Why a cgroup must be left alone, if it must be.
