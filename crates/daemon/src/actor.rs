@@ -127,11 +127,12 @@ impl Actor {
         self.controller.shrinks()
     }
 
-    /// Asks its controller, after a look.
+    /// Asks its controller, after a look, for a target to which `charged_bytes` are charged.
     pub fn decide(
         &mut self,
         now_ms: u64,
         cgroup: Option<&Cgroup>,
+        charged_bytes: Option<u64>,
         ages: &SubjectAges,
         around: &Around,
     ) -> Decision {
@@ -153,7 +154,7 @@ impl Actor {
         let facts = Facts {
             time_ms: now_ms,
             resident_bytes: ages.resident.total(),
-            charged_bytes: cgroup.and_then(|cgroup| cgroup.usage_bytes().ok().flatten()),
+            charged_bytes,
             out_bytes: ages.out_bytes,
             looked: Some(Looked {
                 time_ms: ages.looked_ms,
@@ -276,8 +277,8 @@ mod tests {
         for files in [false, true] {
             let mut actor = Actor::new(0, &"pressure:period=1s".parse().unwrap(), false);
             actor.files = files;
-            actor.decide(0, Some(&cgroup), &ages, &around);
-            let decision = actor.decide(1000, Some(&cgroup), &ages, &around);
+            actor.decide(0, Some(&cgroup), None, &ages, &around);
+            let decision = actor.decide(1000, Some(&cgroup), None, &ages, &around);
             assert!(decision.action.bytes() > 0);
             let asks = matches!(decision.action, Action::Reclaim { .. });
             assert_eq!(asks, files, "{decision:?}");

@@ -78,8 +78,8 @@ pub(super) struct Target<M> {
 /// The address spaces of a target, and what was read about its cgroup.
 struct Spaces<M> {
     by_pid: BTreeMap<u32, M>,
-    /// What each process had consumed when it was last read, and what all had, also those that are
-    /// gone: the sum must not fall.
+    /// What each process had consumed when it was last read, and what all did while they were held,
+    /// also those that are gone: the sum must not fall, nor rise by what one did before.
     counted: BTreeMap<u32, Counted>,
     consumed: Counted,
     /// The page cache, if files are held as well; or why it cannot be.
@@ -197,7 +197,7 @@ impl<M: Memory> Target<M> {
     /// What its processes have consumed.
     #[cfg(test)]
     pub fn consumed(&mut self) -> Counted {
-        self.spaces.consumed(false)
+        self.spaces.consumed()
     }
 
     /// Memory that the queue takes.
@@ -240,6 +240,9 @@ impl<M: Memory> Spaces<M> {
             if !self.by_pid.contains_key(pid)
                 && let Some(space) = trouble(report, M::open(*pid, *start_ticks))
             {
+                if let Some(now) = space.counted(self.with_reads()) {
+                    self.counted.insert(*pid, now);
+                }
                 self.by_pid.insert(*pid, space);
                 has_new = true;
             }
@@ -262,14 +265,21 @@ impl<M: Memory> Spaces<M> {
         is_new
     }
 
-    /// What the processes have consumed so far: pages `with_reads` are those read from a device.
-    fn consumed(&mut self, with_reads: bool) -> Counted {
+    /// Whether pages read from a device count, rather than major faults.
+    fn with_reads(&self) -> bool {
+        matches!(self.files, Some(Ok(_)))
+    }
+
+    /// What the processes have consumed so far.
+    fn consumed(&mut self) -> Counted {
+        let with_reads = self.with_reads();
         for (pid, space) in &self.by_pid {
             let Some(now) = space.counted(with_reads) else {
                 continue;
             };
-            let before = self.counted.insert(*pid, now).unwrap_or_default();
-            self.consumed.add(&now.since(&before));
+            if let Some(before) = self.counted.insert(*pid, now) {
+                self.consumed.add(&now.since(&before));
+            }
         }
         self.consumed
     }
@@ -430,8 +440,7 @@ impl<M: Memory> World for Turn<'_, '_, M> {
 
     fn counted(&mut self) -> Option<(u64, Counted)> {
         let limit_bytes = self.spaces.slow.limit_bytes?;
-        let with_reads = matches!(self.spaces.files, Some(Ok(_)));
-        let mut sum = self.spaces.consumed(with_reads);
+        let mut sum = self.spaces.consumed();
         sum.holder_us = self.spaces.cpu_ns / 1_000;
         // Dropped pages are read again as if for the first time, which is not memory pressure.
         let waits_for = match self.spaces.files {

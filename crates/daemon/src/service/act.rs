@@ -205,12 +205,14 @@ impl Daemon {
             return;
         };
         let files = whose.files().filter(|_| actor.files);
-        let Some(mut ages) = self.agent.ages(seen.at, files) else {
+        let cgroup = seen.cgroup.as_ref();
+        let charged_bytes = cgroup.and_then(|cgroup| cgroup.usage_bytes().ok().flatten());
+        let Some(mut ages) = self.agent.ages(seen.at, files, charged_bytes) else {
             return;
         };
         // Also what came back to processes that have ended.
         ages.refaulted_bytes[0] = self.refaulted.get(&seen.key).copied().unwrap_or(0);
-        let mut decision = actor.decide(now_ms, seen.cgroup.as_ref(), &ages, around);
+        let mut decision = actor.decide(now_ms, cgroup, charged_bytes, &ages, around);
         decision.action = whose.spare(decision.action, &self.around.roots.proc);
         let resident = ages.resident.total();
         let mut line = Acted {

@@ -60,6 +60,10 @@ impl Charged {
     }
 }
 
+fn sum(of: &Histogram) -> u64 {
+    of.total().iter().sum()
+}
+
 impl Agent {
     /// Returns the state after the last tick.
     pub fn report(&self) -> Vec<SubjectReport> {
@@ -68,10 +72,20 @@ impl Agent {
 
     /// The ages of one subject (by its index in [`subjects`](Self::subjects)), in bytes, with the
     /// bounds of [`AgentConfig::returned`]: the resident memory, and what the last tick found
-    /// accessed or back from swap, by its idle time until then. Pages that several processes share
-    /// count in each. With `files`, file memory is what is charged to a cgroup and can be dropped,
-    /// mapped or not, rather than what its processes map. `None` if this is not recorded.
-    pub fn ages(&self, subject: usize, files: Option<FilesOf<'_>>) -> Option<SubjectAges> {
+    /// accessed or back from swap, by its idle time until then. With `files`, file memory is what is
+    /// charged to a cgroup and can be dropped, mapped or not, rather than what its processes map.
+    /// `None` if this is not recorded.
+    ///
+    /// Page tables show shared pages once for each process. Where that is more than the
+    /// `charged_bytes` of the cgroup, in which each page counts once, all ages have their part of
+    /// that; but no less than the largest process has, as memory of processes that were moved into
+    /// the cgroup is charged elsewhere.
+    pub fn ages(
+        &self,
+        subject: usize,
+        files: Option<FilesOf<'_>>,
+        charged_bytes: Option<u64>,
+    ) -> Option<SubjectAges> {
         let bounds = self.config.returned.as_ref()?;
         let mut ages = SubjectAges {
             looked_ms: self.last_tick_ms,
@@ -86,6 +100,7 @@ impl Agent {
         let cached = files
             .zip(cache)
             .and_then(|(of, cache)| cache.pages_of(of, bounds, oldest));
+        let mut largest_pages = 0;
         let of = |space: &&Space| space.subjects.contains(&subject);
         for space in self.spaces.values().filter(of) {
             let window = space.map.generations();
@@ -97,6 +112,7 @@ impl Agent {
                     .for_each(|by_type| by_type[PageType::File as usize] = 0);
                 returned = returned.map(|returned| returned.without(PageType::File));
             }
+            largest_pages = largest_pages.max(sizes.iter().flatten().sum());
             ages.resident
                 .add_window(window, &sizes, self.last_tick_ms, oldest);
             if let Some(returned) = &returned {
@@ -107,6 +123,15 @@ impl Agent {
             ages.watched_ms = ages.watched_ms.max(watched_ms);
             ages.out_bytes += space.swapped_pages() * PAGE_BYTES;
             ages.refaulted_bytes[0] += space.refaulted_pages[0] * PAGE_BYTES;
+        }
+        if let Some(charged_bytes) = charged_bytes {
+            let cached_pages = cached.as_ref().map_or(0, |of| sum(&of.resident));
+            let charged_pages = (charged_bytes / PAGE_BYTES).saturating_sub(cached_pages);
+            let (whole, part) = (sum(&ages.resident), charged_pages.max(largest_pages));
+            if part < whole {
+                ages.resident = ages.resident.part_of(part, whole);
+                ages.returned = ages.returned.part_of(part, whole);
+            }
         }
         if let Some(cached) = cached {
             ages.resident.add(&cached.resident);
@@ -322,7 +347,7 @@ mod tests {
         agent.config.returned = Some("1s".parse().unwrap());
         let mut returned = || {
             let tick = agent.tick().unwrap();
-            let ages = agent.ages(0, None).unwrap();
+            let ages = agent.ages(0, None, None).unwrap();
             (tick.failed, ages.returned.total()[0] > 0)
         };
         returned();
@@ -335,5 +360,35 @@ mod tests {
                 hint: "ask somebody else",
             });
         assert_eq!(returned(), (1, false));
+    }
+
+    /// Their page tables show it twice, and their cgroup is charged for it once.
+    #[test]
+    fn memory_that_processes_share_counts_once_by_what_is_charged() {
+        let sleepers = [Sleeper::new(), Sleeper::new()];
+        let source = Changing(Rc::default());
+        for sleeper in &sleepers {
+            let mut source = source.0.borrow_mut();
+            source.set(sleeper.pid(), sleeper.table(), present());
+        }
+        let mut agent = agent(source, &sleepers.map(|sleeper| sleeper.pid()));
+        agent.config.returned = Some("1s".parse().unwrap());
+        agent.tick().unwrap();
+        let of_each = agent.ages(1, None, None).unwrap().resident.total();
+        // One target of both.
+        for space in agent.spaces.values_mut() {
+            space.subjects = [0].into();
+        }
+        let resident = |charged_bytes| agent.ages(0, None, charged_bytes).unwrap().resident.total();
+        let both = of_each.map(|bytes| 2 * bytes);
+        assert!(both[0] > 0);
+        assert_eq!(resident(None), both);
+        assert_eq!(resident(Some(1 << 40)), both);
+        assert_eq!(
+            resident(Some(both.iter().sum::<u64>() / 4 * 3)),
+            both.map(|bytes| bytes / 4 * 3)
+        );
+        // They were moved into the cgroup.
+        assert_eq!(resident(Some(0)), of_each);
     }
 }

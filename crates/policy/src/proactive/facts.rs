@@ -10,7 +10,7 @@ use crate::workingset::Bin;
 pub struct Facts<'a> {
     /// Now, in ms. Never goes back.
     pub time_ms: u64,
-    /// Resident memory, anon and file. Pages that several processes share may count in each.
+    /// Resident memory, anon and file: each page once, as far as that is known.
     pub resident_bytes: ByType<u64>,
     /// What counts against the limit (`memory.current`), if known: each page once, page tables and
     /// unmapped cache included.
@@ -38,11 +38,9 @@ pub struct Facts<'a> {
 }
 
 impl Facts<'_> {
-    /// Resident memory of both types, at most what is charged: shared pages must not count as often
-    /// as they are shared.
+    /// Resident memory of both types.
     pub fn resident(&self) -> u64 {
-        let sum = self.resident_bytes[0].saturating_add(self.resident_bytes[1]);
-        self.charged_bytes.map_or(sum, |charged| sum.min(charged))
+        self.resident_bytes[0].saturating_add(self.resident_bytes[1])
     }
 }
 

@@ -355,10 +355,6 @@ impl Guard {
 
     fn cut_by_floor(&mut self, facts: &Facts<'_>, action: Action, _: bool) -> Cut {
         let floor_bytes = self.params.floor_bytes.max(facts.floor_bytes);
-        if floor_bytes == 0 {
-            // Memory of processes that were moved into a cgroup is not charged to it.
-            return Cut::none(action);
-        }
         let room = facts.resident().saturating_sub(floor_bytes);
         let reason = Reason::AtFloor { floor_bytes };
         Cut::by(action.at_most(room), Limit::Floor, reason)

@@ -207,11 +207,21 @@ impl Histogram {
 
     /// The same in bytes, if the amounts are pages of this size.
     pub fn scaled(&self, page_size_bytes: u64) -> Histogram {
-        let mut scaled = self.clone();
-        for amount in scaled.bins.iter_mut().flat_map(|bin| &mut bin.amounts) {
-            *amount = amount.saturating_mul(page_size_bytes);
+        self.map(|amount| amount.saturating_mul(page_size_bytes))
+    }
+
+    /// The same if only `part` of `whole` is there, at the same ages.
+    pub fn part_of(&self, part: u64, whole: u64) -> Histogram {
+        let ratio = part as f64 / whole.max(1) as f64;
+        self.map(|amount| (amount as f64 * ratio) as u64)
+    }
+
+    fn map(&self, f: impl Fn(u64) -> u64) -> Histogram {
+        let mut mapped = self.clone();
+        for amount in mapped.bins.iter_mut().flat_map(|bin| &mut bin.amounts) {
+            *amount = f(*amount);
         }
-        scaled
+        mapped
     }
 }
 

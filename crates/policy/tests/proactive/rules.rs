@@ -82,43 +82,6 @@ fn pressure_asks_the_kernel_where_that_is_possible() {
     assert!(controller.pace().look_ms.is_none());
 }
 
-/// Fifty processes that share 8 GiB: their page tables show 400 GiB, half a GiB more than the floor
-/// is charged.
-#[test]
-fn memory_that_processes_share_counts_once() {
-    const GIB: u64 = 1 << 30;
-    let charged_bytes = 17 * GIB / 2;
-    let moved = |spec: &str, charged_bytes: u64| {
-        let mut controller = Controller::new(&spec.parse::<Spec>().unwrap());
-        let bins = [(1, 0), (NO_UPPER_BOUND_MS, 400 * GIB)].map(|(upper_ms, bytes)| Bin {
-            upper_ms,
-            amounts: [bytes, 0],
-        });
-        let facts = |time_ms| Facts {
-            time_ms,
-            resident_bytes: [400 * GIB, 0],
-            charged_bytes: Some(charged_bytes),
-            looked: Some(Looked {
-                time_ms,
-                watched_ms: time_ms,
-                bins: &bins,
-                returned: &[],
-            }),
-            ..Facts::default()
-        };
-        controller.decide(&facts(0));
-        let decision = controller.decide(&facts(1000));
-        (decision.action.bytes(), decision.limit)
-    };
-    let age = "age:1ms/1s,rate=1T,backoff=off";
-    let above_floor = moved(&format!("{age},floor=8G"), charged_bytes);
-    assert_eq!(above_floor, (GIB / 2, Some(Limit::Floor)));
-    // A process that was moved into the cgroup is charged elsewhere.
-    assert_eq!(moved(age, 0), (400 * GIB, None));
-    let probe = moved("pressure:period=1s", charged_bytes);
-    assert_eq!(probe, (charged_bytes / 100, None));
-}
-
 #[test]
 fn cost_takes_what_is_never_read_and_leaves_the_rest() {
     let groups = [(1600, Habit::Random(0.5)), (2400, Habit::Never)];

@@ -94,9 +94,10 @@ fn without_a_limit_nothing_is_measured() {
     assert!(scene.report.steps > 0);
 }
 
-/// Otherwise an epoch in which a worker ends would have no work, and no faults.
+/// Otherwise an epoch in which a worker ends would have no work and no faults, and one in which a
+/// process joins would have those of its whole life.
 #[test]
-fn what_a_process_consumed_stays_when_it_ends() {
+fn what_a_process_consumed_while_held_counts() {
     const WORKER: u32 = 2;
     let consumed = |work_us| Counted {
         work_us,
@@ -119,12 +120,15 @@ fn what_a_process_consumed_stays_when_it_ends() {
     start(5_000);
     scene.state.borrow_mut().counted = consumed(1_000);
     scene.run(1_500, ROOM, |_, _| {});
-    assert_eq!(scene.target.consumed(), consumed(6_000));
-    PROCESSES.with_borrow_mut(|all| all.remove(&WORKER));
+    assert_eq!(scene.target.consumed(), consumed(0));
+    PROCESSES.with_borrow(|all| all[&WORKER].borrow_mut().counted = consumed(5_400));
     scene.state.borrow_mut().counted = consumed(1_500);
+    assert_eq!(scene.target.consumed(), consumed(900));
+    PROCESSES.with_borrow_mut(|all| all.remove(&WORKER));
+    scene.state.borrow_mut().counted = consumed(2_000);
     scene.run(1_500, ROOM, |_, _| {});
-    assert_eq!(scene.target.consumed(), consumed(6_500));
+    assert_eq!(scene.target.consumed(), consumed(1_400));
     start(100);
     scene.run(1_500, ROOM, |_, _| {});
-    assert_eq!(scene.target.consumed(), consumed(6_600));
+    assert_eq!(scene.target.consumed(), consumed(1_400));
 }
