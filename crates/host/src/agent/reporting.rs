@@ -371,7 +371,7 @@ mod tests {
             let mut source = source.0.borrow_mut();
             source.set(sleeper.pid(), sleeper.table(), present());
         }
-        let mut agent = agent(source, &sleepers.map(|sleeper| sleeper.pid()));
+        let mut agent = agent(source, &sleepers.each_ref().map(Sleeper::pid));
         agent.config.returned = Some("1s".parse().unwrap());
         agent.tick().unwrap();
         let of_each = agent.ages(1, None, None).unwrap().resident.total();
