@@ -256,10 +256,15 @@ impl FileIoSource {
         before.is_some_and(|before| io.continues(&before))
     }
 
-    /// Reads and writes lost since it was opened: the ring was full, or a program was running
-    /// already.
+    /// Reads and writes lost since it was opened, because the ring was full.
     pub fn dropped(&self) -> u64 {
-        self.watched.dropped() + bpf::recursion_misses(&self.object)
+        self.watched.dropped()
+    }
+
+    /// Times a program did not run since then, because it was running on that CPU already: at most
+    /// as many reads and writes were lost, fewer if some were of processes that are not watched.
+    pub fn missed(&self) -> u64 {
+        bpf::recursion_misses(&self.object)
     }
 }
 

@@ -163,6 +163,7 @@ impl Cache {
         cost.cache_looks = self.looks;
         cost.cache_ms_per_look = self.cpu_ns as f64 / 1e6 / self.looks.max(1) as f64;
         cost.cache_dropped = self.last.dropped;
+        cost.cache_missed = self.last.missed;
         cost.cache_unfollowed = self.last.unfollowed;
         cost.cache_sampled = self.last.sampled;
     }

@@ -120,6 +120,9 @@ pub struct CostReport {
     pub cache_ms_per_look: f64,
     /// File accesses lost before the last look: some pages seem older than they are.
     pub cache_dropped: u64,
+    /// Times that a program which records accesses did not run before the last look, because it was
+    /// running on that CPU already: at most as many more were lost.
+    pub cache_missed: u64,
     /// Files skipped by the last look because there were too many. No figure includes them.
     pub cache_unfollowed: u64,
     /// Large files accessed so often that one block in eight is followed: their ages are estimates.

@@ -237,10 +237,10 @@ impl CachedFile {
     }
 
     pub fn seen(&self, since: &Accesses) -> Vec<Seen> {
-        // Where accesses were lost, any page may have been accessed.
-        let unnoted = match since.dropped {
-            0 => PageSet::NONE,
-            _ => PageSet::ALL,
+        // Where many accesses were lost, any page may have been accessed.
+        let unnoted = match since.lacks_many() {
+            true => PageSet::ALL,
+            false => PageSet::NONE,
         };
         let tables = self.tables.iter();
         let seen = tables.map(|(index, table)| {

@@ -72,6 +72,11 @@ impl Block {
     }
 }
 
+/// So many accesses that no program saw are harmless: at worst, as many reads repeat what was dropped.
+const MISSED_MIN: u64 = 16;
+/// Beyond that, so many per event are: a page that is accessed often was hardly missed each time.
+const MISSED_PERCENT: u64 = 1;
+
 /// Accesses since the previous look.
 #[derive(Debug, Default)]
 pub struct Accesses {
@@ -79,9 +84,11 @@ pub struct Accesses {
     pub blocks: HashMap<Block, PageSet>,
     /// Events that reported new pages.
     pub events: u64,
-    /// Events lost, because the map was full or a program was running already: `blocks` lacks some
-    /// accesses.
+    /// Events lost, because the map was full: `blocks` lacks some accesses.
     pub dropped: u64,
+    /// Times a program did not run, because it was running on that CPU already: `blocks` may lack
+    /// as many accesses. Includes those that would have reported no new pages.
+    pub missed: u64,
 }
 
 impl Accesses {
@@ -92,6 +99,13 @@ impl Accesses {
         }
         self.events += later.events;
         self.dropped += later.dropped;
+        self.missed += later.missed;
+    }
+
+    /// Whether so many are lacking that any page may have been accessed.
+    pub fn lacks_many(&self) -> bool {
+        let harmless = MISSED_MIN.max(self.events.saturating_mul(MISSED_PERCENT) / 100);
+        self.dropped > 0 || self.missed > harmless
     }
 }
 
@@ -114,8 +128,7 @@ pub struct Accessed {
     tables: [MapHandle; 2],
     counts: MapHandle,
     /// Counts as of the last look.
-    events: u64,
-    dropped: u64,
+    counted: [u64; 3],
     object: Object,
 }
 
@@ -175,8 +188,7 @@ impl Accessed {
             sampled: Mapping::of(&object, ".data.sampled", SAMPLED_FILES_MAX)?,
             tables: [map("even")?, map("odd")?],
             counts: map("counts")?,
-            events: 0,
-            dropped: 0,
+            counted: [0; 3],
             object,
         })
     }
@@ -236,10 +248,11 @@ impl Accessed {
                 *found.blocks.entry(key).or_insert(PageSet::NONE) |= set;
             }
         }
-        let (events, dropped) = self.counts().map_err(unreadable)?;
+        let counted = self.counts().map_err(unreadable)?;
+        let before = std::mem::replace(&mut self.counted, counted);
         // An event that interrupts the counting of another is overwritten: a sum may step back.
-        found.events = events.saturating_sub(std::mem::replace(&mut self.events, events));
-        found.dropped = dropped.saturating_sub(std::mem::replace(&mut self.dropped, dropped));
+        let since = |at: usize| counted[at].saturating_sub(before[at]);
+        (found.events, found.dropped, found.missed) = (since(0), since(1), since(2));
         Ok(found)
     }
 
@@ -266,17 +279,17 @@ impl Accessed {
         self.sampled.write(slot, inode);
     }
 
-    /// Events and lost events of all CPUs since loading.
-    fn counts(&self) -> libbpf_rs::Result<(u64, u64)> {
+    /// Events, lost events and missed runs of all CPUs since loading.
+    fn counts(&self) -> libbpf_rs::Result<[u64; 3]> {
         let values = self.counts.lookup_percpu(&[0; 4], MapFlags::ANY)?;
-        let misses = bpf::recursion_misses(&self.object);
-        Ok(sum(&values.unwrap_or_default(), misses))
+        let (events, dropped) = sum(&values.unwrap_or_default());
+        Ok([events, dropped, bpf::recursion_misses(&self.object)])
     }
 }
 
-/// Events and lost events: `struct af_counts` of each CPU, and how often a program did not run.
-fn sum(values: &[Vec<u8>], misses: u64) -> (u64, u64) {
-    let mut sum = (0, misses);
+/// Events and lost events: `struct af_counts` of each CPU.
+fn sum(values: &[Vec<u8>]) -> (u64, u64) {
+    let mut sum = (0, 0);
     for value in values {
         let word = |at: usize| {
             let bytes = value
@@ -335,10 +348,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_lost_without_room_and_where_its_program_runs_already() {
-        let cpu =
-            |events: u64, dropped: u64| [events.to_ne_bytes(), dropped.to_ne_bytes()].concat();
-        assert_eq!(sum(&[cpu(10, 1), cpu(20, 0)], 4), (30, 5));
+    fn a_program_may_miss_a_few_accesses_but_no_room_may_lack() {
+        let lacks_many = |events, dropped, missed| {
+            let accesses = Accesses {
+                events,
+                dropped,
+                missed,
+                ..Accesses::default()
+            };
+            accesses.lacks_many()
+        };
+        assert!(!lacks_many(0, 0, 0) && lacks_many(1_000_000, 1, 0));
+        assert!(!lacks_many(0, 0, MISSED_MIN) && lacks_many(0, 0, MISSED_MIN + 1));
+        assert!(!lacks_many(10_000, 0, 100) && lacks_many(10_000, 0, 101));
     }
 
     /// Of folios of one, two and four pages.

@@ -340,7 +340,7 @@ fn quiet(
 ) -> Vec<Range<u64>> {
     let table = PAGES_PER_TABLE as u64;
     let mut parts: Vec<Range<u64>> = Vec::new();
-    if accesses.dropped > 0 {
+    if accesses.lacks_many() {
         report.young_bytes += (pages.end - pages.start) * PAGE_BYTES;
         return parts;
     }

@@ -69,6 +69,8 @@ pub struct FakeCache {
     pub events: u64,
     /// Accesses lost since the last look.
     pub dropped: u64,
+    /// Accesses that no program saw since the last look.
+    pub missed: u64,
     /// Inodes followed by sample.
     pub sampled: Vec<u64>,
 }
@@ -166,6 +168,7 @@ impl AccessNotes for Shared {
         let mut found = Accesses {
             events: std::mem::take(&mut cache.events),
             dropped: std::mem::take(&mut cache.dropped),
+            missed: std::mem::take(&mut cache.missed),
             ..Accesses::default()
         };
         let sampled = cache.sampled.clone();

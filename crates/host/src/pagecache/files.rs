@@ -34,6 +34,9 @@ pub struct FilesLook {
     pub events: u64,
     /// Events that were lost, so that some accessed pages look older than they are.
     pub dropped: u64,
+    /// Times a program did not run, because it was running on that CPU already: at most as many
+    /// events were lost.
+    pub missed: u64,
     /// Inodes that were reused for another file while they were walked.
     pub void: u64,
     /// Files beyond [`FILES_MAX`], and sparse ones of more than 4 PiB, which no age includes.
@@ -67,7 +70,7 @@ pub struct FileAges {
     pub(super) returned: HashMap<u64, Histogram>,
     pub(super) looks: u32,
     pub(super) last_look_ms: u64,
-    /// When the last look that lacked accesses was.
+    /// When the last look that lacked many accesses was.
     lost_ms: Option<u64>,
 }
 
@@ -191,13 +194,14 @@ impl FileAges {
                 return Err(error);
             }
         };
-        if accesses.dropped > 0 {
+        if accesses.lacks_many() {
             self.lost_ms = Some(now_ms);
         }
         let mut report = FilesLook {
             walk,
             events: accesses.events,
             dropped: accesses.dropped,
+            missed: accesses.missed,
             void,
             unfollowed,
             ..FilesLook::default()
@@ -324,11 +328,11 @@ impl FileAges {
         self.files.get(&(block.inode, block.number))
     }
 
-    /// Whether accesses were lost within this time before the last look, or after it: a page that
+    /// Whether many accesses were lost within this time before the last look, or after it: a page that
     /// seems to be as old may have been accessed since.
     pub fn has_lost_within(&self, age_ms: u64) -> bool {
         let is_within = |at: u64| self.last_look_ms.saturating_sub(at) < age_ms;
-        self.pending.dropped > 0 || self.lost_ms.is_some_and(is_within)
+        self.pending.lacks_many() || self.lost_ms.is_some_and(is_within)
     }
 
     /// Accesses since the last look, as far as they have been fetched.
@@ -460,6 +464,9 @@ mod tests {
         let mut ages = shared.ages(3_600_000);
         ages.look(&|_| true).unwrap();
         assert!(!ages.has_lost_within(3_600_000));
+        shared.0.lock().unwrap().missed = 1;
+        assert_eq!(ages.look(&|_| true).unwrap().missed, 1);
+        assert!(!ages.has_lost_within(3_600_000), "for one that was missed");
         shared.0.lock().unwrap().dropped = 1;
         ages.take_in_accesses().unwrap();
         assert!(ages.has_lost_within(1), "since the last look");

@@ -23,7 +23,7 @@ fn accesses(blocks: u32, events: u64) -> Accesses {
     Accesses {
         blocks: (0..blocks).map(|at| (block(at), PageSet::ALL)).collect(),
         events,
-        dropped: 0,
+        ..Accesses::default()
     }
 }
 

@@ -359,6 +359,10 @@ fn text_of_losses(out: &mut impl Write, look: &FilesLook) -> io::Result<()> {
             look.dropped,
             "accesses not noted: more blocks than there is room for",
         ),
+        (
+            look.missed,
+            "accesses not noted, at most: came while another was noted on the same CPU",
+        ),
         (look.void, "files became others while they were looked at"),
         (look.unfollowed, "files beyond what is followed"),
         (

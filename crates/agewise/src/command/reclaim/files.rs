@@ -66,7 +66,7 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
     }
     ensure!(
         !ages.has_lost_within(older_than_ms),
-        "more files were accessed at a time than can be noted, so it is not known what was not; \
+        "too many accesses to files were not noted, so it is not known which pages are cold; \
          nothing was moved; try again"
     );
     let dropped = drop_all(args, &mut ages, &stop)?;

@@ -219,6 +219,7 @@ impl<W: Write> Printer<W> {
             )?;
             for (count, what) in [
                 (cost.cache_dropped, "accesses lost"),
+                (cost.cache_missed, "accesses missed at most"),
                 (
                     cost.cache_unfollowed,
                     "files too many or too large to follow",

@@ -86,6 +86,7 @@ fn cost() -> CostReport {
         cache_looks: 0,
         cache_ms_per_look: 0.0,
         cache_dropped: 0,
+        cache_missed: 0,
         cache_unfollowed: 0,
         cache_sampled: 0,
         agemap_bytes: 139_264,
@@ -145,6 +146,7 @@ fn text_says_what_of_the_page_cache_it_counts() {
         cache_looks: 4,
         cache_ms_per_look: 2.5,
         cache_dropped: 7,
+        cache_missed: 3,
         ..cost()
     };
     printer.print(&reports, &cost, 0, false).unwrap();
@@ -154,7 +156,8 @@ fn text_says_what_of_the_page_cache_it_counts() {
         "{text}"
     );
     assert!(!text.contains("no process maps"), "{text}");
-    let looks = "# page cache: 4 looks, 2.50 ms CPU each; 7 accesses lost\n";
+    let looks = "# page cache: 4 looks, 2.50 ms CPU each; 7 accesses lost; \
+                 3 accesses missed at most\n";
     assert!(text.contains(looks), "{text}");
 }
 

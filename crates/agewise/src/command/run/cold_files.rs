@@ -77,8 +77,8 @@ impl ColdFiles {
         self.due = Instant::now() + Duration::from_nanos(look.cpu_ns) * CORE_SHARE;
         if self.ages.has_lost_within(self.older_than_ms) {
             bail!(
-                "more files were accessed at a time than can be noted, so it is not known what was \
-                 not; none of their pages are dropped for a while"
+                "too many accesses to files were not noted, so it is not known which pages are \
+                 cold; none are dropped for a while"
             );
         }
         let cold = Cold {

@@ -39,6 +39,8 @@ struct Summary {
     totals: FileTotals,
     /// Reads and writes lost because the ring buffer was full.
     dropped: u64,
+    /// At most so many more lost, because a program was running on that CPU already.
+    missed: u64,
     ended_by: &'static str,
 }
 
@@ -90,6 +92,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         seconds,
         totals,
         dropped: source.dropped(),
+        missed: source.missed(),
         ended_by,
     };
     match args.command.is_empty() {
@@ -246,6 +249,13 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
         if count > 0 {
             writeln!(out, "{count} reads and writes are not recorded: {why}")?;
         }
+    }
+    if summary.missed > 0 {
+        writeln!(
+            out,
+            "at most {} more are not recorded: came while another was noted on the same CPU",
+            summary.missed
+        )?;
     }
     Ok(())
 }
