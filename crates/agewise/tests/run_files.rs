@@ -7,6 +7,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -109,6 +110,63 @@ fn is_skipped(output: &Output) -> bool {
         println!("SKIPPED run --files: {said}");
     }
     is_unable
+}
+
+/// Answers `ENOSYS` to `cachestat`, as kernels before 6.5 do, from now on in this process.
+fn lack_cachestat() -> std::io::Result<()> {
+    const CACHESTAT: u32 = 451;
+    let one = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
+        code: code as u16,
+        jt,
+        jf,
+        k,
+    };
+    let filter = [
+        one(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        one(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, CACHESTAT, 0, 1),
+        one(
+            libc::BPF_RET,
+            libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
+            0,
+            0,
+        ),
+        one(libc::BPF_RET, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the program and its instructions outlive the calls, which copy them.
+    let is_set = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ) == 0
+    };
+    match is_set {
+        true => Ok(()),
+        false => Err(std::io::Error::last_os_error()),
+    }
+}
+
+#[test]
+fn a_kernel_that_does_not_tell_clean_pages_is_refused_at_once() {
+    let reclaim = ["reclaim", "--cgroup", "/", "--files", "--older-than", "1h"];
+    let run = ["run", "--files", "--older-than", "1h", "--", "true"];
+    for args in [&reclaim[..], &run] {
+        let mut command = Command::new(AGEWISE);
+        // SAFETY: it only makes system calls, and reads memory of its own.
+        unsafe { command.args(args).pre_exec(lack_cachestat) };
+        let output = match command.output() {
+            Ok(output) => output,
+            Err(error) => return println!("SKIPPED a kernel without cachestat: {error}"),
+        };
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success(), "{args:?}: {said}");
+        assert!(said.contains("(cachestat, Linux 6.5)"), "{args:?}: {said}");
+    }
 }
 
 #[test]

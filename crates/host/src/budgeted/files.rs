@@ -23,7 +23,7 @@ use crate::clock;
 use crate::error::FileError;
 use crate::pagecache::{
     AccessNotes, Accessed, Accesses, CacheReader, CacheWalk, DropLimits, Dropper, Key, Mounts,
-    has_cachestat, no_cachestat,
+    check_cachestat,
 };
 use crate::root::ProcRoot;
 
@@ -89,9 +89,7 @@ impl BudgetedFiles {
     /// The errors of [`CacheWalk::open`] and [`Accessed::open`]; also if the kernel lacks
     /// `cachestat`, without which none of the files could be dropped.
     pub fn open(cgroup: Cgroup) -> Result<Self, FilesError> {
-        if !has_cachestat() {
-            return Err(no_cachestat().into());
-        }
+        check_cachestat()?;
         let walk = CacheWalk::open()?;
         Ok(Self::new(
             cgroup,

@@ -36,6 +36,17 @@ pub(crate) fn no_cachestat() -> AccessError {
     }
 }
 
+/// Refuses a kernel on which no pages of files can be dropped.
+///
+/// # Errors
+/// [`AccessError::Unsupported`] before Linux 6.5.
+pub fn check_cachestat() -> Result<(), AccessError> {
+    match has_cachestat() {
+        true => Ok(()),
+        false => Err(no_cachestat()),
+    }
+}
+
 /// Counts pages of an open file. An empty range means the whole file.
 ///
 /// # Errors

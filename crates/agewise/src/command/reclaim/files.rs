@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::pagecache::{
-    CachedFile, Cold, DropLimits, DropReport, Dropper, FileAges, Mounts, Place,
+    CachedFile, Cold, DropLimits, DropReport, Dropper, FileAges, Mounts, Place, check_cachestat,
 };
 use agewise_host::root::ProcRoot;
 use agewise_host::untrusted::Untrusted;
@@ -40,8 +40,9 @@ struct Dropped<'a> {
 /// Runs the command with `--files`.
 ///
 /// # Errors
-/// The cgroup does not exist, privileges are missing, or output cannot be written.
+/// The kernel lacks `cachestat`, the cgroup does not exist, privileges are missing, or output cannot be written.
 pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Result<ExitCode> {
+    check_cachestat()?;
     let cgroups = Cgroups::find(args.targets.cgroup.as_deref())?;
     let older_than_ms = millis(args.older_than);
     let mut ages = FileAges::open(older_than_ms)?;

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{CgroupError, Hierarchy, OwnCgroup};
 use agewise_host::clock;
+use agewise_host::pagecache::check_cachestat;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use anyhow::Context;
@@ -194,6 +195,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     let interval = timing::interval(older_than, args.interval)?;
     let (own, files) = match args.files {
         true => {
+            check_cachestat().context("--files")?;
             let own = Arc::new(make_cgroup()?);
             let files = ColdFiles::open(Arc::clone(&own), older_than)?;
             (Some(own), Some(files))
