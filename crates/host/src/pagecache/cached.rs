@@ -27,8 +27,10 @@ pub struct CachedFile {
     pub(super) slot: Slot,
     /// The owners of its pages, also of those that do not count; empty if they all have one owner.
     pub(super) runs: Vec<Run>,
-    /// The last look that found it.
+    /// The last look that found it, or did not reach it.
     pub(super) look: u32,
+    /// Looks in a row that did not reach it.
+    pub(super) unreached: u32,
 }
 
 /// The owner of pages: the kernfs id of their cgroup (0 for none), and the index of their NUMA

@@ -71,6 +71,8 @@ pub struct FakeCache {
     pub dropped: u64,
     /// Accesses that no program saw since the last look.
     pub missed: u64,
+    /// Files that a walk does not reach, by number.
+    pub unreached: Vec<u64>,
     /// Inodes followed by sample.
     pub sampled: Vec<u64>,
 }
@@ -104,6 +106,10 @@ impl CacheReader for Shared {
                 device: 1,
                 kind: file.kind,
             });
+            if cache.unreached.contains(&file.number) {
+                sink.cut_short(&on);
+                continue;
+            }
             let inode = Inode {
                 address: address(file),
                 number: file.number,

@@ -18,6 +18,7 @@ use super::readers::{AccessNotes, CacheReader, NotFollowed};
 use super::sampled::Sampled;
 use super::shown::{Key, WalkReport};
 use super::slots::{Slot, Slots};
+use super::unreached::Unreached;
 use super::uses::{Unshown, Uses};
 use super::walk::CacheWalk;
 use crate::access::AccessError;
@@ -184,6 +185,7 @@ impl FileAges {
             mapped,
             void,
             unfollowed,
+            cut_short,
         } = gather.finish();
         self.given_up.extend(given_up);
         let walk = match walked {
@@ -206,6 +208,12 @@ impl FileAges {
             unfollowed,
             ..FilesLook::default()
         };
+        let unreached = Unreached {
+            cut_short: &cut_short,
+            accesses: &accesses,
+            look: self.looks,
+        };
+        unreached.keep(&mut self.files, &self.map, &mut words);
         words.sort_unstable_by_key(|word| word.at);
         let at = (self.looks, now_ms);
         let back = self.dropped.look(&mut words, &mut self.files, at);

@@ -57,6 +57,8 @@ pub(super) struct Gathered {
     pub mapped: HashMap<Block, PageSet>,
     pub void: u64,
     pub unfollowed: u64,
+    /// File systems that were not shown to their end.
+    pub cut_short: Vec<Arc<SuperBlock>>,
 }
 
 /// Collects what the walk shows.
@@ -143,6 +145,10 @@ impl CacheSink for Gather<'_> {
             self.found.given_up.push(open.file.slot);
         }
     }
+
+    fn cut_short(&mut self, on: &Arc<SuperBlock>) {
+        self.found.cut_short.push(Arc::clone(on));
+    }
 }
 
 impl<'a> Gather<'a> {
@@ -164,6 +170,7 @@ impl<'a> Gather<'a> {
                 mapped: HashMap::new(),
                 void: 0,
                 unfollowed: 0,
+                cut_short: Vec::new(),
             },
             open: None,
             before: None,
@@ -210,6 +217,7 @@ impl<'a> Gather<'a> {
                 slot,
                 runs: self.before.take().into_iter().collect(),
                 look: self.look,
+                unreached: 0,
             },
             owners: Vec::new(),
             words_from: self.found.words.len(),

@@ -29,6 +29,7 @@ mod sizes;
 mod slots;
 mod stat;
 mod unnamed;
+mod unreached;
 mod uses;
 mod walk;
 

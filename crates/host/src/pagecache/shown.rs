@@ -131,6 +131,9 @@ pub trait CacheSink {
     /// Ends an inode. If not `valid`, it became another inode in the meantime, and its leaves must
     /// be discarded.
     fn end(&mut self, on: &Arc<SuperBlock>, inode: &Inode, valid: bool);
+
+    /// Ends a file system before all of its inodes were shown, although it still exists.
+    fn cut_short(&mut self, _on: &Arc<SuperBlock>) {}
 }
 
 /// The results and the cost of a walk.

@@ -342,6 +342,9 @@ impl CacheWalk {
                 RC_LOST if progress.may_begin_anew() => progress.begin_anew(&mut ctl),
                 _ => {
                     report.incomplete += 1;
+                    if ctl.rc != RC_NOT_HERE {
+                        sink.cut_short(on);
+                    }
                     break;
                 }
             }
