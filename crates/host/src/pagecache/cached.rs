@@ -169,6 +169,7 @@ mod tests {
             slot: slots.take(1).unwrap(),
             runs: vec![run(0, 7), run(3, 8), run(5, 7)],
             look: 0,
+            unreached: 0,
         };
         let first = file.slot.first;
         let owned = file.owned().filter(|(_, pages)| !pages.is_empty());

@@ -45,7 +45,7 @@ pub use price::PriceOfFile;
 pub use readers::{AccessNotes, CacheReader};
 pub use report::DropReport;
 pub use shown::{CacheKind, CacheSink, Inode, Key, SuperBlock, WalkReport};
+pub(crate) use stat::has_cachestat;
 pub use stat::{CacheStat, cachestat, check_cachestat};
-pub(crate) use stat::{has_cachestat, no_cachestat};
 pub use uses::Uses;
 pub use walk::CacheWalk;

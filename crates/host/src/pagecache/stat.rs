@@ -29,7 +29,7 @@ pub(crate) fn has_cachestat() -> bool {
 }
 
 /// Refuses a kernel that does not tell clean pages from dirty ones.
-pub(crate) fn no_cachestat() -> AccessError {
+pub(super) fn no_cachestat() -> AccessError {
     AccessError::Unsupported {
         what: "dropping pages of files",
         why: "the kernel does not tell which of them are clean (cachestat, Linux 6.5)".into(),

@@ -111,7 +111,9 @@ mod tests {
         shared.0.lock().unwrap().unreached.clear();
         ages.look(&|_| true).unwrap();
         shared.0.lock().unwrap().unreached = vec![2, 3];
-        (0..LOOKS_MAX).for_each(|_| drop(ages.look(&|_| true).unwrap()));
+        for _ in 0..LOOKS_MAX {
+            ages.look(&|_| true).unwrap();
+        }
         assert_eq!(ages.files().count(), 3);
         shared.0.lock().unwrap().files.truncate(1);
         shared.0.lock().unwrap().unreached.clear();
