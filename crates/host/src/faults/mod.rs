@@ -94,7 +94,8 @@ struct Told {
     /// Faults lost as of the last drain.
     dropped: u64,
     /// The CPUs online when the programs were attached; `None` after another set was seen, since
-    /// those that come online later, or again, tell nothing.
+    /// those that come online later, or again, tell nothing. One that goes and comes back between
+    /// two drains is not noticed: its major faults count as minor.
     attached_cpus: Option<String>,
 }
 

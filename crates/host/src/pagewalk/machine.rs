@@ -281,7 +281,8 @@ fn entry_at(
 
 /// The first frame of the huge zero page, which anonymous memory gets that is read before it is
 /// written. Two places of our own have it in common. It stays where it is for as long as we live,
-/// because the kernel keeps it for a process that has ever read through it.
+/// because the kernel keeps it for a process that has ever read through it. If huge pages are off
+/// now, it is not found, nor is it looked for again.
 pub(super) fn huge_zero(
     program: &mut Program,
     machine: &Machine,
