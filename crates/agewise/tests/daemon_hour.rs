@@ -167,6 +167,7 @@ impl Daemon {
                 swapped_bytes: 0,
                 refaulted_pages: [tick * 100_000 * u64::from(is_web) * bad, 0],
                 full_stall_us: Some(tick * 4_000_000 * bad),
+                limits: Vec::new(),
             })
         };
         self.protector
