@@ -71,6 +71,12 @@ impl Batch {
     pub fn contains(&self, pfn: Pfn) -> bool {
         self.folios[..self.len].contains(&pfn)
     }
+
+    /// The folios that wait.
+    pub fn iter(&self) -> impl Iterator<Item = Pfn> {
+        let folios = self.folios[..self.len].iter().copied();
+        folios.filter(|pfn| pfn.is_some())
+    }
 }
 
 /// The batches of one CPU.
@@ -84,4 +90,13 @@ pub struct CpuBatches {
     pub deactivate: Batch,
     /// Folios to activate.
     pub activate: Batch,
+}
+
+impl CpuBatches {
+    /// The batches of folios that are on a list meanwhile.
+    #[inline]
+    #[must_use]
+    pub fn of_listed(&self) -> [&Batch; 3] {
+        [&self.rotate, &self.deactivate, &self.activate]
+    }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How folios join the batches, and move from them to the lists (`mm/swap.c`).
 
+use crate::batch::CpuBatches;
 use crate::folio::{Flag, Pfn};
 use crate::lru::Lru;
 
@@ -118,10 +119,51 @@ impl Lru {
         }
     }
 
-    /// Ends the folio's wait; returns whether it is still on a list and evictable.
+    /// Ends the folio's wait, unless it waits in another batch too; returns whether it is still on a
+    /// list and evictable.
     fn takes_turn(&mut self, pfn: Pfn) -> bool {
+        let mut batches = self.cpus.iter().flat_map(CpuBatches::of_listed);
+        let waits = batches.any(|batch| batch.contains(pfn));
         let folio = &mut self.folios[pfn];
-        folio.clear(Flag::BatchPending);
+        folio.assign(Flag::BatchPending, waits);
         folio.has(Flag::Lru) && !folio.has(Flag::Unevictable)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::folio::FolioType;
+    use crate::ids::{MemcgId, NodeId};
+    use crate::{AddContext, LruConfig, Mode};
+
+    #[test]
+    fn a_freed_folio_leaves_every_batch() {
+        let mut lru = Lru::new(LruConfig {
+            frames: 1,
+            nodes: 1,
+            cpus: 2,
+            mode: Mode::Classic,
+            now_ns: 0,
+            seed: 1,
+            mglru: Default::default(),
+            classic: Default::default(),
+        });
+        let pfn = Pfn(0);
+        let lruvec = lru.lruvec_id(MemcgId::ROOT, NodeId(0));
+        lru.folios.start(pfn, FolioType::Anon, 2, 0, lruvec);
+        let context = AddContext {
+            cpu: 0,
+            fault_with_recency: false,
+            reclaiming: false,
+        };
+        lru.folio_add(pfn, context);
+        lru.drain_all();
+        lru.batch_activate(0, pfn);
+        lru.batch_rotate(1, pfn);
+        lru.drain_activate(0);
+        assert!(lru.folios[pfn].has(Flag::BatchPending));
+        lru.folio_removed(pfn);
+        assert!(lru.cpus[1].rotate.iter().next().is_none());
     }
 }

@@ -38,6 +38,9 @@ pub struct State {
     pub(super) filters: Filters,
     /// Place in the order of global reclaim.
     pub(super) position: Position,
+    /// Whether it has taken over the lists of a removed cgroup, whose folios may be on slots of no
+    /// generation here.
+    pub(super) adopted: bool,
 }
 
 impl State {
@@ -65,6 +68,7 @@ impl State {
             walker: Walker::new(MIN_NR_GENS as u64),
             filters: Filters::default(),
             position: Position::default(),
+            adopted: false,
         }
     }
 

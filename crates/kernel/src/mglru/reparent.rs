@@ -2,7 +2,7 @@
 //! Moving the folios of a removed cgroup to its parent.
 
 use super::aging::inc_max_seq;
-use super::{GENERATIONS_MAX, MAX_SWAPPINESS, NR_ZONES};
+use super::{GENERATIONS_MAX, NR_ZONES};
 use crate::folio::{FolioList, FolioType};
 use crate::ids::LruvecId;
 use crate::lru::Lru;
@@ -11,22 +11,24 @@ use crate::lru::Lru;
 /// the parent is aged without a walk until both types have all generations, then each list is
 /// appended to the tail of the same slot. Generation fields do not change.
 pub(crate) fn reparent(lru: &mut Lru, from: LruvecId, to: LruvecId, now_ns: u64) {
-    let child = &lru.lruvecs[from.index()].mglru;
-    if child
-        .lists
-        .iter()
-        .flatten()
-        .flatten()
-        .all(FolioList::is_empty)
-    {
+    let lists = lru.lruvecs[from.index()].mglru.lists.iter().flatten();
+    let is_empty = lists.flatten().all(FolioList::is_empty);
+    // The kernel ages the parent of every removed cgroup while the multi-gen LRU is on.
+    if is_empty && !lru.mode.is_multi_gen() {
         return;
     }
+    let parent = &lru.lruvecs[to.index()];
+    let swappiness = lru.memcgs[parent.memcg.index()].swappiness;
     while FolioType::ALL
         .iter()
         .any(|&t| !lru.lruvecs[to.index()].mglru.is_full(t))
     {
-        inc_max_seq(lru, to, MAX_SWAPPINESS, now_ns);
+        inc_max_seq(lru, to, swappiness, now_ns);
     }
+    if is_empty {
+        return;
+    }
+    lru.lruvecs[to.index()].mglru.adopted = true;
     for slot in 0..GENERATIONS_MAX {
         for t in 0..2 {
             for zone in 0..NR_ZONES {

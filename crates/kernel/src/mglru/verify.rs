@@ -124,7 +124,10 @@ impl State {
         }
         let age = |slot: u64| (self.max_seq + self.generations - slot) % self.generations;
         let oldest = age(self.min_seq[t] % self.generations);
-        if slot as u64 >= self.generations || age(slot as u64) > oldest {
+        // What a removed cgroup left may be promoted to a slot that is retired here. As in the
+        // kernel it is found again when that slot has its next generation.
+        let is_retired = !self.adopted && age(slot as u64) > oldest;
+        if slot as u64 >= self.generations || is_retired {
             return wrong("on a list that has been retired");
         }
         Ok(())

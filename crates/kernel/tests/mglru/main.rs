@@ -15,5 +15,6 @@ mod naive_model;
     reason = "the patterns of the other tests are not used here"
 )]
 mod random;
+mod reparent;
 mod replay;
 mod trace;

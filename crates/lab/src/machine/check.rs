@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use agewise_kernel::batch::CpuBatches;
 use agewise_kernel::classic::List;
 use agewise_kernel::folio::{Flag, FolioType, Pfn};
 use agewise_kernel::ids::{LruvecId, MemcgId};
@@ -234,6 +235,12 @@ impl Machine {
             }
         }
         self.check_zones()?;
+        for batch in self.lru.cpus.iter().flat_map(CpuBatches::of_listed) {
+            let is_marked = |pfn: &Pfn| self.lru.folios[*pfn].has(Flag::BatchPending);
+            if let Some(pfn) = batch.iter().find(|pfn| !is_marked(pfn)) {
+                return Err(format!("frame {} waits in a batch without a mark", pfn.0));
+            }
+        }
         for (index, &found) in on_lists.iter().enumerate() {
             let id = LruvecId(index as u32);
             let kept: u64 = FolioType::ALL

@@ -244,7 +244,7 @@ impl Plan {
             Subject::Workload(workload) => &workload.settings,
             Subject::Trace(..) => &[],
         };
-        let all = || of_workload.iter().chain(&self.settings);
+        let all = || in_order(of_workload).chain(in_order(&self.settings));
         for setting in all() {
             settings::apply(&mut config, setting)?;
         }
@@ -257,6 +257,16 @@ impl Plan {
         config.check_zones()?;
         Ok(config)
     }
+}
+
+/// Settings given together in the order in which they are applied: a device first, since it replaces
+/// what others change of it, and sweeps give settings in the order of their names.
+fn in_order(settings: &[String]) -> impl Iterator<Item = &String> {
+    let of = move |device: bool| {
+        let settings = settings.iter();
+        settings.filter(move |text| text.starts_with("file_device=") == device)
+    };
+    of(true).chain(of(false))
 }
 
 /// Whether the memory for a trace of this many different pages can be derived from them.
@@ -289,6 +299,31 @@ fn anon_pages(workload: &Workload) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::library;
+
+    #[test]
+    fn a_device_does_not_undo_what_is_set_of_it() {
+        let config = |settings: [&str; 2]| {
+            let plan = Plan {
+                subject: Subject::Workload(Arc::new(library::find("kv").unwrap())),
+                memory_pages: None,
+                swap: None,
+                settings: settings.map(str::to_owned).to_vec(),
+                damon: None,
+                policy: Policy::default(),
+                seed: 1,
+                proactive: None,
+            };
+            plan.machine_config().unwrap().file_device
+        };
+        for setting in ["file_channels=3", "file_bandwidth=1M", "file_page_us=7"] {
+            let expected = config(["file_device=hdd", setting]);
+            assert_ne!(expected, DeviceKind::Hdd.model());
+            assert_eq!(config([setting, "file_device=hdd"]), expected);
+        }
+        let last = config(["file_device=hdd", "file_device=pmem"]);
+        assert_eq!(last, DeviceKind::Pmem.model());
+    }
 
     #[test]
     fn memory_is_not_derived_from_a_huge_trace() {
