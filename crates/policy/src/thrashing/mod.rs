@@ -19,6 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use blame::{Blame, Demand};
 pub use config::{Config, ConfigError, Step};
 
+/// The most pages that the kernel takes back for one hit of a limit: single pages by 32 or 64
+/// (`MEMCG_CHARGE_BATCH`), large ones by hundreds.
+const PAGES_PER_HIT_MAX: u64 = 512;
+
 /// One cgroup at one moment. Counters only grow.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupSample<G> {
@@ -395,19 +399,22 @@ impl<G: Clone + PartialEq> Restraint<G> {
     }
 }
 
-/// The lowest limit that was hit in the window, of those that apply to a cgroup.
+/// The lowest of the limits that apply to a cgroup that was hit often enough to explain what it read
+/// back in the window: a small cgroup in it may hit its own limit all the time.
 fn hit_limit<G: Clone + Ord>(
     before: &BTreeMap<&G, &GroupSample<G>>,
     sample: &Sample<G>,
     group: &G,
 ) -> Option<G> {
-    let before = &before.get(group)?.limits;
+    let before = before.get(group)?;
     let now = sample.groups.iter().find(|now| now.group == *group)?;
-    let is_hit = |(of, hits): &&(G, u64)| {
-        let mut before = before.iter();
-        before.any(|(same, count)| same == of && count < hits)
+    let refaulted_pages = now.refaulted_pages.saturating_sub(before.refaulted_pages);
+    let least_hits = refaulted_pages.div_ceil(PAGES_PER_HIT_MAX).max(1);
+    let explains = |(of, hits): &&(G, u64)| {
+        let mut before = before.limits.iter();
+        before.any(|(same, count)| same == of && hits.saturating_sub(*count) >= least_hits)
     };
-    now.limits.iter().find(is_hit).map(|(of, _)| of.clone())
+    now.limits.iter().find(explains).map(|(of, _)| of.clone())
 }
 
 /// The demands of the cgroups to which a limit applies.
