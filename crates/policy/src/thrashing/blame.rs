@@ -66,9 +66,9 @@ pub struct Blame<G> {
 }
 
 impl<G: Clone + PartialEq> Blame<G> {
-    /// Blames the one of the others with the greatest demand, if that is enough: also in comparison
-    /// with what the suffering cgroup reads back, which shows how much memory it lacks. Returns
-    /// `None` if that one itself grows faster: squeezing others that do not grow would never end.
+    /// Blames the one of the others with the greatest demand, if that would be enough to make a
+    /// window bad: a leak is slow beside what the suffering cgroup reads back. Returns `None` if
+    /// that one itself grows faster: squeezing others that do not grow would never end.
     pub fn find(suffers: &G, demands: &[Demand<G>], config: &Config) -> Option<Self> {
         let others = demands.iter().filter(|demand| demand.group != *suffers);
         let total: f64 = others.clone().map(Demand::bytes_per_s).sum();
@@ -82,15 +82,14 @@ impl<G: Clone + PartialEq> Blame<G> {
                 .then(bytes_a.total_cmp(&bytes_b))
         })?;
         let own = demands.iter().find(|demand| demand.group == *suffers);
-        let (own_growth, own_refaults) = own.map_or((0.0, 0.0), |demand| {
-            (demand.growth_bytes_per_s, demand.refault_bytes_per_s)
-        });
+        let own_growth = own.map_or(0.0, |demand| demand.growth_bytes_per_s);
         let share = if total > 0.0 {
             most.bytes_per_s() / total
         } else {
             0.0
         };
-        let outgrows = most.bytes_per_s() >= own_growth.max(own_refaults * config.blame_share);
+        let enough = config.refaults_per_s * PAGE_BYTES as f64;
+        let outgrows = most.bytes_per_s() >= own_growth.max(enough);
         (share >= config.blame_share && outgrows).then(|| Blame {
             group: most.group.clone(),
             part: most.group.clone(),

@@ -25,7 +25,7 @@ pub struct Config {
     /// The hardest step allowed.
     pub up_to: Step,
     /// Refaults of young pages per second that make a window bad; below half of it, the window is
-    /// calm.
+    /// calm. Whoever demands fewer pages than these is not to blame.
     pub refaults_per_s: f64,
     /// Share of time in which all tasks waited that makes a window bad; below half of it, the
     /// window is calm.
@@ -42,8 +42,7 @@ pub struct Config {
     pub squeeze_to: f64,
     /// A squeeze never leaves less than this.
     pub squeeze_floor_bytes: u64,
-    /// Share of all new demand for memory from which on a cgroup is to blame; its demand must also
-    /// be this share of what the suffering cgroup reads back.
+    /// Share of all new demand for memory from which on a cgroup is to blame.
     pub blame_share: f64,
     /// Shortest time between two samples that can be compared, ms.
     pub min_window_ms: u64,

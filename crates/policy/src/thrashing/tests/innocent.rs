@@ -80,6 +80,18 @@ fn a_little_growth_of_another_is_not_what_takes_all_the_memory() {
     assert!(told.iter().all(|of| *of == (None, Act::Report)), "{told:?}");
 }
 
+/// Compressed memory comes back faster than most programs grow.
+#[test]
+fn a_leak_is_to_blame_however_much_comes_back() {
+    for refaults in [1000, 75_000] {
+        let told = acts(refaults, |machine| machine.grow("hog", 50));
+        assert!(
+            matches!(told[..], [(Some("hog"), Act::Squeeze { .. }), ..]),
+            "{told:?}"
+        );
+    }
+}
+
 /// The window in which a culprit goes on began while it was frozen.
 #[test]
 fn nobody_else_is_blamed_for_a_window_of_which_the_culprit_was_frozen() {
