@@ -19,9 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub use blame::{Blame, Demand};
 pub use config::{Config, ConfigError, Step};
 
-/// The most pages that the kernel takes back for one hit of a limit: single pages by 32 or 64
-/// (`MEMCG_CHARGE_BATCH`), large ones by hundreds.
-const PAGES_PER_HIT_MAX: u64 = 512;
+/// The pages that the kernel takes back for one hit of a limit, at most unless they are in folios of
+/// more: `MEMCG_CHARGE_BATCH` (Linux 5.14; 32 before). With more, a small cgroup that fills its own
+/// limit with page cache would excuse whoever pushes out the protected one around it.
+const PAGES_PER_HIT_MAX: u64 = 64;
 
 /// One cgroup at one moment. Counters only grow.
 #[derive(Clone, Debug, PartialEq)]
