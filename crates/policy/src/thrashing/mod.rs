@@ -20,7 +20,7 @@ pub use blame::{Blame, Demand};
 pub use config::{Config, ConfigError, Step};
 
 /// The pages that the kernel takes back for one hit of a limit, at most unless they are in folios of
-/// more: `MEMCG_CHARGE_BATCH` (Linux 5.14; 32 before). With more, a small cgroup that fills its own
+/// more: `MEMCG_CHARGE_BATCH` (Linux 6.1; 32 before). With more, a small cgroup that fills its own
 /// limit with page cache would excuse whoever pushes out the protected one around it.
 const PAGES_PER_HIT_MAX: u64 = 64;
 
