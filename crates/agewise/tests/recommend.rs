@@ -151,7 +151,10 @@ fn interrupted_it_prints_what_is_known_and_says_so() {
     let said = String::from_utf8_lossy(&output.stderr);
     let is_known = String::from_utf8_lossy(&output.stdout).contains("request");
     match output.status.code() {
-        Some(1) if said.contains("nothing is known yet") => {
+        Some(1)
+            if said.contains("there are no cgroups here")
+                || said.contains("no access source works here") =>
+        {
             println!("SKIPPED interrupted: {said}");
         }
         code => assert!(sent.is_ok() && is_known && code == Some(143), "{output:?}"),

@@ -105,13 +105,19 @@ impl Pace {
         (self.late_ms, self.late_max_ms)
     }
 
+    /// How often the budget could pay for a look, ms: also if that is more often than wanted.
+    pub fn affordable_ms(&self) -> u64 {
+        (self.look_cpu_ms.unwrap_or(0.0) * 100.0 / self.percent) as u64
+    }
+
     /// The effect of the budget on the pace.
     pub fn budget(&self) -> Budget {
-        let affordable_ms = self.look_cpu_ms.unwrap_or(0.0) * 100.0 / self.percent;
         Budget {
             percent: self.percent,
             tick_ms: self.tick_ms,
-            actual_ms: (affordable_ms as u64).clamp(self.pace_ms, LONGEST_MS.max(self.pace_ms)),
+            actual_ms: self
+                .affordable_ms()
+                .clamp(self.pace_ms, LONGEST_MS.max(self.pace_ms)),
         }
     }
 }
@@ -148,6 +154,11 @@ mod tests {
         assert!(cpu_ms < 36_000.0 * 1.03, "{cpu_ms}");
         assert!((175..=190).contains(&looks), "{looks}");
         assert_eq!(pace.budget().actual_ms, 20_000);
+        run(&mut pace, 3_600_000, |_| 20.0);
+        assert_eq!(
+            (pace.affordable_ms(), pace.budget().actual_ms),
+            (2000, 5000)
+        );
         assert!(pace.budget().is_short());
     }
 

@@ -254,10 +254,16 @@ impl<M: Memory> Spaces<M> {
     /// now.
     fn follow_files(&mut self, held: &Held, open: &OpenFiles<'_>) -> bool {
         let Some(cgroup) = held.cgroup.as_ref().filter(|_| held.files) else {
-            self.files = None;
+            if self.files.take().is_some() {
+                self.counted.clear();
+            }
             return false;
         };
         let is_new = self.files.is_none();
+        if is_new {
+            // Other pages count as faults from now on.
+            self.counted.clear();
+        }
         let opened = || open(cgroup).map_err(|error| error.to_string());
         if let Ok(files) = self.files.get_or_insert_with(opened) {
             files.spare(&held.without);

@@ -440,7 +440,7 @@ impl Daemon {
         let budget = self.pace.budget();
         // Hysteresis: no message at every tick around the threshold.
         let is_short = if self.was_short {
-            budget.actual_ms as f64 > budget.tick_ms as f64 * 0.9
+            self.pace.affordable_ms() as f64 > budget.tick_ms as f64 * 0.9
         } else {
             budget.is_short()
         };
