@@ -156,9 +156,10 @@ fn a_kernel_that_does_not_tell_clean_pages_is_refused_at_once() {
     let reclaim = ["reclaim", "--cgroup", "/", "--files", "--older-than", "1h"];
     let run = ["run", "--files", "--older-than", "1h", "--", "true"];
     for args in [&reclaim[..], &run] {
-        let mut command = Command::new(AGEWISE);
+        let mut command = Command::new("timeout");
+        command.args(["60", AGEWISE]).args(args);
         // SAFETY: it only makes system calls, and reads memory of its own.
-        unsafe { command.args(args).pre_exec(lack_cachestat) };
+        unsafe { command.pre_exec(lack_cachestat) };
         let output = match command.output() {
             Ok(output) => output,
             Err(error) => return println!("SKIPPED a kernel without cachestat: {error}"),

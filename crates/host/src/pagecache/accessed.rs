@@ -72,7 +72,8 @@ impl Block {
     }
 }
 
-/// So many accesses that no program saw are harmless: at worst, as many reads repeat what was dropped.
+/// So many accesses that no program saw are harmless: at worst, as many reads repeat what was
+/// dropped.
 const MISSED_MIN: u64 = 16;
 /// Beyond that, so many per event are: a page that is accessed often was hardly missed each time.
 const MISSED_PERCENT: u64 = 1;

@@ -336,8 +336,8 @@ impl FileAges {
         self.files.get(&(block.inode, block.number))
     }
 
-    /// Whether many accesses were lost within this time before the last look, or after it: a page that
-    /// seems to be as old may have been accessed since.
+    /// Whether many accesses were lost within this time before the last look, or after it: a page
+    /// that seems to be as old may have been accessed since.
     pub fn has_lost_within(&self, age_ms: u64) -> bool {
         let is_within = |at: u64| self.last_look_ms.saturating_sub(at) < age_ms;
         self.pending.lacks_many() || self.lost_ms.is_some_and(is_within)

@@ -40,7 +40,8 @@ struct Dropped<'a> {
 /// Runs the command with `--files`.
 ///
 /// # Errors
-/// The kernel lacks `cachestat`, the cgroup does not exist, privileges are missing, or output cannot be written.
+/// The kernel lacks `cachestat`, the cgroup does not exist, privileges are missing, or output
+/// cannot be written.
 pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Result<ExitCode> {
     check_cachestat()?;
     let cgroups = Cgroups::find(args.targets.cgroup.as_deref())?;
