@@ -104,7 +104,7 @@ impl RunRequest {
             .columns
             .first()
             .ok_or_else(|| StudyError::argument("no policy given"))?;
-        let (plan, note) = self.setup.plan(&named.subject, first.machine_policy(), 1)?;
+        let (plan, mut remarks) = self.setup.plan(&named.subject, first.machine_policy(), 1)?;
         self.check_agents(&named.subject)?;
         let seeds = self.seeds.unwrap_or(match named.subject {
             Subject::Workload(_) => WORKLOAD_SEEDS,
@@ -122,8 +122,8 @@ impl RunRequest {
         let total = seeds * columns.len() as u64;
         let results = matrix::run_columns(&plan, &columns, seeds, stop, || done(total));
         let results = results.map_err(|error| self.error(error))?;
-        let remarks = note.into_iter().chain(idle_agents(&self.columns, &results));
-        let remarks = remarks.collect();
+        remarks.extend(self.unused(&plan));
+        remarks.extend(idle_agents(&self.columns, &results));
         let cells = self.describe(named, &plan, memory_pages, seeds, &results);
         Ok(RunOutcome {
             subject: named.subject.clone(),
