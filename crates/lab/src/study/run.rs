@@ -409,6 +409,11 @@ mod tests {
             "{error}"
         );
         let outcome = run("age:1d/1h").unwrap();
+        let agent = outcome.results.last().unwrap();
+        let mut measures = agent.measures.iter();
+        let misplaced = measures.position(|(name, _)| *name == "agent_misplaced");
+        let misplaced = agent.runs[0].1[misplaced.unwrap()];
+        assert!(misplaced.is_nan(), "it never looked: {misplaced}");
         let idle = "classic+age:1d/1h: the agent moved nothing out";
         assert!(
             outcome.notes().contains(&idle.to_owned()),
