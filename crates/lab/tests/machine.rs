@@ -420,6 +420,25 @@ fn limits_below_usage_full_swap_and_removal_under_reclaim_end_well() {
 }
 
 #[test]
+fn a_lowered_limit_waits_for_swap_rather_than_kill() {
+    for name in POLICIES {
+        let mut machine = Machine::new(config(name, 4096, Some((DeviceKind::Nvme, 1000))));
+        let group = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+        let process = machine.add_process(group);
+        let vpn = machine.map(process, &MapOptions::anon(600)).unwrap();
+        for page in 0..600 {
+            machine.access(process, vpn + page, true);
+        }
+        machine.set_limits(group, limit(300));
+        assert!(machine.is_alive(process), "{name}");
+        assert_eq!(machine.memcg_limit_events(group).oom_kill, 0, "{name}");
+        assert!(machine.usage_pages(group) <= 300, "{name}");
+        assert_eq!(machine.memcg_events(group).pgscan_proactive, 0, "{name}");
+        machine.check().unwrap();
+    }
+}
+
+#[test]
 fn too_little_memory_is_refused() {
     let plan = Plan {
         memory_pages: Some(10),

@@ -24,8 +24,9 @@ UNDER_WAY = 4
 
 #: A cell: its id, its values, the hash of its workload or trace, and that one's file.
 Errand = tuple[str, dict[str, str], str, Optional[Path]]
-#: Result of `_native.run_cell`: directory relative to that of the sweep, and contents of the file.
-Done = tuple[Path, bytes]
+#: Result of `_native.run_cell`: directory relative to that of the sweep, contents of the file, and
+#: what is to be said about it.
+Done = tuple[Path, bytes, list[str]]
 RunCell = Callable[[Errand, Optional[bytes], Optional[int]], Done]
 
 
@@ -137,7 +138,7 @@ class _Tasks:
         text = " ".join(f"{key}={value}" for key, value in errand[1].items())
         exceptions = self.ray.exceptions
         try:
-            partition, content = self.ray.get(task)
+            done = self.ray.get(task)
         except exceptions.RayTaskError as error:
             self.failed.append((text, str(error.cause)))
         except exceptions.RayError as error:
@@ -148,5 +149,5 @@ class _Tasks:
             warnings.warn(f"{text}: its worker died, it is run again: {words}", stacklevel=2)
             self.waiting.append((errand, attempt + 1))
         else:
-            self.opened.put(errand[0], partition, content)
+            self.opened.put(errand[0], *done)
             self.ran += 1

@@ -99,7 +99,7 @@ def sweep(
     `prune`: deletes results in the directory that do not belong to this sweep. `progress` is called
     with cells done, total cells and seconds left; by default a tqdm bar. Ctrl-C stops the sweep.
     A cell whose file is damaged is run again. That, and what else the command notes on standard
-    error, such as a rule of `skip` that skips nothing, is a warning.
+    error, such as a rule of `skip` that skips nothing or programs killed in a cell, is a warning.
 
     Raises ValueError for what does not exist, OSError for unreadable files, ImportError if Ray is
     requested but not installed.
@@ -130,8 +130,8 @@ def _run(
             ran, found, failed, notes = _native.sweep(spec, out, prune, trace_memory, advance)
         else:
             opened = _native.OpenSweep(spec, out, prune)
-            found, notes = opened.found(), opened.notes()
             ran, failed = _ray.sweep(opened, trace_memory, advance)
+            found, notes = opened.found(), opened.notes()
     for note in notes:
         warnings.warn(note, stacklevel=3)
     return Sweep(out, ran, found, failed)

@@ -56,7 +56,8 @@ pub fn sweep(
     })?;
     let failed = outcome.failed.into_iter();
     let failed = failed.map(|(cell, error)| (cell, error.to_string()));
-    let notes = notes(&sweep, &outcome.damaged);
+    let mut notes = notes(&sweep, &outcome.damaged);
+    notes.extend(outcome.remarks);
     Ok((outcome.ran, outcome.found, failed.collect(), notes))
 }
 
@@ -111,9 +112,9 @@ impl OpenSweep {
         self.dataset.found()
     }
 
-    /// What the command notes.
+    /// What the command notes, of cells that were put here too.
     fn notes(&self) -> Vec<String> {
-        self.notes.clone()
+        [self.notes.clone(), self.dataset.remarks()].concat()
     }
 
     /// The missing cells.
@@ -123,23 +124,33 @@ impl OpenSweep {
         errands.collect()
     }
 
-    /// Stores the file of a cell.
-    fn put(&self, id: &str, partition: PathBuf, bytes: Vec<u8>) -> PyResult<()> {
-        let done = Done { partition, bytes };
+    /// Stores the file of a cell, and what is to be said about it.
+    fn put(
+        &self,
+        id: &str,
+        partition: PathBuf,
+        bytes: Vec<u8>,
+        notes: Vec<String>,
+    ) -> PyResult<()> {
+        let done = Done {
+            partition,
+            bytes,
+            notes,
+        };
         self.dataset.put(id, &done).map_err(exception)
     }
 }
 
 /// Runs a cell sent from elsewhere, with its file in another place. Returns the directory for its
-/// result, and the contents of the result. Each processor of this machine may run another cell, so
-/// without `trace_memory` they share the memory.
+/// result, the contents of the result, and what is to be said about it. Each processor of this
+/// machine may run another cell, so without `trace_memory` they share the memory.
 #[pyfunction]
 pub fn run_cell<'py>(
     py: Python<'py>,
     errand: PyErrand,
     file: Option<PathBuf>,
     trace_memory: Option<u64>,
-) -> PyResult<(PathBuf, Bound<'py, PyBytes>)> {
+) -> PyResult<(PathBuf, Bound<'py, PyBytes>, Vec<String>)> {
     let cells = thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let share = (trace_memory_bytes() / cells).max(1);
     let limits = limits(trace_memory.unwrap_or(share));
@@ -156,5 +167,5 @@ pub fn run_cell<'py>(
         || Ok(()),
         move |stop| errand.run(file.as_deref(), limits, BUILD, stop),
     )?;
-    Ok((done.partition, PyBytes::new(py, &done.bytes)))
+    Ok((done.partition, PyBytes::new(py, &done.bytes), done.notes))
 }

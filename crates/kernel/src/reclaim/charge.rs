@@ -32,7 +32,6 @@ pub struct ChargeRetry {
     no_retry: bool,
     drained: bool,
     retries: u32,
-    reclaims: u32,
 }
 
 impl ChargeRetry {
@@ -45,20 +44,12 @@ impl ChargeRetry {
             no_retry,
             drained: false,
             retries: MAX_RECLAIM_RETRIES,
-            reclaims: 0,
         }
-    }
-
-    /// Rounds of reclaim so far.
-    #[must_use]
-    pub fn reclaims(&self) -> u32 {
-        self.reclaims
     }
 
     /// To be called after a round of reclaim: `room_pages` are now available below the limit,
     /// `reclaimed_pages` of them due to this round.
     pub fn after_reclaim(&mut self, room_pages: u64, reclaimed_pages: u64) -> ChargeStep {
-        self.reclaims += 1;
         if room_pages >= self.nr_pages {
             return ChargeStep::Retry;
         }
@@ -102,7 +93,6 @@ mod tests {
             assert_eq!(charge.after_reclaim(0, 0), ChargeStep::Retry);
         }
         assert_eq!(charge.after_reclaim(0, 0), ChargeStep::Oom);
-        assert_eq!(charge.reclaims(), 18);
         assert_eq!(charge.after_oom(true), ChargeStep::Retry);
         assert_eq!(charge.after_reclaim(0, 0), ChargeStep::Retry);
         assert_eq!(charge.after_oom(false), ChargeStep::Fail);

@@ -2,10 +2,11 @@
 //! Creating, changing and removing memory cgroups.
 
 use agewise_kernel::ids::{MemcgId, NodeId};
+use agewise_kernel::reclaim::MAX_RECLAIM_RETRIES;
 use agewise_kernel::reclaim::memcg_limit::{CgroupRequest, try_to_free_mem_cgroup_pages};
 use thiserror::Error;
 
-use super::memcg::{Limits, UNLIMITED};
+use super::memcg::Limits;
 use super::stall::Pressure;
 use super::{Machine, ProcessId};
 
@@ -46,58 +47,77 @@ impl Machine {
         id
     }
 
-    /// Changes the limits of a cgroup. Usage above `memory.max` is reclaimed at once as far as
-    /// possible, and tasks are killed if that is not enough; usage above `memory.high` is reclaimed
-    /// once.
+    /// Changes the limits of a cgroup. A changed `memory.max` or `memory.high` is reclaimed down to
+    /// at once, as by a write to its file.
     pub fn set_limits(&mut self, memcg: MemcgId, limits: Limits) {
-        self.sys.memcgs[memcg].limits = limits;
-        let mut fruitless = 0;
-        loop {
-            let group = &self.sys.memcgs[memcg];
-            let over = group.usage_pages.saturating_sub(limits.max_pages);
-            if over == 0 {
-                break;
-            }
-            self.sys.memcgs.drain_stocks(memcg);
-            let before = self.sys.memcgs[memcg].usage_pages;
-            if self.reclaim_memcg(memcg, over, None).is_ok()
-                || self.sys.memcgs[memcg].usage_pages < before
-            {
-                continue;
-            }
-            fruitless += 1;
-            // As in the kernel: five attempts, then the OOM killer, until no task is left.
-            if fruitless > 5 && !self.memcg_oom(memcg) {
-                break;
-            }
+        let before = std::mem::replace(&mut self.sys.memcgs[memcg].limits, limits);
+        if limits.max_pages != before.max_pages {
+            self.shrink_to(memcg, limits.max_pages, true);
         }
-        let group = &self.sys.memcgs[memcg];
-        let over = group.usage_pages.saturating_sub(limits.high_pages);
-        if limits.high_pages != UNLIMITED && over > 0 {
-            // Falling short is not an error here: the limit is soft.
-            let _ = self.reclaim_memcg(memcg, over, None);
+        if limits.high_pages != before.high_pages {
+            self.shrink_to(memcg, limits.high_pages, false);
         }
     }
 
-    /// One step of writing `memory.limit_in_bytes` (cgroup v1, `mem_cgroup_resize_max`). It sets
-    /// the limit if usage fits; otherwise it reclaims a little, and the next step is due after the
-    /// time that took. The cgroup runs on meanwhile, and no task is killed.
-    pub fn resize_step(&mut self, memcg: MemcgId, max_pages: u64) -> Resize {
-        if self.sys.memcgs[memcg].usage_pages > max_pages {
+    /// Reclaims until usage is not above `pages`, or until 16 attempts have reclaimed nothing. Then
+    /// a hard limit has tasks killed until none is left (`memory_max_write`), and a soft one is
+    /// tried once more (`memory_high_write`).
+    fn shrink_to(&mut self, memcg: MemcgId, pages: u64, is_hard: bool) {
+        let mut is_drained = false;
+        let mut retries = MAX_RECLAIM_RETRIES;
+        loop {
+            let over = self.sys.memcgs[memcg].usage_pages.saturating_sub(pages);
+            if over == 0 {
+                return;
+            }
+            if !is_drained {
+                self.sys.memcgs.drain_stocks(memcg);
+                is_drained = true;
+            } else if retries == 0 && is_hard {
+                if !self.memcg_oom(memcg) {
+                    return;
+                }
+            } else if self.shrink_once(memcg, over) == 0 {
+                if retries == 0 {
+                    return;
+                }
+                retries -= 1;
+            }
+            // Pages whose writeback ended meanwhile can be reclaimed by the next attempt.
+            if self.sys.now_ns >= self.sys.events.next_ns() {
+                self.run_events();
+            }
+        }
+    }
+
+    /// Reclaims `pages` from a cgroup for its limit, in the name of no process of the machine.
+    /// Returns the pages reclaimed.
+    fn shrink_once(&mut self, memcg: MemcgId, pages: u64) -> u64 {
+        let begun = self.begin_work();
+        self.trace_outside();
+        let request = CgroupRequest {
+            nr_pages: pages,
+            ..CgroupRequest::limit(memcg, self.sys.cpu, NodeId(0))
+        };
+        let reclaimed = try_to_free_mem_cgroup_pages(&mut self.lru, &mut self.sys, request);
+        self.pay_for_work(&begun);
+        self.end_victims();
+        reclaimed
+    }
+
+    /// One step of writing `memory.limit_in_bytes` (cgroup v1, `mem_cgroup_resize_max`), the first
+    /// of which returns stocks. It sets the limit if usage fits; otherwise it reclaims a little, and
+    /// the next step is due after the time that took. The cgroup runs on meanwhile, and no task is
+    /// killed.
+    pub fn resize_step(&mut self, memcg: MemcgId, max_pages: u64, is_first: bool) -> Resize {
+        if is_first && self.sys.memcgs[memcg].usage_pages > max_pages {
             self.sys.memcgs.drain_stocks(memcg);
         }
         if self.sys.memcgs[memcg].usage_pages <= max_pages {
             self.sys.memcgs[memcg].limits.max_pages = max_pages;
             return Resize::Done;
         }
-        let begun = self.begin_work();
-        let request = CgroupRequest {
-            nr_pages: 1,
-            ..CgroupRequest::limit(memcg, self.sys.cpu, NodeId(0))
-        };
-        let reclaimed = try_to_free_mem_cgroup_pages(&mut self.lru, &mut self.sys, request);
-        self.pay_for_work(&begun);
-        if reclaimed > 0 {
+        if self.shrink_once(memcg, 1) > 0 {
             Resize::Again
         } else {
             Resize::Busy

@@ -103,7 +103,7 @@ enum Kind {
 #[derive(Debug, Default)]
 struct Ledger {
     stats: AgentStats,
-    /// Decisions that moved something, newest last; at most `LOG_MAX`.
+    /// Decisions that moved something, the first `LOG_MAX` of them.
     log: Vec<(u64, Decision)>,
 }
 

@@ -297,11 +297,14 @@ fn peak_pages(phase: &Phase) -> u64 {
 type Outcome = [f64; 4];
 
 /// Writes the limit from the other CPU while the phase runs; returns when the write is done.
-fn resize(run: &mut Run, max_pages: u64, mut at_ns: u64) -> Result<u64, RunError> {
+fn resize(run: &mut Run, max_pages: u64, begun_ns: u64) -> Result<u64, RunError> {
+    let mut at_ns = begun_ns;
     loop {
         run.machine.set_now_ns(at_ns);
         run.machine.set_cpu(1);
-        let step = run.machine.resize_step(run.memcg, max_pages);
+        let step = run
+            .machine
+            .resize_step(run.memcg, max_pages, at_ns == begun_ns);
         at_ns = run.machine.now_ns();
         if step != Resize::Again {
             return Ok(at_ns);
@@ -336,10 +339,9 @@ fn run_phase(
         if run.is_done() {
             break;
         }
-        let max_pages = if pressure {
-            peak * percent / 100
-        } else {
-            UNLIMITED
+        let max_pages = match pressure {
+            true => peak * percent / 100,
+            false => UNLIMITED,
         };
         at_ns = resize(&mut run, max_pages, at_ns)? + lasts_ns;
         run.run_until(at_ns)?;

@@ -128,6 +128,7 @@ fn row(name: String, figure: &Figure, pairs: &[Pair], variant: &'static str) -> 
     let mut figure = figure.clone();
     // There is no ratio to 0.
     let no_ratio = ours_before == 0.0 || figure.document_before == Some(0.0);
+    let is_forced = no_ratio && !figure.by_difference;
     figure.by_difference |= no_ratio;
     let change = if figure.by_difference {
         Change::of_differences(pairs)
@@ -147,7 +148,7 @@ fn row(name: String, figure: &Figure, pairs: &[Pair], variant: &'static str) -> 
         change: change.mean,
         ci_low: change.interval.map(|(low, _)| low),
         ci_high: change.interval.map(|(_, high)| high),
-        verdict: Verdict::of(&figure, pairs, &change),
+        verdict: Verdict::of(&figure, pairs, &change, is_forced),
         cause: None,
         document_change: figure.document_change(),
         document_low: document_ends.map(|(low, _)| low),
@@ -174,4 +175,17 @@ fn cause(document: &Document, name: &str) -> Option<&'static str> {
     of_row
         .max_by_key(|(known, _)| known.len())
         .map(|(_, why)| *why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_zero_before_does_not_judge_percents_in_units() {
+        let figure = Figure::lower("stalls", "1", Expectation::NO_CHANGE);
+        let pair = |after| Pair { before: 0.0, after };
+        let row = row("of".to_owned(), &figure, &[1.0, 1.0, 1.1].map(pair), "v");
+        assert_eq!(row.verdict, Verdict::Underpowered);
+    }
 }

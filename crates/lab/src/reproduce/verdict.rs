@@ -62,8 +62,9 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Judges the change computed from `pairs`.
-    pub fn of(figure: &Figure, pairs: &[Pair], change: &Change) -> Verdict {
+    /// Judges the change computed from `pairs`; `is_forced` if it is a difference only because there
+    /// is no ratio to 0.
+    pub fn of(figure: &Figure, pairs: &[Pair], change: &Change, is_forced: bool) -> Verdict {
         if figure.expectation == Expectation::Own {
             return Verdict::Own;
         }
@@ -77,11 +78,21 @@ impl Verdict {
             return Verdict::Underpowered;
         };
         if let Expectation::Unchanged(margin) = figure.expectation {
-            return of_no_change(mean, interval, margin);
+            return match is_forced {
+                true => Verdict::Underpowered,
+                false => of_no_change(mean, interval, margin),
+            };
         }
         let Some(claim) = figure.document_change() else {
             return Verdict::Own;
         };
+        if is_forced && figure.states_ratio() {
+            return match change.is_significant() {
+                true if mean * claim > 0.0 => Verdict::SameSign,
+                true => Verdict::Opposite,
+                false => Verdict::Underpowered,
+            };
+        }
         let (low, high) = interval;
         if !change.is_significant() {
             let too_wide = (high - low) / 2.0 > claim.abs() / 2.0;
@@ -119,18 +130,23 @@ fn of_no_change(mean: f64, (low, high): (f64, f64), margin: f64) -> Verdict {
     }
 }
 
+impl Figure {
+    /// Whether its claim is in percent, which has no size in units.
+    fn states_ratio(&self) -> bool {
+        matches!(
+            self.expectation,
+            Expectation::Within(..) | Expectation::Change(_)
+        )
+    }
+}
+
 /// Whether a change in the claimed direction also has the claimed size.
 fn has_size(figure: &Figure, claim: f64, mean: f64, (low, high): (f64, f64)) -> bool {
     let (claim_low, claim_high) = match figure.expectation {
         Expectation::Within(low, high) => (low, high),
         _ => (claim, claim),
     };
-    // A claim in percent has no size in units.
-    let stated_as_ratio = matches!(
-        figure.expectation,
-        Expectation::Within(..) | Expectation::Change(_)
-    );
-    if figure.by_difference && stated_as_ratio {
+    if figure.by_difference && figure.states_ratio() {
         return false;
     }
     let overlap = low <= claim_high && high >= claim_low;
@@ -169,7 +185,7 @@ mod tests {
             before: 1.0,
             after: 1.0 + mean,
         };
-        Verdict::of(figure, &[pair], &change)
+        Verdict::of(figure, &[pair], &change, false)
     }
 
     #[test]
@@ -197,7 +213,8 @@ mod tests {
             before: 1.0,
             after: 2.0,
         }];
-        assert_eq!(Verdict::of(&figure, &pair, &nothing), Verdict::Underpowered);
+        let unknown = Verdict::of(&figure, &pair, &nothing, false);
+        assert_eq!(unknown, Verdict::Underpowered);
     }
 
     #[test]
@@ -226,6 +243,32 @@ mod tests {
         assert_eq!(verdict(&figure, 0.01, 0.009, 0.011), Verdict::SameSign);
     }
 
+    /// Where our value before is 0 there is only a difference, in units.
+    #[test]
+    fn percents_are_not_judged_in_units() {
+        let changed = |expectation, mean: f64| {
+            let figure = Figure::lower("time", "s", expectation).by_difference();
+            let change = Change {
+                mean: Some(mean),
+                interval: Some((mean - 0.05, mean + 0.05)),
+            };
+            let pair = Pair {
+                before: 0.0,
+                after: mean,
+            };
+            Verdict::of(&figure, &[pair], &change, true)
+        };
+        for (expectation, mean, expected) in [
+            (Expectation::NO_CHANGE, 1.0, Verdict::Underpowered),
+            (Expectation::NO_CHANGE, 0.01, Verdict::Underpowered),
+            (Expectation::Change(0.5), 0.04, Verdict::Underpowered),
+            (Expectation::Change(0.5), 1.0, Verdict::SameSign),
+            (Expectation::Within(-0.2, -0.1), 1.0, Verdict::Opposite),
+        ] {
+            assert_eq!(changed(expectation, mean), expected, "{expectation:?}");
+        }
+    }
+
     #[test]
     fn what_the_document_has_no_figure_of_is_ours() {
         let own = Figure::lower("writes", "pages", Expectation::Own);
@@ -251,7 +294,7 @@ mod tests {
             interval: Some((0.0, 0.0)),
         };
         assert_eq!(
-            Verdict::of(&figure, &[nothing], &change),
+            Verdict::of(&figure, &[nothing], &change, false),
             Verdict::Insensitive
         );
     }

@@ -173,8 +173,10 @@ fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>,
     let mut notes = changed_policies(a, b);
     let mut note = |what: &str, values: [Vec<String>; 2]| {
         let [mut a, mut b] = values;
-        a.dedup();
-        b.dedup();
+        for values in [&mut a, &mut b] {
+            values.sort_unstable();
+            values.dedup();
+        }
         if a != b {
             notes.push(format!("{what}: `{}` and `{}`", a.join("|"), b.join("|")));
         }
@@ -185,6 +187,11 @@ fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>,
         of.origins().iter().map(build).collect()
     };
     note("build", [builds(a), builds(b)]);
+    let options = |of: &Description| {
+        let origins = of.origins();
+        origins.iter().map(|of| of.options.clone()).collect()
+    };
+    note("options", [options(a), options(b)]);
     if let (Description::Run { cells: a }, Description::Run { cells: b }) = (a, b) {
         let both = |value: fn(&super::description::RunCell) -> String| {
             [a, b].map(|cells| cells.iter().map(|of| value(&of.cell)).collect())
@@ -192,6 +199,19 @@ fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>,
         note("settings", both(|cell| cell.settings.clone()));
         note("swap", both(|cell| cell.swap.clone()));
         note("damon", both(|cell| cell.damon.clone().unwrap_or_default()));
+    }
+    if let (Description::Curve { cells: a }, Description::Curve { cells: b }) = (a, b) {
+        let sampled = |cells: &Vec<Described<super::description::CurveCell>>| {
+            let sampled = cells
+                .iter()
+                .map(|of| (of.cell.sampling_rate, of.cell.samples));
+            let text = |of| match of {
+                (Some(rate), Some(samples)) => format!("{samples} samples of {rate}"),
+                _ => "exact".to_owned(),
+            };
+            sampled.map(text).collect()
+        };
+        note("sampling", [sampled(a), sampled(b)]);
     }
     Ok(notes)
 }
@@ -234,6 +254,34 @@ mod tests {
             p,
             ..compare(&key, &summary(before), &summary(after))
         }
+    }
+
+    #[test]
+    fn differing_options_and_samples_are_told() {
+        let curves = |options: [&str; 2], samples: Option<u64>| {
+            let curve = |options: &str| {
+                let text = serde_json::json!({
+                    "trace": "t", "policy": "lru", "policy_sha256": null, "sizes_pages": [1],
+                    "sampling_rate": samples.map(|_| 0.1), "samples": samples,
+                    "options": options, "source": "t", "source_sha256": "", "version": "1",
+                    "build": "b",
+                });
+                serde_json::from_value(text).unwrap()
+            };
+            let cells = options.map(curve).into();
+            Description::Curve { cells }
+        };
+        let notes = |a: &Description, b: &Description| compare_descriptions(a, b).unwrap();
+        let (one, other) = (["page_shift=0", ""], ["", "page_shift=0"]);
+        // The order of cells is no difference.
+        assert!(notes(&curves(one, None), &curves(other, None)).is_empty());
+        assert_eq!(
+            notes(&curves(one, None), &curves(["", ""], Some(4))),
+            [
+                "options: `|page_shift=0` and ``",
+                "sampling: `exact` and `4 samples of 0.1`"
+            ]
+        );
     }
 
     #[test]

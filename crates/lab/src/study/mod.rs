@@ -17,5 +17,6 @@ pub mod run;
 pub mod setup;
 pub mod sweep;
 pub mod table;
+mod unused;
 
 pub use error::StudyError;

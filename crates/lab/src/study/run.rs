@@ -104,7 +104,7 @@ impl RunRequest {
             .columns
             .first()
             .ok_or_else(|| StudyError::argument("no policy given"))?;
-        let (plan, note) = self.setup.plan(&named.subject, first.machine_policy(), 1)?;
+        let (plan, mut remarks) = self.setup.plan(&named.subject, first.machine_policy(), 1)?;
         self.check_agents(&named.subject)?;
         let seeds = self.seeds.unwrap_or(match named.subject {
             Subject::Workload(_) => WORKLOAD_SEEDS,
@@ -122,8 +122,8 @@ impl RunRequest {
         let total = seeds * columns.len() as u64;
         let results = matrix::run_columns(&plan, &columns, seeds, stop, || done(total));
         let results = results.map_err(|error| self.error(error))?;
-        let remarks = note.into_iter().chain(idle_agents(&self.columns, &results));
-        let remarks = remarks.collect();
+        remarks.extend(self.unused(&plan));
+        remarks.extend(idle_agents(&self.columns, &results));
         let cells = self.describe(named, &plan, memory_pages, seeds, &results);
         Ok(RunOutcome {
             subject: named.subject.clone(),
@@ -409,6 +409,11 @@ mod tests {
             "{error}"
         );
         let outcome = run("age:1d/1h").unwrap();
+        let agent = outcome.results.last().unwrap();
+        let mut measures = agent.measures.iter();
+        let misplaced = measures.position(|(name, _)| *name == "agent_misplaced");
+        let misplaced = agent.runs[0].1[misplaced.unwrap()];
+        assert!(misplaced.is_nan(), "it never looked: {misplaced}");
         let idle = "classic+age:1d/1h: the agent moved nothing out";
         assert!(
             outcome.notes().contains(&idle.to_owned()),

@@ -188,7 +188,7 @@ pub fn sha256_of(path: &Path) -> Result<String, StudyError> {
 }
 
 impl Setup {
-    /// The plan for a subject, a policy and a seed, with a remark for the user.
+    /// The plan for a subject, a policy and a seed, with remarks for the user.
     ///
     /// # Errors
     /// Fails for invalid memory, swap or settings.
@@ -197,7 +197,7 @@ impl Setup {
         subject: &Subject,
         policy: Policy,
         seed: u64,
-    ) -> Result<(Plan, Option<String>), StudyError> {
+    ) -> Result<(Plan, Vec<String>), StudyError> {
         let (memory_pages, note) = match &self.memory {
             None => (None, None),
             Some(size) => {
@@ -205,7 +205,7 @@ impl Setup {
                 (Some(pages), note)
             }
         };
-        let note = note.or_else(|| self.unused(subject));
+        let notes = note.into_iter().chain(self.unused(subject)).collect();
         settings::check(&self.settings).map_err(|error| StudyError::Argument(error.to_string()))?;
         let plan = Plan {
             subject: subject.clone(),
@@ -217,7 +217,7 @@ impl Setup {
             seed,
             proactive: None,
         };
-        Ok((plan, note))
+        Ok((plan, notes))
     }
 
     /// Finds a subject by name: a workload of the library, a TOML file, or a trace.

@@ -104,6 +104,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for (cell, error) in &outcome.failed {
         agewise_cli::note!("{}: {error}", output::message(cell));
     }
+    for remark in &outcome.remarks {
+        agewise_cli::note!("{}", output::message(remark));
+    }
     let written = writeln!(
         out,
         "{}: {} run, {} were there, {} failed",

@@ -239,7 +239,10 @@ impl Run {
             ms(agent.cpu_ns),
             count(agent.left_pages[0] + agent.left_pages[1]),
             count(agent.backed_off),
-            agent.misplaced_bins / count(agent.compared.max(1)),
+            match self.agent {
+                Some(_) => agent.misplaced_bins / count(agent.compared),
+                None => 0.0,
+            },
         ];
         let zones = told_apart(&self.machine.config().zone_pages());
         values.extend(zones.into_iter().flat_map(|zone| self.of_zone(zone)));

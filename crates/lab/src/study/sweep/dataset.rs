@@ -6,10 +6,12 @@ use std::collections::HashSet;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use sha2::{Digest, Sha256};
 
-use super::Done;
+use super::remarks::Remarks;
+use super::{Done, lock};
 use crate::study::error::StudyError;
 use crate::study::parquet;
 use crate::study::setup::hex;
@@ -25,6 +27,7 @@ const LOCK: &str = ".lock";
 pub struct Dataset {
     directory: PathBuf,
     found: Found,
+    remarks: Mutex<Remarks>,
     /// Released when dropped.
     _lock: File,
 }
@@ -71,6 +74,7 @@ impl Dataset {
         Ok(Dataset {
             directory: directory.to_owned(),
             found,
+            remarks: Mutex::default(),
             _lock: lock,
         })
     }
@@ -87,6 +91,12 @@ impl Dataset {
         &self.found.damaged
     }
 
+    /// What is to be said about the cells that were put here.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        lock(&self.remarks).lines()
+    }
+
     /// Whether a cell existed when the directory was opened.
     pub(super) fn has(&self, id: &str) -> bool {
         self.found.whole.contains(id)
@@ -97,6 +107,7 @@ impl Dataset {
     /// # Errors
     /// Fails if it cannot be written.
     pub fn put(&self, id: &str, done: &Done) -> Result<(), StudyError> {
+        lock(&self.remarks).add(&done.notes);
         let directory = self.directory.join(&done.partition);
         let part = directory.join(format!("{id}.part"));
         let write = || {

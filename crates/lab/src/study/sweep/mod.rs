@@ -5,6 +5,7 @@
 //! determines the contents, so a killed sweep continues where it stopped.
 
 pub mod dataset;
+mod remarks;
 mod spec;
 mod task;
 mod times;
@@ -65,6 +66,8 @@ pub struct Done {
     pub partition: PathBuf,
     /// Contents of the file.
     pub bytes: Vec<u8>,
+    /// What is to be said about it.
+    pub notes: Vec<String>,
 }
 
 /// Result of a sweep.
@@ -78,6 +81,8 @@ pub struct SweepOutcome {
     pub damaged: Vec<PathBuf>,
     /// Cells that cannot be run, and why.
     pub failed: Vec<(String, StudyError)>,
+    /// What is to be said about the cells that were run.
+    pub remarks: Vec<String>,
 }
 
 impl Sweep {
@@ -251,6 +256,7 @@ impl Sweep {
             found,
             damaged: dataset.damaged().to_vec(),
             failed,
+            remarks: dataset.remarks(),
         })
     }
 }
@@ -382,6 +388,20 @@ mod tests {
         let outcome = request.run(&Arc::default()).unwrap();
         let options = &outcome.cells[0].origin.options;
         assert!(options.contains("trace_format=arc"), "{options}");
+    }
+
+    #[test]
+    fn what_a_run_says_the_sweep_says() {
+        let text = "seeds = 1\n[[grid]]\nworkload = 'kv'\npolicy = 'classic'\nswap = 'none'\n\
+                    memory = '128p'";
+        let mut sweep = Sweep::parse(text, LIMITS, "").unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let outcome = sweep.run(out.path(), false, &Arc::default(), |_| ());
+        let remarks = outcome.unwrap().remarks;
+        assert!(
+            remarks[0].contains("kv: programs were killed"),
+            "{remarks:?}"
+        );
     }
 
     /// Runs a sweep over a directory of three traces with so many threads, or stops it at once if

@@ -187,20 +187,21 @@ impl Task {
     /// # Errors
     /// Fails if it cannot be run or was stopped.
     pub(super) fn run(&self, on: &Subject, stop: &Arc<AtomicBool>) -> Result<Done, StudyError> {
-        let (table, partition, description) = match (self, on) {
+        let (table, partition, notes, description) = match (self, on) {
             (Task::Run(request), Subject::Run(named)) => {
                 let outcome = request.run_on(named, stop, |_| ())?;
                 let first = outcome.cells.first().map(|of| &of.cell);
                 let place = first.map(|of| dataset::partition(WORKLOAD, &of.workload, &of.policy));
-                let (table, cells) = (outcome.run_table(), outcome.cells);
-                (table, place, Description::Run { cells })
+                let (table, notes) = (outcome.run_table(), outcome.notes());
+                let cells = outcome.cells;
+                (table, place, notes, Description::Run { cells })
             }
             (Task::Curve(request), Subject::Curve(trace)) => {
                 let outcome = request.run_on(trace, stop)?;
                 let first = outcome.cells.first().map(|of| &of.cell);
                 let place = first.map(|of| dataset::partition(TRACE, &of.trace, &of.policy));
-                let (table, cells) = (outcome.table(), outcome.cells);
-                (table, place, Description::Curve { cells })
+                let (table, notes, cells) = (outcome.table(), outcome.notes, outcome.cells);
+                (table, place, notes, Description::Curve { cells })
             }
             _ => {
                 return Err(StudyError::argument(
@@ -212,6 +213,7 @@ impl Task {
         Ok(Done {
             partition: partition.unwrap_or_default(),
             bytes,
+            notes,
         })
     }
 }
