@@ -154,12 +154,10 @@ mod tests {
         assert!(cpu_ms < 36_000.0 * 1.03, "{cpu_ms}");
         assert!((175..=190).contains(&looks), "{looks}");
         assert_eq!(pace.budget().actual_ms, 20_000);
-        run(&mut pace, 3_600_000, |_| 20.0);
-        assert_eq!(
-            (pace.affordable_ms(), pace.budget().actual_ms),
-            (2000, 5000)
-        );
         assert!(pace.budget().is_short());
+        run(&mut pace, 3_600_000, |_| 20.0);
+        assert!((2000..2100).contains(&pace.affordable_ms()));
+        assert_eq!(pace.budget().actual_ms, 5000);
     }
 
     #[test]
