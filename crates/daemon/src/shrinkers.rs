@@ -35,6 +35,8 @@ pub struct Small {
     pub wanted: Wanted,
     /// Whether to limit nothing and only record.
     pub dry_run: bool,
+    /// Why it is not limited for now.
+    pub paused: Option<&'static str>,
 }
 
 #[derive(Debug)]
@@ -94,15 +96,16 @@ impl Shrinkers {
         self.throttle.is_some()
     }
 
-    /// Sets which cgroups are held from now on; others get their memory back.
-    pub fn follow(&mut self, all: Vec<Small>, journal: &Journal) {
+    /// Sets which cgroups are held from now on; others get their memory back. What is paused is
+    /// lowered again only after a rest: it may be paused again and again.
+    pub fn follow(&mut self, all: Vec<Small>, now_ms: u64, journal: &Journal) {
         let mut before = std::mem::take(&mut self.held);
         for small in all {
             let is_same = |held: &Held| {
                 held.small.wanted == small.wanted && held.small.dry_run == small.dry_run
             };
-            let held = match before.remove(&small.key) {
-                Some(held) if is_same(&held) => held,
+            let mut held = match before.remove(&small.key) {
+                Some(held) if is_same(&held) => Held { small, ..held },
                 other => {
                     other
                         .into_iter()
@@ -114,6 +117,10 @@ impl Shrinkers {
                     }
                 }
             };
+            let throttle = self.throttle.as_mut().filter(|_| held.keeper.is_busy());
+            if let Some((throttle, why)) = throttle.zip(held.small.paused) {
+                give_up(&mut held, throttle, why, now_ms, journal);
+            }
             self.held.insert(held.small.key.clone(), held);
         }
         before.values().for_each(|held| self.let_go(held, journal));
@@ -144,7 +151,8 @@ impl Shrinkers {
             return;
         }
         self.polled_ms = began_ms;
-        for held in self.held.values_mut() {
+        let held = self.held.values_mut();
+        for held in held.filter(|held| held.small.paused.is_none()) {
             // Those before it may have taken long.
             let now_ms = (known.now_ms)();
             let room = room(&held.small, known);
@@ -252,14 +260,14 @@ fn carry_out(
         return held.keeper.fail(now_ms);
     };
     if !is_permitted {
-        return give_up(held, throttle, now_ms, journal);
+        return give_up(held, throttle, "failed", now_ms, journal);
     }
     let done = set(&small.cgroup, throttle, change);
     line.phase = "after";
     line.trouble = done.as_ref().err().cloned();
     journal.write("action", &line);
     if done.is_err() {
-        give_up(held, throttle, now_ms, journal);
+        give_up(held, throttle, "failed", now_ms, journal);
     }
 }
 
@@ -280,10 +288,16 @@ fn set(cgroup: &Cgroup, throttle: &mut Throttle, change: Change) -> Result<(), S
     throttle.limit(cgroup, limit_bytes).map(drop).map_err(words)
 }
 
-/// Gives up a limit that cannot be changed: it must not stay, because nobody would raise it if it
-/// does harm.
-fn give_up(held: &mut Held, throttle: &mut Throttle, now_ms: u64, journal: &Journal) {
-    unlimit(&held.small, throttle, "failed", journal);
+/// Gives up a limit that cannot be changed, or not for now: it must not stay, because nobody would
+/// raise it if it does harm.
+fn give_up(
+    held: &mut Held,
+    throttle: &mut Throttle,
+    why: &'static str,
+    now_ms: u64,
+    journal: &Journal,
+) {
+    unlimit(&held.small, throttle, why, journal);
     held.keeper.fail(now_ms);
 }
 

@@ -58,11 +58,12 @@ impl Daemon {
         let actors = &mut self.actors;
         let small = |of: &Seen| {
             let actor = actors.get_mut(&of.key)?;
-            let small = Small {
+            let mut small = Small {
                 key: of.key.clone(),
                 cgroup: of.cgroup.clone()?,
                 wanted: actor.shrinks()?,
                 dry_run: actor.dry_run,
+                paused: None,
             };
             let is_nested = above.contains(small.cgroup.path());
             let reason = match () {
@@ -82,10 +83,11 @@ impl Daemon {
                 };
                 journal.write("hold", &line);
             }
-            None
+            small.paused = Some(reason);
+            Some(small)
         };
         let all = seen.iter().filter_map(small).collect();
-        self.shrinkers.follow(all, &self.journal);
+        self.shrinkers.follow(all, now_ms, &self.journal);
     }
 
     /// Checks the cgroups that are held small.

@@ -97,6 +97,7 @@ impl World {
                 floor_bytes: 0,
             },
             dry_run,
+            paused: None,
         }
     }
 
@@ -104,7 +105,7 @@ impl World {
     fn shrinkers(&self) -> Shrinkers {
         let mut shrinkers = Shrinkers::default();
         shrinkers.equip(Some(self.throttle()), &self.journal);
-        shrinkers.follow(vec![self.small(false)], &self.journal);
+        shrinkers.follow(vec![self.small(false)], self.now_ms.get(), &self.journal);
         shrinkers
     }
 
@@ -188,12 +189,37 @@ fn it_shrinks_gives_back_and_leaves_nothing_behind() {
     // It is limited once more, and the rule disappears.
     world.run(&mut shrinkers, 1300, 0);
     assert_ne!(world.high(), "max");
-    shrinkers.follow(Vec::new(), &world.journal);
+    shrinkers.follow(Vec::new(), world.now_ms.get(), &world.journal);
     assert_eq!(world.high(), "max");
     let over = world.lines();
     let over = over.iter().filter(|line| line["reason"] == "over");
     let phases: Vec<_> = over.map(|line| line["phase"].as_str()).collect();
     assert_eq!(phases, [Some("before"), Some("after")]);
+}
+
+/// A runner has cgroups for its jobs, each for some seconds.
+#[test]
+fn one_that_holds_another_now_and_then_is_not_lowered_each_time() {
+    let mut world = World::new();
+    let mut shrinkers = world.shrinkers();
+    world.run(&mut shrinkers, 10, 0);
+    assert_ne!(world.high(), "max");
+    for paused in [Some("nested"), None] {
+        let small = Small {
+            paused,
+            ..world.small(false)
+        };
+        shrinkers.follow(vec![small], world.now_ms.get(), &world.journal);
+        assert_eq!(world.high(), "max");
+        world.run(&mut shrinkers, 10, 0);
+    }
+    let lines = world.lines();
+    let last = lines.iter().rev().find(|line| line["act"] == "unlimit");
+    assert_eq!(last.unwrap()["reason"], "nested");
+    world.run(&mut shrinkers, 570, 0);
+    assert_eq!(world.high(), "max");
+    world.run(&mut shrinkers, 60, 0);
+    assert_ne!(world.high(), "max");
 }
 
 #[test]
@@ -297,7 +323,11 @@ fn what_happens_while_another_limit_is_set_is_not_taken_for_a_burst() {
         ..world.small(true)
     };
     let mut shrinkers = world.shrinkers();
-    shrinkers.follow(vec![other, world.small(false)], &world.journal);
+    shrinkers.follow(
+        vec![other, world.small(false)],
+        world.now_ms.get(),
+        &world.journal,
+    );
     // 0.15 % of the time, and 0.2 % is allowed.
     let faults_per_second = 150;
     world.run(&mut shrinkers, 120, faults_per_second);
@@ -397,7 +427,7 @@ fn a_killed_one_is_undone_and_a_rehearsal_only_says() {
     assert_eq!(world.high(), "max");
     drop(shrinkers);
     let mut shrinkers = Shrinkers::default();
-    shrinkers.follow(vec![world.small(true)], &world.journal);
+    shrinkers.follow(vec![world.small(true)], world.now_ms.get(), &world.journal);
     let said = world.lines().len();
     world.run(&mut shrinkers, 1300, 0);
     assert_eq!(world.high(), "max");
