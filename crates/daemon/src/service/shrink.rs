@@ -2,9 +2,10 @@
 //! Rules with the policy `shrink`: the cgroups they apply to, and checks of those between ticks.
 
 use std::collections::HashSet;
+use std::path::Path;
 
 use agewise_cli::whatif::machine_waited_us;
-use agewise_host::cgroup::Cgroup;
+use agewise_host::cgroup::{Cgroup, TreeLimits};
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::Throttle;
@@ -12,7 +13,7 @@ use agewise_policy::proactive::Controller;
 
 use super::Daemon;
 use super::undo::Found;
-use crate::config::{Act, Config};
+use crate::config::{Act, Config, Matcher};
 use crate::observer::Seen;
 use crate::record::NotShrunk;
 use crate::shrinkers::{Known, Small};
@@ -44,17 +45,10 @@ impl Daemon {
     pub(super) fn follow_small(&mut self, seen: &[Seen]) {
         let ours = self.ours(seen);
         let (now_ms, journal) = (self.now_ms(), &self.journal);
-        let (mut above, mut pids) = (HashSet::new(), HashSet::<u32>::new());
-        for other in seen {
-            let has_rule = self.actors.contains_key(&other.key);
-            match other.cgroup.as_ref().map(Cgroup::path) {
-                Some(path) if has_rule || self.matcher.is_spared(path) => {
-                    above.extend(path.ancestors().skip(1));
-                }
-                None if has_rule => pids.extend(&other.pids),
-                _ => {}
-            }
-        }
+        let with_rule = seen.iter().filter(|of| self.actors.contains_key(&of.key));
+        let named = with_rule.filter(|of| of.cgroup.is_none());
+        let pids: HashSet<u32> = named.flat_map(|of| &of.pids).copied().collect();
+        let matcher = &self.matcher;
         let actors = &mut self.actors;
         let small = |of: &Seen| {
             let actor = actors.get_mut(&of.key)?;
@@ -65,12 +59,15 @@ impl Daemon {
                 dry_run: actor.dry_run,
                 paused: None,
             };
-            let is_nested = above.contains(small.cgroup.path());
+            let is_nested = || {
+                let is_named = of.pids.iter().any(|pid| pids.contains(pid));
+                is_named || holds_others(matcher, &small.cgroup)
+            };
             let reason = match () {
                 // Who raises the limit again must not wait for memory because of it.
                 () if ours.is_in(of) => OURSELVES,
                 // The kernel would take the memory of those as well.
-                () if is_nested || of.pids.iter().any(|pid| pids.contains(pid)) => NESTED,
+                () if is_nested() => NESTED,
                 () => return Some(small),
             };
             if actor.holds.is_news(now_ms, reason) {
@@ -109,4 +106,14 @@ impl Daemon {
         };
         self.shrinkers.poll(&known, &self.journal);
     }
+}
+
+/// Whether a cgroup holds another target, or a protected or spared one, also one that is not
+/// observed. What cannot be listed may be one.
+fn holds_others(matcher: &Matcher, cgroup: &Cgroup) -> bool {
+    let is_other = |path: &Path| matcher.is_spared(path) || matcher.rule(path).is_some();
+    let below = cgroup.descendants(TreeLimits::WIDE);
+    below.map_or(true, |below| {
+        below.truncated || below.cgroups.iter().any(|of| is_other(of.path()))
+    })
 }

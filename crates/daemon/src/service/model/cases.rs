@@ -388,11 +388,13 @@ fn high(world: &World, name: usize) -> String {
 fn a_cgroup_that_holds_another_target_is_not_shrunk() {
     const WITH_JOB: &str = "[[act]]\ncgroups = ['/batch/job']\npolicy = 'age:1s/2s'\n\
                             [[act]]\ncgroups = ['/batch']\npolicy = 'shrink'\ndry_run = false\n";
-    let shrunk = |text, spared: &str| {
+    let shrunk = |text, spared: &str, observed: &str| {
         let mut world = World::new();
         world.write(text);
         let path = world.machine.file("agewise.toml");
         let config = std::fs::read_to_string(&path).unwrap();
+        let observe = format!("[observe]\ncgroups = ['{observed}']");
+        let config = config.replace("[observe]\ncgroups = ['/**']", &observe);
         std::fs::write(&path, config.replace("/spared", spared)).unwrap();
         let config = world.options.read_again().unwrap();
         world.daemon.as_mut().unwrap().reload(config).unwrap();
@@ -406,16 +408,22 @@ fn a_cgroup_that_holds_another_target_is_not_shrunk() {
         let limited: Vec<usize> = (0..NAMES.len()).filter(is_limited).collect();
         (limited, held_for(&world, "nested"))
     };
-    let (limited, held) = shrunk(Text::Shrinks, "/spared");
+    let (limited, held) = shrunk(Text::Shrinks, "/spared", "/**");
     assert!(limited.contains(&4) && !limited.iter().any(|name| [0, 2, 3].contains(name)));
     assert_eq!(held, ["/batch", "/batch/job", "/web"]);
     let batch = || vec!["/batch".to_owned()];
-    assert_eq!(shrunk(Text::Acts(BATCH), "/spared"), (vec![2], vec![]));
     assert_eq!(
-        shrunk(Text::Acts(BATCH), "/batch/job/deep"),
+        shrunk(Text::Acts(BATCH), "/spared", "/**"),
+        (vec![2], vec![])
+    );
+    for observed in ["/**", "/batch"] {
+        let (limited, held) = shrunk(Text::Acts(BATCH), "/batch/job/deep", observed);
+        assert_eq!((limited, held), (vec![], batch()), "{observed}");
+    }
+    assert_eq!(
+        shrunk(Text::Acts(WITH_JOB), "/spared", "/**"),
         (vec![], batch())
     );
-    assert_eq!(shrunk(Text::Acts(WITH_JOB), "/spared"), (vec![], batch()));
 }
 
 /// Looks may be ten minutes apart.
