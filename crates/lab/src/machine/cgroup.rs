@@ -106,9 +106,9 @@ impl Machine {
     }
 
     /// One step of writing `memory.limit_in_bytes` (cgroup v1, `mem_cgroup_resize_max`), the first
-    /// of which returns stocks. It sets the limit if usage fits; otherwise it reclaims a little, and
-    /// the next step is due after the time that took. The cgroup runs on meanwhile, and no task is
-    /// killed.
+    /// of which returns stocks. It sets the limit if usage fits; otherwise it reclaims a little,
+    /// and the next step is due after the time that took. The cgroup runs on meanwhile, and no task
+    /// is killed.
     pub fn resize_step(&mut self, memcg: MemcgId, max_pages: u64, is_first: bool) -> Resize {
         if is_first && self.sys.memcgs[memcg].usage_pages > max_pages {
             self.sys.memcgs.drain_stocks(memcg);

@@ -62,8 +62,8 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// Judges the change computed from `pairs`; `is_forced` if it is a difference only because there
-    /// is no ratio to 0.
+    /// Judges the change computed from `pairs`; `is_forced` if it is a difference only because
+    /// there is no ratio to 0.
     pub fn of(figure: &Figure, pairs: &[Pair], change: &Change, is_forced: bool) -> Verdict {
         if figure.expectation == Expectation::Own {
             return Verdict::Own;

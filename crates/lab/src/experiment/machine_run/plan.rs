@@ -259,8 +259,8 @@ impl Plan {
     }
 }
 
-/// Settings given together in the order in which they are applied: a device first, since it replaces
-/// what others change of it, and sweeps give settings in the order of their names.
+/// Settings given together in the order in which they are applied: a device first, since it
+/// replaces what others change of it, and sweeps give settings in the order of their names.
 fn in_order(settings: &[String]) -> impl Iterator<Item = &String> {
     let of = move |device: bool| {
         let settings = settings.iter();
