@@ -134,7 +134,7 @@ fn whoever_is_outside_a_limit_that_was_hit_is_not_to_blame() {
     };
     let blamed = |own: u64, slice: u64, grows: &'static str| {
         let mut hits = [5, 5];
-        let told = acts(512, |machine| {
+        let told = acts(4096, |machine| {
             hits = [hits[0] + own, hits[1] + slice];
             set(machine, hits);
             machine.grow(grows, 50);
@@ -145,7 +145,7 @@ fn whoever_is_outside_a_limit_that_was_hit_is_not_to_blame() {
         assert_eq!(is_held, blamed[0].is_some());
         blamed[0]
     };
-    // At 64 pages each, 8 hits explain all refaults.
+    // At 512 pages each, 8 hits explain all refaults.
     assert_eq!(blamed(0, 0, "hog"), Some("hog"), "none was hit");
     assert_eq!(blamed(8, 0, "hog"), None);
     assert_eq!(blamed(0, 8, "hog"), None);
