@@ -119,8 +119,8 @@ impl Lru {
         }
     }
 
-    /// Ends the folio's wait, unless it waits in another batch too; returns whether it is still on a
-    /// list and evictable.
+    /// Ends the folio's wait, unless it waits in another batch too; returns whether it is still on
+    /// a list and evictable.
     fn takes_turn(&mut self, pfn: Pfn) -> bool {
         let mut batches = self.cpus.iter().flat_map(CpuBatches::of_listed);
         let waits = batches.any(|batch| batch.contains(pfn));

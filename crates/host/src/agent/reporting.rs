@@ -72,9 +72,9 @@ impl Agent {
 
     /// The ages of one subject (by its index in [`subjects`](Self::subjects)), in bytes, with the
     /// bounds of [`AgentConfig::returned`]: the resident memory, and what the last tick found
-    /// accessed or back from swap, by its idle time until then. With `files`, file memory is what is
-    /// charged to a cgroup and can be dropped, mapped or not, rather than what its processes map.
-    /// `None` if this is not recorded.
+    /// accessed or back from swap, by its idle time until then. With `files`, file memory is what
+    /// is charged to a cgroup and can be dropped, mapped or not, rather than what its processes
+    /// map. `None` if this is not recorded.
     ///
     /// Page tables show shared pages once for each process. Where that is more than the
     /// `charged_bytes` of the cgroup, in which each page counts once, all ages have their part of

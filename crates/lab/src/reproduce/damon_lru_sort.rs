@@ -297,14 +297,12 @@ fn peak_pages(phase: &Phase) -> u64 {
 type Outcome = [f64; 4];
 
 /// Writes the limit from the other CPU while the phase runs; returns when the write is done.
-fn resize(run: &mut Run, max_pages: u64, begun_ns: u64) -> Result<u64, RunError> {
-    let mut at_ns = begun_ns;
+fn resize(run: &mut Run, max_pages: u64, mut at_ns: u64) -> Result<u64, RunError> {
+    let mut is_first = true;
     loop {
         run.machine.set_now_ns(at_ns);
         run.machine.set_cpu(1);
-        let step = run
-            .machine
-            .resize_step(run.memcg, max_pages, at_ns == begun_ns);
+        let step = (run.machine).resize_step(run.memcg, max_pages, std::mem::take(&mut is_first));
         at_ns = run.machine.now_ns();
         if step != Resize::Again {
             return Ok(at_ns);

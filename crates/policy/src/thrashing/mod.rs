@@ -400,8 +400,8 @@ impl<G: Clone + PartialEq> Restraint<G> {
     }
 }
 
-/// The lowest of the limits that apply to a cgroup that was hit often enough to explain what it read
-/// back in the window: a small cgroup in it may hit its own limit all the time.
+/// The lowest of the limits that apply to a cgroup that was hit often enough to explain what it
+/// read back in the window: a small cgroup in it may hit its own limit all the time.
 fn hit_limit<G: Clone + Ord>(
     before: &BTreeMap<&G, &GroupSample<G>>,
     sample: &Sample<G>,

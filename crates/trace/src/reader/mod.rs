@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One reader per file. Each has a `FORMAT` that the registry lists. `simple` reads those in which a
-//! line or a record is at most one request.
+//! One reader per file. Each has a `FORMAT` that the registry lists. `simple` reads those in which
+//! a line or a record is at most one request.
 
 pub mod adaptsize;
 pub mod arc;

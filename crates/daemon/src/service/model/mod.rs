@@ -7,6 +7,7 @@
 mod cases;
 mod checks;
 mod machine;
+mod shrinking;
 
 use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
@@ -473,4 +474,8 @@ fn whatever_happens_for_long() {
         let [squeezed, frozen, limited] = run(seed, 1, number("STEPS", 10_000) as usize);
         println!("seed {seed}: clean; {squeezed} squeezed, {frozen} frozen, {limited} limited");
     }
+}
+
+fn high(world: &World, name: usize) -> String {
+    world.machine.value(name, Fault::High(name), "memory.high")
 }
