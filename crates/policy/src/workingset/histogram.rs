@@ -212,8 +212,8 @@ impl Histogram {
 
     /// The same if only `part` of `whole` is there, at the same ages.
     pub fn part_of(&self, part: u64, whole: u64) -> Histogram {
-        let ratio = part as f64 / whole.max(1) as f64;
-        self.map(|amount| (amount as f64 * ratio) as u64)
+        let of = |amount: u64| u128::from(amount) * u128::from(part) / u128::from(whole.max(1));
+        self.map(|amount| u64::try_from(of(amount)).unwrap_or(u64::MAX))
     }
 
     fn map(&self, f: impl Fn(u64) -> u64) -> Histogram {
