@@ -19,9 +19,9 @@ const LEARN: f64 = 0.3;
 #[derive(Clone, Debug)]
 pub struct Pace {
     percent: f64,
-    /// The configured time from look to look,
+    /// The configured time from look to look.
     tick_ms: u64,
-    /// and the one in effect: policies may want more looks.
+    /// The time from look to look that is wanted now: policies may want more looks.
     pace_ms: u64,
     /// CPU ms that may be spent.
     account_ms: f64,
