@@ -227,10 +227,12 @@ impl<'a> Scene<'a> {
     }
 
     fn end(mut self) -> anyhow::Result<()> {
-        ensure!(!self.subject.has_ended(), "it ended by itself");
+        let by_itself = self.subject.has_ended();
         // A squeezed program ends sooner with its memory back.
         self.group.limit(1 << 40)?;
-        self.subject.finish()
+        self.subject.finish()?;
+        ensure!(!by_itself, "the program ended by itself");
+        Ok(())
     }
 }
 
@@ -291,13 +293,13 @@ fn best(
     for _ in 0..TRIES {
         let limit = hurts.midpoint(well);
         let mut scene = Scene::start(program, args, load, stop)?;
-        match scene.is_well_at(limit, args)? {
-            true => well = limit,
-            false => hurts = limit,
-        }
-        // A program that the kernel killed has ended; its cgroup goes with the scene.
-        if !scene.subject.has_ended() {
+        if scene.is_well_at(limit, args)? {
+            well = limit;
             scene.end()?;
+        } else {
+            hurts = limit;
+            // The kernel may have killed it.
+            let _ = scene.end();
         }
     }
     Ok(well)

@@ -139,30 +139,6 @@ mod tests {
         );
     }
 
-    /// The time it takes must not grow with the square of their number.
-    #[test]
-    fn many_cgroups_take_no_more_each_than_few() {
-        let of = |count: u64| {
-            let mut snapshot = demo::snapshot(1, 1000);
-            let first = snapshot.subjects.swap_remove(0);
-            snapshot.subjects = (0..count)
-                .map(|id| SubjectView {
-                    name: format!("/{id:08}").into(),
-                    id,
-                    ..first.clone()
-                })
-                .collect();
-            let times = (0..5).map(|_| {
-                let began_ns = agewise_host::clock::thread_cpu_ns();
-                assert_eq!(Moment::of(&snapshot, &snapshot).rows.len(), ROWS_MAX);
-                agewise_host::clock::thread_cpu_ns() - began_ns
-            });
-            times.min().unwrap() / count
-        };
-        let (few, many) = (of(1000), of(8000));
-        assert!(many < 4 * few, "{few} and {many} ns each");
-    }
-
     #[test]
     fn a_new_cgroup_of_an_old_name_begins_anew() {
         let mut first = demo::snapshot(1, 1000);

@@ -351,3 +351,24 @@ impl Lruvecs for World {
         1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo;
+    use crate::state::Settings;
+
+    #[test]
+    fn cgroups_are_indexed_once_per_snapshot() {
+        let hub = Hub::new(Settings::default());
+        hub.publish(demo::snapshot(1, 1000));
+        let source = Source::new(hub.clone(), || 1000, Duration::ZERO);
+        let first = source.world().at;
+        for file in source.files() {
+            source.read(&file).unwrap();
+        }
+        assert!(Arc::ptr_eq(&source.world().at, &first));
+        hub.publish(demo::snapshot(2, 2000));
+        assert!(!Arc::ptr_eq(&source.world().at, &first));
+    }
+}
