@@ -9,27 +9,21 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use agewise_cli::children::Killed;
 use assert_cmd::cargo::cargo_bin;
 use support::Group;
+use support::program::words;
 
-/// A child process that is killed when dropped.
-struct Running(Child);
+struct Running(Killed);
 
 impl Running {
     fn sleeper() -> Self {
         let child = Command::new("sleep").arg("60").spawn();
-        Running(child.expect("sleep starts"))
+        Running(Killed(child.expect("sleep starts")))
     }
 
     fn pid(&self) -> u32 {
         self.0.id()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -101,17 +95,9 @@ fn a_process_that_ends_while_it_is_watched_is_no_evidence() {
     }
     let sleeper = Running::sleeper();
     let pid = sleeper.pid().to_string();
-    let running = started(&[
-        "reclaim",
-        "--pid",
-        &pid,
-        "--older-than",
-        "200ms",
-        "--watch",
-        "8s",
-        "--format",
-        "json",
-    ]);
+    let running = started(&words(&format!(
+        "reclaim --pid {pid} --older-than 200ms --watch 8s --format json"
+    )));
     std::thread::sleep(Duration::from_millis(1500));
     drop(sleeper);
     let output = running.wait_with_output().unwrap();

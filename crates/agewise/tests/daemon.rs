@@ -6,9 +6,10 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use agewise_cli::children::Killed;
 use agewise_host::process::Process;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -298,14 +299,4 @@ fn many_processes_in_many_cgroups_stay_within_the_budget() {
     );
     assert!(resident as f64 <= 64.0 * MIB as f64 + 1.1 * mapped_pages);
     drop(children);
-}
-
-/// Killed when dropped.
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }

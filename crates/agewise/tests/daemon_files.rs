@@ -6,59 +6,17 @@
 mod support;
 
 use std::cell::Cell;
-use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use agewise_host::pagecache::cachestat;
-use rustix::fs::{Advice, fadvise};
 use rustix::process::Signal;
 use serde_json::Value;
+use support::cached::{HALF_BYTES, PAGE, PAGES, cached_by, keep_warm, read_in};
 use support::{Daemon, Group, blind, one, write_config};
-
-const PAGE: usize = 4096;
-const PAGES: u64 = 4096;
-const HALF_BYTES: u64 = PAGES / 2 * PAGE as u64;
-
-/// Creates a file with all pages in memory, clean, and charged to the cgroup: the first reader is
-/// charged.
-fn read_in(group: &Group, path: &Path) -> File {
-    fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
-    let file = File::open(path).unwrap();
-    file.sync_all().unwrap();
-    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    read_again(group, path);
-    fadvise(&file, 0, None, Advice::Random).unwrap();
-    file
-}
-
-/// Reads a file from a process in the cgroup. Others may reclaim its cold pages too: some machines
-/// have a DAMON scheme that pages out unmapped pages.
-fn read_again(group: &Group, path: &Path) {
-    let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
-    let read = Command::new("sh")
-        .args(["-c", reader, "sh"])
-        .arg(&group.dir)
-        .arg(path)
-        .status();
-    assert!(read.unwrap().success());
-}
-
-/// Reads the first half of the file repeatedly.
-fn keep_warm(file: &File, stop: &AtomicBool) {
-    while !stop.load(Relaxed) {
-        for page in 0..PAGES / 2 {
-            let mut bytes = [0; PAGE];
-            file.read_exact_at(&mut bytes, page * PAGE as u64).unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-}
 
 fn rule(group: &Group, policy: &str, more: &str) -> String {
     format!(
@@ -92,7 +50,7 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
     };
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = dir.path().join("file");
-    let file = read_in(&group, &path);
+    let file = cached_by(&group, &path);
     let cached = |pages| match cachestat(&file, pages) {
         Ok(stat) => stat.pages,
         Err(error) => panic!("cachestat: {error}"),
@@ -107,7 +65,7 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
         skip_if!("cold_pages_of_files_leave_by_a_rule", unfollowed(&daemon));
         // Nearly all of the cold half, apart from what others reclaimed.
         let rehearsed = daemon.wait_for("action", |line| {
-            let there = cached(PAGES / 2..PAGES) * PAGE as u64;
+            let there = cached(PAGES / 2..PAGES) * PAGE;
             let bytes = after(line, "rehearsed_bytes");
             bytes > 0 && bytes >= there * 9 / 10
         });
@@ -119,7 +77,7 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
         assert_eq!(left(&daemon.journal()), 0, "a rehearsal drops nothing");
         assert_eq!(cached(0..PAGES / 2), PAGES / 2, "a rehearsal drops nothing");
 
-        read_again(&group, &path);
+        read_in(&group, &path);
         let toml = rule(&group, policy, "dry_run = false\n");
         write_config(daemon.directory.path(), &toml);
         daemon.signal(Signal::HUP);
@@ -129,7 +87,7 @@ fn cold_pages_of_files_leave_by_a_rule_and_hot_ones_stay() {
         daemon.wait_for("action", |_| {
             let (left, cold) = (left(&daemon.journal()), cached(PAGES / 2..PAGES));
             if left == 0 {
-                there.set(cold * PAGE as u64);
+                there.set(cold * PAGE);
             }
             left > 0 && left >= there.get() * 9 / 10 && cold <= PAGES / 2 / 20
         });
@@ -183,7 +141,7 @@ fn the_page_shows_the_largest_files_of_what_is_observed() {
     };
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let path = dir.path().join("large");
-    let _file = read_in(&group, &path);
+    let _file = cached_by(&group, &path);
     let socket = dir.path().join("socket");
     let daemon = Daemon::start(&format!(
         "[observe]\ncgroups = ['{}']\ntick = '500ms'\ncpu_percent = 50\nfiles = true\n\

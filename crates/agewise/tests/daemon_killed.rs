@@ -16,13 +16,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use agewise_cli::children::Killed;
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Ledger, Throttle};
 use rand_free::Random;
 use support::need::runs_again;
 use support::thrash::Scene;
-use support::{AGEWISE, Group, one};
+use support::{AGEWISE, Group, one, wait_until};
 
 /// Random numbers that are the same in every run.
 mod rand_free {
@@ -156,10 +157,8 @@ fn serve(random: &mut Random, after: After, is_late: bool) {
     );
     let micros = random.below(400_000);
     let daemon = place.start(&config);
-    let began = Instant::now();
-    while is_late && !place.at("state/ledger").exists() {
-        assert!(began.elapsed() < Duration::from_secs(60), "no ledger");
-        std::thread::sleep(Duration::from_millis(5));
+    if is_late {
+        wait_until("a ledger", || place.at("state/ledger").exists());
     }
     kill(daemon, Duration::from_micros(micros));
     place.come_after(after);
@@ -168,8 +167,8 @@ fn serve(random: &mut Random, after: After, is_late: bool) {
 
 /// A cgroup with a process in it.
 struct Held {
+    sleeper: Killed,
     group: Group,
-    sleeper: Child,
     cgroup: Cgroup,
 }
 
@@ -178,7 +177,7 @@ impl Held {
         let hierarchy = Hierarchy::discover(&ProcRoot::default()).map_err(|e| e.to_string())?;
         let group = Group::create("killed")?;
         let sleeper = Command::new("setsid").args(["sleep", "infinity"]).spawn();
-        let sleeper = sleeper.map_err(|e| e.to_string())?;
+        let sleeper = Killed(sleeper.map_err(|e| e.to_string())?);
         group.take_in(sleeper.id());
         let cgroup = Cgroup::open(&hierarchy, &group.path).map_err(|e| e.to_string())?;
         Ok(Held {
@@ -207,13 +206,6 @@ impl Held {
         let is_v2_frozen = fs::read_to_string(self.group.dir.join("cgroup.freeze"))
             .is_ok_and(|text| text.trim() == "1");
         is_v2_frozen || wchan.is_ok_and(|wchan| wchan.contains("refrigerator"))
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.sleeper.kill();
-        let _ = self.sleeper.wait();
     }
 }
 
@@ -261,14 +253,7 @@ fn throttle(random: &mut Random, held: &Held, after: After) {
     place.assert_clean(&when);
     assert_eq!(held.limit(), limit, "{when}");
     assert_eq!(held.memberships(), memberships, "{when}");
-    let began = Instant::now();
-    while held.is_frozen() {
-        assert!(
-            began.elapsed() < Duration::from_secs(5),
-            "{when}: still frozen"
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_until(&format!("{when}: thawed"), || !held.is_frozen());
 }
 
 /// Kills a daemon that is protecting a cgroup from thrashing.

@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use agewise_cli::children::Killed;
 use prometheus::{
     DASHBOARDS, Prometheus, demo, fleet, get, has, of_panels, of_rules, of_variables,
 };
@@ -119,7 +120,7 @@ fn every_query_of_every_dashboard_has_data_of_a_fleet() {
     }
 }
 
-fn print_costs(server: &Prometheus, daemon: &prometheus::Running) {
+fn print_costs(server: &Prometheus, daemon: &Killed) {
     let (_, rules) = get(&server.address, "/api/v1/rules", "*/*").unwrap();
     let rules: Value = serde_json::from_str(&rules).unwrap();
     for group in rules["data"]["groups"].as_array().unwrap() {

@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use support::need::runs_again;
 use support::thrash::Scene;
-use support::{AGEWISE, Daemon, one, write_config};
+use support::{AGEWISE, Daemon, one, wait_until, write_config};
 
 /// Starts a daemon in a session of its own: it never acts on processes of its own session.
 fn spawn(directory: &Path, more: &[&str]) -> Child {
@@ -216,12 +216,7 @@ fn undo_needs_no_configuration_and_removes_all_that_is_stale() {
     kill_while_frozen(&scene, &mut daemon);
     std::os::unix::fs::chown(daemon.ledger(), Some(65534), Some(65534)).unwrap();
     let output = Command::new(AGEWISE)
-        .args([
-            "daemon",
-            "--let-go",
-            "--config",
-            "/nonexistent/agewise.toml",
-        ])
+        .args("daemon --let-go --config /nonexistent/agewise.toml".split(' '))
         .env("STATE_DIRECTORY", daemon.state())
         .output()
         .unwrap();
@@ -314,11 +309,7 @@ fn nothing_is_done_without_a_journal() {
 
 /// Lines that could not be written to the journal, once the daemon answers.
 fn lost_lines(socket: &Path) -> f64 {
-    let began = Instant::now();
-    while !socket.exists() {
-        assert!(began.elapsed() < Duration::from_secs(60), "no socket");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("a socket", || socket.exists());
     let metrics = ask(socket, "/metrics");
     let lost = metrics
         .lines()
@@ -373,11 +364,9 @@ fn a_rehearsal_acts_on_nobody_and_only_who_is_asked_for_by_name_kills() {
     let mut daemon = start(&scene.config("kill", "freeze = '1s'\n"), &[]);
     let killed = daemon.wait_for("action", is_act("kill", "after"));
     assert_eq!(killed["killed_processes"], 1, "{killed}");
-    let began = Instant::now();
-    while Process::open_user(&ProcRoot::default(), scene.hog.pid()).is_ok() {
-        assert!(began.elapsed() < Duration::from_secs(10), "it lives");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("its end", || {
+        Process::open_user(&ProcRoot::default(), scene.hog.pid()).is_err()
+    });
     assert!(runs_again(scene.desk.pid()));
     daemon.signal(Signal::TERM);
     daemon.child.wait().unwrap();

@@ -10,15 +10,16 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use agewise_cli::children::Killed;
 use rustix::process::Signal;
 
 const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
 
 struct Daemon {
-    child: Child,
+    child: Killed,
     top: tempfile::TempDir,
 }
 
@@ -50,6 +51,7 @@ impl Daemon {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
+        let child = Killed(child);
         Daemon { child, top }
     }
 
@@ -88,13 +90,6 @@ impl Daemon {
     fn signal(&self, signal: Signal) {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).unwrap();
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

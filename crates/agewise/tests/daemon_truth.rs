@@ -15,7 +15,7 @@ use agewise_bench::exercise::truth::{Truth, now_ns};
 use agewise_host::process::Process;
 use rustix::process::Signal;
 use support::need::zram;
-use support::{AGEWISE, Daemon, Group, MIB, blind, one, write_config};
+use support::{AGEWISE, Daemon, Group, MIB, blind, one, wait_until, write_config};
 
 /// Upper bounds of the bins in ms; the last bin has none.
 const BOUNDS_MS: [u64; 3] = [4000, 8000, 16_000];
@@ -43,15 +43,7 @@ impl Subject {
             Spawned::start_in(Path::new(AGEWISE), arguments, Some(&entrance), None).unwrap();
         let directory = files.join("cgroup").join(&group.path[1..]);
         let file = directory.join("memory.workingset.page_age");
-        let began = Instant::now();
-        while !file.exists() {
-            assert!(
-                began.elapsed() < Duration::from_secs(20),
-                "no {}",
-                file.display()
-            );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(&file.display().to_string(), || file.exists());
         let interval = directory.join("memory.workingset.refresh_interval");
         std::fs::write(interval, "N0=100").unwrap();
         Subject {

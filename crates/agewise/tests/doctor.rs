@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise doctor` as a program, privileged and not.
 
+mod program;
+
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use assert_cmd::cargo::cargo_bin;
+use program::json_lines;
 use serde_json::Value;
 use tempfile::TempDir;
 
 fn records(output: &Output) -> Vec<Value> {
-    let text = String::from_utf8(output.stdout.clone()).unwrap();
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    json_lines(&String::from_utf8_lossy(&output.stdout))
 }
 
 fn chosen_source(records: &[Value]) -> Option<&str> {

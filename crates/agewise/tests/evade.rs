@@ -19,6 +19,7 @@ use agewise_host::root::ProcRoot;
 use assert_cmd::cargo::cargo_bin;
 use headless::{HOG_BYTES, Headless};
 use serde_json::Value;
+use support::program::{json_lines, words};
 use support::{Daemon, blind, one};
 
 fn agewise(args: &[&str]) -> Output {
@@ -31,11 +32,8 @@ fn agewise(args: &[&str]) -> Output {
 /// The age records; if there are none, panics with the error output.
 fn ages(output: &Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&output.stdout);
-    let lines: Vec<Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .filter(|line: &Value| line["record"] != "cost")
-        .collect();
+    let mut lines = json_lines(&text);
+    lines.retain(|line| line["record"] != "cost");
     assert!(
         !lines.is_empty(),
         "{text}{}",
@@ -149,15 +147,7 @@ fn a_cgroup_whose_name_is_no_text_is_reported() {
         vec![OsStr::new("--cgroup"), OsStr::from_bytes(&raw)],
     ];
     for target in targets {
-        let args = [
-            "report",
-            "--duration",
-            "1s",
-            "--format",
-            "json",
-            "--eye",
-            "pagemap",
-        ];
+        let args = words("report --duration 1s --format json --eye pagemap");
         let output = Command::new(cargo_bin("agewise"))
             .args(args)
             .args(&target)

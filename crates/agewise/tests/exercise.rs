@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The exerciser as a program: its output, its exit, and that it detects a changed page.
 
+mod program;
+
 use std::io::{Seek, SeekFrom, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -10,8 +12,8 @@ use std::time::{Duration, Instant};
 use agewise_bench::exercise::spawned::Spawned;
 use agewise_bench::exercise::truth::{Kind, State, now_ns};
 use assert_cmd::prelude::*;
+use program::{json_lines, words};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
 
@@ -23,24 +25,12 @@ fn agewise(arguments: &[&str]) -> Command {
 
 #[test]
 fn it_ends_by_itself_and_tells_in_json() {
-    let output = agewise(&[
-        "exercise",
-        "--size",
-        "16M",
-        "--seconds",
-        "0.3",
-        "--every",
-        "100ms",
-    ])
-    .args(["--format", "json"])
-    .output()
-    .expect("run");
+    let output = agewise(&words("exercise --size 16M --seconds 0.3 --every 100ms"))
+        .args(["--format", "json"])
+        .output()
+        .expect("run");
     assert!(output.status.success(), "{output:?}");
-    let lines: Vec<Value> = String::from_utf8(output.stdout)
-        .expect("UTF-8")
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let lines = json_lines(&String::from_utf8(output.stdout).expect("UTF-8"));
     let (total, intervals) = lines.split_last().expect("lines");
     assert_eq!(total["record"], "total");
     assert_eq!(total["changed_pages"], 0);
@@ -55,20 +45,10 @@ fn truth_is_live_and_true() {
     let file = directory.path().join("mapped");
     let exerciser = Spawned::start(
         Path::new(AGEWISE),
-        [
-            "--size",
-            "8M",
-            "--pattern",
-            "hotcold:0.5",
-            "--file-size",
-            "1M",
-            "--rate",
-            "200000",
-            "--file",
-        ]
-        .into_iter()
-        .map(std::ffi::OsStr::new)
-        .chain([file.as_os_str()]),
+        words("--size 8M --pattern hotcold:0.5 --file-size 1M --rate 200000 --file")
+            .into_iter()
+            .map(std::ffi::OsStr::new)
+            .chain([file.as_os_str()]),
         None,
     )
     .expect("start");
@@ -160,34 +140,25 @@ fn signals_end_it_at_any_moment_and_leave_nothing() {
 #[test]
 fn what_makes_no_sense_is_refused() {
     for (arguments, says) in [
-        (&["--size", "0"][..], "nothing to exercise"),
-        (&["--size", "4096T"], "available"),
-        (&["--size", "big"], "not a size"),
-        (&["--pattern", "hotcold:7"], "from 0 to 1"),
-        (&["--pattern", "elephant"], "not a pattern"),
+        ("--size 0", "nothing to exercise"),
+        ("--size 4096T", "available"),
+        ("--size big", "not a size"),
+        ("--pattern hotcold:7", "from 0 to 1"),
+        ("--pattern elephant", "not a pattern"),
+        ("--pattern hotcold:0.5 --active 0.1", "leave --active out"),
+        ("--file-size 1M", "--file"),
+        ("--seconds 0", "above 0"),
         (
-            &["--pattern", "hotcold:0.5", "--active", "0.1"],
-            "leave --active out",
-        ),
-        (&["--file-size", "1M"], "--file"),
-        (&["--seconds", "0"], "above 0"),
-        (
-            &[
-                "--size",
-                "1M",
-                "--file",
-                "/proc/version",
-                "--file-size",
-                "1M",
-            ],
+            "--size 1M --file /proc/version --file-size 1M",
             "cannot make --file",
         ),
         (
-            &["--size", "1M", "--truth", "/nonexistent/truth"],
+            "--size 1M --truth /nonexistent/truth",
             "truth file /nonexistent/truth",
         ),
     ] {
-        let assert = agewise(&["exercise"]).args(arguments).assert().failure();
+        let mut exercise = agewise(&["exercise"]);
+        let assert = exercise.args(words(arguments)).assert().failure();
         let stderr = String::from_utf8_lossy(&assert.get_output().stderr).into_owned();
         assert!(stderr.contains(says), "{arguments:?} said: {stderr}");
     }

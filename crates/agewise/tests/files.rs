@@ -4,24 +4,19 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
 
 use agewise_host::pagecache::cachestat;
+use rustix::fs::{Advice, fadvise};
 use serde_json::Value;
 
-mod program;
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
-use program::agewise;
-use support::Group;
-
-const PAGE: usize = 4096;
-const PAGES: u64 = 2048;
-const HALF_BYTES: u64 = PAGES / 2 * PAGE as u64;
+use support::cached::*;
+use support::program::{agewise, json_lines, words};
+use support::{Group, wait_until};
 
 /// The JSON lines, or `None` if the page cache cannot be followed.
 fn records(test: &str, args: &[&str]) -> Option<Vec<Value>> {
@@ -31,8 +26,7 @@ fn records(test: &str, args: &[&str]) -> Option<Vec<Value>> {
         return None;
     }
     assert!(worked, "{error}");
-    let lines = out.lines().map(|line| serde_json::from_str(line).unwrap());
-    Some(lines.collect())
+    Some(json_lines(&out))
 }
 
 /// Whether an error says that the page cache cannot be followed here.
@@ -48,31 +42,20 @@ fn disk() -> tempfile::TempDir {
 
 /// Creates a file on disk with all pages in memory and clean.
 fn cached(path: &Path) -> File {
-    fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
-    let file = File::open(path).unwrap();
-    file.sync_all().unwrap();
-    file.read_exact_at(&mut vec![0; PAGES as usize * PAGE], 0)
-        .unwrap();
-    advise(&file, libc::POSIX_FADV_RANDOM);
+    let file = uncached(path);
+    fs::read(path).unwrap();
+    fadvise(&file, 0, None, Advice::Random).unwrap();
     file
-}
-
-/// Reads the first half of the file repeatedly.
-fn keep_warm(file: &File, stop: &AtomicBool) {
-    while !stop.load(Relaxed) {
-        for page in 0..PAGES / 2 {
-            file.read_exact_at(&mut [0; PAGE], page * PAGE as u64)
-                .unwrap();
-        }
-        std::thread::sleep(Duration::from_millis(100));
-    }
 }
 
 /// Maps a file for the rest of the test: some machines have a DAMON scheme that pages out unmapped
 /// pages.
 fn hold(file: &File) {
     let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-    let (fd, bytes) = (std::os::fd::AsRawFd::as_raw_fd(file), PAGES as usize * PAGE);
+    let (fd, bytes) = (
+        std::os::fd::AsRawFd::as_raw_fd(file),
+        (PAGES * PAGE) as usize,
+    );
     // SAFETY: a new mapping, which nobody reads.
     let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ, flags, fd, 0) };
     assert_ne!(at, libc::MAP_FAILED);
@@ -109,7 +92,7 @@ fn ages_of_a_file_are_those_of_its_halves() {
     };
     let path = of_file["path"].as_str().unwrap();
     assert!(path.ends_with("/a\n\u{1b}[31m\\xffb"), "{path:?}");
-    let total = PAGES * PAGE as u64;
+    let total = PAGES * PAGE;
     assert_eq!(of_file["resident_bytes"], total);
     assert_eq!(of_file["kind"], "file");
     assert_eq!(of_file["deleted"], false);
@@ -135,16 +118,8 @@ fn text_and_csv_show_no_controls() {
     let file = cached(&dir.path().join("a\n\u{1b}b"));
     let under = dir.path().to_str().unwrap();
     for format in ["text", "csv"] {
-        let args = [
-            "files",
-            "--all",
-            "--under",
-            under,
-            "--duration",
-            "0s",
-            "--format",
-            format,
-        ];
+        let line = format!("files --all --under {under} --duration 0s --format {format}");
+        let args = words(&line);
         let (worked, out, error) = agewise(&args);
         if !worked && is_unfollowed(&error) {
             return println!("SKIPPED text: {error}");
@@ -175,7 +150,7 @@ fn ages_are_null_if_nothing_was_observed() {
         return;
     };
     let of_file = &found[0];
-    assert_eq!(of_file["resident_bytes"], PAGES * PAGE as u64);
+    assert_eq!(of_file["resident_bytes"], PAGES * PAGE);
     assert!(
         of_file["ages"].is_null() && of_file["oldest_ms"].is_null(),
         "{of_file}"
@@ -214,41 +189,6 @@ fn a_file_can_be_as_old_as_the_observation() {
     };
     assert_eq!(found[0]["record"], "file", "{found:?}");
     drop(file);
-}
-
-/// Reads a file from a process in a cgroup.
-fn read_in(cgroup: &Group, path: &Path) {
-    let reader = "echo $$ > \"$1/cgroup.procs\" && cat \"$2\" > /dev/null";
-    let read = Command::new("sh")
-        .args(["-c", reader, "sh"])
-        .arg(&cgroup.dir)
-        .arg(path)
-        .status();
-    assert!(read.unwrap().success());
-}
-
-/// Creates a file whose pages are charged to a cgroup: the first reader is charged.
-fn read_by(cgroup: &Group, path: &Path) -> File {
-    fs::write(path, vec![7; PAGES as usize * PAGE]).unwrap();
-    let file = File::open(path).unwrap();
-    file.sync_all().unwrap();
-    // Pages in a CPU's LRU batch cannot be dropped and stay charged to us, so try again.
-    for _ in 0..200 {
-        advise(&file, libc::POSIX_FADV_DONTNEED);
-        let left = cachestat(&file, 0..0).map_or(0, |stat| stat.pages);
-        if left == 0 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    read_in(cgroup, path);
-    advise(&file, libc::POSIX_FADV_RANDOM);
-    file
-}
-
-fn advise(file: &File, advice: libc::c_int) {
-    // SAFETY: a descriptor of ours.
-    unsafe { libc::posix_fadvise(std::os::fd::AsRawFd::as_raw_fd(file), 0, 0, advice) };
 }
 
 /// The possible outcomes for bytes that were asked for.
@@ -304,25 +244,16 @@ fn cold_pages_of_files_leave_and_hot_ones_stay() {
         Err(why) => return println!("SKIPPED reclaim: {why}"),
     };
     let dir = disk();
-    let file = read_by(&cgroup, &dir.path().join("file"));
+    let file = cached_by(&cgroup, &dir.path().join("file"));
     let stop = AtomicBool::new(false);
     let target = &*cgroup.path;
-    let in_cache = |pages| cachestat(&file, pages).unwrap().pages * PAGE as u64;
+    let in_cache = |pages| cachestat(&file, pages).unwrap().pages * PAGE;
     let run = |more: &[&str]| {
-        let mut args = vec![
-            "reclaim",
-            "--files",
-            "--cgroup",
-            target,
-            "--older-than",
-            "2s",
-            "--interval",
-            "500ms",
-            "--observe",
-            "6s",
-            "--format",
-            "json",
-        ];
+        let line = format!(
+            "reclaim --files --cgroup {target} --older-than 2s --interval 500ms --observe 6s \
+             --format json"
+        );
+        let mut args = words(&line);
         args.extend(more);
         records("reclaim --files", &args)
     };
@@ -356,7 +287,7 @@ fn less_memory_would_read_a_file_again() {
         Err(why) => return println!("SKIPPED whatif --files: {why}"),
     };
     let dir = disk();
-    let file = read_by(&cgroup, &dir.path().join("file"));
+    let file = cached_by(&cgroup, &dir.path().join("file"));
     let stop = AtomicBool::new(false);
     let target = &*cgroup.path;
     let mut args = vec!["whatif", "--files", "--cgroup", target, "--format", "json"];
@@ -457,11 +388,9 @@ fn a_cgroup_is_recorded_to_its_end() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let began = Instant::now();
-    while !trace.exists() && recorder.try_wait().unwrap().is_none() {
-        assert!(began.elapsed().as_secs() < 60, "no recording was begun");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("a recording", || {
+        trace.exists() || recorder.try_wait().unwrap().is_some()
+    });
     read_in(&cgroup, &data);
     // Processes elsewhere are not recorded.
     fs::read(&data).unwrap();

@@ -3,22 +3,13 @@
 
 mod program;
 
-use program::agewise;
+use program::{agewise, json_lines, words};
 
 #[test]
 fn runs_print_the_same_bytes_twice() {
     for format in ["table", "json", "csv"] {
-        let args = [
-            "lab",
-            "run",
-            "scan",
-            "--policy",
-            "classic,mglru:7.2",
-            "--seeds",
-            "2",
-            "--format",
-            format,
-        ];
+        let line = format!("lab run scan --policy classic,mglru:7.2 --seeds 2 --format {format}");
+        let args = words(&line);
         let (ok, first, _) = agewise(&args);
         assert!(ok);
         assert!(
@@ -37,15 +28,9 @@ fn reclaim_is_traced_as_ftrace_prints_it() {
     let path = file.to_str().unwrap();
     let run = |subject: &str, path: &str| {
         let policy = "--policy=classic";
-        agewise(&[
-            "lab",
-            "run",
-            subject,
-            policy,
-            "--seeds=1",
-            "--trace-events",
-            path,
-        ])
+        agewise(&words(&format!(
+            "lab run {subject} {policy} --seeds=1 --trace-events {path}"
+        )))
     };
     let (ok, plain, _) = agewise(&["lab", "run", "scan", "--policy=classic", "--seeds=1"]);
     let (traced_ok, traced, error) = run("scan", path);
@@ -71,47 +56,27 @@ fn reclaim_is_traced_as_ftrace_prints_it() {
 
 #[test]
 fn what_is_unknown_is_told_with_the_nearest_name() {
-    for (args, expected) in [
-        (vec!["lab", "run", "scam"], "did you mean `scan`"),
-        (vec!["lab", "run", "nothing.toml"], "nothing.toml"),
+    for (line, expected) in [
+        ("lab run scam", "did you mean `scan`"),
+        ("lab run nothing.toml", "nothing.toml"),
+        ("lab run kv --policy mglru:7.3", "did you mean `mglru:7.2`"),
+        ("lab run kv --set swapiness=3", "did you mean `swappiness`"),
+        ("lab run kv --set swappiness=300", "0 to 200"),
+        ("lab run kv --swap nvmee", "did you mean `nvme`"),
+        ("lab run kv --memory 100K", "512 KiB"),
+        ("lab run kv --memory much", "not a size"),
+        ("lab inspect kv --at 2", "not a time"),
         (
-            vec!["lab", "run", "kv", "--policy", "mglru:7.3"],
-            "did you mean `mglru:7.2`",
-        ),
-        (
-            vec!["lab", "run", "kv", "--set", "swapiness=3"],
-            "did you mean `swappiness`",
-        ),
-        (
-            vec!["lab", "run", "kv", "--set", "swappiness=300"],
-            "0 to 200",
-        ),
-        (
-            vec!["lab", "run", "kv", "--swap", "nvmee"],
-            "did you mean `nvme`",
-        ),
-        (vec!["lab", "run", "kv", "--memory", "100K"], "512 KiB"),
-        (vec!["lab", "run", "kv", "--memory", "much"], "not a size"),
-        (vec!["lab", "inspect", "kv", "--at", "2"], "not a time"),
-        (
-            vec![
-                "lab",
-                "inspect",
-                "kv",
-                "--at",
-                "1ms",
-                "--file",
-                "/proc/vmstats",
-            ],
+            "lab inspect kv --at 1ms --file /proc/vmstats",
             "/proc/vmstat",
         ),
         (
-            vec!["lab", "verify-kernel", "--reference", "/nonexistent.csv"],
+            "lab verify-kernel --reference /nonexistent.csv",
             "/nonexistent.csv",
         ),
     ] {
-        let (ok, _, error) = agewise(&args);
-        assert!(!ok && error.contains(expected), "{args:?}: {error}");
+        let (ok, _, error) = agewise(&words(line));
+        assert!(!ok && error.contains(expected), "{line}: {error}");
     }
 }
 
@@ -120,29 +85,13 @@ fn the_machine_shows_its_files() {
     let (ok, text, _) = agewise(&["lab", "inspect", "kv", "--at", "20ms"]);
     assert!(ok && text.starts_with("memcg 1 /\n node     0\n"), "{text}");
     assert!(text.contains("memcg 2 /workload"), "{text}");
-    let args = [
-        "lab",
-        "inspect",
-        "kv",
-        "--at",
-        "20ms",
-        "--policy",
-        "mglru:6.12",
-        "--write",
-        "/sys/kernel/mm/lru_gen/min_ttl_ms=5",
-        "--file",
-        "/sys/kernel/mm/lru_gen/min_ttl_ms",
-    ];
+    let args = words(
+        "lab inspect kv --at 20ms --policy mglru:6.12 --write \
+             /sys/kernel/mm/lru_gen/min_ttl_ms=5 --file \
+             /sys/kernel/mm/lru_gen/min_ttl_ms",
+    );
     assert_eq!(agewise(&args).1, "8\n");
-    let refused = [
-        "lab",
-        "inspect",
-        "kv",
-        "--at",
-        "1ms",
-        "--write",
-        "/sys/kernel/debug/lru_gen=x",
-    ];
+    let refused = words("lab inspect kv --at 1ms --write /sys/kernel/debug/lru_gen=x");
     assert!(agewise(&refused).2.contains("EINVAL"));
 }
 
@@ -178,20 +127,11 @@ fn a_reference_is_verified_line_by_line() {
     let path = directory.path().join("reference.csv");
     std::fs::write(&path, REFERENCE).expect("written");
     let path = path.to_str().expect("a plain path");
-    let args = [
-        "lab",
-        "verify-kernel",
-        "--reference",
-        path,
-        "--format",
-        "json",
-    ];
+    let line = format!("lab verify-kernel --reference {path} --format json");
+    let args = words(&line);
     let (ok, text, error) = agewise(&args);
     assert!(ok, "{text}{error}");
-    let rows: Vec<serde_json::Value> = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("one object a line"))
-        .collect();
+    let rows = json_lines(&text);
     assert_eq!(rows.len(), 6);
     let main = &rows[2];
     let keys: Vec<&String> = main.as_object().expect("an object").keys().collect();
@@ -236,23 +176,11 @@ fn traces_run_as_workloads_do() {
     .expect("written");
     let pattern = path("*.[ct]*");
     let args = |format| {
-        [
-            "lab",
-            "run",
-            &pattern,
-            "--policy",
-            "classic,mglru:7.2",
-            "--memory",
-            "200%",
-            "--format",
-            format,
-        ]
-        .map(str::to_owned)
+        let policies = "--policy classic,mglru:7.2";
+        format!("lab run {pattern} {policies} --memory 200% --format {format}")
     };
     let run = |format| {
-        let args = args(format);
-        let args: Vec<&str> = args.iter().map(String::as_str).collect();
-        let (ok, out, errors) = agewise(&args);
+        let (ok, out, errors) = agewise(&words(&args(format)));
         assert!(ok, "{errors}");
         out
     };
@@ -284,15 +212,8 @@ fn traces_run_as_workloads_do() {
 #[test]
 fn an_order_that_is_not_known_is_said_and_measured() {
     let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/sqlite.pages");
-    let args = [
-        "lab",
-        "run",
-        trace,
-        "--memory",
-        "40%",
-        "--policy",
-        "mglru:7.2",
-    ];
+    let line = format!("lab run {trace} --memory 40% --policy mglru:7.2");
+    let args = words(&line);
     let (ok, text, errors) = agewise(&args);
     assert!(ok, "{errors}");
     assert!(
@@ -319,21 +240,16 @@ fn documents_are_reproduced_with_verdicts() {
     let (ok, said, _) = agewise(&["lab", "reproduce"]);
     assert!(ok && said.contains("refault-distance: ") && said.contains("loop-twice/classic"));
     let args = |format| {
-        [
-            "lab",
-            "reproduce",
-            "refault-distance",
-            "--benchmark",
-            "loop-longer/classic",
-            "--seeds",
-            "2",
-            "--format",
-            format,
-        ]
+        let what = "refault-distance --benchmark loop-longer/classic";
+        format!("lab reproduce {what} --seeds 2 --format {format}")
     };
-    let (ok, said, _) = agewise(&args("json"));
+    let (ok, said, _) = agewise(&words(&args("json")));
     assert!(ok);
-    assert_eq!(agewise(&args("json")).1, said, "the same bytes twice");
+    assert_eq!(
+        agewise(&words(&args("json"))).1,
+        said,
+        "the same bytes twice"
+    );
     let (row, summary) = said.trim().split_once('\n').expect("a row and the summary");
     assert!(
         summary.contains("\"claims\":0"),
@@ -356,28 +272,27 @@ fn documents_are_reproduced_with_verdicts() {
     assert_eq!(row["benchmark"], "loop-longer/classic");
     assert_eq!(row["ours_before"], 0.0);
     assert_eq!(row["verdict"], "own");
-    let (ok, said, _) = agewise(&args("csv"));
+    let (ok, said, _) = agewise(&words(&args("csv")));
     assert!(ok && said.lines().count() == 2, "{said}");
     assert!(said.starts_with("benchmark,document_before,document_after,ours_before,"));
-    let (ok, said, _) = agewise(&args("text"));
+    let (ok, said, _) = agewise(&words(&args("text")));
     assert!(
         ok && said.contains("four of five are ten times too large"),
         "{said}"
     );
     for (wrong, expected) in [
-        (vec!["refault-distnace"], "did you mean `refault-distance`"),
+        ("refault-distnace", "did you mean `refault-distance`"),
         (
-            vec!["refault-distance", "--benchmark", "loop-twcie/classic"],
+            "refault-distance --benchmark loop-twcie/classic",
             "did you mean `loop-twice/classic`",
         ),
         (
-            vec!["refault-distance", "--variant", "rd-activ"],
+            "refault-distance --variant rd-activ",
             "did you mean `rd-active`",
         ),
-        (vec!["refault-distance", "--seeds", "0"], "1..=100000"),
+        ("refault-distance --seeds 0", "1..=100000"),
     ] {
-        let args: Vec<&str> = ["lab", "reproduce"].into_iter().chain(wrong).collect();
-        let (ok, _, error) = agewise(&args);
+        let (ok, _, error) = agewise(&words(&format!("lab reproduce {wrong}")));
         assert!(!ok && error.contains(expected), "{error}");
     }
 }
@@ -385,21 +300,10 @@ fn documents_are_reproduced_with_verdicts() {
 /// On a machine with several zones, each zone has its own measures beside those of the machine.
 #[test]
 fn zones_are_measured_one_by_one() {
-    let args = [
-        "lab",
-        "run",
-        "aging",
-        "--policy",
-        "classic+zone,classic",
-        "--seeds",
-        "1",
-    ];
+    let args = words("lab run aging --policy classic+zone,classic --seeds 1");
     let (ok, said, error) = agewise(&[&args[..], &["--format", "json"]].concat());
     assert!(ok, "{error}");
-    let rows: Vec<serde_json::Value> = said
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a line of JSON"))
-        .collect();
+    let rows = json_lines(&said);
     let value = |policy: &str, measure: &str| {
         let is_it = |row: &&serde_json::Value| row["policy"] == policy && row["measure"] == measure;
         let row = rows

@@ -3,8 +3,7 @@
 
 mod program;
 
-use program::agewise_code;
-use serde_json::Value;
+use program::{agewise_code, json_lines};
 
 /// A monitor that samples often enough to see something within a third of a second.
 const BUSY: &str = "scheme:sample_interval=1000:aggr_interval=20000";
@@ -14,18 +13,12 @@ fn watch(more: &[&str]) -> (Option<i32>, String, String) {
     agewise_code(&[&args, more].concat())
 }
 
-fn lines(text: &str) -> Vec<Value> {
-    text.lines()
-        .map(|line| serde_json::from_str(line).expect("a line of JSON"))
-        .collect()
-}
-
 #[test]
 fn a_monitor_is_held_against_the_truth_in_every_format() {
     let (code, json, _) = watch(&["--format", "json"]);
     assert_eq!(code, Some(0));
     assert_eq!(watch(&["--format", "json"]).1, json, "the same bytes twice");
-    let records = lines(&json);
+    let records = json_lines(&json);
     let (summary, windows) = records.split_last().unwrap();
     assert_eq!(summary["record"], "summary");
     assert_eq!(summary["windows"], windows.len());
@@ -106,7 +99,7 @@ fn measured(damon: &str, policy: &str) -> impl Fn(&str) -> f64 + use<> {
     let with = ["--format", "json", "--damon", damon];
     let (code, json, error) = agewise_code(&[&args[..], &with].concat());
     assert_eq!(code, Some(0), "{error}");
-    let records = lines(&json);
+    let records = json_lines(&json);
     move |name| {
         let record = records.iter().find(|record| record["measure"] == name);
         record.unwrap_or_else(|| panic!("no measure {name}"))["mean"]

@@ -3,7 +3,7 @@
 
 mod program;
 
-use program::agewise;
+use program::{agewise, json_lines, words};
 use serde_json::Value;
 
 fn rows(document: &str, benchmark: &str, more: &[&str]) -> Vec<Value> {
@@ -11,10 +11,7 @@ fn rows(document: &str, benchmark: &str, more: &[&str]) -> Vec<Value> {
     let args = [&args[..], &["--seeds", "2", "--format", "json"], more].concat();
     let (ok, said, error) = agewise(&args);
     assert!(ok, "{args:?}: {error}");
-    let mut rows: Vec<Value> = said
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a line of JSON"))
-        .collect();
+    let mut rows = json_lines(&said);
     let summary = rows.pop().expect("the last line is the summary");
     let count = |verdict| rows.iter().filter(|row| row["verdict"] == verdict).count();
     assert_eq!(summary["record"], "summary");
@@ -141,15 +138,7 @@ fn output_is_golden() {
 
 #[test]
 fn csv_and_text_say_the_same_as_json() {
-    let args = [
-        "lab",
-        "reproduce",
-        "node-lru",
-        "--benchmark",
-        "pagealloc/zones",
-        "--seeds",
-        "2",
-    ];
+    let args = words("lab reproduce node-lru --benchmark pagealloc/zones --seeds 2");
     let row = &rows("node-lru", "pagealloc/zones", &[])[0];
     let (ok, csv, _) = agewise(&[&args[..], &["--format", "csv"]].concat());
     assert!(ok);

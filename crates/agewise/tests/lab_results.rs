@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use program::agewise;
+use program::{agewise, words};
 
 /// A directory with a trace and the results made from it.
 struct Place(tempfile::TempDir);
@@ -57,24 +57,12 @@ impl Place {
     }
 }
 
-const RUN: [&str; 16] = [
-    "lab",
-    "run",
-    "small.toml",
-    "one.trace",
-    "--policy",
-    "classic+zone,mglru",
-    "--proactive",
-    "age:50ms/100ms",
-    "--memory",
-    "400p",
-    "--set",
-    "swappiness=10",
-    "--seeds",
-    "2",
-    "--access",
-    "mapped",
-];
+/// A run with all that a result has to describe.
+fn run_and(format: &str) -> Vec<&str> {
+    let run = "lab run small.toml one.trace --policy classic+zone,mglru --proactive age:50ms/100ms \
+               --memory 400p --set swappiness=10 --seeds 2 --access mapped --format";
+    words(run).into_iter().chain([format]).collect()
+}
 
 fn sha256sum(path: &Path) -> String {
     let output = Command::new("sha256sum").arg(path).output();
@@ -85,7 +73,7 @@ fn sha256sum(path: &Path) -> String {
 #[test]
 fn every_row_says_what_was_run() {
     let place = Place::new();
-    let path = place.result("r.json", &[&RUN[..], &["--format", "json"]].concat());
+    let path = place.result("r.json", &run_and("json"));
     let text = fs::read_to_string(path).expect("text");
     let row = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("JSON");
     let last = row(text.lines().last().expect("rows"));
@@ -108,7 +96,7 @@ fn every_row_says_what_was_run() {
     let first = row(text.lines().next().expect("rows"));
     assert_eq!(first["policy"], "classic+zone");
     assert!(first["agent"].is_null());
-    let csv = place.result("r.csv", &[&RUN[..], &["--format", "csv"]].concat());
+    let csv = place.result("r.csv", &run_and("csv"));
     let csv = fs::read_to_string(csv).expect("text");
     let header = csv.lines().next().expect("a header");
     let of_json: Vec<String> = text
@@ -130,7 +118,7 @@ fn results_are_shown_and_run_again() {
     let place = Place::new();
     for format in ["json", "csv", "parquet"] {
         let name = format!("r.{format}");
-        place.result(&name, &[&RUN[..], &["--format", format]].concat());
+        place.result(&name, &run_and(format));
         let (ok, said, error) = place.run(&["lab", "show", &name]);
         assert!(ok, "{error}");
         for expected in [
@@ -157,15 +145,7 @@ fn results_are_shown_and_run_again() {
 #[test]
 fn curves_are_run_again() {
     let place = Place::new();
-    let curve = [
-        "lab",
-        "curve",
-        "one.trace",
-        "--policy",
-        "lru,reuse:look=0.5",
-        "--points",
-        "5",
-    ];
+    let curve = words("lab curve one.trace --policy lru,reuse:look=0.5 --points 5");
     let sampled = ["--sampled", "--rate", "0.3", "--samples", "2"];
     for (name, more) in [
         ("c.json", vec!["--format", "json"]),
@@ -217,9 +197,9 @@ fn profiles_are_found_by_content() {
     fs::write(place.at("mine/my.toml"), "tier_gain = [1, 1]\n").expect("written");
     let hash = sha256sum(&place.at("mine/my.toml"));
     let run = "lab run one.trace --policy mglru:mine/my.toml,lru --seeds 1 --format csv";
-    place.result("r.csv", &run.split(' ').collect::<Vec<_>>());
+    place.result("r.csv", &words(run));
     let curve = "lab curve one.trace --sizes 200 --policy mglru-mapped:mine/my.toml --format csv";
-    place.result("c.csv", &curve.split(' ').collect::<Vec<_>>());
+    place.result("c.csv", &words(curve));
     move_to("mine/my.toml", "elsewhere/renamed.toml");
     for name in ["r.csv", "c.csv"] {
         let error = rerun(&[name]);
@@ -250,7 +230,7 @@ fn profiles_are_found_by_content() {
         "{error}"
     );
     for command in ["lab show sent/c.csv", "lab check sent/c.csv sent/c.csv"] {
-        let (ok, _, error) = place.run(&command.split(' ').collect::<Vec<_>>());
+        let (ok, _, error) = place.run(&words(command));
         assert!(
             ok && error.contains("sent/my.toml has changed since"),
             "{error}"
@@ -258,7 +238,7 @@ fn profiles_are_found_by_content() {
     }
     fs::copy(place.at("sent/my.toml"), place.at("mine/my.toml")).expect("a file");
     let curve = curve.replace("one.trace", "sent/one.trace");
-    place.result("changed.csv", &curve.split(' ').collect::<Vec<_>>());
+    place.result("changed.csv", &words(&curve));
     let (_, said, error) = place.run(&["lab", "check", "sent/c.csv", "changed.csv"]);
     let expected = format!("differs: profile of mglru-mapped:mine/my.toml: `{hash}` and `");
     assert!(said.contains(&expected), "{said}{error}");
@@ -270,7 +250,7 @@ fn manifests_are_found_where_they_were_moved() {
     let manifest = "file,trace_name,format\none.trace,first,text\n";
     fs::write(place.at("list.csv"), manifest).expect("written");
     let curve = "lab curve first --manifest list.csv --sizes 200 --policy lru --format json";
-    place.result("c.json", &curve.split(' ').collect::<Vec<_>>());
+    place.result("c.json", &words(curve));
     let rerun = ["lab", "rerun", "c.json", "--from", "moved/list.csv"];
     fs::create_dir(place.at("moved")).expect("a directory");
     for name in ["list.csv", "one.trace"] {
@@ -285,15 +265,7 @@ fn manifests_are_found_where_they_were_moved() {
 #[test]
 fn what_differs_is_said() {
     let place = Place::new();
-    let run = [
-        "lab",
-        "run",
-        "one.trace",
-        "--policy",
-        "classic",
-        "--format",
-        "json",
-    ];
+    let run = words("lab run one.trace --policy classic --format json");
     let path = place.result("r.json", &run);
     let text = fs::read_to_string(&path).expect("text");
     let wrong = text.replacen("\"mean\":", "\"mean\":1", 1);
@@ -329,15 +301,7 @@ fn what_differs_is_said() {
 #[test]
 fn what_got_worse_is_found() {
     let place = Place::new();
-    let run = [
-        "lab",
-        "run",
-        "small.toml",
-        "--policy",
-        "classic,mglru",
-        "--seeds",
-        "4",
-    ];
+    let run = words("lab run small.toml --policy classic,mglru --seeds 4");
     for format in ["json", "parquet"] {
         let more = |memory, format| [&run[..], &["--memory", memory, "--format", format]].concat();
         let less = place.result("less", &more("2M", format));
@@ -365,16 +329,7 @@ fn what_got_worse_is_found() {
         let (ok, _, error) = place.run(&["lab", "check", &less, &other]);
         assert!(!ok && error.contains("in common"), "{error}");
     }
-    let curve = [
-        "lab",
-        "curve",
-        "one.trace",
-        "--sizes",
-        "50",
-        "--format",
-        "json",
-        "--policy",
-    ];
+    let curve = words("lab curve one.trace --sizes 50 --format json --policy");
     let lru = place.result("lru", &[&curve[..], &["lru"]].concat());
     let (ok, _, error) = place.run(&["lab", "check", "less", &lru]);
     assert!(!ok && error.contains("the other of `lab curve`"), "{error}");
@@ -400,7 +355,7 @@ fn traces_of_one_name_are_two_traces() {
         fs::write(place.at(directory).join("t.trace"), text).expect("written");
     }
     let line = "lab curve a/t.trace b/t.trace --policy lru --sizes 4";
-    let (ok, printed, _) = place.run(&line.split(' ').collect::<Vec<_>>());
+    let (ok, printed, _) = place.run(&words(line));
     assert!(
         ok && printed.contains("t: 60 accesses, 10 pages"),
         "{printed}"
@@ -475,7 +430,7 @@ fn mistakes_are_said_once_and_in_full() {
         ),
     ] {
         let line = format!("lab {arguments}");
-        let (ok, _, error) = place.run(&line.split(' ').collect::<Vec<_>>());
+        let (ok, _, error) = place.run(&words(&line));
         assert!(!ok && error.contains(expected), "{error}");
     }
 }

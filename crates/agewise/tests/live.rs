@@ -15,6 +15,7 @@ use agewise_host::swap::ZramDevice;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::need::zram;
+use support::program::{json_lines, words};
 use support::{AGEWISE, blind, one};
 
 fn agewise(arguments: &[&str]) -> Output {
@@ -92,49 +93,25 @@ fn reclaim_takes_the_cold_half_and_leaves_the_hot_one() {
     };
     let exerciser = exerciser(&["--size", "64M", "--pattern", "hotcold:0.5"]);
     let pid = exerciser.pid().to_string();
-    let rehearsal = agewise(&[
-        "reclaim",
-        "--pid",
-        &pid,
-        "--older-than",
-        "4s",
-        "--dry-run",
-        "--format",
-        "json",
-    ]);
+    let rehearsal = agewise(&words(&format!(
+        "reclaim --pid {pid} --older-than 4s --dry-run --format json"
+    )));
     assert!(rehearsal.status.success(), "{rehearsal:?}");
     let planned = last(&rehearsal);
     assert_eq!(number(&planned, "left_bytes"), 0);
     assert!(number(&planned, "rehearsed_bytes") >= 31 << 20, "{planned}");
-    let limited = agewise(&[
-        "reclaim",
-        "--pid",
-        &pid,
-        "--older-than",
-        "4s",
-        "--max-bytes",
-        "4M",
-        "--watch",
-        "0s",
-        "--format",
-        "json",
-    ]);
+    let limited = agewise(&words(&format!(
+        "reclaim --pid {pid} --older-than 4s --max-bytes 4M --watch 0s --format \
+             json"
+    )));
     let limited = last(&limited);
     assert!(
         (1..=4 << 20).contains(&number(&limited, "left_bytes")),
         "{limited}"
     );
-    let output = agewise(&[
-        "reclaim",
-        "--pid",
-        &pid,
-        "--older-than",
-        "4s",
-        "--watch",
-        "1s",
-        "--format",
-        "json",
-    ]);
+    let output = agewise(&words(&format!(
+        "reclaim --pid {pid} --older-than 4s --watch 1s --format json"
+    )));
     assert!(output.status.success(), "{output:?}");
     let total = last(&output);
     // 32 MiB are cold, and 2 of the program itself; part is already out. The hot half has 32 MiB.
@@ -157,17 +134,9 @@ fn a_huge_keep_leaves_everything() {
     };
     let exerciser = exerciser(&["--size", "16M"]);
     let pid = exerciser.pid().to_string();
-    let output = agewise(&[
-        "reclaim",
-        "--pid",
-        &pid,
-        "--older-than",
-        "500ms",
-        "--keep",
-        "1G",
-        "--format",
-        "json",
-    ]);
+    let output = agewise(&words(&format!(
+        "reclaim --pid {pid} --older-than 500ms --keep 1G --format json"
+    )));
     assert!(output.status.success(), "{output:?}");
     assert_eq!(number(&last(&output), "left_bytes"), 0, "{output:?}");
     exerciser.finish().expect("unharmed");
@@ -176,71 +145,23 @@ fn a_huge_keep_leaves_everything() {
 #[test]
 fn what_makes_no_sense_is_an_error_and_moves_nothing() {
     let _one = one();
-    let own = std::process::id().to_string();
+    let own = std::process::id();
     for (arguments, says) in [
+        ("--pid 1 --older-than 1s --interval 5s", "shorter than"),
+        ("--pid 1 --older-than 5s --observe 1s", "too short"),
+        ("--pid 1 --older-than 0s", "zero"),
+        ("--pid 1 --older-than 5s --max-bytes 0", "zero"),
+        ("--pid 1 --older-than 5s --rate 0", "zero"),
+        ("--older-than 5s", "--pid"),
+        ("--pid 2 --older-than 5s", ""),
+        ("--pid 4194304 --older-than 5s", "4194304"),
         (
-            &[
-                "reclaim",
-                "--pid",
-                "1",
-                "--older-than",
-                "1s",
-                "--interval",
-                "5s",
-            ][..],
-            "shorter than",
-        ),
-        (
-            &[
-                "reclaim",
-                "--pid",
-                "1",
-                "--older-than",
-                "5s",
-                "--observe",
-                "1s",
-            ],
-            "too short",
-        ),
-        (&["reclaim", "--pid", "1", "--older-than", "0s"], "zero"),
-        (
-            &[
-                "reclaim",
-                "--pid",
-                "1",
-                "--older-than",
-                "5s",
-                "--max-bytes",
-                "0",
-            ],
-            "zero",
-        ),
-        (
-            &["reclaim", "--pid", "1", "--older-than", "5s", "--rate", "0"],
-            "zero",
-        ),
-        (&["reclaim", "--older-than", "5s"], "--pid"),
-        (&["reclaim", "--pid", "2", "--older-than", "5s"], ""),
-        (
-            &["reclaim", "--pid", "4194304", "--older-than", "5s"],
-            "4194304",
-        ),
-        (
-            &[
-                "reclaim",
-                "--cgroup",
-                "/nonexistent/cgroup",
-                "--older-than",
-                "5s",
-            ],
+            "--cgroup /nonexistent/cgroup --older-than 5s",
             "nonexistent",
         ),
-        (
-            &["reclaim", "--pid", &own, "--older-than", "5s"],
-            "ancestors",
-        ),
+        (&format!("--pid {own} --older-than 5s"), "ancestors"),
     ] {
-        let output = agewise(arguments);
+        let output = agewise(&[&["reclaim"], &words(arguments)[..]].concat());
         let said = text(&output.stderr);
         assert!(!output.status.success(), "{arguments:?} succeeded");
         assert!(output.status.code().is_some(), "{arguments:?} was killed");
@@ -345,10 +266,7 @@ fn run_passes_streams_and_signals_on_and_reports() {
     std::io::BufRead::read_line(&mut out, &mut line).expect("read");
     assert_eq!(line, "ended\n");
     let said = std::fs::read_to_string(&report).expect("report");
-    let lines: Vec<Value> = said
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let lines = json_lines(&said);
     let (run, looks) = lines.split_last().expect("lines");
     assert_eq!(
         (&run["record"], number(run, "exit_code")),
@@ -436,25 +354,10 @@ fn a_disk_that_fills_ends_a_recording_whose_beginning_stays_readable() {
     let out = disk.0.path().join("t.pages");
     let out = out.to_str().expect("UTF-8");
     // Scattered pages take a byte or two each, so it takes some seconds to fill the disk.
-    let recorded = agewise(&[
-        "trace",
-        "record",
-        "--interval",
-        "20ms",
-        "--out",
-        out,
-        "--",
-        AGEWISE,
-        "exercise",
-        "--size",
-        "128M",
-        "--pattern",
-        "uniform",
-        "--rate",
-        "300000",
-        "--seconds",
-        "6",
-    ]);
+    let recorded = agewise(&words(&format!(
+        "trace record --interval 20ms --out {out} -- {AGEWISE} exercise --size 128M \
+             --pattern uniform --rate 300000 --seconds 6"
+    )));
     let said = text(&recorded.stderr);
     assert_eq!(recorded.status.code(), Some(1), "{said}");
     assert!(
@@ -493,11 +396,7 @@ fn recorded_page_faults_are_in_order_and_counted_once() {
         let summary = said.lines().rev().find(|line| line.starts_with('{'));
         let summary: Value = serde_json::from_str(summary.expect("a summary")).expect("JSON");
         let cat = text(&agewise(&["trace", "cat", out, "--format", "json"]).stdout);
-        let records: Vec<Value> = cat
-            .lines()
-            .map(|line| serde_json::from_str(line).expect("JSON"))
-            .collect();
-        (summary, records)
+        (summary, json_lines(&cat))
     };
     let (summary, records) = record("off.pages", "off");
     assert_eq!(number(&summary, "faults"), 0);
@@ -550,20 +449,10 @@ fn a_program_that_recording_would_slow_is_spared() {
     let out = out.to_str().expect("UTF-8");
     let exerciser = exerciser(&["--size", "256M", "--pattern", "uniform", "--rate", "0"]);
     let pid = exerciser.pid().to_string();
-    let recorded = agewise(&[
-        "trace",
-        "record",
-        "--pid",
-        &pid,
-        "--duration",
-        "6s",
-        "--max-slowdown",
-        "2%",
-        "--out",
-        out,
-        "--format",
-        "json",
-    ]);
+    let recorded = agewise(&words(&format!(
+        "trace record --pid {pid} --duration 6s --max-slowdown 2% --out {out} \
+             --format json"
+    )));
     exerciser.finish().expect("unharmed");
     assert!(recorded.status.success(), "{}", text(&recorded.stderr));
     let summary = last(&recorded);
@@ -574,8 +463,7 @@ fn a_program_that_recording_would_slow_is_spared() {
     assert_eq!(number(&info, "inferred"), inferred);
     let cat = text(&agewise(&["trace", "cat", out, "--from", "5s", "--format", "json"]).stdout);
     let mut pages = std::collections::HashSet::new();
-    for line in cat.lines() {
-        let line: Value = serde_json::from_str(line).expect("JSON");
+    for line in json_lines(&cat) {
         let first = number(&line, "page");
         pages.extend(first..first + number(&line, "count"));
     }
@@ -589,14 +477,7 @@ fn a_program_that_recording_would_slow_is_spared() {
 fn sort_marks_the_cold_half_and_raises_the_hot_one() {
     let _one = one();
     skip_if!("sort_marks_the_cold_half_and_raises_the_hot_one", blind());
-    let exerciser = exerciser(&[
-        "--size",
-        "64M",
-        "--pattern",
-        "hotcold:0.5",
-        "--rate",
-        "40000",
-    ]);
+    let exerciser = exerciser(&words("--size 64M --pattern hotcold:0.5 --rate 40000"));
     let pid = exerciser.pid().to_string();
     let sort = |more: &[&str]| {
         let target = ["sort", "--pid", &pid, "--older-than", "2s"];

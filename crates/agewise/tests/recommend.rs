@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise recommend` from the histories of a daemon, and from a real Prometheus.
 
+mod program;
+
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use agewise_cli::children::Killed;
 use agewise_policy::whatif::{Curves, Estimate, History};
+use program::{json_lines, words};
 use serde_json::Value;
 
 const AGEWISE: &str = env!("CARGO_BIN_EXE_agewise");
@@ -52,17 +56,14 @@ fn recommend(state: &Path, words: &[&str]) -> Output {
 fn lines(output: &Output) -> Vec<Value> {
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8_lossy(&output.stdout);
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a line of JSON"));
-    lines.collect()
+    json_lines(&text)
 }
 
 #[test]
 fn kept_curves_become_requests_with_their_reason() {
     let state = state();
-    let words = ["--all", "--format", "json", "--price", "4.0/GiB-month"];
-    let lines = lines(&recommend(state.path(), &words));
+    let priced = ["--all", "--format", "json", "--price", "4.0/GiB-month"];
+    let lines = lines(&recommend(state.path(), &priced));
     let [new, web] = &lines[..] else {
         panic!("one for each: {lines:?}");
     };
@@ -84,18 +85,9 @@ fn kept_curves_become_requests_with_their_reason() {
     let said = new["reason"].as_str().expect("text");
     assert!(said.contains("3 h") || said.contains("180 m"), "{said}");
     // The user decides how much history is enough.
-    let words = [
-        "--cgroup",
-        "/nowhere/new",
-        "--history",
-        "2h",
-        "--format",
-        "json",
-    ];
-    assert_eq!(
-        self::lines(&recommend(state.path(), &words))[0]["basis"],
-        "curve"
-    );
+    let more = words("--cgroup /nowhere/new --history 2h --format json");
+    let lines = self::lines(&recommend(state.path(), &more));
+    assert_eq!(lines[0]["basis"], "curve");
     let csv = recommend(state.path(), &["--all", "--format", "csv"]);
     let csv = String::from_utf8_lossy(&csv.stdout).into_owned();
     assert_eq!(csv.lines().count(), 3, "{csv}");
@@ -110,14 +102,8 @@ fn kept_curves_become_requests_with_their_reason() {
 fn one_that_is_not_there_does_not_keep_the_others_from_being_told() {
     let state = state();
     let missing = "/nowhere/missing";
-    let words = [
-        "--cgroup",
-        missing,
-        "--cgroup",
-        "/nowhere/web",
-        "--format",
-        "json",
-    ];
+    let line = format!("--cgroup {missing} --cgroup /nowhere/web --format json");
+    let words = words(&line);
     let output = recommend(state.path(), &words);
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -314,17 +300,9 @@ fn kubernetes_gets_its_own_forms() {
 
 /// A Prometheus server, ended when dropped.
 struct Prometheus {
-    child: Child,
+    child: Killed,
     url: String,
     _dir: tempfile::TempDir,
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 impl Prometheus {
@@ -350,7 +328,7 @@ impl Prometheus {
             .spawn()
             .map_err(|error| format!("prometheus: {error}"))?;
         let mut server = Prometheus {
-            child,
+            child: Killed(child),
             url: format!("http://{address}"),
             _dir: dir,
         };
@@ -418,18 +396,8 @@ fn live_a_fleet_is_asked_of_a_prometheus() {
     };
     let state = tempfile::tempdir().expect("a directory");
     let asked = |more: &[&str]| {
-        let words = [
-            &[
-                "--prometheus",
-                &server.url,
-                "--over",
-                "2d",
-                "--format",
-                "json",
-            ],
-            more,
-        ];
-        recommend(state.path(), &words.concat())
+        let line = format!("--prometheus {} --over 2d --format json", server.url);
+        recommend(state.path(), &[&words(&line), more].concat())
     };
     let began = Instant::now();
     let mut output = asked(&[]);

@@ -5,23 +5,15 @@
 mod support;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use agewise_cli::children::Killed;
 use assert_cmd::cargo::cargo_bin;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::Group;
-
-/// A child process that is killed when dropped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use support::program::{json_lines, words};
 
 fn agewise(args: &[&str]) -> std::process::Output {
     Command::new(cargo_bin("agewise"))
@@ -44,12 +36,12 @@ fn sightless() -> Option<String> {
 }
 
 /// A program with `hot` MiB touched all the time and `cold` MiB touched once.
-fn holder(hot_mib: u64, cold_mib: u64) -> Running {
+fn holder(hot_mib: u64, cold_mib: u64) -> Killed {
     holder_in(None, hot_mib, cold_mib)
 }
 
 /// The same, with its memory charged to a cgroup from the beginning.
-fn holder_in(dir: Option<&Group>, hot_mib: u64, cold_mib: u64) -> Running {
+fn holder_in(dir: Option<&Group>, hot_mib: u64, cold_mib: u64) -> Killed {
     let size = format!("{}M", hot_mib + cold_mib);
     let pattern = format!("hotcold:{}", hot_mib as f64 / (hot_mib + cold_mib) as f64);
     let enter = match dir {
@@ -59,20 +51,12 @@ fn holder_in(dir: Option<&Group>, hot_mib: u64, cold_mib: u64) -> Running {
     let child = Command::new("sh")
         .args(["-c", &format!("{enter}exec \"$0\" \"$@\"")])
         .arg(cargo_bin("agewise"))
-        .args([
-            "exercise",
-            "--size",
-            &size,
-            "--pattern",
-            &pattern,
-            "--seconds",
-            "60",
-        ])
+        .args(format!("exercise --size {size} --pattern {pattern} --seconds 60").split(' '))
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("the exerciser starts");
-    let running = Running(child);
+    let running = Killed(child);
     let wanted_pages = (hot_mib + cold_mib) * 256;
     for _ in 0..200 {
         let statm = std::fs::read_to_string(format!("/proc/{}/statm", running.0.id()));
@@ -95,11 +79,7 @@ fn records(output: &std::process::Output) -> Vec<Value> {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let lines = String::from_utf8(output.stdout.clone()).unwrap();
-    lines
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
+    json_lines(&String::from_utf8_lossy(&output.stdout))
 }
 
 fn bins(record: &Value) -> Vec<(u64, u64, u64)> {
@@ -126,17 +106,9 @@ fn hot_memory_is_young_and_cold_memory_is_old() {
     const MIB: u64 = 1 << 20;
     let exerciser = holder(64, 64);
     let pid = exerciser.0.id().to_string();
-    let output = agewise(&[
-        "report",
-        "--pid",
-        &pid,
-        "--duration",
-        "4s",
-        "--intervals",
-        "1s,3s,1m",
-        "--format",
-        "json",
-    ]);
+    let output = agewise(&words(&format!(
+        "report --pid {pid} --duration 4s --intervals 1s,3s,1m --format json"
+    )));
     let records = records(&output);
     let (ages, cost) = (&records[0], &records[1]);
     let bins = bins(ages);
@@ -166,17 +138,9 @@ fn follow_prints_again_and_again_and_a_signal_ends_it() {
     );
     let exerciser = holder(4, 4);
     let pid = exerciser.0.id().to_string();
-    let mut report = Running(
+    let mut report = Killed(
         Command::new(cargo_bin("agewise"))
-            .args([
-                "report",
-                "--pid",
-                &pid,
-                "--follow",
-                "400ms",
-                "--intervals",
-                "200ms,1s",
-            ])
+            .args(format!("report --pid {pid} --follow 400ms --intervals 200ms,1s").split(' '))
             .stdout(Stdio::piped())
             .spawn()
             .unwrap(),
@@ -200,22 +164,16 @@ fn a_process_that_exits_half_way_is_told_and_has_its_own_exit_status() {
         "a_process_that_exits_half_way_is_told_and_has_its_own_exit_status",
         sightless()
     );
-    let sleeper = Running(Command::new("sleep").arg("1").spawn().unwrap());
+    let sleeper = Killed(Command::new("sleep").arg("1").spawn().unwrap());
     let pid = sleeper.0.id().to_string();
     std::thread::scope(|scope| {
         let reaper = scope.spawn(move || {
             let mut sleeper = sleeper;
             let _ = sleeper.0.wait();
         });
-        let output = agewise(&[
-            "report",
-            "--pid",
-            &pid,
-            "--duration",
-            "20s",
-            "--intervals",
-            "300ms",
-        ]);
+        let output = agewise(&words(&format!(
+            "report --pid {pid} --duration 20s --intervals 300ms"
+        )));
         assert_eq!(output.status.code(), Some(3));
         assert!(String::from_utf8_lossy(&output.stdout).contains("# gone: the process has exited"));
         reaper.join().unwrap();
@@ -229,8 +187,8 @@ fn pages_that_processes_share_count_once() {
         Ok(dir) => dir,
         Err(why) => return println!("SKIPPED pages_that_processes_share_count_once: {why}"),
     };
-    let sleepers: Vec<Running> = (0..4)
-        .map(|_| Running(Command::new("sleep").arg("60").spawn().unwrap()))
+    let sleepers: Vec<Killed> = (0..4)
+        .map(|_| Killed(Command::new("sleep").arg("60").spawn().unwrap()))
         .collect();
     let pids: Vec<String> = sleepers
         .iter()
@@ -239,14 +197,7 @@ fn pages_that_processes_share_count_once() {
     for pid in &pids {
         dir.take_in(pid.parse().unwrap());
     }
-    let common = [
-        "--duration",
-        "300ms",
-        "--intervals",
-        "100ms",
-        "--format",
-        "json",
-    ];
+    let common = words("--duration 300ms --intervals 100ms --format json");
     let one_by_one: u64 = pids
         .iter()
         .map(|pid| {
@@ -395,15 +346,9 @@ fn the_kernels_own_sources_work_or_say_why_not_as_doctor_does() {
 fn sources_are_chosen_by_name_and_refuse_what_they_cannot_do() {
     let target = holder(4, 4);
     let pid = target.0.id().to_string();
-    let by_pid = agewise(&[
-        "report",
-        "--source",
-        "lru_gen",
-        "--pid",
-        &pid,
-        "--duration",
-        "1s",
-    ]);
+    let by_pid = agewise(&words(&format!(
+        "report --source lru_gen --pid {pid} --duration 1s"
+    )));
     assert_eq!(by_pid.status.code(), Some(2));
     let stderr = String::from_utf8_lossy(&by_pid.stderr);
     assert!(
@@ -423,19 +368,10 @@ fn sources_are_chosen_by_name_and_refuse_what_they_cannot_do() {
         "{stderr}"
     );
 
-    let coarse = agewise(&[
-        "report",
-        "--source",
-        "pagemap",
-        "--pid",
-        &pid,
-        "--duration",
-        "300ms",
-        "--scan-interval",
-        "100ms",
-        "--format",
-        "json",
-    ]);
+    let coarse = agewise(&words(&format!(
+        "report --source pagemap --pid {pid} --duration 300ms --scan-interval 100ms \
+             --format json"
+    )));
     let stderr = String::from_utf8_lossy(&coarse.stderr);
     assert!(coarse.status.success(), "{stderr}");
     assert!(stderr.contains("whole mappings only"), "{stderr}");

@@ -8,38 +8,19 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_host::pagecache::cachestat;
-use rustix::fs::{Advice, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use support::cached::{HALF_BYTES, PAGE, PAGES, uncached};
 use support::need::memcg;
 use support::{AGEWISE, MIB, blind, cgroups_of, one};
 
-const PAGE: u64 = 4096;
-const PAGES: u64 = 4096;
-const HALF_BYTES: u64 = PAGES / 2 * PAGE;
 /// Looks take turns with pauses 20 times as long, and there may be millions of files.
 const PATIENCE: Duration = Duration::from_secs(90);
-
-/// Creates a file that is not in memory: whoever reads it first is charged.
-fn uncached(path: &Path) -> File {
-    fs::write(path, vec![7; (PAGES * PAGE) as usize]).unwrap();
-    let file = File::open(path).unwrap();
-    file.sync_all().unwrap();
-    // Pages in a CPU's LRU batch cannot be dropped at once.
-    for _ in 0..200 {
-        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-        if cached(&file, 0..PAGES) == 0 {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    file
-}
 
 fn cached(file: &File, pages: std::ops::Range<u64>) -> u64 {
     cachestat(file, pages).map_or(0, |stat| stat.pages * PAGE)

@@ -7,7 +7,7 @@ mod support;
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
@@ -15,7 +15,8 @@ use agewise_host::swap::ZramDevice;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::need::{memcg, zram};
-use support::{AGEWISE, MIB, blind, cgroups_of, one};
+use support::program::words;
+use support::{AGEWISE, MIB, blind, cgroups_of, one, wait_until};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(AGEWISE)
@@ -74,11 +75,8 @@ fn a_program_is_held_below_its_limit() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let began = Instant::now();
-    while cgroups_of(child.id()).is_empty() && began.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
     let pid = child.id();
+    wait_until("a cgroup", || !cgroups_of(pid).is_empty());
     let made = cgroups_of(pid);
     assert_eq!(made.len(), 1, "{made:?}");
     std::thread::sleep(Duration::from_secs(6));
@@ -132,7 +130,6 @@ fn it_ends_as_its_command_does_and_leaves_nothing() {
         .spawn()
         .unwrap();
     let pid = child.id();
-    let began = Instant::now();
     let has_begun = || {
         let made = cgroups_of(pid);
         let procs = made
@@ -140,9 +137,7 @@ fn it_ends_as_its_command_does_and_leaves_nothing() {
             .map(|dir| std::fs::read_to_string(dir.join("cgroup.procs")));
         procs.is_some_and(|procs| procs.is_ok_and(|procs| !procs.is_empty()))
     };
-    while !has_begun() && began.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("a process in its cgroup", has_begun);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
     assert!(cgroups_of(pid).is_empty());
@@ -164,7 +159,6 @@ fn a_limit_that_somebody_else_changed_is_noted() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let began = Instant::now();
     let changed = |dir: &PathBuf| {
         let files = ["memory.limit_in_bytes", "memory.max"].map(|file| dir.join(file));
         files.iter().any(|file| {
@@ -172,13 +166,7 @@ fn a_limit_that_somebody_else_changed_is_noted() {
             set.trim() == (64 * MIB).to_string() && std::fs::write(file, "200M").is_ok()
         })
     };
-    while !cgroups_of(child.id()).iter().any(changed) {
-        assert!(
-            began.elapsed() < Duration::from_secs(20),
-            "no limit was set"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until("a limit", || cgroups_of(child.id()).iter().any(changed));
     assert!(child.wait().unwrap().success());
     let text = std::fs::read_to_string(&report).unwrap();
     let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
@@ -324,28 +312,16 @@ fn without_swap_it_says_what_is_missing() {
 
 #[test]
 fn one_way_is_chosen() {
-    for (words, wanted) in [
-        (&["--", "true"][..], "--memory"),
-        (
-            &["--memory", "1M", "--older-than", "1s", "--", "true"],
-            "cannot be used with",
-        ),
-        (
-            &["--memory", "1M", "--rate", "1M/s", "--", "true"],
-            "cannot be used with",
-        ),
-        (
-            &["--older-than", "1s", "--by", "heat", "--", "true"],
-            "--memory",
-        ),
-        (
-            &["--memory", "1M", "--by", "worst", "--", "true"],
-            "possible values",
-        ),
+    for (line, wanted) in [
+        ("-- true", "--memory"),
+        ("--memory 1M --older-than 1s -- true", "cannot be used with"),
+        ("--memory 1M --rate 1M/s -- true", "cannot be used with"),
+        ("--older-than 1s --by heat -- true", "--memory"),
+        ("--memory 1M --by worst -- true", "possible values"),
     ] {
-        let output = run(words);
+        let output = run(&words(line));
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
-        assert!(said.contains(wanted), "{words:?}: {said}");
+        assert_eq!(output.status.code(), Some(2), "{line}: {said}");
+        assert!(said.contains(wanted), "{line}: {said}");
     }
 }

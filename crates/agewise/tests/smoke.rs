@@ -2,9 +2,12 @@
 //! The program with every set of features: it has the commands that the features promise, rejects
 //! the others, and works where neither root nor a feature is needed.
 
+mod program;
+
 use std::path::Path;
 
 use assert_cmd::Command;
+use program::words;
 
 fn agewise(arguments: &[&str]) -> assert_cmd::assert::Assert {
     Command::new(env!("CARGO_BIN_EXE_agewise"))
@@ -86,16 +89,9 @@ fn shells_complete_values_by_asking() {
 fn a_recorded_program_is_sized_without_the_lab() {
     let trace = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../traces/sqlite.pages");
     let trace = trace.to_str().expect("a path in UTF-8");
-    let sized = agewise(&[
-        "size",
-        trace,
-        "--cost-model",
-        "zram",
-        "--points",
-        "4",
-        "--format",
-        "json",
-    ]);
+    let sized = agewise(&words(&format!(
+        "size {trace} --cost-model zram --points 4 --format json"
+    )));
     let lines = text(&sized.success().get_output().stdout);
     assert!(lines.lines().count() >= 4, "{lines}");
     agewise(&["trace", "info", trace]).success();

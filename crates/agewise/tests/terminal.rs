@@ -5,10 +5,11 @@
 mod pty;
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
+use agewise_cli::children::Killed;
 use assert_cmd::cargo::cargo_bin;
 use pty::Pty;
 
@@ -23,12 +24,12 @@ static IN_TIME: LazyLock<Duration> = LazyLock::new(|| {
 /// Time allowed to start and to make the first look.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A child process that is killed when dropped.
-struct Running(Child);
+struct Running(Killed);
 
 impl Running {
     fn sleeper() -> Self {
-        Running(Command::new("sleep").arg("600").spawn().expect("sleep"))
+        let child = Command::new("sleep").arg("600").spawn();
+        Running(Killed(child.expect("sleep")))
     }
 
     fn pid(&self) -> String {
@@ -60,13 +61,6 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Starts `agewise` with the terminal as its standard streams, in a session of its own. Only if
 /// `is_controlling` is it the controlling terminal, so that the kernel sends SIGHUP on a hang-up.
 fn start(pty: &Pty, args: &[&str], is_controlling: bool) -> Running {
@@ -89,7 +83,7 @@ fn start_in(pty: &Pty, mut command: Command, is_controlling: bool) -> Running {
             Ok(())
         });
     }
-    Running(command.spawn().expect("agewise starts"))
+    Running(Killed(command.spawn().expect("agewise starts")))
 }
 
 /// Starts `watch` on a sleeping process and waits for its first screen.

@@ -6,7 +6,7 @@ mod program;
 
 use std::fs;
 
-use program::agewise;
+use program::{agewise, json_lines};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -125,10 +125,7 @@ fn size_has_the_names_of_whatif_and_takes_a_format() {
         ok(&[&of[..], &["--format", format]].concat())
     };
     let rows = size("json");
-    let rows: Vec<Value> = rows
-        .lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect();
+    let rows = json_lines(&rows);
     assert_eq!(rows[2]["memory_bytes"], 3 * 4096, "{}", rows[2]);
     // LRU with 3 pages misses 10 times of 12, 5 of them first touches.
     let faults = rows[2]["faults_per_1000_accesses"].as_f64().unwrap();

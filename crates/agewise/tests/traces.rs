@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise trace`, `agewise lab curve` and `agewise lab verify-policies` as programs.
 
+mod program;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use assert_cmd::cargo::cargo_bin;
+use program::{json_lines, words};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -50,12 +53,6 @@ impl Place {
     }
 }
 
-fn lines(text: &str) -> Vec<Value> {
-    text.lines()
-        .map(|line| serde_json::from_str(line).unwrap())
-        .collect()
-}
-
 fn reference(place: &Place, fifo_at_4: u64) {
     place.file("t.trace", BELADY);
     place.file(
@@ -72,23 +69,14 @@ fn reference(place: &Place, fifo_at_4: u64) {
     );
 }
 
-const VERIFY: [&str; 8] = [
-    "lab",
-    "verify-policies",
-    "--traces",
-    ".",
-    "--manifest",
-    "m.csv",
-    "--reference",
-    "r.csv",
-];
+const VERIFY: &str = "lab verify-policies --traces . --manifest m.csv --reference r.csv";
 
 #[test]
 fn verify_policies_judges_every_row() {
     let place = Place::new();
     reference(&place, 10);
-    let json = place.ok(&[&VERIFY[..], &["--format", "json"]].concat());
-    let rows = lines(&json);
+    let json = place.ok(&words(&format!("{VERIFY} --format json")));
+    let rows = json_lines(&json);
     assert_eq!(rows.len(), 6);
     let fields = [
         "trace",
@@ -109,15 +97,15 @@ fn verify_policies_judges_every_row() {
     assert_eq!(rows[5]["misses"], Value::Null);
     // The same bytes for any number of threads.
     assert_eq!(
-        place.ok(&[&VERIFY[..], &["--format", "json", "--jobs", "1"]].concat()),
+        place.ok(&words(&format!("{VERIFY} --format json --jobs 1"))),
         json
     );
-    let text = place.ok(&VERIFY);
+    let text = place.ok(&words(VERIFY));
     assert!(
         text.contains("4 of 4 judged rows within tolerance"),
         "{text}"
     );
-    let csv = place.ok(&[&VERIFY[..], &["--format", "csv", "--policy", "lru"]].concat());
+    let csv = place.ok(&words(&format!("{VERIFY} --format csv --policy lru")));
     assert!(
         csv.starts_with("trace,cache_size,policy,misses,reference,") && csv.contains("t,4,lru,8,8")
     );
@@ -127,7 +115,7 @@ fn verify_policies_judges_every_row() {
 fn verify_policies_fails_when_a_row_is_off() {
     let place = Place::new();
     reference(&place, 11);
-    let output = place.run(&VERIFY);
+    let output = place.run(&words(VERIFY));
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(
@@ -136,9 +124,13 @@ fn verify_policies_fails_when_a_row_is_off() {
     );
 
     place.file("m.csv", "file,trace_name,format\nother.trace,u,lirs\n");
-    assert!(place.error(&VERIFY).contains("no trace of this name"));
+    assert!(
+        place
+            .error(&words(VERIFY))
+            .contains("no trace of this name")
+    );
     place.file("m.csv", "file,trace_name,format\nother.trace,t,lirs\n");
-    assert!(place.error(&VERIFY).contains("other.trace"));
+    assert!(place.error(&words(VERIFY)).contains("other.trace"));
 }
 
 #[test]
@@ -149,21 +141,14 @@ fn curves_in_every_form() {
         "lab", "curve", "t.trace", "--policy", "fifo,opt", "--sizes", "3,4",
     ];
     let with = |more: &[&str]| place.ok(&[&arguments[..], more].concat());
-    let points = lines(&with(&["--format", "json"]));
+    let points = json_lines(&with(&["--format", "json"]));
     let misses: Vec<_> = points
         .iter()
         .map(|point| point["misses"].as_u64().unwrap())
         .collect();
     assert_eq!(misses, [9, 10, 7, 6]);
     assert_eq!(points[0]["sampling_rate"], Value::Null);
-    let text = with(&[
-        "--html",
-        "c.html",
-        "--svg",
-        "c.svg",
-        "--parquet",
-        "c.parquet",
-    ]);
+    let text = with(&words("--html c.html --svg c.svg --parquet c.parquet"));
     assert!(
         text.contains("12 accesses, 5 pages") && text.contains("0.833333"),
         "{text}"
@@ -185,15 +170,7 @@ fn curves_in_every_form() {
     );
     assert_eq!(with(&["--format", "csv"]).lines().count(), 5);
 
-    let sampled = [
-        "--sampled",
-        "--rate",
-        "0.2",
-        "--samples",
-        "5",
-        "--format",
-        "json",
-    ];
+    let sampled = words("--sampled --rate 0.2 --samples 5 --format json");
     let output = place.run(&[&arguments[..], &sampled].concat());
     assert!(output.status.success());
     assert!(
@@ -210,7 +187,7 @@ fn curves_in_every_form() {
 #[test]
 fn traces_are_converted_and_keep_what_they_say() {
     let place = Place::new();
-    let ok = |arguments: &str| place.ok(&arguments.split(' ').collect::<Vec<_>>());
+    let ok = |arguments: &str| place.ok(&words(arguments));
     let text = "time_ns,page,count,kind,process,class\n5,7,3,w,12,anon\n1000000000,1,1,r,13,file\n";
     place.file("t.csv", text);
     place.ok(&["trace", "convert", "t.csv", "t.pagetrace"]);
@@ -228,11 +205,11 @@ fn traces_are_converted_and_keep_what_they_say() {
         .collect();
     assert_eq!(cat, expected);
     let later = ok("trace cat t.pagetrace --from 1s --format json");
-    assert_eq!(lines(&later)[0]["page"], 1);
-    assert_eq!(lines(&later).len(), 1);
+    assert_eq!(json_lines(&later)[0]["page"], 1);
+    assert_eq!(json_lines(&later).len(), 1);
 
     ok("trace convert t.pagetrace t.lirs.gz --to lirs");
-    let info = lines(&place.ok(&["trace", "info", "t.lirs.gz", "--format", "json"]));
+    let info = json_lines(&place.ok(&["trace", "info", "t.lirs.gz", "--format", "json"]));
     assert_eq!(
         (&info[0]["accesses"], &info[0]["compression"]),
         (&4.into(), &"gzip".into())
@@ -240,7 +217,7 @@ fn traces_are_converted_and_keep_what_they_say() {
     assert_eq!(info[0]["sequential"], 2);
 
     ok("trace convert t.pagetrace t.oracleGeneral.zst --to oracleGeneral");
-    let info = lines(&place.ok(&["trace", "info", "t.oracleGeneral.zst", "--format", "json"]));
+    let info = json_lines(&place.ok(&["trace", "info", "t.oracleGeneral.zst", "--format", "json"]));
     assert_eq!(info[0]["trace_format"], "oracleGeneral");
     assert_eq!(info[0]["last_time_ns"], 1_000_000_000);
     // As CSV a page trace keeps its header, and becomes the same file again; the CSV of a trace in
@@ -271,7 +248,7 @@ fn a_trace_that_was_cut_off_is_read_and_said_to_be() {
     let whole = fs::read(place.at("t.pagetrace")).unwrap();
     fs::write(place.at("t.pagetrace"), &whole[..whole.len() / 2]).unwrap();
     let info = place.ok(&["trace", "info", "t.pagetrace", "--format", "json"]);
-    assert!((1..100_000).contains(&lines(&info)[0]["accesses"].as_u64().unwrap()));
+    assert!((1..100_000).contains(&json_lines(&info)[0]["accesses"].as_u64().unwrap()));
     for arguments in [
         "trace info t.pagetrace",
         "lab curve t.pagetrace --policy lru --points 2 --format json",
@@ -280,7 +257,7 @@ fn a_trace_that_was_cut_off_is_read_and_said_to_be() {
         "lab whatif t.pagetrace --format csv",
         "size t.pagetrace --format json",
     ] {
-        let output = place.run(&arguments.split(' ').collect::<Vec<_>>());
+        let output = place.run(&words(arguments));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments}: {said}");
         assert!(said.matches("cut off").count() == 1, "{arguments}: {said}");
@@ -303,7 +280,7 @@ fn a_bad_output_is_known_before_the_work() {
         ("lab fuzz --cases 1 --out none/a.case", "none/a.case"),
         ("lab fuzz --cases 1 --out there.case", "there.case exists"),
     ] {
-        let output = place.run(&arguments.split(' ').collect::<Vec<_>>());
+        let output = place.run(&words(arguments));
         assert_eq!(output.status.code(), Some(1), "{arguments}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(expected), "{arguments}: {said}");
@@ -321,15 +298,7 @@ fn an_interrupted_sample_is_not_taken_for_a_whole_one() {
     let pages: String = (0..300_000u64).map(|n| format!("{n}\n")).collect();
     place.file("t.trace", &pages.repeat(10));
     place.file("s.pages", "before");
-    let arguments = [
-        "trace",
-        "sample",
-        "t.trace",
-        "s.pages",
-        "--rate",
-        "1",
-        "--no-check",
-    ];
+    let arguments = words("trace sample t.trace s.pages --rate 1 --no-check");
     let mut command = Command::new(cargo_bin("agewise"));
     let mut child = command
         .args(arguments)
@@ -359,7 +328,7 @@ fn samples_tell_their_error() {
         told.contains("accesses kept") && told.contains("at worst, over 32 sizes"),
         "{told}"
     );
-    let info = lines(&place.ok(&["trace", "info", "s.pagetrace", "--format", "json"]));
+    let info = json_lines(&place.ok(&["trace", "info", "s.pagetrace", "--format", "json"]));
     let footprint = info[0]["footprint_pages"].as_u64().unwrap();
     assert!(
         (800..1200).contains(&footprint),
@@ -409,14 +378,9 @@ fn damage_of_every_kind_is_an_error_with_the_place() {
         .map(|n| format!("{}\n", n * n % 5003))
         .collect();
     place.file("t.trace", &pages);
-    place.ok(&[
-        "trace",
-        "convert",
-        "t.trace",
-        "t.oracleGeneral",
-        "--to",
-        "oracleGeneral",
-    ]);
+    place.ok(&words(
+        "trace convert t.trace t.oracleGeneral --to oracleGeneral",
+    ));
     place.ok(&["trace", "convert", "t.trace", "t.lirs.gz", "--to", "lirs"]);
     place.ok(&["trace", "convert", "t.trace", "t.lirs.zst", "--to", "lirs"]);
     let part = |of: &str, name: &str, bytes: usize| {

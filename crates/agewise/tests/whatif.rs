@@ -14,6 +14,7 @@ use agewise_host::cgroup::OwnCgroup;
 use agewise_host::swap::ZramDevice;
 use serde_json::Value;
 use support::need::{memcg, zram};
+use support::program::{json_lines, words};
 use support::{AGEWISE, MIB, blind, one};
 
 /// Dropped in this order: the exerciser must end before its cgroup can be removed.
@@ -33,15 +34,7 @@ impl Scene {
         let memcg = memcg(test)?;
         let device = zram(256 * MIB)?;
         let entrance = memcg.entrance().map_err(|e| e.to_string())?;
-        let words = [
-            "--size",
-            "64M",
-            "--pattern",
-            "hotcold:0.5",
-            "--rate",
-            "20000",
-            "--no-final-check",
-        ];
+        let words = words("--size 64M --pattern hotcold:0.5 --rate 20000 --no-final-check");
         let exerciser = Spawned::start_in(Path::new(AGEWISE), words, Some(&entrance), None);
         Ok(Scene {
             exerciser: Some(exerciser.map_err(|e| format!("{e:#}"))?),
@@ -78,10 +71,7 @@ impl Scene {
 
 fn lines(output: &Output) -> Vec<Value> {
     let text = String::from_utf8_lossy(&output.stdout);
-    let lines = text
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("a line of JSON"));
-    lines.collect()
+    json_lines(&text)
 }
 
 #[test]
@@ -140,14 +130,7 @@ fn live_size_says_that_it_was_interrupted() {
     assert_eq!(early.wait().expect("it ends").code(), Some(130));
     let size = Command::new(AGEWISE)
         .args(["size", "--pid", &sleeper.id().to_string()])
-        .args([
-            "--duration",
-            "60s",
-            "--interval",
-            "500ms",
-            "--format",
-            "json",
-        ])
+        .args("--duration 60s --interval 500ms --format json".split(' '))
         .stdout(Stdio::piped())
         .spawn()
         .expect("agewise runs");
@@ -296,15 +279,8 @@ fn live_a_shrink_ends_with_the_last_process() {
         Err(why) => return println!("SKIPPED live_a_shrink_ends_with_the_last_process: {why}"),
     };
     let name = scene.memcg.cgroup().name();
-    let words = [
-        "shrink",
-        "--duration",
-        "3s",
-        "--to",
-        "60%",
-        "--cgroup",
-        &name,
-    ];
+    let line = format!("shrink --duration 3s --to 60% --cgroup {name}");
+    let words = words(&line);
     let more = ["--max-wait", "50%", "--format", "json"];
     let mut command = scene.command(&[&words[..], &more].concat());
     let child = command
@@ -341,17 +317,8 @@ fn live_what_a_killed_shrink_left_is_undone() {
         Err(why) => return println!("SKIPPED live_what_a_killed_shrink_left_is_undone: {why}"),
     };
     let name = scene.memcg.cgroup().name();
-    let words = [
-        "shrink",
-        "--cgroup",
-        &name,
-        "--duration",
-        "3s",
-        "--to",
-        "60%",
-        "--max-wait",
-        "50%",
-    ];
+    let line = format!("shrink --cgroup {name} --duration 3s --to 60% --max-wait 50%");
+    let words = words(&line);
     let mut child = scene.command(&words).spawn().expect("agewise runs");
     let began = Instant::now();
     while scene.limit_bytes().is_none() {

@@ -25,25 +25,18 @@ use agewise_cli::signal::Stop;
 pub struct Harm {
     /// Time between two scans.
     interval_ms: u64,
-    /// Pairs of spans.
-    pairs: usize,
     /// Median of the spans without agewise.
     alone_ops_per_second: f64,
     /// Median of the spans with agewise.
     watched_ops_per_second: f64,
+    /// Pairs of spans.
+    pairs: usize,
     /// Change of operations per second.
-    change_ratio: f64,
-    /// Lower end of its 95 % interval.
-    change_low_ratio: f64,
-    /// Upper end of its 95 % interval.
-    change_high_ratio: f64,
+    #[serde(flatten)]
+    change: Change,
     /// Change of operations per second of the exerciser's CPU time; unlike the above it excludes
     /// time taken by other programs.
-    cpu_change_ratio: f64,
-    /// Lower end of its 95 % interval.
-    cpu_change_low_ratio: f64,
-    /// Upper end of its 95 % interval.
-    cpu_change_high_ratio: f64,
+    cpu: Change,
     /// Share of pages that the histogram has in a wrong bin: the mean of some scans after the
     /// spans.
     histogram_error_ratio: f64,
@@ -92,18 +85,14 @@ pub(super) fn measure(program: &Path, args: &HarmArgs, stop: &Stop) -> anyhow::R
         ages::mean_error_ratio(&mut agent, &exerciser, args.interval, JUDGED, stop)?;
     exerciser.finish()?;
     let change = Change::of_pairs(&by_time).context("at least three pairs are needed")?;
-    let cpu_change = Change::of_pairs(&by_cpu).context("the exerciser's CPU time is not known")?;
+    let cpu = Change::of_pairs(&by_cpu).context("the exerciser's CPU time is not known")?;
     Ok(Harm {
         interval_ms: observe::millis(args.interval),
-        pairs: args.pairs,
         alone_ops_per_second: median(&alone),
         watched_ops_per_second: median(&watched),
-        change_ratio: change.change_ratio,
-        change_low_ratio: change.change_low_ratio,
-        change_high_ratio: change.change_high_ratio,
-        cpu_change_ratio: cpu_change.change_ratio,
-        cpu_change_low_ratio: cpu_change.change_low_ratio,
-        cpu_change_high_ratio: cpu_change.change_high_ratio,
+        pairs: args.pairs,
+        change,
+        cpu,
         histogram_error_ratio,
     })
 }

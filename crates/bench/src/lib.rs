@@ -37,6 +37,7 @@ use agewise_host::root::ProcRoot;
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
@@ -421,15 +422,26 @@ fn finish(stop: &Stop, done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCod
     }
 }
 
-/// Prints a flat record as a JSON line, a table, or two lines of CSV.
+/// Prints a record as a JSON line, a table, or two lines of CSV. The fields of records within it are
+/// named after both: `cpu_change_ratio`.
 fn print(name: &str, format: Format, record: &impl Serialize) -> anyhow::Result<()> {
-    let serde_json::Value::Object(fields) = serde_json::to_value(record)? else {
+    let Value::Object(nested) = serde_json::to_value(record)? else {
         bail!("a record has fields");
     };
+    let mut fields = Map::new();
+    for (field, value) in nested {
+        match value {
+            Value::Object(inner) => {
+                let named = |(of, value)| (format!("{field}_{of}"), value);
+                fields.extend(inner.into_iter().map(named));
+            }
+            value => drop(fields.insert(field, value)),
+        }
+    }
     let mut out = std::io::stdout().lock();
     match format {
         Format::Json => {
-            let mut whole = serde_json::Map::new();
+            let mut whole = Map::new();
             whole.insert("record".into(), name.into());
             whole.extend(fields);
             output::json_line(&mut out, &whole)?;
@@ -450,7 +462,7 @@ fn print(name: &str, format: Format, record: &impl Serialize) -> anyhow::Result<
 }
 
 /// Whole numbers as they are, others with four significant digits.
-fn value_text(value: &serde_json::Value) -> String {
+fn value_text(value: &Value) -> String {
     match value.as_f64() {
         Some(number) if !value.is_u64() && number != 0.0 => {
             let digits = (3 - number.abs().log10().floor() as i32).clamp(0, 8) as usize;
@@ -470,6 +482,6 @@ mod tests {
         assert_eq!(value_text(&1234.567.into()), "1235");
         assert_eq!(value_text(&0.0.into()), "0.0");
         assert_eq!(value_text(&42u64.into()), "42");
-        assert_eq!(value_text(&serde_json::Value::Null), "null");
+        assert_eq!(value_text(&Value::Null), "null");
     }
 }

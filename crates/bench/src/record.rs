@@ -33,24 +33,17 @@ const WARM_UP: Duration = Duration::from_secs(4);
 pub struct Recorded {
     /// Time between two looks.
     interval_ms: u64,
-    /// Pairs of spans.
-    pairs: usize,
     /// Median of the spans without recording.
     alone_ops_per_second: f64,
     /// Median of the spans with recording.
     recorded_ops_per_second: f64,
+    /// Pairs of spans.
+    pairs: usize,
     /// Change of operations per second.
-    change_ratio: f64,
-    /// Lower end of its 95 % interval.
-    change_low_ratio: f64,
-    /// Upper end of its 95 % interval.
-    change_high_ratio: f64,
+    #[serde(flatten)]
+    change: Change,
     /// Change of operations per second of the exerciser's CPU time.
-    cpu_change_ratio: f64,
-    /// Lower end of its 95 % interval.
-    cpu_change_low_ratio: f64,
-    /// Upper end of its 95 % interval.
-    cpu_change_high_ratio: f64,
+    cpu: Change,
     /// Number of one-second working sets compared.
     working_sets: usize,
     /// Median of the true working sets of one second.
@@ -129,21 +122,17 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
     let (totals, _) = recorder.finish()?;
     let deviations = deviations(&path, &true_sets, &regions)?;
     let change = Change::of_pairs(&by_time).context("at least three pairs are needed")?;
-    let cpu_change = Change::of_pairs(&by_cpu).context("the exerciser's CPU time is not known")?;
+    let cpu = Change::of_pairs(&by_cpu).context("the exerciser's CPU time is not known")?;
     let pages: Vec<f64> = true_sets.iter().map(|set| set.pages as f64).collect();
     let rates =
         |which: fn(&(f64, f64)) -> f64| median(&by_time.iter().map(which).collect::<Vec<_>>());
     Ok(Recorded {
         interval_ms: observe::millis(args.interval),
-        pairs: args.pairs,
         alone_ops_per_second: rates(|pair| pair.0),
         recorded_ops_per_second: rates(|pair| pair.1),
-        change_ratio: change.change_ratio,
-        change_low_ratio: change.change_low_ratio,
-        change_high_ratio: change.change_high_ratio,
-        cpu_change_ratio: cpu_change.change_ratio,
-        cpu_change_low_ratio: cpu_change.change_low_ratio,
-        cpu_change_high_ratio: cpu_change.change_high_ratio,
+        pairs: args.pairs,
+        change,
+        cpu,
         working_sets: deviations.len(),
         working_set_bytes: median(&pages) as u64 * PAGE_BYTES,
         working_set_deviation_ratio: median(&deviations),

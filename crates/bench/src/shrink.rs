@@ -72,6 +72,10 @@ pub(super) struct Args {
     format: Format,
 }
 
+/// The columns of CSV.
+const COLUMNS: &str =
+    "load,usage_bytes,limit_bytes,wait_ratio,over_seconds,best_bytes,saved_ratio,is_met";
+
 /// The result of one load.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
@@ -103,10 +107,7 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
             "{:<20} {:>11} {:>11} {:>8} {:>7} {:>11} {:>7}",
             "load", "has", "limit", "waits", "over", "best", "saved"
         )?,
-        Format::Csv => writeln!(
-            out,
-            "load,usage_bytes,limit_bytes,wait_ratio,over_seconds,best_bytes,saved_ratio,is_met"
-        )?,
+        Format::Csv => writeln!(out, "{COLUMNS}")?,
         Format::Json => {}
     }
     for load in &args.load {
@@ -319,18 +320,7 @@ fn longest_over(waits: &[f64], max: f64) -> usize {
 fn print_row(out: &mut impl Write, format: Format, row: &Row) -> anyhow::Result<()> {
     match format {
         Format::Json => output::json_line(out, row)?,
-        Format::Csv => writeln!(
-            out,
-            "{},{},{},{},{},{},{},{}",
-            output::csv_field(&row.load),
-            row.usage_bytes,
-            row.limit_bytes.map_or(String::new(), |of| of.to_string()),
-            row.wait_ratio,
-            row.over_seconds,
-            row.best_bytes,
-            row.saved_ratio,
-            row.is_met
-        )?,
+        Format::Csv => output::csv_row(out, COLUMNS, row)?,
         Format::Text => writeln!(
             out,
             "{:<20} {:>11} {:>11} {:>7.2}% {:>6}s {:>11} {:>6.0}%{}",

@@ -65,13 +65,13 @@ const UNIFORM: Load = Load {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Refaults {
     /// Mean per 1000 operations, without sorting.
-    plain: f64,
-    sorted: f64,
+    plain_refaults_per_kop: f64,
+    sorted_refaults_per_kop: f64,
     /// Relative change; -0.3 is 30 % fewer.
-    change: Option<f64>,
+    change_ratio: Option<f64>,
     /// Its 95 % interval.
-    low: Option<f64>,
-    high: Option<f64>,
+    change_low_ratio: Option<f64>,
+    change_high_ratio: Option<f64>,
 }
 
 /// The effect and cost of sorting.
@@ -81,26 +81,12 @@ pub struct Sort {
     size_bytes: u64,
     /// Pairs of runs for each load.
     pairs: u16,
-    /// Hot half and cold half: refaults per 1000 operations, without and with sorting.
-    hotcold_plain_refaults_per_kop: f64,
-    hotcold_sorted_refaults_per_kop: f64,
-    /// Relative change.
-    hotcold_change_ratio: Option<f64>,
-    /// Ends of its 95 % interval.
-    hotcold_change_low_ratio: Option<f64>,
-    hotcold_change_high_ratio: Option<f64>,
+    /// Hot half and cold half.
+    hotcold: Refaults,
     /// The same with hot pages scattered singly.
-    scattered_plain_refaults_per_kop: f64,
-    scattered_sorted_refaults_per_kop: f64,
-    scattered_change_ratio: Option<f64>,
-    scattered_change_low_ratio: Option<f64>,
-    scattered_change_high_ratio: Option<f64>,
+    scattered: Refaults,
     /// All pages touched equally.
-    uniform_plain_refaults_per_kop: f64,
-    uniform_sorted_refaults_per_kop: f64,
-    uniform_change_ratio: Option<f64>,
-    uniform_change_low_ratio: Option<f64>,
-    uniform_change_high_ratio: Option<f64>,
+    uniform: Refaults,
     /// Share of one core that sorting takes after its start, with hot half and cold half.
     core_ratio: f64,
     /// The same for the other loads.
@@ -144,21 +130,9 @@ pub(super) fn measure(program: &Path, args: &SortArgs, stop: &Stop) -> anyhow::R
     Ok(Sort {
         size_bytes: args.size,
         pairs: args.pairs,
-        hotcold_plain_refaults_per_kop: hotcold.refaults.plain,
-        hotcold_sorted_refaults_per_kop: hotcold.refaults.sorted,
-        hotcold_change_ratio: hotcold.refaults.change,
-        hotcold_change_low_ratio: hotcold.refaults.low,
-        hotcold_change_high_ratio: hotcold.refaults.high,
-        scattered_plain_refaults_per_kop: scattered.refaults.plain,
-        scattered_sorted_refaults_per_kop: scattered.refaults.sorted,
-        scattered_change_ratio: scattered.refaults.change,
-        scattered_change_low_ratio: scattered.refaults.low,
-        scattered_change_high_ratio: scattered.refaults.high,
-        uniform_plain_refaults_per_kop: uniform.refaults.plain,
-        uniform_sorted_refaults_per_kop: uniform.refaults.sorted,
-        uniform_change_ratio: uniform.refaults.change,
-        uniform_change_low_ratio: uniform.refaults.low,
-        uniform_change_high_ratio: uniform.refaults.high,
+        hotcold: hotcold.refaults,
+        scattered: scattered.refaults,
+        uniform: uniform.refaults,
         core_ratio: hotcold.core_ratio,
         scattered_core_ratio: scattered.core_ratio,
         uniform_core_ratio: uniform.core_ratio,
@@ -199,11 +173,11 @@ impl Bench<'_> {
         let change = Change::of_ratios(&pairs);
         Ok(Measured {
             refaults: Refaults {
-                plain: mean(|pair| pair.before),
-                sorted: mean(|pair| pair.after),
-                change: change.mean,
-                low: change.interval.map(|(low, _)| low),
-                high: change.interval.map(|(_, high)| high),
+                plain_refaults_per_kop: mean(|pair| pair.before),
+                sorted_refaults_per_kop: mean(|pair| pair.after),
+                change_ratio: change.mean,
+                change_low_ratio: change.interval.map(|(low, _)| low),
+                change_high_ratio: change.interval.map(|(_, high)| high),
             },
             core_ratio: if time > 0.0 { cpu / time } else { 0.0 },
             start_cpu_ms,

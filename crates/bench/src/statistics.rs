@@ -24,8 +24,6 @@ pub struct Change {
     pub change_low_ratio: f64,
     /// Upper end of the interval.
     pub change_high_ratio: f64,
-    /// Number of pairs.
-    pub pairs: usize,
 }
 
 impl Change {
@@ -47,7 +45,6 @@ impl Change {
             change_ratio: mean.exp() - 1.0,
             change_low_ratio: (mean - margin).exp() - 1.0,
             change_high_ratio: (mean + margin).exp() - 1.0,
-            pairs: pairs.len(),
         })
     }
 }

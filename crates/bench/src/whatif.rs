@@ -65,6 +65,10 @@ pub(super) struct Args {
     format: Format,
 }
 
+/// The columns of CSV.
+const COLUMNS: &str = "load,limit_percent,limit_bytes,faults_per_second,faults_low,faults_high,\
+    lru_faults_per_second,measured_per_second,error_ratio,is_near,is_within";
+
 /// One load at one limit.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
@@ -283,30 +287,7 @@ fn print_total(
     };
     match format {
         Format::Json => output::json_line(out, &total)?,
-        Format::Csv => {
-            writeln!(
-                out,
-                "load,limit_percent,limit_bytes,faults_per_second,faults_low,faults_high,\
-                 lru_faults_per_second,measured_per_second,error_ratio,is_near,is_within"
-            )?;
-            for row in rows {
-                writeln!(
-                    out,
-                    "{},{},{},{},{},{},{},{},{},{},{}",
-                    output::csv_field(&row.load),
-                    row.limit_percent,
-                    row.limit_bytes,
-                    row.faults_per_second,
-                    row.faults_low,
-                    row.faults_high,
-                    row.lru_faults_per_second,
-                    row.measured_per_second,
-                    row.error_ratio,
-                    row.is_near,
-                    row.is_within
-                )?;
-            }
-        }
+        Format::Csv => output::csv(out, COLUMNS, rows)?,
         Format::Text => writeln!(
             out,
             "{} of {} points near, {} within; median error {:.1} %; {}",

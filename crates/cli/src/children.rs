@@ -1,10 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Child processes: ending them, and their resource usage.
 
+use std::ops::{Deref, DerefMut};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+/// A child process that is killed when this is dropped.
+#[derive(Debug)]
+pub struct Killed(pub Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Deref for Killed {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Killed {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
 
 /// Sends SIGTERM to `child`, which must not have been waited for: its pid could have been reused.
 pub fn terminate(child: &Child) {

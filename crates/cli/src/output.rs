@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use agewise_host::untrusted::{clean, is_hidden, json_escape};
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
+use serde_json::Value;
 use serde_json::ser::Formatter;
 
 /// The form of what a command prints on standard output.
@@ -51,6 +52,38 @@ pub fn rows<R: Serialize>(
         kind => io::Error::other(format!("{kind:?}")),
     })?;
     csv.flush()
+}
+
+/// Writes records as CSV with these columns; see [`csv_row`].
+///
+/// # Errors
+/// Those of [`csv_row`].
+pub fn csv<R: Serialize>(
+    out: &mut impl Write,
+    columns: &str,
+    records: impl IntoIterator<Item = R>,
+) -> io::Result<()> {
+    writeln!(out, "{columns}")?;
+    let mut records = records.into_iter();
+    records.try_for_each(|record| csv_row(out, columns, &record))
+}
+
+/// Writes a row of CSV with the fields of `record` that `columns` names. Fields that are null, or
+/// that the record does not have, are empty.
+///
+/// # Errors
+/// `out` cannot be written, or `record` cannot be represented in JSON.
+pub fn csv_row(out: &mut impl Write, columns: &str, record: &impl Serialize) -> io::Result<()> {
+    let fields = serde_json::to_value(record)?;
+    let text = |name| match &fields[name] {
+        Value::Null => String::new(),
+        Value::String(text) => csv_field(text),
+        // 2, not 2.0.
+        Value::Number(number) if number.is_f64() => number.as_f64().unwrap_or(0.0).to_string(),
+        value => value.to_string(),
+    };
+    let row: Vec<String> = columns.split(',').map(text).collect();
+    writeln!(out, "{}", row.join(","))
 }
 
 /// The number, unless it is infinite: where nothing bounds a figure, JSON has null and CSV an empty
@@ -159,8 +192,8 @@ pub fn status(
     }
 }
 
-/// Formats a message as a CSV field. For names use `Untrusted::csv`.
-pub fn csv_field(text: &str) -> String {
+/// Formats a message as a CSV field.
+fn csv_field(text: &str) -> String {
     let text = clean(text);
     match text.contains([',', '"']) {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
@@ -210,6 +243,19 @@ mod tests {
         };
         assert_eq!(written(Format::Json), "{\"low\":1.5,\"high\":null}\n");
         assert_eq!(written(Format::Csv), "low,high\n1.5,\n");
+    }
+
+    #[test]
+    fn names_in_csv_are_escaped_and_quoted_where_needed() {
+        let name =
+            agewise_host::untrusted::Untrusted::from(&b"a\x1b\r\n\"b\",\\\xff\xe2\x80\xae"[..]);
+        let record = serde_json::json!({"name": name, "share": 2.0, "count": 7, "none": null});
+        let mut out = Vec::new();
+        csv(&mut out, "name,none,count,share,more", [record]).unwrap();
+        assert_eq!(
+            String::from_utf8(out).unwrap(),
+            "name,none,count,share,more\n\"a\\x1b\\x0d\\x0a\"\"b\"\",\\\\xff\\u{202e}\",,7,2,\n"
+        );
     }
 
     #[test]

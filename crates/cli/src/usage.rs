@@ -2,10 +2,8 @@
 //! Arguments that turn out to be wrong only after the command line was parsed, such as two that
 //! contradict each other. They end a command like those that the parser refuses.
 
-use std::error::Error;
-use std::fmt;
-
 use agewise_host::process::ProcessError;
+use thiserror::Error;
 
 use crate::observe::EXIT_TARGETS_GONE;
 use crate::signal::Stop;
@@ -15,40 +13,19 @@ pub const EXIT_WRONG_ARGUMENT: u8 = 2;
 
 /// An argument cannot be meant as it was given: no retry and no privilege would help. The message
 /// names it and says what to give instead.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
 pub struct WrongArgument(pub String);
 
-impl fmt::Display for WrongArgument {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for WrongArgument {}
-
 /// Every target was gone before anything was known of it, or before anything could be done.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
 pub struct TargetsGone(pub String);
 
-impl fmt::Display for TargetsGone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for TargetsGone {}
-
 /// A signal ended the command before there was anything to print.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Error)]
+#[error("interrupted")]
 pub struct Interrupted(pub i32);
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("interrupted")
-    }
-}
-
-impl Error for Interrupted {}
 
 /// Returns a [`WrongArgument`] from a function; arguments as for `format!`.
 #[macro_export]

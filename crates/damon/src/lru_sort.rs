@@ -76,18 +76,10 @@ impl Module for Params {
     const NAME: &'static str = "lru_sort";
 
     const OWN: &'static [Param<Params>] = &[
-        number_param!(
-            "hot_thres_access_freq",
-            "hot: accessed in at least this many looks, 1/1000 (500)",
-            "thousandths from 0 to 2^64-1",
-            hot_freq_permille
-        ),
-        number_param!(
-            "cold_min_age",
-            "cold: idle for this long, us (120000000)",
-            "microseconds from 0 to 2^64-1",
-            cold_min_age_us
-        ),
+        number_param!("hot_thres_access_freq" => hot_freq_permille, "thousandths from 0 to 2^64-1",
+            "hot: accessed in at least this many looks, 1/1000 (500)"),
+        number_param!("cold_min_age" => cold_min_age_us, "microseconds from 0 to 2^64-1",
+            "cold: idle for this long, us (120000000)"),
         Param {
             name: "active_mem_bp",
             meaning: "wanted share of active memory, 1/10000; 0: off (0)",

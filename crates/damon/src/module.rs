@@ -129,8 +129,9 @@ impl Common {
     }
 }
 
+/// A parameter that is a number: its name and field, what it takes, and what it means.
 macro_rules! number_param {
-    ($name:literal, $meaning:literal, $takes:literal, $($field:tt).+) => {
+    ($name:literal => $($field:tt).+, $takes:literal, $meaning:literal) => {
         Param {
             name: $name,
             meaning: $meaning,
@@ -153,78 +154,30 @@ const COMMON: &[Param<Common>] = &[
         set: |p, text| put(&mut p.enabled, switch(text)),
         get: |p| yes_no(p.enabled),
     },
-    number_param!(
-        "quota_ms",
-        "ms per window that all schemes together may take; 0: no limit",
-        "milliseconds from 0 to 2^64-1",
-        quota_ms
-    ),
-    number_param!(
-        "quota_reset_interval_ms",
-        "length of a window, ms (1000)",
-        "milliseconds from 0 to 2^64-1",
-        quota_reset_interval_ms
-    ),
-    number_param!(
-        "wmarks_interval",
-        "us between checks of free memory while inactive (5000000)",
-        "microseconds from 0 to 2^64-1",
-        watermarks.interval_us
-    ),
-    number_param!(
-        "wmarks_high",
-        "inactive above this much free memory, 1/1000",
-        "thousandths of memory from 0 to 2^64-1",
-        watermarks.high
-    ),
-    number_param!(
-        "wmarks_mid",
-        "active again below this much, 1/1000",
-        "thousandths of memory from 0 to 2^64-1",
-        watermarks.mid
-    ),
-    number_param!(
-        "wmarks_low",
-        "inactive below this much, 1/1000",
-        "thousandths of memory from 0 to 2^64-1",
-        watermarks.low
-    ),
-    number_param!(
-        "sample_interval",
-        "us between two looks (5000)",
-        "microseconds from 0 to aggr_interval",
-        sample_us
-    ),
-    number_param!(
-        "aggr_interval",
-        "us over which looks are aggregated (100000)",
-        "microseconds from sample_interval to 2^64-1",
-        aggr_us
-    ),
-    number_param!(
-        "min_nr_regions",
-        "fewest regions (10)",
-        "regions from 3 to max_nr_regions",
-        min_nr_regions
-    ),
-    number_param!(
-        "max_nr_regions",
-        "most regions (1000)",
-        "regions from min_nr_regions to 2^64-1",
-        max_nr_regions
-    ),
-    number_param!(
-        "monitor_region_start",
-        "first address; 0 with end 0: all memory (0)",
-        "address units from 0 to 2^64-1",
-        region.0
-    ),
-    number_param!(
-        "monitor_region_end",
-        "one past the last address (0)",
-        "address units from 0 to 2^64-1",
-        region.1
-    ),
+    number_param!("quota_ms" => quota_ms, "milliseconds from 0 to 2^64-1",
+        "ms per window that all schemes together may take; 0: no limit"),
+    number_param!("quota_reset_interval_ms" => quota_reset_interval_ms,
+        "milliseconds from 0 to 2^64-1", "length of a window, ms (1000)"),
+    number_param!("wmarks_interval" => watermarks.interval_us, "microseconds from 0 to 2^64-1",
+        "us between checks of free memory while inactive (5000000)"),
+    number_param!("wmarks_high" => watermarks.high, "thousandths of memory from 0 to 2^64-1",
+        "inactive above this much free memory, 1/1000"),
+    number_param!("wmarks_mid" => watermarks.mid, "thousandths of memory from 0 to 2^64-1",
+        "active again below this much, 1/1000"),
+    number_param!("wmarks_low" => watermarks.low, "thousandths of memory from 0 to 2^64-1",
+        "inactive below this much, 1/1000"),
+    number_param!("sample_interval" => sample_us, "microseconds from 0 to aggr_interval",
+        "us between two looks (5000)"),
+    number_param!("aggr_interval" => aggr_us, "microseconds from sample_interval to 2^64-1",
+        "us over which looks are aggregated (100000)"),
+    number_param!("min_nr_regions" => min_nr_regions, "regions from 3 to max_nr_regions",
+        "fewest regions (10)"),
+    number_param!("max_nr_regions" => max_nr_regions, "regions from min_nr_regions to 2^64-1",
+        "most regions (1000)"),
+    number_param!("monitor_region_start" => region.0, "address units from 0 to 2^64-1",
+        "first address; 0 with end 0: all memory (0)"),
+    number_param!("monitor_region_end" => region.1, "address units from 0 to 2^64-1",
+        "one past the last address (0)"),
     Param {
         name: "autotune_monitoring_intervals",
         meaning: "tune the intervals (N)",

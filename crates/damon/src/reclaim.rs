@@ -48,30 +48,16 @@ impl Module for Params {
     const NAME: &'static str = "reclaim";
 
     const OWN: &'static [Param<Params>] = &[
-        number_param!(
-            "min_age",
-            "reclaim memory idle for this long, us (120000000)",
+        number_param!("min_age" => min_age_us, "microseconds from 0 to 2^64-1",
+            "reclaim memory idle for this long, us (120000000)"),
+        number_param!("quota_sz" => quota_bytes, "bytes from 0 to 2^64-1",
+            "bytes per window it may try; 0: no limit (134217728)"),
+        number_param!("quota_mem_pressure_us" => quota_mem_pressure_us,
             "microseconds from 0 to 2^64-1",
-            min_age_us
-        ),
-        number_param!(
-            "quota_sz",
-            "bytes per window it may try; 0: no limit (134217728)",
-            "bytes from 0 to 2^64-1",
-            quota_bytes
-        ),
-        number_param!(
-            "quota_mem_pressure_us",
-            "target stall per window for tuning the quota, us; 0: off (0)",
-            "microseconds from 0 to 2^64-1",
-            quota_mem_pressure_us
-        ),
-        number_param!(
-            "quota_autotune_feedback",
-            "score fed to the quota, 10000 when satisfied; 0: off (0)",
+            "target stall per window for tuning the quota, us; 0: off (0)"),
+        number_param!("quota_autotune_feedback" => quota_autotune_feedback,
             "ten-thousandths from 0 to 2^64-1",
-            quota_autotune_feedback
-        ),
+            "score fed to the quota, 10000 when satisfied; 0: off (0)"),
         Param {
             name: "skip_anon",
             meaning: "leave anonymous memory alone (N)",

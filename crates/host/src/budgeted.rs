@@ -228,29 +228,19 @@ impl Viewer for Gatherer {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
-
     use agewise_policy::table::{PAGES_PER_TABLE, TableBits};
 
     use super::*;
     use crate::access::fake::{FakeSource, FakeTable};
+    use crate::agent::tests::Sleeper;
     use crate::root::ProcRoot;
-
-    struct Sleeper(Child);
-
-    impl Drop for Sleeper {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 
     /// A process, and the addresses of its stack.
     fn sleeper() -> (Sleeper, AddressRange) {
-        let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().unwrap());
+        let sleeper = Sleeper::new();
         let mut table = VmaTable::new();
         loop {
-            table.read(sleeper.0.id()).unwrap();
+            table.read(sleeper.pid()).unwrap();
             let found = table.vmas().iter().find(|vma| table.name(vma) == "[stack]");
             match found {
                 Some(vma) => break (sleeper, vma.range),
@@ -262,7 +252,7 @@ mod tests {
     #[test]
     fn a_process_that_begins_to_run_guests_is_left_alone() {
         let (sleeper, stack) = sleeper();
-        let pid = sleeper.0.id();
+        let pid = sleeper.pid();
         let mut source = FakeSource::new();
         let (bits, leaf) = (TableBits::default(), Leaf::Page);
         let va = stack.start / TABLE_BYTES * TABLE_BYTES;
@@ -303,7 +293,7 @@ mod tests {
             .map(|_| sleeper())
             .find(|(_, stack)| in_table(*stack).1 >= 4)
             .expect("a stack of four pages in one table");
-        let pid = sleeper.0.id();
+        let pid = sleeper.pid();
         let (first, pages) = in_table(stack);
         let page = |n: u64| (first + n) as usize;
         let va = (stack.end - PAGE_BYTES) / TABLE_BYTES * TABLE_BYTES;

@@ -34,8 +34,6 @@ pub fn names(bytes: &[u8]) {
     let untrusted = Untrusted::from(bytes);
     for text in [
         untrusted.terminal().to_string(),
-        untrusted.csv().to_string(),
-        untrusted.json().to_string(),
         clean(&String::from_utf8_lossy(bytes)),
     ] {
         assert!(!text.chars().any(crate::untrusted::is_hidden), "{text:?}");

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Octal escapes of paths in `/proc` tables (mountinfo, swaps).
 
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
 /// Decodes the octal escapes of blanks and backslashes.
-pub(crate) fn unescape_bytes(text: &[u8]) -> Vec<u8> {
+pub(crate) fn unescape(text: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, after)) = rest.split_first() {
@@ -21,40 +24,19 @@ pub(crate) fn unescape_bytes(text: &[u8]) -> Vec<u8> {
             }
         }
     }
-    out
-}
-
-/// Like [`unescape_bytes`], for text.
-pub(crate) fn unescape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find('\\') {
-        out.push_str(&rest[..at]);
-        let digits = rest.get(at + 1..at + 4);
-        match digits.and_then(|d| u8::from_str_radix(d, 8).ok()) {
-            Some(byte) => {
-                out.push(char::from(byte));
-                rest = &rest[at + 4..];
-            }
-            None => {
-                out.push('\\');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    out + rest
+    OsString::from_vec(out)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt;
+
     use super::*;
 
     #[test]
     fn blanks_and_backslashes_come_back() {
-        assert_eq!(unescape(r"/a\040b\134c"), r"/a b\c");
-        assert_eq!(unescape_bytes(br"/a\040b\134c\"), br"/a b\c\");
-        assert_eq!(unescape_bytes(b"/a\xff\\377"), b"/a\xff\xff");
-        assert_eq!(unescape(r"trailing\"), r"trailing\");
-        assert_eq!(unescape(r"\04é"), r"\04é");
+        assert_eq!(unescape(br"/a\040b\134c\"), r"/a b\c\");
+        assert_eq!(unescape(b"/a\xff\\377").as_bytes(), b"/a\xff\xff");
+        assert_eq!(unescape(r"\04é".as_bytes()), r"\04é");
     }
 }

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Names chosen by others: of processes, cgroups, mappings and files. They may contain any byte,
 //! including terminal escapes, line breaks and marks that reverse the text direction, and they end
-//! up in root's terminal, tables and metrics. [`Untrusted`] has no `Display`: to print one, a
-//! caller has to choose a format, for which it is escaped.
+//! up in root's terminal, tables and metrics. [`Untrusted`] has no `Display`: it is printed as
+//! [`Untrusted::terminal`], or serialized.
 //!
-//! In all formats an ASCII control becomes `\x1b`, another invisible character `\u{202e}`, and a
+//! An ASCII control becomes `\x1b`, another invisible character `\u{202e}`, and a
 //! byte that is not UTF-8 `\xff`. A backslash is unchanged (systemd's names are full of them)
 //! unless it would read as one of these escapes: then it becomes `\x5c`, so that two names never
-//! look the same. Only JSON has its own escapes for characters and keeps them.
+//! look the same. JSON has its own escapes for characters: serialized names keep them.
 
 use std::ffi::OsStr;
 use std::fmt::{self, Display, Write};
@@ -19,24 +19,9 @@ use std::sync::Arc;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Untrusted(Arc<[u8]>);
 
-/// A name escaped for one format.
+/// A name escaped for a terminal.
 #[derive(Clone, Copy)]
-pub struct Escaped<'a> {
-    bytes: &'a [u8],
-    form: Form,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// A terminal, a log, a message.
-    Terminal,
-    /// A field of CSV (RFC 4180), quoted where it needs to be.
-    Csv,
-    /// A JSON string with its quotes.
-    Json,
-    /// String content for a serializer, which escapes characters itself.
-    Text,
-}
+pub struct Escaped<'a>(&'a [u8]);
 
 impl Untrusted {
     /// The name of a process in reports: `PID (name)`.
@@ -63,26 +48,7 @@ impl Untrusted {
     /// Escaped for a terminal, a log or a message: one line without control characters.
     #[must_use]
     pub fn terminal(&self) -> Escaped<'_> {
-        self.escaped(Form::Terminal)
-    }
-
-    /// Escaped as one CSV field.
-    #[must_use]
-    pub fn csv(&self) -> Escaped<'_> {
-        self.escaped(Form::Csv)
-    }
-
-    /// Escaped as a JSON string, with its quotes.
-    #[must_use]
-    pub fn json(&self) -> Escaped<'_> {
-        self.escaped(Form::Json)
-    }
-
-    fn escaped(&self, form: Form) -> Escaped<'_> {
-        Escaped {
-            bytes: &self.0,
-            form,
-        }
+        Escaped(&self.0)
     }
 }
 
@@ -93,7 +59,7 @@ pub fn clean(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match is_hidden(c) {
-            true => push_hidden(c, |c| out.push(c)),
+            true => push_hidden(c, &mut out),
             false => out.push(c),
         }
     }
@@ -154,12 +120,12 @@ pub fn json_escape(c: char, out: &mut impl Write) -> fmt::Result {
         .try_for_each(|unit| write!(out, "\\u{unit:04x}"))
 }
 
-fn push_hidden(c: char, put: impl FnMut(char)) {
-    let text = match c {
-        '\0'..='\x7f' => format!("\\x{:02x}", c as u32),
-        _ => format!("\\u{{{:x}}}", c as u32),
+fn push_hidden(c: char, out: &mut String) {
+    // Writing to a String cannot fail.
+    let _ = match c {
+        '\0'..='\x7f' => write!(out, "\\x{:02x}", c as u32),
+        _ => write!(out, "\\u{{{:x}}}", c as u32),
     };
-    text.chars().for_each(put);
 }
 
 /// Whether a backslash followed by `rest` would read as one of our escapes.
@@ -180,58 +146,32 @@ fn escaped_byte(rest: &[u8]) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-impl Escaped<'_> {
-    /// Calls `put` with every character, with the escapes common to all formats, and `hidden` with
-    /// each character that must not be printed raw.
-    fn each(&self, mut put: impl FnMut(char), mut hidden: impl FnMut(char)) {
-        let mut at = 0;
-        for chunk in self.bytes.utf8_chunks() {
-            for c in chunk.valid().chars() {
-                at += c.len_utf8();
-                match c {
-                    '\\' if reads_as_escape(&self.bytes[at..]) => {
-                        "\\x5c".chars().for_each(&mut put);
-                    }
-                    c if is_hidden(c) => hidden(c),
-                    c => put(c),
-                }
-            }
-            at += chunk.invalid().len();
-            for byte in chunk.invalid() {
-                format!("\\x{byte:02x}").chars().for_each(&mut put);
+/// Escapes what is not UTF-8, and backslashes that would read as escapes; `hidden` writes characters
+/// that must not be printed raw.
+fn text(bytes: &[u8], hidden: fn(char, &mut String)) -> String {
+    let mut out = String::with_capacity(bytes.len());
+    let mut at = 0;
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            at += c.len_utf8();
+            match c {
+                '\\' if reads_as_escape(&bytes[at..]) => out.push_str("\\x5c"),
+                c if is_hidden(c) => hidden(c, &mut out),
+                c => out.push(c),
             }
         }
-    }
-
-    fn text(&self) -> String {
-        let out = std::cell::RefCell::new(String::with_capacity(self.bytes.len() + 2));
-        let put = |c: char| {
-            let mut out = out.borrow_mut();
-            match (self.form, c) {
-                (Form::Csv, '"') => out.push_str("\"\""),
-                (Form::Json, '"' | '\\') => out.extend(['\\', c]),
-                _ => out.push(c),
-            }
-        };
-        let hidden = |c: char| match self.form {
-            Form::Text => out.borrow_mut().push(c),
+        at += chunk.invalid().len();
+        for byte in chunk.invalid() {
             // Writing to a String cannot fail.
-            Form::Json => drop(json_escape(c, &mut *out.borrow_mut())),
-            _ => push_hidden(c, put),
-        };
-        self.each(put, hidden);
-        let text = out.into_inner();
-        match self.form {
-            Form::Json => format!("\"{text}\""),
-            Form::Csv if text.contains([',', '"']) => format!("\"{text}\""),
-            _ => text,
+            let _ = write!(out, "\\x{byte:02x}");
         }
     }
+    out
 }
 
 impl Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.text())
+        f.pad(&text(self.0, push_hidden))
     }
 }
 
@@ -245,7 +185,7 @@ impl fmt::Debug for Untrusted {
 /// escape control characters, as `agewise`'s JSON writer does.
 impl serde::Serialize for Untrusted {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.escaped(Form::Text).text())
+        serializer.serialize_str(&text(&self.0, |c, out| out.push(c)))
     }
 }
 

@@ -49,6 +49,16 @@ impl Drop for Swap {
     }
 }
 
+/// A process with this many pages of anonymous memory.
+fn start(anon_pages: u64) -> (Target, Process) {
+    let target = Target::start(Layout {
+        anon_pages,
+        ..Layout::default()
+    });
+    let process = Process::open(target.pid()).unwrap();
+    (target, process)
+}
+
 fn pages(base: u64, first: u64, count: u64) -> Run {
     Run::new(base + first * PAGE, count * PAGE)
 }
@@ -119,15 +129,11 @@ fn cold_memory_leaves_comes_back_unharmed_and_is_counted() {
 fn mlocked_memory_and_holes_are_skipped_and_a_stopped_process_is_no_obstacle() {
     let name = "mlocked_memory_and_holes_are_skipped_and_a_stopped_process_is_no_obstacle";
     let Some(_swap) = swap(name) else { return };
-    let mut target = Target::start(Layout {
-        anon_pages: 4096,
-        ..Layout::default()
-    });
+    let (mut target, process) = start(4096);
     target.tell("lock 1000 100");
     target.tell("lock 2000 1");
     target.tell("unmap 3000 500");
     target.signal(rustix::process::Signal::STOP);
-    let process = Process::open(target.pid()).unwrap();
     let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     let (result, report, _) = evict(&mut mover, &plan, PageoutLimits::default(), &mut NoRecheck);
@@ -146,11 +152,7 @@ fn mlocked_memory_and_holes_are_skipped_and_a_stopped_process_is_no_obstacle() {
 fn a_hole_that_opens_between_looking_and_calling_is_skipped() {
     let name = "a_hole_that_opens_between_looking_and_calling_is_skipped";
     let Some(_swap) = swap(name) else { return };
-    let mut target = Target::start(Layout {
-        anon_pages: 1024,
-        ..Layout::default()
-    });
-    let process = Process::open(target.pid()).unwrap();
+    let (mut target, process) = start(1024);
     let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 300), pages(target.anon, 400, 600)]);
     let mut source = |runs: &RunSet| {
@@ -216,11 +218,7 @@ fn what_is_touched_again_stays() {
     };
     let walk = need::opened("pagewalk", "what_is_touched_again_stays", PageWalk::open());
     let Some(mut walk) = walk else { return };
-    let mut target = Target::start(Layout {
-        anon_pages: 4096,
-        ..Layout::default()
-    });
-    let process = Process::open(target.pid()).unwrap();
+    let (mut target, process) = start(4096);
     let mut mover = ProcessMover::open(&process).unwrap();
     // Everything is idle, then a part is touched after planning.
     std::fs::write(process.path("clear_refs"), "1").unwrap();
@@ -244,11 +242,7 @@ fn exec_and_exit_half_way_end_it_quietly() {
         return;
     };
     for command in ["exec", "exit"] {
-        let mut target = Target::start(Layout {
-            anon_pages: 2048,
-            ..Layout::default()
-        });
-        let process = Process::open(target.pid()).unwrap();
+        let (mut target, process) = start(2048);
         let mut mover = ProcessMover::open(&process).unwrap();
         let plan = Plan::of_base([pages(target.anon, 0, 2048)]);
         let limits = PageoutLimits {
@@ -285,11 +279,7 @@ fn exec_and_exit_half_way_end_it_quietly() {
 fn a_process_that_changes_all_the_time_is_not_harmed() {
     let name = "a_process_that_changes_all_the_time_is_not_harmed";
     let Some(_swap) = swap(name) else { return };
-    let mut target = Target::start(Layout {
-        anon_pages: 4096,
-        ..Layout::default()
-    });
-    let process = Process::open(target.pid()).unwrap();
+    let (mut target, process) = start(4096);
     let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     let limits = PageoutLimits {
@@ -316,11 +306,7 @@ fn limits_bind_on_a_real_process() {
     let Some(_swap) = swap("limits_bind_on_a_real_process") else {
         return;
     };
-    let target = Target::start(Layout {
-        anon_pages: 4096,
-        ..Layout::default()
-    });
-    let process = Process::open(target.pid()).unwrap();
+    let (target, process) = start(4096);
     let mut mover = ProcessMover::open(&process).unwrap();
     let plan = Plan::of_base([pages(target.anon, 0, 4096)]);
     let limits = PageoutLimits {
@@ -369,11 +355,7 @@ fn limits_bind_on_a_real_process() {
 
 #[test]
 fn presence_of_scattered_runs_is_that_of_their_pages() {
-    let target = Target::start(Layout {
-        anon_pages: 20_000,
-        ..Layout::default()
-    });
-    let process = Process::open(target.pid()).unwrap();
+    let (target, process) = start(20_000);
     let mut mover = match ProcessMover::open(&process) {
         Ok(mover) => mover,
         Err(error) => return println!("SKIPPED presence_of_scattered_runs: {error}"),
@@ -404,10 +386,7 @@ fn the_device_of_a_process_that_was_killed_is_removed_by_the_next() {
     let name = "the_device_of_a_process_that_was_killed_is_removed_by_the_next";
     // Skip if no device can be set up.
     let Some(_swap) = swap(name) else { return };
-    let mut target = Target::start(Layout {
-        anon_pages: 1,
-        ..Layout::default()
-    });
+    let (mut target, _) = start(1);
     let id = target.tell("zram 16777216");
     let dir = std::path::PathBuf::from(format!("/sys/block/zram{id}"));
     ZramDevice::remove_stale().unwrap();
@@ -428,11 +407,7 @@ fn some_processes_are_never_touched() {
         ProcessMover::open(&init),
         Err(PageoutError::Init { pid: 1 })
     ));
-    let mut target = Target::start(Layout {
-        anon_pages: 1,
-        ..Layout::default()
-    });
-    let process = Process::open(target.pid()).unwrap();
+    let (mut target, process) = start(1);
     target.send("exit");
     target.wait();
     let refused = ProcessMover::open(&process).unwrap_err();

@@ -301,15 +301,11 @@ fn processes_that_exit_are_looked_at_no_more() {
 }
 
 fn plan(policy: &str, damon: &str) -> Plan {
+    let workload = library::find("kv").unwrap();
     Plan {
-        subject: Subject::Workload(Arc::new(library::find("kv").unwrap())),
-        memory_pages: None,
-        swap: None,
         settings: vec!["hit_ns=2000".to_owned()],
         damon: Some(damon.to_owned()),
-        policy: Policy::parse(policy).unwrap(),
-        seed: 1,
-        proactive: None,
+        ..Plan::of(workload, Policy::parse(policy).unwrap(), 1)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agewise_kernel::ids::MemcgId;
-use agewise_lab::experiment::machine_run::{Plan, RunError, Subject, run};
+use agewise_lab::experiment::machine_run::{Plan, RunError, run};
 use agewise_lab::experiment::matrix::{run_columns, summarize};
 use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::device::DeviceKind;
@@ -46,16 +46,7 @@ fn limit(max_pages: u64) -> Limits {
 }
 
 fn plan(workload: &str) -> Plan {
-    Plan {
-        subject: Subject::Workload(Arc::new(library::find(workload).unwrap())),
-        memory_pages: None,
-        swap: None,
-        settings: Vec::new(),
-        damon: None,
-        policy: policy("mglru:7.2"),
-        seed: 1,
-        proactive: None,
-    }
+    Plan::of(library::find(workload).unwrap(), policy("mglru:7.2"), 1)
 }
 
 #[test]

@@ -38,19 +38,14 @@ fn server(used: f64, order: &str, touches: u64) -> String {
 }
 
 fn plan(toml: &str, agent: Option<&str>) -> Plan {
+    let workload = Workload::parse("test", toml).unwrap();
     Plan {
-        subject: Subject::Workload(Arc::new(Workload::parse("test", toml).unwrap())),
-        memory_pages: None,
-        swap: None,
-        settings: Vec::new(),
-        damon: None,
-        policy: Policy::parse("mglru:7.2").unwrap(),
-        seed: 1,
         proactive: agent.map(|spec| ProactivePlan {
             spec: spec.parse().unwrap(),
             sight: Sight::default(),
             truth: true,
         }),
+        ..Plan::of(workload, Policy::parse("mglru:7.2").unwrap(), 1)
     }
 }
 

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The proactive policies on the simulated machine's page cache.
 
-use std::sync::Arc;
-
-use agewise_lab::experiment::machine_run::{MEASURES, Plan, Subject, run};
+use agewise_lab::experiment::machine_run::{MEASURES, Plan, run};
 use agewise_lab::machine::Policy;
 use agewise_lab::proactive::{ProactivePlan, Sight};
 use agewise_lab::workload::library;
@@ -11,18 +9,13 @@ use agewise_lab::workload::spec::Workload;
 
 fn measure(subject: &Workload, agent: Option<&str>, sight: Sight) -> impl Fn(&str) -> f64 + use<> {
     let plan = Plan {
-        subject: Subject::Workload(Arc::new(subject.clone())),
-        memory_pages: None,
-        swap: None,
         settings: vec!["cpus=2".to_owned(), "hit_ns=10000".to_owned()],
-        damon: None,
-        policy: Policy::parse("mglru:7.2").unwrap(),
-        seed: 1,
         proactive: agent.map(|spec| ProactivePlan {
             spec: spec.parse().unwrap(),
             sight,
             truth: true,
         }),
+        ..Plan::of(subject.clone(), Policy::parse("mglru:7.2").unwrap(), 1)
     };
     let measured = run(&plan).unwrap();
     move |name| {

@@ -8,6 +8,7 @@ use agewise_lab::whatif::{COMPARED, Looks};
 use agewise_lab::yardstick;
 use agewise_policy::whatif::{Decider, Kernel};
 use agewise_trace::TraceSource;
+use agewise_trace::yardstick::PolicySpec;
 
 fn looks(name: &str) -> Looks {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -52,13 +53,23 @@ fn lru_of_all_pages_has_the_truth_in_its_interval_at_every_size() {
     }
 }
 
+/// Compares predictions with the misses of a yardstick at a fifth of the sizes.
+fn some_compared(of: &Looks, spec: &PolicySpec, predicted: [Vec<[f64; 3]>; 2]) -> [(f64, f64); 2] {
+    let (trace, cold, sizes) = (of.in_order(), of.pages() as f64, of.capacities());
+    let some: Vec<usize> = (0..COMPARED).step_by(5).collect();
+    let misses = |size: &usize| spec.misses(&trace, sizes[*size]) as f64 - cold;
+    let truth: Vec<f64> = some.iter().map(misses).collect();
+    predicted.map(|all| {
+        let some: Vec<_> = some.iter().map(|size| all[*size]).collect();
+        of.compare(&truth, &some)
+    })
+}
+
 #[test]
 fn the_kernels_order_in_miniature_is_nearer_to_the_engine_than_lru() {
     let (mut miniature, mut plain) = (0.0, 0.0);
     for name in &TRACES[..3] {
         let of = looks(name);
-        let trace = of.in_order();
-        let cold = of.pages() as f64;
         for (kernel, engine) in [
             (Kernel::Classic, "classic-mapped"),
             (Kernel::MultiGen, "mglru-7.2-mapped"),
@@ -66,15 +77,7 @@ fn the_kernels_order_in_miniature_is_nearer_to_the_engine_than_lru() {
             let spec = yardstick::by_name(engine).expect("a policy of the lab");
             let predicted = of.predicted(16_384, kernel, Decider::Kernel.name());
             let lru = of.predicted(16_384, kernel, Decider::Lru.name());
-            let some: Vec<usize> = (0..COMPARED).step_by(5).collect();
-            let sizes = of.capacities();
-            let truth: Vec<f64> = some
-                .iter()
-                .map(|size| spec.misses(&trace, sizes[*size]) as f64 - cold)
-                .collect();
-            let pick = |all: &[[f64; 3]]| some.iter().map(|size| all[*size]).collect::<Vec<_>>();
-            let (error, within) = of.compare(&truth, &pick(&predicted));
-            let (lru_error, _) = of.compare(&truth, &pick(&lru));
+            let [(error, within), (lru_error, _)] = some_compared(&of, spec, [predicted, lru]);
             println!("{name} {engine}: error {error:.4} within {within:.2}, of lru {lru_error:.4}");
             assert!(within >= 0.9, "{name} {engine}");
             miniature += error;
@@ -92,18 +95,9 @@ fn agewises_own_order_in_miniature_is_nearer_to_the_yardstick_than_lru() {
     let (mut miniature, mut plain) = (0.0, 0.0);
     for name in &TRACES[..3] {
         let of = looks(name);
-        let (trace, cold) = (of.in_order(), of.pages() as f64);
         let predicted = of.predicted(16_384, Kernel::Classic, "reuse");
         let lru = of.predicted(16_384, Kernel::Classic, Decider::Lru.name());
-        let some: Vec<usize> = (0..COMPARED).step_by(5).collect();
-        let sizes = of.capacities();
-        let truth: Vec<f64> = some
-            .iter()
-            .map(|size| spec.misses(&trace, sizes[*size]) as f64 - cold)
-            .collect();
-        let pick = |all: &[[f64; 3]]| some.iter().map(|size| all[*size]).collect::<Vec<_>>();
-        let (error, within) = of.compare(&truth, &pick(&predicted));
-        let (lru_error, _) = of.compare(&truth, &pick(&lru));
+        let [(error, within), (lru_error, _)] = some_compared(&of, spec, [predicted, lru]);
         println!("{name}: error {error:.4} within {within:.2}, of lru {lru_error:.4}");
         assert!(within >= 0.8, "{name}");
         miniature += error;

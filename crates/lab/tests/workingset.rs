@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Working-set reports, thrashing prevention and balloons on simulated machines.
 
-use std::sync::Arc;
-
 use agewise_kernel::ids::MemcgId;
 use agewise_lab::experiment::balloon::{Host, Sharing, run_host};
-use agewise_lab::experiment::machine_run::{Plan, Run, Subject};
+use agewise_lab::experiment::machine_run::{Plan, Run};
 use agewise_lab::machine::address_space::MapOptions;
 use agewise_lab::machine::{FileError, Limits, Machine, MachineConfig, Policy};
 use agewise_lab::workload::library;
@@ -128,15 +126,10 @@ fn the_aging_thread_of_the_simulated_kernel_runs() {
 }
 
 fn thrash(min_ttl_ms: u32, seed: u64) -> Plan {
+    let workload = library::find("thrash").unwrap();
     Plan {
-        subject: Subject::Workload(Arc::new(library::find("thrash").unwrap())),
-        memory_pages: None,
-        swap: None,
         settings: vec![format!("min_ttl_ms={min_ttl_ms}")],
-        policy: Policy::parse("mglru:7.2").unwrap(),
-        damon: None,
-        proactive: None,
-        seed,
+        ..Plan::of(workload, Policy::parse("mglru:7.2").unwrap(), seed)
     }
 }
 

@@ -2,11 +2,9 @@
 //! Machines with several zones: lists per zone and per node, fair allocation, requests for low
 //! zones, and residency of pages.
 
-use std::sync::Arc;
-
 use agewise_kernel::folio::FolioType;
 use agewise_kernel::ids::MemcgId;
-use agewise_lab::experiment::machine_run::{Plan, Run, RunError, Subject};
+use agewise_lab::experiment::machine_run::{Plan, Run, RunError};
 use agewise_lab::machine::address_space::{Advice, MapOptions};
 use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::machine::{
@@ -39,14 +37,8 @@ fn zone<'a>(zones: &'a [ZoneInfo], name: &str) -> &'a ZoneInfo {
 
 fn plan(workload: Workload, policy: &str, settings: &[&str]) -> Plan {
     Plan {
-        subject: Subject::Workload(Arc::new(workload)),
-        memory_pages: None,
-        swap: None,
         settings: settings.iter().map(|&text| text.to_owned()).collect(),
-        damon: None,
-        policy: Policy::parse(policy).unwrap(),
-        seed: 1,
-        proactive: None,
+        ..Plan::of(workload, Policy::parse(policy).unwrap(), 1)
     }
 }
 

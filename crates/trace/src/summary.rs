@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::{Serialize, Serializer};
+
 use super::access::{Access, AccessKind, Evidence, PageClass};
 use super::dense::DenseTrace;
 use super::error::TraceError;
@@ -13,13 +15,15 @@ use crate::curve::StackDistances;
 pub const QUANTILES: [f64; 5] = [0.10, 0.50, 0.75, 0.90, 0.99];
 
 /// A summary of a trace.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Summary {
     /// Its format.
+    #[serde(rename = "trace_format")]
     pub format: &'static str,
     /// How the file is compressed.
     pub compression: &'static str,
     /// A page is `1 << page_shift` bytes.
+    #[serde(rename = "page_bytes", serialize_with = "page_bytes")]
     pub page_shift: u32,
     /// Number of records; a record may be several accesses.
     pub requests: u64,
@@ -58,9 +62,15 @@ pub struct Summary {
     /// Reuse distances, i.e. different pages accessed between two accesses of a page: the values
     /// that the shares [`QUANTILES`] of the repeated accesses do not exceed. `None` if no page is
     /// accessed twice.
+    #[serde(skip)]
     pub reuse_distances: Option<[u64; QUANTILES.len()]>,
     /// A remark of the reader, such as that the file was truncated.
+    #[serde(skip)]
     pub note: Option<String>,
+}
+
+fn page_bytes<S: Serializer>(shift: &u32, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(1 << shift)
 }
 
 impl Summary {
@@ -79,16 +89,8 @@ impl Summary {
 
 #[derive(Default)]
 struct Tally {
-    repeats: u64,
-    sequential: u64,
-    reads: u64,
-    writes: u64,
-    anon: u64,
-    file: u64,
-    faults: u64,
-    major_faults: u64,
-    minor_faults: u64,
-    inferred: u64,
+    /// What can be counted access by access.
+    counts: Summary,
     processes: BTreeSet<u32>,
     times_ns: Option<(u64, u64)>,
     last_page: Option<u64>,
@@ -96,18 +98,19 @@ struct Tally {
 
 impl Tally {
     fn add(&mut self, access: &Access) {
+        let counts = &mut self.counts;
         let last = self.last_page.replace(access.page);
-        self.repeats += u64::from(last == Some(access.page));
+        counts.repeats += u64::from(last == Some(access.page));
         let follows = last.and_then(|page| page.checked_add(1)) == Some(access.page);
-        self.sequential += u64::from(follows);
-        self.reads += u64::from(access.kind == AccessKind::Read);
-        self.writes += u64::from(access.kind == AccessKind::Write);
-        self.anon += u64::from(access.class == PageClass::Anon);
-        self.file += u64::from(access.class == PageClass::File);
-        self.faults += u64::from(access.evidence.is_fault());
-        self.major_faults += u64::from(access.evidence == Evidence::MajorFault);
-        self.minor_faults += u64::from(access.evidence == Evidence::MinorFault);
-        self.inferred += u64::from(access.evidence == Evidence::Inferred);
+        counts.sequential += u64::from(follows);
+        counts.reads += u64::from(access.kind == AccessKind::Read);
+        counts.writes += u64::from(access.kind == AccessKind::Write);
+        counts.anon += u64::from(access.class == PageClass::Anon);
+        counts.file += u64::from(access.class == PageClass::File);
+        counts.faults += u64::from(access.evidence.is_fault());
+        counts.major_faults += u64::from(access.evidence == Evidence::MajorFault);
+        counts.minor_faults += u64::from(access.evidence == Evidence::MinorFault);
+        counts.inferred += u64::from(access.evidence == Evidence::Inferred);
         if access.process != 0 {
             self.processes.insert(access.process);
         }
@@ -136,16 +139,6 @@ impl Tally {
             accesses: trace.accesses().len() as u64,
             footprint_pages: trace.page_count() as u64,
             pages_accessed_once: once as u64,
-            repeats: self.repeats,
-            sequential: self.sequential,
-            reads: self.reads,
-            writes: self.writes,
-            anon: self.anon,
-            file: self.file,
-            faults: self.faults,
-            major_faults: self.major_faults,
-            minor_faults: self.minor_faults,
-            inferred: self.inferred,
             processes: self.processes.len() as u64,
             first_time_ns,
             last_time_ns,
@@ -153,6 +146,7 @@ impl Tally {
                 .is_some()
                 .then(|| quantiles.map(|distance| distance.unwrap_or(0) as u64)),
             note: stream.note().map(str::to_string),
+            ..self.counts
         }
     }
 }

@@ -2,10 +2,6 @@
 //! The subcommands, one per file: arguments and implementation. A new subcommand needs a file and a
 //! line in each of the two lists below (rustfmt does not find modules declared by a macro).
 
-use std::process::ExitCode;
-
-use clap::Subcommand;
-
 pub mod completions;
 pub mod config;
 pub mod daemon;
@@ -31,7 +27,7 @@ pub mod whatif;
 macro_rules! commands {
     ($($(#[$attribute:meta])* $name:ident => $($module:ident)::+;)+) => {
         /// The subcommands. What each is for is documented on its arguments.
-        #[derive(Debug, Subcommand)]
+        #[derive(Debug, clap::Subcommand)]
         #[allow(missing_docs)] // a comment here would hide the help that each `Args` carries
         pub enum Command {
             $($(#[$attribute])* $name($($module)::+::Args),)+
@@ -42,7 +38,7 @@ macro_rules! commands {
             ///
             /// # Errors
             /// Those of the subcommand.
-            pub fn run(&self) -> anyhow::Result<ExitCode> {
+            pub fn run(&self) -> anyhow::Result<std::process::ExitCode> {
                 match self {
                     $($(#[$attribute])* Command::$name(args) => $($module)::+::run(args),)+
                 }
@@ -50,6 +46,7 @@ macro_rules! commands {
         }
     };
 }
+use commands;
 
 commands! {
     #[cfg(feature = "bench")]

@@ -1,9 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Runs agewise to its end.
+//! Runs agewise to its end: what goes in, and what comes out.
 
 #![allow(dead_code, reason = "each test program uses its part of it")]
 
 use assert_cmd::Command;
+use serde_json::Value;
+
+/// The words of a command line in which none has a blank.
+pub fn words(line: &str) -> Vec<&str> {
+    line.split(' ').collect()
+}
+
+/// The objects of a text that has one on each line.
+pub fn json_lines(text: &str) -> Vec<Value> {
+    let lines = text.lines();
+    lines
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}")))
+        .collect()
+}
 
 /// Whether it succeeded, standard output and standard error.
 pub fn agewise(args: &[&str]) -> (bool, String, String) {

@@ -6,25 +6,16 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use agewise_cli::children::Killed;
 use assert_cmd::cargo::cargo_bin;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A child process that is killed when dropped.
-pub struct Running(pub Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Starts `agewise daemon --demo` with this configuration; also returns its first line of output.
-fn start(config: &str, more: &[&str]) -> (Running, String) {
+fn start(config: &str, more: &[&str]) -> (Killed, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agewise.toml");
     std::fs::write(&path, config).unwrap();
@@ -35,7 +26,7 @@ fn start(config: &str, more: &[&str]) -> (Running, String) {
         .stderr(Stdio::piped())
         .spawn()
         .expect("agewise starts");
-    let mut running = Running(child);
+    let mut running = Killed(child);
     let mut line = String::new();
     let stderr = running.0.stderr.take().unwrap();
     BufReader::new(stderr).read_line(&mut line).unwrap();
@@ -43,7 +34,7 @@ fn start(config: &str, more: &[&str]) -> (Running, String) {
 }
 
 /// A daemon on a simulated machine, and its address.
-pub fn demo() -> (Running, String) {
+pub fn demo() -> (Killed, String) {
     let (running, line) = start("metrics.listen = '127.0.0.1:0'\nobserve.tick = '1s'\n", &[]);
     let address = line
         .split_once("http://")
@@ -53,7 +44,7 @@ pub fn demo() -> (Running, String) {
 }
 
 /// A daemon that simulates this many machines with a tick of `tick_s` seconds, and their addresses.
-pub fn fleet(hosts: u16, tick_s: u64) -> (Running, Vec<String>) {
+pub fn fleet(hosts: u16, tick_s: u64) -> (Killed, Vec<String>) {
     const FIRST_PORT: u16 = 20_000;
     // All ports of a loopback address that nobody else uses are free.
     let [.., high, low] = std::process::id().to_be_bytes();
@@ -181,7 +172,7 @@ fn board(dashboard: &str) -> Value {
 
 /// A Prometheus with our rules that scrapes daemons.
 pub struct Prometheus {
-    pub running: Running,
+    pub running: Killed,
     pub address: String,
     dir: TempDir,
 }
@@ -211,7 +202,7 @@ impl Prometheus {
             .spawn()
             .unwrap();
         Prometheus {
-            running: Running(child),
+            running: Killed(child),
             address,
             dir,
         }

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by live tests of the daemon: a daemon with its own journal, cgroups, and exercisers.
 
+pub mod cached;
 #[path = "../../../host/tests/support/need.rs"]
 pub mod need;
+#[path = "../program/mod.rs"]
+pub mod program;
 pub mod thrash;
 
 use std::path::{Path, PathBuf};
@@ -44,6 +47,15 @@ pub fn cgroups_of(pid: u32) -> Vec<PathBuf> {
     let mut found = Vec::new();
     search(hierarchy.root, &format!("agewise-run-{pid}"), &mut found);
     found
+}
+
+/// Waits until it is so; fails after a minute.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(60), "not so: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Why page tables cannot be read here; `None` if they can.
@@ -102,10 +114,7 @@ impl Daemon {
         let text = text.unwrap_or_default();
         // A reader may see only the start of the line that is being written.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
-        let lines = whole.lines();
-        lines
-            .map(|line| serde_json::from_str(line).expect("a line of JSON"))
-            .collect()
+        program::json_lines(whole)
     }
 
     /// Waits for a record of this kind that satisfies `is_it`.
@@ -185,14 +194,8 @@ pub fn spawn(directory: &Path) -> Child {
 
 /// Touches half of its memory all the time, and the other half never again.
 pub fn half_cold(size: &str) -> Spawned {
-    let arguments = [
-        "--size",
-        size,
-        "--pattern",
-        "hotcold:0.5",
-        "--rate",
-        "20000",
-    ];
+    let line = format!("--size {size} --pattern hotcold:0.5 --rate 20000");
+    let arguments = program::words(&line);
     Spawned::start(Path::new(AGEWISE), arguments, None).expect("start an exerciser")
 }
 

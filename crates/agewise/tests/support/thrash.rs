@@ -10,6 +10,7 @@ use agewise_host::root::ProcRoot;
 use agewise_host::swap::ZramDevice;
 
 use super::need::{runs, zram};
+use super::program::words;
 use super::{AGEWISE, Group, MIB, blind};
 
 /// The memory that both share, less than they use.
@@ -86,14 +87,7 @@ pub fn exerciser(group: &Group, size: &str) -> Spawned {
         .write(true)
         .open(group.dir.join("cgroup.procs"))
         .unwrap();
-    let arguments = [
-        "--size",
-        size,
-        "--pattern",
-        "uniform",
-        "--rate",
-        "20000",
-        "--no-final-check",
-    ];
+    let line = format!("--size {size} --pattern uniform --rate 20000 --no-final-check");
+    let arguments = words(&line);
     Spawned::start_in(Path::new(AGEWISE), arguments, Some(&entrance), None).unwrap()
 }

@@ -4,8 +4,9 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
+use agewise_cli::children::Killed;
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -14,7 +15,8 @@ use super::super::PAGE_BYTES;
 /// The forking parent, as seen by the benchmark. Its processes end with it, and it ends with us.
 #[derive(Debug)]
 pub struct Nest {
-    child: Child,
+    /// Its processes get a signal from the kernel when it dies.
+    _parent: Killed,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
@@ -34,7 +36,7 @@ impl Nest {
         let orders = child.stdin.take().context("no pipe to the nest")?;
         let answers = child.stdout.take().context("no pipe from the nest")?;
         Ok(Nest {
-            child,
+            _parent: Killed(child),
             orders,
             answers: BufReader::new(answers),
         })
@@ -66,14 +68,6 @@ impl Nest {
             Err(_) if line.is_empty() => bail!("the nest of processes has ended"),
             Err(_) => bail!("{order}: {}", line.trim()),
         }
-    }
-}
-
-impl Drop for Nest {
-    fn drop(&mut self) {
-        // Its processes get a signal from the kernel when it dies.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -178,11 +178,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = Stop::install().context("cannot listen for signals")?;
     let mut out = std::io::stdout().lock();
     let mut worker = Worker::new(args)?;
+    if args.format == Format::Csv {
+        writeln!(out, "{}", summary::COLUMNS)?;
+    }
     let ending = worker.run(&stop, |summary| {
         match args.format {
             Format::Text => writeln!(out, "{}", summary.line_text())?,
             Format::Json => output::json_line(&mut out, summary)?,
-            Format::Csv => out.write_all(summary.csv().as_bytes())?,
+            Format::Csv => output::csv_row(&mut out, summary::COLUMNS, summary)?,
         }
         out.flush()
     })?;

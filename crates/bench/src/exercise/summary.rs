@@ -4,6 +4,10 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+/// The columns of CSV: the fields of a summary.
+pub const COLUMNS: &str = "record,pid,elapsed_ms,ops,ops_per_second,p50_ns,p90_ns,p99_ns,p999_ns,\
+    max_ns,resident_bytes,changed_pages";
+
 /// Statistics of one span of time. The time of an operation includes choosing the page.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
@@ -73,33 +77,6 @@ impl Summary {
                 0 => String::new(),
                 pages => format!("  CHANGED PAGES {pages}"),
             }
-        )
-    }
-
-    /// One line of CSV; the first call includes the header.
-    pub fn csv(&self) -> String {
-        use std::sync::atomic::{AtomicBool, Ordering};
-        static HEADER_DONE: AtomicBool = AtomicBool::new(false);
-        let header = if HEADER_DONE.swap(true, Ordering::Relaxed) {
-            ""
-        } else {
-            "record,pid,elapsed_ms,ops,ops_per_second,p50_ns,p90_ns,p99_ns,p999_ns,max_ns,\
-             resident_bytes,changed_pages\n"
-        };
-        format!(
-            "{header}{},{},{},{},{},{},{},{},{},{},{},{}\n",
-            self.record,
-            self.pid,
-            self.elapsed_ms,
-            self.ops,
-            self.ops_per_second,
-            self.p50_ns,
-            self.p90_ns,
-            self.p99_ns,
-            self.p999_ns,
-            self.max_ns,
-            self.resident_bytes,
-            self.changed_pages
         )
     }
 }

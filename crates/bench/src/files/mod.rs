@@ -65,34 +65,21 @@ pub(super) struct Args {
 #[derive(Serialize)]
 pub(super) struct Files {
     size_bytes: u64,
-    /// By way of reading: the share of the pages read that were not reported, and the share of the
-    /// others that were.
-    pread_missed_ratio: f64,
-    pread_false_ratio: f64,
-    long_pread_missed_ratio: f64,
-    long_pread_false_ratio: f64,
-    sendfile_missed_ratio: f64,
-    sendfile_false_ratio: f64,
-    mmap_missed_ratio: f64,
-    mmap_false_ratio: f64,
+    /// By way of reading.
+    pread: truth::Truth,
+    long_pread: truth::Truth,
+    sendfile: truth::Truth,
+    mmap: truth::Truth,
+    mixed: truth::Truth,
     /// `None` if the kernel or its settings do not allow io_uring.
     io_uring_missed_ratio: Option<f64>,
     io_uring_false_ratio: Option<f64>,
-    mixed_missed_ratio: f64,
-    mixed_false_ratio: f64,
     /// Relative difference between the file's pages found by the walk and those of cachestat.
     resident_error_ratio: f64,
     /// Relative difference between all pages of files and shared memory and `Cached` of meminfo.
     machine_error_ratio: f64,
-    /// CPU time of a cached read without the BPF programs, and the change that they cause.
-    pread_4k_ns: f64,
-    pread_4k_change_ratio: f64,
-    pread_4k_change_low_ratio: f64,
-    pread_4k_change_high_ratio: f64,
-    pread_64k_ns: f64,
-    pread_64k_change_ratio: f64,
-    pread_64k_change_low_ratio: f64,
-    pread_64k_change_high_ratio: f64,
+    pread_4k: Price,
+    pread_64k: Price,
     /// CPU time of one walk of the whole page cache.
     walk_ms: f64,
     walk_inodes: u64,
@@ -102,6 +89,14 @@ pub(super) struct Files {
     walk_ms_per_gib: f64,
     /// A walk of that file system without the file, per inode.
     walk_us_per_inode: f64,
+}
+
+/// CPU time of a cached read without the BPF programs, and the change that they cause.
+#[derive(Serialize)]
+struct Price {
+    ns: f64,
+    #[serde(flatten)]
+    change: Change,
 }
 
 /// Runs the measurement.
@@ -126,33 +121,20 @@ pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
         io_uring,
         mixed,
     } = truth::measure(&file)?;
-    let small = price(&file, 1, args, stop)?;
-    let large = price(&file, 16, args, stop)?;
     let gib = (pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
     Ok(Files {
         size_bytes: pages * PAGE_BYTES,
-        pread_missed_ratio: pread.missed,
-        pread_false_ratio: pread.wrong,
-        long_pread_missed_ratio: long_pread.missed,
-        long_pread_false_ratio: long_pread.wrong,
-        sendfile_missed_ratio: sendfile.missed,
-        sendfile_false_ratio: sendfile.wrong,
-        mmap_missed_ratio: mmap.missed,
-        mmap_false_ratio: mmap.wrong,
-        io_uring_missed_ratio: io_uring.map(|truth| truth.missed),
-        io_uring_false_ratio: io_uring.map(|truth| truth.wrong),
-        mixed_missed_ratio: mixed.missed,
-        mixed_false_ratio: mixed.wrong,
+        pread,
+        long_pread,
+        sendfile,
+        mmap,
+        mixed,
+        io_uring_missed_ratio: io_uring.map(|truth| truth.missed_ratio),
+        io_uring_false_ratio: io_uring.map(|truth| truth.false_ratio),
         resident_error_ratio,
         machine_error_ratio,
-        pread_4k_ns: small.0,
-        pread_4k_change_ratio: small.1.change_ratio,
-        pread_4k_change_low_ratio: small.1.change_low_ratio,
-        pread_4k_change_high_ratio: small.1.change_high_ratio,
-        pread_64k_ns: large.0,
-        pread_64k_change_ratio: large.1.change_ratio,
-        pread_64k_change_low_ratio: large.1.change_low_ratio,
-        pread_64k_change_high_ratio: large.1.change_high_ratio,
+        pread_4k: price(&file, 1, args, stop)?,
+        pread_64k: price(&file, 16, args, stop)?,
         walk_ms: whole.cpu_ns as f64 / 1e6,
         walk_inodes: whole.inodes,
         walk_files: whole.files,
@@ -271,8 +253,8 @@ fn time_walks(walk: &mut CacheWalk, device: u32, stop: &Stop) -> anyhow::Result<
     Ok((median(&times), last))
 }
 
-/// Time in ns of a cached read of this many pages without the programs, and the change they cause.
-fn price(file: &Cached, pages: u64, args: &Args, stop: &Stop) -> anyhow::Result<(f64, Change)> {
+/// The price of a cached read of this many pages.
+fn price(file: &Cached, pages: u64, args: &Args, stop: &Stop) -> anyhow::Result<Price> {
     let mut random = Pcg64Mcg::seed_from_u64(pages);
     let mut buffer = vec![0; (pages * PAGE_BYTES) as usize];
     let mut pairs = Vec::new();
@@ -302,5 +284,6 @@ fn price(file: &Cached, pages: u64, args: &Args, stop: &Stop) -> anyhow::Result<
     }
     let without: Vec<f64> = pairs.iter().map(|(without, _)| *without).collect();
     let change = Change::of_pairs(&pairs).context("fewer than three pairs")?;
-    Ok((median(&without), change))
+    let ns = median(&without);
+    Ok(Price { ns, change })
 }

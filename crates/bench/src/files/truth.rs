@@ -13,6 +13,7 @@ use io_uring::{IoUring, opcode, types};
 use memmap2::Mmap;
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
+use serde::Serialize;
 
 use super::Cached;
 use crate::PAGE_BYTES;
@@ -39,10 +40,10 @@ impl Way {
 }
 
 /// The share of the pages read that were not reported, and the share of the others that were.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize)]
 pub(super) struct Truth {
-    pub missed: f64,
-    pub wrong: f64,
+    pub missed_ratio: f64,
+    pub false_ratio: f64,
 }
 
 /// The results by way of reading.
@@ -113,8 +114,8 @@ impl<'a> Reader<'a> {
         let wrong = noted.difference(&wanted).count() as f64;
         let others = self.file.pages - wanted.len() as u64;
         Ok(Truth {
-            missed: missed / wanted.len() as f64,
-            wrong: wrong / others.max(1) as f64,
+            missed_ratio: missed / wanted.len() as f64,
+            false_ratio: wrong / others.max(1) as f64,
         })
     }
 

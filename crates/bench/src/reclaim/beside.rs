@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Load on the machine during a run.
 
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
+use agewise_cli::children::Killed;
 use anyhow::Context;
 use serde::Serialize;
 
@@ -19,7 +20,7 @@ const SPIN: &str = "while kill -0 $PPID 2>/dev/null; do \
                     i=0; while [ $i -lt 99999 ]; do i=$((i+1)); done; done";
 
 /// The background processes; killed when dropped.
-pub struct Company(Vec<Child>);
+pub struct Company(#[allow(dead_code, reason = "dropped")] Vec<Killed>);
 
 impl Beside {
     /// Starts the processes.
@@ -33,18 +34,8 @@ impl Beside {
                 .stdin(Stdio::null())
                 .spawn()
                 .context("cannot start a busy process")?;
-            company.0.push(child);
+            company.0.push(Killed(child));
         }
         Ok(company)
-    }
-}
-
-impl Drop for Company {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // It may already be dead.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }

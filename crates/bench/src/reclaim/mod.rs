@@ -77,11 +77,19 @@ struct Verdict {
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Pairs {
     /// Major faults per operation.
-    major_faults: Option<Change>,
+    major_faults: Option<OfPairs>,
     /// CPU time of program and daemon per operation.
-    cpu: Option<Change>,
+    cpu: Option<OfPairs>,
     /// 99th percentile of latency.
-    p99: Option<Change>,
+    p99: Option<OfPairs>,
+}
+
+/// A change, and the number of pairs that show it.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct OfPairs {
+    #[serde(flatten)]
+    change: Change,
+    pairs: usize,
 }
 
 impl Pairs {
@@ -99,7 +107,9 @@ impl Pairs {
             let pairs: Vec<(f64, f64)> = with
                 .filter_map(|run| Some((of("none", run.round)?, value(run))))
                 .collect();
-            Change::of_pairs(&pairs)
+            let change = Change::of_pairs(&pairs)?;
+            let pairs = pairs.len();
+            Some(OfPairs { change, pairs })
         };
         Pairs {
             major_faults: change(&|run| run.major_faults_per_op),
@@ -237,14 +247,15 @@ fn print_verdict(out: &mut impl Write, format: Format, verdict: &Verdict) -> any
             ("p99", pairs.p99),
         ];
         for (name, change) in named {
-            let Some(change) = change else { continue };
+            let Some(OfPairs { change, pairs }) = change else {
+                continue;
+            };
             writeln!(
                 out,
-                "   {name}: {:+.1} % ({:+.1} to {:+.1} %, {} pairs)",
+                "   {name}: {:+.1} % ({:+.1} to {:+.1} %, {pairs} pairs)",
                 change.change_ratio * 100.0,
                 change.change_low_ratio * 100.0,
                 change.change_high_ratio * 100.0,
-                change.pairs
             )?;
         }
     }

@@ -9,7 +9,7 @@ use agewise_policy::statistics::Change as OwnChange;
 use serde::Serialize;
 
 use super::super::statistics::Change;
-use super::{Pairs, Record};
+use super::{OfPairs, Pairs, Record};
 
 /// Both measurements.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -26,8 +26,8 @@ pub(super) struct SelfMeasured {
 
 impl SelfMeasured {
     pub fn of(measured: Option<Gain>, pairs: Pairs) -> Self {
-        let agrees = |own: fn(&Gain) -> Option<OwnChange>, by_pairs: Option<Change>| {
-            Some(meet(own(&measured?)?, by_pairs?))
+        let agrees = |own: fn(&Gain) -> Option<OwnChange>, by_pairs: Option<OfPairs>| {
+            Some(meet(own(&measured?)?, by_pairs?.change))
         };
         SelfMeasured {
             measured,
@@ -95,7 +95,6 @@ mod tests {
             change_ratio: -0.2,
             change_low_ratio: -0.25,
             change_high_ratio: -0.15,
-            pairs: 3,
         };
         for (mean, half, agrees) in [
             (-0.2, 0.0, true),

@@ -11,8 +11,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 
+use agewise_cli::children::Killed;
 use agewise_cli::output;
 use agewise_policy::sample::{Area, Bounds, Identity, choose, level_for};
 use anyhow::{Context, bail};
@@ -42,7 +43,7 @@ pub fn is_touched(chunk: u64, look: u64, busy: f64) -> bool {
 /// The running program; it ends with us.
 #[derive(Debug)]
 pub struct Sea {
-    child: Child,
+    child: Killed,
     orders: ChildStdin,
     answers: BufReader<ChildStdout>,
 }
@@ -62,7 +63,7 @@ impl Sea {
         let orders = child.stdin.take().context("no pipe to it")?;
         let answers = BufReader::new(child.stdout.take().context("no pipe from it")?);
         let mut sea = Sea {
-            child,
+            child: Killed(child),
             orders,
             answers,
         };
@@ -93,13 +94,6 @@ impl Sea {
             "" => bail!("the program that is watched has ended"),
             error => bail!("{order}: {error}"),
         }
-    }
-}
-
-impl Drop for Sea {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

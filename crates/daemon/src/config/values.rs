@@ -52,6 +52,15 @@ macro_rules! textual {
     };
 }
 
+/// A time from 100 ms to `most`, in whole milliseconds: the file and the daemon only use those.
+fn time(text: &str, most: &str) -> Result<Duration, String> {
+    let time = units::positive_duration(text)?;
+    if time < Duration::from_millis(100) || time > units::positive_duration(most)? {
+        return Err(format!("'{text}' is not between 100ms and {most}"));
+    }
+    Ok(time - Duration::from_nanos(u64::from(time.subsec_nanos() % 1_000_000)))
+}
+
 /// A time with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(try_from = "String", into = "String")]
@@ -59,14 +68,7 @@ pub struct Span(pub Duration);
 
 impl Span {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let span = units::positive_duration(text)?;
-        if span < Duration::from_millis(100) || span > Duration::from_secs(86_400) {
-            return Err(format!("'{text}' is not between 100ms and 1d"));
-        }
-        // The file and the daemon only use milliseconds.
-        Ok(Span(
-            span - Duration::from_nanos(u64::from(span.subsec_nanos() % 1_000_000)),
-        ))
+        time(text, "1d").map(Span)
     }
 }
 
@@ -89,13 +91,7 @@ pub struct Pause(pub Duration);
 
 impl Pause {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let pause = units::positive_duration(text)?;
-        if pause < Duration::from_millis(100) || pause > Duration::from_secs(60) {
-            return Err(format!("'{text}' is not between 100ms and 60s"));
-        }
-        Ok(Pause(
-            pause - Duration::from_nanos(u64::from(pause.subsec_nanos() % 1_000_000)),
-        ))
+        time(text, "60s").map(Pause)
     }
 }
 

@@ -139,12 +139,7 @@ pub struct CostReport {
 
 impl SubjectReport {
     /// Creates an empty report. `bounds` has one entry per node.
-    pub(crate) fn new(
-        name: Untrusted,
-        is_cgroup: bool,
-        nodes: &[u32],
-        bounds: &[Intervals],
-    ) -> Self {
+    pub fn new(name: Untrusted, is_cgroup: bool, nodes: &[u32], bounds: &[Intervals]) -> Self {
         SubjectReport {
             name,
             is_cgroup,

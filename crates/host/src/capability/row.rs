@@ -20,16 +20,6 @@ pub enum Group {
 impl Group {
     /// All groups in report order.
     pub const ALL: [Self; 4] = [Self::Kernel, Self::Machine, Self::Source, Self::Mover];
-
-    /// The name in JSON and CSV.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kernel => "kernel",
-            Self::Machine => "machine",
-            Self::Source => "source",
-            Self::Mover => "mover",
-        }
-    }
 }
 
 /// How far a capability is available.

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds the cgroup hierarchy that accounts memory, in `/proc/self/mountinfo`.
 
-use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use super::{CgroupError, name};
 use crate::error;
-use crate::octal::unescape_bytes;
+use crate::octal::unescape;
 use crate::process::{Membership, Process};
 use crate::root::ProcRoot;
 
@@ -131,7 +129,7 @@ fn parse_mount(line: &[u8]) -> Option<Mount> {
     let dash = line.windows(DASH.len()).position(|part| part == DASH)?;
     let (left, right) = (&line[..dash], &line[dash + DASH.len()..]);
     let mut fields = left.split(|byte| *byte == b' ').skip(3);
-    let mut path = || Some(OsString::from_vec(unescape_bytes(fields.next()?)));
+    let mut path = || fields.next().map(unescape);
     let (subtree, point) = (path()?, path()?);
     let mut right = right.split(|byte| *byte == b' ');
     let kind = right.next()?;

@@ -47,7 +47,7 @@ impl SwapArea {
                     return Err(FileError::format(path, "five columns", line));
                 };
                 Ok(Self {
-                    path: unescape(name).into(),
+                    path: unescape(name.as_bytes()).into(),
                     size_bytes: kib(path, line, &format!("{size} kB"))?,
                     used_bytes: kib(path, line, &format!("{used} kB"))?,
                     priority: priority

@@ -2,10 +2,8 @@
 //! Cleans up what a killed program leaves in the file system: a dead mount, plain files in its
 //! place, a dead socket.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -14,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::error::FileError;
+use crate::octal::unescape;
 
 /// Source name of mounts by this program.
 pub const SOURCE: &str = "agewise";
@@ -159,38 +158,17 @@ pub fn mounted_at(path: &Path) -> Option<Mounted> {
 fn parse_mountinfo(text: &str, path: &Path) -> Option<Mounted> {
     let of_line = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
-        let point = PathBuf::from(unescape(left.split(' ').nth(4)?));
+        let point = PathBuf::from(unescape(left.split(' ').nth(4)?.as_bytes()));
         let mut right = right.split(' ');
         let mounted = Mounted {
             kind: right.next()?.to_owned(),
-            source: unescape(right.next()?).to_string_lossy().into_owned(),
+            source: unescape(right.next()?.as_bytes())
+                .to_string_lossy()
+                .into_owned(),
         };
         (point == path).then_some(mounted)
     };
     text.lines().filter_map(of_line).next_back()
-}
-
-/// Decodes blanks, tabs, newlines and backslashes, which appear as `\040` and so on.
-fn unescape(text: &str) -> OsString {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        let octal = after.get(..3).filter(|_| first == b'\\');
-        let value = octal
-            .and_then(|digits| std::str::from_utf8(digits).ok())
-            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
-        match value {
-            Some(value) => {
-                bytes.push(value);
-                rest = &after[3..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    OsString::from_vec(bytes)
 }
 
 #[cfg(test)]

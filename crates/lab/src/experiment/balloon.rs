@@ -13,7 +13,7 @@ use agewise_policy::workingset::divide::{Claim, Division};
 use agewise_policy::workingset::report::{Lruvecs, ReceiverId, ReportError};
 use agewise_policy::workingset::{Histogram, IntervalError, Intervals};
 
-use super::machine_run::{MIN_MEMORY_PAGES, Plan, Run, RunError, Subject};
+use super::machine_run::{MIN_MEMORY_PAGES, Plan, Run, RunError};
 use crate::machine::{Limits, Policy};
 use crate::workload::spec::{Workload, WorkloadError};
 
@@ -236,15 +236,10 @@ fn start(host: &Host, count: u64) -> Result<Vec<Running>, HostError> {
     let share_pages = host.memory_pages / count;
     let mut guests = Vec::new();
     for (index, workload) in host.guests.iter().enumerate() {
+        let seed = host.seed.wrapping_mul(1000).wrapping_add(index as u64);
         let run = Run::new(&Plan {
-            subject: Subject::Workload(Arc::clone(workload)),
             memory_pages: Some(share_pages),
-            swap: None,
-            settings: Vec::new(),
-            policy: host.policy,
-            damon: None,
-            proactive: None,
-            seed: host.seed.wrapping_mul(1000).wrapping_add(index as u64),
+            ..Plan::of(workload.clone(), host.policy, seed)
         });
         let mut guest = Running {
             name: workload.name.clone(),

@@ -80,9 +80,33 @@ fn flag(text: &str) -> Option<bool> {
     number(text, 0u32, 1).map(|value| value == 1)
 }
 
+/// A setting that is on or off.
+macro_rules! flag {
+    ($key:ident: $description:literal) => {
+        Setting {
+            key: stringify!($key),
+            description: $description,
+            expected: "0 or 1",
+            apply: |config, text| put(&mut config.$key, flag(text)),
+        }
+    };
+}
+
+/// A setting that is a number.
+macro_rules! number {
+    ($key:ident: $low:literal..=$high:literal, $description:literal) => {
+        Setting {
+            key: stringify!($key),
+            description: $description,
+            expected: concat!("a number from ", $low, " to ", $high),
+            apply: |config, text| put(&mut config.$key, number(text, $low, $high)),
+        }
+    };
+}
+
 /// A setting for a cost of the cost model.
 macro_rules! price {
-    ($key:ident, $description:literal) => {
+    ($key:ident: $description:literal) => {
         Setting {
             key: stringify!($key),
             description: $description,
@@ -104,24 +128,9 @@ fn request(text: &str) -> Option<u64> {
 }
 
 pub const SETTINGS: &[Setting] = &[
-    Setting {
-        key: "cpus",
-        description: "CPUs of the machine; processes are spread over them (the workload's)",
-        expected: "a number from 1 to 1024",
-        apply: |config, text| put(&mut config.cpus, number(text, 1, 1024)),
-    },
-    Setting {
-        key: "nodes",
-        description: "NUMA nodes; memory is shared out evenly (1)",
-        expected: "a number from 1 to 64",
-        apply: |config, text| put(&mut config.nodes, number(text, 1, 64)),
-    },
-    Setting {
-        key: "interleave",
-        description: "1: memory is interleaved over the nodes instead of local (0)",
-        expected: "0 or 1",
-        apply: |config, text| put(&mut config.interleave, flag(text)),
-    },
+    number!(cpus: 1..=1024, "CPUs of the machine; processes are spread over them (the workload's)"),
+    number!(nodes: 1..=64, "NUMA nodes; memory is shared out evenly (1)"),
+    flag!(interleave: "1: memory is interleaved over the nodes instead of local (0)"),
     Setting {
         key: "zones",
         description: "sizes of zones of one node, as dma=64K,dma32=16M,normal=48M,movable=0 (by size of memory)",
@@ -134,36 +143,14 @@ pub const SETTINGS: &[Setting] = &[
         expected: "a size from 4K to 256G",
         apply: |config, text| put(&mut config.slow_pages, pages(text, 1 << 26)),
     },
-    Setting {
-        key: "demotion",
-        description: "numa/demotion_enabled: 1: reclaim moves cold pages to slow_memory first (0)",
-        expected: "0 or 1",
-        apply: |config, text| put(&mut config.demotion, flag(text)),
-    },
-    Setting {
-        key: "size_scale",
-        description: "what sizes are multiplied by before classic judges them, for scaled machines (1)",
-        expected: "a number from 1 to 1000000",
-        apply: |config, text| put(&mut config.size_scale, number(text, 1, 1_000_000)),
-    },
-    Setting {
-        key: "dirty_stays_inactive",
-        description: "1: classic leaves dirty pages on the inactive list, as Linux up to 4.10 (0)",
-        expected: "0 or 1",
-        apply: |config, text| put(&mut config.dirty_stays_inactive, flag(text)),
-    },
-    Setting {
-        key: "progress_waits",
-        description: "0: direct reclaim never sleeps for want of progress, as Linux up to 5.15 (1)",
-        expected: "0 or 1",
-        apply: |config, text| put(&mut config.progress_waits, flag(text)),
-    },
-    Setting {
-        key: "swappiness",
-        description: "vm.swappiness (60)",
-        expected: "a number from 0 to 200",
-        apply: |config, text| put(&mut config.swappiness, number(text, 0, 200)),
-    },
+    flag!(demotion: "numa/demotion_enabled: 1: reclaim moves cold pages to slow_memory first (0)"),
+    number!(size_scale: 1..=1_000_000,
+        "what sizes are multiplied by before classic judges them, for scaled machines (1)"),
+    flag!(dirty_stays_inactive:
+        "1: classic leaves dirty pages on the inactive list, as Linux up to 4.10 (0)"),
+    flag!(progress_waits:
+        "0: direct reclaim never sleeps for want of progress, as Linux up to 5.15 (1)"),
+    number!(swappiness: 0..=200, "vm.swappiness (60)"),
     Setting {
         key: "min_ttl_ms",
         description: "lru_gen/min_ttl_ms: kill rather than evict what was used since (0: off)",
@@ -179,12 +166,7 @@ pub const SETTINGS: &[Setting] = &[
             put(&mut config.lru_gen_bits, bits)
         },
     },
-    Setting {
-        key: "hw_accessed_bit",
-        description: "0: no accessed bits; a fault sets them, and mglru does not walk (1)",
-        expected: "0 or 1",
-        apply: |config, text| put(&mut config.hw_accessed_bit, flag(text)),
-    },
+    flag!(hw_accessed_bit: "0: no accessed bits; a fault sets them, and mglru does not walk (1)"),
     Setting {
         key: "without",
         description: "parts the multi-gen LRU does without: bloom, protection, look-around, \
@@ -217,30 +199,10 @@ pub const SETTINGS: &[Setting] = &[
         expected: "a number of KiB up to 1099511627776",
         apply: |config, text| put(&mut config.min_free_kbytes, number(text, 0, 1 << 40)),
     },
-    Setting {
-        key: "watermark_scale_factor",
-        description: "vm.watermark_scale_factor (10)",
-        expected: "a number from 1 to 3000",
-        apply: |config, text| put(&mut config.watermark_scale_factor, number(text, 1, 3000)),
-    },
-    Setting {
-        key: "dirty_ratio",
-        description: "vm.dirty_ratio, percent (20)",
-        expected: "a number from 1 to 100",
-        apply: |config, text| put(&mut config.dirty_ratio, number(text, 1, 100)),
-    },
-    Setting {
-        key: "dirty_background_ratio",
-        description: "vm.dirty_background_ratio, percent (10)",
-        expected: "a number from 1 to 100",
-        apply: |config, text| put(&mut config.dirty_background_ratio, number(text, 1, 100)),
-    },
-    Setting {
-        key: "readahead_pages",
-        description: "largest read-ahead window; 0: off (32)",
-        expected: "a number from 0 to 4096",
-        apply: |config, text| put(&mut config.readahead_pages, number(text, 0, 4096)),
-    },
+    number!(watermark_scale_factor: 1..=3000, "vm.watermark_scale_factor (10)"),
+    number!(dirty_ratio: 1..=100, "vm.dirty_ratio, percent (20)"),
+    number!(dirty_background_ratio: 1..=100, "vm.dirty_background_ratio, percent (10)"),
+    number!(readahead_pages: 0..=4096, "largest read-ahead window; 0: off (32)"),
     Setting {
         key: "file_device",
         description: "where files lie: zram, pmem, nvme, ssd or hdd (nvme)",
@@ -354,63 +316,25 @@ pub const SETTINGS: &[Setting] = &[
             Some(())
         },
     },
-    price!(
-        hit_ns,
-        "price of an access that hits (100: a DRAM access, most of them in a cache)"
-    ),
-    price!(
-        fault_ns,
-        "price of a fault without device and reclaim (1000: emulation rules)"
-    ),
-    price!(
-        file_io_ns,
-        "price of a read() of a page that hits (500: a system call and a copy)"
-    ),
-    price!(
-        pte_check_ns,
-        "price of a leaf entry examined (5: emulation rules)"
-    ),
-    price!(
-        pmd_check_ns,
-        "price of a non-leaf entry examined (5: as a leaf)"
-    ),
-    price!(
-        rmap_visit_ns,
-        "price of a mapping visited through the reverse map (60: emulation rules)"
-    ),
-    price!(
-        list_move_ns,
-        "price of a list move, under the LRU lock (20: emulation rules)"
-    ),
-    price!(
-        lru_lock_ns,
-        "price of taking the LRU lock (20: an atomic exchange on another CPU's line)"
-    ),
-    price!(unmap_ns, "price of an unmapping (300: emulation rules)"),
-    price!(
-        tlb_flush_ns,
-        "price of a TLB flush on the local CPU (500: emulation rules)"
-    ),
-    price!(
-        tlb_remote_ns,
-        "price of a TLB flush on each other CPU (500: as on the local one)"
-    ),
-    price!(
-        refault_flush_ns,
-        "price of a flush of statistics at a refault under classic, as Linux 5.15 (0: none)"
-    ),
-    price!(
-        process_ns,
-        "price of creating or ending a process (50000: no source)"
-    ),
-    price!(
-        slow_ns,
-        "price of an access to slow_memory beyond any other (150: Optane and CXL, 70 to 250)"
-    ),
-    price!(
-        page_move_ns,
-        "price of copying and mapping a page on another node (1500: an estimate)"
-    ),
+    price!(hit_ns: "price of an access that hits (100: a DRAM access, most of them in a cache)"),
+    price!(fault_ns: "price of a fault without device and reclaim (1000: emulation rules)"),
+    price!(file_io_ns: "price of a read() of a page that hits (500: a system call and a copy)"),
+    price!(pte_check_ns: "price of a leaf entry examined (5: emulation rules)"),
+    price!(pmd_check_ns: "price of a non-leaf entry examined (5: as a leaf)"),
+    price!(rmap_visit_ns:
+        "price of a mapping visited through the reverse map (60: emulation rules)"),
+    price!(list_move_ns: "price of a list move, under the LRU lock (20: emulation rules)"),
+    price!(lru_lock_ns:
+        "price of taking the LRU lock (20: an atomic exchange on another CPU's line)"),
+    price!(unmap_ns: "price of an unmapping (300: emulation rules)"),
+    price!(tlb_flush_ns: "price of a TLB flush on the local CPU (500: emulation rules)"),
+    price!(tlb_remote_ns: "price of a TLB flush on each other CPU (500: as on the local one)"),
+    price!(refault_flush_ns:
+        "price of a flush of statistics at a refault under classic, as Linux 5.15 (0: none)"),
+    price!(process_ns: "price of creating or ending a process (50000: no source)"),
+    price!(slow_ns:
+        "price of an access to slow_memory beyond any other (150: Optane and CXL, 70 to 250)"),
+    price!(page_move_ns: "price of copying and mapping a page on another node (1500: an estimate)"),
     Setting {
         key: "agent_missed",
         description: "share of accesses an agent under a budget does not see (0.002)",

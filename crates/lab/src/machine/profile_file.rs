@@ -62,7 +62,7 @@ struct Parts {
 }
 
 macro_rules! flag {
-    ($key:ident, $description:literal) => {
+    ($key:ident: $description:literal) => {
         Field {
             key: stringify!($key),
             description: $description,
@@ -124,7 +124,7 @@ pub const FIELDS: &[Field] = &[
         "workingset-last" => UsageCount::WorkingsetLast),
     choice!(fault_mark, "what a fault does to the page it brings in", "activate or reference",
         "activate" => FaultMark::Activate, "reference" => FaultMark::Reference),
-    flag!(first_sighting_promotes, "the first accessed bit promotes"),
+    flag!(first_sighting_promotes: "the first accessed bit promotes"),
     choice!(aging, "when eviction ages first", "ratio-by-file, ratio or spare-generation",
         "ratio-by-file" => AgingRule::RatioByFile,
         "ratio" => AgingRule::Ratio,
@@ -160,37 +160,19 @@ pub const FIELDS: &[Field] = &[
             Some(())
         },
     },
-    flag!(
-        file_may_lead,
-        "file generations may run ahead of anonymous ones"
-    ),
-    flag!(
-        protect_to_head,
-        "protected pages go to the young end of the next generation"
-    ),
-    flag!(sorts_dirty, "dirty pages are moved up by sorting"),
-    flag!(
-        isolation_needs_io,
-        "reclaimers that must not start I/O leave pages that need it"
-    ),
-    flag!(kswapd_writes_files, "kswapd may write dirty file pages"),
-    flag!(flusher_per_batch, "the flusher is woken after each batch"),
-    flag!(kswapd_ages_all, "kswapd ages every cgroup before each pass"),
+    flag!(file_may_lead: "file generations may run ahead of anonymous ones"),
+    flag!(protect_to_head: "protected pages go to the young end of the next generation"),
+    flag!(sorts_dirty: "dirty pages are moved up by sorting"),
+    flag!(isolation_needs_io: "reclaimers that must not start I/O leave pages that need it"),
+    flag!(kswapd_writes_files: "kswapd may write dirty file pages"),
+    flag!(flusher_per_batch: "the flusher is woken after each batch"),
+    flag!(kswapd_ages_all: "kswapd ages every cgroup before each pass"),
     choice!(memcg_order, "the order of cgroups in global reclaim", "memcg-lru or cursor",
         "memcg-lru" => MemcgOrder::MemcgLru, "cursor" => MemcgOrder::Cursor),
-    flag!(
-        reparents_on_offline,
-        "pages of a removed cgroup move to its parent at once"
-    ),
-    flag!(
-        contended_table_is_dense,
-        "a table whose lock is contended counts as dense"
-    ),
-    flag!(has_swappiness_max, "swappiness 201 exists"),
-    flag!(
-        has_switching_state,
-        "reclaim tries both structures while they are switched"
-    ),
+    flag!(reparents_on_offline: "pages of a removed cgroup move to its parent at once"),
+    flag!(contended_table_is_dense: "a table whose lock is contended counts as dense"),
+    flag!(has_swappiness_max: "swappiness 201 exists"),
+    flag!(has_switching_state: "reclaim tries both structures while they are switched"),
     Field {
         key: "anon_token_bits",
         description: "bits of the generation in the shadow of an anonymous page",
@@ -201,10 +183,7 @@ pub const FIELDS: &[Field] = &[
             Some(())
         },
     },
-    flag!(
-        shadow_limit_counts_lists,
-        "the limit of shadows sees the sizes of lists"
-    ),
+    flag!(shadow_limit_counts_lists: "the limit of shadows sees the sizes of lists"),
     choice!(debugfs, "syntax of the debugfs files", "patches, short-ids or long-ids",
         "patches" => DebugfsSyntax::Patches,
         "short-ids" => DebugfsSyntax::ShortIds,

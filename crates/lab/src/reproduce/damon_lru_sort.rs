@@ -13,7 +13,7 @@ use agewise_kernel::ids::MemcgId;
 
 use super::emulate::pairs;
 use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Variant};
-use crate::experiment::machine_run::{Plan, Run, RunError, Subject};
+use crate::experiment::machine_run::{Plan, Run, RunError};
 use crate::machine::{Policy, Resize, UNLIMITED};
 use crate::workload::spec::Workload;
 
@@ -320,15 +320,10 @@ fn run_phase(
     pressure: bool,
 ) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
     let plan = Plan {
-        subject: Subject::Workload(Arc::new(workload(phase)?)),
-        memory_pages: None,
-        swap: None,
         // Statistics that lag by seconds kill small classic-LRU cgroups; PARSEC's are not small.
         settings: case.settings.to_vec(),
         damon: damon.map(str::to_owned),
-        policy: Policy::parse(policy)?,
-        seed: case.seed,
-        proactive: None,
+        ..Plan::of(workload(phase)?, Policy::parse(policy)?, case.seed)
     };
     let mut run = Run::new(&plan)?;
     let peak = peak_pages(phase);
@@ -498,15 +493,10 @@ mod tests {
         }
         for variant in DOCUMENT.variants {
             let (policy, damon) = setup(variant.name);
+            let workload = workload(&PHASES[7]).unwrap();
             let plan = Plan {
-                subject: Subject::Workload(Arc::new(workload(&PHASES[7]).unwrap())),
-                memory_pages: None,
-                swap: None,
-                settings: Vec::new(),
                 damon: Some(damon),
-                policy: Policy::parse(policy).unwrap(),
-                seed: 1,
-                proactive: None,
+                ..Plan::of(workload, Policy::parse(policy).unwrap(), 1)
             };
             assert!(plan.damon().unwrap().is_some(), "{}", variant.name);
         }

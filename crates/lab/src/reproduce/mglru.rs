@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::emulate::{Values, pairs};
 use super::{Benchmark, Case, Document, Measured, Variant};
-use crate::experiment::machine_run::{Plan, Subject};
+use crate::experiment::machine_run::Plan;
 use crate::experiment::settings;
 use crate::machine::Policy;
 use crate::machine::config::MachineConfig;
@@ -143,14 +143,8 @@ fn measure(row: &Row, case: &Case) -> Measured {
         let mut settings: Vec<String> = setting.map(str::to_owned).into_iter().collect();
         settings.extend_from_slice(case.settings);
         let plan = Plan {
-            subject: Subject::Workload(Arc::clone(&workload)),
-            memory_pages: None,
-            swap: None,
             settings,
-            damon: None,
-            policy: Policy::parse(policy)?,
-            seed: case.seed,
-            proactive: None,
+            ..Plan::of(workload.clone(), Policy::parse(policy)?, case.seed)
         };
         let values = Values::of(&plan, row.window())?;
         Ok(row

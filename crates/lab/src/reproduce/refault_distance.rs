@@ -12,7 +12,7 @@ use std::sync::Arc;
 use super::emulate::{Values, pairs};
 use super::family::Family;
 use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Variant, skewed_loop};
-use crate::experiment::machine_run::{Plan, Subject};
+use crate::experiment::machine_run::Plan;
 use crate::machine::Policy;
 use crate::workload::spec::Workload;
 
@@ -177,14 +177,8 @@ fn measure(emulated: &Emulated, family: Family, case: &Case) -> Measured {
     let settings = [&[format!("stat_flush_us={STAT_FLUSH_US}")], case.settings].concat();
     let values = |policy: &str| -> Result<[f64; 2], Box<dyn std::error::Error + Send + Sync>> {
         let plan = Plan {
-            subject: Subject::Workload(Arc::clone(&workload)),
-            memory_pages: None,
-            swap: None,
             settings: settings.clone(),
-            damon: None,
-            policy: Policy::parse(policy)?,
-            seed: case.seed,
-            proactive: None,
+            ..Plan::of(workload.clone(), Policy::parse(policy)?, case.seed)
         };
         let values = Values::of(&plan, None)?;
         let (accesses, time_ms) = (values.measure("accesses"), values.time_ms());

@@ -9,11 +9,9 @@
 //! Sizes are scaled, times are not, since ages are times. At 1/1000 a page stands for a thousand,
 //! so its transfer takes a thousand times as long, and its stay must pay for a thousand refaults.
 
-use std::sync::Arc;
-
 use super::emulate::{Values, pairs};
 use super::{Benchmark, Case, Document, Expectation, Figure, Measured, Variant};
-use crate::experiment::machine_run::{Plan, Subject};
+use crate::experiment::machine_run::Plan;
 use crate::machine::Policy;
 use crate::proactive::{ProactivePlan, Sight};
 use crate::workload::spec::Workload;
@@ -141,11 +139,8 @@ fn agent_of(load: &Load, agent: &str) -> (String, Sight) {
 
 fn measure(load: Load, agent: &str, case: &Case) -> Measured {
     let (spec, sight) = agent_of(&load, agent);
+    let workload = Workload::parse(load.name, load.toml)?;
     let plan = Plan {
-        subject: Subject::Workload(Arc::new(Workload::parse(load.name, load.toml)?)),
-        memory_pages: None,
-        swap: None,
-        damon: None,
         settings: [
             format!("swap_read_us={}", SWAP_PAGE_US * load.scale),
             // Writes are asynchronous: no process waits for them.
@@ -157,9 +152,7 @@ fn measure(load: Load, agent: &str, case: &Case) -> Measured {
         .into_iter()
         .chain(case.settings.iter().cloned())
         .collect(),
-        policy: Policy::parse("mglru:7.2")?,
-        seed: case.seed,
-        proactive: None,
+        ..Plan::of(workload, Policy::parse("mglru:7.2")?, case.seed)
     };
     let before = figures_of(&Values::of(&plan, None)?, load.scale);
     let plan = Plan {

@@ -6,8 +6,9 @@
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 
+use agewise_cli::children::Killed;
 use anyhow::{Context, bail};
 use rustix::process::Signal;
 
@@ -41,7 +42,7 @@ my $sum = 0; $sum += unpack("%32C*", $_) for values %table; print "$sum\n";
 #[derive(Debug)]
 pub struct Program {
     name: &'static str,
-    child: Child,
+    child: Killed,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
@@ -76,7 +77,7 @@ impl Program {
         let output = BufReader::new(child.stdout.take().context("no pipe")?);
         let mut program = Self {
             name,
-            child,
+            child: Killed(child),
             input,
             output,
         };
@@ -117,13 +118,6 @@ impl Program {
         let sum = self.line()?;
         let status = self.child.wait()?;
         Ok(status.success() && sum == expected_sum().to_string())
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
-use agewise_host::pagecache::{CacheKind, CachedFile, FileAges, FilesLook, Mounts, Openers};
+use agewise_host::pagecache::{CachedFile, FileAges, FilesLook, Mounts, Openers};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::untrusted::Untrusted;
@@ -348,15 +348,6 @@ impl Cgroups {
             None => format!("removed cgroup {id}").into(),
         };
         (id != 0).then(name)
-    }
-}
-
-/// The name of a kind of page.
-fn kind_text(kind: CacheKind) -> &'static str {
-    match kind {
-        CacheKind::File => "file",
-        CacheKind::Shmem => "shmem",
-        CacheKind::Device => "device",
     }
 }
 

@@ -11,7 +11,6 @@ use agewise_host::untrusted::Untrusted;
 use agewise_policy::workingset::{Bin, Histogram, Intervals};
 use serde::Serialize;
 
-use super::kind_text;
 use agewise_cli::output::{self, Format};
 use agewise_cli::units::{bytes_text, count_text, duration_text, unix_ms};
 
@@ -199,17 +198,10 @@ fn bytes_of(bin: &Bin) -> u64 {
     bin.amounts.iter().sum::<u64>() * PAGE_BYTES
 }
 
-fn json(
-    out: &mut impl Write,
-    shown: &[Shown],
-    totals: &Totals,
-    look: &FilesLook,
-    observed_ms: u64,
-) -> io::Result<()> {
-    let unix_ms = unix_ms();
-    for shown in shown {
+impl<'a> FileRecord<'a> {
+    fn new(shown: &'a Shown, unix_ms: u64, observed_ms: u64) -> Self {
         let file = &shown.file;
-        let record = FileRecord {
+        FileRecord {
             record: "file",
             unix_ms,
             path: &shown.path,
@@ -227,8 +219,20 @@ fn json(
             sampled: shown.is_sampled,
             openers: shown.openers,
             open_by: &shown.open_by,
-        };
-        output::json_line(out, &record)?;
+        }
+    }
+}
+
+fn json(
+    out: &mut impl Write,
+    shown: &[Shown],
+    totals: &Totals,
+    look: &FilesLook,
+    observed_ms: u64,
+) -> io::Result<()> {
+    let unix_ms = unix_ms();
+    for shown in shown {
+        output::json_line(out, &FileRecord::new(shown, unix_ms, observed_ms))?;
     }
     let record = CostRecord {
         record: "cost",
@@ -247,38 +251,38 @@ fn json(
     output::json_line(out, &record)
 }
 
-/// Writes a row for each bin of a file; if nothing was observed, one without an age.
+/// A bin of a file as CSV. The last one ends at `+Inf`; without an observation there is one without
+/// an age.
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    file: &'a FileRecord<'a>,
+    upper_ms: Option<String>,
+    bytes: u64,
+}
+
 fn csv(out: &mut impl Write, shown: &[Shown], observed_ms: u64) -> io::Result<()> {
-    writeln!(
-        out,
-        "unix_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,oldest_ms,sampled,\
-         upper_ms,bytes"
-    )?;
+    const COLUMNS: &str = "unix_ms,path,device,inode,kind,cgroup,resident_bytes,dirty_bytes,\
+        oldest_ms,sampled,upper_ms,bytes";
+    writeln!(out, "{COLUMNS}")?;
     let unix_ms = unix_ms();
-    let empty = Untrusted::default();
     for shown in shown {
-        let file = &shown.file;
-        let resident_bytes = file.pages * PAGE_BYTES;
-        let (oldest_ms, rows) = match observed_ms {
-            0 => (String::new(), vec![(String::new(), resident_bytes)]),
+        let file = &FileRecord::new(shown, unix_ms, observed_ms);
+        let bins = match observed_ms {
+            0 => vec![(None, file.resident_bytes)],
             _ => {
-                let rows = shown.ages.bins().iter();
-                let rows = rows.map(|bin| (bin.bound_text(), bytes_of(bin)));
-                (shown.oldest_ms.to_string(), rows.collect())
+                let bins = shown.ages.bins().iter();
+                bins.map(|bin| (Some(bin.bound_text()), bytes_of(bin)))
+                    .collect()
             }
         };
-        for (upper_ms, bytes) in rows {
-            writeln!(
-                out,
-                "{unix_ms},{},{},{},{},{},{resident_bytes},{},{oldest_ms},{},{upper_ms},{bytes}",
-                shown.path.as_ref().unwrap_or(&empty).csv(),
-                device_text(file.on.device),
-                file.inode.number,
-                kind_text(file.on.kind),
-                shown.cgroup.as_ref().unwrap_or(&empty).csv(),
-                file.dirty_pages * PAGE_BYTES,
-                shown.is_sampled,
-            )?;
+        for (upper_ms, bytes) in bins {
+            let row = Row {
+                file,
+                upper_ms,
+                bytes,
+            };
+            output::csv_row(out, COLUMNS, &row)?;
         }
     }
     Ok(())

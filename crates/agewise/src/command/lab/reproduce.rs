@@ -138,36 +138,16 @@ fn list(out: &mut impl Write, format: Format) -> anyhow::Result<()> {
 }
 
 /// CSV fields in order: all fields of a row except the raw values.
-const CSV_FIELDS: [&str; 21] = [
-    "benchmark",
-    "document_before",
-    "document_after",
-    "ours_before",
-    "ours_after",
-    "change",
-    "ci_low",
-    "ci_high",
-    "verdict",
-    "cause",
-    "document_change",
-    "document_low",
-    "document_high",
-    "document_printed",
-    "document_within_noise",
-    "metric",
-    "unit",
-    "better",
-    "by_difference",
-    "variant",
-    "seeds",
-];
+const COLUMNS: &str = "benchmark,document_before,document_after,ours_before,ours_after,change,\
+    ci_low,ci_high,verdict,cause,document_change,document_low,document_high,document_printed,\
+    document_within_noise,metric,unit,better,by_difference,variant,seeds";
 
 fn print_csv(out: &mut impl Write, rows: &[Row]) -> anyhow::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
-    writer.write_record(CSV_FIELDS)?;
+    writer.write_record(COLUMNS.split(','))?;
     for row in rows {
         let fields = serde_json::to_value(row)?;
-        writer.write_record(CSV_FIELDS.map(|name| match &fields[name] {
+        writer.write_record(COLUMNS.split(',').map(|name| match &fields[name] {
             serde_json::Value::Null => String::new(),
             serde_json::Value::String(text) => text.clone(),
             other => other.to_string(),

@@ -456,26 +456,18 @@ fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
+    use std::process::Command;
 
+    use agewise_cli::children::Killed;
     use agewise_host::access::Target;
     use agewise_host::mover::{Evicted, Plan};
 
     use super::*;
 
-    struct Sleeper(Child);
-
-    impl Drop for Sleeper {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
     #[test]
     fn the_time_watched_begins_when_the_memory_of_the_process_has_left() {
-        let sleeper = Sleeper(Command::new("sleep").arg("60").spawn().expect("sleep"));
-        let process = Process::open(sleeper.0.id()).expect("it runs");
+        let sleeper = Killed(Command::new("sleep").arg("60").spawn().expect("sleep"));
+        let process = Process::open(sleeper.id()).expect("it runs");
         let cold = Cold {
             target: Target::from(&process),
             plan: Plan::default(),

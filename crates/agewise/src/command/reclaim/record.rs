@@ -2,6 +2,7 @@
 //! Output of `agewise reclaim`: the plan, the result for each process, and the total, as JSON
 //! lines, CSV or text.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ pub struct Planned {
 }
 
 /// The result for one process, or with pid 0 for all of them.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Reclaimed {
     /// `result`, or `total` for the last line.
     pub record: &'static str,
@@ -75,14 +76,8 @@ impl Reclaimed {
             record: "result",
             pid,
             comm: comm.clone(),
-            resident_before_bytes: 0,
-            resident_after_bytes: 0,
-            report: PageoutReport::default(),
-            refaulted_bytes: 0,
-            refault_watch_ms: 0,
-            unwatched_bytes: 0,
             dry_run,
-            error: String::new(),
+            ..Self::default()
         }
     }
 
@@ -272,59 +267,35 @@ fn print_total(out: &mut impl Write, total: &Reclaimed) -> io::Result<()> {
     )
 }
 
+/// A result as CSV: for skipped bytes there is a column for each reason.
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    result: &'a Reclaimed,
+    #[serde(flatten)]
+    skipped: BTreeMap<String, u64>,
+}
+
 fn print_csv<'a>(
     out: &mut impl Write,
     results: impl Iterator<Item = &'a Reclaimed>,
 ) -> io::Result<()> {
-    write!(
-        out,
+    let name = |reason: SkipReason| format!("skipped_{}_bytes", reason.name());
+    let columns = format!(
         "record,pid,comm,resident_before_bytes,resident_after_bytes,asked_bytes,left_bytes,\
          left_anon_bytes,left_file_bytes,young_again_bytes,kept_bytes,rehearsed_bytes,\
-         rehearsed_anon_bytes"
-    )?;
-    for reason in SkipReason::ALL {
-        write!(out, ",skipped_{}_bytes", reason.name())?;
-    }
-    writeln!(
-        out,
-        ",refaulted_bytes,refault_watch_ms,unwatched_bytes,calls,cpu_ns,elapsed_ns,dry_run,error"
-    )?;
-    for result in results {
-        let report = &result.report;
-        write!(
-            out,
-            "{},{},{},{},{},{},{},{},{},{},{},{},{}",
-            result.record,
-            result.pid,
-            result.comm.csv(),
-            result.resident_before_bytes,
-            result.resident_after_bytes,
-            report.asked_bytes,
-            report.left_bytes,
-            report.left_anon_bytes,
-            report.left_file_bytes,
-            report.young_again_bytes,
-            report.kept_bytes,
-            report.rehearsed_bytes,
-            report.rehearsed_anon_bytes
-        )?;
-        for reason in SkipReason::ALL {
-            write!(out, ",{}", report.skipped_bytes.bytes(reason))?;
+         rehearsed_anon_bytes,{},refaulted_bytes,refault_watch_ms,unwatched_bytes,calls,cpu_ns,\
+         elapsed_ns,dry_run,error",
+        SkipReason::ALL.map(name).join(",")
+    );
+    let rows = results.map(|result| {
+        let skipped = |reason| (name(reason), result.report.skipped_bytes.bytes(reason));
+        Row {
+            result,
+            skipped: SkipReason::ALL.map(skipped).into(),
         }
-        writeln!(
-            out,
-            ",{},{},{},{},{},{},{},{}",
-            result.refaulted_bytes,
-            result.refault_watch_ms,
-            result.unwatched_bytes,
-            report.calls,
-            report.cpu_ns,
-            report.elapsed_ns,
-            result.dry_run,
-            output::csv_field(&result.error)
-        )?;
-    }
-    Ok(())
+    });
+    output::csv(out, &columns, rows)
 }
 
 #[cfg(test)]

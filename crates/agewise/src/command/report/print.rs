@@ -86,6 +86,27 @@ struct IntervalRecord {
     file_high_bytes: Option<u64>,
 }
 
+/// A bin of a node as CSV.
+#[derive(Serialize)]
+struct Row<'a> {
+    #[serde(flatten)]
+    target: &'a AgesRecord<'a>,
+    node: u32,
+    /// Its sizes are in place of those of the target.
+    #[serde(flatten)]
+    bin: BinRecord,
+    /// `+Inf` for the last bin.
+    upper_ms: String,
+    unseen_processes: Option<usize>,
+    unseen_cgroups: Option<usize>,
+}
+
+/// The columns of CSV.
+const COLUMNS: &str = "unix_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
+    swapped_bytes,unmapped_cache_bytes,shmem_bytes,namespace,pod,container,container_id,image,\
+    anon_low_bytes,anon_high_bytes,file_low_bytes,file_high_bytes,unseen_anon_bytes,\
+    unseen_file_bytes,refaulted_bytes,processes,unseen_processes,unseen_cgroups";
+
 #[derive(Serialize)]
 struct CostRecord<'a> {
     record: &'static str,
@@ -341,76 +362,31 @@ impl<W: Write> Printer<W> {
         &mut self,
         reports: &[Named<'_>],
         knows: Knows,
-        unseen: [Option<usize>; 2],
+        [unseen_processes, unseen_cgroups]: [Option<usize>; 2],
         unix_ms: u64,
     ) -> io::Result<()> {
-        let [unseen_processes, unseen_cgroups] = unseen.map(optional);
         if !self.printed {
-            writeln!(
-                self.out,
-                "unix_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
-                 swapped_bytes,unmapped_cache_bytes,shmem_bytes,{},anon_low_bytes,\
-                 anon_high_bytes,file_low_bytes,file_high_bytes,unseen_anon_bytes,\
-                 unseen_file_bytes,refaulted_bytes,processes,unseen_processes,unseen_cgroups",
-                Container::NAMES.join(",")
-            )?;
+            writeln!(self.out, "{COLUMNS}")?;
         }
-        for (report, container) in reports {
-            let fields = container
-                .as_ref()
-                .map(Container::fields)
-                .unwrap_or_default();
-            let fields = fields.map(|field| field.map_or(String::new(), |f| f.csv().to_string()));
-            let unseen_bytes = known(report, report.unseen_bytes).map(optional).join(",");
-            for (node, histogram) in &report.nodes {
-                for (number, bin) in histogram.bins().iter().enumerate() {
-                    writeln!(
-                        self.out,
-                        "{unix_ms},{},{},{node},{},{},{},{},{},{},{},{},{unseen_bytes},{},{},\
-                         {unseen_processes},{unseen_cgroups}",
-                        report.name.csv(),
-                        kind(report),
-                        bin.bound_text(),
-                        known(report, bin.amounts).map(optional).join(","),
-                        optional(resident_bytes(report)),
-                        optional(knows.swapped_bytes(report)),
-                        optional(report.unmapped_cache_bytes),
-                        optional(report.shmem_bytes),
-                        fields.join(","),
-                        interval_csv(report, knows, number, bin.amounts),
-                        optional(knows.refaulted_bytes(report)),
-                        optional(knows.processes(report)),
-                    )?;
+        for named in reports {
+            let mut target = AgesRecord::new(named, knows, unix_ms);
+            for NodeRecord { node, bins } in std::mem::take(&mut target.nodes) {
+                for bin in bins {
+                    let upper_ms = bin.upper_ms.map_or("+Inf".to_owned(), |ms| ms.to_string());
+                    let row = Row {
+                        target: &target,
+                        node,
+                        bin,
+                        upper_ms,
+                        unseen_processes,
+                        unseen_cgroups,
+                    };
+                    output::csv_row(&mut self.out, COLUMNS, &row)?;
                 }
             }
         }
         Ok(())
     }
-}
-
-/// A field that is empty if it is not known.
-fn optional<T: ToString>(value: Option<T>) -> String {
-    value.map_or(String::new(), |value| value.to_string())
-}
-
-/// The four fields of the interval of a bin; empty if it is not known.
-fn interval_csv(report: &SubjectReport, knows: Knows, bin: usize, amounts: [u64; 2]) -> String {
-    if knows != Knows::Agent {
-        return ",,,".to_owned();
-    }
-    let IntervalRecord {
-        anon_low_bytes,
-        anon_high_bytes,
-        file_low_bytes,
-        file_high_bytes,
-    } = IntervalRecord::new(report, bin, amounts);
-    let bounds = [
-        anon_low_bytes,
-        anon_high_bytes,
-        file_low_bytes,
-        file_high_bytes,
-    ];
-    bounds.map(optional).join(",")
 }
 
 impl IntervalRecord {

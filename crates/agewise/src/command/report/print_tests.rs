@@ -47,24 +47,15 @@ fn reports() -> Vec<SubjectReport> {
         troubles: vec!["17 (a\nb): not permitted".to_owned()],
         gone: None,
     };
+    let bounds: Intervals = "1s,5s".parse().unwrap();
     let process = SubjectReport {
-        name: "42 (sleep)".into(),
-        is_cgroup: false,
-        processes: 0,
-        seen_processes: 0,
-        refused_processes: 0,
-        nodes: vec![(0, histogram(0, 0)), (1, histogram(0, 0))],
-        resident_bytes: [0; 2],
-        unseen_bytes: [0; 2],
-        swapped_bytes: 0,
-        unmapped_cache_bytes: None,
-        shmem_bytes: None,
-        refaulted_bytes: 0,
-        followed_bytes: 0,
-        margins_bytes: Vec::new(),
-        observed_ms: 0,
-        troubles: Vec::new(),
         gone: Some("the process has exited".to_owned()),
+        ..SubjectReport::new(
+            "42 (sleep)".into(),
+            false,
+            &[0, 1],
+            &[bounds.clone(), bounds],
+        )
     };
     vec![cgroup, process]
 }
@@ -83,16 +74,9 @@ fn cost() -> CostReport {
         clear_ms_per_gib: 2.0,
         core_percent: 0.15,
         scan_interval_ms: 1000,
-        cache_looks: 0,
-        cache_ms_per_look: 0.0,
-        cache_dropped: 0,
-        cache_missed: 0,
-        cache_unfollowed: 0,
-        cache_sampled: 0,
         agemap_bytes: 139_264,
         agemap_bytes_per_page: 1.0625,
-        unseen_processes: 0,
-        unseen_cgroups: 0,
+        ..CostReport::default()
     }
 }
 

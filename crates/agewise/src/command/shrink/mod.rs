@@ -24,7 +24,7 @@ use agewise_policy::whatif::shrink::{Refusal, Verdict, plan};
 use anyhow::{Context, bail};
 
 use super::whatif::{Memory, memory};
-use print::{CSV_HEADER, Record, Summary, print_plan, print_summary, verdict_name};
+use print::{COLUMNS, Record, Summary, print_plan, print_summary, verdict_name};
 
 /// Take memory from a cgroup, as far as that does no harm.
 ///
@@ -186,7 +186,7 @@ fn print_head(out: &mut impl Write, scene: &Scene<'_>, costs: &Costs) -> std::io
             units::bytes_text(scene.usage_bytes),
             costs.text()
         ),
-        Format::Csv => writeln!(out, "{CSV_HEADER}"),
+        Format::Csv => writeln!(out, "{COLUMNS}"),
         Format::Json => Ok(()),
     }
 }

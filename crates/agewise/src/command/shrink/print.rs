@@ -3,19 +3,15 @@
 
 use std::io::Write;
 
-use agewise_cli::output::{self, Format, csv_field};
+use agewise_cli::output::{self, Format};
 use agewise_cli::units;
 use agewise_policy::whatif::shrink::{Outcome, Planned, Verdict};
 use serde::Serialize;
 
-/// The header of CSV: the fields of JSON. Those that a record does not have are empty.
-pub(super) const CSV_HEADER: &str = "record,limit_bytes,predicted_faults_per_second,\
+/// The columns of CSV: the fields of all records.
+pub(super) const COLUMNS: &str = "record,limit_bytes,predicted_faults_per_second,\
     predicted_faults_low,predicted_faults_high,predicted_wait_ratio,predicted_wait_high,\
     faults_per_second,wait_ratio,held,kept,verdict,usage_before_bytes,saved_bytes,reason";
-
-fn field(value: Option<impl ToString>) -> String {
-    value.map_or(String::new(), |value| value.to_string())
-}
 
 /// A step as printed; measured figures are null in a plan.
 #[derive(Debug, Serialize)]
@@ -53,20 +49,7 @@ impl Record {
     pub(super) fn print(&self, out: &mut impl Write, format: Format) -> std::io::Result<()> {
         match format {
             Format::Json => output::json_line(out, self)?,
-            Format::Csv => writeln!(
-                out,
-                "{},{},{},{},{},{},{},{},{},{},,,,,",
-                self.record,
-                self.limit_bytes,
-                self.predicted_faults_per_second,
-                self.predicted_faults_low,
-                field(output::finite(self.predicted_faults_high)),
-                self.predicted_wait_ratio,
-                field(output::finite(self.predicted_wait_high)),
-                field(self.faults_per_second),
-                field(self.wait_ratio),
-                field(self.held),
-            )?,
+            Format::Csv => output::csv_row(out, COLUMNS, self)?,
             Format::Text => {
                 let limit = units::bytes_text(self.limit_bytes);
                 let predicted = self.predicted_faults_per_second;
@@ -124,17 +107,7 @@ pub(super) fn print_summary(
 ) -> std::io::Result<()> {
     match format {
         Format::Json => output::json_line(out, summary),
-        Format::Csv => writeln!(
-            out,
-            "{},{},,,,,,,,,{},{},{},{},{}",
-            summary.record,
-            field(summary.limit_bytes),
-            summary.kept,
-            summary.verdict,
-            summary.usage_before_bytes,
-            summary.saved_bytes,
-            csv_field(summary.reason.as_deref().unwrap_or_default()),
-        ),
+        Format::Csv => output::csv_row(out, COLUMNS, summary),
         Format::Text => writeln!(out, "{}", summary_text(summary)),
     }
 }
@@ -196,7 +169,6 @@ mod tests {
 
     #[test]
     fn csv_has_the_fields_of_json() {
-        let columns: Vec<&str> = CSV_HEADER.split(',').collect();
         let summary = Summary {
             record: "verdict",
             verdict: "reached",
@@ -204,11 +176,11 @@ mod tests {
             limit_bytes: None,
             saved_bytes: 500,
             kept: false,
-            reason: Some("somebody else".to_owned()),
+            reason: Some("somebody, else".to_owned()),
         };
         let high = Estimate {
             low: 1.0,
-            likely: 2.0,
+            likely: 2.5,
             high: f64::INFINITY,
         };
         let planned = Planned {
@@ -217,26 +189,17 @@ mod tests {
             wait_ratio: high,
         };
         let record = Record::new(&planned, None);
-        let [mut step, mut end] = [Vec::new(), Vec::new()];
-        record.print(&mut step, Format::Csv).unwrap();
-        print_summary(&mut end, Format::Csv, &summary).unwrap();
-        let fields = [
-            (step, serde_json::to_value(&record).unwrap()),
-            (end, serde_json::to_value(&summary).unwrap()),
-        ];
-        for (line, json) in fields {
-            let line = String::from_utf8(line).unwrap();
-            let row: Vec<&str> = line.trim_end().split(',').collect();
-            assert_eq!(row.len(), columns.len(), "{line}");
-            for (name, value) in json.as_object().unwrap() {
-                let at = columns.iter().position(|column| column == name);
-                let text = match value {
-                    serde_json::Value::Null => String::new(),
-                    serde_json::Value::String(text) => text.clone(),
-                    serde_json::Value::Number(number) => number.as_f64().unwrap().to_string(),
-                    other => other.to_string(),
-                };
-                assert_eq!(row[at.expect(name)], text, "{name} of {line}");
+        let mut rows = Vec::new();
+        record.print(&mut rows, Format::Csv).unwrap();
+        print_summary(&mut rows, Format::Csv, &summary).unwrap();
+        assert_eq!(
+            String::from_utf8(rows).unwrap(),
+            "plan,1000,2.5,1,,2.5,,,,,,,,,\n\
+             verdict,,,,,,,,,,false,reached,2000,500,\"somebody, else\"\n"
+        );
+        for record in [serde_json::to_value(record), serde_json::to_value(summary)] {
+            for name in record.unwrap().as_object().unwrap().keys() {
+                assert!(COLUMNS.split(',').any(|column| column == name), "{name}");
             }
         }
     }

@@ -37,26 +37,8 @@ pub struct Args {
 #[derive(Debug, Serialize)]
 struct Record<'a> {
     trace: &'a str,
-    trace_format: &'static str,
-    compression: &'static str,
-    page_bytes: u64,
-    requests: u64,
-    accesses: u64,
-    footprint_pages: u64,
-    pages_accessed_once: u64,
-    repeats: u64,
-    sequential: u64,
-    reads: u64,
-    writes: u64,
-    anon: u64,
-    file: u64,
-    faults: u64,
-    major_faults: u64,
-    minor_faults: u64,
-    inferred: u64,
-    processes: u64,
-    first_time_ns: u64,
-    last_time_ns: u64,
+    #[serde(flatten)]
+    summary: &'a Summary,
     reuse_distance_p10: Option<u64>,
     reuse_distance_p50: Option<u64>,
     reuse_distance_p75: Option<u64>,
@@ -64,31 +46,18 @@ struct Record<'a> {
     reuse_distance_p99: Option<u64>,
 }
 
+/// The columns of CSV: the fields of JSON.
+const COLUMNS: &str = "trace,trace_format,compression,page_bytes,requests,accesses,\
+    footprint_pages,pages_accessed_once,repeats,sequential,reads,writes,anon,file,faults,\
+    major_faults,minor_faults,inferred,processes,first_time_ns,last_time_ns,reuse_distance_p10,\
+    reuse_distance_p50,reuse_distance_p75,reuse_distance_p90,reuse_distance_p99";
+
 impl<'a> Record<'a> {
-    fn of(trace: &'a str, summary: &Summary) -> Self {
+    fn of(trace: &'a str, summary: &'a Summary) -> Self {
         let distance = |at: usize| summary.reuse_distances.map(|distances| distances[at]);
         Self {
             trace,
-            trace_format: summary.format,
-            compression: summary.compression,
-            page_bytes: 1 << summary.page_shift,
-            requests: summary.requests,
-            accesses: summary.accesses,
-            footprint_pages: summary.footprint_pages,
-            pages_accessed_once: summary.pages_accessed_once,
-            repeats: summary.repeats,
-            sequential: summary.sequential,
-            reads: summary.reads,
-            writes: summary.writes,
-            anon: summary.anon,
-            file: summary.file,
-            faults: summary.faults,
-            major_faults: summary.major_faults,
-            minor_faults: summary.minor_faults,
-            inferred: summary.inferred,
-            processes: summary.processes,
-            first_time_ns: summary.first_time_ns,
-            last_time_ns: summary.last_time_ns,
+            summary,
             reuse_distance_p10: distance(0),
             reuse_distance_p50: distance(1),
             reuse_distance_p75: distance(2),
@@ -115,11 +84,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Format::Text => text(&mut out, &clean(trace), &summary)?,
             Format::Json => output::json_line(&mut out, &Record::of(name, &summary))?,
             Format::Csv => {
-                let mut table = csv::WriterBuilder::new()
-                    .has_headers(at == 0)
-                    .from_writer(&mut out);
-                table.serialize(Record::of(&clean(name), &summary))?;
-                table.flush()?;
+                if at == 0 {
+                    writeln!(out, "{COLUMNS}")?;
+                }
+                output::csv_row(&mut out, COLUMNS, &Record::of(name, &summary))?;
             }
         }
         out.flush()?;

@@ -367,23 +367,8 @@ mod tests {
 
     fn report(name: &str, is_cgroup: bool, bytes: u64) -> SubjectReport {
         SubjectReport {
-            name: name.into(),
-            is_cgroup,
-            processes: 1,
-            seen_processes: 1,
-            refused_processes: 0,
-            nodes: Vec::new(),
             resident_bytes: [bytes, 1],
-            unseen_bytes: [0; 2],
-            swapped_bytes: 0,
-            unmapped_cache_bytes: None,
-            shmem_bytes: None,
-            refaulted_bytes: 0,
-            followed_bytes: 0,
-            margins_bytes: Vec::new(),
-            observed_ms: 0,
-            troubles: Vec::new(),
-            gone: None,
+            ..SubjectReport::new(name.into(), is_cgroup, &[], &[])
         }
     }
 

@@ -126,6 +126,19 @@ const fn param(
     }
 }
 
+/// A parameter that is a number: its name and field, what it takes, and what it means.
+macro_rules! number {
+    ($name:literal => $($field:tt).+, $takes:literal, $meaning:literal) => {
+        param(
+            $name,
+            $meaning,
+            concat!("a whole number of ", $takes),
+            |p, text| put(&mut p.$($field).+, number(text)),
+            |p| p.$($field).+.to_string(),
+        )
+    };
+}
+
 impl Module for Params {
     const NAME: &'static str = "scheme";
 
@@ -162,62 +175,22 @@ impl Module for Params {
             },
             |p| if p.is_virtual { "virtual" } else { "physical" }.to_owned(),
         ),
-        param(
-            "min_freq",
-            "accessed in at least this many looks, 1/1000 (0)",
-            "a whole number of thousandths from 0 to 2^64-1",
-            |p, text| put(&mut p.freq_permille.0, number(text)),
-            |p| p.freq_permille.0.to_string(),
-        ),
-        param(
-            "max_freq",
-            "and in at most this many (1000)",
-            "a whole number of thousandths from 0 to 2^64-1",
-            |p, text| put(&mut p.freq_permille.1, number(text)),
-            |p| p.freq_permille.1.to_string(),
-        ),
-        param(
-            "min_age",
-            "unchanged for at least this long, us (0)",
-            "a whole number of microseconds from 0 to 2^64-1",
-            |p, text| put(&mut p.age_us.0, number(text)),
-            |p| p.age_us.0.to_string(),
-        ),
-        param(
-            "max_age",
-            "and for at most this long (no limit)",
-            "a whole number of microseconds from 0 to 2^64-1",
-            |p, text| put(&mut p.age_us.1, number(text)),
-            |p| p.age_us.1.to_string(),
-        ),
-        param(
-            "min_size",
-            "at least this many bytes (0)",
-            "a whole number of bytes from 0 to 2^64-1",
-            |p, text| put(&mut p.size_bytes.0, number(text)),
-            |p| p.size_bytes.0.to_string(),
-        ),
-        param(
-            "max_size",
-            "and at most this many (no limit)",
-            "a whole number of bytes from 0 to 2^64-1",
-            |p, text| put(&mut p.size_bytes.1, number(text)),
-            |p| p.size_bytes.1.to_string(),
-        ),
-        param(
-            "apply_interval",
-            "us between two applications; 0: once per aggregation (0)",
-            "a whole number of microseconds from 0 to 2^64-1",
-            |p, text| put(&mut p.apply_interval_us, number(text)),
-            |p| p.apply_interval_us.to_string(),
-        ),
-        param(
-            "quota_sz",
-            "bytes per window it may try; 0: no limit (0)",
-            "a whole number of bytes from 0 to 2^64-1",
-            |p, text| put(&mut p.quota_bytes, number(text)),
-            |p| p.quota_bytes.to_string(),
-        ),
+        number!("min_freq" => freq_permille.0, "thousandths from 0 to 2^64-1",
+            "accessed in at least this many looks, 1/1000 (0)"),
+        number!("max_freq" => freq_permille.1, "thousandths from 0 to 2^64-1",
+            "and in at most this many (1000)"),
+        number!("min_age" => age_us.0, "microseconds from 0 to 2^64-1",
+            "unchanged for at least this long, us (0)"),
+        number!("max_age" => age_us.1, "microseconds from 0 to 2^64-1",
+            "and for at most this long (no limit)"),
+        number!("min_size" => size_bytes.0, "bytes from 0 to 2^64-1",
+            "at least this many bytes (0)"),
+        number!("max_size" => size_bytes.1, "bytes from 0 to 2^64-1",
+            "and at most this many (no limit)"),
+        number!("apply_interval" => apply_interval_us, "microseconds from 0 to 2^64-1",
+            "us between two applications; 0: once per aggregation (0)"),
+        number!("quota_sz" => quota_bytes, "bytes from 0 to 2^64-1",
+            "bytes per window it may try; 0: no limit (0)"),
         param(
             "weights",
             "weights RATE,AGE in the order of regions (1,1)",

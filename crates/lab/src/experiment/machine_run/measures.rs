@@ -64,55 +64,28 @@ pub const MEASURES: &[(&str, &str)] = &[
     ),
 ];
 
+/// Names and meanings of measures, the names behind that of a zone.
+macro_rules! named {
+    ($zone:literal: $($name:literal => $meaning:literal),+) => {
+        [$((concat!("zone_", $zone, "_", $name), $meaning)),+]
+    };
+}
+
 /// Names and meanings of the measures of one zone over all nodes, in the order they are reported.
 macro_rules! of_zone {
     ($zone:literal) => {
-        [
-            (
-                concat!("zone_", $zone, "_free"),
-                "free pages of the zone at the end",
-            ),
-            (
-                concat!("zone_", $zone, "_inactive_anon"),
-                "its pages on that list at the end",
-            ),
-            (
-                concat!("zone_", $zone, "_active_anon"),
-                "its pages on that list at the end",
-            ),
-            (
-                concat!("zone_", $zone, "_inactive_file"),
-                "its pages on that list at the end",
-            ),
-            (
-                concat!("zone_", $zone, "_active_file"),
-                "its pages on that list at the end",
-            ),
-            (
-                concat!("zone_", $zone, "_allocated"),
-                "pages allocated from the zone",
-            ),
-            (
-                concat!("zone_", $zone, "_skipped"),
-                "pages skipped by isolation because of the zone",
-            ),
-            (
-                concat!("zone_", $zone, "_evicted_anon"),
-                "anonymous pages evicted from it (kept where zones are set)",
-            ),
-            (
-                concat!("zone_", $zone, "_evicted_file"),
-                "file pages evicted from it (kept where zones are set)",
-            ),
-            (
-                concat!("zone_", $zone, "_residency_anon_ms"),
-                "how long these had stayed, mean",
-            ),
-            (
-                concat!("zone_", $zone, "_residency_file_ms"),
-                "how long these had stayed, mean",
-            ),
-        ]
+        named!($zone:
+            "free" => "free pages of the zone at the end",
+            "inactive_anon" => "its pages on that list at the end",
+            "active_anon" => "its pages on that list at the end",
+            "inactive_file" => "its pages on that list at the end",
+            "active_file" => "its pages on that list at the end",
+            "allocated" => "pages allocated from the zone",
+            "skipped" => "pages skipped by isolation because of the zone",
+            "evicted_anon" => "anonymous pages evicted from it (kept where zones are set)",
+            "evicted_file" => "file pages evicted from it (kept where zones are set)",
+            "residency_anon_ms" => "how long these had stayed, mean",
+            "residency_file_ms" => "how long these had stayed, mean")
     };
 }
 

@@ -177,6 +177,20 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// A run of a workload with its own memory and swap, without settings, monitor and agent.
+    pub fn of(workload: impl Into<Arc<Workload>>, policy: Policy, seed: u64) -> Plan {
+        Plan {
+            subject: Subject::Workload(workload.into()),
+            memory_pages: None,
+            swap: None,
+            settings: Vec::new(),
+            damon: None,
+            policy,
+            seed,
+            proactive: None,
+        }
+    }
+
     /// The monitor that was asked for, by the rules of the policy's kernel.
     ///
     /// # Errors
@@ -305,14 +319,8 @@ mod tests {
     fn a_device_does_not_undo_what_is_set_of_it() {
         let config = |settings: [&str; 2]| {
             let plan = Plan {
-                subject: Subject::Workload(Arc::new(library::find("kv").unwrap())),
-                memory_pages: None,
-                swap: None,
                 settings: settings.map(str::to_owned).to_vec(),
-                damon: None,
-                policy: Policy::default(),
-                seed: 1,
-                proactive: None,
+                ..Plan::of(library::find("kv").unwrap(), Policy::default(), 1)
             };
             plan.machine_config().unwrap().file_device
         };

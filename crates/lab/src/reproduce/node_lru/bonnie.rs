@@ -3,6 +3,7 @@
 //! figures; v5 gives large ones, which its author says may be luck. Creating and deleting files is
 //! left out: the lab has no directories.
 
+use super::counter::*;
 use super::outcome::compare;
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
@@ -58,41 +59,18 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
             })
         }),
     };
-    let counters = Benchmark {
-        name: "bonnie/vmstat".into(),
-        summary: "counters of the same run (document: v5)".into(),
-        figures: vec![
-            Figure::lower("swap outs", "pages", Expectation::Figures)
-                .document(873.0, 0.0)
-                .by_difference(),
-            Figure::lower("swap ins", "pages", Expectation::Figures)
-                .document(14.0, 0.0)
-                .by_difference(),
-            Figure::lower("allocation stalls", "", Expectation::Figures)
-                .document(3584.0, 0.0)
-                .by_difference(),
-            Figure::lower("direct pages scanned", "pages", Expectation::Figures)
-                .document(736_769.0, 0.0)
-                .by_difference(),
-            Figure::lower("kswapd pages scanned", "pages", Expectation::NO_CHANGE)
-                .document(77_818_637.0, 78_836_064.0),
-            Figure::lower("kswapd efficiency", "%", Expectation::Unchanged(1.0))
-                .document(99.0, 99.0)
-                .by_difference(),
+    let counters = table(
+        "bonnie/vmstat",
+        "counters of the same run (document: v5)",
+        || library::find("bonnie"),
+        vec![
+            changes(SWAP_OUTS, 873.0, 0.0),
+            changes(SWAP_INS, 14.0, 0.0),
+            changes(STALLS, 3584.0, 0.0),
+            changes(DIRECT_SCANNED, 736_769.0, 0.0),
+            stays(KSWAPD_SCANNED, 77_818_637.0, 78_836_064.0),
+            stays_within(1.0, KSWAPD_EFFICIENCY, 99.0, 99.0),
         ],
-        measure: Box::new(|case| {
-            compare(case, library::find("bonnie")?, |outcome| {
-                let vm = outcome.vm();
-                vec![
-                    vm.swap_outs,
-                    vm.swap_ins,
-                    vm.stalls,
-                    vm.direct_scanned,
-                    vm.kswapd_scanned,
-                    vm.kswapd_efficiency(),
-                ]
-            })
-        }),
-    };
+    );
     vec![speeds, counters]
 }

@@ -8,6 +8,7 @@
 
 mod aging;
 mod bonnie;
+mod counter;
 mod outcome;
 mod pagealloc;
 mod paralleldd;

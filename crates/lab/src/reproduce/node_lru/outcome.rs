@@ -7,7 +7,7 @@ use std::sync::Arc;
 use agewise_kernel::folio::FolioType;
 use agewise_kernel::ids::MemcgId;
 
-use crate::experiment::machine_run::{Lap, Plan, Run, Subject};
+use crate::experiment::machine_run::{Lap, Plan, Run};
 use crate::machine::Policy;
 use crate::reproduce::{Case, Measured, Pair};
 use crate::workload::random::XorShift64Star;
@@ -82,14 +82,8 @@ impl Outcome {
         case: &Case,
     ) -> Result<Outcome, Box<dyn Error + Send + Sync>> {
         let mut run = Run::new(&Plan {
-            subject: Subject::Workload(Arc::clone(workload)),
-            memory_pages: None,
-            swap: None,
             settings: case.settings.to_vec(),
-            damon: None,
-            policy: Policy::parse(policy)?,
-            seed: case.seed,
-            proactive: None,
+            ..Plan::of(workload.clone(), Policy::parse(policy)?, case.seed)
         })?;
         run.run_until(u64::MAX)?;
         let elapsed_s = run.end_ns() as f64 / 1e9;
@@ -164,6 +158,7 @@ impl Outcome {
             reclaim_writes: counters.vmscan_write.iter().sum::<u64>() as f64,
             immediate: events.pgrotated as f64,
             slab_calls: counters.slab_calls as f64,
+            system_s: self.system_s(),
             elapsed_s: self.elapsed_s,
         }
     }
@@ -209,6 +204,8 @@ pub struct VmStats {
     pub immediate: f64,
     /// Calls of the shrinkers.
     pub slab_calls: f64,
+    /// CPU time in the kernel, in s.
+    pub system_s: f64,
     /// Duration, in s.
     pub elapsed_s: f64,
 }
@@ -232,6 +229,12 @@ impl VmStats {
     /// Percentage of the pages scanned by direct reclaim that were reclaimed, rounded down.
     pub fn direct_efficiency(&self) -> f64 {
         efficiency(self.direct_reclaimed, self.direct_scanned)
+    }
+
+    /// Percentage of all pages that came from DMA32.
+    pub fn dma32_percent(&self) -> f64 {
+        let all = self.dma_allocs + self.dma32_allocs + self.normal_allocs;
+        100.0 * self.dma32_allocs / all.max(1.0)
     }
 
     /// Percentage of all pages scanned that direct reclaim scanned.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! paralleldd: several dd processes read large files.
 
+use super::counter::*;
 use super::outcome::compare;
-use super::tiobench::dma32_percent;
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 use crate::workload::spec::Workload;
@@ -55,50 +55,25 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
 }
 
 fn counters() -> Benchmark {
-    Benchmark {
-        name: "paralleldd/vmstat".into(),
-        summary: "counters of the run with 16 readers (document: of all runs)".into(),
-        figures: vec![
-            Figure::lower("system time", "s", Expectation::Figures).document(8332.31, 8216.01),
-            Figure::lower("DMA32 allocs", "%", Expectation::Figures)
-                .document(
-                    100.0 * 31_568_814.0 / 78_108_736.0,
-                    100.0 * 28_598_887.0 / 78_113_331.0,
-                )
-                .by_difference(),
-            Figure::lower("swap ins", "pages", Expectation::Figures)
-                .document(26.0, 0.0)
-                .by_difference(),
-            Figure::lower("swap outs", "pages", Expectation::Figures)
-                .document(2920.0, 482.0)
-                .by_difference(),
-            Figure::lower("allocation stalls", "", Expectation::Unchanged(0.0))
-                .document(0.0, 0.0)
-                .by_difference(),
-            Figure::lower("kswapd pages scanned", "pages", Expectation::NO_CHANGE)
-                .document(40_886_878.0, 40_849_710.0),
-            Figure::lower("kswapd velocity", "pages/s", Expectation::NO_CHANGE)
-                .document(11_295.342, 11_563.344),
-            Figure::lower("kswapd efficiency", "%", Expectation::Unchanged(1.0))
-                .document(99.0, 99.0)
-                .by_difference(),
-            Figure::lower("calls of the shrinkers", "", Expectation::Own),
+    let system_time = Figure::lower("system time", "s", Expectation::Figures);
+    table(
+        "paralleldd/vmstat",
+        "counters of the run with 16 readers (document: of all runs)",
+        || workload(16),
+        vec![
+            (system_time.document(8332.31, 8216.01), |vm| vm.system_s),
+            changes(
+                DMA32_ALLOCS,
+                100.0 * 31_568_814.0 / 78_108_736.0,
+                100.0 * 28_598_887.0 / 78_113_331.0,
+            ),
+            changes(SWAP_INS, 26.0, 0.0),
+            changes(SWAP_OUTS, 2920.0, 482.0),
+            stays_within(0.0, STALLS, 0.0, 0.0),
+            stays(KSWAPD_SCANNED, 40_886_878.0, 40_849_710.0),
+            stays(KSWAPD_VELOCITY, 11_295.342, 11_563.344),
+            stays_within(1.0, KSWAPD_EFFICIENCY, 99.0, 99.0),
+            own(SLAB_CALLS),
         ],
-        measure: Box::new(|case| {
-            compare(case, workload(16)?, |outcome| {
-                let vm = outcome.vm();
-                vec![
-                    outcome.system_s(),
-                    dma32_percent(&vm),
-                    vm.swap_ins,
-                    vm.swap_outs,
-                    vm.stalls,
-                    vm.kswapd_scanned,
-                    vm.kswapd_velocity(),
-                    vm.kswapd_efficiency(),
-                    vm.slab_calls,
-                ]
-            })
-        }),
-    }
+    )
 }

@@ -2,7 +2,8 @@
 //! stutter: one process holds much anonymous memory, a second one measures the latency of small
 //! mappings, and a third one copies a large file.
 
-use super::outcome::{best_mean, compare, percentile};
+use super::counter::*;
+use super::outcome::{VmStats, best_mean, compare, percentile};
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 
@@ -32,32 +33,51 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
 }
 
 fn late_flusher() -> Benchmark {
-    Benchmark {
-        name: "stutter/late-flusher".into(),
-        summary:
-            "the same with the flusher starting at 60 % dirty: what brings dirty pages to the end"
-                .into(),
-        figures: vec![
-            Figure::lower("page writes by reclaim", "pages", Expectation::Figures)
-                .document(696_918.0, 0.0)
-                .by_difference(),
-            Figure::lower("page reclaim immediate", "pages", Expectation::Figures)
-                .document(2940.0, 137.0)
-                .by_difference(),
-            Figure::higher("kswapd reclaimed of scanned", "%", Expectation::Figures)
-                .document(97.92, 99.998),
-        ],
-        measure: Box::new(|case| {
+    let reclaimed = Figure::higher("kswapd reclaimed of scanned", "%", Expectation::Figures);
+    table(
+        "stutter/late-flusher",
+        "the same with the flusher starting at 60 % dirty: what brings dirty pages to the end",
+        || {
             let mut workload = library::find("stutter")?;
-            let settings = LATE_FLUSHER.map(str::to_owned);
-            workload.settings.extend(settings);
-            compare(case, workload, |outcome| {
-                let vm = outcome.vm();
-                let share = 100.0 * vm.kswapd_reclaimed / vm.kswapd_scanned.max(1.0);
-                vec![vm.reclaim_writes, vm.immediate, share]
-            })
-        }),
-    }
+            workload.settings.extend(LATE_FLUSHER.map(str::to_owned));
+            Ok(workload)
+        },
+        vec![
+            changes(RECLAIM_WRITES, 696_918.0, 0.0),
+            changes(IMMEDIATE, 2940.0, 137.0),
+            (reclaimed.document(97.92, 99.998), |vm| {
+                100.0 * vm.kswapd_reclaimed / vm.kswapd_scanned.max(1.0)
+            }),
+        ],
+    )
+}
+
+/// What the document says of the counters.
+fn counters() -> Vec<Row> {
+    let efficiency = |metric, before, after| {
+        let figure = Figure::higher(metric, "%", Expectation::Figures);
+        figure.document(before, after).by_difference()
+    };
+    vec![
+        changes(STALLS, 16.0, 0.0),
+        changes(DIRECT_SCANNED, 1374.0, 0.0),
+        changes(DIRECT_VELOCITY, 0.478, 0.0),
+        (
+            efficiency("direct efficiency", 84.0, 100.0),
+            VmStats::direct_efficiency,
+        ),
+        stays(KSWAPD_SCANNED, 42_454_910.0, 41_782_544.0),
+        stays(KSWAPD_VELOCITY, 14_774.479, 14_223.796),
+        (
+            efficiency("kswapd efficiency", 97.0, 99.0),
+            VmStats::kswapd_efficiency,
+        ),
+        changes(RECLAIM_WRITES, 696_918.0, 0.0),
+        changes(IMMEDIATE, 2940.0, 137.0),
+        within_noise(changes(SWAP_INS, 58.0, 42.0)),
+        stays_within(0.0, SWAP_OUTS, 0.0, 0.0),
+        own(SLAB_CALLS),
+    ]
 }
 
 fn benchmark() -> Benchmark {
@@ -80,40 +100,8 @@ fn benchmark() -> Benchmark {
     figures.extend([
         Figure::lower("mean", "ms", Expectation::NO_CHANGE).document(57.8366, 58.4884),
         Figure::lower("best 90 % mean", "ms", Expectation::Own),
-        Figure::lower("allocation stalls", "", Expectation::Figures)
-            .document(16.0, 0.0)
-            .by_difference(),
-        Figure::lower("direct pages scanned", "pages", Expectation::Figures)
-            .document(1374.0, 0.0)
-            .by_difference(),
-        Figure::lower("direct velocity", "pages/s", Expectation::Figures)
-            .document(0.478, 0.0)
-            .by_difference(),
-        Figure::higher("direct efficiency", "%", Expectation::Figures)
-            .document(84.0, 100.0)
-            .by_difference(),
-        Figure::lower("kswapd pages scanned", "pages", Expectation::NO_CHANGE)
-            .document(42_454_910.0, 41_782_544.0),
-        Figure::lower("kswapd velocity", "pages/s", Expectation::NO_CHANGE)
-            .document(14_774.479, 14_223.796),
-        Figure::higher("kswapd efficiency", "%", Expectation::Figures)
-            .document(97.0, 99.0)
-            .by_difference(),
-        Figure::lower("page writes by reclaim", "pages", Expectation::Figures)
-            .document(696_918.0, 0.0)
-            .by_difference(),
-        Figure::lower("page reclaim immediate", "pages", Expectation::Figures)
-            .document(2940.0, 137.0)
-            .by_difference(),
-        Figure::lower("swap ins", "pages", Expectation::Figures)
-            .document(58.0, 42.0)
-            .within_noise()
-            .by_difference(),
-        Figure::lower("swap outs", "pages", Expectation::Unchanged(0.0))
-            .document(0.0, 0.0)
-            .by_difference(),
-        Figure::lower("calls of the shrinkers", "", Expectation::Own),
     ]);
+    figures.extend(counters().into_iter().map(|(figure, _)| figure));
     Benchmark {
         name: "stutter".into(),
         summary: "latency of mapping 800 KiB every 100 ms beside a copy of twice the memory".into(),
@@ -127,22 +115,8 @@ fn benchmark() -> Benchmark {
                     .map(|percent| percentile(&latency, percent))
                     .collect();
                 let vm = outcome.vm();
-                values.extend([
-                    mean,
-                    best_mean(&latency, 90.0),
-                    vm.stalls,
-                    vm.direct_scanned,
-                    vm.direct_velocity(),
-                    vm.direct_efficiency(),
-                    vm.kswapd_scanned,
-                    vm.kswapd_velocity(),
-                    vm.kswapd_efficiency(),
-                    vm.reclaim_writes,
-                    vm.immediate,
-                    vm.swap_ins,
-                    vm.swap_outs,
-                    vm.slab_calls,
-                ]);
+                values.extend([mean, best_mean(&latency, 90.0)]);
+                values.extend(counters().iter().map(|(_, value)| value(&vm)));
                 values
             })
         }),

@@ -2,7 +2,8 @@
 //! tiobench: threads that write and read files which together exceed the memory. It would gain from
 //! keeping old pages while new ones leave, so it must not change.
 
-use super::outcome::{VmStats, compare};
+use super::counter::*;
+use super::outcome::compare;
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 use crate::workload::spec::Workload;
@@ -121,50 +122,23 @@ fn just_above(threads: u32) -> Benchmark {
 }
 
 fn counters() -> Benchmark {
-    let same = |metric, unit| Figure::lower(metric, unit, Expectation::NO_CHANGE);
-    let within = |metric, unit, margin| {
-        Figure::lower(metric, unit, Expectation::Unchanged(margin)).by_difference()
-    };
-    Benchmark {
-        name: "tiobench/vmstat".into(),
-        summary: "counters of the run with 16 threads".into(),
-        figures: vec![
-            Figure::lower("DMA32 allocs", "%", Expectation::Figures)
-                .document(
-                    100.0 * 46_174_282.0 / 124_123_626.0,
-                    100.0 * 44_219_717.0 / 124_077_741.0,
-                )
-                .by_difference(),
-            Figure::lower("allocation stalls", "", Expectation::Figures)
-                .document(38.0, 76.0)
-                .within_noise()
-                .by_difference(),
-            same("kswapd pages scanned", "pages").document(93_331_163.0, 93_302_388.0),
-            same("kswapd velocity", "pages/s").document(13_729.855, 13_755.612),
-            within("kswapd efficiency", "%", 1.0).document(99.0, 99.0),
-            within("percentage direct", "%", 1.0).document(0.0, 0.0),
-            within("page writes by reclaim", "pages", 0.0).document(0.0, 0.0),
-            within("swap outs", "pages", 0.0).document(0.0, 0.0),
+    table(
+        "tiobench/vmstat",
+        "counters of the run with 16 threads",
+        || workload(16, FILE_PAGES),
+        vec![
+            changes(
+                DMA32_ALLOCS,
+                100.0 * 46_174_282.0 / 124_123_626.0,
+                100.0 * 44_219_717.0 / 124_077_741.0,
+            ),
+            within_noise(changes(STALLS, 38.0, 76.0)),
+            stays(KSWAPD_SCANNED, 93_331_163.0, 93_302_388.0),
+            stays(KSWAPD_VELOCITY, 13_729.855, 13_755.612),
+            stays_within(1.0, KSWAPD_EFFICIENCY, 99.0, 99.0),
+            stays_within(1.0, PERCENTAGE_DIRECT, 0.0, 0.0),
+            stays_within(0.0, RECLAIM_WRITES, 0.0, 0.0),
+            stays_within(0.0, SWAP_OUTS, 0.0, 0.0),
         ],
-        measure: Box::new(|case| {
-            compare(case, workload(16, FILE_PAGES)?, |outcome| {
-                let vm = outcome.vm();
-                vec![
-                    dma32_percent(&vm),
-                    vm.stalls,
-                    vm.kswapd_scanned,
-                    vm.kswapd_velocity(),
-                    vm.kswapd_efficiency(),
-                    vm.percentage_direct(),
-                    vm.reclaim_writes,
-                    vm.swap_outs,
-                ]
-            })
-        }),
-    }
-}
-
-/// Percentage of all pages that came from DMA32.
-pub(super) fn dma32_percent(vm: &VmStats) -> f64 {
-    100.0 * vm.dma32_allocs / (vm.dma_allocs + vm.dma32_allocs + vm.normal_allocs).max(1.0)
+    )
 }
