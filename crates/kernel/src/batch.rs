@@ -35,16 +35,6 @@ impl Batch {
         self.len == BATCH_SIZE
     }
 
-    /// Empties the batch into a copy.
-    #[inline]
-    pub(crate) fn take(&mut self) -> impl Iterator<Item = Pfn> + use<> {
-        let len = std::mem::take(&mut self.len);
-        self.folios
-            .into_iter()
-            .take(len)
-            .filter(|pfn| pfn.is_some())
-    }
-
     /// Empties the slot of a folio.
     pub(crate) fn forget(&mut self, pfn: Pfn) {
         for slot in &mut self.folios[..self.len] {

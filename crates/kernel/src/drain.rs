@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! How folios join the batches, and move from them to the lists (`mm/swap.c`).
 
-use crate::batch::CpuBatches;
+use crate::batch::{Batch, CpuBatches};
 use crate::folio::{Flag, Pfn};
 use crate::lru::Lru;
 
@@ -68,9 +68,9 @@ impl Lru {
     }
 
     fn drain_add(&mut self, cpu: usize) {
-        let batch = self.cpus[cpu].add.take();
+        let batch = std::mem::take(&mut self.cpus[cpu].add);
         self.work.lru_locks += 1;
-        for pfn in batch {
+        for pfn in batch.iter() {
             let folio = &mut self.folios[pfn];
             if folio.has(Flag::Mlocked) {
                 folio.clear(Flag::Active);
@@ -82,8 +82,8 @@ impl Lru {
     }
 
     fn drain_rotate(&mut self, cpu: usize) {
-        for pfn in self.cpus[cpu].rotate.take() {
-            if self.takes_turn(pfn) {
+        for pfn in self.take_listed(cpu, |of| &mut of.rotate).iter() {
+            if self.is_listed(pfn) {
                 self.list_del(pfn);
                 self.folios[pfn].clear(Flag::Active);
                 self.list_add(pfn, true);
@@ -94,9 +94,9 @@ impl Lru {
     }
 
     fn drain_deactivate(&mut self, cpu: usize) {
-        for pfn in self.cpus[cpu].deactivate.take() {
-            let any = self.mode.is_multi_gen();
-            if self.takes_turn(pfn) && (any || self.folios[pfn].has(Flag::Active)) {
+        let any = self.mode.is_multi_gen();
+        for pfn in self.take_listed(cpu, |of| &mut of.deactivate).iter() {
+            if self.is_listed(pfn) && (any || self.folios[pfn].has(Flag::Active)) {
                 self.list_del(pfn);
                 self.folios[pfn].clear(Flag::Active);
                 self.folios[pfn].clear(Flag::Referenced);
@@ -108,8 +108,8 @@ impl Lru {
     }
 
     fn drain_activate(&mut self, cpu: usize) {
-        for pfn in self.cpus[cpu].activate.take() {
-            if self.takes_turn(pfn) && !self.folios[pfn].has(Flag::Active) {
+        for pfn in self.take_listed(cpu, |of| &mut of.activate).iter() {
+            if self.is_listed(pfn) && !self.folios[pfn].has(Flag::Active) {
                 self.list_del(pfn);
                 self.folios[pfn].set(Flag::Active);
                 self.list_add(pfn, false);
@@ -119,13 +119,27 @@ impl Lru {
         }
     }
 
-    /// Ends the folio's wait, unless it waits in another batch too; returns whether it is still on
-    /// a list and evictable.
-    fn takes_turn(&mut self, pfn: Pfn) -> bool {
-        let mut batches = self.cpus.iter().flat_map(CpuBatches::of_listed);
-        let waits = batches.any(|batch| batch.contains(pfn));
-        let folio = &mut self.folios[pfn];
-        folio.assign(Flag::BatchPending, waits);
+    /// Empties a batch of folios that are on a list. They wait no longer, unless another such batch
+    /// has them too.
+    fn take_listed(&mut self, cpu: usize, of: fn(&mut CpuBatches) -> &mut Batch) -> Batch {
+        let taken = std::mem::take(of(&mut self.cpus[cpu]));
+        if taken.is_empty() {
+            return taken;
+        }
+        for pfn in taken.iter() {
+            self.folios[pfn].clear(Flag::BatchPending);
+        }
+        for batch in self.cpus.iter().flat_map(CpuBatches::of_listed) {
+            for pfn in batch.iter() {
+                self.folios[pfn].set(Flag::BatchPending);
+            }
+        }
+        taken
+    }
+
+    /// Whether a folio is still on a list and evictable.
+    fn is_listed(&self, pfn: Pfn) -> bool {
+        let folio = &self.folios[pfn];
         folio.has(Flag::Lru) && !folio.has(Flag::Unevictable)
     }
 }

@@ -10,6 +10,7 @@ use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::Intervals;
 
 use super::Tap;
+use super::followed::PartOf;
 use super::share;
 use crate::access::{AddressRange, Batch, LeafRun, TABLE_BYTES, TableSight, Target};
 use crate::cgroup::CgroupError;
@@ -108,8 +109,8 @@ pub(super) const WHOLE_PARTS: usize = 128;
 pub(super) struct Classifier<'a, 's, 't> {
     pub look: Look<'a>,
     pub mappings: &'a [Mapping<'a>],
-    /// For each range read: its index in `mappings`, and whether that mapping is followed whole.
-    pub of: &'a [(u32, bool)],
+    /// The mapping of each range that is read.
+    pub of: &'a [PartOf],
     pub is_sample: bool,
     pub shared: &'a mut Shared<'s>,
     pub also_young: Option<&'a HashMap<u64, PageSet>>,
@@ -122,7 +123,7 @@ pub(super) struct Classifier<'a, 's, 't> {
 impl Classifier<'_, '_, '_> {
     /// The mapping of a range, and its index.
     fn mapping(&self, range: usize) -> Option<(usize, &Mapping<'_>)> {
-        let number = self.of.get(range)?.0 as usize;
+        let number = self.of.get(range)?.mapping as usize;
         Some((number, self.mappings.get(number)?))
     }
 
@@ -176,10 +177,7 @@ impl Classifier<'_, '_, '_> {
     fn note_parts(&mut self, sight: &TableSight<'_>, cached: &PageSet, bits: &mut TableBits) {
         let is_shareable = self.is_shareable(sight.range);
         let several_nodes = self.shared.nodes.map.is_some();
-        let is_whole = self
-            .of
-            .get(sight.range)
-            .is_some_and(|(_, is_whole)| *is_whole);
+        let is_whole = self.of.get(sight.range).is_some_and(|of| of.is_whole);
         let base = if self.is_sample && is_whole {
             WHOLE_PARTS
         } else {

@@ -23,6 +23,15 @@ const ANON: u8 = 0;
 /// device and inode.
 pub(super) type Origin = (u64, u64);
 
+/// What a range that is read belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartOf {
+    /// Index in [`Followed::mappings`].
+    pub mapping: u32,
+    /// Whether all of that mapping is followed.
+    pub is_whole: bool,
+}
+
 /// The ranges that are read, and the mapping of each.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
@@ -35,8 +44,8 @@ pub(super) struct Followed {
     is_chosen: bool,
     /// Ascending, disjoint: mappings, or blocks of them.
     pub ranges: Vec<AddressRange>,
-    /// For each range: its index in `mappings`, and whether that mapping is followed whole.
-    pub of: Vec<(u32, bool)>,
+    /// The mapping of each range.
+    pub of: Vec<PartOf>,
     /// Indexes of the mappings that are followed at least in part, ascending.
     pub mappings: Vec<u32>,
     /// Resident pages by type, as the kernel counted them at the last look.
@@ -151,8 +160,10 @@ impl Followed {
                 start: piece.pages.start * PAGE_BYTES,
                 end: piece.pages.end * PAGE_BYTES,
             });
-            self.of
-                .push((self.mappings.len() as u32 - 1, piece.is_whole));
+            self.of.push(PartOf {
+                mapping: self.mappings.len() as u32 - 1,
+                is_whole: piece.is_whole,
+            });
         }
     }
 
@@ -166,11 +177,11 @@ impl Followed {
             .ranges
             .partition_point(|range| pages(range).end <= page);
         let is_within = self.ranges.get(at)?.start <= page * PAGE_BYTES;
-        let (_, is_whole) = self.of[at];
+        let is_whole = self.of[at].is_whole;
         is_within.then_some(if is_whole { 0 } else { self.level })
     }
 
-    /// The mappings (by index) of which only a sample is followed at any level above 0.
+    /// The mappings (by index) that are followed by sample at any level above 0.
     pub fn sampled(&self, whole_limit: u64, files_whole: bool) -> impl Iterator<Item = usize> {
         sampled(&self.areas, whole_limit)
             .filter(move |area| !files_whole || self.areas[*area].kind == ANON)
@@ -183,7 +194,7 @@ impl Followed {
 
     /// Whether any mapping is followed only in part.
     pub fn is_sample(&self) -> bool {
-        self.of.iter().any(|(_, is_whole)| !is_whole)
+        self.of.iter().any(|of| !of.is_whole)
     }
 
     /// Sets the kernel's page counts, to which the sample is scaled.
@@ -210,7 +221,7 @@ impl Followed {
     pub fn memory_bytes(&self) -> usize {
         self.areas.capacity() * size_of::<Area>()
             + self.ranges.capacity() * size_of::<AddressRange>()
-            + self.of.capacity() * size_of::<(u32, bool)>()
+            + self.of.capacity() * size_of::<PartOf>()
             + self.mappings.capacity() * size_of::<u32>()
     }
 
@@ -223,8 +234,8 @@ impl Followed {
         let mut spreads = [Spread::new(bins), Spread::new(bins)];
         let mut sampled: Sizes = [[0; 2]; LABELS];
         let mut block = [vec![0; bins], vec![0; bins]];
-        for (range, (_, is_whole)) in self.ranges.iter().zip(&self.of) {
-            if *is_whole {
+        for (range, of) in self.ranges.iter().zip(&self.of) {
+            if of.is_whole {
                 continue;
             }
             block.iter_mut().for_each(|bins| bins.fill(0));
@@ -260,9 +271,9 @@ impl Followed {
     pub fn sizes_of(&self, map: &AgeMap, is_meant: impl Fn(usize) -> bool) -> [Sizes; 2] {
         let is_sample = self.is_sample();
         let mut sizes: [Sizes; 2] = [[[0; 2]; LABELS]; 2];
-        for (range, (mapping, is_whole)) in self.ranges.iter().zip(&self.of) {
-            if is_meant(self.mappings[*mapping as usize] as usize) {
-                let sizes = &mut sizes[usize::from(is_sample && *is_whole)];
+        for (range, of) in self.ranges.iter().zip(&self.of) {
+            if is_meant(self.mappings[of.mapping as usize] as usize) {
+                let sizes = &mut sizes[usize::from(is_sample && of.is_whole)];
                 map.count_within(pages(range), |label, page_type, n| {
                     sizes[usize::from(label)][page_type as usize] += n;
                 });
@@ -283,15 +294,14 @@ impl Followed {
         let first = self
             .ranges
             .partition_point(|range| pages(range).end <= wanted.start);
-        for (range, (_, is_whole)) in self.ranges.iter().zip(&self.of).skip(first) {
+        for (range, of) in self.ranges.iter().zip(&self.of).skip(first) {
             let pages = pages(range);
             if pages.start >= wanted.end {
                 break;
             }
-            let weight = if *is_whole {
-                1
-            } else {
-                1u64 << self.level.min(63)
+            let weight = match of.is_whole {
+                true => 1,
+                false => 1u64 << self.level.min(63),
             };
             let within = pages.start.max(wanted.start)..pages.end.min(wanted.end);
             let found = map.sizes_within(within);

@@ -80,8 +80,10 @@ pub struct Agent {
     /// The start of the last tick, and the time when it had looked at everything.
     began_ms: u64,
     last_tick_ms: u64,
-    /// Processes and cgroups that the last tick could not look at.
-    unseen: (usize, usize),
+    /// Processes that the last tick could not look at.
+    unseen_processes: usize,
+    /// Cgroups that the last tick could not look at.
+    unseen_cgroups: usize,
     /// Period of intermediate scans, while another program clears accessed bits.
     interim_period: Option<Duration>,
     sharing: Sharing,
@@ -124,7 +126,8 @@ impl Agent {
             ticks: 0,
             pace_from_tick: 2,
             began_ms: now_ms,
-            unseen: (0, 0),
+            unseen_processes: 0,
+            unseen_cgroups: 0,
             last_tick_ms: now_ms,
             interim_period: None,
             sharing: Sharing::default(),
@@ -239,7 +242,8 @@ impl Agent {
         };
         self.set_clear_policies();
         self.look(tap, &mut report, &mut cost);
-        self.unseen = (report.failed, report.unseen_cgroups);
+        self.unseen_processes = report.failed;
+        self.unseen_cgroups = report.unseen_cgroups;
         if let Some(cache) = &mut self.cache {
             cache.look_if_due(&self.resolved.subjects, &self.nodes);
         }
@@ -314,17 +318,8 @@ impl Agent {
     fn find_shared(&mut self) {
         self.sharing.clear();
         // A single process shares nothing.
-        let several = if self.spaces.len() > 1 { usize::MAX } else { 0 };
-        for (number, space) in (0..).zip(self.spaces.values().take(several)) {
-            self.sharing.add(number, space.looked_at());
-        }
-        self.sharing.finish();
-        for space in self.spaces.values_mut().take(several) {
-            let shareable: Vec<bool> = space
-                .looked_at()
-                .map(|vma| self.sharing.may_be_shared(vma))
-                .collect();
-            space.shareable = shareable;
+        if self.spaces.len() > 1 {
+            self.find_shareable();
         }
         self.young_frames.clear();
         self.domains = if self.targets.share_pages() {
@@ -342,6 +337,20 @@ impl Agent {
         self.counted_frames
             .resize_with(self.domains.len(), FrameSet::default);
         self.counted_frames.iter_mut().for_each(FrameSet::clear);
+    }
+
+    fn find_shareable(&mut self) {
+        for (number, space) in (0..).zip(self.spaces.values()) {
+            self.sharing.add(number, space.looked_at());
+        }
+        self.sharing.finish();
+        for space in self.spaces.values_mut() {
+            let shareable: Vec<bool> = space
+                .looked_at()
+                .map(|vma| self.sharing.may_be_shared(vma))
+                .collect();
+            space.shareable = shareable;
+        }
     }
 
     /// Sets how each process is cleared in this tick. The CPU budget is divided by resident memory.

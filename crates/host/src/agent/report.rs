@@ -202,7 +202,7 @@ impl SubjectReport {
             sizes = match elsewhere {
                 Elsewhere::Nothing => sizes,
                 Elsewhere::Part(_) => subtract(&sizes, &scaled(&counted[ordinal])),
-                // Of which node each is, is not known: of all nodes alike.
+                // The node of each is not known: all nodes have the same share of them.
                 Elsewhere::Files(_) => without_share(&sizes, &scaled(&counted[0]), &all),
             };
             if without_files {
@@ -220,7 +220,7 @@ impl SubjectReport {
         }
         self.processes += 1;
         self.swapped_bytes += space.swapped_pages() * PAGE_BYTES;
-        self.refaulted_bytes += space.refaulted_pages[0] * PAGE_BYTES;
+        self.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
         let since_ms = window.unseen_since_ms().unwrap_or(now_ms);
         self.observed_ms = self.observed_ms.max(now_ms.saturating_sub(since_ms));
         match &space.trouble {

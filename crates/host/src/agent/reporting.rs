@@ -44,8 +44,8 @@ impl Cost {
 struct Charged {
     /// Page cache that no process maps.
     unmapped_cache_bytes: Option<u64>,
-    /// Memory that is only in swap. Entries of page tables miss shared memory, of which none is
-    /// left, and count a page twice that two processes have since a fork.
+    /// Memory that is only in swap. Page tables have no entries of shared memory there, and have
+    /// two of a page that two processes share since a fork.
     swapped_bytes: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ impl Agent {
             let watched_ms = self.last_tick_ms.saturating_sub(since_ms);
             ages.watched_ms = ages.watched_ms.max(watched_ms);
             ages.out_bytes += space.swapped_pages() * PAGE_BYTES;
-            ages.refaulted_bytes[0] += space.refaulted_pages[0] * PAGE_BYTES;
+            ages.refaulted_bytes[0] += space.refaulted_pages * PAGE_BYTES;
         }
         if let Some(charged_bytes) = charged_bytes {
             let cached_pages = cached.as_ref().map_or(0, |of| sum(&of.resident));
@@ -147,7 +147,7 @@ impl Agent {
     pub fn last_refaulted_bytes(&self, pids: &[u32]) -> u64 {
         let spaces = pids.iter().filter_map(|pid| self.spaces.get(pid));
         let looked_at = spaces.filter(|space| space.is_current);
-        let pages = looked_at.map(|space| space.refaulted_pages[1]);
+        let pages = looked_at.map(|space| space.last_refaulted_pages);
         pages.sum::<u64>() * PAGE_BYTES
     }
 
@@ -302,8 +302,8 @@ impl Agent {
             scan_interval_ms: self.config.scan_interval_ms(),
             agemap_bytes: agemap_bytes as u64,
             agemap_bytes_per_page: agemap_bytes as f64 / slots.max(1) as f64,
-            unseen_processes: self.unseen.0,
-            unseen_cgroups: self.unseen.1,
+            unseen_processes: self.unseen_processes,
+            unseen_cgroups: self.unseen_cgroups,
             ..CostReport::default()
         };
         if let Some(cache) = &self.cache {

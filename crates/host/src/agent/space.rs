@@ -50,8 +50,10 @@ pub struct Space {
     virtual_bytes: u64,
     /// Indexes of the subjects it counts for.
     pub(super) subjects: Vec<usize>,
-    /// Pages that came back from swap: in all looks, and in the last one.
-    pub(super) refaulted_pages: [u64; 2],
+    /// Pages that came back from swap, in all looks.
+    pub(super) refaulted_pages: u64,
+    /// Those that the last look found.
+    pub(super) last_refaulted_pages: u64,
     /// Pages the last look found accessed, by their idle time until then.
     pub(super) returned: Option<Histogram>,
     pub(super) looks: u64,
@@ -101,7 +103,8 @@ impl Space {
             resident_pages: 0,
             virtual_bytes: 0,
             subjects: Vec::new(),
-            refaulted_pages: [0; 2],
+            refaulted_pages: 0,
+            last_refaulted_pages: 0,
             returned: None,
             looks: 0,
             last_look_ms: clock_ms(),
@@ -235,8 +238,8 @@ impl Space {
         self.followed.set_mappings(mappings.zip(shared));
     }
 
-    /// What memory that others may have too, and of which only a sample is followed, comes from, if
-    /// it has more than `much` pages of it.
+    /// The origins of memory that others may have too and that is followed by sample, as far as it
+    /// has more than `much` pages of one origin.
     pub(super) fn shares_sample(
         &self,
         whole_limit: u64,
@@ -323,7 +326,7 @@ impl Space {
     ) -> Result<u64, LookError> {
         let followed = self.followed.ranges.iter().zip(&self.followed.of);
         let ranges: Vec<AddressRange> = followed
-            .filter(|(_, (mapping, _))| self.is_shareable(*mapping))
+            .filter(|(_, of)| self.is_shareable(of.mapping))
             .map(|(range, _)| *range)
             .collect();
         if ranges.is_empty() {
@@ -417,7 +420,8 @@ impl Space {
         self.is_current = true;
         self.looks += 1;
         self.last_look_ms = now_ms;
-        self.refaulted_pages = [self.refaulted_pages[0] + counts.refaulted, counts.refaulted];
+        self.refaulted_pages += counts.refaulted;
+        self.last_refaulted_pages = counts.refaulted;
         let clear = cleared?;
         let total_ns = thread_cpu_ns() - began;
         let classify_ns = total_ns.saturating_sub(cost.cpu_ns + clear.cpu_ns);
@@ -449,9 +453,9 @@ struct MapsRead {
     looks: u32,
 }
 
-/// If reading the mappings takes longer than this, the list is reused
+/// If reading the mappings takes longer than this, the list is reused.
 const MAPS_DEAR_NS: u64 = 1_000_000;
-/// for this many looks at most: memory may be remapped without the address space growing.
+/// Looks for which it is reused at most: memory may be remapped without the address space growing.
 const MAPS_KNOWN_LOOKS: u32 = 8;
 
 impl MapsRead {

@@ -27,9 +27,9 @@ use crate::pagecache::{
 };
 use crate::root::ProcRoot;
 
-/// Walks of the whole page cache take at most 1/200 of one core,
+/// Walks of the whole page cache take at most one part in this many of one core.
 const CORE_SHARE: u64 = 200;
-/// and are at least this far apart, in ns.
+/// Least time between two walks of the whole page cache, in ns.
 const WALKS_NS: u64 = 30_000_000_000;
 
 /// CPU time per look, in ns, for inodes accessed anywhere on the machine whose owner is not known.
@@ -226,10 +226,9 @@ impl BudgetedFiles {
             if clock::thread_cpu_ns().saturating_sub(began_ns) > STRANGERS_NS {
                 break;
             }
-            self.known.has_pages = false;
-            self.walk.walk_inode(address.0, &mut self.known)?;
+            let pages = self.walk.walk_inode(address.0, &mut self.known)?;
             // Without pages nobody owns it: those read next may be ours.
-            if self.known.has_pages && !self.known.names.contains_key(&address) {
+            if pages > 0 && !self.known.names.contains_key(&address) {
                 self.known.strangers.insert(address);
             }
         }
@@ -255,10 +254,9 @@ impl BudgetedFiles {
         for (index, _) in runs.iter().cloned().flat_map(by_table) {
             let table = file.table(index).copied();
             if let Some(table) = table.filter(|_| seen.last().is_none_or(|s| s.index != index)) {
-                let block = file.block(index);
-                let since = self.since.blocks.get(&block).copied();
-                let since = since.unwrap_or(PageSet::NONE) | self.accessed.peek(&block)?;
-                seen.push(file.seen_table(index, &table, since));
+                let later = self.accessed.peek(&file.block(index))?;
+                let accessed = file.accessed(index, &self.since) | later;
+                seen.push(file.seen_table(index, &table, accessed));
             }
         }
         let chosen = file.whole(&choose(&seen));
@@ -347,6 +345,19 @@ pub(super) mod tests {
         shared.0.lock().unwrap().dropped = 1;
         assert_eq!(words(&held.look(true).unwrap()[&name]), [0xff, 0xff, 0]);
         assert_eq!(words(&held.look(true).unwrap()[&name]), [0xff, 0, 0]);
+
+        // Also when pages are checked once more before they go.
+        shared.0.lock().unwrap().dropped = 1;
+        held.look(false).unwrap();
+        let mut young = Vec::new();
+        let mut none = |seen: &[Seen]| {
+            young = words(seen).to_vec();
+            Vec::new()
+        };
+        let all = std::slice::from_ref(&(0..8));
+        held.move_out(name, all, &mut none, false).unwrap();
+        assert_eq!(young, [0xff, 0xff, 0]);
+        held.look(true).unwrap();
 
         // Half of it is dropped; then one of those pages comes back and is seen before the next
         // walk.

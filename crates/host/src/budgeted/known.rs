@@ -37,8 +37,6 @@ pub(super) struct Known {
     look: u32,
     /// The file being shown, if any of its pages belongs to the cgroup.
     shown: Option<u64>,
-    /// Whether the inode walked last has pages, of whomever.
-    pub has_pages: bool,
     room: Room,
 }
 
@@ -113,7 +111,6 @@ impl Known {
 /// Takes what walks show, as far as it belongs to the cgroup.
 impl CacheSink for Known {
     fn leaves(&mut self, on: &Arc<SuperBlock>, inode: &Inode, leaves: &[Leaf], _: &Folios<'_>) {
-        self.has_pages |= !leaves.is_empty();
         if on.kind != CacheKind::File {
             return;
         }
@@ -236,28 +233,35 @@ impl CachedFile {
         }
     }
 
+    /// The state of each table, with the accesses `since` the last look that counted.
     pub fn seen(&self, since: &Accesses) -> Vec<Seen> {
-        // Where many accesses were lost, any page may have been accessed.
-        let unnoted = match since.lacks_many() {
-            true => PageSet::ALL,
-            false => PageSet::NONE,
-        };
         let tables = self.tables.iter();
         let seen = tables.map(|(index, table)| {
-            let since = since.blocks.get(&self.block(*index)).copied();
-            self.seen_table(*index, table, since.unwrap_or(PageSet::NONE) | unnoted)
+            let accessed = self.accessed(*index, since);
+            self.seen_table(*index, table, accessed)
         });
         seen.collect()
     }
 
-    /// The state of a table, with the pages accessed `since` the last look that counted.
-    pub fn seen_table(&self, index: u64, table: &Table, since: PageSet) -> Seen {
+    /// The pages of a table that may have been accessed: any of them if many accesses were lost.
+    pub fn accessed(&self, index: u64, since: &Accesses) -> PageSet {
+        match since.lacks_many() {
+            true => PageSet::ALL,
+            false => {
+                let noted = since.blocks.get(&self.block(index));
+                noted.copied().unwrap_or(PageSet::NONE)
+            }
+        }
+    }
+
+    /// The state of a table with these pages accessed.
+    pub fn seen_table(&self, index: u64, table: &Table, accessed: PageSet) -> Seen {
         let present = table.present();
         Seen {
             index,
             bits: TableBits {
                 present,
-                young: table.whole(since & table.known),
+                young: table.whole(accessed & table.known),
                 swapped: table.known.without(&present),
                 ..TableBits::default()
             },

@@ -21,12 +21,12 @@ pub(super) struct Event {
     pub was_major: bool,
 }
 
-/// Returns the faults with their kinds. `events` are in time order. `all_told` means that no notice
-/// of a major fault was lost.
-pub(super) fn settle(events: &[Event], now_ns: u64, all_told: bool) -> Vec<Fault> {
+/// Returns the faults with their kinds. `events` are in time order. `is_complete` means that no
+/// notice of a major fault was lost.
+pub(super) fn settle(events: &[Event], now_ns: u64, is_complete: bool) -> Vec<Fault> {
     let mut faults: Vec<Fault> = Vec::with_capacity(events.len());
     let mut last_of: HashMap<u32, usize> = HashMap::new();
-    let minor = if all_told {
+    let minor = if is_complete {
         FaultKind::Minor
     } else {
         FaultKind::Unknown
@@ -155,8 +155,8 @@ mod tests {
         }
     }
 
-    fn kinds(events: &[Event], now_ms: u64, all_told: bool) -> Vec<FaultKind> {
-        let faults = settle(events, now_ms * 1_000_000, all_told);
+    fn kinds(events: &[Event], now_ms: u64, is_complete: bool) -> Vec<FaultKind> {
+        let faults = settle(events, now_ms * 1_000_000, is_complete);
         faults.iter().map(|fault| fault.kind).collect()
     }
 

@@ -86,21 +86,21 @@ pub trait FaultSource {
 /// The page faults of the running kernel. Dropping it detaches the programs.
 pub struct Faults {
     program: Program,
-    told: Told,
+    completeness: Completeness,
 }
 
-/// Whether every major fault is told.
-struct Told {
+/// Whether every major fault is reported.
+struct Completeness {
     /// Faults lost as of the last drain.
     dropped: u64,
     /// The CPUs online when the programs were attached; `None` after another set was seen, since
-    /// those that come online later, or again, tell nothing. One that goes and comes back between
+    /// those that come online later, or again, report nothing. One that goes and comes back between
     /// two drains is not noticed: its major faults count as minor.
     attached_cpus: Option<String>,
 }
 
-impl Told {
-    /// Whether all were told since the last call.
+impl Completeness {
+    /// Whether all were reported since the last call.
     fn all(&mut self, dropped: u64, online_cpus: Option<String>) -> bool {
         if self.attached_cpus != online_cpus {
             self.attached_cpus = None;
@@ -128,11 +128,14 @@ impl Faults {
         let bytes = ring_bytes.clamp(RING_BYTES_MIN, RING_BYTES_MAX);
         let attached_cpus = major::online_cpus();
         let program = Program::load(bytes.next_power_of_two())?;
-        let told = Told {
+        let completeness = Completeness {
             dropped: 0,
             attached_cpus,
         };
-        Ok(Faults { program, told })
+        Ok(Faults {
+            program,
+            completeness,
+        })
     }
 }
 
@@ -150,8 +153,9 @@ impl FaultSource for Faults {
         // Two processors may reserve space in the ring in another order than their timestamps.
         events.sort_by_key(|event| event.fault.time_ns);
         let dropped = self.program.watched.dropped();
-        let all_told = self.told.all(dropped, major::online_cpus()) && self.tells_majors();
-        into.extend(major::settle(&events, monotonic_ns(), all_told));
+        let is_complete =
+            self.completeness.all(dropped, major::online_cpus()) && self.tells_majors();
+        into.extend(major::settle(&events, monotonic_ns(), is_complete));
         Ok(())
     }
 
@@ -169,12 +173,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn majors_are_not_all_told_once_a_cpu_came_or_went() {
-        let mut told = Told {
+    fn majors_are_not_all_reported_once_a_cpu_came_or_went() {
+        let mut completeness = Completeness {
             dropped: 0,
             attached_cpus: Some("0-1\n".into()),
         };
-        let mut all = |dropped, cpus: &str| told.all(dropped, Some(format!("{cpus}\n")));
+        let mut all = |dropped, cpus: &str| completeness.all(dropped, Some(format!("{cpus}\n")));
         assert!(all(0, "0-1"));
         assert!(!all(3, "0-1"), "three were lost");
         assert!(all(3, "0-1"));

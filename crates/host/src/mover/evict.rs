@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::pass::{Pass, PassEnd};
+use super::pass::Pass;
 use super::plan::{Batch, PageoutLimits, Plan, Queue};
 use super::rate::{Clock, NAP_NS, SystemClock, TokenBucket};
 use super::recheck::Recheck;
@@ -43,7 +43,7 @@ pub struct Evicted {
     pub anon: RunSet,
     /// File pages.
     pub file: RunSet,
-    /// Bytes that left but are not in the sets, whose number of runs is limited.
+    /// Bytes that left but are not in the sets, because their number of runs is limited.
     pub untracked_bytes: u64,
 }
 
@@ -188,12 +188,7 @@ impl<'a> Eviction<'a> {
         let cpu_ns = self.clock.cpu_ns();
         let result = self.try_step();
         if let Err(error) = &result {
-            let gone = error.is_gone();
-            self.end(if gone {
-                SkipReason::ProcessGone
-            } else {
-                SkipReason::Failed
-            });
+            self.end(error.skip_reason());
         }
         self.report.cpu_ns += self.clock.cpu_ns().saturating_sub(cpu_ns);
         self.report.elapsed_ns = self.clock.now_ns().saturating_sub(self.started_ns);
@@ -244,14 +239,9 @@ impl<'a> Eviction<'a> {
         if let Err(error) = self.evict(&batch) {
             // Counts the bytes of this batch that the failure left unaccounted.
             let done = self.report.accounted_bytes() - accounted;
-            let reason = if error.is_gone() {
-                SkipReason::ProcessGone
-            } else {
-                SkipReason::Failed
-            };
             self.report
                 .skipped_bytes
-                .add(reason, bytes.saturating_sub(done));
+                .add(error.skip_reason(), bytes.saturating_sub(done));
             return Err(error);
         }
         if self.stalled_bytes >= STALLED_BYTES_MAX {
@@ -312,10 +302,7 @@ impl<'a> Eviction<'a> {
         if let Some(bucket) = &mut self.bucket {
             bucket.take(passed);
         }
-        match pass.end {
-            PassEnd::Through => Ok(()),
-            PassEnd::Failed(error) => Err(error),
-        }
+        pass.result
     }
 
     /// Counts what the kernel would page out, and keep.
@@ -368,14 +355,11 @@ impl<'a> Eviction<'a> {
             Ok(after) => after.all(),
             // All of it is gone, but we did not move it.
             Err(error) => {
-                let gone = error.is_gone();
-                let reason = if gone {
-                    SkipReason::ProcessGone
-                } else {
-                    SkipReason::Failed
+                self.skip(error.skip_reason(), &passed);
+                return match error.is_gone() {
+                    true => Ok(passed.bytes()),
+                    false => Err(error),
                 };
-                self.skip(reason, &passed);
-                return if gone { Ok(passed.bytes()) } else { Err(error) };
             }
         };
         let left = passed.subtract(&after);

@@ -20,15 +20,6 @@ use super::target::PageoutError;
 /// How often an interrupted call is retried before it becomes an error.
 const RETRIES_MAX: u32 = 8;
 
-/// How a pass ended.
-#[derive(Debug)]
-pub(super) enum PassEnd {
-    /// Everything was passed or skipped.
-    Through,
-    /// It cannot continue; the rest is skipped.
-    Failed(PageoutError),
-}
-
 /// Runs being passed to the kernel.
 pub(super) struct Pass<'m> {
     mover: &'m mut dyn Mover,
@@ -43,25 +34,32 @@ pub(super) struct Passed {
     pub passed: RunSet,
     pub skipped: Skipped,
     pub calls: u64,
-    pub end: PassEnd,
+    /// After an error the rest was skipped.
+    pub result: Result<(), PageoutError>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     run: Run,
-    /// Whether it is known to lie in one mapping: if it fails, all of it does.
-    in_one_mapping: bool,
-    /// Whether it stopped a call that gave no errno. It is tried once more, at the front of a
-    /// vector.
-    suspect: bool,
+    known: Known,
+}
+
+/// What is known about a piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Nothing,
+    /// It lies in one mapping: if it fails, all of it does.
+    OneMapping,
+    /// It lies in one mapping and stopped a call that gave no errno. It is tried once more, at the
+    /// front of a vector.
+    Suspect,
 }
 
 impl<'m> Pass<'m> {
     pub fn of(runs: &RunSet, mover: &'m mut dyn Mover, cancel: &AtomicBool) -> Passed {
         let piece = |run: &Run| Piece {
             run: *run,
-            in_one_mapping: false,
-            suspect: false,
+            known: Known::Nothing,
         };
         let mut pass = Self {
             mover,
@@ -70,23 +68,15 @@ impl<'m> Pass<'m> {
             skipped: Skipped::default(),
             calls: 0,
         };
-        let end = match pass.go(cancel) {
-            Ok(()) => PassEnd::Through,
-            Err(error) => {
-                let gone = error.is_gone();
-                pass.skip_rest(if gone {
-                    SkipReason::ProcessGone
-                } else {
-                    SkipReason::Failed
-                });
-                PassEnd::Failed(error)
-            }
-        };
+        let result = pass.go(cancel);
+        if let Err(error) = &result {
+            pass.skip_rest(error.skip_reason());
+        }
         Passed {
             passed: RunSet::from_runs(pass.passed),
             skipped: pass.skipped,
             calls: pass.calls,
-            end,
+            result,
         }
     }
 
@@ -142,10 +132,10 @@ impl<'m> Pass<'m> {
         let Some(piece) = self.queue.pop_front() else {
             return Ok(());
         };
-        if piece.in_one_mapping && errno != Some(Errno::NOMEM) {
-            if errno.is_none() && !piece.suspect {
+        if piece.known != Known::Nothing && errno != Some(Errno::NOMEM) {
+            if errno.is_none() && piece.known == Known::OneMapping {
                 self.queue.push_front(Piece {
-                    suspect: true,
+                    known: Known::Suspect,
                     ..piece
                 });
             } else {
@@ -165,8 +155,7 @@ impl<'m> Pass<'m> {
         for run in mapped.into_iter().rev() {
             self.queue.push_front(Piece {
                 run,
-                in_one_mapping: true,
-                suspect: false,
+                known: Known::OneMapping,
             });
         }
         Ok(())

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What to page out of one address space, and the limits.
 
+use std::collections::VecDeque;
+
 use super::look::Found;
 use super::report::{SkipReason, Skipped};
 use super::runs::{Run, RunSet};
@@ -156,7 +158,14 @@ impl Default for PageoutLimits {
 /// cheapest.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
-    parts: [(std::collections::VecDeque<Run>, u64); 2],
+    parts: [Part; 2],
+}
+
+/// Pages of one size.
+#[derive(Clone, Debug)]
+struct Part {
+    runs: VecDeque<Run>,
+    unit_bytes: u64,
 }
 
 /// One batch: pages of one size.
@@ -170,39 +179,43 @@ pub(super) struct Batch {
 impl Queue {
     pub fn new(plan: &Plan) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
-        let queue = |set: &RunSet| set.runs().iter().copied().collect();
+        let part = |set: &RunSet, unit_bytes| Part {
+            runs: set.runs().iter().copied().collect(),
+            unit_bytes,
+        };
         Self {
-            parts: [
-                (queue(&plan.huge), HUGE_BYTES),
-                (queue(&plan.base), page_bytes),
-            ],
+            parts: [part(&plan.huge, HUGE_BYTES), part(&plan.base, page_bytes)],
         }
     }
 
     /// The unit of the next batch; `None` if the queue is empty.
     pub fn unit_bytes(&self) -> Option<u64> {
-        self.parts
-            .iter()
-            .find(|part| !part.0.is_empty())
-            .map(|part| part.1)
+        let mut parts = self.parts.iter();
+        let next = parts.find(|part| !part.runs.is_empty());
+        next.map(|part| part.unit_bytes)
+    }
+
+    /// The part of the next batch.
+    fn next_part(&mut self) -> Option<&mut Part> {
+        self.parts.iter_mut().find(|part| !part.runs.is_empty())
     }
 
     /// Takes the next batch: at most `runs_max` runs and `bytes_max` bytes, but at least one unit.
     pub fn next(&mut self, bytes_max: u64, runs_max: usize) -> Option<Batch> {
-        let (queue, unit_bytes) = self.parts.iter_mut().find(|part| !part.0.is_empty())?;
-        let unit_bytes = *unit_bytes;
+        let part = self.next_part()?;
+        let unit_bytes = part.unit_bytes;
         let mut room = (bytes_max / unit_bytes).max(1) * unit_bytes;
         let mut runs = RunSet::default();
         while room > 0
             && runs.runs().len() < runs_max
-            && let Some(run) = queue.front_mut()
+            && let Some(run) = part.runs.front_mut()
         {
             let piece = Run::new(run.start, run.bytes().min(room));
             room -= piece.bytes();
             runs.push(piece);
             run.start = piece.end;
             if run.start >= run.end {
-                queue.pop_front();
+                part.runs.pop_front();
             }
         }
         Some(Batch { runs, unit_bytes })
@@ -212,22 +225,20 @@ impl Queue {
     pub fn bytes(&self) -> u64 {
         self.parts
             .iter()
-            .flat_map(|part| &part.0)
+            .flat_map(|part| &part.runs)
             .map(|run| run.bytes())
             .sum()
     }
 
     /// Drops the rest of the current page size, and returns its bytes.
     pub fn skip_part(&mut self) -> u64 {
-        let Some((queue, _)) = self.parts.iter_mut().find(|part| !part.0.is_empty()) else {
-            return 0;
-        };
-        queue.drain(..).map(Run::bytes).sum()
+        let part = self.next_part();
+        part.map_or(0, |part| part.runs.drain(..).map(Run::bytes).sum())
     }
 
     pub fn clear(&mut self) {
         for part in &mut self.parts {
-            part.0.clear();
+            part.runs.clear();
         }
     }
 }

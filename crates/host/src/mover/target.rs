@@ -3,6 +3,7 @@
 
 use std::sync::OnceLock;
 
+use super::report::SkipReason;
 use crate::access::AccessError;
 use crate::error::FileError;
 use crate::guest;
@@ -81,6 +82,14 @@ impl PageoutError {
             Self::Process(error) => error.is_gone(),
             Self::File(error) => error.is_not_found(),
             _ => false,
+        }
+    }
+
+    /// The reason why pages that were not moved because of it are left out.
+    pub(super) fn skip_reason(&self) -> SkipReason {
+        match self.is_gone() {
+            true => SkipReason::ProcessGone,
+            false => SkipReason::Failed,
         }
     }
 }

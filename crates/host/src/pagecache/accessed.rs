@@ -110,6 +110,14 @@ impl Accesses {
     }
 }
 
+/// What happened since loading, on all CPUs. The fields are those of [`Accesses`].
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    events: u64,
+    dropped: u64,
+    missed: u64,
+}
+
 /// `struct af_ctl`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -129,7 +137,7 @@ pub struct Accessed {
     tables: [MapHandle; 2],
     counts: MapHandle,
     /// Counts as of the last look.
-    counted: [u64; 3],
+    counted: Counts,
     object: Object,
 }
 
@@ -189,7 +197,7 @@ impl Accessed {
             sampled: Mapping::of(&object, ".data.sampled", SAMPLED_FILES_MAX)?,
             tables: [map("even")?, map("odd")?],
             counts: map("counts")?,
-            counted: [0; 3],
+            counted: Counts::default(),
             object,
         })
     }
@@ -239,22 +247,25 @@ impl Accessed {
         let ctl = self.ctl.read(0);
         let epoch = ctl.epoch.wrapping_add(1);
         self.ctl.write(0, Ctl { epoch, ..ctl });
-        let mut found = Accesses::default();
+        let mut blocks = HashMap::new();
         let map = &self.tables[(ctl.epoch & 1) as usize];
         let batch = map
             .lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
             .map_err(unreadable)?;
         for (key, value) in batch {
             if let (Some(key), Some(set)) = (Block::read(&key), pages(&value)) {
-                *found.blocks.entry(key).or_insert(PageSet::NONE) |= set;
+                *blocks.entry(key).or_insert(PageSet::NONE) |= set;
             }
         }
         let counted = self.counts().map_err(unreadable)?;
         let before = std::mem::replace(&mut self.counted, counted);
         // An event that interrupts the counting of another is overwritten: a sum may step back.
-        let since = |at: usize| counted[at].saturating_sub(before[at]);
-        (found.events, found.dropped, found.missed) = (since(0), since(1), since(2));
-        Ok(found)
+        Ok(Accesses {
+            blocks,
+            events: counted.events.saturating_sub(before.events),
+            dropped: counted.dropped.saturating_sub(before.dropped),
+            missed: counted.missed.saturating_sub(before.missed),
+        })
     }
 
     /// Returns the accesses to one block since the last look. They stay recorded for the next look.
@@ -280,27 +291,25 @@ impl Accessed {
         self.sampled.write(slot, inode);
     }
 
-    /// Events, lost events and missed runs of all CPUs since loading.
-    fn counts(&self) -> libbpf_rs::Result<[u64; 3]> {
-        let values = self.counts.lookup_percpu(&[0; 4], MapFlags::ANY)?;
-        let (events, dropped) = sum(&values.unwrap_or_default());
-        Ok([events, dropped, bpf::recursion_misses(&self.object)])
+    fn counts(&self) -> libbpf_rs::Result<Counts> {
+        let of_cpus = self.counts.lookup_percpu(&[0; 4], MapFlags::ANY)?;
+        let of_cpus = of_cpus.unwrap_or_default();
+        Ok(Counts {
+            events: sum(&of_cpus, 0),
+            dropped: sum(&of_cpus, 8),
+            missed: bpf::recursion_misses(&self.object),
+        })
     }
 }
 
-/// Events and lost events: `struct af_counts` of each CPU.
-fn sum(values: &[Vec<u8>]) -> (u64, u64) {
-    let mut sum = (0, 0);
-    for value in values {
-        let word = |at: usize| {
-            let bytes = value
-                .get(at..at + 8)
-                .and_then(|bytes| bytes.try_into().ok());
-            bytes.map_or(0, u64::from_ne_bytes)
-        };
-        sum = (sum.0 + word(0), sum.1 + word(8));
-    }
-    sum
+/// Adds up the field at this offset of `struct af_counts`, of which each CPU has one.
+fn sum(of_cpus: &[Vec<u8>], offset: usize) -> u64 {
+    let field = |of: &Vec<u8>| of.get(offset..offset + 8)?.try_into().ok();
+    of_cpus
+        .iter()
+        .filter_map(field)
+        .map(u64::from_ne_bytes)
+        .sum()
 }
 
 /// Whether `last_index` is one past the last page, given the pages up to it of a read of page 1.

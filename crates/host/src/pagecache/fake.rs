@@ -98,6 +98,7 @@ impl CacheReader for Shared {
         if let Some(failure) = cache.failure {
             return Err(failure());
         }
+        let mut report = WalkReport::default();
         for file in &cache.files {
             let on = Arc::new(SuperBlock {
                 address: 1 << 41,
@@ -129,17 +130,18 @@ impl CacheReader for Shared {
             let slots: Slots = std::array::from_fn(|page| folio(page as u64));
             let slots = vec![slots; leaves.len()];
             let folios = Folios::new(&slots, Frames::new(BASE + 64, 1, 64));
+            report.pages += leaves.iter().map(Leaf::pages).sum::<u64>();
             sink.leaves(&on, &inode, &leaves, &folios);
             sink.end(&on, &inode, true);
         }
-        Ok(WalkReport::default())
+        Ok(report)
     }
 
-    fn walk_inode(&mut self, wanted: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError> {
+    fn walk_inode(&mut self, wanted: u64, sink: &mut dyn CacheSink) -> Result<u64, AccessError> {
         let files = std::mem::take(&mut self.0.lock().unwrap().files);
         let only = files.iter().filter(|file| address(file) == wanted);
         self.0.lock().unwrap().files = only.copied().collect();
-        let walked = self.walk(sink).map(|_| ());
+        let walked = self.walk(sink).map(|report| report.pages);
         self.0.lock().unwrap().files = files;
         walked
     }

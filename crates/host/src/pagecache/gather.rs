@@ -68,14 +68,19 @@ pub(super) struct Gather<'a> {
     files: &'a mut HashMap<Key, CachedFile>,
     look: u32,
     found: Gathered,
-    open: Option<Open>,
-    /// Owner of the pages of the file being shown that come before the first that counts.
-    before: Option<Run>,
-    /// Whether the file being shown is not followed.
-    is_refused: bool,
+    shown: Shown,
 }
 
-/// The file currently being shown.
+/// The file that is being shown.
+enum Shown {
+    /// None of its pages counts so far; their owner, from the first of them on.
+    Others(Option<Run>),
+    Followed(Open),
+    /// Some of its pages count, but it cannot be followed.
+    Refused,
+}
+
+/// A file that is being shown.
 struct Open {
     file: CachedFile,
     /// Number of pages by cgroup.
@@ -95,54 +100,49 @@ impl CacheSink for Gather<'_> {
         folios: &Folios<'_>,
     ) {
         for (at, leaf) in leaves.iter().enumerate() {
-            if self.is_refused {
-                continue;
-            }
-            if !(self.asked.owned)(leaf.cgroup) {
-                self.pass(leaf);
-                continue;
-            }
-            let mut open = match self.open.take() {
-                Some(open) => open,
-                None => match self.begin(on, inode) {
-                    Some(open) => open,
-                    None => continue,
+            let counts = (self.asked.owned)(leaf.cgroup);
+            self.shown = match (self.take_shown(), counts) {
+                (Shown::Others(before), true) => match self.begin(on, inode, before) {
+                    Some(open) => self.add(open, leaf, (at, folios)),
+                    None => Shown::Refused,
                 },
+                (Shown::Followed(open), true) => self.add(open, leaf, (at, folios)),
+                // Their pages are accessed too, and must not be taken for those of the owner of the
+                // pages before them.
+                (Shown::Others(before), false) => Shown::Others(before.or(Some(others(leaf)))),
+                (Shown::Followed(mut open), false) => {
+                    open.file.begin_run(others(leaf));
+                    Shown::Followed(open)
+                }
+                (Shown::Refused, _) => Shown::Refused,
             };
-            self.add(&mut open, leaf, (at, folios));
-            self.open = Some(open);
         }
     }
 
     fn end(&mut self, _: &Arc<SuperBlock>, inode: &Inode, valid: bool) {
-        self.is_refused = false;
-        self.before = None;
-        let Some(mut open) = self.open.take() else {
+        let Shown::Followed(mut open) = self.take_shown() else {
             return;
         };
-        if valid {
-            let most = open.owners.iter().max_by_key(|(id, pages)| (*pages, *id));
-            open.file.cgroup = most.map_or(0, |(id, _)| *id);
-            // On a machine with one node, nearly all files have a single owner.
-            if let [Run { owner, .. }] = open.file.runs[..]
-                && owner.node == 0
-            {
-                open.file.runs = Vec::new();
-            }
-            if let Some(old) = self
-                .files
-                .insert(inode.key(), open.file)
-                .filter(|_| !open.is_known)
-            {
-                self.found.given_up.push(old.slot);
+        if !valid {
+            // A known file and its slot are removed at the end of the look.
+            self.found.void += 1;
+            self.found.words.truncate(open.words_from);
+            if !open.is_known {
+                self.found.given_up.push(open.file.slot);
             }
             return;
         }
-        // A known file and its slot are removed at the end of the look.
-        self.found.void += 1;
-        self.found.words.truncate(open.words_from);
-        if !open.is_known {
-            self.found.given_up.push(open.file.slot);
+        let most = open.owners.iter().max_by_key(|(id, pages)| (*pages, *id));
+        open.file.cgroup = most.map_or(0, |(id, _)| *id);
+        // On a machine with one node, nearly all files have a single owner.
+        if let [Run { owner, .. }] = open.file.runs[..]
+            && owner.node == 0
+        {
+            open.file.runs = Vec::new();
+        }
+        let before = self.files.insert(inode.key(), open.file);
+        if let Some(before) = before.filter(|_| !open.is_known) {
+            self.found.given_up.push(before.slot);
         }
     }
 
@@ -172,23 +172,28 @@ impl<'a> Gather<'a> {
                 unfollowed: 0,
                 cut_short: Vec::new(),
             },
-            open: None,
-            before: None,
-            is_refused: false,
+            shown: Shown::Others(None),
         }
     }
 
     /// Returns the result. A file that was not shown to its end is given up.
     pub fn finish(mut self) -> Gathered {
-        if let Some(open) = self.open.take().filter(|open| !open.is_known) {
+        if let Shown::Followed(open) = self.take_shown()
+            && !open.is_known
+        {
             self.found.given_up.push(open.file.slot);
         }
         self.found
     }
 
-    /// Opens the file in its slot, or in a new one if it has none or outgrew it. A file that
-    /// outgrew its slot is being written, so its pages are young.
-    fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode) -> Option<Open> {
+    fn take_shown(&mut self) -> Shown {
+        std::mem::replace(&mut self.shown, Shown::Others(None))
+    }
+
+    /// Opens the file in its slot, or in a new one if it has none or outgrew it; `None` if there is
+    /// no room for it. A file that outgrew its slot is being written, so its pages are young.
+    /// `before` is the owner of its pages shown before.
+    fn begin(&mut self, on: &Arc<SuperBlock>, inode: &Inode, before: Option<Run>) -> Option<Open> {
         let needed = inode.size_bytes.div_ceil(PAGE_BYTES);
         let known = self.files.get(&inode.key());
         let same = known.filter(|file| {
@@ -204,7 +209,6 @@ impl<'a> Gather<'a> {
         };
         let Some(slot) = slot else {
             self.found.unfollowed += 1;
-            self.is_refused = true;
             return None;
         };
         Some(Open {
@@ -215,7 +219,7 @@ impl<'a> Gather<'a> {
                 pages: 0,
                 dirty_pages: 0,
                 slot,
-                runs: self.before.take().into_iter().collect(),
+                runs: before.into_iter().collect(),
                 look: self.look,
                 unreached: 0,
             },
@@ -225,24 +229,7 @@ impl<'a> Gather<'a> {
         })
     }
 
-    /// Notes whose a leaf is that does not count, so that its pages, which are accessed too, are
-    /// not taken for those of the owner before it.
-    fn pass(&mut self, leaf: &Leaf) {
-        let owner = Owner {
-            cgroup: leaf.cgroup,
-            node: 0,
-        };
-        let run = Run {
-            first_page: leaf.first_page(),
-            owner,
-        };
-        match &mut self.open {
-            Some(open) => open.file.begin_run(run),
-            None => _ = self.before.get_or_insert(run),
-        }
-    }
-
-    fn add(&mut self, open: &mut Open, leaf: &Leaf, (at, folios): (usize, &Folios<'_>)) {
+    fn add(&mut self, mut open: Open, leaf: &Leaf, (at, folios): (usize, &Folios<'_>)) -> Shown {
         let file = &mut open.file;
         let owner = Owner {
             cgroup: leaf.cgroup,
@@ -294,6 +281,7 @@ impl<'a> Gather<'a> {
                 is_file: file.on.kind != CacheKind::Shmem,
             });
         }
+        Shown::Followed(open)
     }
 
     /// The node of the first page of a leaf, as an index.
@@ -306,5 +294,16 @@ impl<'a> Gather<'a> {
             first.get_or_insert(frame);
         });
         first.map_or(0, node_of)
+    }
+}
+
+/// The owner of the pages of a leaf that does not count.
+fn others(leaf: &Leaf) -> Run {
+    Run {
+        first_page: leaf.first_page(),
+        owner: Owner {
+            cgroup: leaf.cgroup,
+            node: 0,
+        },
     }
 }

@@ -22,7 +22,7 @@ pub trait CacheReader: Send {
     ///
     /// # Errors
     /// Nothing can be read.
-    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError>;
+    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<u64, AccessError>;
 
     /// See [`CacheWalk::path`].
     ///
@@ -36,7 +36,7 @@ impl CacheReader for CacheWalk {
         CacheWalk::walk(self, &|_| true, sink)
     }
 
-    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<(), AccessError> {
+    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<u64, AccessError> {
         CacheWalk::walk_inode(self, address, sink)
     }
 

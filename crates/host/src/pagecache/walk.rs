@@ -233,7 +233,8 @@ impl CacheWalk {
         Ok(report)
     }
 
-    /// Shows the pages of one inode, given by kernel address. Shows nothing if it no longer exists.
+    /// Shows the pages of one inode, given by kernel address, and returns their number. Shows
+    /// nothing if it no longer exists.
     ///
     /// # Errors
     /// The program cannot run.
@@ -241,27 +242,28 @@ impl CacheWalk {
         &mut self,
         address: u64,
         sink: &mut dyn CacheSink,
-    ) -> Result<(), AccessError> {
+    ) -> Result<u64, AccessError> {
         let mut ctl = Ctl {
             inode: address,
             with_folios: self.frames.is_some().into(),
             ..Ctl::default()
         };
         let mut progress = Progress::default();
+        let mut report = WalkReport::default();
         loop {
             ctl = self.run(self.walk_inodes, ctl)?;
             let mut known = std::mem::take(&mut self.known_supers);
             let on = known.find(&ctl, || self.super_blocks());
             self.known_supers = known;
             let Some(on) = on? else {
-                return Ok(());
+                return Ok(report.pages);
             };
-            self.show(&on, &ctl, &mut progress, sink, &mut WalkReport::default());
+            self.show(&on, &ctl, &mut progress, sink, &mut report);
             // No other inode is visited: if the output is full it is from this one, and if it is
             // empty the inode is gone.
             if ctl.rc != RC_FULL || ctl.page == SHOWN || ctl.n_files == 0 {
                 progress.close(&on, sink);
-                return Ok(());
+                return Ok(report.pages);
             }
         }
     }

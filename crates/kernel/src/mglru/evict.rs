@@ -23,6 +23,14 @@ pub(super) struct Choice {
     threshold: Option<usize>,
 }
 
+/// How a batch was isolated.
+#[derive(Clone, Copy)]
+struct Isolated {
+    folio_type: FolioType,
+    /// Pages scanned for it.
+    nr_scanned: u64,
+}
+
 /// Evicts once; returns the number of pages examined, 0 if there was no progress. For `Rounds`
 /// profiles: up to 64 folios isolated out of 4096 examined.
 pub(super) fn evict_round<W: World>(
@@ -36,13 +44,13 @@ pub(super) fn evict_round<W: World>(
     let mut batch = std::mem::take(&mut lru.mglru_machine.isolated);
     let mut scanned = 0;
     lru.work.lru_locks += 1;
-    for _ in attempts(swappiness) {
-        let scan = scan(lru, lruvec, sc, choice, MAX_LRU_BATCH, &mut batch);
-        if scan.examined > 0 {
-            world.trace(&scan.tracepoint(choice.folio_type, MAX_LRU_BATCH, sc));
+    for _ in 0..evictable_types(swappiness) {
+        let found = scan(lru, lruvec, sc, choice, MAX_LRU_BATCH, &mut batch);
+        if found.examined > 0 {
+            world.trace(&found.tracepoint(choice.folio_type, MAX_LRU_BATCH, sc));
         }
-        if scan.isolated > 0 || scan.exhausted {
-            scanned = scan.examined;
+        if found.isolated > 0 || found.exhausted {
+            scanned = found.examined;
             break;
         }
         choice = other(choice);
@@ -62,14 +70,11 @@ pub(super) fn evict_round<W: World>(
     if is_out {
         scanned = 0;
     }
-    reclaim_batch(
-        lru,
-        world,
-        lruvec,
-        sc,
-        (choice.folio_type, scanned),
-        &mut batch,
-    );
+    let isolated = Isolated {
+        folio_type: choice.folio_type,
+        nr_scanned: scanned,
+    };
+    reclaim_batch(lru, world, lruvec, sc, isolated, &mut batch);
     lru.mglru_machine.isolated = batch;
     scanned
 }
@@ -89,16 +94,16 @@ pub(super) fn evict_batch<W: World>(
     let mut batch = std::mem::take(&mut lru.mglru_machine.isolated);
     let mut scanned = 0;
     lru.work.lru_locks += 1;
-    for _ in attempts(swappiness) {
-        let scan = scan(lru, lruvec, sc, choice, budget, &mut batch);
-        if scan.examined > 0 {
-            world.trace(&scan.tracepoint(choice.folio_type, budget, sc));
+    for _ in 0..evictable_types(swappiness) {
+        let found = scan(lru, lruvec, sc, choice, budget, &mut batch);
+        if found.examined > 0 {
+            world.trace(&found.tracepoint(choice.folio_type, budget, sc));
         }
-        scanned += scan.examined;
-        if scan.isolated > 0 {
+        scanned += found.examined;
+        if found.isolated > 0 {
             break;
         }
-        if scan.examined == 0 {
+        if found.examined == 0 {
             choice = other(choice);
         }
     }
@@ -106,23 +111,19 @@ pub(super) fn evict_batch<W: World>(
         let Lru { lruvecs, mglru, .. } = lru;
         try_inc_min_seq(&mut lruvecs[lruvec.index()], mglru, swappiness);
     }
-    reclaim_batch(
-        lru,
-        world,
-        lruvec,
-        sc,
-        (choice.folio_type, scanned),
-        &mut batch,
-    );
+    let isolated = Isolated {
+        folio_type: choice.folio_type,
+        nr_scanned: scanned,
+    };
+    reclaim_batch(lru, world, lruvec, sc, isolated, &mut batch);
     lru.mglru_machine.isolated = batch;
     scanned
 }
 
-/// Yields one attempt per evictable type.
-fn attempts(swappiness: u32) -> impl Iterator<Item = FolioType> {
-    FolioType::ALL
-        .into_iter()
-        .filter(move |&t| evictable(t, swappiness))
+/// Number of types that may be evicted, which is how often an eviction tries.
+fn evictable_types(swappiness: u32) -> usize {
+    let types = FolioType::ALL.into_iter();
+    types.filter(|&of| evictable(of, swappiness)).count()
 }
 
 fn other(choice: Choice) -> Choice {
@@ -216,14 +217,13 @@ pub(super) fn choose(lru: &Lru, lruvec: LruvecId, sc: &ScanControl, swappiness: 
 }
 
 /// Reclaims isolated folios and puts the survivors back. A survivor that is clean and unmapped by
-/// now has missed its rotation at the end of writeback, and is tried once more. `scanned` is the
-/// number of pages scanned to isolate the batch.
+/// now has missed its rotation at the end of writeback, and is tried once more.
 fn reclaim_batch<W: World>(
     lru: &mut Lru,
     world: &mut W,
     lruvec: LruvecId,
     sc: &mut ScanControl,
-    (folio_type, scanned): (FolioType, u64),
+    isolated: Isolated,
     batch: &mut Vec<Pfn>,
 ) {
     if batch.is_empty() {
@@ -233,13 +233,20 @@ fn reclaim_batch<W: World>(
     let mut retried = std::mem::take(&mut lru.mglru_machine.retried);
     let outcome = shrink_folios(lru, world, lruvec, sc, batch, false);
     account(lru, world, lruvec, sc, taken, &outcome);
-    trace_batch(lru, world, lruvec, sc, (folio_type, scanned), outcome);
-    put_back(lru, lruvec, sc, folio_type, batch, Some(&mut retried));
+    trace_batch(lru, world, lruvec, sc, isolated, outcome);
+    put_back(
+        lru,
+        lruvec,
+        sc,
+        isolated.folio_type,
+        batch,
+        Some(&mut retried),
+    );
     if !retried.is_empty() {
         let outcome = shrink_folios(lru, world, lruvec, sc, &mut retried, false);
         account(lru, world, lruvec, sc, 0, &outcome);
-        trace_batch(lru, world, lruvec, sc, (folio_type, scanned), outcome);
-        put_back(lru, lruvec, sc, folio_type, &mut retried, None);
+        trace_batch(lru, world, lruvec, sc, isolated, outcome);
+        put_back(lru, lruvec, sc, isolated.folio_type, &mut retried, None);
     }
     lru.mglru_machine.retried = retried;
 }
@@ -270,15 +277,15 @@ fn trace_batch<W: World>(
     world: &mut W,
     lruvec: LruvecId,
     sc: &ScanControl,
-    (folio_type, nr_scanned): (FolioType, u64),
+    isolated: Isolated,
     outcome: BatchOutcome,
 ) {
     world.trace(&Tracepoint::ShrinkInactive {
         node: lru.lruvecs[lruvec.index()].node,
-        nr_scanned,
+        nr_scanned: isolated.nr_scanned,
         outcome,
         priority: sc.priority,
-        folio_type,
+        folio_type: isolated.folio_type,
     });
 }
 

@@ -22,6 +22,15 @@ enum Fate {
     Demote,
 }
 
+/// What applies to all folios of a batch.
+#[derive(Clone, Copy)]
+struct Rules {
+    /// Folios go whether they were referenced or not.
+    ignore_references: bool,
+    /// Folios move to a slower node instead of being freed.
+    demotes: bool,
+}
+
 /// Reclaims from a batch of isolated folios, oldest first. On return the batch contains the
 /// survivors in the same order, with `Active` set on those to activate. On a node with a slower one
 /// below it, folios move there instead of being freed; those that cannot are reclaimed, except by
@@ -39,7 +48,10 @@ pub fn shrink_folios<W: World>(
     let node = lru.lruvecs[lruvec.index()].node;
     let target = demotion_target(lru, world, node, sc);
     let mut leaving = Vec::new();
-    let mut rules = (ignore_references, target.is_some());
+    let mut rules = Rules {
+        ignore_references,
+        demotes: target.is_some(),
+    };
     batch.retain(|&pfn| {
         let fate = shrink_folio(lru, world, sc, pfn, rules, &mut outcome);
         if fate == Fate::Demote {
@@ -50,7 +62,7 @@ pub fn shrink_folios<W: World>(
     if let Some(target) = target {
         outcome.reclaimed += demote(lru, world, lruvec, sc, target, &mut leaving);
         if sc.reclaimer != Reclaimer::Proactive {
-            rules.1 = false;
+            rules.demotes = false;
             leaving.retain(|&pfn| {
                 shrink_folio(lru, world, sc, pfn, rules, &mut outcome) != Fate::Freed
             });
@@ -60,14 +72,13 @@ pub fn shrink_folios<W: World>(
     outcome
 }
 
-/// Decides on one folio and counts it. `rules`: whether its references are ignored, and whether it
-/// can move to a slower node.
+/// Decides on one folio and counts it.
 fn shrink_folio<W: World>(
     lru: &mut Lru,
     world: &mut W,
     sc: &mut ScanControl,
     pfn: Pfn,
-    rules: (bool, bool),
+    rules: Rules,
     outcome: &mut BatchOutcome,
 ) -> Fate {
     let folio = &lru.folios[pfn];
@@ -108,7 +119,7 @@ fn decide<W: World>(
     world: &mut W,
     sc: &mut ScanControl,
     pfn: Pfn,
-    (ignore_references, demotes): (bool, bool),
+    rules: Rules,
     outcome: &mut BatchOutcome,
 ) -> Fate {
     let folio = &lru.folios[pfn];
@@ -123,7 +134,7 @@ fn decide<W: World>(
     // Before 6.14, a walk that finds an isolated folio accessed sets this flag.
     if lru.mode.is_multi_gen()
         && lru.mglru.profile.first_sighting_promotes
-        && !ignore_references
+        && !rules.ignore_references
         && mapped
         && folio.has(Flag::Referenced)
     {
@@ -133,7 +144,7 @@ fn decide<W: World>(
     if folio.has(Flag::Writeback) {
         return under_writeback(lru, sc, pfn, &mut outcome.seen);
     }
-    let references = if ignore_references {
+    let references = if rules.ignore_references {
         References::Reclaim
     } else {
         references::check(lru, world, pfn, sc)
@@ -144,7 +155,7 @@ fn decide<W: World>(
             outcome.ref_keep += lru.folios[pfn].nr_pages();
             Fate::Keep
         }
-        References::Reclaim | References::ReclaimClean if demotes => Fate::Demote,
+        References::Reclaim | References::ReclaimClean if rules.demotes => Fate::Demote,
         References::Reclaim | References::ReclaimClean => {
             let clean_only = references == References::ReclaimClean;
             reclaim(lru, world, sc, pfn, clean_only, outcome)

@@ -81,15 +81,6 @@ pub struct Look<'a> {
     first: bool,
 }
 
-/// Everything that was seen of one table.
-#[derive(Clone, Copy)]
-struct Seen<'a> {
-    index: u64,
-    bits: &'a TableBits,
-    files: &'a PageSet,
-    parts: &'a [(Part, PageSet)],
-}
-
 /// A table of which more may still be reported.
 #[derive(Debug)]
 struct Pending {
@@ -128,7 +119,10 @@ impl<'a> Look<'a> {
     /// # Errors
     /// [`OutOfOrder`]; nothing is taken in then.
     pub fn table(&mut self, facts: Facts<'_>) -> Result<(), OutOfOrder> {
-        let files = facts.files & (facts.bits.present | facts.bits.swapped);
+        let facts = Facts {
+            files: facts.files & (facts.bits.present | facts.bits.swapped),
+            ..facts
+        };
         if let Some(last) = self.last.filter(|last| facts.index < *last) {
             return Err(OutOfOrder {
                 index: facts.index,
@@ -138,7 +132,7 @@ impl<'a> Look<'a> {
         let again = self.last.replace(facts.index) == Some(facts.index);
         match &mut self.pending {
             Some(pending) if again => {
-                pending.add(facts.bits, &files, facts.parts);
+                pending.add(&facts);
                 return Ok(());
             }
             // The table was complete.
@@ -147,18 +141,13 @@ impl<'a> Look<'a> {
         }
         if facts.bits.present.is_full() {
             // One range covers the whole table: nothing more can come, so nothing has to be stored.
-            self.take_in(Seen {
-                index: facts.index,
-                bits: facts.bits,
-                files: &files,
-                parts: facts.parts,
-            });
+            self.take_in(&facts);
             return Ok(());
         }
         self.pending = Some(Pending {
             index: facts.index,
             bits: *facts.bits,
-            files,
+            files: facts.files,
             parts: facts.parts.to_vec(),
         });
         Ok(())
@@ -186,8 +175,8 @@ impl<'a> Look<'a> {
 
     fn take_leaf(&mut self, index: u64, young: bool, page_type: PageType) {
         let (files, mask) = match page_type {
-            PageType::Anon => (Files::None, &PageSet::NONE),
-            PageType::File => (Files::All, &PageSet::ALL),
+            PageType::Anon => (Files::None, PageSet::NONE),
+            PageType::File => (Files::All, PageSet::ALL),
         };
         self.seek(index);
         let table = self.map.store.tables.get_mut(self.cursor);
@@ -201,7 +190,7 @@ impl<'a> Look<'a> {
                 young,
                 ..TableBits::default()
             };
-            return self.take_in(Seen {
+            return self.take_in(&Facts {
                 index,
                 bits: &bits,
                 files: mask,
@@ -280,11 +269,11 @@ impl<'a> Look<'a> {
 
     fn flush(&mut self) {
         if let Some(pending) = self.pending.take() {
-            self.take_in(pending.seen());
+            self.take_in(&pending.facts());
         }
     }
 
-    fn take_in(&mut self, seen: Seen<'_>) {
+    fn take_in(&mut self, seen: &Facts<'_>) {
         self.seek(seen.index);
         let tables = &self.map.store.tables;
         let known = tables
@@ -310,7 +299,7 @@ impl<'a> Look<'a> {
         self.update(&mut table, seen);
         self.map
             .store
-            .set_files(&mut table.files, seen.files, &occupied);
+            .set_files(&mut table.files, &seen.files, &occupied);
         self.count_parts(&table, seen);
         if known {
             self.map.store.tables[self.cursor] = table;
@@ -319,7 +308,7 @@ impl<'a> Look<'a> {
         }
     }
 
-    fn update(&mut self, table: &mut Table, seen: Seen<'_>) {
+    fn update(&mut self, table: &mut Table, seen: &Facts<'_>) {
         let young = if self.first {
             PageSet::NONE
         } else {
@@ -336,7 +325,7 @@ impl<'a> Look<'a> {
         }
         let old_files = self.map.store.file_mask(table.files);
         let was_full = std::mem::replace(&mut table.full, all_present);
-        let is_steady = was_full && all_present && old_files == *seen.files;
+        let is_steady = was_full && all_present && old_files == seen.files;
         if is_steady && none_young {
             self.counts.present += PAGES_PER_TABLE as u64;
             return;
@@ -382,7 +371,7 @@ impl<'a> Look<'a> {
     fn update_words(
         &mut self,
         table: &Table,
-        seen: Seen<'_>,
+        seen: &Facts<'_>,
         young: &PageSet,
         old_files: &PageSet,
         was_full: bool,
@@ -410,7 +399,7 @@ impl<'a> Look<'a> {
     }
 
     /// All 512 pages had one label or were absent, and now all have one label.
-    fn update_uniform(&mut self, table: &mut Table, seen: Seen<'_>, appeared: bool, young: bool) {
+    fn update_uniform(&mut self, table: &mut Table, seen: &Facts<'_>, appeared: bool, young: bool) {
         let sizes = self.map.generations.sizes_mut();
         let pages = PAGES_PER_TABLE as u64;
         if !appeared {
@@ -435,7 +424,7 @@ impl<'a> Look<'a> {
         self.counts.young += if young { pages } else { 0 };
     }
 
-    fn count_parts(&mut self, table: &Table, seen: Seen<'_>) {
+    fn count_parts(&mut self, table: &Table, seen: &Facts<'_>) {
         for (part, mask) in seen.parts {
             let part = usize::from(*part);
             if self.map.parts.len() <= part {
@@ -467,22 +456,22 @@ impl Drop for Look<'_> {
 }
 
 impl Pending {
-    fn seen(&self) -> Seen<'_> {
-        Seen {
+    fn facts(&self) -> Facts<'_> {
+        Facts {
             index: self.index,
             bits: &self.bits,
-            files: &self.files,
+            files: self.files,
             parts: &self.parts,
         }
     }
 
-    fn add(&mut self, bits: &TableBits, files: &PageSet, parts: &[(Part, PageSet)]) {
-        self.bits.present |= bits.present;
-        self.bits.young |= bits.young;
-        self.bits.dirty |= bits.dirty;
-        self.bits.swapped |= bits.swapped;
-        self.files |= *files;
-        self.parts.extend_from_slice(parts);
+    fn add(&mut self, more: &Facts<'_>) {
+        self.bits.present |= more.bits.present;
+        self.bits.young |= more.bits.young;
+        self.bits.dirty |= more.bits.dirty;
+        self.bits.swapped |= more.bits.swapped;
+        self.files |= more.files;
+        self.parts.extend_from_slice(more.parts);
     }
 }
 

@@ -93,10 +93,10 @@ impl AgeMap {
         };
         let found = self.words(pages, |start, word, within| {
             let wanted = within
-                & match word.lanes {
-                    Ok(lanes) => leaf::labelled_within(lanes, first, last),
-                    Err(label) if (first..=last).contains(&label) => u64::MAX,
-                    Err(_) => 0,
+                & match word.bytes {
+                    Bytes::Each(lanes) => leaf::labelled_within(lanes, first, last),
+                    Bytes::Uniform(label) if (first..=last).contains(&label) => u64::MAX,
+                    Bytes::Uniform(_) => 0,
                 };
             runs_of(wanted, word.files, |bits, page_type| {
                 let pages = start + u64::from(bits.start)..start + u64::from(bits.end);
@@ -116,9 +116,9 @@ impl AgeMap {
         };
         let _ = self.words(pages, |_, word, within| {
             for (page_type, pages) in [(0, within & !word.files), (1, within & word.files)] {
-                let lanes = match word.lanes {
-                    Ok(lanes) => lanes,
-                    Err(label) => {
+                let lanes = match word.bytes {
+                    Bytes::Each(lanes) => lanes,
+                    Bytes::Uniform(label) => {
                         let pages = u64::from(pages.count_ones());
                         found.sizes[usize::from(label)][page_type] += pages;
                         continue;
@@ -144,13 +144,15 @@ impl AgeMap {
                     PageType::Anon => within & !word.files,
                     PageType::File => within & word.files,
                 };
-                match word.lanes {
-                    Ok(lanes) => {
+                match word.bytes {
+                    Bytes::Each(lanes) => {
                         let (occupied, swapped) = leaf::occupied_and_swapped(lanes);
                         let present = pages & occupied & !swapped;
                         leaf::by_label(lanes, present, |label, n| count(label, page_type, n));
                     }
-                    Err(label) => count(label, page_type, u64::from(pages.count_ones())),
+                    Bytes::Uniform(label) => {
+                        count(label, page_type, u64::from(pages.count_ones()));
+                    }
                 }
             }
             ControlFlow::Continue(())
@@ -181,7 +183,7 @@ impl AgeMap {
                     visit(
                         start,
                         WordOf {
-                            lanes: self.lanes_of(table, word),
+                            bytes: self.bytes_of(table, word),
                             files,
                         },
                         within,
@@ -201,18 +203,26 @@ impl AgeMap {
         tables.take_while(move |index| *index < end)
     }
 
-    fn lanes_of(&self, table: &Table, word: usize) -> Result<&leaf::Lanes, Label> {
+    fn bytes_of(&self, table: &Table, word: usize) -> Bytes<'_> {
         debug_assert!(word < WORDS_PER_TABLE);
-        self.leaf_of(table)
-            .map(|leaf| leaf.lanes(word))
-            .ok_or(table.uniform)
+        match self.leaf_of(table) {
+            Some(leaf) => Bytes::Each(leaf.lanes(word)),
+            None => Bytes::Uniform(table.uniform),
+        }
     }
 }
 
-/// 64 pages: their bytes, or the one label of all of them; and which of them are file pages.
+/// 64 pages, and which of them are file pages.
 struct WordOf<'a> {
-    lanes: Result<&'a leaf::Lanes, Label>,
+    bytes: Bytes<'a>,
     files: u64,
+}
+
+/// The bytes of 64 pages.
+enum Bytes<'a> {
+    Each(&'a leaf::Lanes),
+    /// All have this label.
+    Uniform(Label),
 }
 
 /// Which of the 64 pages from `start` are in the range.

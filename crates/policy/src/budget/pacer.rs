@@ -227,17 +227,8 @@ impl Pacer {
     /// What to do at `now_us`. Repeats its answer if called again before the step is reported as
     /// done.
     pub fn next(&mut self, now_us: u64) -> Step {
-        if let Some(slice) = &self.slice {
-            return match slice.refill {
-                Refill::Wanted => Step::Refill {
-                    queue_pages: (slice.left_pages.saturating_mul(REFILL_FACTOR))
-                        .max(self.queue_pages())
-                        .clamp(QUEUE_MIN_PAGES, QUEUE_MAX_PAGES),
-                },
-                _ => Step::Move {
-                    pages: slice.left_pages,
-                },
-            };
+        if let Some(slice) = self.slice {
+            return self.step_of(slice);
         }
         if now_us >= self.scan_due_us {
             return Step::Scan {
@@ -257,19 +248,31 @@ impl Pacer {
         let pages = slices
             .saturating_mul(self.slice_pages)
             .min(self.backlog_pages);
-        self.slice = Some(Slice {
+        let may_look_for_newcomers = self.newcomers_ns >= self.newcomers_cost_ns;
+        let slice = Slice {
             began_us: now_us,
             asked_pages: pages,
             left_pages: pages,
-            refill: Refill::NotNeeded,
-        });
-        if let Some(slice) = &mut self.slice
-            && self.newcomers_ns >= self.newcomers_cost_ns
-        {
-            slice.refill = Refill::Wanted;
-            return self.next(now_us);
+            refill: match may_look_for_newcomers {
+                true => Refill::Wanted,
+                false => Refill::NotNeeded,
+            },
+        };
+        self.slice = Some(slice);
+        self.step_of(slice)
+    }
+
+    fn step_of(&self, slice: Slice) -> Step {
+        match slice.refill {
+            Refill::Wanted => Step::Refill {
+                queue_pages: (slice.left_pages.saturating_mul(REFILL_FACTOR))
+                    .max(self.queue_pages())
+                    .clamp(QUEUE_MIN_PAGES, QUEUE_MAX_PAGES),
+            },
+            Refill::NotNeeded | Refill::Done => Step::Move {
+                pages: slice.left_pages,
+            },
         }
-        Step::Move { pages }
     }
 
     /// How many pages a scan queues: what left recently, and spare ones for those touched again.

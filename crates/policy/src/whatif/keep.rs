@@ -5,7 +5,9 @@
 //! [`Keeper`] takes the time, the counters of a cgroup and its newest curves, and returns the limit
 //! to set. Like [`Shrink`] it neither waits nor touches anything.
 
-use super::shrink::{Act, Facts, Goal, Shrink, Steps, Terms, Verdict, plan, waited_ratio};
+use super::shrink::{
+    Act, Facts, Goal, Shrink, Steps, Terms, Verdict, first_of_window, plan, waits_too_long,
+};
 use super::{Bound, Curves, Estimate, Prices};
 
 /// The rest between two attempts to lower the limit.
@@ -18,8 +20,6 @@ const GAIN_PART: u64 = 16;
 /// removed.
 const RAISE_PART: u64 = 8;
 const RAISED_MS: u64 = 30 * 1000;
-/// Waiting is judged over this period.
-const WINDOW_MS: u64 = 2000;
 /// The most memory that a step takes: who sets the limits does nothing else while it leaves.
 pub const STEP_BYTES_MAX: u64 = 256 << 20;
 /// If swap has less room than this part of the cgroup's memory, there is no limit: the only way to
@@ -134,8 +134,8 @@ pub struct Keeper {
     wanted: Wanted,
     state: State,
     limit_bytes: Option<u64>,
-    /// Its memory when it was first limited: a limit this large is not needed.
-    free_bytes: u64,
+    /// The most memory that it had at the start of an attempt: a limit this large is not needed.
+    unlimited_bytes: u64,
     /// The most memory beyond the curve since then. If the limit took some of that, it is no reason
     /// to take more.
     beyond_bytes: u64,
@@ -154,7 +154,7 @@ impl Keeper {
             wanted,
             state: State::Holding(Vec::new()),
             limit_bytes: None,
-            free_bytes: 0,
+            unlimited_bytes: 0,
             beyond_bytes: 0,
             before_bytes: None,
             raised_ms: None,
@@ -193,7 +193,8 @@ impl Keeper {
                 self.carry_on(act, verdict, predicted, facts)
             }
             State::Holding(window) => {
-                let is_waiting = waits(window, facts, room.prices, self.wanted.wait_max);
+                let first = first_of_window(window, facts);
+                let is_waiting = waits_too_long(first, facts, room.prices, self.wanted.wait_max);
                 match self.limit_bytes.filter(|_| is_waiting) {
                     Some(limit_bytes) => Some(self.raise(limit_bytes, facts)),
                     None => self.lower(facts, room, curves),
@@ -274,13 +275,13 @@ impl Keeper {
         let raised_ms = self.raised_ms.replace(facts.now_ms);
         let is_again = raised_ms.is_some_and(|at_ms| facts.now_ms < at_ms + RAISED_MS);
         let higher = limit_bytes.saturating_add(limit_bytes / RAISE_PART);
-        let is_limit = !is_again && higher < self.free_bytes;
+        let is_limit = !is_again && higher < self.unlimited_bytes;
         self.set(is_limit.then_some(higher), Why::Waiting)
     }
 
     fn lower(&mut self, facts: Facts, room: &Room, curves: Option<&Curves>) -> Option<Change> {
         let (steps, terms) = self.steps(facts.now_ms, room, curves)?;
-        self.free_bytes = self.free_bytes.max(room.usage_bytes);
+        self.unlimited_bytes = self.unlimited_bytes.max(room.usage_bytes);
         self.before_bytes = self.limit_bytes;
         let mut shrink = Shrink::new(steps, terms);
         let act = shrink.next(facts);
@@ -303,8 +304,8 @@ impl Keeper {
             self.idle = Some(Idle::NoCurve);
             return None;
         };
-        let before_bytes = self.limit_bytes.map_or(0, |_| self.beyond_bytes);
-        self.beyond_bytes = before_bytes.max(room.beyond_bytes);
+        let most_bytes = self.limit_bytes.map_or(0, |_| self.beyond_bytes);
+        self.beyond_bytes = most_bytes.max(room.beyond_bytes);
         let terms = Terms {
             goal: Goal::Auto(Bound::High),
             wait_max: self.wanted.wait_max,
@@ -347,7 +348,7 @@ impl Keeper {
         self.limit_bytes = limit_bytes;
         if limit_bytes.is_none() {
             self.state = State::Holding(Vec::new());
-            self.free_bytes = 0;
+            self.unlimited_bytes = 0;
         }
         Change {
             limit_bytes,
@@ -355,16 +356,6 @@ impl Keeper {
             predicted_wait_ratio: None,
         }
     }
-}
-
-/// Whether waiting exceeded the allowance over the window, including these facts.
-fn waits(window: &mut Vec<Facts>, facts: Facts, prices: Prices, wait_max: f64) -> bool {
-    window.push(facts);
-    let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
-    let before = window.iter().take_while(|of| of.now_ms <= keep_ms).count();
-    window.drain(..before.saturating_sub(1));
-    let first = window[0];
-    facts.now_ms >= first.now_ms + WINDOW_MS && waited_ratio(first, facts, prices) > wait_max
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! never recommends less than what is resident unless that bound meets the target in every period,
 //! and the observation was long enough.
 
-use super::{Curves, Decider, Estimate, PERCENTS, Prices};
+use super::{Bound, Curves, Decider, Estimate, PERCENTS, Prices};
 
 /// A limit is this far above the most memory ever held, percent: if memory reaches the limit, the
 /// kernel kills.
@@ -55,9 +55,9 @@ impl Time {
     }
 
     /// The least memory from which on waiting stays within the target, according to this bound.
-    fn least_bytes(&self, wait_max: f64, bound: impl Fn(&Estimate) -> f64) -> Option<u64> {
+    fn least_bytes(&self, wait_max: f64, bound: Bound) -> Option<u64> {
         let rev = self.costs.iter().rev();
-        rev.take_while(|cost| bound(&cost.wait) <= wait_max)
+        rev.take_while(|cost| bound.of(&cost.wait) <= wait_max)
             .last()
             .map(|cost| cost.memory_bytes)
     }
@@ -173,7 +173,7 @@ pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Rec
         }
     }
     let lower = |time: &Time| {
-        let least = time.least_bytes(wanted.wait_max, |wait| wait.likely);
+        let least = time.least_bytes(wanted.wait_max, Bound::Likely);
         time.with_beyond(least.unwrap_or(time.largest_bytes()))
     };
     let lower_bytes = most(&lower)?;
@@ -213,11 +213,11 @@ pub fn recommend(recent: &[Time], longer: &[Time], wanted: Wanted) -> Option<Rec
 
 /// What one period needs, bytes.
 fn need(time: &Time, wait_max: f64) -> u64 {
-    let certain = time.least_bytes(wait_max, |wait| wait.high);
+    let certain = time.least_bytes(wait_max, Bound::High);
     // Sizes above what was resident are known only from what came back. To recommend more, the
     // current size must be likely to wait too long.
     let likely = time
-        .least_bytes(wait_max, |wait| wait.likely)
+        .least_bytes(wait_max, Bound::Likely)
         .unwrap_or(time.largest_bytes());
     let otherwise = likely.max(time.full_bytes);
     certain.map_or(otherwise, |certain| certain.min(otherwise))

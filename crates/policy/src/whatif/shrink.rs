@@ -230,7 +230,7 @@ const SETTLE_MS: u64 = 1_000;
 /// Until then, waiting may be this many times what is allowed.
 const SETTLE_FACTOR: f64 = 10.0;
 /// Waiting is judged over this period.
-const WINDOW_MS: u64 = 2_000;
+pub(super) const WINDOW_MS: u64 = 2_000;
 /// Fewer faults per second than this are too few to be compared with a prediction.
 const FAULTS_FEW: f64 = 10.0;
 /// This many steps in a row may have more faults than predicted.
@@ -307,17 +307,9 @@ impl Shrink {
             }
             self.window.clear();
         }
-        self.window.push(facts);
-        let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
-        let before = self.window.iter().take_while(|of| of.now_ms <= keep_ms);
-        let before = before.count().saturating_sub(1);
-        self.window.drain(..before);
-        let first = self.window[0];
-        if facts.now_ms >= first.now_ms + WINDOW_MS {
-            let (_, wait) = self.rates(first, facts);
-            if wait > self.terms.wait_max {
-                return self.back(at, [first, facts], Verdict::Waiting);
-            }
+        let first = first_of_window(&mut self.window, facts);
+        if waits_too_long(first, facts, self.terms.prices, self.terms.wait_max) {
+            return self.back(at, [first, facts], Verdict::Waiting);
         }
         // Setting the limit may have taken longer than a step is held.
         let settled = *self.settled.get_or_insert(facts);
@@ -420,9 +412,23 @@ impl Facts {
     }
 }
 
+/// Adds a sample to the window, and removes those that are too old. Returns the first that remains.
+pub(super) fn first_of_window(window: &mut Vec<Facts>, facts: Facts) -> Facts {
+    window.push(facts);
+    let keep_ms = facts.now_ms.saturating_sub(WINDOW_MS);
+    let before = window.iter().take_while(|of| of.now_ms <= keep_ms).count();
+    window.drain(..before.saturating_sub(1));
+    window[0]
+}
+
+/// Whether tasks waited for more than this share of a whole window between two samples.
+pub(super) fn waits_too_long(from: Facts, to: Facts, prices: Prices, wait_max: f64) -> bool {
+    to.now_ms >= from.now_ms + WINDOW_MS && waited_ratio(from, to, prices) > wait_max
+}
+
 /// The share of the time that tasks waited between two samples: the kernel's own count; or faults
 /// times prices, but no more than the machine waited.
-pub(super) fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
+fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
     let counted_ms = |of: fn(&Facts) -> Option<u64>| {
         let waited_us = of(&to)?.saturating_sub(of(&from)?);
         Some(waited_us as f64 / 1000.0)
