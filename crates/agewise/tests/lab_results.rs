@@ -169,10 +169,13 @@ fn curves_are_run_again() {
         !ok && error.contains("one.trace") && error.contains("--from"),
         "{error}"
     );
-    let (ok, said, error) = place.run(&["lab", "rerun", "c.json", "--from", "moved"]);
+    let from = ["lab", "rerun", "c.json", "--from", "moved"];
+    let (ok, said, error) = place.run(&from);
     assert!(ok, "{said}{error}");
+    let (ok, _, error) = place.run(&[&from[..], &["--trace-memory", "1"]].concat());
+    assert!(!ok && error.contains("raise --trace-memory"), "{error}");
     fs::write(place.at("moved/one.trace"), "1\n2\n").expect("changed");
-    let (ok, _, error) = place.run(&["lab", "rerun", "c.json", "--from", "moved"]);
+    let (ok, _, error) = place.run(&from);
     assert!(
         !ok && error.contains("is not what the result is of"),
         "{error}"
@@ -319,7 +322,8 @@ fn what_got_worse_is_found() {
         assert!(!ok && said.contains("differs: swap: `"), "{said}{error}");
         let is_worse = |line: &str| line.starts_with("worse: small classic 2.0 MiB time_ms: ");
         assert!(said.lines().any(is_worse), "{said}");
-        let (_, said, _) = place.run(&["lab", "check", &slow, &less, "--format", "json"]);
+        let (_, said, error) = place.run(&["lab", "check", &slow, &less, "--format", "json"]);
+        assert!(error.contains("differs: swap: `hdd` and `"), "{error}");
         let of_time = said
             .lines()
             .find(|line| line.contains("time_ms"))

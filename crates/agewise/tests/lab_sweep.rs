@@ -236,6 +236,11 @@ fn cells_are_those_of_lab_run() {
     let one = place.at("out").join(one.expect("a cell"));
     let (ok, again, said) = place.run(&["rerun", &one.to_string_lossy()]);
     assert!(ok && again.starts_with("the same "), "{again}{said}");
+    let (ok, again, said) = place.run(&["rerun", "out"]);
+    assert!(
+        !ok && said.contains("name one of the files of a sweep"),
+        "{again}{said}"
+    );
 }
 
 #[test]
@@ -306,7 +311,7 @@ fn mistakes_and_strangers_are_told() {
     fails(&swap, &["--dry-run"], "did you mean `nvme`");
     let curve = |more: &str| format!("[[grid]]\ntrace='one.trace'\npolicy='lru'\n{more}");
     fails(&curve("swap='nvme'"), &[], "swap is for runs");
-    fails(&curve("options.access='fd'"), &[], "of reading traces");
+    fails(&curve("options.access='fd'"), &[], "access is for runs");
     fails(&curve("samples=4"), &[], "samples need a rate");
     fails(&curve("sizes='0'"), &[], "not a size");
     fails(&curve("sizes='9'\npoints=2"), &[], "not both");

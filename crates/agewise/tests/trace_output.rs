@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Output of `agewise trace` that ends early, or cannot be written.
+//! What `agewise trace` writes without repeats; and output that ends early, or cannot be written.
 
 mod program;
 
@@ -36,4 +36,39 @@ fn traces_before_one_that_fails_are_summarised() {
         assert_eq!(code, Some(1));
         assert_eq!(rows.lines().count(), lines, "{rows}");
     }
+}
+
+#[test]
+fn repeats_are_collapsed_in_what_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    fs::write(at("t.trace"), "1\n1\n2\n2\n2\n1\n").unwrap();
+    fs::write(at("m.csv"), "file,trace_name,format\nt.trace,t,lirs\n").unwrap();
+    let (trace, manifest) = (at("t.trace"), at("m.csv"));
+    let flag = "--collapse-repeats";
+    for (command, from, to, options) in [
+        ("convert", trace.as_str(), at("a.lirs"), &[flag][..]),
+        (
+            "convert",
+            "t_dedup",
+            at("b.lirs"),
+            &["--manifest", &manifest],
+        ),
+        ("sample", &trace, at("c.pages"), &["--rate", "1", flag]),
+        ("convert", &trace, at("d.oracleGeneral"), &[flag]),
+    ] {
+        let (code, _, error) = agewise_code(&[&["trace", command, from, &to], options].concat());
+        assert_eq!(code, Some(0), "{error}");
+        let (_, info, _) = agewise_code(&["trace", "info", &to, "--format", "json"]);
+        assert!(
+            info.contains("\"accesses\":3,") && info.contains("\"repeats\":0,"),
+            "{info}"
+        );
+    }
+    // Where each page comes next, counted in what was written.
+    let records = fs::read(at("d.oracleGeneral")).unwrap();
+    let next = records
+        .chunks(24)
+        .map(|record| i64::from_le_bytes(record[16..].try_into().unwrap()));
+    assert_eq!(next.collect::<Vec<_>>(), [2, -1, -1]);
 }

@@ -29,6 +29,7 @@ def run(
     settings: list[str],
     damon: Optional[str],
     options: str,
+    trace_memory: Optional[int],
     seeds: Optional[int],
     advance: Callable[[int, int, float], None],
 ) -> Results: ...
@@ -39,6 +40,7 @@ def curve(
     points: int,
     sampling: Optional[tuple[float, int]],
     options: str,
+    trace_memory: Optional[int],
 ) -> Results: ...
 def sweep(
     spec: str,

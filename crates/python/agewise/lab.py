@@ -82,8 +82,8 @@ class Results:
         """An altair chart, or matplotlib axes if altair is not installed.
 
         For curves, the miss ratio by size, one line per policy. For runs, the mean of a measure
-        with its 95 % interval, one bar per policy. Raises ImportError if neither is installed,
-        ValueError for an unknown measure.
+        with its 95 % interval, or its range where seeds are orders, one bar per policy. Raises
+        ImportError if neither is installed, ValueError for an unknown measure.
         """
         rows = self.rows()
         is_curve = bool(rows) and "miss_ratio" in rows[0]
@@ -111,6 +111,12 @@ def _results(native: _native.Results) -> Results:
     return Results(native)
 
 
+def _ends(row: dict[str, Any]) -> tuple[float, float]:
+    """The 95 % interval of a mean, or the range of what is no sample."""
+    half = row["ci95"]
+    return (row["min"], row["max"]) if half is None else (row["mean"] - half, row["mean"] + half)
+
+
 def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
     # Altair accepts dictionaries, so no frame is needed.
     if is_curve:
@@ -124,9 +130,8 @@ def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool
         )
     values = []
     for row in rows:
-        half = row["ci95"] or 0.0
-        ends = {"low": row["mean"] - half, "high": row["mean"] + half}
-        values.append({"policy": row["policy"], "mean": row["mean"], **ends})
+        low, high = _ends(row)
+        values.append({"policy": row["policy"], "mean": row["mean"], "low": low, "high": high})
     base = altair.Chart(altair.Data(values=values)).encode(y=altair.Y("policy:N", sort=None))
     bars = base.mark_bar().encode(x=altair.X("mean:Q", title=measure))
     return bars + base.mark_rule().encode(x="low:Q", x2="high:Q")
@@ -142,8 +147,11 @@ def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool)
         axes.set(xscale="log", xlabel="pages", ylabel="miss ratio")
         axes.legend()
     else:
-        halves = [row["ci95"] or 0.0 for row in rows]
-        axes.barh([row["policy"] for row in rows], [row["mean"] for row in rows], xerr=halves)
+        means = [row["mean"] for row in rows]
+        ends = [_ends(row) for row in rows]
+        below = [mean - low for mean, (low, _) in zip(means, ends)]
+        above = [high - mean for mean, (_, high) in zip(means, ends)]
+        axes.barh([row["policy"] for row in rows], means, xerr=[below, above])
         axes.invert_yaxis()
         axes.set(xlabel=measure)
     return axes
@@ -183,6 +191,7 @@ def run(
     damon: Optional[str] = None,
     seeds: Optional[int] = None,
     options: Optional[Mapping[str, object]] = None,
+    trace_memory: Optional[int] = None,
     progress: Optional[Advance] = None,
 ) -> Results:
     """Runs a workload or trace on simulated memory under several policies.
@@ -190,9 +199,10 @@ def run(
     `policies`: names, and classes (see `agewise.policy`), which process the same accesses.
     `memory`: bytes, or a size such as ``"24M"``, ``"5000p"`` (pages) or ``"25%"`` (of a trace).
     `proactive`: agents that reclaim beside each policy. `seeds`: 1 to this number. `options`:
-    further options, such as ``{"access": "mapped", "trace_format": "csv"}``. Defaults are those of
-    ``agewise lab run``. `progress` is called with runs done, total runs and seconds left; by
-    default a tqdm bar. Uses all cores. Ctrl-C stops it.
+    further options, such as ``{"access": "mapped", "trace_format": "csv"}``. `trace_memory`: bytes
+    for holding a trace; one that needs more is refused. Defaults are those of ``agewise lab run``.
+    `progress` is called with runs done, total runs and seconds left; by default a tqdm bar. Uses
+    all cores. Ctrl-C stops it.
 
     What the command notes on standard error is a warning. Raises ValueError with the nearest name
     for what does not exist, OSError for unreadable files.
@@ -207,6 +217,7 @@ def run(
             [f"{key}={value}" for key, value in (settings or {}).items()],
             damon,
             _options(options),
+            trace_memory,
             seeds,
             advance,
         )
@@ -221,12 +232,14 @@ def curve(
     points: int = 32,
     sampling: Optional[tuple[float, int]] = None,
     options: Optional[Mapping[str, object]] = None,
+    trace_memory: Optional[int] = None,
 ) -> Results:
     """Miss-ratio curves of a trace.
 
     `sizes`: pages, or shares such as ``"10%"``; by default `points` sizes up to the footprint.
     `sampling`: the share of the pages in each sample, and the number of samples; by default counts
-    are exact. Ctrl-C stops it.
+    are exact. `options`: how the trace is read. `trace_memory`: bytes for holding it; by default a
+    quarter of the memory. Ctrl-C stops it.
 
     What the command notes on standard error, such as sizes that a policy cannot have, is a
     warning. Raises ValueError for what does not exist, OSError for unreadable files.
@@ -239,6 +252,7 @@ def curve(
             points,
             sampling,
             _options(options),
+            trace_memory,
         )
     )
 

@@ -70,10 +70,10 @@ def write(
     """Writes pages, in the order of their accesses, and returns how many.
 
     `pages`: whole numbers, such as a list or a column of a frame, or a frame or table with the
-    columns ``page`` and, if it has times, ``time_ns``. `time_ns`: when each was accessed, in
-    nanoseconds; by default 0. Columns of 64 bits are used without conversion, everything else
-    number by number. `format`: ``"page"``, ``"csv"``, ``"parquet"`` or ``"lirs"`` (one page per
-    line).
+    columns ``page`` and, if it has times, ``time_ns``; that others of `open` are not written is a
+    warning. `time_ns`: when each was accessed, in nanoseconds; by default 0. Columns of 64 bits are
+    used without conversion, everything else number by number. `format`: ``"page"``,
+    ``"csv"``, ``"parquet"`` or ``"lirs"`` (one page per line).
     `page_shift`: a page is 2 to the power of that many bytes; by default that of a table made of
     batches of `open`, and otherwise 12 (4 KiB). ``"lirs"`` does not keep it.
     A name that ends in .gz or .zst is compressed, which Parquet cannot be. An existing file is
@@ -86,6 +86,9 @@ def write(
         page_shift = _page_shift_of(pages)
     names = getattr(pages, "column_names", None) or getattr(pages, "columns", None)
     if names is not None:
+        lost = [name for name in ("process", "kind", "class") if name in names]
+        if lost:
+            warnings.warn(f"not written: the columns {', '.join(lost)}", stacklevel=2)
         pages, time_ns = _of_frame(pages, list(names), time_ns)
     column, times = _column(pages), None if time_ns is None else _column(time_ns)
     if column is not None and (time_ns is None or times is not None):

@@ -27,7 +27,7 @@ use agewise_lab::yardstick;
 use agewise_policy::proactive::Spec;
 use agewise_trace::curve::{SamplingPlan, SizeSpec};
 use agewise_trace::yardstick::Yardstick;
-use agewise_trace::{ReadLimits, TraceError};
+use agewise_trace::{ReadLimits, Reading, TraceError};
 use pyo3::exceptions::{PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyDict};
@@ -219,20 +219,32 @@ fn trace_memory_bytes() -> u64 {
     kib.map_or(u64::MAX, |kib| kib.saturating_mul(1024) / 4)
 }
 
-fn setup(options: &str) -> PyResult<(Setup, Sight)> {
+/// Limits on a trace of which so many bytes may be held, or the default.
+fn limits(trace_memory: Option<u64>) -> ReadLimits {
+    ReadLimits {
+        memory_max_bytes: trace_memory.unwrap_or_else(trace_memory_bytes),
+        ..ReadLimits::default()
+    }
+}
+
+fn setup(options: &str, trace_memory: Option<u64>) -> PyResult<(Setup, Sight)> {
     let (mut setup, mut sight) = (Setup::default(), Sight::default());
     options::from_text(options, &mut setup, &mut sight).map_err(exception)?;
-    setup.reading.limits = ReadLimits {
-        memory_max_bytes: trace_memory_bytes(),
-        ..ReadLimits::default()
-    };
+    setup.reading.limits = limits(trace_memory);
     Ok((setup, sight))
+}
+
+/// How a trace is read that is not replayed.
+fn reading(options: &str, trace_memory: Option<u64>) -> PyResult<Reading> {
+    let (setup, sight) = setup(options, trace_memory)?;
+    options::require_reading(&setup, sight).map_err(exception)?;
+    Ok(setup.reading)
 }
 
 /// Runs policies on the simulated machine.
 #[pyfunction]
 #[pyo3(signature = (
-    subject, policies, agents, memory, swap, settings, damon, options, seeds, advance
+    subject, policies, agents, memory, swap, settings, damon, options, trace_memory, seeds, advance
 ))]
 #[allow(clippy::too_many_arguments)] // one per argument of the Python function
 fn run(
@@ -245,16 +257,13 @@ fn run(
     settings: Vec<String>,
     damon: Option<String>,
     options: &str,
+    trace_memory: Option<u64>,
     seeds: Option<i64>,
     advance: Bound<'_, PyAny>,
 ) -> PyResult<Results> {
-    let seeds = seeds.map(|seeds| u64::try_from(seeds).unwrap_or(0));
-    if seeds == Some(0) {
-        return Err(PyValueError::new_err("seeds: 1 at least"));
-    }
     let agents: Result<Vec<Spec>, _> = agents.iter().map(|agent| agent.parse()).collect();
     let agents = agents.map_err(|error| PyValueError::new_err(format!("{error}")))?;
-    let (setup, sight) = setup(options)?;
+    let (setup, sight) = setup(options, trace_memory)?;
     let failure = Failure::default();
     let mut all = Vec::new();
     for policy in policies {
@@ -277,7 +286,7 @@ fn run(
         subject,
         columns: with_agents(all, &agents).map_err(exception)?,
         sight,
-        seeds,
+        seeds: seeds.map(|seeds| u64::try_from(seeds).unwrap_or(0)),
         build: BUILD.to_owned(),
     };
     let counter = Counter::default();
@@ -306,6 +315,7 @@ fn curve(
     points: i64,
     sampling: Option<(f64, i64)>,
     options: &str,
+    trace_memory: Option<u64>,
 ) -> PyResult<Results> {
     let points = u16::try_from(points)
         .ok()
@@ -327,7 +337,7 @@ fn curve(
         .map(|(rate, samples)| SamplingPlan::new(rate, usize::try_from(samples).unwrap_or(0)));
     let request = CurveRequest {
         trace,
-        reading: setup(options)?.0.reading,
+        reading: reading(options, trace_memory)?,
         policies,
         sizes: sizes
             .collect::<Result<_, _>>()

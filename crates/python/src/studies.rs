@@ -18,7 +18,7 @@ use pyo3::prelude::*;
 use serde::Serialize;
 
 use crate::progress::Counter;
-use crate::{Failure, setup, wait};
+use crate::{Failure, limits, wait};
 
 /// Rows as JSON, one per line.
 #[derive(Default)]
@@ -54,7 +54,7 @@ fn argument(error: &dyn std::error::Error) -> StudyError {
 /// Compares the predictions of `agewise whatif` for traces with exact results.
 #[pyfunction]
 pub fn whatif(py: Python<'_>, traces: Vec<PathBuf>, percent: f64) -> PyResult<String> {
-    let limits = setup("")?.0.reading.limits;
+    let limits = limits(None);
     let work = move |stop: &Arc<AtomicBool>| {
         let mut lines = Lines::default();
         for trace in traces {
@@ -75,7 +75,7 @@ pub fn whatif(py: Python<'_>, traces: Vec<PathBuf>, percent: f64) -> PyResult<St
 pub fn reproduce(
     py: Python<'_>,
     name: String,
-    seeds: u64,
+    seeds: i64,
     benchmark: Option<String>,
     variant: Option<String>,
     settings: Vec<String>,
@@ -88,7 +88,7 @@ pub fn reproduce(
         let choice = Choice {
             benchmark: benchmark.as_deref(),
             variant: variant.as_deref(),
-            seeds,
+            seeds: u64::try_from(seeds).unwrap_or(0),
             settings: &settings,
         };
         let rows = reproduce_unless_stopped(document, &choice, stop, |total| count.one_of(total));

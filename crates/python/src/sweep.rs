@@ -9,11 +9,10 @@ use std::thread;
 
 use agewise_lab::study::StudyError;
 use agewise_lab::study::sweep::{Advance, Dataset, Done, Errand, Sweep, damage};
-use agewise_trace::ReadLimits;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::{BUILD, Failure, exception, trace_memory_bytes, wait};
+use crate::{BUILD, Failure, exception, limits, trace_memory_bytes, wait};
 
 /// Cells that could not be run, and why.
 type Failed = Vec<(String, String)>;
@@ -43,7 +42,7 @@ pub fn sweep(
             None => Ok(()),
         }
     };
-    let limits = limits(trace_memory.unwrap_or_else(trace_memory_bytes));
+    let limits = limits(trace_memory);
     let (sweep, outcome) = wait(py, &Failure::default(), tick, move |stop| {
         let mut sweep = Sweep::read(&spec, limits, BUILD)?;
         if trace_memory.is_none() {
@@ -59,13 +58,6 @@ pub fn sweep(
     let mut notes = notes(&sweep, &outcome.damaged);
     notes.extend(outcome.remarks);
     Ok((outcome.ran, outcome.found, failed.collect(), notes))
-}
-
-fn limits(memory_max_bytes: u64) -> ReadLimits {
-    ReadLimits {
-        memory_max_bytes,
-        ..ReadLimits::default()
-    }
 }
 
 /// What the command notes about the description, and about damaged files, whose cells are missing.
@@ -92,7 +84,7 @@ impl OpenSweep {
     fn new(py: Python<'_>, spec: PathBuf, out: PathBuf, prune: bool) -> PyResult<Self> {
         let work = move |stop: &Arc<AtomicBool>| {
             // This hashes every trace.
-            let sweep = Sweep::read(&spec, limits(trace_memory_bytes()), BUILD)?;
+            let sweep = Sweep::read(&spec, limits(None), BUILD)?;
             if stop.load(Ordering::Relaxed) {
                 return Err(StudyError::Stopped);
             }
@@ -153,7 +145,7 @@ pub fn run_cell<'py>(
 ) -> PyResult<(PathBuf, Bound<'py, PyBytes>, Vec<String>)> {
     let cells = thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let share = (trace_memory_bytes() / cells).max(1);
-    let limits = limits(trace_memory.unwrap_or(share));
+    let limits = limits(trace_memory.or(Some(share)));
     let (id, values, sha256, _) = errand;
     let errand = Errand {
         id,

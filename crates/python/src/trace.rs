@@ -13,7 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::{exception, setup};
+use crate::{exception, reading};
 
 /// A trace being read.
 #[pyclass(frozen, module = "agewise._native")]
@@ -27,7 +27,7 @@ type Columns<'py> = [Bound<'py, PyBytes>; 5];
 impl TraceReader {
     #[new]
     fn new(trace: &str, options: &str) -> PyResult<Self> {
-        let source = setup(options)?.0.reading.source(trace);
+        let source = reading(options, None)?.source(trace);
         let stream = source.and_then(|source| source.open());
         let stream = stream.map_err(|error| exception(error.into()))?;
         Ok(TraceReader(Mutex::new(stream)))

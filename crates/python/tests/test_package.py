@@ -126,8 +126,15 @@ class Package(unittest.TestCase):
             (lambda: lab.run("kv", swap="nmve"), "did you mean `nvme`"),
             (lambda: lab.run("kv", settings={"swapiness": 1}), "did you mean `swappiness`"),
             (lambda: lab.run("kv", options={"acess": "fd"}), "did you mean `access`"),
-            (lambda: lab.run("kv", seeds=0), "1 at least"),
-            (lambda: lab.run("kv", seeds=-1), "1 at least"),
+            (lambda: lab.run("kv", seeds=0), "from 1 to 100000"),
+            (lambda: lab.run("kv", seeds=-1), "from 1 to 100000"),
+            (lambda: lab.run("kv", seeds=10**12), "from 1 to 100000"),
+            (lambda: lab.reproduce("refault-distance", seeds=-1), "from 1 to 100000"),
+            (lambda: lab.curve(self.trace, options={"access": "mapped"}), "access is for runs"),
+            (lambda: lab.run(self.trace, options={"collapse_repeats": "yes"}), "cannot be `yes`"),
+            (lambda: lab.curve(self.trace, trace_memory=1), "raise --trace-memory"),
+            (lambda: lab.run(self.trace, trace_memory=1), "raise --trace-memory"),
+            (lambda: lab.run("kv", ["arc"], proactive="cost"), "the agent cost reclaims beside"),
             (lambda: lab.curve(self.trace, ["lruu"]), "did you mean 'lru'"),
             (lambda: lab.curve(self.trace, []), "no policy given"),
             (lambda: lab.curve(self.trace, points=-1), "from 1 to 4096"),
@@ -396,8 +403,9 @@ pathlib.Path({str(undone)!r}).touch()
             def on_fault(self, page: int) -> None:
                 raise KeyError("mine")
 
-        with self.assertRaisesRegex(KeyError, "mine"):
-            lab.run(self.trace, [Broken])
+        for seeds in (1, 2, 10):
+            with self.assertRaisesRegex(KeyError, "mine"):
+                lab.run(self.trace, [Broken], seeds=seeds)
 
         class Half(MyLru):
             def evict(self, page: int) -> Any:
@@ -678,7 +686,8 @@ pathlib.Path({str(undone)!r}).touch()
         trace.write(large, [1, 2, 1], page_shift=16)
         [batch] = trace.open(large)
         self.assertEqual(batch.schema.metadata, {b"page_shift": b"16"})
-        trace.write(again, pyarrow.Table.from_batches([batch]))
+        with self.assertWarnsRegex(UserWarning, "not written: the columns process, kind, class"):
+            trace.write(again, pyarrow.Table.from_batches([batch]))
         self.assertEqual(Path(again).read_bytes(), Path(large).read_bytes())
         trace.write(small, [1, 2, 1])
         [batch] = trace.open(small)

@@ -180,23 +180,39 @@ impl AccessStream {
         self.reader.page_trace_header()
     }
 
-    /// The next request as stored, neither split nor collapsed.
+    /// The next request, not split; as stored, unless repeats are collapsed.
     ///
     /// # Errors
     /// Those of the reader, and [`TraceError::Empty`] at the end of a trace without requests.
     pub fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let request = self.reader.next_request()?;
-        match request {
-            Some(request) => {
-                self.requests += 1;
-                Ok(Some(request))
+        while let Some(request) = self.reader.next_request()? {
+            self.requests += 1;
+            if let Some(request) = self.collapsed(request) {
+                return Ok(Some(request));
             }
-            None if self.requests == 0 => Err(TraceError::Empty {
+        }
+        match self.requests {
+            0 => Err(TraceError::Empty {
                 path: self.path.clone(),
                 format: self.format.name,
             }),
-            None => Ok(None),
+            _ => Ok(None),
         }
+    }
+
+    /// The request without its first page, if repeats are collapsed and the last request ended in
+    /// it; `None` if nothing is left.
+    fn collapsed(&mut self, mut request: Request) -> Option<Request> {
+        if self.collapse_repeats && request.page_count > 0 {
+            let first = request.first_page;
+            let last = first.wrapping_add(request.page_count - 1);
+            if self.last_page.replace(last) == Some(first) {
+                request.first_page = first.wrapping_add(1);
+                request.page_count -= 1;
+                return (request.page_count > 0).then_some(request);
+            }
+        }
+        Some(request)
     }
 
     /// Replaces the content of `batch` with the next accesses, at most [`BATCH_ACCESSES`]. Returns
@@ -236,12 +252,8 @@ impl AccessStream {
             class: rest.class,
             evidence: rest.evidence,
         };
-        for page in (0..take).map(|at| rest.first_page + at) {
-            if self.collapse_repeats && self.last_page.replace(page) == Some(page) {
-                continue;
-            }
-            batch.push(Access { page, ..access });
-        }
+        let pages = (0..take).map(|at| rest.first_page + at);
+        batch.extend(pages.map(|page| Access { page, ..access }));
         rest.page_count -= take;
         rest.first_page = rest.first_page.wrapping_add(take);
     }
@@ -341,9 +353,18 @@ mod tests {
 
     #[test]
     fn repeats_collapse_across_requests() {
-        let mut stream = stream(&lirs::FORMAT, "1\n1\n2\n2\n2\n1\n");
-        stream.collapse_repeats = true;
-        assert_eq!(pages(&mut stream), [1, 2, 1]);
+        let mut single = stream(&lirs::FORMAT, "1\n1\n2\n2\n2\n1\n");
+        single.collapse_repeats = true;
+        assert_eq!(pages(&mut single), [1, 2, 1]);
+        let mut runs = stream(
+            &arc::FORMAT,
+            "1 3 0 0\n3 2 0 1\n9 0 0 2\n4 1 0 3\n4 2 0 4\n",
+        );
+        runs.collapse_repeats = true;
+        let requests = std::iter::from_fn(|| runs.next_request().unwrap());
+        let requests: Vec<_> = requests.map(|of| (of.first_page, of.page_count)).collect();
+        assert_eq!(requests, [(1, 3), (4, 1), (9, 0), (5, 1)]);
+        assert_eq!(runs.requests(), 5, "as many are stored");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! The policies to compare: those of the machine, and yardsticks over the same accesses.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use agewise_trace::DenseTrace;
 use agewise_trace::yardstick::Yardstick;
@@ -101,7 +101,11 @@ fn run_yardstick(
     let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
     values[0] = trace.accesses().len() as f64;
     values[1] = yardstick.misses_among(&trace, capacity, &|at| reads[at]) as f64;
-    Ok(values)
+    // A policy that failed has set it, and has not counted to the end.
+    match stop.load(Ordering::Relaxed) {
+        true => Err(RunError::Stopped),
+        false => Ok(values),
+    }
 }
 
 /// The accesses of a plan when nothing is ever reclaimed, and which of them read from a device if
@@ -135,7 +139,10 @@ fn accesses(plan: &Plan, stop: &Arc<AtomicBool>) -> Result<(DenseTrace, Vec<bool
 
 #[cfg(test)]
 mod tests {
+    use agewise_trace::yardstick::Counts;
+
     use super::*;
+    use crate::study::StudyError;
     use crate::study::columns::columns;
     use crate::study::run::RunRequest;
     use crate::study::setup::Setup;
@@ -176,6 +183,37 @@ mod tests {
             (policy.to_string(), count("accesses"), faults, is_null)
         };
         table.rows.iter().map(row).collect()
+    }
+
+    /// A policy that fails, as a class of Python whose method raises an exception.
+    #[derive(Debug)]
+    struct Failing(Arc<AtomicBool>);
+
+    impl Yardstick for Failing {
+        fn name(&self) -> &str {
+            "failing"
+        }
+
+        fn misses_among(&self, _: &DenseTrace, _: usize, _: Counts<'_>) -> u64 {
+            self.0.store(true, Ordering::Relaxed);
+            0
+        }
+    }
+
+    #[test]
+    fn a_policy_that_failed_has_no_result() {
+        let stop = Arc::default();
+        let failing: Arc<dyn Yardstick> = Arc::new(Failing(Arc::clone(&stop)));
+        let request = RunRequest {
+            setup: Setup::default(),
+            subject: "kv".to_owned(),
+            columns: vec![(Contender::Yardstick(failing), None)],
+            sight: Default::default(),
+            seeds: Some(1),
+            build: String::new(),
+        };
+        let error = request.run(&stop, |_| ()).unwrap_err();
+        assert!(matches!(error, StudyError::Stopped), "{error}");
     }
 
     #[test]

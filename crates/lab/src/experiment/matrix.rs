@@ -12,6 +12,9 @@ use super::machine_run::{Measured, Plan, RunError};
 use super::statistics::Summary;
 use crate::proactive::ProactivePlan;
 
+/// Limit on the number of seeds.
+pub const SEEDS_MAX: u64 = 100_000;
+
 /// Results of one policy, with one run per seed.
 #[derive(Clone, Debug)]
 pub struct PolicyResult {

@@ -42,7 +42,7 @@ impl Summary {
         })
     }
 
-    /// Restores a summary from the size, the mean and half the 95 % interval.
+    /// Restores a summary from the size, the mean and half the 95 % interval, if it has one.
     pub fn from_interval(n: usize, mean: f64, ci95: Option<f64>) -> Summary {
         let t = StudentsT::new(0.0, 1.0, n as f64 - 1.0).ok();
         let deviation = match (ci95, t) {
@@ -57,10 +57,11 @@ impl Summary {
         }
     }
 
-    /// p-value of the difference of two samples (Welch's t-test, two-sided). None if a sample has
-    /// fewer than two values; 1 or 0 if neither varies.
+    /// p-value of the difference of two samples (Welch's t-test, two-sided). None if one has no
+    /// interval or fewer than two values; 1 or 0 if neither varies.
     pub fn welch(&self, other: &Summary) -> Option<f64> {
-        if self.n < 2 || other.n < 2 {
+        let is_sample = |of: &Summary| of.n > 1 && of.ci95.is_some();
+        if !is_sample(self) || !is_sample(other) {
             return None;
         }
         let of_mean = |summary: &Summary| summary.variance / summary.n as f64;
@@ -112,5 +113,7 @@ mod tests {
         assert_eq!(one.welch(&two), Some(0.0));
         assert_eq!(one.welch(&one), Some(1.0));
         assert_eq!(one.welch(&Summary::of(&[1.0]).unwrap()), None);
+        let of_orders = Summary::from_interval(3, 2.0, None);
+        assert_eq!(of_orders.welch(&one), None);
     }
 }

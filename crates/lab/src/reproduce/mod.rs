@@ -67,6 +67,7 @@ pub use interval::{Change, Pair};
 pub use row::{Row, Summary};
 pub use verdict::{Expectation, Verdict};
 
+use crate::experiment::matrix::SEEDS_MAX;
 use crate::experiment::settings::{self, SettingError};
 use agewise_trace::suggest::nearest;
 
@@ -112,7 +113,7 @@ pub struct Choice<'a> {
     pub benchmark: Option<&'a str>,
     /// The variant; by default the first.
     pub variant: Option<&'a str>,
-    /// Number of seeds, from 1.
+    /// Number of seeds, 1 to [`SEEDS_MAX`].
     pub seeds: u64,
     /// Settings of every machine as `key=value`, applied after the document's own.
     pub settings: &'a [String],
@@ -186,9 +187,9 @@ pub enum ReproduceError {
         /// The most similar name, or which names there are.
         hint: String,
     },
-    /// The number of seeds is 0.
-    #[error("at least one seed is needed")]
-    NoSeeds,
+    /// There is no such number of seeds.
+    #[error("seeds: from 1 to {SEEDS_MAX}")]
+    Seeds,
     #[error("stopped")]
     Stopped,
     #[error(transparent)]
@@ -278,8 +279,8 @@ pub fn reproduce_unless_stopped(
             return Err(unknown("benchmark", name, names.iter().map(String::as_str)));
         }
     }
-    if seeds == 0 {
-        return Err(ReproduceError::NoSeeds);
+    if !(1..=SEEDS_MAX).contains(&seeds) {
+        return Err(ReproduceError::Seeds);
     }
     let jobs: Vec<(&Benchmark, u64)> = benchmarks
         .iter()
@@ -306,10 +307,13 @@ pub fn reproduce_unless_stopped(
         .collect();
     let measured = measured.into_iter().collect::<Result<Vec<_>, _>>()?;
     let of_benchmarks = measured.chunks(seeds as usize);
+    let settings = settings.join(" ");
     Ok(benchmarks
         .iter()
         .zip(of_benchmarks)
-        .flat_map(|(benchmark, samples)| row::rows(document, benchmark, samples, variant))
+        .flat_map(|(benchmark, samples)| {
+            row::rows(document, benchmark, samples, variant, &settings)
+        })
         .collect())
 }
 
@@ -417,11 +421,14 @@ mod tests {
         assert_eq!(rows[1].change, Some(3.0));
         assert!(rows[1].by_difference, "nothing before has no ratio");
         assert_eq!((rows[1].verdict, rows[1].cause), (Verdict::Own, None));
+        assert_eq!(rows[0].settings, "");
         let nothing = Choice {
             variant: Some("nothing"),
+            settings: &["hit_ns=7".to_owned(), "fault_ns=9".to_owned()],
             ..choice
         };
         let rows = reproduce(&EXAMPLE, &nothing, |_| ()).unwrap();
+        assert_eq!(rows[0].settings, "hit_ns=7 fault_ns=9");
         assert_eq!(rows[0].verdict, Verdict::Insensitive);
         assert_eq!(rows[0].cause, Some("an example"));
         let summary = Summary::of(&EXAMPLE, &rows);
@@ -462,7 +469,9 @@ mod tests {
         assert!(error(Some("wor"), None, 2).contains("did you mean `work`"));
         assert!(error(Some("pft"), None, 2).ends_with("one of work, broken"));
         assert!(error(Some("work"), Some("halb"), 2).contains("did you mean `half`"));
-        assert!(error(Some("work"), None, 0).contains("seed"));
+        for seeds in [0, SEEDS_MAX + 1] {
+            assert!(error(Some("work"), None, seeds).contains("from 1 to 100000"));
+        }
         assert!(error(None, None, 1).contains("0 values for 2 figures"));
         assert!(
             find("no such")

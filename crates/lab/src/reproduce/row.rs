@@ -50,6 +50,8 @@ pub struct Row {
     pub by_difference: bool,
     /// The variant used for "after".
     pub variant: &'static str,
+    /// Settings of every machine that were given, as `key=value` separated by blanks.
+    pub settings: String,
     /// Number of seeds, from 1.
     pub seeds: u64,
     /// Values of each seed as `[before, after]`.
@@ -103,6 +105,7 @@ pub(super) fn rows(
     benchmark: &Benchmark,
     samples: &[Vec<Pair>],
     variant: &'static str,
+    settings: &str,
 ) -> Vec<Row> {
     let several = benchmark.figures.len() > 1;
     let row = |(index, figure): (usize, &Figure)| {
@@ -113,6 +116,7 @@ pub(super) fn rows(
             benchmark.name.clone()
         };
         let mut row = row(name, figure, &pairs, variant);
+        settings.clone_into(&mut row.settings);
         if !matches!(row.verdict, Verdict::Own | Verdict::Reproduced) {
             row.cause = cause(document, &row.benchmark);
         }
@@ -160,6 +164,7 @@ fn row(name: String, figure: &Figure, pairs: &[Pair], variant: &'static str) -> 
         better: figure.better,
         by_difference: figure.by_difference,
         variant,
+        settings: String::new(),
         seeds: pairs.len() as u64,
         raw: pairs.iter().map(|pair| [pair.before, pair.after]).collect(),
     }

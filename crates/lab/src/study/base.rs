@@ -91,9 +91,16 @@ impl Base {
         if let Some(text) = of.recorded() {
             return Ok(read(Some(Source::Text(text))));
         }
-        let (Some(name), Some(sha256)) = (profile_file::named_in(of.name), of.sha256) else {
+        let Some(sha256) = of.sha256 else {
             return Ok(read(None));
         };
+        // One of the same name that comes with agewise is another.
+        let name = profile_file::named_in(of.name).ok_or_else(|| {
+            StudyError::Argument(format!(
+                "{} is a class of a Python program, which has to run it again",
+                of.name
+            ))
+        })?;
         let path = needed(name, sha256, self.find_profile(name, sha256)?)?;
         Ok(read(Some(Source::File(&path))))
     }
@@ -208,4 +215,24 @@ fn needed(name: &str, sha256: &str, found: Found) -> Result<PathBuf, StudyError>
         sha256: sha256.to_owned(),
         found,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_is_not_the_policy_of_its_name() {
+        let class = DescribedPolicy {
+            name: "lru",
+            sha256: Some("1f"),
+            profile: None,
+        };
+        let error = Base::default().with_profile(class, |_| ()).unwrap_err();
+        let error = error.to_string();
+        assert!(
+            error.starts_with("lru is a class of a Python program"),
+            "{error}"
+        );
+    }
 }

@@ -32,8 +32,17 @@ pub fn contenders(policies: &[impl AsRef<str>]) -> Result<Vec<Contender>, StudyE
 /// Like [`columns`], of policies that need not have names.
 ///
 /// # Errors
-/// Fails for a policy that is given twice.
+/// Fails for a policy that is given twice, and for agents without a policy of the machine.
 pub fn with_agents(policies: Vec<Contender>, agents: &[Spec]) -> Result<Vec<Column>, StudyError> {
+    let is_kernel = |policy: &Contender| matches!(policy, Contender::Kernel(_));
+    if let Some(agent) = agents.first()
+        && !policies.iter().any(is_kernel)
+    {
+        return Err(StudyError::Argument(format!(
+            "the agent {agent} reclaims beside a policy of the machine, and all given are \
+             yardsticks: name one, such as classic"
+        )));
+    }
     let mut columns: Vec<Column> = Vec::new();
     for policy in policies {
         let is_it = |(of, _): &Column| (of.name(), of.sha256()) == (policy.name(), policy.sha256());
@@ -68,6 +77,10 @@ mod tests {
             error.to_string().contains("classic is given twice"),
             "{error}"
         );
+        let agents = ["cost".parse().unwrap()];
+        assert_eq!(columns(&["classic", "arc"], &agents).unwrap().len(), 3);
+        let error = columns(&["arc", "opt"], &agents).unwrap_err().to_string();
+        assert!(error.contains("the agent cost reclaims beside"), "{error}");
         // Another name of the same machine, or the same name with other parameters.
         assert!(columns(&["reuse:look=0.25", "reuse:look=0.5"], &[]).is_ok());
     }

@@ -11,6 +11,7 @@ use serde_json::{Map, Value as Json};
 use super::description::Description;
 use super::error::StudyError;
 use super::result::{Form, ResultFile};
+use crate::experiment::matrix::SEEDS_MAX;
 use crate::experiment::statistics::Summary;
 
 /// Measures for which more is worse. The others say what happened, not what it cost.
@@ -144,8 +145,10 @@ fn of_means(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyE
             continue;
         }
         let key = Key::of(row, measure, by_conditions);
-        let summary = summary(row)
-            .ok_or_else(|| StudyError::Argument(format!("{} has no mean", key.words())))?;
+        let summary = summary(row).ok_or_else(|| {
+            let words = key.words();
+            StudyError::Argument(format!("{words} has no mean of 1 to {SEEDS_MAX} values"))
+        })?;
         match known.entry(key.clone()) {
             Entry::Vacant(place) => {
                 place.insert((summary, at));
@@ -237,7 +240,8 @@ fn conditions(row: &Map<String, Json>) -> String {
 /// Summary of a row of means or of a point of a curve.
 fn summary(row: &Map<String, Json>) -> Option<Summary> {
     let number = |name: &str| row.get(name).and_then(Json::as_f64);
-    let count = |name: &str| row.get(name).and_then(Json::as_u64);
+    // Quantiles of a distribution with more degrees of freedom take for ever.
+    let count = |name: &str| row.get(name)?.as_u64().filter(|n| *n <= SEEDS_MAX);
     let (mean, n, ci95) = match number("mean") {
         Some(mean) => (mean, count("n")?, number("ci95")),
         None => {
@@ -346,6 +350,16 @@ mod tests {
             }
             other => panic!("{other}"),
         }
+    }
+
+    #[test]
+    fn no_mean_is_of_more_values_than_there_can_be_seeds() {
+        let row = |n: u64| match serde_json::json!({"mean": 1.0, "n": n, "ci95": 0.5}) {
+            Json::Object(row) => summary(&row),
+            _ => None,
+        };
+        assert!(row(SEEDS_MAX).is_some());
+        assert_eq!(row(u64::MAX), None);
     }
 
     #[test]

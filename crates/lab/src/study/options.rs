@@ -133,12 +133,19 @@ pub fn from_text(text: &str, setup: &mut Setup, sight: &mut Sight) -> Result<(),
                 reading.page_shift = Some(shift.ok_or_else(wrong)?);
             }
             "column" => {
-                let (column, header) = value.split_once(':').ok_or_else(wrong)?;
+                // Recorded with a colon, and given as `--column` takes it.
+                let (column, header) = value.split_once([':', '=']).ok_or_else(wrong)?;
                 let column = Column::by_name(column).ok_or_else(wrong)?;
                 reading.columns.push((column, header.to_owned()));
             }
             "manifest" => reading.manifest = Some(PathBuf::from(&value)),
-            "collapse_repeats" => reading.collapse_repeats = value == "1",
+            "collapse_repeats" => {
+                reading.collapse_repeats = match value.as_str() {
+                    "0" => false,
+                    "1" => true,
+                    _ => return Err(wrong()),
+                };
+            }
             _ => {
                 let known = ["access", "order", "sight"].into_iter().chain(OTHERS);
                 let near = nearest(key, known).map(|near| format!("; did you mean `{near}`?"));
@@ -150,6 +157,24 @@ pub fn from_text(text: &str, setup: &mut Setup, sight: &mut Sight) -> Result<(),
         }
     }
     Ok(())
+}
+
+/// Checks that there are only options of reading, for what does not replay a trace.
+///
+/// # Errors
+/// Names the first one that is about replaying.
+pub fn require_reading(setup: &Setup, sight: Sight) -> Result<(), StudyError> {
+    let replaying = [
+        ("access", setup.through.is_some()),
+        ("order", setup.arrangement != Arrangement::default()),
+        ("sight", sight != Sight::default()),
+    ];
+    match replaying.iter().find(|(_, is_given)| *is_given) {
+        None => Ok(()),
+        Some((option, _)) => Err(StudyError::Argument(format!(
+            "option {option} is for runs: here are only those of reading a trace"
+        ))),
+    }
 }
 
 impl Setup {
@@ -211,11 +236,14 @@ mod tests {
         from_text(&text, &mut again, &mut sight).unwrap();
         assert_eq!(to_text(&again, sight), text);
         assert_eq!(again.reading.columns[0].1, "my 100% id");
+        from_text("column=page=a:b", &mut again, &mut sight).unwrap();
+        assert_eq!(again.reading.columns[1].1, "a:b");
         assert_eq!(to_text(&Setup::default(), Sight::default()), "");
         for (text, expected) in [
             ("acess=fd", "did you mean `access`"),
             ("order=foward", "did you mean `forward`"),
             ("page_shift=64", "cannot be `64`"),
+            ("collapse_repeats=true", "cannot be `true`"),
         ] {
             let error = from_text(text, &mut again, &mut sight).unwrap_err();
             assert!(error.to_string().contains(expected), "{error}");

@@ -13,7 +13,7 @@ use super::setup::{Named, Setup};
 use super::table::{Column, Kind, Table, Value};
 use crate::experiment::contender::Contender;
 use crate::experiment::machine_run::{Plan, Run, RunError, Subject};
-use crate::experiment::matrix::{self, MeasureSummary, PolicyResult};
+use crate::experiment::matrix::{self, MeasureSummary, PolicyResult, SEEDS_MAX};
 use crate::experiment::replay::Through;
 use crate::machine::device::DeviceKind;
 use crate::machine::tracing::EventTrace;
@@ -35,7 +35,7 @@ pub struct RunRequest {
     pub columns: Vec<(Contender, Option<Spec>)>,
     /// Access source of the agents.
     pub sight: Sight,
-    /// Number of seeds, from 1; None for 10 with a workload and 3 with a trace.
+    /// Number of seeds, 1 to [`SEEDS_MAX`]; None for 10 with a workload and 3 with a trace.
     pub seeds: Option<u64>,
     /// The commit of this build, or `unknown`.
     pub build: String,
@@ -110,6 +110,11 @@ impl RunRequest {
             Subject::Workload(_) => WORKLOAD_SEEDS,
             Subject::Trace(..) => TRACE_SEEDS,
         });
+        if !(1..=SEEDS_MAX).contains(&seeds) {
+            return Err(StudyError::Argument(format!(
+                "seeds: from 1 to {SEEDS_MAX}"
+            )));
+        }
         let memory_pages = match plan.memory_pages {
             Some(pages) => pages,
             None => named.subject.memory_pages()?,
@@ -288,10 +293,18 @@ impl RunOutcome {
         })
     }
 
-    /// All measures of all policies, compared with the first policy.
+    /// All measures of all policies, compared with the first policy. Where the seeds are orders in
+    /// which a trace may have been made, they are no sample of anything: there is a range, but
+    /// neither an interval nor a test.
     #[must_use]
     pub fn summaries(&self) -> Vec<MeasureSummary> {
-        matrix::summarize(self.subject.name(), &self.results)
+        let mut summaries = matrix::summarize(self.subject.name(), &self.results);
+        if self.subject.has_unknown_order() {
+            for summary in &mut summaries {
+                (summary.ci95, summary.p) = (None, None);
+            }
+        }
+        summaries
     }
 
     /// A table with one row per policy and measure.
@@ -385,69 +398,5 @@ impl RunOutcome {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::study::columns::columns;
-
-    fn run(agent: &str) -> Result<RunOutcome, StudyError> {
-        let request = RunRequest {
-            setup: Setup::default(),
-            subject: "kv".to_owned(),
-            columns: columns(&["classic"], &[agent.parse().unwrap()]).unwrap(),
-            sight: Sight::default(),
-            seeds: Some(1),
-            build: "unknown".to_owned(),
-        };
-        request.run(&Arc::default(), |_| ())
-    }
-
-    #[test]
-    fn an_agent_that_can_do_nothing_is_refused_and_one_that_did_nothing_is_named() {
-        let error = run("shrink:max_wait=1%").unwrap_err().to_string();
-        assert!(
-            error.contains("shrink:max_wait=1% can do nothing"),
-            "{error}"
-        );
-        let outcome = run("age:1d/1h").unwrap();
-        let agent = outcome.results.last().unwrap();
-        let mut measures = agent.measures.iter();
-        let misplaced = measures.position(|(name, _)| *name == "agent_misplaced");
-        let misplaced = agent.runs[0].1[misplaced.unwrap()];
-        assert!(misplaced.is_nan(), "it never looked: {misplaced}");
-        let idle = "classic+age:1d/1h: the agent moved nothing out";
-        assert!(
-            outcome.notes().contains(&idle.to_owned()),
-            "{:?}",
-            outcome.notes()
-        );
-    }
-
-    fn request(settings: &[&str], memory: &str) -> RunRequest {
-        RunRequest {
-            setup: Setup {
-                memory: Some(memory.to_owned()),
-                swap: Some("none".to_owned()),
-                settings: settings.iter().map(|text| (*text).to_owned()).collect(),
-                ..Setup::default()
-            },
-            subject: "kv".to_owned(),
-            columns: columns(&["classic"], &[]).unwrap(),
-            sight: Sight::default(),
-            seeds: Some(1),
-            build: "unknown".to_owned(),
-        }
-    }
-
-    #[test]
-    fn runs_in_which_programs_were_killed_are_counted() {
-        let run = |memory| request(&[], memory).run(&Arc::default(), |_| ()).unwrap();
-        let outcome = run("128p");
-        let killed = outcome.killed().unwrap();
-        assert_eq!(
-            killed,
-            "kv: programs were killed for lack of memory in 1 of 1 runs"
-        );
-        assert!(outcome.notes().contains(&killed));
-        assert_eq!(run("1G").killed(), None);
-    }
-}
+#[path = "run_tests.rs"]
+mod tests;

@@ -61,13 +61,16 @@ pub struct Named {
 /// # Errors
 /// Fails if there is none, and names the most similar one.
 pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
-    parse_policy_at(text, None)
+    parse_policy_at(text, None, Policy::names())
 }
 
-fn parse_policy_at(text: &str, profile: Option<Source<'_>>) -> Result<Policy, StudyError> {
+/// Finds a policy of the machine; `names` are those to suggest in place of an unknown one.
+fn parse_policy_at(
+    text: &str,
+    profile: Option<Source<'_>>,
+    names: Vec<String>,
+) -> Result<Policy, StudyError> {
     Policy::parse_at(text, profile).map_err(|error| {
-        let mut names = Policy::names();
-        names.extend(yardstick::beside_kernels().map(|spec| spec.name.to_owned()));
         let near = match error {
             PolicyError::Unknown(_) => nearest(text, names.iter().map(String::as_str)),
             PolicyError::NotMultiGen(_) | PolicyError::Profile(_) => None,
@@ -100,7 +103,9 @@ pub(super) fn parse_contender_at(
         let yardstick = yardstick::parse(text).map_err(StudyError::Argument)?;
         return Ok(Contender::Yardstick(yardstick));
     }
-    parse_policy_at(text, profile).map(Contender::Kernel)
+    let yardsticks = yardstick::beside_kernels().map(|spec| spec.name.to_owned());
+    let names = Policy::names().into_iter().chain(yardsticks);
+    parse_policy_at(text, profile, names.collect()).map(Contender::Kernel)
 }
 
 /// Finds a swap device by name; `none` means no swap.
@@ -392,6 +397,9 @@ mod tests {
         assert!(error.contains("look is 0"), "{error}");
         let error = parse_contender("arcc").unwrap_err().to_string();
         assert!(error.contains("did you mean `arc`"), "{error}");
+        // Where only a policy of the machine can be, no yardstick is suggested.
+        let error = parse_policy("arc").unwrap_err().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
         let error = parse_swap("nmve").unwrap_err().to_string();
         assert!(error.contains("did you mean `nvme`"), "{error}");
         assert_eq!(parse_swap("none").unwrap(), None);

@@ -15,6 +15,18 @@ type Rule = (&'static [&'static str], bool, &'static str);
 impl RunRequest {
     /// Remarks on what the user has set and what changes nothing in any column.
     pub(super) fn unused(&self, plan: &Plan) -> Vec<String> {
+        let name = plan.subject.name();
+        if !self.has_policy(true) && !self.has_policy(false) {
+            let given = [
+                ("--set", !self.setup.settings.is_empty()),
+                ("--swap", self.setup.swap.is_some()),
+            ];
+            let given = given.iter().filter(|(_, is_given)| *is_given);
+            let note = |(option, _): &(&str, bool)| {
+                format!("{name}: {option} changes nothing without a policy of the machine")
+            };
+            return given.map(note).collect();
+        }
         let rules = [self.of_machine(plan), self.of_policies()].concat();
         let settings = self.setup.settings.iter();
         let keys = settings.filter_map(|text| text.split_once('=').map(|(key, _)| key));
@@ -32,7 +44,6 @@ impl RunRequest {
             notes.push("--sight generations shows nothing of classic, which has none".to_owned());
         }
         notes.dedup();
-        let name = plan.subject.name();
         notes.iter().map(|note| format!("{name}: {note}")).collect()
     }
 
@@ -171,6 +182,14 @@ mod tests {
                 "_us=0",
             ),
             ("mglru zram agent_missed=0", "without an agent"),
+            (
+                "arc zram",
+                "--swap changes nothing without a policy of the machine",
+            ),
+            (
+                "arc zram hit_ns=9",
+                "--set changes nothing without a policy of the machine|kv: ",
+            ),
         ] {
             let notes = notes(machine, None, Sight::default());
             let fits = notes.contains(expected) && notes.is_empty() == expected.is_empty();

@@ -23,18 +23,24 @@ use crate::{AccessStream, DenseTrace, PageIndex, TraceError, hash};
 pub struct SamplingPlan {
     /// Share of the pages in each sample, above 0; `rate * samples` is at most 1.
     pub rate: f64,
-    /// Number of samples, at least 2.
+    /// Number of samples, 2 to [`SamplingPlan::SAMPLES_MAX`].
     pub samples: usize,
 }
 
 impl SamplingPlan {
+    /// Limit on the number of samples: each has an index of its pages.
+    pub const SAMPLES_MAX: usize = 1000;
+
     /// A valid plan.
     ///
     /// # Errors
     /// The reason why the plan is invalid.
     pub fn new(rate: f64, samples: usize) -> Result<Self, String> {
-        if samples < 2 {
-            return Err("error bars need at least 2 samples".into());
+        if !(2..=Self::SAMPLES_MAX).contains(&samples) {
+            let most = Self::SAMPLES_MAX;
+            return Err(format!(
+                "error bars need at least 2 samples, and at most {most}"
+            ));
         }
         if !(rate > 0.0 && rate * samples as f64 <= 1.0) {
             return Err(format!(
@@ -278,6 +284,7 @@ mod tests {
         assert!(SamplingPlan::new(0.2, 8).is_err());
         assert!(SamplingPlan::new(0.0, 8).is_err());
         assert!(SamplingPlan::new(0.1, 1).is_err());
+        assert!(SamplingPlan::new(1e-12, 1_000_000_000_000).is_err());
         assert!(SamplingPlan::new(f64::NAN, 4).is_err());
     }
 

@@ -54,7 +54,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let written = match args.format {
         Format::Text => print(&mut out, &checked, args.budget),
-        format => output::rows(&mut out, format, &checked.cells),
+        format => {
+            // They have no place in the rows.
+            for remark in remarks(&checked) {
+                agewise_cli::note!("{remark}");
+            }
+            output::rows(&mut out, format, &checked.cells)
+        }
     };
     let is_worse = checked.cells.iter().any(|cell| cell.worse);
     output::status(
@@ -66,12 +72,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     )
 }
 
+/// What differs between the results besides the measures.
+fn remarks(checked: &Checked) -> impl Iterator<Item = String> {
+    let notes = checked.notes.iter();
+    let differing = notes.map(|note| format!("differs: {}", output::message(note)));
+    let unmatched = checked.unmatched;
+    let in_one = (unmatched > 0).then(|| format!("{unmatched} cells are in only one result"));
+    differing.chain(in_one)
+}
+
 fn print(out: &mut impl Write, checked: &Checked, budget: f64) -> io::Result<()> {
-    for note in &checked.notes {
-        writeln!(out, "differs: {}", output::message(note))?;
-    }
-    if checked.unmatched > 0 {
-        writeln!(out, "{} cells are in only one result", checked.unmatched)?;
+    for remark in remarks(checked) {
+        writeln!(out, "{remark}")?;
     }
     let worse = checked.cells.iter().filter(|cell| cell.worse);
     for cell in worse.clone() {

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use agewise_lab::experiment::matrix::SEEDS_MAX;
 use agewise_lab::reproduce::{self, Better, Choice, DOCUMENTS, Document, Row, Summary, Verdict};
 use serde::Serialize;
 
@@ -37,7 +38,7 @@ pub struct Args {
     name: Option<String>,
     /// Seeds 1 to N.
     #[arg(long, value_name = "N", default_value_t = 10,
-          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+          value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     seeds: u64,
     /// Only this benchmark, or those whose name begins with it and a slash.
     #[arg(long, value_name = "BENCHMARK")]
@@ -140,7 +141,7 @@ fn list(out: &mut impl Write, format: Format) -> anyhow::Result<()> {
 /// CSV fields in order: all fields of a row except the raw values.
 const COLUMNS: &str = "benchmark,document_before,document_after,ours_before,ours_after,change,\
     ci_low,ci_high,verdict,cause,document_change,document_low,document_high,document_printed,\
-    document_within_noise,metric,unit,better,by_difference,variant,seeds";
+    document_within_noise,metric,unit,better,by_difference,variant,seeds,settings";
 
 fn print_csv(out: &mut impl Write, rows: &[Row]) -> anyhow::Result<()> {
     let mut writer = csv::Writer::from_writer(out);
@@ -224,9 +225,13 @@ fn document_change(row: &Row) -> String {
 fn print_text(out: &mut impl Write, document: &Document, rows: &[Row]) -> io::Result<()> {
     let seeds = rows.first().map_or(0, |row| row.seeds);
     let variant = rows.first().map_or("", |row| row.variant);
+    let settings = match rows.first().map_or("", |row| &row.settings) {
+        "" => String::new(),
+        settings => format!(", set {settings}"),
+    };
     writeln!(
         out,
-        "agewise {}, {} ({variant}), seeds 1 to {seeds}\n{}\n\n{}\n",
+        "agewise {}, {} ({variant}){settings}, seeds 1 to {seeds}\n{}\n\n{}\n",
         env!("CARGO_PKG_VERSION"),
         document.name,
         document.summary,
@@ -278,16 +283,24 @@ fn print_text(out: &mut impl Write, document: &Document, rows: &[Row]) -> io::Re
             .collect();
         writeln!(out, "{}", cells.join("  ").trim_end())?;
     }
-    if rows.iter().any(|row| row.document_within_noise) {
+    print_noise(out, rows)
+}
+
+fn print_noise(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+    let mut noise = rows
+        .iter()
+        .filter(|row| row.document_within_noise)
+        .peekable();
+    if noise.peek().is_some() {
         writeln!(
             out,
             "\nThe document gives no variance: nothing shows that changes as small as these are more \
              than noise:"
         )?;
-        for row in rows.iter().filter(|row| row.document_within_noise) {
-            let theirs = change(row, row.document_change);
-            writeln!(out, "  {}: {theirs}", row.benchmark)?;
-        }
+    }
+    for row in noise {
+        let theirs = change(row, row.document_change);
+        writeln!(out, "  {}: {theirs}", row.benchmark)?;
     }
     Ok(())
 }

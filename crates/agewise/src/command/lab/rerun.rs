@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use agewise_cli::output;
 use agewise_cli::progress::Progress;
+use agewise_cli::units;
 use agewise_lab::study::again::{curve_request, groups, is_same_curve, is_same_run, run_request};
 use agewise_lab::study::base::Base;
 use agewise_lab::study::description::{
@@ -39,13 +40,22 @@ pub struct Args {
     /// profile may have another name. Can be given several times.
     #[arg(long, value_name = "FILE|DIRECTORY")]
     pub from: Vec<PathBuf>,
+    /// Memory for holding a trace. Default: a quarter of this machine's memory.
+    #[arg(long, value_name = "SIZE", value_parser = units::positive_size)]
+    pub trace_memory: Option<u64>,
 }
 
 /// Runs and compares.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if args.result.is_dir() {
+        agewise_cli::refuse!(
+            "{} is a directory: name one of the files of a sweep",
+            args.result.display()
+        );
+    }
     let mut base = Base::of(&args.result);
     base.places.extend(args.from.iter().cloned());
-    base.limits.memory_max_bytes = trace_memory_default();
+    base.limits.memory_max_bytes = args.trace_memory.unwrap_or_else(trace_memory_default);
     base.build = BUILD.to_owned();
     let before = results::read_in(&args.result, &base)?;
     if let Some(origin) = before.description.origins().first() {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use agewise_host::untrusted::clean;
 use agewise_lab::experiment::machine_run::Subject;
-use agewise_lab::experiment::matrix::MeasureSummary;
+use agewise_lab::experiment::matrix::{MeasureSummary, SEEDS_MAX};
 use agewise_lab::experiment::replay::Arrangement;
 use agewise_lab::proactive::Sight;
 use agewise_lab::study::columns::columns;
@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(long, value_name = "SOURCE", default_value = "page-cache")]
     pub sight: SightArg,
     /// Seeds 1 to N. Default: 10 for a workload and 3 for a trace.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     pub seeds: Option<u64>,
     /// Write the reclaim events of the first policy's run with seed 1 into a file.
     ///
@@ -328,7 +328,7 @@ fn print_table(
 ) -> io::Result<()> {
     const WIDTH: usize = 28;
     let results = &outcome.results;
-    let of_orders = matches!(&outcome.subject, Subject::Trace(replay, _) if replay.order_unknown);
+    let of_orders = outcome.subject.has_unknown_order();
     let measures = results.first().map_or(&[][..], |first| &first.measures);
     let longest = measures.iter().map(|(name, _)| name.len()).max();
     let name_width = longest.unwrap_or(0).max(18);

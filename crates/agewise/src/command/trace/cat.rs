@@ -64,7 +64,8 @@ impl Record {
 
 /// Reads the trace and prints its requests.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.input.collapse_repeats {
+    let source = args.input.source(&args.trace)?;
+    if source.collapse_repeats {
         agewise_cli::refuse!(
             "--collapse-repeats: cat prints requests as they are stored; leave it out"
         );
@@ -72,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let from_ns = args
         .from
         .map_or(0, |from| u64::try_from(from.as_nanos()).unwrap_or(u64::MAX));
-    let mut stream = open(&args.input.source(&args.trace)?, from_ns)?;
+    let mut stream = open(&source, from_ns)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if args.format == Format::Csv {
         writeln!(out, "time_ns,page,count,kind,process,class,evidence")?;

@@ -149,7 +149,7 @@ pub fn ensure_different(input: &Path, output: &Path) -> anyhow::Result<()> {
 
 fn next_accesses(source: &TraceSource, args: &Args) -> anyhow::Result<Vec<u32>> {
     // Next-access indices refer to the accesses of the whole file, so all of them must be written.
-    if source.collapse_repeats || args.limit.is_some() {
+    if args.limit.is_some() {
         agewise_cli::refuse!(
             "oracleGeneral is written of whole traces only: convert to page first, then sample or \
              cut"

@@ -107,9 +107,7 @@ fn check(
 ) -> anyhow::Result<()> {
     let whole = DenseTrace::read(source)?;
     bar.finish();
-    let mut sample_source = TraceSource::new(&args.out);
-    sample_source.collapse_repeats = source.collapse_repeats;
-    let sample = DenseTrace::read(&sample_source)?;
+    let sample = DenseTrace::read(&TraceSource::new(&args.out))?;
     let sizes = spread_sizes(whole.page_count() as u64, 32);
     let scaled: Vec<usize> = sizes
         .iter()

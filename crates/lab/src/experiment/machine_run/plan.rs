@@ -108,6 +108,12 @@ impl Subject {
         }
     }
 
+    /// Whether it is a trace that does not record the order of the accesses inside an interval.
+    #[must_use]
+    pub fn has_unknown_order(&self) -> bool {
+        matches!(self, Subject::Trace(replay, _) if replay.order_unknown)
+    }
+
     /// Default swap device: the workload's own; zram for a trace.
     #[must_use]
     pub fn swap(&self) -> Option<DeviceKind> {

@@ -97,8 +97,9 @@ pub fn cells(text: &str) -> Result<Described, StudyError> {
     let skips: Vec<_> = skips.into_iter().map(condition).collect::<Result<_, _>>()?;
     let (mut cells, mut known) = (Vec::new(), BTreeSet::new());
     let mut has_matched = vec![false; skips.len()];
+    let mut notes = Vec::new();
     for grid in grids {
-        for cell in of_grid(grid, &all)? {
+        for cell in of_grid(grid, &all, &mut notes)? {
             let mut is_skipped = false;
             for (skip, has_matched) in skips.iter().zip(&mut has_matched) {
                 let holds = holds(skip, &cell);
@@ -114,16 +115,13 @@ pub fn cells(text: &str) -> Result<Described, StudyError> {
         return Err(StudyError::argument("every cell is left out by a [[skip]]"));
     }
     let idle = skips.iter().zip(has_matched).filter(|(_, has)| !has);
-    let notes = idle.map(|(skip, _)| {
+    notes.extend(idle.map(|(skip, _)| {
         let parts = skip.iter();
         let parts = parts.map(|(key, values)| format!("{key} = {}", values.join(" or ")));
         let condition = parts.collect::<Vec<_>>().join(", ");
         format!("a [[skip]] leaves out no cell, as none has {condition}")
-    });
-    Ok(Described {
-        notes: notes.collect(),
-        cells,
-    })
+    }));
+    Ok(Described { cells, notes })
 }
 
 fn tables(name: &str, value: Value) -> Result<Vec<Table>, StudyError> {
@@ -137,8 +135,13 @@ fn tables(name: &str, value: Value) -> Result<Vec<Table>, StudyError> {
     }
 }
 
-/// The cells of one grid, with the values common to all grids.
-fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>, StudyError> {
+/// The cells of one grid, with the values common to all grids. Adds remarks for the user to
+/// `notes`.
+fn of_grid(
+    mut grid: Table,
+    all: &BTreeMap<String, Axis>,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Values>, StudyError> {
     let draw = count(&mut grid, "draw", 1)?;
     let draw_seed = count(&mut grid, "draw_seed", 0)?.unwrap_or(1);
     let own = axes(grid)?;
@@ -159,10 +162,17 @@ fn of_grid(mut grid: Table, all: &BTreeMap<String, Axis>) -> Result<Vec<Values>,
         _ if !has("policy") => return Err(StudyError::argument("a [[grid]] has no policy")),
         _ => {}
     }
-    match draw {
-        Some(cells) => drawn(&axes, cells, draw_seed),
-        None => product(&axes),
+    let Some(draw) = draw else {
+        return product(&axes);
+    };
+    let cells = drawn(&axes, draw, draw_seed);
+    if (cells.len() as u64) < draw {
+        let found = cells.len();
+        notes.push(format!(
+            "draw = {draw}, but only {found} different cells were found"
+        ));
     }
+    Ok(cells)
 }
 
 /// Sort position of a key. Workloads and traces change slowest, so that each is read once; the
@@ -336,7 +346,7 @@ fn product(axes: &[(&String, &Axis)]) -> Result<Vec<Values>, StudyError> {
 }
 
 /// Draws this many different cells, or fewer if there are not enough.
-fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Result<Vec<Values>, StudyError> {
+fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Vec<Values> {
     let mut random = XorShift64Star::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     let mut drawn = BTreeSet::new();
     let mut tries = cells.saturating_mul(100);
@@ -358,7 +368,7 @@ fn drawn(axes: &[(&String, &Axis)], cells: u64, seed: u64) -> Result<Vec<Values>
     let mut cells: Vec<Values> = drawn.into_iter().collect();
     let subject = |cell: &Values| cell.get("workload").or(cell.get("trace")).cloned();
     cells.sort_by_key(subject);
-    Ok(cells)
+    cells
 }
 
 /// A condition: for each key the values that match; a cell must have one of them.

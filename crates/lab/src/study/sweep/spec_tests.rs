@@ -59,6 +59,18 @@ fn a_condition_that_no_cell_meets_is_told() {
 }
 
 #[test]
+fn fewer_cells_than_were_asked_for_are_told() {
+    let of = |draw: u64| {
+        let grid = "[[grid]]\nworkload = ['kv', 'loop']\npolicy = ['classic', 'arc']";
+        let described = cells(&format!("{grid}\ndraw = {draw}")).unwrap();
+        (described.cells.len(), described.notes.join("; "))
+    };
+    assert_eq!(of(4), (4, String::new()));
+    let words = "draw = 5, but only 4 different cells were found".to_owned();
+    assert_eq!(of(5), (4, words));
+}
+
+#[test]
 fn draws_repeat_and_stay_in_range() {
     let text = |seed: u64| {
         format!(

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::Done;
 use super::dataset::{self, TRACE, WORKLOAD};
 use super::spec::{OF_CURVES, Values};
-use crate::experiment::replay::Arrangement;
+use crate::experiment::matrix::SEEDS_MAX;
 use crate::experiment::settings;
 use crate::proactive::Sight;
 use crate::study::curve::{CurveRequest, CurveTrace};
@@ -281,7 +281,7 @@ fn run(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, S
         subject: get(WORKLOAD).unwrap_or_default(),
         columns: vec![(parse_contender(&get("policy").unwrap_or_default())?, agent)],
         sight,
-        seeds: number(values, "seeds", 100_000)?,
+        seeds: number(values, "seeds", SEEDS_MAX)?,
         build: build.to_owned(),
     })
 }
@@ -296,12 +296,7 @@ fn curve(values: &Values, limits: ReadLimits, build: &str) -> Result<CurveReques
         return Err(StudyError::Argument(what));
     }
     let (setup, sight) = set_up(values, limits)?;
-    let is_read = setup.through.is_none() && setup.arrangement == Arrangement::Each;
-    if !is_read || sight != Sight::default() {
-        return Err(StudyError::argument(
-            "options of curves are those of reading traces",
-        ));
-    }
+    options::require_reading(&setup, sight)?;
     let get = |key: &str| values.get(key).map(String::as_str);
     let sizes = get("sizes").into_iter().flat_map(|sizes| sizes.split(','));
     let sizes = sizes.map(|size| size.trim().parse::<SizeSpec>());
@@ -311,8 +306,8 @@ fn curve(values: &Values, limits: ReadLimits, build: &str) -> Result<CurveReques
             "sizes are given, or points to spread: not both",
         ));
     }
-    let samples =
-        number(values, "samples", 1000)?.map_or(CurveRequest::SAMPLES, |samples| samples as usize);
+    let samples = number(values, "samples", SamplingPlan::SAMPLES_MAX as u64)?;
+    let samples = samples.map_or(CurveRequest::SAMPLES, |samples| samples as usize);
     let sampling = match get("rate").map(str::parse) {
         None if values.contains_key("samples") => {
             return Err(StudyError::argument("samples need a rate"));
