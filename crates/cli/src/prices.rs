@@ -57,7 +57,7 @@ pub fn costs() -> Costs {
     Meter::at_once().costs()
 }
 
-/// Measures prices at several moments, of which the last nine count.
+/// Measures prices at several moments. The last nine count.
 pub struct Meter {
     /// Bringing back a page from swap at a limit; none if there is no swap, or it is on a disk.
     swap: Moments,

@@ -106,8 +106,9 @@ impl Controlling {
     /// The SIGHUP of a hang-up arrives within this time. A later one means something else.
     const SIGNAL_WITHIN: Duration = Duration::from_secs(10);
 
-    /// Whether a SIGHUP that arrives now says that the terminal hung up.
-    fn is_hanging_up(&self) -> bool {
+    /// Looks whether the terminal is gone, and notes when it first was. Returns whether a SIGHUP
+    /// that arrives now says that it hung up.
+    fn look(&self) -> bool {
         // An error of another kind says nothing about the terminal.
         let gone = [rustix::io::Errno::NXIO, rustix::io::Errno::IO].map(|no| no.raw_os_error());
         let error = std::fs::File::open("/dev/tty").err();
@@ -212,16 +213,16 @@ impl Stop {
     /// is requested instead.
     pub fn take_reload(&self) -> bool {
         let has_arrived = self.request.reload.swap(false, Ordering::SeqCst);
-        if has_arrived && self.is_hanging_up() {
+        if has_arrived && self.look_at_terminal() {
             self.request.end(SIGHUP);
             return false;
         }
         has_arrived
     }
 
-    fn is_hanging_up(&self) -> bool {
-        let controlling = self.controlling.as_ref();
-        controlling.is_some_and(Controlling::is_hanging_up)
+    /// See [`Controlling::look`].
+    fn look_at_terminal(&self) -> bool {
+        self.controlling.as_ref().is_some_and(Controlling::look)
     }
 
     /// Sleeps until `deadline`, until `other` is readable, or until an unhandled signal arrives.
@@ -233,7 +234,7 @@ impl Stop {
                 return Woken::Signal;
             }
             // A terminal that was lost without a signal is noticed here.
-            self.is_hanging_up();
+            self.look_at_terminal();
             let (found, is_over) = self.poll(deadline, Some(other));
             if is_gone(found) {
                 return Woken::Gone;

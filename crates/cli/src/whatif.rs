@@ -36,7 +36,7 @@ const USED_PART: u64 = 16;
 const LEARN_PART: u32 = 4;
 /// Minimum number of looks in that part.
 const LEARN_LOOKS: u32 = 3;
-/// Intervals between the looks of an observation of which at least one counts.
+/// Minimum number of intervals between looks: one of them counts.
 const INTERVALS_MIN: u32 = LEARN_LOOKS + 1;
 
 /// How long commands watch by default.

@@ -127,7 +127,7 @@ pub struct AllCurves {
     dir: Option<PathBuf>,
     /// That directory, locked: another daemon has a history of its own for every name.
     lock: Option<fs::File>,
-    is_trouble_told: bool,
+    is_trouble_reported: bool,
 }
 
 impl AllCurves {
@@ -150,7 +150,7 @@ impl AllCurves {
             cached_ms: None,
             dir,
             lock: None,
-            is_trouble_told: false,
+            is_trouble_reported: false,
         }
     }
 
@@ -362,7 +362,7 @@ impl AllCurves {
     }
 
     fn trouble(&mut self, text: &str) {
-        if !std::mem::replace(&mut self.is_trouble_told, true) {
+        if !std::mem::replace(&mut self.is_trouble_reported, true) {
             agewise_cli::note!("history of curves: {text}");
         }
     }

@@ -191,8 +191,8 @@ impl Zone {
 
 /// Maps a page frame to its NUMA node, by the spans of the zones.
 ///
-/// Spans of different nodes interleave on a few machines; there a frame is assigned to the node
-/// whose span starts last before it.
+/// Spans of different nodes interleave on a few machines. A frame in several spans belongs to the
+/// one that starts last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeMap {
     /// `(first frame, frame after the last, node)`, ascending.

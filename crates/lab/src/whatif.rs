@@ -16,9 +16,9 @@ pub const COMPARED: usize = 31;
 /// A trace without intervals is divided into scans of this many accesses per page.
 const LOOK_PART: usize = 64;
 
-/// A trace is divided into this many parts, of each of which the next is predicted,
+/// A trace is divided into this many parts, each of which predicts the next.
 const PARTS: usize = 8;
-/// if each has this many scans.
+/// Fewest scans of a part that predicts anything.
 const PART_MIN: usize = 8;
 
 /// Smallest useful sample, in pages.
@@ -41,8 +41,8 @@ pub struct Beside {
     pub error: f64,
     /// Share of the sizes for which the exact result lies within the predicted interval.
     pub within: f64,
-    /// Of the intervals predicted from one eighth of the scans each, the share within which the
-    /// exact result of the next eighth lies; null for a trace of fewer than 64 scans.
+    /// Each eighth of the scans predicts an interval for the next one: the share of these intervals
+    /// that contain the exact result; null for a trace of fewer than 64 scans.
     pub ahead_within: Option<f64>,
     /// A remark of the reader, such as that the file was truncated; not part of the record.
     #[serde(skip)]

@@ -115,7 +115,7 @@ impl Input {
         self.expansion_max = expansion_max;
     }
 
-    /// Sets what is told how much of the file has been read; nothing is if its length is unknown.
+    /// From now on reports how much of the file has been read, unless its length is unknown.
     pub fn set_progress(&mut self, progress: Option<ReadProgress>) {
         self.progress = progress.filter(|_| self.length_bytes > 0);
     }

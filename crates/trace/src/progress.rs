@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// A function that is told, while a trace is read, how many bytes of its file have been read and
-/// how many the file has. Whoever reads a trace twice begins again at 0.
+/// A function that is called while a trace is read, with the bytes read so far and the length of
+/// the file. If a trace is read twice, it begins again at 0.
 #[derive(Clone)]
 pub struct ReadProgress(Arc<dyn Fn(u64, u64) + Send + Sync>);
 

@@ -26,7 +26,7 @@ pub struct Reading {
     pub collapse_repeats: bool,
     /// Limits on reading a trace.
     pub limits: ReadLimits,
-    /// What is told how much has been read.
+    /// Receives how much has been read.
     pub progress: Option<ReadProgress>,
 }
 

@@ -26,7 +26,7 @@ pub struct TraceSource {
     pub options: ReadOptions,
     /// Whether to count a run of accesses to the same page as one access.
     pub collapse_repeats: bool,
-    /// What is told how much has been read.
+    /// Receives how much has been read.
     pub progress: Option<ReadProgress>,
 }
 

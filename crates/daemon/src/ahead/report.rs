@@ -25,9 +25,9 @@ pub struct Held {
     pub dry_run: bool,
     /// Where anonymous memory goes.
     pub backend: Backend,
-    /// Whether clean pages of files charged to the cgroup go as well,
+    /// Whether clean pages of files charged to the cgroup go as well.
     pub files: bool,
-    /// but not those of these cgroups below it.
+    /// Cgroups below it whose pages of files stay.
     pub without: Vec<PathBuf>,
 }
 

@@ -72,7 +72,7 @@ pub(super) struct Target<M> {
     spaces: Spaces<M>,
     queue: PageQueue<Space>,
     /// The verdict at the last report.
-    told: Verdict,
+    reported: Verdict,
 }
 
 /// The address spaces of a target, and what was read about its cgroup.
@@ -110,7 +110,7 @@ impl<M: Memory> Target<M> {
             PageQueue::new(hold.map_or(Order::default(), |hold| hold.order)).with_types(type_of);
         Target {
             pacer: Pacer::new(&held.spec, held.dry_run).measuring(seed),
-            told: Verdict::Open,
+            reported: Verdict::Open,
             held,
             spaces: Spaces {
                 by_pid: BTreeMap::new(),
@@ -152,8 +152,8 @@ impl<M: Memory> Target<M> {
             });
         }
         if tools.announce.is_some() {
-            // The rest of a decision whose announcement was paired with a report: the policy is
-            // asked again, so that it is announced again.
+            // The announcement of this decision is paired with a report: the policy decides on the
+            // rest again, so that it is announced again.
             self.pacer.drop_backlog();
         }
         self.pacer.turn(&mut Turn {
@@ -173,7 +173,7 @@ impl<M: Memory> Target<M> {
             return;
         };
         let verdict = epochs.verdict();
-        if verdict != std::mem::replace(&mut self.told, verdict) || report.steps > 0 {
+        if verdict != std::mem::replace(&mut self.reported, verdict) || report.steps > 0 {
             report.measured = epochs.gain();
         }
     }

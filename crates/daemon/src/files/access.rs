@@ -3,9 +3,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The mode of files that can be written,
+/// The mode of files that can be written.
 pub(super) const FILE_MODE: u16 = 0o600;
-/// and of directories.
+/// The mode of directories.
 pub(super) const DIRECTORY_MODE: u16 = 0o500;
 
 /// The owner of the files.

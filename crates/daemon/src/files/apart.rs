@@ -22,8 +22,8 @@ pub struct Place {
     hub: Hub,
     is_mounted: bool,
     events: Receiver<Event>,
-    /// Where the kernel has reclaimed since the process was last notified; at most the cgroups of
-    /// the ticks whose events the hub keeps, and those with settings.
+    /// Where the kernel has reclaimed since the process was last notified. Bounded: the hub keeps
+    /// few events, and if some are lost the cgroups with settings are added.
     pressed: BTreeSet<Scope>,
     /// Number of wishes accepted from the current process.
     taken: Arc<AtomicU64>,
@@ -103,7 +103,10 @@ impl Stall for Place {
             match event {
                 Event::Pressure(scopes) => self.pressed.extend(scopes.iter().cloned()),
                 // Which ones were lost is unknown: take all with settings.
-                Event::Lost(_) => self.pressed.extend(hub.settings().reports.into_keys()),
+                Event::Lost(_) => {
+                    let settings = hub.settings();
+                    self.pressed.extend(settings.reports.keys().cloned());
+                }
                 Event::Tick { .. } => {}
             }
         }

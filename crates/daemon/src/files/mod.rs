@@ -210,8 +210,14 @@ pub struct Files {
     hub: Hub,
     is_stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
-    fuse_trouble: Option<io::Error>,
-    is_fuse: bool,
+    served: Served,
+}
+
+/// How files are served.
+enum Served {
+    ByFuse,
+    /// Plain, with the error of FUSE if that was tried.
+    Plain(Option<io::Error>),
 }
 
 impl Files {
@@ -222,31 +228,24 @@ impl Files {
     pub fn start(hub: &Hub, config: &FilesConfig, clock: fn() -> u64) -> Result<Self, FilesError> {
         let dir = mount::prepare(&config.dir)?;
         let source = Arc::new(Source::new(hub.clone(), clock, LOOK_TIMEOUT));
-        let mut fuse_trouble = None;
-        let server = match config.means {
-            Means::Plain => None,
+        let plain = || {
+            let plain = Plain::new(&dir, Arc::clone(&source));
+            let plain = plain.map_err(|error| FilesError::Directory {
+                what: "fill",
+                dir: dir.clone(),
+                source: error,
+            })?;
+            Ok(Server::Plain(plain))
+        };
+        let (server, served) = match config.means {
+            Means::Plain => (plain()?, Served::Plain(None)),
             Means::Any | Means::Fuse => match Mounted::new(&dir, &source) {
-                Ok(mounted) => Some(Server::Fuse(mounted)),
+                Ok(mounted) => (Server::Fuse(mounted), Served::ByFuse),
                 Err(error) if config.means == Means::Fuse => {
                     return Err(FilesError::NoFuse { dir, source: error });
                 }
-                Err(error) => {
-                    fuse_trouble = Some(error);
-                    None
-                }
+                Err(error) => (plain()?, Served::Plain(Some(error))),
             },
-        };
-        let is_fuse = server.is_some();
-        let server = match server {
-            Some(server) => server,
-            None => {
-                let plain = Plain::new(&dir, Arc::clone(&source));
-                Server::Plain(plain.map_err(|error| FilesError::Directory {
-                    what: "fill",
-                    dir: dir.clone(),
-                    source: error,
-                })?)
-            }
         };
         let events = hub
             .subscribe()
@@ -268,8 +267,7 @@ impl Files {
             hub: hub.clone(),
             is_stopped,
             thread: Some(thread),
-            fuse_trouble,
-            is_fuse,
+            served,
         })
     }
 
@@ -280,20 +278,20 @@ impl Files {
 
     /// Whether it is a FUSE file system; otherwise plain files.
     pub fn is_fuse(&self) -> bool {
-        self.is_fuse
+        matches!(self.served, Served::ByFuse)
     }
 
     /// One line for people: where the files are, how they are served, and why not by FUSE.
     pub fn describe(&self) -> String {
         let dir = self.dir.display();
-        match (self.is_fuse, &self.fuse_trouble) {
-            (true, _) => format!("working-set reports in {dir} (FUSE)"),
-            (false, Some(error)) => format!(
+        match &self.served {
+            Served::ByFuse => format!("working-set reports in {dir} (FUSE)"),
+            Served::Plain(Some(error)) => format!(
                 "working-set reports in {dir} as plain files, rewritten after each look, written and \
                  waited for through {dir}/{}: no FUSE here ({error})",
                 mount::CONTROL
             ),
-            (false, None) => format!(
+            Served::Plain(None) => format!(
                 "working-set reports in {dir} as plain files, written and waited for through \
                  {dir}/{}",
                 mount::CONTROL

@@ -13,7 +13,7 @@ use agewise_policy::workingset::report::{
 };
 use agewise_policy::workingset::{Histogram, OldestPages};
 
-use crate::state::{Hub, ReportSetting, Scope, Snapshot, SubjectView};
+use crate::state::{Hub, ReportSetting, Scope, Settings, Snapshot, SubjectView};
 
 /// Identifies a cgroup: its path below the hierarchy.
 pub type Group = Arc<str>;
@@ -26,10 +26,16 @@ const ROOT: &str = "/";
 /// Reads and writes report files, from any thread.
 pub struct Source {
     hub: Hub,
-    reports: Mutex<Reports<Group>>,
+    adapted: Mutex<Adapted>,
     known: Mutex<Known>,
     clock: fn() -> u64,
     look_timeout: Duration,
+}
+
+/// The reports, and the nodes, cgroups and settings that they have been adapted to.
+struct Adapted {
+    reports: Reports<Group>,
+    to: Option<(Arc<Snapshot>, Arc<Settings>)>,
 }
 
 /// A snapshot, and where its cgroups are: there are several files of each.
@@ -64,7 +70,7 @@ impl Source {
         );
         Source {
             hub,
-            reports: Mutex::new(reports),
+            adapted: Mutex::new(Adapted { reports, to: None }),
             known: Mutex::new(known),
             clock,
             look_timeout,
@@ -119,7 +125,7 @@ impl Source {
 
     fn read_known(&self, file: &ReportFile) -> Result<(String, bool), ReportError> {
         let mut world = self.world();
-        let text = self.reports(&world).read(file, &mut world)?;
+        let text = self.adapted(&world).reports.read(file, &mut world)?;
         Ok((text, world.wants_look))
     }
 
@@ -129,7 +135,7 @@ impl Source {
     /// As for the kernel's files: see [`ReportError::errno`].
     pub fn write(&self, file: &ReportFile, text: &[u8]) -> Result<(), ReportError> {
         let world = self.world();
-        let mut reports = self.reports(&world);
+        let reports = &mut self.adapted(&world).reports;
         reports.write(file, text, &world)?;
         let (group, nodes) = match file {
             File::Node(node, _) => (None, vec![*node]),
@@ -144,7 +150,7 @@ impl Source {
                 cgroup: group.cloned(),
                 node,
             };
-            let setting = setting_of(&reports, group, node);
+            let setting = setting_of(reports, group, node);
             let before = self.hub.settings().reports.get(&scope).copied();
             if before.unwrap_or_default() != setting {
                 self.hub.set_report(scope, |set| *set = setting);
@@ -156,7 +162,7 @@ impl Source {
     /// The kernel reclaims from this scope: returns the pollers to wake.
     pub fn pressure(&self, scope: &Scope) -> Vec<Notice<Group>> {
         let mut world = self.world();
-        let mut reports = self.reports(&world);
+        let reports = &mut self.adapted(&world).reports;
         // The daemon only reports reclaim beyond the first pass.
         reports.pressure(scope.cgroup.as_ref(), scope.node, 0, &mut world)
     }
@@ -165,7 +171,7 @@ impl Source {
     /// not recent enough. Returns how long it may sleep; `None` until something is switched on.
     pub fn age(&self) -> Option<Duration> {
         let mut world = self.world();
-        let mut reports = self.reports(&world);
+        let reports = &mut self.adapted(&world).reports;
         if reports
             .next_aging_ms()
             .is_some_and(|at_ms| at_ms <= world.now_ms)
@@ -195,9 +201,23 @@ impl Source {
     }
 
     /// The reports, after adapting them to the current nodes, cgroups and settings.
-    fn reports(&self, world: &World) -> MutexGuard<'_, Reports<Group>> {
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+    fn adapted(&self, world: &World) -> MutexGuard<'_, Adapted> {
+        let mut adapted = self.adapted.lock().unwrap_or_else(PoisonError::into_inner);
         let settings = self.hub.settings();
+        let is_current = adapted.to.as_ref().is_some_and(|(snapshot, known)| {
+            Arc::ptr_eq(snapshot, &world.snapshot) && Arc::ptr_eq(known, &settings)
+        });
+        if !is_current {
+            adapted.adapt(world, &settings);
+            adapted.to = Some((Arc::clone(&world.snapshot), settings));
+        }
+        adapted
+    }
+}
+
+impl Adapted {
+    fn adapt(&mut self, world: &World, settings: &Settings) {
+        let reports = &mut self.reports;
         let known: Vec<u32> = reports.nodes().collect();
         for &node in known
             .iter()
@@ -232,7 +252,7 @@ impl Source {
                 continue;
             }
             let wanted = settings.reports.get(&scope).copied().unwrap_or_default();
-            if setting_of(&reports, group, scope.node) != wanted {
+            if setting_of(reports, group, scope.node) != wanted {
                 let (refresh_ms, threshold_ms) =
                     (wanted.refresh_interval_ms, wanted.report_threshold_ms);
                 // The setting of a node that is offline takes effect when it comes back.
@@ -245,7 +265,6 @@ impl Source {
                 );
             }
         }
-        reports
     }
 }
 

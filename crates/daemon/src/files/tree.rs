@@ -3,6 +3,7 @@
 //! `cgroup/PATH/memory.workingset.…` as below the mount point of the hierarchy. Cgroups have a
 //! directory of their own, so that one called `node0` is not taken for a node.
 
+#[cfg(feature = "fuse")]
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -30,7 +31,7 @@ pub enum Entry {
 
 impl Entry {
     /// Whether it is a directory.
-    #[cfg_attr(not(feature = "fuse"), allow(dead_code))]
+    #[cfg(feature = "fuse")]
     pub fn is_dir(&self) -> bool {
         !matches!(self, Entry::File(_))
     }
@@ -76,7 +77,7 @@ impl Entry {
     }
 
     /// The names in this directory, with their entries.
-    #[cfg_attr(not(feature = "fuse"), allow(dead_code))]
+    #[cfg(feature = "fuse")]
     pub fn children(&self, source: &Source) -> Vec<(String, Entry)> {
         match self {
             Entry::Root => {
@@ -122,7 +123,7 @@ impl Entry {
     }
 }
 
-#[cfg_attr(not(feature = "fuse"), allow(dead_code))]
+#[cfg(feature = "fuse")]
 fn cgroup_children(path: &Group, source: &Source) -> Vec<(String, Entry)> {
     let mut children = Vec::new();
     let mut names = BTreeSet::new();
@@ -173,6 +174,7 @@ mod tests {
     }
 
     /// Every entry can be found by its path and as a child of its parent.
+    #[cfg(feature = "fuse")]
     #[test]
     fn paths_lead_back() {
         let source = source();

@@ -15,9 +15,9 @@ use crate::config::Matcher;
 use crate::observer::Seen;
 use crate::state::SubjectView;
 
-/// A cgroup below the culprit with this share of the culprit's demand is acted upon in its place,
+/// A cgroup below the culprit with this share of the culprit's demand is acted upon in its place.
 const NARROW_SHARE: f64 = 0.8;
-/// and one that is held back already while it has this share.
+/// The share that is enough for a cgroup that is held back already.
 const STAY_SHARE: f64 = 0.5;
 
 /// A cgroup that is compared with the others.
@@ -153,61 +153,73 @@ pub fn choose(
     taken
 }
 
-/// The demand for memory of every observed cgroup between the last two ticks.
+/// A cgroup at the last tick.
+#[derive(Debug)]
+struct Demand {
+    /// Memory mapped by its processes.
+    mapped_bytes: u64,
+    /// Its memory including swap.
+    held_bytes: u64,
+    /// Its refaults so far.
+    refaulted_bytes: u64,
+    /// The memory that it demanded between the last two ticks that say something about that.
+    asked_bytes: u64,
+    cgroup: Option<Cgroup>,
+}
+
+/// The demand for memory of every observed cgroup.
 #[derive(Debug, Default)]
-pub struct Demands {
-    /// Its memory including swap, and its refaults so far, bytes.
-    last: HashMap<Arc<str>, (u64, u64)>,
-    asked: HashMap<Arc<str>, u64>,
-    mapped: HashMap<Arc<str>, u64>,
-    cgroups: HashMap<Arc<str>, Cgroup>,
+pub struct Demands(HashMap<Arc<str>, Demand>);
+
+impl Demand {
+    /// The memory demanded since an earlier tick; a new cgroup demanded all it has.
+    fn since(&self, before: Option<&Demand>) -> u64 {
+        let held_bytes = before.map_or(0, |before| before.held_bytes);
+        let refaulted_bytes = before.map_or(0, |before| before.refaulted_bytes);
+        let grown_bytes = self.held_bytes.saturating_sub(held_bytes);
+        grown_bytes.saturating_add(self.refaulted_bytes.saturating_sub(refaulted_bytes))
+    }
 }
 
 impl Demands {
     /// Takes in the results of a tick. `counts` is false if the time since the last one says
     /// nothing about who demands memory: what was known stays.
     pub fn update(&mut self, seen: &[Seen], views: &[SubjectView], counts: bool) {
-        let before = std::mem::take(&mut self.last);
-        if counts {
-            self.asked.clear();
-        }
-        self.mapped.clear();
-        self.cgroups.clear();
+        let before = std::mem::take(&mut self.0);
         for (seen, view) in seen.iter().zip(views).filter(|(_, view)| view.is_cgroup) {
             let resident = view.resident_bytes();
             let mapped_bytes = resident[0].saturating_add(resident[1]);
-            self.mapped.insert(Arc::clone(&view.name), mapped_bytes);
-            let held_bytes = mapped_bytes.saturating_add(view.swapped_bytes);
-            let now = (held_bytes, view.refaulted_bytes);
-            // A new cgroup demanded all it has.
-            let then = before.get(&view.name).copied().unwrap_or_default();
-            let asked = now.0.saturating_sub(then.0) + now.1.saturating_sub(then.1);
-            self.last.insert(Arc::clone(&view.name), now);
-            if counts {
-                self.asked.insert(Arc::clone(&view.name), asked);
-            }
-            if let Some(cgroup) = &seen.cgroup {
-                self.cgroups.insert(Arc::clone(&view.name), cgroup.clone());
-            }
+            let mut demand = Demand {
+                mapped_bytes,
+                held_bytes: mapped_bytes.saturating_add(view.swapped_bytes),
+                refaulted_bytes: view.refaulted_bytes,
+                asked_bytes: 0,
+                cgroup: seen.cgroup.clone(),
+            };
+            let before = before.get(&view.name);
+            demand.asked_bytes = if counts {
+                demand.since(before)
+            } else {
+                before.map_or(0, |before| before.asked_bytes)
+            };
+            self.0.insert(Arc::clone(&view.name), demand);
         }
-        self.asked.retain(|name, _| self.last.contains_key(name));
     }
 
     /// Memory mapped by its processes at the last tick.
     pub fn mapped_bytes(&self, name: &str) -> u64 {
-        self.mapped.get(name).copied().unwrap_or(0)
+        self.0.get(name).map_or(0, |demand| demand.mapped_bytes)
     }
 
     /// The cgroup, if the last tick found it.
     pub fn cgroup(&self, name: &str) -> Option<Cgroup> {
-        self.cgroups.get(name).cloned()
+        self.0.get(name)?.cgroup.clone()
     }
 
     /// The lowest cgroup at or below the culprit with almost all of the culprit's demand: a slice
     /// is not held back because of one of its services.
     pub fn narrow(&self, guilty: &Arc<str>, is_held: impl Fn(&str) -> bool) -> Arc<str> {
-        let asked_by = |name: &str| self.asked.get(name).copied().unwrap_or(0);
-        let all = asked_by(guilty);
+        let all = self.0.get(guilty).map_or(0, |demand| demand.asked_bytes);
         let causes_it = |name: &str, asked: u64| {
             let share = if is_held(name) {
                 STAY_SHARE
@@ -219,12 +231,13 @@ impl Demands {
         let mut lowest = guilty;
         // Where one cgroup shrinks, several others may have almost all: the greatest counts.
         while let Some((name, _)) = self
-            .asked
+            .0
             .iter()
+            .map(|(name, demand)| (name, demand.asked_bytes))
             .filter(|(name, asked)| {
-                is_within(name, lowest) && *name != lowest && causes_it(name, **asked)
+                is_within(name, lowest) && *name != lowest && causes_it(name, *asked)
             })
-            .max_by_key(|(name, asked)| (**asked, Reverse(name.len()), Reverse(*name)))
+            .max_by_key(|(name, asked)| (*asked, Reverse(name.len()), Reverse(*name)))
         {
             lowest = name;
         }

@@ -61,9 +61,9 @@ pub enum Task {
     /// Page and metrics, to connections that come to its standard output.
     #[cfg(feature = "web")]
     Web {
-        /// Whether requests for any host are answered,
+        /// Whether requests for any host are answered.
         any_host: bool,
-        /// or only those for these hosts, `localhost` and bare addresses.
+        /// Otherwise only requests for these hosts, `localhost` and bare addresses are.
         hosts: Vec<String>,
         /// Maximum number of subjects shown.
         subjects_max: usize,

@@ -236,7 +236,7 @@ pub struct Asking {
 #[derive(Default)]
 struct Known {
     /// The daemon's settings, once it has taken all wishes that were sent.
-    settings: Settings,
+    settings: Arc<Settings>,
     sent: u64,
 }
 
@@ -283,7 +283,7 @@ impl Asking {
     /// Adopts the daemon's settings, unless a wish is under way.
     pub fn hear(&self, taken: u64, settings: Vec<Wish>) {
         let mut known = self.known();
-        let settings = read(settings);
+        let settings = Arc::new(read(settings));
         if taken == known.sent && self.hub.replace_settings(&known.settings, &settings) {
             known.settings = settings;
         }
@@ -342,7 +342,7 @@ mod tests {
             intervals(0, (0..1000).collect()),
         ] {
             grant(wish.clone(), &hub);
-            assert_eq!(hub.settings(), Settings::default(), "{wish:?}");
+            assert_eq!(*hub.settings(), Settings::default(), "{wish:?}");
         }
         grant(Wish::Look, &hub);
         assert!(hub.take_wake());
@@ -366,7 +366,7 @@ mod tests {
             assert_eq!(taken.into_inner(), 0, "{line}");
             assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "it is cut off");
         }
-        assert_eq!(hub.settings(), Settings::default());
+        assert_eq!(*hub.settings(), Settings::default());
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let flood = std::thread::spawn(move || theirs.write_all(&vec![b'x'; 1 << 20]));
         listen(&ours, &hub, &AtomicU64::new(0));

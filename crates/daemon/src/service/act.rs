@@ -174,11 +174,14 @@ impl Daemon {
                 let trouble = report.trouble.as_ref().filter(|_| report.steps == 0);
                 is_news = trouble.is_some_and(|trouble| actor.troubles.is_news(now_ms, trouble));
             }
-            let record = match () {
-                () if report.steps > 0 => "action",
-                () if is_news => "trouble",
-                () if report.measured.is_some() => "measured",
-                () => continue,
+            let record = if report.steps > 0 {
+                "action"
+            } else if is_news {
+                "trouble"
+            } else if report.measured.is_some() {
+                "measured"
+            } else {
+                continue;
             };
             let line = AheadLine {
                 phase: "after",
@@ -266,9 +269,9 @@ impl Daemon {
 #[derive(Clone, Copy)]
 struct Whose<'a> {
     seen: &'a Seen,
-    /// Its processes, without those of cgroups below it that have their own rules,
+    /// Its processes, without those of the cgroups in `without`.
     pids: &'a [u32],
-    /// and those cgroups.
+    /// The cgroups below it that have their own rules.
     without: &'a [PathBuf],
 }
 
@@ -409,13 +412,12 @@ fn reclaim(seen: &Seen, bytes: u64, anon: bool, rehearse: bool) -> Done {
         done.rehearsed_bytes = bytes;
         return done;
     }
-    let anon_of = || cgroup.stat().map(|stat| (stat.anon_bytes, stat.file_bytes));
-    let before = anon_of();
+    let before = cgroup.stat();
     match cgroup.reclaim(bytes, anon) {
         Ok(_) => {
-            if let (Ok(before), Ok(after)) = (before, anon_of()) {
-                done.left_anon_bytes = before.0.saturating_sub(after.0);
-                done.left_file_bytes = before.1.saturating_sub(after.1);
+            if let (Ok(before), Ok(after)) = (before, cgroup.stat()) {
+                done.left_anon_bytes = before.anon_bytes.saturating_sub(after.anon_bytes);
+                done.left_file_bytes = before.file_bytes.saturating_sub(after.file_bytes);
             }
         }
         Err(error) => done.troubles.push(error.to_string()),

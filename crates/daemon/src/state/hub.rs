@@ -48,7 +48,8 @@ struct Shared {
     /// When the latest one was published, or the hub was made.
     since: Mutex<Instant>,
     published: Condvar,
-    settings: Mutex<Settings>,
+    /// Replaced or copied by each change, so that the same allocation has the same contents.
+    settings: Mutex<Arc<Settings>>,
     subscribers: Mutex<Vec<Subscriber>>,
     /// `None` unless something shows it.
     timeline: Mutex<Option<Timeline>>,
@@ -73,7 +74,7 @@ impl Hub {
             latest: Mutex::new(Arc::new(Snapshot::empty())),
             since: Mutex::new(Instant::now()),
             published: Condvar::new(),
-            settings: Mutex::new(settings),
+            settings: Mutex::new(Arc::new(settings)),
             subscribers: Mutex::new(Vec::new()),
             timeline: Mutex::new(None),
             health: Health::default(),
@@ -194,47 +195,52 @@ impl Hub {
         &self.0.health
     }
 
-    /// The settings made by readers.
-    pub fn settings(&self) -> Settings {
-        lock(&self.0.settings).clone()
+    /// The settings made by readers. If they did not change since the last call, it is the same
+    /// allocation.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&lock(&self.0.settings))
     }
 
     /// Replaces the settings if they are still `old`; otherwise returns false. Wakes nobody.
     #[cfg(feature = "fuse")]
-    pub(crate) fn replace_settings(&self, old: &Settings, new: &Settings) -> bool {
+    pub(crate) fn replace_settings(&self, old: &Settings, new: &Arc<Settings>) -> bool {
         let mut settings = lock(&self.0.settings);
-        let is_old = *settings == *old;
+        let is_old = **settings == *old;
         if is_old {
-            settings.clone_from(new);
+            *settings = Arc::clone(new);
         }
         is_old
     }
 
     /// Sets the bounds of a node's reports. A tick follows at once.
     pub fn set_intervals(&self, node: u32, intervals: Intervals) {
-        lock(&self.0.settings).intervals.insert(node, intervals);
+        let mut settings = lock(&self.0.settings);
+        Arc::make_mut(&mut settings)
+            .intervals
+            .insert(node, intervals);
+        drop(settings);
         self.wake();
     }
 
     /// Changes the settings of a report. A tick follows at once, because the interval may have
     /// become shorter.
     pub fn set_report(&self, scope: Scope, change: impl FnOnce(&mut ReportSetting)) {
-        {
-            let mut settings = lock(&self.0.settings);
-            let setting = settings.reports.entry(scope).or_default();
-            change(setting);
-            settings
-                .reports
-                .retain(|_, setting| *setting != ReportSetting::default());
-        }
+        let mut settings = lock(&self.0.settings);
+        let reports = &mut Arc::make_mut(&mut settings).reports;
+        change(reports.entry(scope).or_default());
+        reports.retain(|_, setting| *setting != ReportSetting::default());
+        drop(settings);
         self.wake();
     }
 
     /// Forgets the settings of cgroups for which `is_there` is false. For the daemon.
     pub fn forget_reports(&self, is_there: impl Fn(&str) -> bool) {
-        lock(&self.0.settings)
-            .reports
-            .retain(|scope, _| scope.cgroup.as_deref().is_none_or(&is_there));
+        let stays = |scope: &Scope| scope.cgroup.as_deref().is_none_or(&is_there);
+        let mut settings = lock(&self.0.settings);
+        if !settings.reports.keys().all(stays) {
+            let reports = &mut Arc::make_mut(&mut settings).reports;
+            reports.retain(|scope, _| stays(scope));
+        }
     }
 
     /// Requests a tick as soon as the daemon's budget allows.
@@ -315,10 +321,14 @@ mod tests {
             reports.map(|set| set.refresh_interval_ms).collect()
         };
         assert_eq!(refreshes(&hub), [0, 700]);
+        let before = hub.settings();
+        hub.forget_reports(|_| true);
+        assert!(Arc::ptr_eq(&before, &hub.settings()), "nothing changed");
         hub.forget_reports(|path| path != "/a");
+        assert!(!Arc::ptr_eq(&before, &hub.settings()));
         assert_eq!(refreshes(&hub), [0]);
         hub.set_report(scope(None), |set| set.report_threshold_ms = 0);
-        assert_eq!(hub.settings(), Settings::default());
+        assert_eq!(*hub.settings(), Settings::default());
         hub.set_intervals(3, "1s,2s".parse().unwrap());
         assert_eq!(hub.settings().intervals_of(3).bounds_ms(), [1000, 2000]);
         assert_eq!(hub.settings().intervals_of(0), Intervals::default());

@@ -85,11 +85,12 @@ pub struct TickReport {
     pub truncated: bool,
     /// CPU time, ns.
     pub cpu_ns: u64,
-    /// The part of it spent reading page tables,
+    /// The part of it spent reading page tables. What is in none of the parts goes into finding
+    /// processes and their mappings.
     pub walk_ns: u64,
-    /// keeping ages,
+    /// The part spent keeping ages.
     pub classify_ns: u64,
-    /// and clearing accessed bits. The rest goes into finding processes and their mappings.
+    /// The part spent clearing accessed bits.
     pub clear_ns: u64,
 }
 

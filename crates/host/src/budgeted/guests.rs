@@ -7,9 +7,9 @@ use crate::guest;
 use crate::mover::PageoutError;
 use crate::root::ProcRoot;
 
-/// Its descriptors are read again after this time, in ns,
+/// Its descriptors are read again after this time, in ns.
 const AGAIN_NS: u64 = 1_000_000_000;
-/// and take at most one part in this many of one core: a process may have many.
+/// Reading them takes at most one part in this many of one core: a process may have many.
 const CORE_SHARE: u64 = 200;
 
 /// What is known about the guests of a process.

@@ -17,7 +17,8 @@ pub struct TreeLimits {
 }
 
 impl TreeLimits {
-    /// To find whose a page is. Pages of cgroups beyond these count only for the whole machine.
+    /// For finding the cgroup of a page. Pages of cgroups beyond these count only for the whole
+    /// machine.
     pub const WIDE: Self = Self {
         depth_max: 64,
         count_max: 1 << 16,

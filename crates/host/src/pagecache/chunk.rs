@@ -11,22 +11,24 @@ use crate::access::PAGE_BYTES;
 /// Pages per call, few enough that little time passes between looking at them and the call.
 const CHUNK_PAGES: u64 = 2048;
 
-/// Gives up a file after this many bytes in a row of which none left: something maps it.
+/// Gives up a file after this many bytes in a row have stayed: something maps it.
 const STALLED_BYTES_MAX: u64 = 64 << 20;
 
 /// Pages of the largest folio. Folios are aligned to their size, and leave as a whole or not at
 /// all.
 const FOLIO_PAGES: u64 = PAGES_PER_TABLE as u64;
 
-/// The next pages of a run, of which `room` pages may leave: whole folios, if there is room for the
+/// The next pages of a run, where `room` pages may leave: whole folios, if there is room for the
 /// largest one.
 pub fn chunk_at(at: u64, end: u64, room: u64) -> Range<u64> {
     let most = at + room.min(CHUNK_PAGES);
     let border = most / FOLIO_PAGES * FOLIO_PAGES;
-    match (most >= end, border > at) {
-        (true, _) => at..end,
-        (false, true) => at..border,
-        (false, false) => at..most,
+    if most >= end {
+        at..end
+    } else if border > at {
+        at..border
+    } else {
+        at..most
     }
 }
 

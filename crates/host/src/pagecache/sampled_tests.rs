@@ -69,8 +69,8 @@ fn only_large_files_and_only_above_a_rate() {
     assert!(sampled.add(other).is_some());
 }
 
-/// A file of 64 blocks, half of the pages of each of which are read at every look. Returns how long
-/// after the look before this one was, ms.
+/// Reads half of each block of a file of 64 blocks, and looks. Returns how long after the previous
+/// look this one was, ms.
 fn read_half(shared: &Shared, ages: &mut FileAges, events: u64) -> u64 {
     let mut file = fake::file(77, CacheKind::File, 7, 64);
     file.blocks = BLOCKS;

@@ -48,7 +48,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// Slots of which none is left.
+    /// All slots are taken.
     #[cfg(test)]
     pub fn used_up() -> Self {
         Slots {

@@ -125,9 +125,9 @@ impl State {
             .sum()
     }
 
-    /// Pages that count as active (the two youngest generations) or inactive. All slots count: a
-    /// folio promoted in place and then reparented may have a slot that is retired in the parent,
-    /// whose generations are of other times.
+    /// Pages that count as active (the two youngest generations) or inactive. All slots count:
+    /// generations of a parent are of other times, so a folio promoted in place and then reparented
+    /// may have a slot that is retired there.
     #[must_use]
     pub fn pages(&self, folio_type: FolioType, active: bool) -> u64 {
         (0..self.generations)

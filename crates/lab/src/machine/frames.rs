@@ -119,7 +119,7 @@ impl Frames {
         let marks = watermarks(&spans, min_free_kb, scale_factor);
         for (zone, marks) in self.nodes.iter_mut().flatten().zip(marks) {
             if zone.managed_pages() > 0 {
-                zone.set_marks([marks.min_pages, marks.low_pages, marks.high_pages]);
+                zone.set_marks(marks);
             }
         }
     }

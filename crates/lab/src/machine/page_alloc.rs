@@ -126,11 +126,7 @@ impl Frames {
                 continue;
             }
             checked += 1;
-            let keep = match reserve {
-                Reserve::Fair | Reserve::Low => zone.keep(1, highest),
-                Reserve::Min => zone.keep(0, highest),
-                Reserve::None => 0,
-            };
+            let keep = zone.keep(reserve, highest);
             if let Some(frame) = take(zone, keep) {
                 found = Some((Pfn(frame), index));
                 break;

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One zone of a node: its free frames, watermarks, lowmem reserve and allocation batch.
 
+use agewise_kernel::reclaim::watermark::Watermarks;
 use agewise_kernel::world::ZoneState;
+
+use super::page_alloc::Reserve;
 
 /// Frames of one 2 MiB block.
 pub(super) const BLOCK: u32 = 512;
@@ -20,8 +23,7 @@ pub struct Zone {
     returned: Vec<u32>,
     /// Frames from this one on were never allocated.
     untouched: u32,
-    /// Watermarks in pages: min, low, high.
-    marks: [u64; 3],
+    marks: Watermarks,
     reserve: [u64; 4],
     /// Pages it may still provide in this round of the fair policy (`NR_ALLOC_BATCH`); far below 0
     /// if the other zones had none to give.
@@ -45,7 +47,7 @@ impl Zone {
         }
     }
 
-    pub(super) fn set_marks(&mut self, marks: [u64; 3]) {
+    pub(super) fn set_marks(&mut self, marks: Watermarks) {
         self.marks = marks;
     }
 
@@ -84,20 +86,24 @@ impl Zone {
 
     /// The zone as the policies see it.
     pub fn state(&self) -> ZoneState {
-        let [min, low, high] = self.marks;
         ZoneState {
             managed_pages: self.managed.into(),
             free_pages: self.free(),
-            min_pages: min,
-            low_pages: low,
-            high_pages: high,
+            min_pages: self.marks.min_pages,
+            low_pages: self.marks.low_pages,
+            high_pages: self.marks.high_pages,
             reserve_pages: self.reserve,
         }
     }
 
-    /// Pages that a request with `mark` (0 min, 1 low) and `highest` usable zone must leave free.
-    pub(super) fn keep(&self, mark: usize, highest: usize) -> u64 {
-        self.marks[mark] + self.reserve[highest.min(3)]
+    /// Pages that a request with this `highest` usable zone must leave free.
+    pub(super) fn keep(&self, reserve: Reserve, highest: usize) -> u64 {
+        let mark_pages = match reserve {
+            Reserve::Fair | Reserve::Low => self.marks.low_pages,
+            Reserve::Min => self.marks.min_pages,
+            Reserve::None => return 0,
+        };
+        mark_pages + self.reserve[highest.min(3)]
     }
 
     /// Allocates a frame; there must be a free one.
@@ -137,8 +143,7 @@ impl Zone {
     /// Starts a new round: the batch is the distance between the low and high watermarks
     /// (`reset_alloc_batches`).
     pub(super) fn reset_batch(&mut self) {
-        let target = (self.marks[2] - self.marks[1]) as i64;
-        self.batch += target - self.batch;
+        self.batch = (self.marks.high_pages - self.marks.low_pages) as i64;
         self.depleted = false;
     }
 

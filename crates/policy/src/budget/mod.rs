@@ -82,12 +82,12 @@ pub const REFILL_PERCENT: f64 = 25.0;
 /// nothing find them, for this share of the cost of moving, percent.
 pub const NEWCOMERS_OF_MOVES_PERCENT: f64 = 10.0;
 
-/// A move is divided into slices, at most this far apart, us: a program that shares the CPU waits
-/// for at most one. Waking up, looking again and reading clocks costs as much as a few pages, so
-/// slices are this far apart where memory grows slowly,
+/// A move is divided into slices: a program that shares the CPU waits for at most one. Where memory
+/// grows slowly they are this far apart, us, because waking up, looking again and reading clocks
+/// costs as much as a few pages.
 pub const SLICE_MAX_US: u64 = 2_000;
 
-/// and this far apart where it grows fast.
+/// How far apart slices are where memory grows fast, us.
 pub const SLICE_MIN_US: u64 = 500;
 
 /// Slices from one decision to the next, within those bounds: where memory grows fast, decisions

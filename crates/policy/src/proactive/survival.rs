@@ -10,10 +10,10 @@
 /// The prior of a bin is the hazard of the next younger one. It weighs as much as this many pages
 /// observed over the width of the bin.
 const PRIOR_PAGES: f64 = 16.0;
-/// Evidence is forgotten by half in this time, in s,
+/// Evidence is forgotten by half in this time, in s.
 const HALF_LIFE_S: f64 = 300.0;
-/// or in this many times the age, if that is longer: what comes back once an hour takes hours to
-/// learn.
+/// Evidence about old memory is kept for longer, by half for this many times the age: what comes
+/// back once an hour takes hours to learn.
 const HALF_LIFE_AGES: f64 = 6.0;
 /// Stays longer than this are not distinguished, in s.
 const STAY_MAX_S: f64 = 86_400.0;

@@ -8,14 +8,14 @@
 use super::{NONE, Slot};
 
 /// How many other pages were used since the last use of a page: a pool holds the page if it has
-/// more pages than this.
+/// more pages than this. Within a look the order of uses is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Distance {
-    /// At least this many, whatever the order within looks,
+    /// In the best order.
     pub least: u32,
-    /// this many in the assumed order,
+    /// In the assumed order.
     pub likely: u32,
-    /// and at most this many.
+    /// In the worst order.
     pub most: u32,
 }
 

@@ -4,7 +4,7 @@
 use super::*;
 use crate::curves;
 
-/// The targets of which the journal said that nothing is done about them for this reason.
+/// The targets that were left alone for this reason, according to the journal.
 fn held_for(world: &World, reason: &str) -> Vec<String> {
     let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
     let lines = journal

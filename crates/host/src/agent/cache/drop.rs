@@ -19,9 +19,9 @@ pub(super) const LOOKS: usize = 2;
 /// The file memory a policy may take.
 #[derive(Clone, Copy, Debug)]
 pub struct FilesOf<'a> {
-    /// Pages charged to this cgroup and those below it,
+    /// The pages are charged to this cgroup or those below it.
     pub cgroup: &'a Cgroup,
-    /// but not of these and those below them.
+    /// Cgroups that keep theirs, with those below them.
     pub without: &'a [PathBuf],
 }
 

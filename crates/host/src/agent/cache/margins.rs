@@ -110,7 +110,7 @@ fn between_looks(
     for (label, generation) in window.iter().rev() {
         let birth_ms = generation.birth_ms.min(end_ms);
         let oldest_ms = now_ms.saturating_sub(birth_ms);
-        // Younger than the end of the generation none is.
+        // All pages of a generation are older than its end.
         let youngest_ms = now_ms
             .saturating_sub(end_ms)
             .saturating_add(1)

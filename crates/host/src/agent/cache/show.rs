@@ -256,8 +256,8 @@ mod tests {
         }
     }
 
-    /// The faults of a simulated LRU at 40 and 60 % of a file of 64 blocks, half of each of which
-    /// is read all the time.
+    /// The faults of a simulated LRU at 40 and 60 % of a file of 64 blocks. Half of each block is
+    /// read all the time.
     fn faults_of_busy_file(is_sampled: bool) -> [f64; 2] {
         let (_dir, [top, a]) = cgroups();
         let shared = Shared::default();

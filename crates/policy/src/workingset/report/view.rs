@@ -4,9 +4,10 @@
 use super::super::{Histogram, Intervals, OldestPages};
 use super::Lruvecs;
 
-/// Minimum sleep of the aging thread, ms,
+/// Minimum sleep of the aging thread, ms.
 pub const MIN_SLEEP_MS: u64 = 10;
-/// and as a part of the interval: a refresh that failed is not tried again sooner.
+/// The aging thread also sleeps for at least one part in this many of the interval: a refresh that
+/// failed is not tried again sooner.
 const MIN_SLEEP_PARTS: u64 = 8;
 
 /// The kernel's `DEF_PRIORITY`: the first pass of reclaim, which is no sign of pressure.
