@@ -422,7 +422,7 @@ fn finish(stop: &Stop, done: anyhow::Result<ExitCode>) -> anyhow::Result<ExitCod
     }
 }
 
-/// Prints a record as a JSON line, a table, or two lines of CSV. The fields of records within it are
+/// Prints a record as a JSON line, a table, or two lines of CSV. Fields of records within it are
 /// named after both: `cpu_change_ratio`.
 fn print(name: &str, format: Format, record: &impl Serialize) -> anyhow::Result<()> {
     let Value::Object(nested) = serde_json::to_value(record)? else {

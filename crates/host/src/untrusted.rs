@@ -146,8 +146,8 @@ fn escaped_byte(rest: &[u8]) -> Option<u8> {
     Some(digit(high)? << 4 | digit(low)?)
 }
 
-/// Escapes what is not UTF-8, and backslashes that would read as escapes; `hidden` writes characters
-/// that must not be printed raw.
+/// Escapes what is not UTF-8, and backslashes that would read as escapes; `hidden` writes the
+/// characters that must not be printed raw.
 fn text(bytes: &[u8], hidden: fn(char, &mut String)) -> String {
     let mut out = String::with_capacity(bytes.len());
     let mut at = 0;

@@ -31,5 +31,8 @@ commands! {
 
 /// Runs the subcommand asked for.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    args.command.run()
+    match &args.command {
+        Command::Record(args) if args.files => record_files::run(args),
+        command => command.run(),
+    }
 }

@@ -143,9 +143,6 @@ struct Summary {
 /// # Errors
 /// The process cannot be observed, or the trace cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    if args.files {
-        return super::record_files::run(args);
-    }
     if args.interval < INTERVAL_MIN {
         agewise_cli::refuse!(
             "--interval {:?} is too short: at least {INTERVAL_MIN:?}",
