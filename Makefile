@@ -112,7 +112,7 @@ lint: setup
 	$(CARGO) test --quiet $(CARGO_FLAGS) -p agewise --test tidy
 
 # Checks the program without any optional part, and with each of them alone.
-check-features:
+check-features: setup
 	@for features in $(FEATURE_SETS); do \
 		echo "check-features: $${features:-none}"; \
 		$(CARGO) clippy --quiet $(CARGO_FLAGS) -p agewise -p agewise-daemon --all-targets \
@@ -120,7 +120,7 @@ check-features:
 	done
 
 # Builds the documentation of the libraries; broken links are errors.
-doc:
+doc: setup
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(CARGO_FLAGS) --no-deps $(addprefix -p ,$(LIBRARIES))
 
 # Packages the libraries as for an upload, in $(TARGET_DIR)/package. Uploads nothing.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Virtual machines with kernels of the distribution. Sourced by test-vm and reference, which set
-# `room`, a directory for downloads and generated files. Installs only QEMU, cpio, kmod and
-# e2fsprogs (and a compiler for another architecture); kernel and busybox packages are only
+# `room`, a directory for downloads and generated files. Installs only QEMU, cpio, kmod, e2fsprogs,
+# xz and zstd (and a compiler for another architecture); kernel and busybox packages are only
 # unpacked. Emulates in software, since only counts matter. ARCH=aarch64 selects guests of that
 # architecture.
 
@@ -24,7 +24,7 @@ need_guest() {
 	esac
 	is_foreign && tools+=" $arch-linux-gnu-gcc:gcc-${arch/_/-}-linux-gnu"
 	command -v apt-get >/dev/null || "$1" "needs Debian's packages (apt-get) for kernel and busybox"
-	for tool in $tools cpio:cpio modprobe:kmod mke2fs:e2fsprogs; do
+	for tool in $tools cpio:cpio modprobe:kmod mke2fs:e2fsprogs xz:xz-utils zstd:zstd; do
 		command -v "${tool%%:*}" >/dev/null && continue
 		[ "$(id -u)" = 0 ] || "$1" "install ${tool##*:} first"
 		apt-get install -y -qq --no-install-recommends "${tool##*:}" >/dev/null || "$1" "cannot install ${tool##*:}"

@@ -217,6 +217,21 @@ fn what_opens_the_unit_to_other_machines_is_named_beside_the_key_that_needs_it()
     }
 }
 
+/// The profile of container run times denies `/proc/PID/maps` of everything outside of containers,
+/// and `/proc/1/root`, where the names of containers are.
+#[test]
+fn no_profile_of_apparmor_confines_what_looks_at_the_node() {
+    let read = |path: &str| std::fs::read_to_string(repository().join(path)).unwrap();
+    let base = read("packaging/kubernetes/agewise.yaml");
+    let count = |text: &str| base.matches(text).count();
+    let unconfined = "appArmorProfile:\n              type: Unconfined\n";
+    assert_eq!(count(unconfined), count("securityContext:"), "{base}");
+    for path in ["docs/use/install.md", "scripts/test-containers"] {
+        let text = read(path);
+        assert!(text.contains("apparmor=unconfined"), "{path}");
+    }
+}
+
 /// It reports what no restart cures: the pod would be killed again and again.
 #[test]
 fn no_liveness_probe_asks_for_health() {

@@ -114,6 +114,12 @@ mod tests {
         }
     }
 
+    /// No group of calls has it, and without it rules for files drop nothing.
+    #[test]
+    fn the_unit_allows_what_dropping_pages_of_files_takes() {
+        assert!(asked("SystemCallFilter=").contains(&"cachestat"));
+    }
+
     #[test]
     fn the_unit_is_closed_as_far_as_systemd_can_tell() {
         let path = concat!(

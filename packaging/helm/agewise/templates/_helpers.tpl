@@ -24,6 +24,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 runAsUser: 0
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
+# The profile of container run times hides what has another one, or none.
+appArmorProfile:
+  type: Unconfined
 capabilities:
   drop: [ALL]
   add: [BPF, PERFMON, SYS_ADMIN, SYS_PTRACE, SYS_NICE, DAC_OVERRIDE]
