@@ -42,7 +42,9 @@ fn disk() -> tempfile::TempDir {
 
 /// Creates a file on disk with all pages in memory and clean.
 fn cached(path: &Path) -> File {
-    let file = uncached(path);
+    fs::write(path, vec![7; (PAGES * PAGE) as usize]).unwrap();
+    let file = File::open(path).unwrap();
+    file.sync_all().unwrap();
     fs::read(path).unwrap();
     fadvise(&file, 0, None, Advice::Random).unwrap();
     file
