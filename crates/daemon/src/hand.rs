@@ -20,11 +20,14 @@ use serde::Serialize;
 
 /// This much is moved between two checks of accessed bits, so a check is only milliseconds old.
 const CALL_BYTES: u64 = 4 << 20;
+/// So much more than may leave is looked at: pages that the kernel keeps, because other processes
+/// map them too, are often the oldest, and must not stand in the way of those that can leave.
+const KEPT_MAX_BYTES: u64 = 64 << 20;
 /// Files tried at a time: this delays a tick by at most 0.1 s.
 const FILES_MAX: usize = 1 << 12;
 /// Maximum number of problems reported per action.
 const TROUBLES_MAX: usize = 3;
-/// The factor between the ages that are tried, from the youngest requested to the oldest known: how
+/// The factor between the ages that are tried, from the oldest known to the youngest requested: how
 /// closely "oldest first" is followed.
 const AGE_STEP: f64 = 1.25;
 
@@ -55,6 +58,13 @@ pub struct Done {
     pub troubles: Vec<String>,
 }
 
+/// How much a move may take, and look at.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Room {
+    bytes_max: u64,
+    looked_at_bytes: u64,
+}
+
 impl Done {
     fn trouble(&mut self, trouble: String) {
         if self.troubles.len() < TROUBLES_MAX {
@@ -64,8 +74,12 @@ impl Done {
 
     fn count(&mut self, report: &PageoutReport) {
         let skipped = |reason| report.skipped_bytes.bytes(reason);
-        let untried = [SkipReason::Cancelled, SkipReason::ProcessGone].map(skipped);
-        let untried_bytes = untried.iter().sum::<u64>() + report.young_again_bytes;
+        let untried = [
+            SkipReason::Cancelled,
+            SkipReason::ProcessGone,
+            SkipReason::Limit,
+        ];
+        let untried_bytes = untried.map(skipped).iter().sum::<u64>() + report.young_again_bytes;
         self.tried_bytes += report.asked_bytes.saturating_sub(untried_bytes);
         self.young_again_bytes += report.young_again_bytes;
         self.rehearsed_bytes += report.rehearsed_bytes;
@@ -106,6 +120,17 @@ impl Done {
         found_bytes.saturating_add(kernel_page_bytes()) <= bytes_max
     }
 
+    /// What may still leave, and be looked at for it, of `bytes_max`; `None` if that is nothing.
+    fn room(&self, bytes_max: u64) -> Option<Room> {
+        let went_bytes = self.left_bytes().saturating_add(self.rehearsed_bytes);
+        let kept_bytes = self.tried_bytes.saturating_sub(went_bytes);
+        let bytes_max = bytes_max.saturating_sub(went_bytes);
+        (bytes_max >= PAGE_BYTES && kept_bytes < KEPT_MAX_BYTES).then(|| Room {
+            bytes_max,
+            looked_at_bytes: bytes_max.saturating_add(KEPT_MAX_BYTES - kept_bytes),
+        })
+    }
+
     pub fn left_bytes(&self) -> u64 {
         self.left_anon_bytes.saturating_add(self.left_file_bytes)
     }
@@ -138,15 +163,12 @@ impl PageOut<'_> {
         };
         let Some(age_ms) = file_ms else { return done };
         let mut dropped = self.drop_files(files, age_ms, bytes_max[1]);
-        // A rehearsal does not distinguish mapped pages.
-        let report = dropped.dropped.unwrap_or_default();
-        // Also what the limit cut short may be mapped.
-        let mapped_bytes = report.stayed_bytes.saturating_add(report.limited_bytes);
-        let more_bytes = bytes_max[1].saturating_sub(dropped.left_file_bytes);
-        if mapped_bytes > 0 && more_bytes >= PAGE_BYTES {
+        let mapped_bytes = room_for_mapped(&dropped, bytes_max[1]);
+        if mapped_bytes >= PAGE_BYTES {
             // They have already been counted as tried.
-            dropped.tried_bytes -= report.stayed_bytes.min(dropped.tried_bytes);
-            dropped.add(self.run(pids, [None, file_ms], more_bytes.min(mapped_bytes)));
+            let stayed_bytes = dropped.dropped.map_or(0, |report| report.stayed_bytes);
+            dropped.tried_bytes -= stayed_bytes.min(dropped.tried_bytes);
+            dropped.add(self.run(pids, [None, file_ms], mapped_bytes));
         }
         done.add(dropped);
         done
@@ -176,75 +198,74 @@ impl PageOut<'_> {
     pub fn run(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();
         let mut done = Done::default();
-        // In a rehearsal nothing leaves: one pass finds it all, a second would find it again.
-        let surely = match self.rehearse {
-            true => None,
-            false => self.oldest_that_fit(pids, older_than_ms, bytes_max),
+        let mut ages = match self.rehearse {
+            // Nothing leaves, and a second pass would find the same again.
+            true => older_than_ms,
+            false => self.oldest(pids, older_than_ms, 1),
         };
-        for ages in [surely, Some(older_than_ms)].into_iter().flatten() {
+        loop {
             for pid in pids {
-                let went = done.tried_bytes;
-                if went >= bytes_max || self.cancel.load(Ordering::Relaxed) {
+                let room = done.room(bytes_max);
+                let Some(room) = room.filter(|_| !self.cancel.load(Ordering::Relaxed)) else {
                     break;
-                }
-                if let Err(error) = self.run_one(*pid, ages, bytes_max - went, &mut done) {
+                };
+                if let Err(error) = self.run_one(*pid, ages, room, &mut done) {
                     done.trouble(format!("process {pid}: {error}"));
                 }
             }
-            if done.tried_bytes >= bytes_max || surely == Some(older_than_ms) {
+            let room = done.room(bytes_max).filter(|_| ages != older_than_ms);
+            let Some(room) = room.filter(|_| !self.cancel.load(Ordering::Relaxed)) else {
                 break;
-            }
+            };
+            let tried_bytes = self.older_bytes(pids, ages);
+            ages = self.oldest(
+                pids,
+                older_than_ms,
+                tried_bytes.saturating_add(room.bytes_max),
+            );
         }
+        // What stayed beyond that took nobody's place.
+        done.tried_bytes = done.tried_bytes.min(bytes_max);
         done.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
         done
     }
 
-    /// The youngest ages such that all older memory fits; `None` if only part of the oldest does.
-    fn oldest_that_fit(&self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Option<Ages> {
-        let youngest_ms = older_than_ms.iter().flatten().min()?;
+    /// Memory of these processes that is older.
+    fn older_bytes(&self, pids: &[u32], ages: Ages) -> u64 {
         let now_ms = Agent::now_ms();
-        let spaces: Vec<&Space> = pids
-            .iter()
-            .filter_map(|pid| self.agent.space(*pid))
-            .collect();
-        let known = spaces.iter().filter_map(|space| {
+        let spaces = pids.iter().filter_map(|pid| self.agent.space(*pid));
+        spaces.map(|space| older_bytes(space, now_ms, ages)).sum()
+    }
+
+    /// [`oldest`] of the memory of these processes.
+    fn oldest(&self, pids: &[u32], older_than_ms: Ages, bytes: u64) -> Ages {
+        let spaces = pids.iter().filter_map(|pid| self.agent.space(*pid));
+        let known = spaces.filter_map(|space| {
             let window = space.map().generations();
-            let first = window
-                .iter()
-                .next()
-                .map(|(_, generation)| generation.birth_ms);
-            first.or(window.unseen_since_ms())
+            let first = window.iter().next();
+            let first_ms = first.map(|(_, generation)| generation.birth_ms);
+            first_ms.into_iter().chain(window.unseen_since_ms()).min()
         });
-        let oldest_ms = now_ms.saturating_sub(known.min()?);
-        let mut at_ms = *youngest_ms;
-        loop {
-            let ages = older_than_ms.map(|age| age.map(|age| age.max(at_ms)));
-            let bytes: u64 = spaces
-                .iter()
-                .map(|space| older_bytes(space, now_ms, ages))
-                .sum();
-            if bytes <= bytes_max {
-                return (bytes > 0).then_some(ages);
-            }
-            if at_ms > oldest_ms {
-                return None;
-            }
-            at_ms = (at_ms as f64 * AGE_STEP) as u64 + 1;
-        }
+        let oldest_ms = known
+            .min()
+            .map_or(0, |ms| Agent::now_ms().saturating_sub(ms));
+        oldest(older_than_ms, oldest_ms, bytes, |ages| {
+            self.older_bytes(pids, ages)
+        })
     }
 
     fn run_one(
         &mut self,
         pid: u32,
         ages: Ages,
-        bytes_max: u64,
+        room: Room,
         done: &mut Done,
     ) -> Result<(), PageoutError> {
         let Some(process) = self.open(pid, ages) else {
             return Ok(());
         };
         let moved = ProcessMover::open(&process)
-            .and_then(|mut mover| self.move_cold(&mut mover, pid, ages, bytes_max, done));
+            .and_then(|mut mover| self.move_cold(&mut mover, pid, ages, room, done));
         match moved {
             Err(error) if !error.is_gone() => Err(error),
             _ => Ok(()),
@@ -266,14 +287,15 @@ impl PageOut<'_> {
         mover: &mut ProcessMover<'_>,
         pid: u32,
         ages: Ages,
-        bytes_max: u64,
+        room: Room,
         done: &mut Done,
     ) -> Result<(), PageoutError> {
-        let Some(cold) = mover::find_cold(self.agent, pid, ages, bytes_max)? else {
+        let Some(cold) = mover::find_cold(self.agent, pid, ages, room.looked_at_bytes)? else {
             return Ok(());
         };
         done.young_again_bytes += cold.young_again_bytes;
         let limits = PageoutLimits {
+            bytes_max: room.bytes_max,
             call_bytes_max: CALL_BYTES,
             rehearse: self.rehearse,
             swap_taken_bytes: done.rehearsed_anon_bytes,
@@ -328,6 +350,37 @@ impl PageOut<'_> {
     }
 }
 
+/// How much of the file memory that was not dropped may be mapped, and still fits `bytes_max`.
+fn room_for_mapped(dropped: &Done, bytes_max: u64) -> u64 {
+    let report = dropped.dropped.unwrap_or_default();
+    // Also what the limit cut short may be mapped.
+    let mapped_bytes = report.stayed_bytes.saturating_add(report.limited_bytes);
+    // A rehearsal does not distinguish mapped pages: it has found them.
+    let went_bytes = dropped
+        .left_file_bytes
+        .saturating_add(dropped.rehearsed_bytes);
+    mapped_bytes.min(bytes_max.saturating_sub(went_bytes))
+}
+
+/// The oldest ages such that this much is older, according to `older_bytes`; `older_than_ms` if
+/// there is not so much, and no younger. Memory of all these ages is taken alike.
+fn oldest(
+    older_than_ms: Ages,
+    oldest_ms: u64,
+    bytes: u64,
+    older_bytes: impl Fn(Ages) -> u64,
+) -> Ages {
+    let youngest_ms = older_than_ms.iter().flatten().min().copied();
+    let mut at_ms = oldest_ms;
+    loop {
+        let ages = older_than_ms.map(|age| age.map(|age| age.max(at_ms)));
+        if youngest_ms.is_none_or(|ms| at_ms <= ms) || older_bytes(ages) >= bytes {
+            return ages;
+        }
+        at_ms = (at_ms as f64 / AGE_STEP) as u64;
+    }
+}
+
 /// Bytes of a process that are older, according to the sizes of its generations.
 fn older_bytes(space: &Space, now_ms: u64, ages: Ages) -> u64 {
     let window = space.map().generations();
@@ -349,6 +402,66 @@ fn older_bytes(space: &Space, now_ms: u64, ages: Ages) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Most memory was never used. Only a little may go, and the memory in use is as old as the
+    /// policy asks for.
+    #[test]
+    fn the_oldest_goes_whatever_fits() {
+        let all = [(0, 6 << 20), (20_000, 5 << 20), (60_000, 54 << 20)];
+        let older = |[anon_ms, _]: Ages| {
+            let older = all.iter().filter(|(age_ms, _)| Some(*age_ms) >= anon_ms);
+            older.map(|(_, bytes)| bytes).sum()
+        };
+        let oldest = |bytes| oldest([Some(0); 2], 90_000, bytes, older)[0];
+        for (bytes, range) in [
+            (1, 20_001..=60_000),
+            (54 << 20, 20_001..=60_000),
+            (55 << 20, 1..=20_000),
+            (60 << 20, 0..=0),
+            (99 << 20, 0..=0),
+        ] {
+            let found = oldest(bytes);
+            assert!(
+                found.is_some_and(|ms| range.contains(&ms)),
+                "{bytes} {found:?}"
+            );
+        }
+    }
+
+    /// A library, which others map too, is the oldest memory of the first process.
+    #[test]
+    fn what_the_kernel_keeps_takes_no_room() {
+        let mut done = Done::default();
+        let room = |done: &Done| done.room(1 << 20).map(|room| room.bytes_max);
+        done.count(&PageoutReport {
+            asked_bytes: 8 << 20,
+            kept_bytes: 8 << 20,
+            ..PageoutReport::default()
+        });
+        assert_eq!(room(&done), Some(1 << 20));
+        done.left_anon_bytes = 1 << 20;
+        assert_eq!(room(&done), None);
+        // But there is an end to it.
+        (done.left_anon_bytes, done.tried_bytes) = (0, KEPT_MAX_BYTES);
+        assert_eq!(room(&done), None);
+    }
+
+    #[test]
+    fn a_rehearsal_finds_no_more_than_may_go() {
+        let room = |rehearsed_bytes, left_bytes| {
+            let mut done = Done::default();
+            done.count_dropped(&DropReport {
+                asked_bytes: 100 << 20,
+                rehearsed_bytes,
+                left_bytes,
+                limited_bytes: 60 << 20,
+                ..DropReport::default()
+            });
+            room_for_mapped(&done, 40 << 20)
+        };
+        assert_eq!((room(40 << 20, 0), room(0, 40 << 20)), (0, 0));
+        assert_eq!((room(0, 30 << 20), room(0, 0)), (10 << 20, 40 << 20));
+    }
 
     #[test]
     fn what_is_cut_to_pages_or_used_again_is_not_all_there_was() {

@@ -74,8 +74,8 @@ pub struct Report {
     pub left_bytes: u64,
     /// The part of it that was pages of files, which were dropped.
     pub dropped_bytes: u64,
-    /// An upper bound of the memory that would have left at any one time: pages that a rehearsal
-    /// leaves in place are tried again by each of its steps.
+    /// An upper bound of the memory that would have left: the most that one decision found. Each
+    /// finds again what a rehearsal leaves in place.
     pub rehearsed_bytes: u64,
     /// CPU time of scans, ns.
     pub scan_cpu_ns: u64,

@@ -493,7 +493,7 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         report.left_bytes += sum.left_bytes;
         report.move_cpu_ns += sum.cpu_ns;
         if rehearse {
-            report.rehearsed_bytes = report.rehearsed_bytes.max(sum.tried_bytes);
+            report.rehearsed_bytes += sum.tried_bytes;
         }
         sum
     }

@@ -245,9 +245,13 @@ impl Pacer {
             return Step::Decide;
         }
         let slices = (1 + (now_us - due_us) / self.slice_us).min(LATE_SLICES_MAX);
-        let pages = slices
-            .saturating_mul(self.slice_pages)
-            .min(self.backlog_pages);
+        let pages = match self.rehearsal {
+            // Nothing moves, so nobody waits for it. A part would say less than would have left.
+            true => self.backlog_pages,
+            false => slices
+                .saturating_mul(self.slice_pages)
+                .min(self.backlog_pages),
+        };
         let may_look_for_newcomers = self.newcomers_ns >= self.newcomers_cost_ns;
         let slice = Slice {
             began_us: now_us,

@@ -5,7 +5,8 @@
 //! - *Rate*: a token bucket that holds one second's worth: in any window of w seconds at most rate
 //!   x (w + 1) bytes leave.
 //! - *Swap*: a share of swap stays free; below it only file memory goes.
-//! - *No progress*: a pause if what was tried did not leave, three times in a row.
+//! - *No progress*: a pause of minutes at most if what was tried did not leave, three times in a
+//!   row.
 //! - *Backing off*: a pause if more of what is out came back within the window than `regret`
 //!   allows, twice as long each time it happens again; after it, the next move is small (`start`)
 //!   and doubles while nothing is regretted. The very first moves are small as well.
@@ -27,6 +28,8 @@ const FRUITLESS_MAX: u32 = 3;
 const FRUITLESS_SHARE: f64 = 0.05;
 /// Pauses become shorter again after this many times their length without regret.
 const CALM_PAUSES: u64 = 4;
+/// The longest pause after such moves: what stays does no harm, and what grows cold has to wait.
+const FRUITLESS_PAUSE_MAX_MS: u64 = 300_000;
 /// The longest pause for memory that must go in any case.
 const FORCED_PAUSE_MAX_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
@@ -260,7 +263,11 @@ impl Guard {
     }
 
     fn hold_still(&mut self, now_ms: u64, cause: Cause) {
-        let until_ms = now_ms.saturating_add(self.pause_ms(self.level));
+        let pause_ms = match cause {
+            Cause::Refaults => self.pause_ms(self.level),
+            Cause::NoProgress => self.pause_ms(self.level).min(FRUITLESS_PAUSE_MAX_MS),
+        };
+        let until_ms = now_ms.saturating_add(pause_ms);
         self.pause = Some((until_ms, cause));
         self.calm_ms = until_ms;
         self.level += 1;

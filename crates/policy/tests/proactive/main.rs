@@ -162,6 +162,19 @@ fn what_does_not_leave_makes_a_pause() {
 }
 
 #[test]
+fn what_does_not_leave_holds_up_the_rest_for_minutes_only() {
+    for spec in SPECS {
+        let mut world = World::new(spec, &[(4000, Habit::Never)], 1);
+        world.stuck = true;
+        world.run(7_200_000, 1000);
+        assert_eq!(world.out_pages(), 0, "{spec}");
+        world.stuck = false;
+        world.run(7_800_000, 1000);
+        assert!(world.out_pages() > 0, "{spec}");
+    }
+}
+
+#[test]
 fn swap_keeps_its_reserve() {
     for spec in SPECS {
         let mut world = World::new(spec, &[(4000, Habit::Never)], 1);

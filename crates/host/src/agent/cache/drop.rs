@@ -106,9 +106,13 @@ impl Cache {
         let owns = |id| owned.contains(&id);
         let (window, now_ms) = (self.ages.generations(), self.ages.last_look_ms());
         let sizes = self.ages.droppable(&owns);
-        let oldest_ms = oldest_that_fit(window, &sizes, now_ms, older_than_ms, limits.bytes_max);
+        // In a rehearsal nothing leaves: one pass finds it all, a second would find it again.
+        let first = match limits.rehearse {
+            true => [None; 2],
+            false => oldest_first(window, &sizes, now_ms, older_than_ms, limits.bytes_max),
+        };
         let mut dropper = Dropper::new(limits, cancel);
-        for age_ms in [oldest_ms, Some(older_than_ms)].into_iter().flatten() {
+        for age_ms in first.into_iter().chain([Some(older_than_ms)]).flatten() {
             let cold = Cold {
                 older_than_ms: age_ms,
                 owns: &owns,
@@ -117,8 +121,7 @@ impl Cache {
             // Whatever did not leave is asked again.
             sum = sum.only_left();
             sum.add(&report);
-            // A rehearsal drops nothing, so a second pass would find the same pages.
-            if limits.rehearse || age_ms == older_than_ms {
+            if age_ms == older_than_ms {
                 break;
             }
         }
@@ -126,31 +129,33 @@ impl Cache {
     }
 }
 
-/// The lowest age limit above which all file pages fit into `bytes_max`; `None` if even the oldest
-/// generation does not fit whole.
-fn oldest_that_fit(
+/// Age limits to try before `older_than_ms`, which would take files of all ages alike: the lowest
+/// above which all file pages fit into `bytes_max`, and the highest above which they do not.
+fn oldest_first(
     window: &Generations,
     sizes: &Sizes,
     now_ms: u64,
     older_than_ms: u64,
     bytes_max: u64,
-) -> Option<u64> {
-    let (first, last) = window.labels_older_than(now_ms, older_than_ms)?;
+) -> [Option<u64>; 2] {
+    let Some((first, last)) = window.labels_older_than(now_ms, older_than_ms) else {
+        return [None; 2];
+    };
     let (mut bytes, mut fitting) = (0u64, None);
     for label in first..=last {
         let pages = sizes[usize::from(label)][PageType::File as usize];
         bytes = bytes.saturating_add(pages.saturating_mul(PAGE_BYTES));
+        let bounds = window.age_bounds_ms(label, now_ms);
+        let least_ms = bounds.map(|(at_least, _)| at_least);
         if bytes > bytes_max {
-            return fitting;
+            return [fitting, least_ms];
         }
         if bytes > 0 {
-            fitting = window
-                .age_bounds_ms(label, now_ms)
-                .map(|(at_least, _)| at_least);
+            fitting = least_ms;
         }
     }
     // All of them fit.
-    Some(older_than_ms)
+    [Some(older_than_ms), None]
 }
 
 impl Agent {
@@ -189,15 +194,14 @@ mod tests {
         for label in &labels[..3] {
             sizes[usize::from(*label)][PageType::File as usize] = 10;
         }
-        let fit = |pages: u64| oldest_that_fit(&window, &sizes, 10_000, 500, pages * PAGE_BYTES);
-        assert_eq!(fit(30), Some(500), "all of it");
-        let two = fit(25).unwrap();
-        let one = fit(10).unwrap();
-        assert!(one > two && two > 500, "{one} {two}");
-        assert_eq!(fit(9), None);
-        assert_eq!(
-            oldest_that_fit(&window, &sizes, 10_000, 3_600_000, 1 << 30),
-            None
-        );
+        let first = |pages: u64| oldest_first(&window, &sizes, 10_000, 500, pages * PAGE_BYTES);
+        assert_eq!(first(30), [Some(500), None], "all of it");
+        let [two, part] = first(25).map(Option::unwrap);
+        let [one, middle] = first(10).map(Option::unwrap);
+        assert!(one > two && two > part && part > 500, "{one} {two} {part}");
+        // Of what does not fit, the oldest goes in part, not something of every age.
+        assert_eq!((middle, first(9)), (two, [None, Some(one)]));
+        let none = oldest_first(&window, &sizes, 10_000, 3_600_000, 1 << 30);
+        assert_eq!(none, [None; 2]);
     }
 }
