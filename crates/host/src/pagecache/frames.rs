@@ -13,8 +13,9 @@ use std::os::unix::fs::FileExt;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::layout::{Leaf, Slots};
-use crate::access::PAGE_BYTES;
+use crate::access::{AccessError, PAGE_BYTES};
 use crate::bpf::Mapping;
+use crate::pagewalk::PageWalk;
 
 /// Start of the array of `struct page`, and the size of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,19 +98,16 @@ pub(super) fn own_file() -> io::Result<File> {
 /// One of agewise's own pages in the page cache, with its frame number.
 ///
 /// # Errors
-/// Out of memory, or frame numbers are hidden from this process.
-pub(super) fn own_page() -> io::Result<(File, u64)> {
-    let file = own_file()?;
-    let map = Mapping::<[u8; PAGE_BYTES as usize]>::map(file.as_fd(), 1)?;
+/// Out of memory, or the walk of page tables cannot run.
+pub(super) fn own_page(tables: &mut PageWalk) -> Result<(File, u64), AccessError> {
+    let io = |error| AccessError::io("a page of our own in the page cache", error);
+    let file = own_file().map_err(io)?;
+    let map = Mapping::<[u8; PAGE_BYTES as usize]>::map(file.as_fd(), 1).map_err(io)?;
     let page = map.get(0);
     std::hint::black_box(page[0]);
-    let at = page.as_ptr() as u64 / PAGE_BYTES * 8;
-    let mut entry = [0; 8];
-    File::open("/proc/self/pagemap")?.read_exact_at(&mut entry, at)?;
-    // Documentation/admin-guide/mm/pagemap.rst: bits 0-54 are the frame, 0 without privilege.
-    match u64::from_ne_bytes(entry) & ((1 << 55) - 1) {
-        0 => Err(io::ErrorKind::PermissionDenied.into()),
-        frame => Ok((file, frame)),
+    match tables.own_frame(page.as_ptr() as u64)? {
+        Some(frame) => Ok((file, frame)),
+        None => Err(io(io::ErrorKind::NotFound.into())),
     }
 }
 

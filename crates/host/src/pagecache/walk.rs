@@ -22,6 +22,7 @@ use crate::access::{AccessError, check_page_size};
 use crate::bpf::{self, Mapping, run_syscall};
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::clock::thread_cpu_ns;
+use crate::pagewalk::PageWalk;
 use crate::process::Process;
 use crate::root::ProcRoot;
 
@@ -71,7 +72,7 @@ impl CacheWalk {
     /// Like [`open`](Self::open), and also shows the frames of pages.
     ///
     /// # Errors
-    /// As [`open`](Self::open); also if frames are hidden from this process or cannot be derived.
+    /// As [`open`](Self::open); also if frames cannot be derived.
     pub fn with_frames() -> Result<Self, AccessError> {
         let mut walk = Self::open_with(true)?;
         walk.frames = Some(walk.find_frames()?);
@@ -170,9 +171,9 @@ impl CacheWalk {
     /// Finds out how to derive frames from folios, with two pages of our own.
     fn find_frames(&mut self) -> Result<Frames, AccessError> {
         let mut found = Vec::new();
+        let mut tables = PageWalk::open()?;
         for _ in 0..2 {
-            let (file, frame) = frames::own_page()
-                .map_err(|error| AccessError::io("the frame of a page of our own", error))?;
+            let (file, frame) = frames::own_page(&mut tables)?;
             let out = self.first_page(&file)?;
             let bytes = u64::from(out.page_struct_bytes);
             found.push(match out.rc {

@@ -147,7 +147,7 @@ pub(super) fn discover(program: &mut Program, shape: Shape) -> Result<Machine, A
                 encryption_mask: address.encryption_mask,
                 huge_zero: None,
             };
-            let Some(frame) = walk_to(program, &machine, &magic)? else {
+            let Some(frame) = walk_to(program, &machine, magic.va())? else {
                 continue;
             };
             let proof = search(program, shape, frame * PAGE_BYTES, steps, magic.word)?;
@@ -199,7 +199,7 @@ fn with_bits(
             ..machine.format
         };
         let machine = Machine { format, ..machine };
-        if walk_to(program, &machine, hidden)? == Some(frame) {
+        if walk_to(program, &machine, hidden.va())? == Some(frame) {
             return Ok(Some(machine));
         }
     }
@@ -239,13 +239,12 @@ fn search(
     Ok(found)
 }
 
-/// The frame at which the walk arrives, run as in production.
-fn walk_to(
+/// The frame at which the walk to an address of our own arrives, run as in production.
+pub(super) fn walk_to(
     program: &mut Program,
     machine: &Machine,
-    magic: &MagicPage,
+    va: u64,
 ) -> Result<Option<u64>, AccessError> {
-    let va = magic.va();
     let (format, shape) = (machine.format, machine.format.shape);
     let Some(entry) = entry_at(program, machine, va)? else {
         return Ok(None);

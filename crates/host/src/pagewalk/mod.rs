@@ -100,6 +100,12 @@ impl PageWalk {
         self.machine.levels
     }
 
+    /// The frame of a page of our own, which `/proc/self/pagemap` has only with `CAP_SYS_ADMIN`;
+    /// `None` if no page is mapped there.
+    pub(crate) fn own_frame(&mut self, va: u64) -> Result<Option<u64>, AccessError> {
+        machine::walk_to(&mut self.program, &self.machine, va)
+    }
+
     /// Bytes of memory in the maps shared with the kernel.
     pub fn memory_bytes(&self) -> usize {
         self.program.memory_bytes()
