@@ -196,3 +196,23 @@ fn every_page_of_a_cgroup_counts_once_and_is_as_young_as_its_last_access() {
     );
     assert_eq!(agent.cost().cache_dropped, 0);
 }
+
+/// The packaged service has no more than these.
+#[test]
+fn files_are_followed_without_the_rights_of_an_administrator() {
+    const TEST: &str = "files without CAP_SYS_ADMIN";
+    if opened("pagecache", TEST, FileAges::with_frames(60_000)).is_none() {
+        return;
+    }
+    // Capabilities belong to threads: this one exists only for the test.
+    let opened = std::thread::spawn(|| {
+        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+        let mut sets = capabilities(None).unwrap();
+        let kept = CapabilitySet::BPF | CapabilitySet::PERFMON;
+        sets.effective &= kept;
+        sets.permitted &= kept;
+        set_capabilities(None, sets).unwrap();
+        FileAges::with_frames(60_000).map(drop)
+    });
+    opened.join().unwrap().unwrap();
+}
