@@ -237,26 +237,6 @@ fn frames_are_those_that_page_tables_have() {
     }
 }
 
-/// The packaged service has no more than these.
-#[test]
-fn frames_are_found_without_the_rights_of_an_administrator() {
-    const TEST: &str = "frames without CAP_SYS_ADMIN";
-    if opened("pagecache", TEST, CacheWalk::with_frames()).is_none() {
-        return;
-    }
-    // Capabilities belong to threads: this one exists only for the test.
-    let opened = std::thread::spawn(|| {
-        use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
-        let mut sets = capabilities(None).unwrap();
-        let kept = CapabilitySet::BPF | CapabilitySet::PERFMON;
-        sets.effective &= kept;
-        sets.permitted &= kept;
-        set_capabilities(None, sets).unwrap();
-        CacheWalk::with_frames().map(drop)
-    });
-    opened.join().unwrap().unwrap();
-}
-
 /// Index and frame of each page of a file, according to our own page table.
 fn mapped_frames(file: &File, pages: usize) -> Vec<(u64, u64)> {
     use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

@@ -424,10 +424,9 @@ impl Space {
         self.last_refaulted_pages = counts.refaulted;
         let clear = cleared?;
         let total_ns = thread_cpu_ns() - began;
-        let classify_ns = total_ns.saturating_sub(cost.cpu_ns + clear.cpu_ns);
         Ok(LookCost {
             walk_ns: cost.cpu_ns,
-            classify_ns,
+            classify_ns: total_ns.saturating_sub(cost.cpu_ns + clear.cpu_ns),
             clear_ns: clear.cpu_ns,
             counts,
             clear,
