@@ -20,7 +20,7 @@ use serde::Serialize;
 
 /// This much is moved between two checks of accessed bits, so a check is only milliseconds old.
 const CALL_BYTES: u64 = 4 << 20;
-/// So much more than may leave is looked at: pages that the kernel keeps, because other processes
+/// This much more than may leave is looked at: pages that the kernel keeps, because other processes
 /// map them too, are often the oldest, and must not stand in the way of those that can leave.
 const KEPT_MAX_BYTES: u64 = 64 << 20;
 /// Files tried at a time: this delays a tick by at most 0.1 s.
@@ -56,6 +56,9 @@ pub struct Done {
     /// A few of the problems.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
+    /// More was old enough than may leave, if only a huge page.
+    #[serde(skip)]
+    pub is_limited: bool,
 }
 
 /// How much a move may take, and look at.
@@ -67,7 +70,8 @@ struct Room {
 
 impl Done {
     fn trouble(&mut self, trouble: String) {
-        if self.troubles.len() < TROUBLES_MAX {
+        // Each pass over a process may have the same.
+        if self.troubles.len() < TROUBLES_MAX && !self.troubles.contains(&trouble) {
             self.troubles.push(trouble);
         }
     }
@@ -81,6 +85,7 @@ impl Done {
         ];
         let untried_bytes = untried.map(skipped).iter().sum::<u64>() + report.young_again_bytes;
         self.tried_bytes += report.asked_bytes.saturating_sub(untried_bytes);
+        self.is_limited |= skipped(SkipReason::Limit) > 0;
         self.young_again_bytes += report.young_again_bytes;
         self.rehearsed_bytes += report.rehearsed_bytes;
         self.rehearsed_anon_bytes += report.rehearsed_anon_bytes;
@@ -108,6 +113,7 @@ impl Done {
         self.sorted_bytes += later.sorted_bytes;
         self.cpu_ns += later.cpu_ns;
         self.dropped = later.dropped.or(self.dropped);
+        self.is_limited |= later.is_limited;
         later
             .troubles
             .into_iter()
@@ -117,18 +123,38 @@ impl Done {
     /// Whether there was nothing more to find within `bytes_max`: not even a page.
     pub fn found_all(&self, bytes_max: u64) -> bool {
         let found_bytes = self.tried_bytes.saturating_add(self.young_again_bytes);
-        found_bytes.saturating_add(kernel_page_bytes()) <= bytes_max
+        !self.is_limited && found_bytes.saturating_add(kernel_page_bytes()) <= bytes_max
     }
 
     /// What may still leave, and be looked at for it, of `bytes_max`; `None` if that is nothing.
     fn room(&self, bytes_max: u64) -> Option<Room> {
-        let went_bytes = self.left_bytes().saturating_add(self.rehearsed_bytes);
+        let went_bytes = self.went_bytes();
         let kept_bytes = self.tried_bytes.saturating_sub(went_bytes);
         let bytes_max = bytes_max.saturating_sub(went_bytes);
-        (bytes_max >= PAGE_BYTES && kept_bytes < KEPT_MAX_BYTES).then(|| Room {
+        (bytes_max >= kernel_page_bytes() && kept_bytes < KEPT_MAX_BYTES).then(|| Room {
             bytes_max,
             looked_at_bytes: bytes_max.saturating_add(KEPT_MAX_BYTES - kept_bytes),
         })
+    }
+
+    /// The same processes are looked at again, and with them what stayed.
+    fn begin_pass(&mut self) {
+        self.tried_bytes = self.left_bytes();
+        self.young_again_bytes = 0;
+        self.is_limited = false;
+    }
+
+    /// The last pass is done. What stayed beyond `bytes_max` took nobody's place; where a huge page
+    /// is all that may go and too much, trying was in vain.
+    fn end_passes(&mut self, bytes_max: u64) {
+        self.tried_bytes = match self.is_limited && self.went_bytes() == 0 {
+            true => bytes_max,
+            false => self.tried_bytes.min(bytes_max),
+        };
+    }
+
+    fn went_bytes(&self) -> u64 {
+        self.left_bytes().saturating_add(self.rehearsed_bytes)
     }
 
     pub fn left_bytes(&self) -> u64 {
@@ -164,7 +190,7 @@ impl PageOut<'_> {
         let Some(age_ms) = file_ms else { return done };
         let mut dropped = self.drop_files(files, age_ms, bytes_max[1]);
         let mapped_bytes = room_for_mapped(&dropped, bytes_max[1]);
-        if mapped_bytes >= PAGE_BYTES {
+        if mapped_bytes >= kernel_page_bytes() {
             // They have already been counted as tried.
             let stayed_bytes = dropped.dropped.map_or(0, |report| report.stayed_bytes);
             dropped.tried_bytes -= stayed_bytes.min(dropped.tried_bytes);
@@ -217,6 +243,7 @@ impl PageOut<'_> {
             let Some(room) = room.filter(|_| !self.cancel.load(Ordering::Relaxed)) else {
                 break;
             };
+            done.begin_pass();
             let tried_bytes = self.older_bytes(pids, ages);
             ages = self.oldest(
                 pids,
@@ -224,8 +251,7 @@ impl PageOut<'_> {
                 tried_bytes.saturating_add(room.bytes_max),
             );
         }
-        // What stayed beyond that took nobody's place.
-        done.tried_bytes = done.tried_bytes.min(bytes_max);
+        done.end_passes(bytes_max);
         done.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
         done
     }
@@ -400,83 +426,5 @@ fn older_bytes(space: &Space, now_ms: u64, ages: Ages) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Most memory was never used. Only a little may go, and the memory in use is as old as the
-    /// policy asks for.
-    #[test]
-    fn the_oldest_goes_whatever_fits() {
-        let all = [(0, 6 << 20), (20_000, 5 << 20), (60_000, 54 << 20)];
-        let older = |[anon_ms, _]: Ages| {
-            let older = all.iter().filter(|(age_ms, _)| Some(*age_ms) >= anon_ms);
-            older.map(|(_, bytes)| bytes).sum()
-        };
-        let oldest = |bytes| oldest([Some(0); 2], 90_000, bytes, older)[0];
-        for (bytes, range) in [
-            (1, 20_001..=60_000),
-            (54 << 20, 20_001..=60_000),
-            (55 << 20, 1..=20_000),
-            (60 << 20, 0..=0),
-            (99 << 20, 0..=0),
-        ] {
-            let found = oldest(bytes);
-            assert!(
-                found.is_some_and(|ms| range.contains(&ms)),
-                "{bytes} {found:?}"
-            );
-        }
-    }
-
-    /// A library, which others map too, is the oldest memory of the first process.
-    #[test]
-    fn what_the_kernel_keeps_takes_no_room() {
-        let mut done = Done::default();
-        let room = |done: &Done| done.room(1 << 20).map(|room| room.bytes_max);
-        done.count(&PageoutReport {
-            asked_bytes: 8 << 20,
-            kept_bytes: 8 << 20,
-            ..PageoutReport::default()
-        });
-        assert_eq!(room(&done), Some(1 << 20));
-        done.left_anon_bytes = 1 << 20;
-        assert_eq!(room(&done), None);
-        // But there is an end to it.
-        (done.left_anon_bytes, done.tried_bytes) = (0, KEPT_MAX_BYTES);
-        assert_eq!(room(&done), None);
-    }
-
-    #[test]
-    fn a_rehearsal_finds_no_more_than_may_go() {
-        let room = |rehearsed_bytes, left_bytes| {
-            let mut done = Done::default();
-            done.count_dropped(&DropReport {
-                asked_bytes: 100 << 20,
-                rehearsed_bytes,
-                left_bytes,
-                limited_bytes: 60 << 20,
-                ..DropReport::default()
-            });
-            room_for_mapped(&done, 40 << 20)
-        };
-        assert_eq!((room(40 << 20, 0), room(0, 40 << 20)), (0, 0));
-        assert_eq!((room(0, 30 << 20), room(0, 0)), (10 << 20, 40 << 20));
-    }
-
-    #[test]
-    fn what_is_cut_to_pages_or_used_again_is_not_all_there_was() {
-        let found_all = |tried_bytes, young_again_bytes, bytes_max| {
-            let done = Done {
-                tried_bytes,
-                young_again_bytes,
-                ..Done::default()
-            };
-            done.found_all(bytes_max)
-        };
-        let bytes_max = 10 * PAGE_BYTES + 5;
-        assert!(!found_all(10 * PAGE_BYTES, 0, bytes_max));
-        assert!(!found_all(7 * PAGE_BYTES, 3 * PAGE_BYTES, bytes_max));
-        assert!(found_all(9 * PAGE_BYTES, 0, bytes_max));
-        assert!(found_all(0, 0, PAGE_BYTES));
-    }
-}
+#[path = "hand_tests.rs"]
+mod tests;

@@ -74,8 +74,8 @@ pub struct Report {
     pub left_bytes: u64,
     /// The part of it that was pages of files, which were dropped.
     pub dropped_bytes: u64,
-    /// An upper bound of the memory that would have left: the most that one decision found. Each
-    /// finds again what a rehearsal leaves in place.
+    /// An upper bound of the memory that would have left: the most that one decision found, and no
+    /// more than it asked for. Each finds again what a rehearsal leaves in place.
     pub rehearsed_bytes: u64,
     /// CPU time of scans, ns.
     pub scan_cpu_ns: u64,

@@ -36,6 +36,7 @@ pub fn contenders(policies: &[impl AsRef<str>]) -> Result<Vec<Contender>, StudyE
 pub fn with_agents(policies: Vec<Contender>, agents: &[Spec]) -> Result<Vec<Column>, StudyError> {
     let is_kernel = |policy: &Contender| matches!(policy, Contender::Kernel(_));
     if let Some(agent) = agents.first()
+        && !policies.is_empty()
         && !policies.iter().any(is_kernel)
     {
         return Err(StudyError::Argument(format!(

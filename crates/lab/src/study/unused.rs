@@ -20,6 +20,7 @@ impl RunRequest {
             let given = [
                 ("--set", !self.setup.settings.is_empty()),
                 ("--swap", self.setup.swap.is_some()),
+                ("--sight", self.sight != Sight::default()),
             ];
             let given = given.iter().filter(|(_, is_given)| *is_given);
             let note = |(option, _): &(&str, bool)| {

@@ -263,14 +263,18 @@ impl Guard {
     }
 
     fn hold_still(&mut self, now_ms: u64, cause: Cause) {
-        let pause_ms = match cause {
-            Cause::Refaults => self.pause_ms(self.level),
-            Cause::NoProgress => self.pause_ms(self.level).min(FRUITLESS_PAUSE_MAX_MS),
+        let longest_ms = match cause {
+            Cause::Refaults => self.params.pause_max_ms,
+            Cause::NoProgress => self.params.pause_max_ms.min(FRUITLESS_PAUSE_MAX_MS),
         };
-        let until_ms = now_ms.saturating_add(pause_ms);
+        let pause_ms = self.pause_ms(self.level);
+        let until_ms = now_ms.saturating_add(pause_ms.min(longest_ms));
         self.pause = Some((until_ms, cause));
         self.calm_ms = until_ms;
-        self.level += 1;
+        // No further than pauses grow: each level takes its time to be forgiven.
+        if pause_ms < longest_ms {
+            self.level += 1;
+        }
         self.quantum = self.params.start;
         self.moved_ms = None;
     }
@@ -436,5 +440,26 @@ impl Cut {
             reason,
             next_ms: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each level takes hours to be forgiven.
+    #[test]
+    fn a_day_of_moves_without_effect_makes_no_pause_of_an_hour() {
+        let mut guard = Guard::new(GuardParams::default());
+        let mut hold_still = |now_ms, cause| {
+            guard.hold_still(now_ms, cause);
+            guard.pause.map_or(now_ms, |(until_ms, _)| until_ms)
+        };
+        let mut now_ms = 0;
+        while now_ms < 86_400_000 {
+            now_ms = hold_still(now_ms, Cause::NoProgress);
+        }
+        let pause_ms = hold_still(now_ms, Cause::Refaults) - now_ms;
+        assert!(pause_ms <= 2 * FRUITLESS_PAUSE_MAX_MS, "{pause_ms}");
     }
 }

@@ -67,7 +67,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let source = args.input.source(&args.trace)?;
     if source.collapse_repeats {
         agewise_cli::refuse!(
-            "--collapse-repeats: cat prints requests as they are stored; leave it out"
+            "cat prints requests as they are stored: leave out --collapse-repeats, and `_dedup` at \
+             the end of a name"
         );
     }
     let from_ns = args
