@@ -11,20 +11,7 @@ use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
 
 use super::frames::Frames;
-use super::zone::BLOCK;
-
-/// How far an allocation may dip into a zone's reserve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserve {
-    /// Keep the low watermark and, under the fair policy, the zone's turn: the first attempt.
-    Fair,
-    /// Keep the low watermark.
-    Low,
-    /// Keep the min watermark: after waking kswapd.
-    Min,
-    /// Take anything available: reclaimers and victims of the OOM killer.
-    None,
-}
+use super::zone::{BLOCK, Reserve};
 
 impl Frames {
     /// Allocates a frame of a node for a request that can use zones up to `highest`. Returns it

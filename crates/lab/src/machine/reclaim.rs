@@ -13,7 +13,7 @@ use agewise_kernel::reclaim::oom::AllocRetry;
 use agewise_kernel::world::World;
 
 use super::charge::ChargeError;
-use super::page_alloc::Reserve;
+use super::zone::Reserve;
 use super::{Machine, ProcessId};
 
 impl Machine {

@@ -8,9 +8,9 @@ use agewise_kernel::reclaim::TOP_ZONE;
 
 use super::events::Event;
 use super::frames::Owner;
-use super::page_alloc::Reserve;
 use super::page_cache::Entry;
 use super::system::System;
+use super::zone::Reserve;
 use super::{Machine, MachineConfig};
 
 impl MachineConfig {

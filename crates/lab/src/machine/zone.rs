@@ -4,13 +4,24 @@
 use agewise_kernel::reclaim::watermark::Watermarks;
 use agewise_kernel::world::ZoneState;
 
-use super::page_alloc::Reserve;
-
 /// Frames of one 2 MiB block.
 pub(super) const BLOCK: u32 = 512;
 
 /// Names of the zones, lowest first.
 pub const ZONE_NAMES: [&str; 4] = ["DMA", "DMA32", "Normal", "Movable"];
+
+/// How far an allocation may dip into a zone's reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// Keep the low watermark and, under the fair policy, the zone's turn: the first attempt.
+    Fair,
+    /// Keep the low watermark.
+    Low,
+    /// Keep the min watermark: after waking kswapd.
+    Min,
+    /// Take anything available: reclaimers and victims of the OOM killer.
+    None,
+}
 
 /// One zone of a node.
 #[derive(Clone, Debug, Default)]

@@ -2,7 +2,7 @@
 //! Memory that compressed swap takes from the machine it serves.
 
 use super::frames::Frames;
-use super::page_alloc::Reserve;
+use super::zone::Reserve;
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
 use agewise_kernel::reclaim::TOP_ZONE;
