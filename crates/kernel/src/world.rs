@@ -78,23 +78,10 @@ pub trait World {
     /// is not `Pmd::None`. Lets a walk skip holes of any size cheaply.
     fn next_mapped(&self, mm: MmId, vpn: u64, end_vpn: u64) -> Option<u64>;
 
-    /// Whether the mm can be read-locked now; if false, a walk skips it (contention).
-    fn try_lock_mm(&mut self, mm: MmId) -> bool;
-
-    /// Whether the table that covers `vpn` can be locked now.
-    fn try_lock_table(&mut self, _mm: MmId, _vpn: u64) -> bool {
-        true
-    }
-
     // ---- reverse map
 
     /// The `index`-th mapping of the folio, in rmap order.
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping>;
-
-    /// Whether the reverse map of the folio can be locked now; if false, reclaim keeps the folio.
-    fn try_lock_rmap(&mut self, _pfn: Pfn) -> bool {
-        true
-    }
 
     // ---- what becomes of an isolated folio
 

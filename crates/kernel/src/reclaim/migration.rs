@@ -123,10 +123,7 @@ impl Moves {
         cpu: usize,
     ) -> bool {
         let old = lru.folios[pfn];
-        let held = Flag::Locked as u32
-            | Flag::Writeback as u32
-            | Flag::Pinned as u32
-            | Flag::BatchPending as u32;
+        let held = Flag::Locked as u32 | Flag::Writeback as u32 | Flag::BatchPending as u32;
         if self.is_full || old.has_any(held) {
             return false;
         }

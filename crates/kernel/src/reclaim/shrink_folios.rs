@@ -219,7 +219,7 @@ fn reclaim<W: World>(
 ) -> Fate {
     let folio = &lru.folios[pfn];
     if folio.has(Flag::Swapbacked) && !folio.has(Flag::Swapcache) {
-        if !sc.io_allowed || folio.has(Flag::Pinned) {
+        if !sc.io_allowed {
             return Fate::Keep;
         }
         if !world.add_to_swap(&mut lru.folios, pfn) {
@@ -234,9 +234,6 @@ fn reclaim<W: World>(
         }
     }
     let folio = &lru.folios[pfn];
-    if folio.has(Flag::Pinned) {
-        return Fate::Activate;
-    }
     let referenced_elsewhere = folio.has(Flag::BatchPending);
     if folio.has(Flag::Dirty)
         && let Some(fate) = write(lru, world, sc, pfn, clean_only, outcome)

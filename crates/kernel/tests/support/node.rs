@@ -42,9 +42,6 @@ impl World for Mechanism {
     fn next_mapped(&self, _: MmId, _: u64, _: u64) -> Option<u64> {
         None
     }
-    fn try_lock_mm(&mut self, _: MmId) -> bool {
-        true
-    }
     fn mapping(&self, _: Pfn, _: usize) -> Option<Mapping> {
         None
     }

@@ -310,10 +310,6 @@ impl World for System {
         self.tables.next_mapped(mm, vpn, end_vpn)
     }
 
-    fn try_lock_mm(&mut self, mm: MmId) -> bool {
-        self.spaces[mm].alive
-    }
-
     #[inline]
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping> {
         self.frames.mapping(pfn, index)
