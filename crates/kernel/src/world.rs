@@ -85,8 +85,9 @@ pub trait World {
 
     // ---- what becomes of an isolated folio
 
-    /// Allocates a swap slot for an anon folio and adds it to the swap cache (sets `Swapcache`,
-    /// `Dirty`). Returns false if swap is full or the cgroup's swap limit is reached.
+    /// Allocates a swap slot for an anon folio, as many in a row for a huge one, and adds it to the
+    /// swap cache (sets `Swapcache`, `Dirty`). Returns false if swap is full or in pieces, or the
+    /// cgroup's swap limit is reached.
     fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
 
     /// Whether swap is so full that pages in memory should not occupy a slot too, in the machine or
@@ -98,6 +99,13 @@ pub trait World {
     /// Removes a folio that no leaf refers to by its slot from the swap cache, frees the slot and
     /// marks the folio dirty (`folio_free_swap`).
     fn free_swap(&mut self, _folios: &mut FolioTable, _pfn: Pfn) {}
+
+    /// Splits a folio of 2 MiB that nobody else holds: each of its pages has the same owner, and
+    /// leaves with the same accessed and dirty bits (`split_folio_to_list`). The engine copies the
+    /// flags. Returns false if it stays whole.
+    fn split(&mut self, _: &FolioTable, _pfn: Pfn) -> bool {
+        false
+    }
 
     /// Removes all mappings (clears `Mapped`, moves PTE dirty bits to the folio). Returns false if
     /// one could not be removed.
