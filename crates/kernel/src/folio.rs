@@ -95,8 +95,6 @@ pub enum Flag {
     /// Waits in a per-CPU activate, deactivate or rotate batch, which holds a reference: reclaim
     /// cannot free it meanwhile.
     BatchPending = 1 << 13,
-    /// Extra references pin the folio: reclaim cannot free it.
-    Pinned = 1 << 14,
     /// Came back from a short distance: enters a generation above the oldest
     /// ([`crate::refault_distance`]).
     Promoted = 1 << 29,
@@ -464,7 +462,7 @@ mod tests {
         folio.set_refs(3);
         folio.set_generation(Some(6));
         folio.set_list_slot(6);
-        folio.flags |= Flag::Pinned as u32 | Flag::Promoted as u32;
+        folio.flags |= Flag::Promoted as u32;
         assert_eq!(
             (
                 folio.refs(),
@@ -477,7 +475,7 @@ mod tests {
         folio.set_generation(None);
         folio.set_list_slot(0);
         folio.set_refs(0);
-        folio.flags &= !(Flag::Pinned as u32 | Flag::Promoted as u32);
+        folio.flags &= !(Flag::Promoted as u32);
         assert_eq!(
             (folio.zone(), folio.nr_pages(), folio.folio_type()),
             (3, 512, FolioType::Anon)

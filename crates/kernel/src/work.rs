@@ -54,6 +54,12 @@ pub struct Events {
     pub workingset_restore: [u64; 2],
     /// Shadow nodes dropped by their shrinker.
     pub workingset_nodereclaim: u64,
+    /// Huge folios written to swap in one piece.
+    pub thp_swpout: u64,
+    /// Huge folios split because swap had no room for them in one piece.
+    pub thp_swpout_fallback: u64,
+    /// Huge folios split because another node had no room for them in one piece.
+    pub thp_migration_split: u64,
 }
 
 impl Events {
@@ -127,6 +133,8 @@ pub struct Work {
     pub tlb_flushes: u64,
     /// Pages copied to another node.
     pub page_moves: u64,
+    /// Huge folios split (`thp_split_page`).
+    pub splits: u64,
     /// Times the LRU lock was taken.
     pub lru_locks: u64,
     /// Agings (increments of `max_seq`).

@@ -78,28 +78,16 @@ pub trait World {
     /// is not `Pmd::None`. Lets a walk skip holes of any size cheaply.
     fn next_mapped(&self, mm: MmId, vpn: u64, end_vpn: u64) -> Option<u64>;
 
-    /// Whether the mm can be read-locked now; if false, a walk skips it (contention).
-    fn try_lock_mm(&mut self, mm: MmId) -> bool;
-
-    /// Whether the table that covers `vpn` can be locked now.
-    fn try_lock_table(&mut self, _mm: MmId, _vpn: u64) -> bool {
-        true
-    }
-
     // ---- reverse map
 
     /// The `index`-th mapping of the folio, in rmap order.
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping>;
 
-    /// Whether the reverse map of the folio can be locked now; if false, reclaim keeps the folio.
-    fn try_lock_rmap(&mut self, _pfn: Pfn) -> bool {
-        true
-    }
-
     // ---- what becomes of an isolated folio
 
-    /// Allocates a swap slot for an anon folio and adds it to the swap cache (sets `Swapcache`,
-    /// `Dirty`). Returns false if swap is full or the cgroup's swap limit is reached.
+    /// Allocates a swap slot for an anon folio, as many in a row for a huge one, and adds it to the
+    /// swap cache (sets `Swapcache`, `Dirty`). Returns false if swap is full or in pieces, or the
+    /// cgroup's swap limit is reached.
     fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool;
 
     /// Whether swap is so full that pages in memory should not occupy a slot too, in the machine or
@@ -111,6 +99,13 @@ pub trait World {
     /// Removes a folio that no leaf refers to by its slot from the swap cache, frees the slot and
     /// marks the folio dirty (`folio_free_swap`).
     fn free_swap(&mut self, _folios: &mut FolioTable, _pfn: Pfn) {}
+
+    /// Splits a folio of 2 MiB that nobody else holds: each of its pages has the same owner, and
+    /// leaves with the same accessed and dirty bits (`split_folio_to_list`). The engine copies the
+    /// flags. Returns false if it stays whole.
+    fn split(&mut self, _: &FolioTable, _pfn: Pfn) -> bool {
+        false
+    }
 
     /// Removes all mappings (clears `Mapped`, moves PTE dirty bits to the folio). Returns false if
     /// one could not be removed.

@@ -58,8 +58,6 @@ pub struct Profile {
     pub memcg_order: MemcgOrder,
     /// Whether a removed cgroup's folios move to its parent at once.
     pub reparents_on_offline: bool,
-    /// Whether a last-level table whose lock is contended counts as dense.
-    pub contended_table_is_dense: bool,
     /// Whether swappiness 201 ("anon only") exists.
     pub has_swappiness_max: bool,
     /// Whether switching at run time has an intermediate state in which reclaim tries both
@@ -96,7 +94,6 @@ pub const V7_2: Profile = Profile {
     kswapd_ages_all: false,
     memcg_order: MemcgOrder::MemcgLru,
     reparents_on_offline: true,
-    contended_table_is_dense: true,
     has_swappiness_max: true,
     has_switching_state: true,
     anon_token_bits: 31,
@@ -126,7 +123,6 @@ pub const V6_12: Profile = Profile {
     kswapd_ages_all: false,
     memcg_order: MemcgOrder::MemcgLru,
     reparents_on_offline: false,
-    contended_table_is_dense: false,
     has_swappiness_max: false,
     has_switching_state: false,
     anon_token_bits: 36,

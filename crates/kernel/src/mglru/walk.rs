@@ -131,9 +131,6 @@ fn next_mm(lru: &mut Lru, round: &mut Round) -> Option<MmId> {
 
 /// Walks one address space in full, in ranges of 2 MiB.
 fn walk_mm<W: World>(lru: &mut Lru, world: &mut W, round: &mut Round, mm: MmId) {
-    if !world.try_lock_mm(mm) {
-        return;
-    }
     lru.work.mm_walks += 1;
     let mut vpn = 0;
     while let Some(vma) = next_vma(world, round, mm, vpn) {
@@ -232,9 +229,6 @@ fn walk_entries<W: World>(
     mut vma: Vma,
     mut start: u64,
 ) -> bool {
-    if !world.try_lock_table(mm, start) {
-        return lru.mglru.profile.contended_table_is_dense;
-    }
     let table_end = start - start % PAGES_PER_PMD + PAGES_PER_PMD;
     let (mut total, mut young) = (0, 0);
     loop {

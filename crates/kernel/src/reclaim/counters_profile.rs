@@ -18,6 +18,8 @@ pub struct CountersProfile {
     pub demotion: &'static [Counter],
     /// Whether `memory.stat` has these too.
     pub cgroups_count_demotion: bool,
+    /// Whether `memory.stat` too counts huge pages swapped whole or split (since 6.7).
+    pub cgroups_count_huge_swap: bool,
 }
 
 /// There is one of each version, so they are equal if they are the same.
@@ -111,6 +113,7 @@ pub static LINUX_7_2: CountersProfile = CountersProfile {
         DEMOTE_PROACTIVE,
     ],
     cgroups_count_demotion: true,
+    cgroups_count_huge_swap: true,
 };
 
 /// Linux 6.12 and 6.14: in vmstat, counters of a reclaimer leave out the reclaim of cgroups, and
@@ -146,6 +149,7 @@ pub static LINUX_6_12: CountersProfile = CountersProfile {
     ],
     demotion: &[DEMOTE_KSWAPD, DEMOTE_DIRECT_ALL, DEMOTE_KHUGEPAGED],
     cgroups_count_demotion: true,
+    cgroups_count_huge_swap: true,
 };
 
 /// The kernel of the patches of January 2022: `memory.stat` tells no reclaimers apart (before 6.0),
@@ -167,4 +171,5 @@ pub static V6: CountersProfile = CountersProfile {
     ],
     demotion: &[DEMOTE_KSWAPD, DEMOTE_DIRECT_ALL],
     cgroups_count_demotion: false,
+    cgroups_count_huge_swap: false,
 };

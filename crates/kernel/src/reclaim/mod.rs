@@ -18,6 +18,7 @@ pub mod oom;
 pub(crate) mod references;
 pub mod scope;
 pub mod shrink_folios;
+mod split;
 mod state;
 pub mod throttle;
 pub mod tree;

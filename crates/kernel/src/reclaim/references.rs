@@ -33,8 +33,6 @@ pub(crate) struct Accessed {
     pub locked: bool,
     /// One of the young mappings is executable.
     pub exec: bool,
-    /// The reverse map could not be locked.
-    pub contended: bool,
 }
 
 /// Reads and clears the accessed bits of a folio's mappings (`folio_referenced`). Mappings without
@@ -48,10 +46,6 @@ pub(crate) fn accessed<W: World>(
 ) -> Accessed {
     let mut accessed = Accessed::default();
     if !lru.folios[pfn].has(Flag::Mapped) {
-        return accessed;
-    }
-    if !world.try_lock_rmap(pfn) {
-        accessed.contended = true;
         return accessed;
     }
     let look_around = lru.mode.is_multi_gen() && !lru.mglru.ablation.lacks(Part::LookAround);
@@ -129,9 +123,6 @@ pub(crate) fn check<W: World>(
     let folio = &mut lru.folios[pfn];
     if accessed.locked {
         return References::Activate;
-    }
-    if accessed.contended {
-        return References::Keep;
     }
     if by_steps {
         return if accessed.young == 0 {

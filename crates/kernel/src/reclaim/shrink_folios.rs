@@ -6,6 +6,7 @@ use crate::ids::LruvecId;
 use crate::lru::{Lru, Mode};
 use crate::reclaim::migration::{demote, demotion_target};
 use crate::reclaim::references::{self, References};
+use crate::reclaim::split;
 use crate::reclaim::{BatchOutcome, Reclaimer, ScanControl, Seen};
 use crate::world::{PageoutOutcome, World};
 
@@ -34,8 +35,9 @@ struct Rules {
 /// Reclaims from a batch of isolated folios, oldest first. On return the batch contains the
 /// survivors in the same order, with `Active` set on those to activate. On a node with a slower one
 /// below it, folios move there instead of being freed; those that cannot are reclaimed, except by
-/// proactive reclaim, and come last in the batch. Counts `pgsteal`, `pgactivate` and
-/// `sc.nr_scanned`; the caller counts `sc.nr_reclaimed` and `pgscan`.
+/// proactive reclaim, and come last in the batch. The pages of a folio that had to be split follow
+/// each other. Counts `pgsteal`, `pgactivate` and `sc.nr_scanned`; the caller counts
+/// `sc.nr_reclaimed` and `pgscan`.
 pub fn shrink_folios<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -47,44 +49,71 @@ pub fn shrink_folios<W: World>(
     let mut outcome = BatchOutcome::default();
     let node = lru.lruvecs[lruvec.index()].node;
     let target = demotion_target(lru, world, node, sc);
-    let mut leaving = Vec::new();
     let mut rules = Rules {
         ignore_references,
         demotes: target.is_some(),
     };
-    batch.retain(|&pfn| {
-        let fate = shrink_folio(lru, world, sc, pfn, rules, &mut outcome);
-        if fate == Fate::Demote {
-            leaving.push(pfn);
-        }
-        matches!(fate, Fate::Keep | Fate::Activate)
-    });
+    let mut leaving = shrink_each(lru, world, sc, batch, rules, &mut outcome);
     if let Some(target) = target {
         outcome.reclaimed += demote(lru, world, lruvec, sc, target, &mut leaving);
         if sc.reclaimer != Reclaimer::Proactive {
             rules.demotes = false;
-            leaving.retain(|&pfn| {
-                shrink_folio(lru, world, sc, pfn, rules, &mut outcome) != Fate::Freed
-            });
+            shrink_each(lru, world, sc, &mut leaving, rules, &mut outcome);
         }
         batch.append(&mut leaving);
     }
     outcome
 }
 
-/// Decides on one folio and counts it.
+/// Decides on each folio of a batch, in which the survivors stay. Returns those to be moved to a
+/// slower node.
+fn shrink_each<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    sc: &mut ScanControl,
+    batch: &mut Vec<Pfn>,
+    rules: Rules,
+    outcome: &mut BatchOutcome,
+) -> Vec<Pfn> {
+    let mut leaving = Vec::new();
+    let mut tails = Vec::new();
+    let (mut next, mut kept) = (0, 0);
+    while let Some(&pfn) = batch.get(next) {
+        next += 1;
+        match shrink_folio(lru, world, sc, pfn, rules, &mut tails, outcome) {
+            Fate::Freed => {}
+            Fate::Demote => leaving.push(pfn),
+            Fate::Keep | Fate::Activate => {
+                batch[kept] = pfn;
+                kept += 1;
+            }
+        }
+        if !tails.is_empty() {
+            batch.splice(next..next, tails.drain(..));
+        }
+    }
+    batch.truncate(kept);
+    leaving
+}
+
+/// Decides on one folio and counts it. If it had to be split, it is its first page now, and the
+/// others are in `tails`.
 fn shrink_folio<W: World>(
     lru: &mut Lru,
     world: &mut W,
     sc: &mut ScanControl,
     pfn: Pfn,
     rules: Rules,
+    tails: &mut Vec<Pfn>,
     outcome: &mut BatchOutcome,
 ) -> Fate {
     let folio = &lru.folios[pfn];
-    let (nr_pages, folio_type) = (folio.nr_pages(), folio.folio_type());
+    let (mut nr_pages, folio_type) = (folio.nr_pages(), folio.folio_type());
     let lruvec = folio.lruvec;
-    let fate = decide(lru, world, sc, pfn, rules, outcome);
+    let fate = decide(lru, world, sc, pfn, rules, tails, outcome);
+    if !tails.is_empty() {
+        nr_pages = 1;
+    }
     if fate == Fate::Activate {
         free_scarce_swap(lru, world, pfn);
     }
@@ -120,6 +149,7 @@ fn decide<W: World>(
     sc: &mut ScanControl,
     pfn: Pfn,
     rules: Rules,
+    tails: &mut Vec<Pfn>,
     outcome: &mut BatchOutcome,
 ) -> Fate {
     let folio = &lru.folios[pfn];
@@ -158,7 +188,7 @@ fn decide<W: World>(
         References::Reclaim | References::ReclaimClean if rules.demotes => Fate::Demote,
         References::Reclaim | References::ReclaimClean => {
             let clean_only = references == References::ReclaimClean;
-            reclaim(lru, world, sc, pfn, clean_only, outcome)
+            reclaim(lru, world, sc, pfn, clean_only, tails, outcome)
         }
     }
 }
@@ -212,17 +242,18 @@ fn out_of_the_way(lru: &Lru) -> Fate {
 fn reclaim<W: World>(
     lru: &mut Lru,
     world: &mut W,
-    sc: &ScanControl,
+    sc: &mut ScanControl,
     pfn: Pfn,
     clean_only: bool,
+    tails: &mut Vec<Pfn>,
     outcome: &mut BatchOutcome,
 ) -> Fate {
     let folio = &lru.folios[pfn];
     if folio.has(Flag::Swapbacked) && !folio.has(Flag::Swapcache) {
-        if !sc.io_allowed || folio.has(Flag::Pinned) {
+        if !sc.io_allowed {
             return Fate::Keep;
         }
-        if !world.add_to_swap(&mut lru.folios, pfn) {
+        if !enter_swap(lru, world, sc, pfn, tails) {
             return Fate::Activate;
         }
     }
@@ -234,9 +265,6 @@ fn reclaim<W: World>(
         }
     }
     let folio = &lru.folios[pfn];
-    if folio.has(Flag::Pinned) {
-        return Fate::Activate;
-    }
     let referenced_elsewhere = folio.has(Flag::BatchPending);
     if folio.has(Flag::Dirty)
         && let Some(fate) = write(lru, world, sc, pfn, clean_only, outcome)
@@ -249,6 +277,35 @@ fn reclaim<W: World>(
     let shadow = lru.eviction_shadow(pfn, sc.target);
     world.free_evicted(&mut lru.folios, pfn, shadow);
     Fate::Freed
+}
+
+/// Adds an anon folio to the swap cache. A huge one for which swap has no room in one piece is
+/// split, and its pages go one by one; one that could not be split because somebody else holds it
+/// is not even tried.
+fn enter_swap<W: World>(
+    lru: &mut Lru,
+    world: &mut W,
+    sc: &mut ScanControl,
+    pfn: Pfn,
+    tails: &mut Vec<Pfn>,
+) -> bool {
+    let folio = &lru.folios[pfn];
+    let lruvec = folio.lruvec;
+    if folio.order() > 0 && folio.has(Flag::BatchPending) {
+        return false;
+    }
+    if world.add_to_swap(&mut lru.folios, pfn) {
+        return true;
+    }
+    let pages = split::pages(&lru.folios, pfn);
+    if !split::split(lru, world, pfn) {
+        return false;
+    }
+    tails.extend(pages.skip(1));
+    // They count as scanned when their turn comes.
+    sc.nr_scanned -= tails.len() as u64;
+    lru.lruvecs[lruvec.index()].events.thp_swpout_fallback += 1;
+    world.add_to_swap(&mut lru.folios, pfn)
 }
 
 /// Writes a dirty folio; returns `None` if it is now clean and can be freed.
@@ -278,20 +335,17 @@ fn write<W: World>(
         return Some(Fate::Keep);
     }
     folio.set(Flag::Reclaim);
-    let nr_pages = folio.nr_pages();
-    match world.pageout(&mut lru.folios, pfn) {
-        PageoutOutcome::Written => {
-            lru.folios[pfn].clear(Flag::Reclaim);
-            outcome.pageouts += nr_pages;
-            None
-        }
-        PageoutOutcome::Writeback => {
-            outcome.pageouts += nr_pages;
-            Some(Fate::Keep)
-        }
-        PageoutOutcome::Activate => {
-            lru.folios[pfn].clear(Flag::Reclaim);
-            Some(Fate::Activate)
-        }
+    let (lruvec, nr_pages) = (folio.lruvec, folio.nr_pages());
+    let result = world.pageout(&mut lru.folios, pfn);
+    if result == PageoutOutcome::Activate {
+        lru.folios[pfn].clear(Flag::Reclaim);
+        return Some(Fate::Activate);
     }
+    outcome.pageouts += nr_pages;
+    lru.lruvecs[lruvec.index()].events.thp_swpout += u64::from(nr_pages > 1);
+    if result == PageoutOutcome::Writeback {
+        return Some(Fate::Keep);
+    }
+    lru.folios[pfn].clear(Flag::Reclaim);
+    None
 }

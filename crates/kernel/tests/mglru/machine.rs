@@ -173,10 +173,6 @@ impl World for Mechanism {
         (vpn < end_vpn).then_some(vpn)
     }
 
-    fn try_lock_mm(&mut self, _: MmId) -> bool {
-        true
-    }
-
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping> {
         let page = &self.pages[self.page_of_frame[pfn.index()]];
         let vpn = page.vpn.filter(|_| index == 0)?;

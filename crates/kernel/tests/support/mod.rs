@@ -100,9 +100,6 @@ impl World for OneCgroup {
     fn next_mapped(&self, _: MmId, vpn: u64, end_vpn: u64) -> Option<u64> {
         (vpn < end_vpn && vpn / 512 < self.tables.len() as u64).then_some(vpn)
     }
-    fn try_lock_mm(&mut self, _: MmId) -> bool {
-        true
-    }
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping> {
         (index == 0).then(|| Mapping {
             mm: MmId(0),

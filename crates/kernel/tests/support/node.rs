@@ -42,14 +42,15 @@ impl World for Mechanism {
     fn next_mapped(&self, _: MmId, _: u64, _: u64) -> Option<u64> {
         None
     }
-    fn try_lock_mm(&mut self, _: MmId) -> bool {
-        true
-    }
     fn mapping(&self, _: Pfn, _: usize) -> Option<Mapping> {
         None
     }
+    fn split(&mut self, _: &FolioTable, _: Pfn) -> bool {
+        true
+    }
+    /// Swap is in pieces of a page.
     fn add_to_swap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool {
-        let fits = self.swap_pages > 0;
+        let fits = self.swap_pages > 0 && folios[pfn].order() == 0;
         if fits {
             self.swap_pages -= 1;
             folios[pfn].set(Flag::Swapcache);

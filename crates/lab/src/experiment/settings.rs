@@ -335,6 +335,7 @@ pub const SETTINGS: &[Setting] = &[
     price!(slow_ns:
         "price of an access to slow_memory beyond any other (150: Optane and CXL, 70 to 250)"),
     price!(page_move_ns: "price of copying and mapping a page on another node (1500: an estimate)"),
+    price!(split_ns: "price of splitting a 2 MiB page (175000: measured on Linux 6.18)"),
     Setting {
         key: "agent_missed",
         description: "share of accesses an agent under a budget does not see (0.002)",

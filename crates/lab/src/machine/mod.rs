@@ -25,6 +25,7 @@ mod fault;
 mod file_io;
 mod followed;
 pub(crate) mod frames;
+mod huge_pages;
 pub mod kernel;
 mod kernel_files;
 mod memcg;

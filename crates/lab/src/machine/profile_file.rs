@@ -170,7 +170,6 @@ pub const FIELDS: &[Field] = &[
     choice!(memcg_order, "the order of cgroups in global reclaim", "memcg-lru or cursor",
         "memcg-lru" => MemcgOrder::MemcgLru, "cursor" => MemcgOrder::Cursor),
     flag!(reparents_on_offline: "pages of a removed cgroup move to its parent at once"),
-    flag!(contended_table_is_dense: "a table whose lock is contended counts as dense"),
     flag!(has_swappiness_max: "swappiness 201 exists"),
     flag!(has_switching_state: "reclaim tries both structures while they are switched"),
     Field {
@@ -382,14 +381,13 @@ mod tests {
             kswapd_ages_all: _,
             memcg_order: _,
             reparents_on_offline: _,
-            contended_table_is_dense: _,
             has_swappiness_max: _,
             has_switching_state: _,
             anon_token_bits: _,
             shadow_limit_counts_lists: _,
             debugfs: _,
         } = Profile::default();
-        assert_eq!(FIELDS.len(), 25 + 1);
+        assert_eq!(FIELDS.len(), 24 + 1);
         let pages: Vec<u64> = (0..30_000u64).map(|n| n * n % 1009 + n % 300).collect();
         let trace = agewise_trace::DenseTrace::from_pages(&pages);
         let place = tempfile::tempdir().expect("a directory");

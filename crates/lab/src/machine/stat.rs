@@ -41,6 +41,9 @@ fn add(into: &mut Events, events: &Events) {
     into.pgdeactivate += events.pgdeactivate;
     into.pgrotated += events.pgrotated;
     into.workingset_nodereclaim += events.workingset_nodereclaim;
+    into.thp_swpout += events.thp_swpout;
+    into.thp_swpout_fallback += events.thp_swpout_fallback;
+    into.thp_migration_split += events.thp_migration_split;
 }
 
 impl Machine {
@@ -171,6 +174,9 @@ impl Machine {
         if self.config.slow_pages > 0 && counters.cgroups_count_demotion {
             lines.extend(reclaim_lines(counters.demotion, &events));
         }
+        if counters.cgroups_count_huge_swap {
+            lines.extend(huge_swap_lines(&events));
+        }
         lines
     }
 
@@ -202,7 +208,10 @@ impl Machine {
         lines.extend(reclaim_lines(counters.vmstat, &events));
         if self.config.slow_pages > 0 {
             lines.extend(reclaim_lines(counters.demotion, &events));
+            lines.push(("thp_migration_split", events.thp_migration_split));
         }
+        lines.push(("thp_split_page", self.lru.work.splits));
+        lines.extend(huge_swap_lines(&events));
         lines
     }
 }
@@ -216,6 +225,13 @@ fn workingset_lines(events: &Events) -> [Line; 7] {
         ("workingset_restore_anon", events.workingset_restore[0]),
         ("workingset_restore_file", events.workingset_restore[1]),
         ("workingset_nodereclaim", events.workingset_nodereclaim),
+    ]
+}
+
+fn huge_swap_lines(events: &Events) -> [Line; 2] {
+    [
+        ("thp_swpout", events.thp_swpout),
+        ("thp_swpout_fallback", events.thp_swpout_fallback),
     ]
 }
 

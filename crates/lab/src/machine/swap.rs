@@ -116,13 +116,14 @@ impl Swap {
         u32::try_from(slot).ok()
     }
 
-    /// Allocates `pages` consecutive slots (for a 2 MiB page). None if the area has no such run.
+    /// Allocates `pages` consecutive slots that start at a multiple of their number (for a 2 MiB
+    /// page: a free cluster of the kernel's). None if the area has no such run.
     pub fn allocate_run(&mut self, pfn: Pfn, memcg: MemcgId, pages: u32) -> Option<u32> {
         let words = (pages / 64).max(1) as usize;
         while self.find_run(words).is_none() {
             self.grow()?;
         }
-        let first = self.find_run(words)? * 64;
+        let first = self.find_run(words)? * words * 64;
         for slot in first..first + pages as usize {
             self.free_bits[slot / 64] &= !(1 << (slot % 64));
             self.slots[slot] = Slot {
@@ -135,10 +136,10 @@ impl Swap {
         u32::try_from(first).ok()
     }
 
-    /// First of `words` consecutive words of free slots.
+    /// First run of `words` words of free slots, in runs.
     fn find_run(&self, words: usize) -> Option<usize> {
         self.free_bits
-            .windows(words)
+            .chunks_exact(words)
             .position(|run| run.iter().all(|&bits| bits == u64::MAX))
     }
 
@@ -247,6 +248,15 @@ mod tests {
     #[test]
     fn an_empty_area_gives_nothing() {
         assert_eq!(Swap::new(0).allocate(Pfn(1), MemcgId::ROOT), None);
+    }
+
+    #[test]
+    fn a_huge_page_needs_a_free_cluster() {
+        let mut swap = Swap::new(1600);
+        assert_eq!(swap.allocate(Pfn(1), MemcgId::ROOT), Some(0));
+        let mut run = || swap.allocate_run(Pfn(1), MemcgId::ROOT, 512);
+        assert_eq!([run(), run(), run()], [Some(512), Some(1024), None]);
+        assert_eq!(swap.free(), 1600 - 1 - 1024);
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::{LruvecId, MemcgId, MmId, NodeId};
-use agewise_kernel::page_table::{Mapping, PAGES_PER_PMD, Pmd, Pte, Vma};
+use agewise_kernel::page_table::{Mapping, Pmd, Pte, Vma};
 use agewise_kernel::reclaim::oom::badness;
 use agewise_kernel::reclaim::scope::ListScope;
 use agewise_kernel::tracepoint::Tracepoint;
@@ -245,26 +245,6 @@ impl System {
         self.spaces[mapping.mm].resident_pages[folio_type.index()] -= 1;
     }
 
-    /// Replaces a 2 MiB leaf with a table of swap entries, or removes it.
-    fn unmap_huge(&mut self, folios: &mut FolioTable, pfn: Pfn, mapping: Mapping) {
-        let Some(leaf) = self.tables.unmap_huge(mapping.mm, mapping.vpn) else {
-            return;
-        };
-        let folio_type = folios[pfn].folio_type();
-        self.spaces[mapping.mm].resident_pages[folio_type.index()] -= PAGES_PER_PMD;
-        if let Owner::Swap { slot } = self.frames.owner(pfn) {
-            for page in 0..PAGES_PER_PMD as u32 {
-                self.swap[slot + page].references += 1;
-                *self
-                    .tables
-                    .make_leaf(mapping.mm, mapping.vpn + u64::from(page)) = swap_entry(slot + page);
-            }
-            self.spaces[mapping.mm].swapped_pages += PAGES_PER_PMD;
-        } else if leaf.dirty() {
-            self.set_dirty(folios, pfn);
-        }
-    }
-
     /// Frees and uncharges a page's frame after its contents are gone.
     pub fn free_frame(&mut self, folios: &mut FolioTable, pfn: Pfn) {
         let memcg = self.memcg_of(folios, pfn);
@@ -310,10 +290,6 @@ impl World for System {
         self.tables.next_mapped(mm, vpn, end_vpn)
     }
 
-    fn try_lock_mm(&mut self, mm: MmId) -> bool {
-        self.spaces[mm].alive
-    }
-
     #[inline]
     fn mapping(&self, pfn: Pfn, index: usize) -> Option<Mapping> {
         self.frames.mapping(pfn, index)
@@ -344,6 +320,11 @@ impl World for System {
             self.leave_swap_cache(folios, pfn);
             folios[pfn].set(Flag::Dirty);
         }
+    }
+
+    fn split(&mut self, folios: &FolioTable, pfn: Pfn) -> bool {
+        self.split_page(pfn, folios[pfn].nr_pages() as u32);
+        true
     }
 
     fn unmap(&mut self, folios: &mut FolioTable, pfn: Pfn) -> bool {
