@@ -43,7 +43,9 @@ mod runs;
 mod space;
 mod target;
 
-pub use cold::{Ages, Cold, RUNS_MAX, find_cold, labelled, require_page_ages};
+pub use cold::{
+    Ages, Cold, IdleSince, RUNS_MAX, find_cold, find_idle, idle_since, labelled, require_page_ages,
+};
 pub use evict::{Evicted, Eviction, Moved, Step, move_out};
 pub use look::{Found, Wanted, look};
 pub use mark::{Marked, mark_cold};

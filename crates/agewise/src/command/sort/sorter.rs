@@ -14,7 +14,7 @@ use agewise_host::mover::{self, Plan, Run, RunSet, SystemClock, TokenBucket, Wan
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::vma::VmaTable;
-use agewise_policy::generations::LABEL_OLDEST;
+use agewise_policy::generations::{LABEL_OLDEST, idle_for};
 
 use super::{Limits, Sorted};
 use agewise_cli::output;
@@ -166,9 +166,8 @@ impl<'a> Sorter<'a> {
         };
         let map = space.map();
         let older_than_ms = u64::try_from(self.limits.older_than.as_millis()).unwrap_or(u64::MAX);
-        let labels = map
-            .generations()
-            .labels_older_than(Agent::now_ms(), older_than_ms);
+        let since_ms = idle_for(Agent::now_ms(), older_than_ms);
+        let labels = map.generations().labels_idle_since(&since_ms);
         let cold = labels.map_or_else(RunSet::default, |(first, last)| {
             mover::labelled(map, first, last)
         });
