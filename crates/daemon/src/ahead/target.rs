@@ -12,7 +12,7 @@ use agewise_host::mover::PageoutError;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::ProcRoot;
 use agewise_policy::budget::{
-    Counted, Moved, Order, PAGE_BYTES, Pacer, PageQueue, Scanned, Seen, Verdict, World,
+    Counted, Limited, Moved, Order, PAGE_BYTES, Pacer, PageQueue, Scanned, Seen, Verdict, World,
 };
 use agewise_policy::generations::PageType;
 use agewise_policy::proactive::{
@@ -444,7 +444,7 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         scanned
     }
 
-    fn counted(&mut self) -> Option<(u64, Counted)> {
+    fn limited(&mut self) -> Option<Limited> {
         let limit_bytes = self.spaces.slow.limit_bytes?;
         let mut sum = self.spaces.consumed();
         sum.holder_us = self.spaces.cpu_ns / 1_000;
@@ -456,7 +456,10 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         sum.waited_us = waited_us(waits_for, self.held.cgroup.as_ref()).unwrap_or(0);
         // If this is not known, assume that all CPUs are always wanted.
         sum.cpu_waited_us = waited_us(Resource::Cpu, None).unwrap_or_else(self.tools.now_us);
-        Some((limit_bytes, sum))
+        Some(Limited {
+            limit_bytes,
+            counted: sum,
+        })
     }
 
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved {

@@ -90,7 +90,8 @@ impl Daemon {
         self.own.ages_bytes = self.agent.memory_bytes() as u64;
         self.own.ticks = self.sequence;
         self.own.journal_lost_lines = self.journal.lost_lines();
-        (self.own.late_ms, self.own.late_max_ms) = self.pace.lateness_ms();
+        self.own.late_ms = self.pace.late_ms();
+        self.own.late_max_ms = self.pace.late_max_ms();
     }
 
     /// The largest files, if anybody can see them.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use agewise_kernel::ids::MemcgId;
 use agewise_policy::budget::{
-    Counted as Taken, Gone, Moved, Order, Pacer, PageQueue, Scanned, Seen, World,
+    Counted as Taken, Gone, Limited, Moved, Order, Pacer, PageQueue, Scanned, Seen, World,
 };
 use agewise_policy::generations::PageType;
 use agewise_policy::mix::mix;
@@ -142,7 +142,7 @@ impl World for Turn<'_> {
         sum
     }
 
-    fn counted(&mut self) -> Option<(u64, Taken)> {
+    fn limited(&mut self) -> Option<Limited> {
         let memcg = self.known.spaces.memcg;
         let machine = &self.machine;
         let limit_pages = machine.limits(memcg).max_pages;
@@ -153,7 +153,7 @@ impl World for Turn<'_> {
             let (counters, cost) = (machine.counters(), &config.cost);
             let [touched, read] = machine.accesses();
             let waited_ns = machine.pressure(memcg).some_ns + machine.first_read_ns();
-            let taken = Taken {
+            let counted = Taken {
                 // Copying what it reads is work that the program asked for.
                 work_us: (touched * cost.hit_ns + read * cost.file_io_ns) / 1_000,
                 kernel_us: machine.cpu_ns().iter().sum::<u64>() / 1_000,
@@ -162,7 +162,10 @@ impl World for Turn<'_> {
                 holder_us: self.ledger.stats.cpu_ns / 1_000,
                 cpu_waited_us: u64::from(is_contended) * machine.now_ns() / 1_000,
             };
-            (limit_pages.saturating_mul(PAGE_BYTES), taken)
+            Limited {
+                limit_bytes: limit_pages.saturating_mul(PAGE_BYTES),
+                counted,
+            }
         })
     }
 

@@ -26,7 +26,7 @@ pub use epochs::{Epochs, Gain, Holder, Verdict};
 pub use order::Order;
 pub use pacer::{Pacer, Step};
 pub use queue::{Gone, PageQueue, Seen};
-pub use world::World;
+pub use world::{Limited, World};
 
 /// Bytes of a page, the unit of queues and slices.
 pub const PAGE_BYTES: u64 = 4096;
