@@ -8,7 +8,7 @@ use agewise_policy::generations::{ByType, Label, PageType, idle_for};
 
 use super::look::{Wanted, look};
 use super::plan::Plan;
-use super::runs::{Run, RunSet};
+use super::runs::RunSet;
 use super::target::PageoutError;
 use crate::access::{AddressRange, PAGE_BYTES, Resolution, Target, pages_per_kernel_page};
 use crate::agent::Agent;
@@ -129,10 +129,9 @@ fn idle_runs(map: &AgeMap, since_ms: &IdleSince, bytes_max: u64) -> Vec<(Address
             }
             let pages = (run.pages.end - run.pages.start).min(room);
             room -= pages;
-            let start = run.pages.start * PAGE_BYTES;
-            let end = start + pages * PAGE_BYTES;
             if pages > 0 {
-                runs.push((AddressRange { start, end }, run.page_type));
+                let cut = run.pages.start..run.pages.start + pages;
+                runs.push((AddressRange::of_pages(&cut), run.page_type));
             }
             if room == 0 || runs.len() >= RUNS_MAX {
                 ControlFlow::Break(())
@@ -156,10 +155,7 @@ fn idle_runs(map: &AgeMap, since_ms: &IdleSince, bytes_max: u64) -> Vec<(Address
 pub fn labelled(map: &AgeMap, first: Label, last: Label) -> RunSet {
     let mut set = RunSet::default();
     map.runs_labelled(0..u64::MAX / PAGE_BYTES, first, last, |run| {
-        set.push(Run {
-            start: run.pages.start * PAGE_BYTES,
-            end: run.pages.end * PAGE_BYTES,
-        });
+        set.push(AddressRange::of_pages(&run.pages));
         if set.runs().len() < RUNS_MAX {
             ControlFlow::Continue(())
         } else {
