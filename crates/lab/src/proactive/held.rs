@@ -8,6 +8,7 @@
 //! a TLB flush, so a page whose translation stays cached looks idle both to the scan and to the
 //! check before the move.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::collections::BTreeMap;
 
 use agewise_kernel::ids::MemcgId;
@@ -22,7 +23,7 @@ use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 use super::access::Source;
 use super::facts::{Counted, gather};
 use super::spaces::{FileMemory, Space, Spaces, Tables};
-use super::{DECIDE_NS, Ledger, PAGE_BYTES, ProactivePlan, Sight, Truth};
+use super::{DECIDE_NS, Ledger, ProactivePlan, Sight, Truth};
 use crate::machine::{Clearing, Machine, ProcessId, TableSeen, UNLIMITED};
 
 /// CPU time of a slice on top of its pages, in ns: waking up and checking a few tables again (8

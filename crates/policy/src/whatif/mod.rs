@@ -49,6 +49,7 @@ mod tally;
 
 use crate::generations::PageType;
 use crate::sample::Level;
+use crate::table::PAGE_BYTES;
 
 pub use curve::{
     Bound, Curve, Curves, Decider, Estimate, PERCENTS, POLICIES, Point, Prices, SIZES,
@@ -258,12 +259,12 @@ impl WhatIf {
 
     /// The curves since the last [`count_anew`](Self::count_anew).
     pub fn curves(&self) -> Curves {
-        let full_bytes = self.full_pages.saturating_mul(4096);
+        let full_bytes = self.full_pages.saturating_mul(PAGE_BYTES);
         let curves = self
             .tally
             .curves(self.last_ms, &self.scale, full_bytes, &self.simulated);
         Curves {
-            unused_bytes: (self.unused_pages * 4096.0) as u64,
+            unused_bytes: (self.unused_pages * PAGE_BYTES as f64) as u64,
             ..curves
         }
     }
