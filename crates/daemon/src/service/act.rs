@@ -157,7 +157,7 @@ impl Daemon {
     pub(super) fn record(&mut self, reports: Vec<(Key, Report)>) {
         let now_ms = self.now_ms();
         for (key, report) in reports {
-            self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
+            self.meter.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
             let counted = self.counted(&key);
             if let Some(reason) = Reason::by_name(report.policy) {
                 counted.moved(reason, report.left_bytes, report.dropped_bytes);
