@@ -27,25 +27,8 @@ impl Daemon {
         let machine = self.world.machine();
         let files = self.largest_files();
         self.count_own(began_ms);
-        let of_cgroups: Vec<Scope> = subjects
-            .iter()
-            .filter(|view| view.is_under_reclaim)
-            .flat_map(|view| {
-                self.agent.nodes().iter().map(|node| Scope {
-                    cgroup: Some(Arc::clone(&view.name)),
-                    node: *node,
-                })
-            })
-            .collect();
         let nodes = self.agent.nodes().to_vec();
-        let of_machine: Vec<Scope> = nodes
-            .iter()
-            .filter(|_| machine.is_under_reclaim)
-            .map(|node| Scope {
-                cgroup: None,
-                node: *node,
-            })
-            .collect();
+        let pressed = pressed(&nodes, machine.is_under_reclaim, &subjects);
         self.hub.publish(Snapshot {
             sequence: self.sequence,
             time_ms: self.agent.last_tick_ms(),
@@ -61,14 +44,11 @@ impl Daemon {
             unseen_processes: tick.failed,
             unseen_cgroups: tick.unseen_cgroups,
         });
-        let scopes: Arc<[Scope]> = of_machine.into_iter().chain(of_cgroups).collect();
-        if !scopes.is_empty() {
-            self.hub.tell(Event::Pressure(scopes));
+        if !pressed.is_empty() {
+            self.hub.tell(Event::Pressure(pressed));
         }
     }
-}
 
-impl Daemon {
     /// Brings what the daemon itself uses up to date.
     fn count_own(&mut self, began_ms: u64) {
         self.meter.count();
@@ -100,4 +80,19 @@ impl Daemon {
             view.shrink_limit_bytes = self.shrinkers.limit_bytes(&seen.key);
         }
     }
+}
+
+/// The nodes of the machine, if it is under reclaim, and of the cgroups that are.
+fn pressed(nodes: &[u32], is_machine: bool, subjects: &[SubjectView]) -> Arc<[Scope]> {
+    let cgroups = subjects.iter().filter(|view| view.is_under_reclaim);
+    let cgroups = cgroups.map(|view| Some(Arc::clone(&view.name)));
+    let scopes = is_machine.then_some(None).into_iter().chain(cgroups);
+    scopes
+        .flat_map(|cgroup| {
+            nodes.iter().map(move |node| Scope {
+                cgroup: cgroup.clone(),
+                node: *node,
+            })
+        })
+        .collect()
 }
