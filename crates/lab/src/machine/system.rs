@@ -8,7 +8,6 @@ use agewise_kernel::reclaim::oom::badness;
 use agewise_kernel::reclaim::scope::ListScope;
 use agewise_kernel::tracepoint::Tracepoint;
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
-use agewise_policy::table::PAGE_BYTES;
 
 use super::address_space::AddressSpaces;
 use super::config::MachineConfig;
@@ -479,7 +478,7 @@ impl World for System {
         if group.shadow_node_count == 0 {
             return 0;
         }
-        let slab_pages = group.slab_bytes / PAGE_BYTES;
+        let slab_pages = group.slab_bytes / agewise_policy::table::PAGE_BYTES;
         let pages = match self.shadow_limit {
             ShadowLimit::Lists => slab_pages + group.resident_pages.iter().sum::<u64>(),
             ShadowLimit::SlabOnly => slab_pages,

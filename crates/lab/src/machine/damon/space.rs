@@ -12,7 +12,7 @@ use agewise_kernel::ids::{LruvecId, MemcgId, NodeId};
 use agewise_kernel::page_table::{PAGES_PER_PMD, Pmd};
 use agewise_kernel::reclaim::chosen::reclaim_chosen;
 use agewise_kernel::reclaim::migration::migrate_chosen;
-use agewise_policy::table::PAGE_BYTES;
+use agewise_policy::table::PAGE_BYTES as PAGE;
 
 use super::super::address_space::Backing;
 use super::super::page_cache::Entry;
@@ -135,9 +135,7 @@ impl<'a> MachineSpace<'a> {
             FilterKind::Anon => folio.folio_type() == FolioType::Anon,
             FilterKind::Active => folio.has(Flag::Active),
             FilterKind::Unmapped => !folio.has(Flag::Mapped),
-            FilterKind::HugepageSize(min, max) => {
-                (min..=max).contains(&(folio.nr_pages() * PAGE_BYTES))
-            }
+            FilterKind::HugepageSize(min, max) => (min..=max).contains(&(folio.nr_pages() * PAGE)),
             FilterKind::Memcg(memcg) => {
                 self.machine.sys.memcg_of(&self.machine.lru.folios, pfn) == MemcgId(memcg)
             }
@@ -189,8 +187,8 @@ impl<'a> MachineSpace<'a> {
         }
         let cpu = self.machine.sys.cpu;
         let mut chosen = Vec::new();
-        let mut pfn = start / PAGE_BYTES;
-        while pfn < end / PAGE_BYTES {
+        let mut pfn = start / PAGE;
+        while pfn < end / PAGE {
             let Some(head) = self.folio(pfn) else {
                 pfn += 1;
                 continue;
@@ -201,7 +199,7 @@ impl<'a> MachineSpace<'a> {
             {
                 continue;
             }
-            applied.filter_passed_bytes += pages * PAGE_BYTES;
+            applied.filter_passed_bytes += pages * PAGE;
             let lru = &mut self.machine.lru;
             match (action, self.profile.prio_activates) {
                 (Action::LruPrio, false) => lru.mark_accessed(head, cpu),
@@ -219,10 +217,10 @@ impl<'a> MachineSpace<'a> {
                 }
                 _ => continue,
             }
-            applied.bytes += pages * PAGE_BYTES;
+            applied.bytes += pages * PAGE;
         }
         if !chosen.is_empty() {
-            applied.bytes = PAGE_BYTES
+            applied.bytes = PAGE
                 * match action {
                     Action::MigrateHot(node) | Action::MigrateCold(node) => {
                         self.migrate(&chosen, NodeId(node))
@@ -292,7 +290,7 @@ impl<'a> MachineSpace<'a> {
             | Action::MigrateHot(_)
             | Action::MigrateCold(_) => return Applied::default(),
         };
-        let (mut vpn, end_vpn) = (start / PAGE_BYTES, end / PAGE_BYTES);
+        let (mut vpn, end_vpn) = (start / PAGE, end / PAGE);
         let mut chosen = Vec::new();
         while let Some(at) = self
             .machine
@@ -377,30 +375,25 @@ impl Space for MachineSpace<'_> {
 
     fn ranges(&mut self, target: TargetId, ranges: &mut Vec<(u64, u64)>) {
         if let Watched::Physical(range) = self.watched {
-            let all = u64::from(self.machine.sys.frames.len()) * PAGE_BYTES;
+            let all = u64::from(self.machine.sys.frames.len()) * PAGE;
             let (start, end) = range.unwrap_or((0, all));
             ranges.push((start.min(all), end.min(all)));
         } else if let Some(process) = self.process(target) {
             let mapped = self.machine.sys.spaces.ranges(process.mm()).iter();
-            let mapped = mapped.map(|range| {
-                (
-                    range.vma.start_vpn * PAGE_BYTES,
-                    range.vma.end_vpn * PAGE_BYTES,
-                )
-            });
+            let mapped = mapped.map(|range| (range.vma.start_vpn * PAGE, range.vma.end_vpn * PAGE));
             ranges.extend(three_ranges(&mapped.collect::<Vec<_>>()));
         }
     }
 
     fn make_old(&mut self, target: TargetId, addr: u64) {
         if self.is_physical() {
-            if let Some(pfn) = self.folio(addr / PAGE_BYTES)
+            if let Some(pfn) = self.folio(addr / PAGE)
                 && !self.is_contended(pfn)
             {
                 self.make_folio_old(pfn);
             }
         } else if let Some(process) = self.process(target)
-            && let Some((pfn, young)) = self.leaf(process, addr / PAGE_BYTES, true)
+            && let Some((pfn, young)) = self.leaf(process, addr / PAGE, true)
         {
             self.machine.lru.work.pte_checks += 1;
             let folio = &mut self.machine.lru.folios[pfn];
@@ -413,14 +406,14 @@ impl Space for MachineSpace<'_> {
 
     fn accessed(&mut self, target: TargetId, addr: u64) -> bool {
         if self.is_physical() {
-            let folio = self.folio(addr / PAGE_BYTES);
+            let folio = self.folio(addr / PAGE);
             return folio.is_some_and(|pfn| !self.is_contended(pfn) && self.is_folio_young(pfn));
         }
         let Some(process) = self.process(target) else {
             return false;
         };
         self.machine.lru.work.pte_checks += 1;
-        self.leaf(process, addr / PAGE_BYTES, false)
+        self.leaf(process, addr / PAGE, false)
             .is_some_and(|(pfn, young)| young || !self.machine.lru.folios[pfn].has(Flag::Idle))
     }
 
