@@ -175,7 +175,7 @@ fn curves_in_every_form() {
     assert!(output.status.success());
     assert!(
         String::from_utf8_lossy(&output.stderr).contains("only"),
-        "too few pages are told"
+        "too few pages are reported"
     );
     assert!(
         place

@@ -81,7 +81,7 @@ fn error_of(
     bounds: &Intervals,
     now_ms: u64,
 ) -> f64 {
-    let mut told = vec![0.0; bounds.bounds_ms().len() + 1];
+    let mut estimated = vec![0.0; bounds.bounds_ms().len() + 1];
     for region in truth.regions() {
         let first = region.address / PAGE_BYTES;
         let mut found = Histogram::new(bounds);
@@ -90,17 +90,17 @@ fn error_of(
         let all: u64 = found.total().iter().sum();
         // A sample stands for the whole region.
         let raise = region.pages as f64 / all.max(1) as f64;
-        for (told, bin) in told.iter_mut().zip(found.bins()) {
-            *told += bin.amounts.iter().sum::<u64>() as f64 * raise;
+        for (estimated, bin) in estimated.iter_mut().zip(found.bins()) {
+            *estimated += bin.amounts.iter().sum::<u64>() as f64 * raise;
         }
     }
     // Pages not seen accessed count as old as the observation, which is a true lower bound.
     let since_ms = window.unseen_since_ms().unwrap_or(0);
     let is = true_bins(truth, bounds, since_ms, now_ms);
-    let off: f64 = told
+    let off: f64 = estimated
         .iter()
         .zip(&is)
-        .map(|(told, is)| (told - *is as f64).abs())
+        .map(|(estimated, is)| (estimated - *is as f64).abs())
         .sum();
     off / (2 * is.iter().sum::<u64>().max(1)) as f64
 }

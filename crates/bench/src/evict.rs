@@ -4,7 +4,8 @@
 
 use std::path::Path;
 
-use agewise_host::mover::{self, NoRecheck, PageoutLimits, PageoutReport, Plan, ProcessMover, Run};
+use agewise_host::access::AddressRange;
+use agewise_host::mover::{self, NoRecheck, PageoutLimits, PageoutReport, Plan, ProcessMover};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
@@ -45,7 +46,7 @@ pub fn measure(
         .first()
         .context("the exerciser has no memory")?;
     let hot = region.pages.div_ceil(2);
-    let cold = Run::new(
+    let cold = AddressRange::new(
         region.address + hot * PAGE_BYTES,
         (region.pages - hot) * PAGE_BYTES,
     );

@@ -5,8 +5,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use agewise_host::access::AddressRange;
 use agewise_host::agent::{Agent, Subject, Targets};
-use agewise_host::mover::{self, PageoutLimits, ProcessMover, Run, RunSet, SourceRecheck};
+use agewise_host::mover::{self, PageoutLimits, ProcessMover, RunSet, SourceRecheck};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
@@ -79,7 +80,7 @@ pub fn measure(program: &Path, size_bytes: u64, stop: &Stop) -> anyhow::Result<T
     let middle = region.address + hot_pages * PAGE_BYTES;
     let end = region.address + region.pages * PAGE_BYTES;
     let part = |start, end| {
-        let whole = RunSet::from_runs([Run { start, end }]);
+        let whole = RunSet::from_runs([AddressRange { start, end }]);
         ratio(moved.evicted.anon.intersect(&whole).bytes(), whole.bytes())
     };
     let taken = Taken {

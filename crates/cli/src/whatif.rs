@@ -249,7 +249,7 @@ fn watch_until(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Foun
         if looks > 1 && !is_counting && plan.interval.is_none() {
             let is_much = report.young_pages > report.present_pages / USED_PART
                 || uses.values().map(PageSet::len).sum::<u64>()
-                    > what_if.file_pages().0 / USED_PART;
+                    > what_if.file_pages().resident / USED_PART;
             if is_much {
                 interval = (interval / 2).max(INTERVAL_MIN);
             }
@@ -269,9 +269,9 @@ fn watch_until(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Foun
     let mut found = found(&agent, &what_if, seen, note, [look_ns, simulate_ns])?;
     found.gone = is_gone(&agent, plan).then(|| why_gone(&agent));
     found.has_files = plan.files || has_files.unwrap_or(true);
-    let (resident, unused) = what_if.file_pages();
-    let bytes = |pages: u64| pages.saturating_mul(PAGE_BYTES);
-    found.cache_bytes = plan.files.then_some([bytes(resident), bytes(unused)]);
+    let pages = what_if.file_pages();
+    let bytes = [pages.resident, pages.unused].map(|pages| pages.saturating_mul(PAGE_BYTES));
+    found.cache_bytes = plan.files.then_some(bytes);
     Ok(found)
 }
 

@@ -2,6 +2,7 @@
 //! A made-up machine, to build and test what displays snapshots without root: two nodes, nested
 //! cgroups, a process, memory that grows old and is touched again.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::sync::Arc;
 
 use agewise_host::container::Container;
@@ -281,7 +282,7 @@ fn less(full_bytes: u64, period_ms: u64) -> Vec<LessMemory> {
 fn ages(size_bytes: u64, period_ms: u64, time_ms: u64, intervals: &Intervals) -> Histogram {
     const PIECES: u64 = 50;
     let mut ages = Histogram::new(intervals);
-    let piece_bytes = size_bytes / PIECES / 4096 * 4096;
+    let piece_bytes = size_bytes / PIECES / PAGE_BYTES * PAGE_BYTES;
     for piece in 0..PIECES {
         let page_type = PageType::ALL[usize::from(piece % 3 == 0)];
         let age_ms = if piece % 5 == 4 {

@@ -5,17 +5,18 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use agewise_host::access::{PAGE_BYTES, kernel_page_bytes};
-use agewise_host::agent::{Agent, FilesOf, Space};
+use agewise_host::agent::{Agent, FilesOf};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
 use agewise_host::mover::{
-    self, Ages, PageoutError, PageoutLimits, PageoutReport, ProcessMover, SkipReason,
+    self, Ages, IdleSince, PageoutError, PageoutLimits, PageoutReport, ProcessMover, SkipReason,
     SourceRecheck, SystemClock,
 };
 use agewise_host::pagecache::{DropLimits, DropReport};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
-use agewise_policy::generations::{ByType, LABEL_UNSEEN, PageType};
+use agewise_policy::generations::{ByType, PageType};
+use agewise_policy::oldest::OldestFirst;
 use serde::Serialize;
 
 /// This much is moved between two checks of accessed bits, so a check is only milliseconds old.
@@ -27,9 +28,8 @@ const KEPT_MAX_BYTES: u64 = 64 << 20;
 const FILES_MAX: usize = 1 << 12;
 /// Maximum number of problems reported per action.
 const TROUBLES_MAX: usize = 3;
-/// The factor between the ages that are tried, from the oldest known to the youngest requested: how
-/// closely "oldest first" is followed.
-const AGE_STEP: f64 = 1.25;
+/// Most passes over the processes. Beyond the first two, what the kernel keeps causes them.
+const PASSES_MAX: u32 = 16;
 
 /// What an action did, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -137,16 +137,9 @@ impl Done {
         })
     }
 
-    /// The same processes are looked at again, and with them what stayed.
-    fn begin_pass(&mut self) {
-        self.tried_bytes = self.left_bytes();
-        self.young_again_bytes = 0;
-        self.is_limited = false;
-    }
-
-    /// The last pass is done. What stayed beyond `bytes_max` took nobody's place; where a huge page
-    /// is all that may go and too much, trying was in vain.
-    fn end_passes(&mut self, bytes_max: u64) {
+    /// All is done. What stayed beyond `bytes_max` took nobody's place; where a huge page is all
+    /// that may go and too much, trying was in vain.
+    fn end(&mut self, bytes_max: u64) {
         self.tried_bytes = match self.is_limited && self.went_bytes() == 0 {
             true => bytes_max,
             false => self.tried_bytes.min(bytes_max),
@@ -224,86 +217,65 @@ impl PageOut<'_> {
     pub fn run(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();
         let mut done = Done::default();
-        let mut ages = match self.rehearse {
-            // Nothing leaves, and a second pass would find the same again.
-            true => older_than_ms,
-            false => self.oldest(pids, older_than_ms, 1),
-        };
-        loop {
+        let cold = mover::idle_since(Agent::now_ms(), older_than_ms);
+        let mut oldest_first = OldestFirst::new(self.idle_pages(pids, &cold), PASSES_MAX);
+        while let Some(room) = self.room(&done, bytes_max)
+            && let Some(pass) = oldest_first.next_pass(room.bytes_max / PAGE_BYTES)
+        {
+            let since_ms = cold.each_ref().map(|of| pass.start..pass.end.min(of.end));
             for pid in pids {
-                let room = done.room(bytes_max);
-                let Some(room) = room.filter(|_| !self.cancel.load(Ordering::Relaxed)) else {
+                let Some(room) = self.room(&done, bytes_max) else {
                     break;
                 };
-                if let Err(error) = self.run_one(*pid, ages, room, &mut done) {
+                if let Err(error) = self.run_one(*pid, &since_ms, room, &mut done) {
                     done.trouble(format!("process {pid}: {error}"));
                 }
             }
-            let room = done.room(bytes_max).filter(|_| ages != older_than_ms);
-            let Some(room) = room.filter(|_| !self.cancel.load(Ordering::Relaxed)) else {
-                break;
-            };
-            done.begin_pass();
-            let tried_bytes = self.older_bytes(pids, ages);
-            ages = self.oldest(
-                pids,
-                older_than_ms,
-                tried_bytes.saturating_add(room.bytes_max),
-            );
         }
-        done.end_passes(bytes_max);
+        done.end(bytes_max);
         done.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns);
         done
     }
 
-    /// Memory of these processes that is older.
-    fn older_bytes(&self, pids: &[u32], ages: Ages) -> u64 {
-        let now_ms = Agent::now_ms();
-        let spaces = pids.iter().filter_map(|pid| self.agent.space(*pid));
-        spaces.map(|space| older_bytes(space, now_ms, ages)).sum()
+    /// What may still leave, and be looked at for it; `None` if that is nothing.
+    fn room(&self, done: &Done, bytes_max: u64) -> Option<Room> {
+        let is_cancelled = self.cancel.load(Ordering::Relaxed);
+        done.room(bytes_max).filter(|_| !is_cancelled)
     }
 
-    /// [`oldest`] of the memory of these processes.
-    fn oldest(&self, pids: &[u32], older_than_ms: Ages, bytes: u64) -> Ages {
+    /// How many pages of these processes have been idle since each time.
+    fn idle_pages(&self, pids: &[u32], since_ms: &IdleSince) -> impl Iterator<Item = (u64, u64)> {
         let spaces = pids.iter().filter_map(|pid| self.agent.space(*pid));
-        let known = spaces.filter_map(|space| {
+        spaces.flat_map(move |space| {
             let window = space.map().generations();
-            let first = window.iter().next();
-            let first_ms = first.map(|(_, generation)| generation.birth_ms);
-            first_ms.into_iter().chain(window.unseen_since_ms()).min()
-        });
-        let oldest_ms = known
-            .min()
-            .map_or(0, |ms| Agent::now_ms().saturating_sub(ms));
-        oldest(older_than_ms, oldest_ms, bytes, |ages| {
-            self.older_bytes(pids, ages)
+            PageType::ALL
+                .into_iter()
+                .flat_map(move |of| window.idle_pages(window.sizes(), of, &since_ms[of as usize]))
         })
     }
 
     fn run_one(
         &mut self,
         pid: u32,
-        ages: Ages,
+        since_ms: &IdleSince,
         room: Room,
         done: &mut Done,
     ) -> Result<(), PageoutError> {
-        let Some(process) = self.open(pid, ages) else {
+        let Some(process) = self.open(pid, since_ms) else {
             return Ok(());
         };
         let moved = ProcessMover::open(&process)
-            .and_then(|mut mover| self.move_cold(&mut mover, pid, ages, room, done));
+            .and_then(|mut mover| self.move_cold(&mut mover, pid, since_ms, room, done));
         match moved {
             Err(error) if !error.is_gone() => Err(error),
             _ => Ok(()),
         }
     }
 
-    /// The process, if it is still the one observed and has memory of these ages.
-    fn open(&self, pid: u32, ages: Ages) -> Option<Process> {
+    /// The process, if it is still the one observed and has memory idle since then.
+    fn open(&self, pid: u32, since_ms: &IdleSince) -> Option<Process> {
         let space = self.agent.space(pid)?;
-        if older_bytes(space, Agent::now_ms(), ages) == 0 {
-            return None;
-        }
+        self.idle_pages(&[pid], since_ms).next()?;
         let process = Process::open_user(&ProcRoot::default(), pid).ok()?;
         (process.start_ticks() == space.process().start_ticks()).then_some(process)
     }
@@ -312,11 +284,11 @@ impl PageOut<'_> {
         &mut self,
         mover: &mut ProcessMover<'_>,
         pid: u32,
-        ages: Ages,
+        since_ms: &IdleSince,
         room: Room,
         done: &mut Done,
     ) -> Result<(), PageoutError> {
-        let Some(cold) = mover::find_cold(self.agent, pid, ages, room.looked_at_bytes)? else {
+        let Some(cold) = mover::find_idle(self.agent, pid, since_ms, room.looked_at_bytes)? else {
             return Ok(());
         };
         done.young_again_bytes += cold.young_again_bytes;
@@ -338,16 +310,17 @@ impl PageOut<'_> {
     pub fn sort(&mut self, pids: &[u32], older_than_ms: Ages, bytes_max: u64) -> Done {
         let began_ns = clock::thread_cpu_ns();
         let mut done = Done::default();
+        let since_ms = mover::idle_since(Agent::now_ms(), older_than_ms);
         for pid in pids {
             let room = bytes_max.saturating_sub(done.tried_bytes);
             if room == 0 {
                 break;
             }
-            let Some(process) = self.open(*pid, older_than_ms) else {
+            let Some(process) = self.open(*pid, &since_ms) else {
                 continue;
             };
             let found = mover::check_target(&process)
-                .and_then(|()| mover::find_cold(self.agent, *pid, older_than_ms, room));
+                .and_then(|()| mover::find_idle(self.agent, *pid, &since_ms, room));
             let cold = match found {
                 Ok(Some(cold)) => cold,
                 Err(error) if !error.is_gone() => {
@@ -386,43 +359,6 @@ fn room_for_mapped(dropped: &Done, bytes_max: u64) -> u64 {
         .left_file_bytes
         .saturating_add(dropped.rehearsed_bytes);
     mapped_bytes.min(bytes_max.saturating_sub(went_bytes))
-}
-
-/// The oldest ages such that this much is older, according to `older_bytes`; `older_than_ms` if
-/// there is not so much, and no younger. Memory of all these ages is taken alike.
-fn oldest(
-    older_than_ms: Ages,
-    oldest_ms: u64,
-    bytes: u64,
-    older_bytes: impl Fn(Ages) -> u64,
-) -> Ages {
-    let youngest_ms = older_than_ms.iter().flatten().min().copied();
-    let mut at_ms = oldest_ms;
-    loop {
-        let ages = older_than_ms.map(|age| age.map(|age| age.max(at_ms)));
-        if youngest_ms.is_none_or(|ms| at_ms <= ms) || older_bytes(ages) >= bytes {
-            return ages;
-        }
-        at_ms = (at_ms as f64 / AGE_STEP) as u64;
-    }
-}
-
-/// Bytes of a process that are older, according to the sizes of its generations.
-fn older_bytes(space: &Space, now_ms: u64, ages: Ages) -> u64 {
-    let window = space.map().generations();
-    let of = |page_type: PageType| {
-        let age_ms = ages[page_type as usize]?;
-        let (first, last) = window.labels_older_than(now_ms, age_ms)?;
-        debug_assert!(first >= LABEL_UNSEEN);
-        let labels = usize::from(first)..=usize::from(last);
-        Some(
-            window.sizes()[labels]
-                .iter()
-                .map(|sizes| sizes[page_type as usize])
-                .sum::<u64>(),
-        )
-    };
-    PageType::ALL.into_iter().filter_map(of).sum::<u64>() * PAGE_BYTES
 }
 
 #[cfg(test)]

@@ -1,31 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
 
-/// Most memory was never used. Only a little may go, and the memory in use is as old as the
-/// policy asks for.
-#[test]
-fn the_oldest_goes_whatever_fits() {
-    let all = [(0, 6 << 20), (20_000, 5 << 20), (60_000, 54 << 20)];
-    let older = |[anon_ms, _]: Ages| {
-        let older = all.iter().filter(|(age_ms, _)| Some(*age_ms) >= anon_ms);
-        older.map(|(_, bytes)| bytes).sum()
-    };
-    let oldest = |bytes| oldest([Some(0); 2], 90_000, bytes, older)[0];
-    for (bytes, range) in [
-        (1, 20_001..=60_000),
-        (54 << 20, 20_001..=60_000),
-        (55 << 20, 1..=20_000),
-        (60 << 20, 0..=0),
-        (99 << 20, 0..=0),
-    ] {
-        let found = oldest(bytes);
-        assert!(
-            found.is_some_and(|ms| range.contains(&ms)),
-            "{bytes} {found:?}"
-        );
-    }
-}
-
 /// A library, which others map too, is the oldest memory of the first process.
 #[test]
 fn what_the_kernel_keeps_takes_no_room() {
@@ -53,31 +28,18 @@ fn a_huge_page_that_is_too_large_was_tried() {
     };
     report.skipped_bytes.add(SkipReason::Limit, 2 << 20);
     let mut done = Done::default();
-    for _ in 0..3 {
-        done.begin_pass();
-        done.count(&report);
-    }
-    done.end_passes(1 << 20);
+    done.count(&report);
+    done.end(1 << 20);
     assert_eq!((done.tried_bytes, done.left_bytes()), (1 << 20, 0));
     assert!(!done.found_all(1 << 20));
 }
 
 #[test]
-fn what_stays_counts_once_however_often_it_is_tried() {
+fn what_goes_wrong_in_each_pass_is_said_once() {
     let mut done = Done::default();
     for _ in 0..3 {
-        done.begin_pass();
-        done.count(&PageoutReport {
-            asked_bytes: 30 << 20,
-            kept_bytes: 29 << 20,
-            young_again_bytes: 1 << 20,
-            ..PageoutReport::default()
-        });
         done.trouble("process 7: not permitted".to_owned());
     }
-    let counted = (done.tried_bytes, done.young_again_bytes);
-    assert_eq!(counted, (29 << 20, 1 << 20));
-    assert!(done.room(1 << 20).is_some());
     assert_eq!(done.troubles.len(), 1);
 }
 

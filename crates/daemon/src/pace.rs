@@ -100,9 +100,14 @@ impl Pace {
         (ms.ceil() as u64).min(LONGEST_MS)
     }
 
-    /// How much later than planned the last look began, and the maximum so far, in ms.
-    pub fn lateness_ms(&self) -> (u64, u64) {
-        (self.late_ms, self.late_max_ms)
+    /// How much later than planned the last look began, in ms.
+    pub fn late_ms(&self) -> u64 {
+        self.late_ms
+    }
+
+    /// The maximum of [`late_ms`](Self::late_ms) so far.
+    pub fn late_max_ms(&self) -> u64 {
+        self.late_max_ms
     }
 
     /// How often the budget could pay for a look, ms: also if that is more often than wanted.
@@ -166,10 +171,10 @@ mod tests {
         let next_ms = pace.spent(0, 5, 5.0);
         assert_eq!(next_ms, 1000);
         pace.begin(11_000);
-        assert_eq!(pace.lateness_ms(), (10_000, 10_000));
+        assert_eq!((pace.late_ms(), pace.late_max_ms()), (10_000, 10_000));
         assert_eq!(pace.spent(11_000, 11_005, 5.0), 12_000);
         pace.begin(12_003);
-        assert_eq!(pace.lateness_ms(), (3, 10_000));
+        assert_eq!((pace.late_ms(), pace.late_max_ms()), (3, 10_000));
     }
 
     #[test]

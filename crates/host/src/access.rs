@@ -7,6 +7,7 @@
 //! sight means for the age of a page.
 
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
@@ -52,7 +53,8 @@ impl Target {
     }
 }
 
-/// Addresses `start..end` of the target: whole pages within one mapping (VMA).
+/// Addresses `start..end` of one address space; a source is asked for whole pages within one
+/// mapping (VMA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AddressRange {
     /// First byte.
@@ -62,6 +64,36 @@ pub struct AddressRange {
 }
 
 impl AddressRange {
+    /// The range of `bytes` from `start`.
+    pub fn new(start: u64, bytes: u64) -> Self {
+        Self {
+            start,
+            end: start.saturating_add(bytes),
+        }
+    }
+
+    /// The addresses of these pages.
+    pub fn of_pages(pages: &Range<u64>) -> Self {
+        Self {
+            start: pages.start.saturating_mul(PAGE_BYTES),
+            end: pages.end.saturating_mul(PAGE_BYTES),
+        }
+    }
+
+    /// The part made of whole `unit`s (a power of two), or `None`: partial units are cut off.
+    pub fn shrunk_to(self, unit: u64) -> Option<Self> {
+        debug_assert!(unit.is_power_of_two());
+        let start = self.start.checked_add(unit - 1)? & !(unit - 1);
+        let end = self.end & !(unit - 1);
+        (start < end).then_some(Self { start, end })
+    }
+
+    /// The addresses in both, or `None`.
+    pub fn common(self, other: Self) -> Option<Self> {
+        let (start, end) = (self.start.max(other.start), self.end.min(other.end));
+        (start < end).then_some(Self { start, end })
+    }
+
     /// Length in bytes.
     pub fn len(&self) -> u64 {
         self.end.saturating_sub(self.start)

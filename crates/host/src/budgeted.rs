@@ -21,7 +21,7 @@ use crate::clear::{ClearError, ClearPolicy, Clearer, Means};
 use crate::clock;
 use crate::look::{Viewer, look};
 use crate::mover::{
-    self, Pagemap, PageoutError, PageoutLimits, Plan, ProcessMover, Run, RunSet, check_target,
+    self, Pagemap, PageoutError, PageoutLimits, Plan, ProcessMover, RunSet, check_target,
 };
 use crate::process::{Process, ProcessError};
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
@@ -135,13 +135,12 @@ impl Budgeted {
         };
         self.moves += 1;
         let mut recheck = |there: &RunSet| {
-            let ranges: Vec<AddressRange> = there.ranges().collect();
-            let chosen = choose(&gather(process, source, &ranges, clearer, false)?);
-            Ok(chosen.iter().map(run).collect())
+            let chosen = choose(&gather(process, source, there.runs(), clearer, false)?);
+            Ok(chosen.iter().map(AddressRange::of_pages).collect())
         };
         let moved = mover::move_out(
             &mut mover,
-            &Plan::of_base(runs.iter().map(run)),
+            &Plan::of_base(runs.iter().map(AddressRange::of_pages)),
             limits,
             &mut recheck,
             &AtomicBool::new(false),
@@ -160,14 +159,6 @@ impl Budgeted {
                 calls: report.calls,
             }),
         }
-    }
-}
-
-/// The addresses of a run of pages.
-fn run(pages: &Range<u64>) -> Run {
-    Run {
-        start: pages.start * PAGE_BYTES,
-        end: pages.end * PAGE_BYTES,
     }
 }
 

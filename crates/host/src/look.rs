@@ -39,7 +39,7 @@ impl LookError {
     }
 }
 
-/// Receives what a look shows, like a [`SightSink`], and tells the clearer what to clear.
+/// Receives what a look shows, like a [`SightSink`], and says what to clear.
 pub(crate) trait Viewer {
     fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer);
 

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The size of a page: the unit of every count here, and that of this kernel.
 
+pub use agewise_policy::table::PAGE_BYTES;
 use agewise_policy::table::PAGES_PER_TABLE;
 
-/// Bytes in a page, the unit of every count: on kernels with larger pages, one of those is several
-/// of these.
-pub const PAGE_BYTES: u64 = 4096;
 /// Bytes that one sight of a scan ([`TableSight`](crate::access::TableSight)) covers.
 pub const TABLE_BYTES: u64 = PAGE_BYTES * PAGES_PER_TABLE as u64;
 

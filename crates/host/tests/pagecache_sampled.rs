@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-use agewise_host::pagecache::{Block, CachedFile, FileAges, FilesLook};
+use agewise_host::pagecache::{Block, CachedFile, Cold, FileAges, FilesLook};
 use agewise_policy::table::PAGES_PER_TABLE;
 
 mod cache;
@@ -96,8 +96,9 @@ fn a_file_read_too_often_is_followed_by_sample() {
         .collect();
     assert_eq!(pages, [PAGES / 4, PAGES - PAGES / 4]);
     assert!(youngest_ms == 0 && oldest_ms > 0);
-    assert!(
-        ages.cold(seen, 0, &|_| true).is_empty(),
-        "nobody knows which ones"
-    );
+    let cold = Cold {
+        since_ms: ages.idle_for(0),
+        owns: &|_| true,
+    };
+    assert!(ages.cold(seen, &cold).is_empty(), "nobody knows which ones");
 }

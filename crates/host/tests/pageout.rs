@@ -8,7 +8,7 @@ mod need;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use agewise_host::access::Target as EyeTarget;
+use agewise_host::access::{AddressRange, Target as EyeTarget};
 use agewise_host::mover::*;
 use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::{Process, ProcessError};
@@ -59,8 +59,8 @@ fn start(anon_pages: u64) -> (Target, Process) {
     (target, process)
 }
 
-fn pages(base: u64, first: u64, count: u64) -> Run {
-    Run::new(base + first * PAGE, count * PAGE)
+fn pages(base: u64, first: u64, count: u64) -> AddressRange {
+    AddressRange::new(base + first * PAGE, count * PAGE)
 }
 
 fn evict(

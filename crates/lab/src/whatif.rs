@@ -3,6 +3,7 @@
 //! the trace as it would see a machine: page by page, scan by scan.
 
 use agewise_policy::PageType;
+use agewise_policy::table::PAGE_BYTES;
 use agewise_policy::whatif::{
     Curves, Decider, Fact, Kernel, PAGES_MAX, PERCENTS, Params, WhatIf, page_hash,
 };
@@ -188,7 +189,7 @@ impl Looks {
                 shown.scan(&mut what_if, used);
             }
             let curves = what_if.curves();
-            let sizes = capacities((curves.full_bytes / 4096) as usize);
+            let sizes = capacities((curves.full_bytes / PAGE_BYTES) as usize);
             let after = StackDistances::of(&in_order(&self.looks[..end + length]));
             let truth = repeated_misses(&after, &sizes);
             let truth = truth.iter().zip(repeated_misses(&before, &sizes));

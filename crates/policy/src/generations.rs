@@ -12,6 +12,8 @@
 //! every page is relabelled once. Intervals remain exact bounds of age; only the resolution
 //! coarsens with age, as much as necessary and no more.
 
+use std::ops::Range;
+
 /// What backs a page, in the sense of the kernel's `LRU_GEN_ANON` and `LRU_GEN_FILE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -64,6 +66,12 @@ pub struct Generation {
     pub seq: u64,
     /// When its interval starts.
     pub birth_ms: u64,
+}
+
+/// The times since which a page must have been idle, to be idle for `age_ms` now.
+pub fn idle_for(now_ms: u64, age_ms: u64) -> Range<u64> {
+    let latest_ms = now_ms.checked_sub(age_ms);
+    0..latest_ms.map_or(0, |latest_ms| latest_ms.saturating_add(1))
 }
 
 /// The window. The caller passes in the time, in milliseconds that never go back.
@@ -174,35 +182,57 @@ impl Generations {
         relabel
     }
 
-    /// Labels of the pages that have certainly not been accessed for `older_than_ms`: the whole
-    /// interval of their generation lies further back. `None` if no label qualifies.
-    pub fn labels_older_than(&self, now_ms: u64, older_than_ms: u64) -> Option<(Label, Label)> {
-        let latest_ms = now_ms.checked_sub(older_than_ms)?;
-        let closed = self
-            .window
-            .windows(2)
-            .take_while(|pair| pair[1].birth_ms <= latest_ms);
-        let last = LABEL_UNSEEN + closed.count() as Label;
-        match self.unseen_since_ms {
-            Some(since_ms) if since_ms <= latest_ms => Some((LABEL_UNSEEN, last)),
-            _ if last >= LABEL_OLDEST => Some((LABEL_OLDEST, last)),
-            _ => None,
+    /// Since when pages with this label have certainly been idle: the end of the interval of their
+    /// generation. `None` if they may be in use. It grows with the label.
+    pub fn idle_since_ms(&self, label: Label) -> Option<u64> {
+        match label {
+            LABEL_UNSEEN => self.unseen_since_ms,
+            _ => {
+                let next = usize::from(label.checked_sub(LABEL_OLDEST)?) + 1;
+                self.window.get(next).map(|next| next.birth_ms)
+            }
         }
+    }
+
+    /// The first and the last label of the pages that have certainly been idle since a time in
+    /// this range. `None` if no label qualifies.
+    pub fn labels_idle_since(&self, since_ms: &Range<u64>) -> Option<(Label, Label)> {
+        let is_within = |label: &Label| {
+            let idle_ms = self.idle_since_ms(*label);
+            idle_ms.is_some_and(|ms| since_ms.contains(&ms))
+        };
+        let mut labels = (LABEL_UNSEEN..self.youngest()).filter(is_within);
+        let first = labels.next()?;
+        Some((first, labels.next_back().unwrap_or(first)))
+    }
+
+    /// How many pages of a type have been idle since each time in the range, according to
+    /// `sizes`: these are [`sizes`](Self::sizes) or those of a part of the pages.
+    pub fn idle_pages(
+        &self,
+        sizes: &Sizes,
+        page_type: PageType,
+        since_ms: &Range<u64>,
+    ) -> impl Iterator<Item = (u64, u64)> {
+        let labels = self.labels_idle_since(since_ms);
+        let labels = labels.into_iter().flat_map(|(first, last)| first..=last);
+        labels.filter_map(move |label| {
+            let pages = sizes[usize::from(label)][page_type as usize];
+            Some((self.idle_since_ms(label)?, pages)).filter(|_| pages > 0)
+        })
     }
 
     /// The ages (milliseconds, youngest first) between which a page with this label was last
     /// accessed. The upper one is `None` if no bound is known.
     pub fn age_bounds_ms(&self, label: Label, now_ms: u64) -> Option<(u64, Option<u64>)> {
+        let age_ms = |since_ms: u64| now_ms.saturating_sub(since_ms);
+        let youngest_ms = self.idle_since_ms(label).map(age_ms);
         if label == LABEL_UNSEEN {
-            return Some((now_ms.saturating_sub(self.unseen_since_ms?), None));
+            return Some((youngest_ms?, None));
         }
-        let index = label.checked_sub(LABEL_OLDEST)? as usize;
-        let oldest_ms = now_ms.saturating_sub(self.window.get(index)?.birth_ms);
-        let youngest_ms = self
-            .window
-            .get(index + 1)
-            .map_or(0, |next| now_ms.saturating_sub(next.birth_ms));
-        Some((youngest_ms, Some(oldest_ms)))
+        let index = usize::from(label.checked_sub(LABEL_OLDEST)?);
+        let oldest_ms = age_ms(self.window.get(index)?.birth_ms);
+        Some((youngest_ms.unwrap_or(0), Some(oldest_ms)))
     }
 
     /// Makes room: drops the boundaries between generations that are close together compared with
@@ -301,11 +331,14 @@ mod tests {
             assert!(window.advance(now_ms).is_none());
         }
         // Generations: [0,1000) [1000,2000) [2000,3000) [3000,now]; unseen since 1000.
-        assert_eq!(window.labels_older_than(3500, 2500), Some((1, 2)));
-        assert_eq!(window.labels_older_than(3500, 2501), None);
-        assert_eq!(window.labels_older_than(3500, 1500), Some((1, 3)));
-        assert_eq!(window.labels_older_than(3500, 0), Some((1, 4)));
-        assert_eq!(window.labels_older_than(3500, 9999), None);
+        let labels = |age_ms| window.labels_idle_since(&idle_for(3500, age_ms));
+        assert_eq!(labels(2500), Some((1, 2)));
+        assert_eq!(labels(2501), None);
+        assert_eq!(labels(1500), Some((1, 3)));
+        assert_eq!(labels(0), Some((1, 4)));
+        assert_eq!(labels(9999), None);
+        assert_eq!(window.labels_idle_since(&(1001..3000)), Some((3, 3)));
+        assert_eq!(window.labels_idle_since(&(3001..9999)), None);
         assert_eq!(window.age_bounds_ms(3, 3500), Some((1500, Some(2500))));
         assert_eq!(window.age_bounds_ms(5, 3500), Some((0, Some(500))));
         assert_eq!(window.age_bounds_ms(1, 3500), Some((2500, None)));

@@ -13,6 +13,7 @@ pub mod budget;
 pub mod clear;
 pub mod generations;
 pub mod mix;
+pub mod oldest;
 pub mod proactive;
 pub mod reuse;
 pub mod sample;

@@ -3,6 +3,10 @@
 
 use std::ops::{BitAnd, BitAndAssign, BitOr, BitOrAssign, Index, IndexMut, Not, Range};
 
+/// Bytes in a page, the unit of every count: on kernels with larger pages, one of those is several
+/// of these.
+pub const PAGE_BYTES: u64 = 4096;
+
 /// Base pages covered by one last-level page table (x86-64, arm64 with 4 KiB pages).
 pub const PAGES_PER_TABLE: usize = 512;
 

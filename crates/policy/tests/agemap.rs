@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
 
 use agewise_policy::agemap::{AgeMap, Facts, Leaves, LookCounts, Run};
-use agewise_policy::generations::{LABEL_UNSEEN, LABELS, PageType, Sizes};
+use agewise_policy::generations::{LABEL_UNSEEN, LABELS, PageType, Sizes, idle_for};
 use agewise_policy::table::{PageSet, TableBits};
 use proptest::prelude::*;
 
@@ -193,7 +193,8 @@ fn check(map: &AgeMap, model: &Model, births: &[u64], now_ms: u64) -> Result<(),
 fn check_runs(map: &AgeMap, now_ms: u64, older_than_ms: u64) -> Result<(), TestCaseError> {
     let mut found = Vec::new();
     let mut before: Option<Run> = None;
-    map.runs_older_than(3..1_000_001 * 512 + 300, now_ms, older_than_ms, |run| {
+    let since_ms = idle_for(now_ms, older_than_ms);
+    map.runs_idle_since(3..1_000_001 * 512 + 300, &since_ms, |run| {
         if let Some(before) = &before {
             let apart = before.pages.end < run.pages.start || before.page_type != run.page_type;
             assert!(
@@ -205,7 +206,7 @@ fn check_runs(map: &AgeMap, now_ms: u64, older_than_ms: u64) -> Result<(), TestC
         before = Some(run);
         ControlFlow::Continue(())
     });
-    let Some((first, last)) = map.generations().labels_older_than(now_ms, older_than_ms) else {
+    let Some((first, last)) = map.generations().labels_idle_since(&since_ms) else {
         prop_assert!(found.is_empty());
         return Ok(());
     };

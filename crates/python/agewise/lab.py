@@ -353,7 +353,7 @@ def verify_kernel(
     if extended and of is not None:
         raise ValueError("extended: another reference than the one given")
     with shown("run", progress) as advance:
-        told = _native.verify_kernel(
+        verdicts = _native.verify_kernel(
             of, extended, kernel, flush_phases, single, wrong, advance
         )
-        return _rows(told)
+        return _rows(verdicts)

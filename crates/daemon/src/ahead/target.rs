@@ -12,7 +12,7 @@ use agewise_host::mover::PageoutError;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::ProcRoot;
 use agewise_policy::budget::{
-    Counted, Moved, Order, PAGE_BYTES, Pacer, PageQueue, Scanned, Seen, Verdict, World,
+    Counted, Limited, Moved, Order, PAGE_BYTES, Pacer, PageQueue, Scanned, Seen, Verdict, World,
 };
 use agewise_policy::generations::PageType;
 use agewise_policy::proactive::{
@@ -291,10 +291,8 @@ impl<M: Memory> Spaces<M> {
     }
 
     fn held_files(&mut self) -> Option<&mut dyn Files> {
-        match &mut self.files {
-            Some(Ok(files)) => Some(&mut **files),
-            Some(Err(_)) | None => None,
-        }
+        let files = self.files.as_mut()?.as_mut().ok()?;
+        Some(&mut **files)
     }
 
     /// Memory charged to the cgroup, or resident memory of the processes.
@@ -444,19 +442,20 @@ impl<M: Memory> World for Turn<'_, '_, M> {
         scanned
     }
 
-    fn counted(&mut self) -> Option<(u64, Counted)> {
+    fn limited(&mut self) -> Option<Limited> {
         let limit_bytes = self.spaces.slow.limit_bytes?;
-        let mut sum = self.spaces.consumed();
-        sum.holder_us = self.spaces.cpu_ns / 1_000;
+        let mut counted = self.spaces.consumed();
+        counted.holder_us = self.spaces.cpu_ns / 1_000;
         // Dropped pages are read again as if for the first time, which is not memory pressure.
-        let waits_for = match self.spaces.files {
-            Some(Ok(_)) => Resource::Io,
-            _ => Resource::Memory,
-        };
-        sum.waited_us = waited_us(waits_for, self.held.cgroup.as_ref()).unwrap_or(0);
+        let files = self.spaces.held_files();
+        let waits_for = files.map_or(Resource::Memory, |_| Resource::Io);
+        counted.waited_us = waited_us(waits_for, self.held.cgroup.as_ref()).unwrap_or(0);
         // If this is not known, assume that all CPUs are always wanted.
-        sum.cpu_waited_us = waited_us(Resource::Cpu, None).unwrap_or_else(self.tools.now_us);
-        Some((limit_bytes, sum))
+        counted.cpu_waited_us = waited_us(Resource::Cpu, None).unwrap_or_else(self.tools.now_us);
+        Some(Limited {
+            limit_bytes,
+            counted,
+        })
     }
 
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved {

@@ -343,7 +343,7 @@ fn a_target_comes_under_its_budget_by_its_coldest_memory() {
         "{asked_bytes} of 16 MiB too many"
     );
     assert_eq!(report.trouble, None);
-    assert_eq!(scene.announced.borrow().len(), 1, "told once");
+    assert_eq!(scene.announced.borrow().len(), 1, "announced once");
 }
 
 #[test]

@@ -115,7 +115,7 @@ fn full() -> Target {
 }
 
 #[test]
-fn lines_that_were_lost_are_told() {
+fn lines_that_were_lost_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("journal");
     let health = Health::default();

@@ -406,11 +406,11 @@ async function askTimeline() {
   const name = chosen;
   if (name === null) return drawMap();
   const last = moments.length ? moments[moments.length - 1].sequence : 0;
-  const told = await ask("/api/timeline?target=" + encodeURIComponent(name) + "&since=" + last, { moments: [] });
+  const answer = await ask("/api/timeline?target=" + encodeURIComponent(name) + "&since=" + last, { moments: [] });
   if (name !== chosen) return;
   // Another answer may have come since it was asked for.
   const newest = moments.length ? moments[moments.length - 1].sequence : 0;
-  const newer = told.moments.filter(moment => moment.sequence > newest);
+  const newer = answer.moments.filter(moment => moment.sequence > newest);
   const dropped = Math.max(0, moments.length + newer.length - HISTORY_MAX);
   moments = moments.concat(newer).slice(-HISTORY_MAX);
   if (cursor !== null) cursor = Math.max(0, cursor - dropped);
@@ -425,20 +425,20 @@ function greet() {
 }
 
 // Whether it is the answer of a daemon that began anew: what grows has shrunk.
-const isAnother = told => snapshot
-  && (told.sequence < snapshot.sequence || told.own.cpu_ms < snapshot.own.cpu_ms);
+const isAnother = answer => snapshot
+  && (answer.sequence < snapshot.sequence || answer.own.cpu_ms < snapshot.own.cpu_ms);
 
 async function turn() {
   try {
-    const told = await ask("/api/snapshot");
+    const answer = await ask("/api/snapshot");
     answered_ms = Date.now();
-    const isNew = !snapshot || told.sequence !== snapshot.sequence || told.unix_ms !== snapshot.unix_ms;
+    const isNew = !snapshot || answer.sequence !== snapshot.sequence || answer.unix_ms !== snapshot.unix_ms;
     if (isNew || !isShown) {
       isShown = false;
-      if (isAnother(told)) { moments = []; before = null; }
+      if (isAnother(answer)) { moments = []; before = null; }
       else if (isNew) before = snapshot;
-      snapshot = told;
-      if (chosen === null && told.targets.length) chosen = told.targets[0].target;
+      snapshot = answer;
+      if (chosen === null && answer.targets.length) chosen = answer.targets[0].target;
       drawMachine();
       drawLegend();
       drawTargets();

@@ -12,11 +12,11 @@ use agewise_host::guest;
 use agewise_host::mover::{self, Ages};
 use agewise_host::root::ProcRoot;
 use agewise_policy::generations::ByType;
-use agewise_policy::proactive::Action;
+use agewise_policy::proactive::{Action, Backend};
 use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
-use crate::actor::{Around, Counted};
+use crate::actor::{Actor, Around, Counted};
 use crate::ahead::{Ahead, Announce, Begun, Held, Report};
 use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
@@ -68,26 +68,17 @@ impl Daemon {
                 return;
             }
             self.keep_watch(&mut notified_ms);
+            let whose = Whose {
+                seen,
+                pids: &pids,
+                without: &taken_cgroups,
+            };
             let actor = &self.actors[&seen.key];
             if actor.shrinks().is_some() {
                 // It is held by a limit, between ticks.
             } else if actor.is_held_ahead() {
-                held.push(Held {
-                    key: seen.key.clone(),
-                    cgroup: seen.cgroup.clone(),
-                    processes: self.with_start(&pids),
-                    spec: self.config.act[actor.rule].policy.0.clone(),
-                    dry_run: actor.dry_run,
-                    backend: around.backend,
-                    files: actor.files,
-                    without: taken_cgroups.clone(),
-                });
+                held.push(self.held(actor, whose, around.backend));
             } else {
-                let whose = Whose {
-                    seen,
-                    pids: &pids,
-                    without: &taken_cgroups,
-                };
                 self.act_on(whose, &around, cancel);
             }
             let path = seen.cgroup.as_ref().map(|cgroup| cgroup.path().to_owned());
@@ -109,11 +100,22 @@ impl Daemon {
         }
     }
 
-    /// The processes with these pids that the agent knows, each with its start time.
-    fn with_start(&self, pids: &[u32]) -> Vec<(u32, u64)> {
-        pids.iter()
-            .filter_map(|pid| Some((*pid, self.agent.space(*pid)?.process().start_ticks())))
-            .collect()
+    /// What the thread that holds budgets needs to know about a target.
+    fn held(&self, actor: &Actor, whose: Whose<'_>, backend: Backend) -> Held {
+        let start_ticks = |pid: u32| Some(self.agent.space(pid)?.process().start_ticks());
+        let pids = whose.pids.iter();
+        Held {
+            key: whose.seen.key.clone(),
+            cgroup: whose.seen.cgroup.clone(),
+            processes: pids
+                .filter_map(|pid| Some((*pid, start_ticks(*pid)?)))
+                .collect(),
+            spec: self.config.act[actor.rule].policy.0.clone(),
+            dry_run: actor.dry_run,
+            backend,
+            files: actor.files,
+            without: whose.without.to_vec(),
+        }
     }
 
     /// Passes targets under a budget to the thread that holds them, and records what it did.
@@ -157,7 +159,7 @@ impl Daemon {
     pub(super) fn record(&mut self, reports: Vec<(Key, Report)>) {
         let now_ms = self.now_ms();
         for (key, report) in reports {
-            self.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
+            self.meter.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
             let counted = self.counted(&key);
             if let Some(reason) = Reason::by_name(report.policy) {
                 counted.moved(reason, report.left_bytes, report.dropped_bytes);

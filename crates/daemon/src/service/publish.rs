@@ -2,25 +2,16 @@
 //! Converts the results of a tick to the snapshot that readers see.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use agewise_cli::units::unix_ms;
 use agewise_host::agent::TickReport;
-use agewise_host::clock;
-use agewise_host::root::Roots;
 
 use super::Daemon;
 use crate::observer::{self, Seen};
 use crate::state::{Event, LargestFiles, Scope, Snapshot, SubjectView};
 
 impl Daemon {
-    pub(super) fn publish(
-        &mut self,
-        seen: &[Seen],
-        tick: &TickReport,
-        began_ms: u64,
-        cpu_before: Duration,
-    ) {
+    pub(super) fn publish(&mut self, seen: &[Seen], tick: &TickReport, began_ms: u64) {
         self.sequence += 1;
         let settings = self.hub.settings();
         let mut subjects = observer::views(
@@ -35,26 +26,9 @@ impl Daemon {
         self.complete(&mut subjects, seen);
         let machine = self.world.machine();
         let files = self.largest_files();
-        self.count_own(began_ms, cpu_before);
-        let of_cgroups: Vec<Scope> = subjects
-            .iter()
-            .filter(|view| view.is_under_reclaim)
-            .flat_map(|view| {
-                self.agent.nodes().iter().map(|node| Scope {
-                    cgroup: Some(Arc::clone(&view.name)),
-                    node: *node,
-                })
-            })
-            .collect();
+        self.count_own(began_ms);
         let nodes = self.agent.nodes().to_vec();
-        let of_machine: Vec<Scope> = nodes
-            .iter()
-            .filter(|_| machine.is_under_reclaim)
-            .map(|node| Scope {
-                cgroup: None,
-                node: *node,
-            })
-            .collect();
+        let pressed = pressed(&nodes, machine.is_under_reclaim, &subjects);
         self.hub.publish(Snapshot {
             sequence: self.sequence,
             time_ms: self.agent.last_tick_ms(),
@@ -64,33 +38,28 @@ impl Daemon {
             subjects,
             machine,
             files,
-            own: self.own,
+            own: self.meter.own,
             budget: self.pace.budget(),
             is_truncated: tick.truncated,
             unseen_processes: tick.failed,
             unseen_cgroups: tick.unseen_cgroups,
         });
-        let scopes: Arc<[Scope]> = of_machine.into_iter().chain(of_cgroups).collect();
-        if !scopes.is_empty() {
-            self.hub.tell(Event::Pressure(scopes));
+        if !pressed.is_empty() {
+            self.hub.tell(Event::Pressure(pressed));
         }
     }
-}
 
-impl Daemon {
     /// Brings what the daemon itself uses up to date.
-    fn count_own(&mut self, began_ms: u64, cpu_before: Duration) {
-        let cpu = clock::process_cpu();
-        self.own.scan_cpu_ms = cpu.saturating_sub(cpu_before).as_secs_f64() * 1e3;
-        self.own.scan_ms = self.now_ms().saturating_sub(began_ms) as f64;
-        self.own.cpu_ms = cpu.saturating_sub(self.began_cpu).as_secs_f64() * 1e3;
-        let elapsed_ms = self.began.elapsed().as_secs_f64() * 1e3;
-        self.own.cpu_percent = self.recent.percent(elapsed_ms, self.own.cpu_ms);
-        self.own.resident_bytes = own_resident_bytes();
-        self.own.ages_bytes = self.agent.memory_bytes() as u64;
-        self.own.ticks = self.sequence;
-        self.own.journal_lost_lines = self.journal.lost_lines();
-        (self.own.late_ms, self.own.late_max_ms) = self.pace.lateness_ms();
+    fn count_own(&mut self, began_ms: u64) {
+        self.meter.count();
+        let now_ms = self.now_ms();
+        let own = &mut self.meter.own;
+        own.scan_ms = now_ms.saturating_sub(began_ms) as f64;
+        own.ages_bytes = self.agent.memory_bytes() as u64;
+        own.ticks = self.sequence;
+        own.journal_lost_lines = self.journal.lost_lines();
+        own.late_ms = self.pace.late_ms();
+        own.late_max_ms = self.pace.late_max_ms();
     }
 
     /// The largest files, if anybody can see them.
@@ -113,51 +82,17 @@ impl Daemon {
     }
 }
 
-/// CPU time over about the last minute.
-#[derive(Debug, Default)]
-pub(super) struct Recent {
-    /// Two earlier moments, each with the CPU time until then, ms.
-    marks: [(f64, f64); 2],
-}
-
-impl Recent {
-    /// The time after which a moment replaces an earlier one, ms.
-    const EVERY_MS: f64 = 40_000.0;
-
-    /// The share of one core since the earlier moment, percent, 40 to 80 s if looks are not further
-    /// apart.
-    fn percent(&mut self, now_ms: f64, cpu_ms: f64) -> f64 {
-        if now_ms - self.marks[1].0 >= Self::EVERY_MS {
-            self.marks = [self.marks[1], (now_ms, cpu_ms)];
-        }
-        let [(then_ms, then_cpu_ms), _] = self.marks;
-        (cpu_ms - then_cpu_ms) / (now_ms - then_ms).max(1.0) * 100.0
-    }
-}
-
-fn own_resident_bytes() -> u64 {
-    agewise_host::process::Process::open_in(&Roots::default().proc, std::process::id())
-        .and_then(|own| own.rss_bytes())
-        .unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn cpu_time_is_that_of_the_last_minute() {
-        let mut recent = Recent::default();
-        let mut cpu_ms = 0.0;
-        for second in 1..=600 {
-            // A tenth of a core at first, then a hundredth.
-            cpu_ms += if second <= 300 { 100.0 } else { 10.0 };
-            let percent = recent.percent(f64::from(second) * 1000.0, cpu_ms);
-            match second {
-                1..=300 => assert!((percent - 10.0).abs() < 1e-6, "{second}: {percent}"),
-                380.. => assert!((percent - 1.0).abs() < 1e-6, "{second}: {percent}"),
-                _ => assert!((1.0..=10.1).contains(&percent), "{second}: {percent}"),
-            }
-        }
-    }
+/// The nodes of the machine, if it is under reclaim, and of the cgroups that are.
+fn pressed(nodes: &[u32], is_machine: bool, subjects: &[SubjectView]) -> Arc<[Scope]> {
+    let cgroups = subjects.iter().filter(|view| view.is_under_reclaim);
+    let cgroups = cgroups.map(|view| Some(Arc::clone(&view.name)));
+    let scopes = is_machine.then_some(None).into_iter().chain(cgroups);
+    scopes
+        .flat_map(|cgroup| {
+            nodes.iter().map(move |node| Scope {
+                cgroup: cgroup.clone(),
+                node: *node,
+            })
+        })
+        .collect()
 }

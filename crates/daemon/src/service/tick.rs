@@ -6,12 +6,11 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
 use agewise_host::clear::{ClearPolicy, Means};
-use agewise_host::clock;
 use agewise_host::container::Containers;
 use agewise_host::mover;
 use agewise_host::root::ProcRoot;
@@ -20,9 +19,9 @@ use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
+use super::meter::Meter;
 use super::pids::{self, BoundPids};
 use super::protect;
-use super::publish::Recent;
 use super::rules::rule_of;
 use super::shrink;
 use super::surroundings::Surroundings;
@@ -39,7 +38,7 @@ use crate::pace::Pace;
 use crate::protect::Protector;
 use crate::record::{Change, Message, Started};
 use crate::shrinkers::Shrinkers;
-use crate::state::{Hub, OwnUse};
+use crate::state::Hub;
 use crate::world::World;
 use agewise_cli::{observe, output};
 
@@ -76,21 +75,15 @@ pub struct Daemon {
     pub(super) hits: LimitHits,
     pub(super) curves: AllCurves,
     pub(super) lister: Lister,
-    pub(super) own: OwnUse,
+    pub(super) meter: Meter,
     /// Processes that are never acted upon: this one and its ancestors.
     pub(super) own_line: &'static [u32],
-    /// Its cgroup, if the kernel does not tell its path.
+    /// Its cgroup, if the kernel does not show its path.
     pub(super) own_cgroup: OnceCell<Option<PathBuf>>,
     pub(super) sequence: u64,
     /// When the last look ended.
     pub(super) looked_ms: u64,
-    pub(super) began: Instant,
-    pub(super) began_cpu: Duration,
-    pub(super) recent: Recent,
     pub(super) was_short: bool,
-    /// CPU time at the end of the last tick: of the daemon, and of the thread that holds budgets.
-    pub(super) paid_cpu: Duration,
-    pub(super) paid_ahead_cpu: Duration,
 }
 
 fn targets(
@@ -251,17 +244,12 @@ impl Daemon {
             refaulted: HashMap::new(),
             hits: LimitHits::default(),
             lister: Lister::default(),
-            own: OwnUse::default(),
+            meter: Meter::new(),
             own_line: mover::own_lineage(),
             own_cgroup: OnceCell::new(),
             sequence: 0,
             looked_ms: 0,
-            began: Instant::now(),
-            began_cpu: clock::process_cpu(),
-            recent: Recent::default(),
             was_short: false,
-            paid_cpu: clock::process_cpu(),
-            paid_ahead_cpu: Duration::ZERO,
             config,
         })
     }
@@ -349,38 +337,24 @@ impl Daemon {
         let began_ms = self.now_ms();
         self.pace.begin(began_ms);
         self.journal.retry();
-        let cpu_before = clock::process_cpu();
+        self.meter.begin_look();
         let tick = self.curves.tick(&mut self.agent)?;
         self.looked_ms = self.now_ms();
         let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
         self.curves.take(&self.agent, &seen);
-        self.publish(&seen, &tick, began_ms, cpu_before);
-        let looked_cpu = clock::process_cpu().saturating_sub(cpu_before);
-        self.own.scan_cpu_ms = looked_cpu.as_secs_f64() * 1e3;
-        self.own.scan_cpu_total_ms += self.own.scan_cpu_ms;
-        let cpu_ms = self.unpaid_cpu().as_secs_f64() * 1e3;
+        self.publish(&seen, &tick, began_ms);
+        let cpu_ms = self.meter.end_look(self.ahead_cpu());
         let next_ms = self.pace.spent(began_ms, self.now_ms(), cpu_ms);
         self.say_if_short();
         if cancel.load(Ordering::Relaxed) {
             // All is undone next.
             return Ok(next_ms);
         }
-        let act_cpu = clock::process_cpu();
         self.protect(&seen, cancel);
         self.act(&seen, cancel);
-        self.paid_cpu = clock::process_cpu();
-        self.paid_ahead_cpu = self.ahead_cpu();
-        self.own.move_cpu_total_ms += self.paid_cpu.saturating_sub(act_cpu).as_secs_f64() * 1e3;
+        self.meter.end_tick(self.ahead_cpu());
         Ok(self.next_look_ms(began_ms, next_ms))
-    }
-
-    /// The CPU time to be paid by the budget since the last tick: that of looks, and of readers and
-    /// watching in between. Moving memory is requested explicitly and has its own rate limits.
-    fn unpaid_cpu(&self) -> Duration {
-        let ahead = self.ahead_cpu().saturating_sub(self.paid_ahead_cpu);
-        let all = clock::process_cpu().saturating_sub(self.paid_cpu);
-        all.saturating_sub(ahead)
     }
 
     fn ahead_cpu(&self) -> Duration {

@@ -187,7 +187,7 @@ impl Agent {
         if !self.source.abilities().pfn {
             return Err(AccessError::Unsupported {
                 what: "file memory by cgroup",
-                why: format!("{} does not tell page frames", self.source.name()),
+                why: format!("{} does not report page frames", self.source.name()),
             });
         }
         if let Some(bounds) = &self.config.returned {

@@ -100,6 +100,14 @@ impl Space {
     }
 }
 
+/// Pages that are followed.
+pub(super) struct FollowedSizes {
+    /// In blocks, each of which represents an area; all pages of a process without a sample.
+    pub sampled: Sizes,
+    /// In mappings that are followed whole beside blocks.
+    pub whole: Sizes,
+}
+
 /// Estimates for a whole process from its sample, in pages.
 pub(super) struct Estimate {
     /// Counted in blocks, and in mappings followed whole.
@@ -267,19 +275,25 @@ impl Followed {
         }
     }
 
-    /// What is followed of some mappings (by index): in blocks, and whole beside blocks.
-    pub fn sizes_of(&self, map: &AgeMap, is_meant: impl Fn(usize) -> bool) -> [Sizes; 2] {
+    /// What is followed of some mappings (by index).
+    pub fn sizes_of(&self, map: &AgeMap, is_meant: impl Fn(usize) -> bool) -> FollowedSizes {
         let is_sample = self.is_sample();
-        let mut sizes: [Sizes; 2] = [[[0; 2]; LABELS]; 2];
+        let mut all = FollowedSizes {
+            sampled: [[0; 2]; LABELS],
+            whole: [[0; 2]; LABELS],
+        };
         for (range, of) in self.ranges.iter().zip(&self.of) {
             if is_meant(self.mappings[of.mapping as usize] as usize) {
-                let sizes = &mut sizes[usize::from(is_sample && of.is_whole)];
+                let sizes = match is_sample && of.is_whole {
+                    true => &mut all.whole,
+                    false => &mut all.sampled,
+                };
                 map.count_within(pages(range), |label, page_type, n| {
                     sizes[usize::from(label)][page_type as usize] += n;
                 });
             }
         }
-        sizes
+        all
     }
 
     /// The ages in a range, such as a mapping; blocks are scaled to the areas they represent.
@@ -318,16 +332,24 @@ impl Followed {
 
 impl Estimate {
     /// Scales up pages counted among the sampled ones of each label, and adds those counted whole.
-    pub fn scaled_up(&self, sampled: &Sizes, whole: &Sizes) -> Sizes {
+    pub fn scaled_up(&self, counted: &FollowedSizes) -> Sizes {
         std::array::from_fn(|label| {
             std::array::from_fn(|page_type| {
                 let of = self.sampled[label][page_type];
                 let stands_for = self.scaled[label][page_type] - self.whole[label][page_type];
-                let part = u128::from(sampled[label][page_type]) * u128::from(stands_for);
+                let part = u128::from(counted.sampled[label][page_type]) * u128::from(stands_for);
                 let more = part.checked_div(of.into()).unwrap_or(0) as u64;
-                whole[label][page_type] + more
+                counted.whole[label][page_type] + more
             })
         })
+    }
+}
+
+impl FollowedSizes {
+    /// Pages of all labels and types.
+    pub fn pages(&self) -> u64 {
+        let all = self.sampled.iter().chain(&self.whole);
+        all.flatten().sum()
     }
 }
 

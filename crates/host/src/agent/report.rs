@@ -8,7 +8,7 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use serde::Serialize;
 
 use super::classify::WHOLE_PARTS;
-use super::followed::subtract;
+use super::followed::{FollowedSizes, subtract};
 use super::share::Keepers;
 use super::space::Space;
 use crate::access::PAGE_BYTES;
@@ -178,20 +178,20 @@ impl SubjectReport {
         let window = space.map.generations();
         let nodes = self.nodes.len();
         let estimate = space.estimate(now_ms, same_bounds);
-        let counted: Vec<[Sizes; 2]> = match elsewhere {
+        let counted: Vec<FollowedSizes> = match elsewhere {
             Elsewhere::Nothing => Vec::new(),
             Elsewhere::Part(first) => (first..first + nodes).map(|at| parts(space, at)).collect(),
             Elsewhere::Files(keepers) => vec![space.sizes_kept(keepers, without_files)],
         };
-        let pages: u64 = counted.iter().flatten().flatten().flatten().sum();
+        let pages: u64 = counted.iter().map(FollowedSizes::pages).sum();
         self.followed_bytes += space.followed_pages().saturating_sub(pages) * PAGE_BYTES;
         if let Some(estimate) = &estimate {
             self.add_margins(&estimate.margins);
         }
         let all = estimate.as_ref().map_or(*window.sizes(), |all| all.scaled);
-        let scaled = |[sampled, whole]: &[Sizes; 2]| match &estimate {
-            None => *sampled,
-            Some(estimate) => estimate.scaled_up(sampled, whole),
+        let scaled = |counted: &FollowedSizes| match &estimate {
+            None => counted.sampled,
+            Some(estimate) => estimate.scaled_up(counted),
         };
         let of_node = |node: usize| scaled(&parts(space, node));
         for (ordinal, (_, histogram)) in self.nodes.iter_mut().enumerate() {
@@ -344,9 +344,12 @@ fn without_share(sizes: &Sizes, shared: &Sizes, all: &Sizes) -> Sizes {
     })
 }
 
-/// Pages of a part: the sampled ones, and those followed whole beside a sample.
-fn parts(space: &Space, number: usize) -> [Sizes; 2] {
-    [part(space, number), part(space, WHOLE_PARTS + number)]
+/// Pages of a part.
+fn parts(space: &Space, number: usize) -> FollowedSizes {
+    FollowedSizes {
+        sampled: part(space, number),
+        whole: part(space, WHOLE_PARTS + number),
+    }
 }
 
 /// Pages of a part by label; zero if the map has no such part.

@@ -10,7 +10,7 @@ use agewise_policy::sample::{self, Bounds, Level};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
-use super::followed::{Estimate, Followed, Origin};
+use super::followed::{Estimate, Followed, FollowedSizes, Origin};
 use super::share::{self, Keepers};
 use crate::access::{
     AccessSource, AddressRange, PAGE_BYTES, TableSight, Target, pages_per_kernel_page,
@@ -292,9 +292,9 @@ impl Space {
         self.followed.sizes_within(&self.map, pages)
     }
 
-    /// Followed pages of files that other processes keep: in blocks, and in mappings followed whole
-    /// beside blocks. With `with_shmem`, all shared memory is among them.
-    pub(super) fn sizes_kept(&self, keepers: &Keepers, with_shmem: bool) -> [Sizes; 2] {
+    /// Followed pages of files that other processes keep. With `with_shmem`, all shared memory is
+    /// among them.
+    pub(super) fn sizes_kept(&self, keepers: &Keepers, with_shmem: bool) -> FollowedSizes {
         let is_kept = |vma: &Vma| {
             let keeper = vma.file().and_then(|file| keepers.get(&file));
             keeper.is_some_and(|pid| *pid != self.process.pid())

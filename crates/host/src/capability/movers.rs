@@ -101,7 +101,7 @@ fn page_cache(facts: &Facts) -> Capability {
         Ok(_) if !facts.has(Syscall::Cachestat) => line(
             name,
             State::Missing,
-            "the kernel does not tell which pages of a file are clean (cachestat)",
+            "the kernel does not show which pages of a file are clean (cachestat)",
         )
         .advise("needs Linux 6.5"),
         Ok(_) => line(

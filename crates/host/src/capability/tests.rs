@@ -397,7 +397,7 @@ fn where_the_page_cache_is_seen_and_dropped_follows_the_kernel() {
     let (state, found) = line(&["mm_filemap_fault", "filemap_fault", "writeback_dirty_folio"]);
     assert_eq!(state, State::Limited);
     assert!(found.ends_with("; not seen: faults, writes"), "{found}");
-    // Linux 6.1 to 6.4 do not tell what is clean.
+    // Linux 6.1 to 6.4 do not show what is clean.
     let mut fake = Fake::modern();
     fake.calls.calls.retain(|call| *call != Syscall::Cachestat);
     let table = fake.table();

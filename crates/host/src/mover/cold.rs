@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Planning: finds the pages of an observed process that were certainly not used for a given time.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use agewise_policy::agemap::AgeMap;
-use agewise_policy::generations::{ByType, Label, PageType};
+use agewise_policy::generations::{ByType, Label, PageType, idle_for};
 
 use super::look::{Wanted, look};
 use super::plan::Plan;
-use super::runs::{Run, RunSet};
+use super::runs::RunSet;
 use super::target::PageoutError;
 use crate::access::{AddressRange, PAGE_BYTES, Resolution, Target, pages_per_kernel_page};
 use crate::agent::Agent;
@@ -20,6 +20,14 @@ pub const RUNS_MAX: usize = 1 << 20;
 
 /// The age in ms from which pages of each type are cold; `None`: none of this type.
 pub type Ages = ByType<Option<u64>>;
+
+/// The times since which pages of each type must have been idle to be cold.
+pub type IdleSince = ByType<Range<u64>>;
+
+/// The times since which pages must have been idle to have reached these ages.
+pub fn idle_since(now_ms: u64, older_than_ms: Ages) -> IdleSince {
+    older_than_ms.map(|age| age.map_or(0..0, |age_ms| idle_for(now_ms, age_ms)))
+}
 
 /// The cold pages of one process.
 #[derive(Clone, Debug)]
@@ -61,11 +69,29 @@ pub fn find_cold(
     older_than_ms: Ages,
     bytes_max: u64,
 ) -> Result<Option<Cold>, PageoutError> {
+    find_idle(
+        agent,
+        pid,
+        &idle_since(Agent::now_ms(), older_than_ms),
+        bytes_max,
+    )
+}
+
+/// Like [`find_cold`], given times instead of ages.
+///
+/// # Errors
+/// As [`find_cold`].
+pub fn find_idle(
+    agent: &mut Agent,
+    pid: u32,
+    since_ms: &IdleSince,
+    bytes_max: u64,
+) -> Result<Option<Cold>, PageoutError> {
     let Some(space) = agent.space(pid) else {
         return Ok(None);
     };
     let target = Target::from(space.process());
-    let old = older_runs(space.map(), Agent::now_ms(), older_than_ms, bytes_max);
+    let old = idle_runs(space.map(), since_ms, bytes_max);
     let ranges: Vec<AddressRange> = old.iter().map(|(range, _)| *range).collect();
     let found = look(agent.source(), &target, &ranges, Wanted::Untouched)
         .map_err(|error| PageoutError::from_source(pid, &error))?;
@@ -90,29 +116,22 @@ pub fn find_cold(
     }))
 }
 
-/// Pages older than `ages`, at most `bytes_max` (the last run is cut), as ascending runs of one
-/// type.
-fn older_runs(
-    map: &AgeMap,
-    now_ms: u64,
-    ages: Ages,
-    bytes_max: u64,
-) -> Vec<(AddressRange, PageType)> {
+/// Pages idle since then, at most `bytes_max` (the last run is cut), as ascending runs of one type.
+fn idle_runs(map: &AgeMap, since_ms: &IdleSince, bytes_max: u64) -> Vec<(AddressRange, PageType)> {
     let mut runs = Vec::new();
     // Whole pages of the kernel: a call refuses less.
     let least = pages_per_kernel_page();
     let mut room = bytes_max / PAGE_BYTES / least * least;
-    let mut collect = |age_ms: u64, wanted: ByType<bool>| {
-        map.runs_older_than(0..u64::MAX / PAGE_BYTES, now_ms, age_ms, |run| {
+    let mut collect = |since_ms, wanted: ByType<bool>| {
+        map.runs_idle_since(0..u64::MAX / PAGE_BYTES, since_ms, |run| {
             if !wanted[run.page_type as usize] {
                 return ControlFlow::Continue(());
             }
             let pages = (run.pages.end - run.pages.start).min(room);
             room -= pages;
-            let start = run.pages.start * PAGE_BYTES;
-            let end = start + pages * PAGE_BYTES;
             if pages > 0 {
-                runs.push((AddressRange { start, end }, run.page_type));
+                let cut = run.pages.start..run.pages.start + pages;
+                runs.push((AddressRange::of_pages(&cut), run.page_type));
             }
             if room == 0 || runs.len() >= RUNS_MAX {
                 ControlFlow::Break(())
@@ -121,15 +140,11 @@ fn older_runs(
             }
         });
     };
-    match ages {
-        [Some(anon_ms), Some(file_ms)] if anon_ms == file_ms => collect(anon_ms, [true, true]),
+    match since_ms {
+        [anon_ms, file_ms] if anon_ms == file_ms => collect(anon_ms, [true, true]),
         [anon_ms, file_ms] => {
-            if let Some(age_ms) = anon_ms {
-                collect(age_ms, [true, false]);
-            }
-            if let Some(age_ms) = file_ms {
-                collect(age_ms, [false, true]);
-            }
+            collect(anon_ms, [true, false]);
+            collect(file_ms, [false, true]);
         }
     }
     runs.sort_unstable_by_key(|(range, _)| range.start);
@@ -140,10 +155,7 @@ fn older_runs(
 pub fn labelled(map: &AgeMap, first: Label, last: Label) -> RunSet {
     let mut set = RunSet::default();
     map.runs_labelled(0..u64::MAX / PAGE_BYTES, first, last, |run| {
-        set.push(Run {
-            start: run.pages.start * PAGE_BYTES,
-            end: run.pages.end * PAGE_BYTES,
-        });
+        set.push(AddressRange::of_pages(&run.pages));
         if set.runs().len() < RUNS_MAX {
             ControlFlow::Continue(())
         } else {
@@ -189,7 +201,7 @@ mod tests {
     fn runs_are_old_of_the_types_wanted_and_no_more_than_asked_for() {
         let map = map();
         let older = |ages, bytes_max| {
-            let runs = older_runs(&map, 4000, ages, bytes_max);
+            let runs = idle_runs(&map, &idle_since(4000, ages), bytes_max);
             let bytes = |range: &AddressRange| (range.start / TABLE_BYTES, range.len());
             runs.iter()
                 .map(|(range, page_type)| (bytes(range), *page_type))

@@ -9,9 +9,10 @@ use super::plan::{Batch, PageoutLimits, Plan, Queue};
 use super::rate::{Clock, NAP_NS, SystemClock, TokenBucket};
 use super::recheck::Recheck;
 use super::report::{PageoutReport, SkipReason};
-use super::runs::{Run, RunSet};
+use super::runs::RunSet;
 use super::space::{Mover, Present, VECTOR_MAX};
 use super::target::PageoutError;
+use crate::access::AddressRange;
 
 /// Gives up after passing this many bytes in a row without any page leaving.
 const STALLED_BYTES_MAX: u64 = 64 << 20;
@@ -88,7 +89,7 @@ pub fn move_out(
 
 /// Runs in the order in which they left.
 #[derive(Default)]
-struct Trail(Vec<Run>);
+struct Trail(Vec<AddressRange>);
 
 impl Trail {
     /// Adds runs. Returns the bytes that no longer fit.
@@ -96,7 +97,7 @@ impl Trail {
         let room = EVICTED_RUNS_MAX - self.0.len();
         let (kept, dropped) = runs.runs().split_at(room.min(runs.runs().len()));
         self.0.extend_from_slice(kept);
-        dropped.iter().map(|run| run.bytes()).sum()
+        dropped.iter().map(|run| run.len()).sum()
     }
 }
 
@@ -336,7 +337,7 @@ impl<'a> Eviction<'a> {
             return self.mover.present(&batch.runs);
         }
         let first = batch.runs.runs().first();
-        let first = first.map(|run| Run::new(run.start, batch.unit_bytes));
+        let first = first.map(|run| AddressRange::new(run.start, batch.unit_bytes));
         self.mover.present(&RunSet::from_runs(first))?;
         Ok(Present {
             anon: batch.runs.clone(),
@@ -406,8 +407,8 @@ impl<'a> Eviction<'a> {
         let mut room = free / unit_bytes * unit_bytes;
         let mut fits = RunSet::default();
         for run in anon.runs() {
-            let piece = Run::new(run.start, run.bytes().min(room));
-            room -= piece.bytes();
+            let piece = AddressRange::new(run.start, run.len().min(room));
+            room -= piece.len();
             fits.push(piece);
         }
         let stays = anon.subtract(&fits);

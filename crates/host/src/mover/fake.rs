@@ -6,9 +6,10 @@ use std::cell::Cell;
 use rustix::io::Errno;
 
 use super::rate::Clock;
-use super::runs::{Run, RunSet};
+use super::runs::RunSet;
 use super::space::{Mover, Present, VECTOR_MAX};
 use super::target::PageoutError;
+use crate::access::AddressRange;
 use crate::process::ProcessError;
 
 pub(super) const PAGE: u64 = 4096;
@@ -85,7 +86,7 @@ impl FakeMover {
         for run in runs.runs() {
             for address in (run.start..run.end).step_by(PAGE as usize) {
                 if want(&self.pages[self.index(address)]) {
-                    set.push(Run::new(address, PAGE));
+                    set.push(AddressRange::new(address, PAGE));
                 }
             }
         }
@@ -107,7 +108,7 @@ impl FakeMover {
             .is_some_and(|call| self.calls >= call)
     }
 
-    fn page_out_range(&mut self, run: Run) -> Result<(), Errno> {
+    fn page_out_range(&mut self, run: AddressRange) -> Result<(), Errno> {
         let mut hole = false;
         for index in self.index(run.start)..self.index(run.end) {
             let page = &mut self.pages[index];
@@ -137,7 +138,7 @@ impl Mover for FakeMover {
         7
     }
 
-    fn page_out(&mut self, runs: &[Run]) -> Result<u64, Errno> {
+    fn page_out(&mut self, runs: &[AddressRange]) -> Result<u64, Errno> {
         assert!(!runs.is_empty() && runs.len() <= VECTOR_MAX);
         assert!(
             runs.windows(2).all(|pair| pair[0].end <= pair[1].start),
@@ -152,7 +153,7 @@ impl Mover for FakeMover {
             }
         }
         self.calls += 1;
-        let bytes = runs.iter().map(|run| run.bytes()).sum();
+        let bytes = runs.iter().map(|run| run.len()).sum();
         self.largest_call_bytes = self.largest_call_bytes.max(bytes);
         let mut ranges_max = usize::MAX;
         match self
@@ -168,7 +169,7 @@ impl Mover for FakeMover {
         let mut done = 0;
         for run in runs.iter().take(ranges_max) {
             match self.page_out_range(*run) {
-                Ok(()) => done += run.bytes(),
+                Ok(()) => done += run.len(),
                 Err(errno) if done == 0 => return Err(errno),
                 Err(_) => break,
             }
@@ -176,13 +177,13 @@ impl Mover for FakeMover {
         Ok(done)
     }
 
-    fn mapped(&mut self, within: Run) -> Result<Vec<Run>, PageoutError> {
-        let mut runs: Vec<(u32, Run)> = Vec::new();
+    fn mapped(&mut self, within: AddressRange) -> Result<Vec<AddressRange>, PageoutError> {
+        let mut runs: Vec<(u32, AddressRange)> = Vec::new();
         for address in (within.start..within.end).step_by(PAGE as usize) {
             let mapping = self.pages[self.index(address)].mapping;
             match runs.last_mut() {
                 Some((last, run)) if *last == mapping && run.end == address => run.end += PAGE,
-                _ if mapping != 0 => runs.push((mapping, Run::new(address, PAGE))),
+                _ if mapping != 0 => runs.push((mapping, AddressRange::new(address, PAGE))),
                 _ => {}
             }
         }

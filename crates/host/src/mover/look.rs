@@ -4,7 +4,7 @@
 
 use agewise_policy::table::PageSet;
 
-use super::runs::{Run, RunSet};
+use super::runs::RunSet;
 use crate::access::{
     AccessError, AccessSource, AddressRange, Leaf, PAGE_BYTES, SightSink, TableSight, Target,
 };
@@ -93,7 +93,7 @@ impl SightSink for Collector {
         };
         let mut bytes = 0;
         for run in runs_in(&pages, sight.va) {
-            bytes += run.bytes();
+            bytes += run.len();
             runs.push(run);
         }
         if let Some(sum) = found.range_bytes.get_mut(sight.range) {
@@ -103,10 +103,10 @@ impl SightSink for Collector {
 }
 
 /// The pages of the table at `va`, as runs.
-fn runs_in(pages: &PageSet, va: u64) -> impl Iterator<Item = Run> + '_ {
+fn runs_in(pages: &PageSet, va: u64) -> impl Iterator<Item = AddressRange> + '_ {
     pages.runs().map(move |run| {
         let start = va + run.start as u64 * PAGE_BYTES;
-        Run::new(start, run.len() as u64 * PAGE_BYTES)
+        AddressRange::new(start, run.len() as u64 * PAGE_BYTES)
     })
 }
 
@@ -141,11 +141,11 @@ mod tests {
         assert_eq!(
             base,
             [
-                Run::new(TABLE, PAGE_BYTES),
-                Run::new(TABLE + 3 * PAGE_BYTES, 509 * PAGE_BYTES)
+                AddressRange::new(TABLE, PAGE_BYTES),
+                AddressRange::new(TABLE + 3 * PAGE_BYTES, 509 * PAGE_BYTES)
             ]
         );
-        assert_eq!(huge, [Run::new(2 * TABLE, TABLE)]);
+        assert_eq!(huge, [AddressRange::new(2 * TABLE, TABLE)]);
         assert_eq!(
             found.range_bytes,
             [6 * PAGE_BYTES, 504 * PAGE_BYTES + TABLE]

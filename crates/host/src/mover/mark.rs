@@ -33,10 +33,9 @@ pub fn mark_cold(
     clock: &dyn Clock,
     cancel: &AtomicBool,
 ) -> (Marked, Option<io::Error>) {
-    let ranges: Vec<AddressRange> = runs.ranges().collect();
     let mut marked = Marked::default();
     let mut bucket = bucket;
-    let mut rest = ranges.as_slice();
+    let mut rest = runs.runs();
     while !rest.is_empty() && !cancel.load(Ordering::Relaxed) {
         if let Some(bucket) = &mut bucket {
             let wait_ns = bucket.wait_ns(clock.now_ns());
@@ -71,7 +70,7 @@ pub fn mark_cold(
 mod tests {
     use super::*;
     use crate::clear::hand::RefsScope;
-    use crate::mover::{Run, SystemClock};
+    use crate::mover::SystemClock;
 
     const PAGE: u64 = 4096;
 
@@ -106,7 +105,9 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_left_out_and_the_rest_goes_on() {
-        let runs: RunSet = (0..1500).map(|n| Run::new(n * 2 * PAGE, PAGE)).collect();
+        let runs: RunSet = (0..1500)
+            .map(|n| AddressRange::new(n * 2 * PAGE, PAGE))
+            .collect();
         for bad in [0, 700, 1023, 1024, 1499] {
             let mut hand = Hand {
                 bad: bad * 2 * PAGE,
@@ -122,7 +123,7 @@ mod tests {
 
     #[test]
     fn it_ends_with_the_process_and_when_cancelled() {
-        let runs: RunSet = [Run::new(PAGE, PAGE)].into_iter().collect();
+        let runs: RunSet = [AddressRange::new(PAGE, PAGE)].into_iter().collect();
         let mut hand = Hand {
             bad: 0,
             calls: 0,

@@ -10,13 +10,14 @@
 //!
 //! ```no_run
 //! # use std::sync::atomic::AtomicBool;
+//! # use agewise_host::access::AddressRange;
 //! # use agewise_host::mover::*;
 //! # use agewise_host::process::Process;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let process = Process::open(4711)?;
 //! let mut mover = ProcessMover::open(&process)?;
 //! // Runs that an access source found idle; here, whatever lies there.
-//! let plan = Plan::of_base([Run::new(0x7f00_0000_0000, 64 << 20)]);
+//! let plan = Plan::of_base([AddressRange::new(0x7f00_0000_0000, 64 << 20)]);
 //! let limits = PageoutLimits { rate_bytes_per_s: Some(256 << 20), ..Default::default() };
 //! let cancel = AtomicBool::new(false);
 //! let moved = move_out(&mut mover, &plan, limits, &mut NoRecheck, &cancel, |report| {
@@ -43,7 +44,9 @@ mod runs;
 mod space;
 mod target;
 
-pub use cold::{Ages, Cold, RUNS_MAX, find_cold, labelled, require_page_ages};
+pub use cold::{
+    Ages, Cold, IdleSince, RUNS_MAX, find_cold, find_idle, idle_since, labelled, require_page_ages,
+};
 pub use evict::{Evicted, Eviction, Moved, Step, move_out};
 pub use look::{Found, Wanted, look};
 pub use mark::{Marked, mark_cold};
@@ -52,7 +55,7 @@ pub use rate::{Clock, SystemClock, TokenBucket};
 pub use recheck::{NoRecheck, Recheck, SourceRecheck};
 pub use refault::{RefaultCount, RefaultWatch};
 pub use report::{PageoutReport, SkipReason, Skipped};
-pub use runs::{Run, RunSet};
+pub use runs::RunSet;
 pub use space::{Mover, Pagemap, Present, ProcessMover, VECTOR_MAX};
 pub(crate) use target::lineage;
 pub use target::{PageoutError, check_target, own_lineage};

@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::io::Errno;
 
 use super::report::{SkipReason, Skipped};
-use super::runs::{Run, RunSet};
+use super::runs::RunSet;
 use super::space::{Mover, VECTOR_MAX};
 use super::target::PageoutError;
+use crate::access::AddressRange;
 
 /// How often an interrupted call is retried before it becomes an error.
 const RETRIES_MAX: u32 = 8;
@@ -24,7 +25,7 @@ const RETRIES_MAX: u32 = 8;
 pub(super) struct Pass<'m> {
     mover: &'m mut dyn Mover,
     queue: VecDeque<Piece>,
-    passed: Vec<Run>,
+    passed: Vec<AddressRange>,
     skipped: Skipped,
     calls: u64,
 }
@@ -40,7 +41,7 @@ pub(super) struct Passed {
 
 #[derive(Clone, Copy, Debug)]
 struct Piece {
-    run: Run,
+    run: AddressRange,
     known: Known,
 }
 
@@ -57,7 +58,7 @@ enum Known {
 
 impl<'m> Pass<'m> {
     pub fn of(runs: &RunSet, mover: &'m mut dyn Mover, cancel: &AtomicBool) -> Passed {
-        let piece = |run: &Run| Piece {
+        let piece = |run: &AddressRange| Piece {
             run: *run,
             known: Known::Nothing,
         };
@@ -87,7 +88,7 @@ impl<'m> Pass<'m> {
                 self.skip_rest(SkipReason::Cancelled);
                 return Ok(());
             }
-            let vector: Vec<Run> = self
+            let vector: Vec<AddressRange> = self
                 .queue
                 .iter()
                 .take(VECTOR_MAX)
@@ -97,7 +98,7 @@ impl<'m> Pass<'m> {
             match self.mover.page_out(&vector) {
                 Ok(bytes) => {
                     retries = 0;
-                    let asked_bytes: u64 = vector.iter().map(|run| run.bytes()).sum();
+                    let asked_bytes: u64 = vector.iter().map(|run| run.len()).sum();
                     self.take_passed(bytes);
                     if bytes < asked_bytes {
                         self.stopped_by_front(None)?;
@@ -116,8 +117,8 @@ impl<'m> Pass<'m> {
         while bytes > 0
             && let Some(piece) = self.queue.front_mut()
         {
-            let done = Run::new(piece.run.start, piece.run.bytes().min(bytes));
-            bytes -= done.bytes();
+            let done = AddressRange::new(piece.run.start, piece.run.len().min(bytes));
+            bytes -= done.len();
             self.passed.push(done);
             piece.run.start = done.end;
             if piece.run.start >= piece.run.end {
@@ -139,7 +140,7 @@ impl<'m> Pass<'m> {
                     ..piece
                 });
             } else {
-                self.skipped.add(SkipReason::Unevictable, piece.run.bytes());
+                self.skipped.add(SkipReason::Unevictable, piece.run.len());
             }
             return Ok(());
         }
@@ -163,7 +164,7 @@ impl<'m> Pass<'m> {
 
     fn skip_rest(&mut self, reason: SkipReason) {
         for piece in self.queue.drain(..) {
-            self.skipped.add(reason, piece.run.bytes());
+            self.skipped.add(reason, piece.run.len());
         }
     }
 

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use super::look::Found;
 use super::report::{SkipReason, Skipped};
-use super::runs::{Run, RunSet};
+use super::runs::RunSet;
+use crate::access::AddressRange;
 use crate::vma::{Vma, VmaKind, VmaTable};
 
 /// Size of a huge page, mapped by one page-middle-directory entry (x86-64, and others with 4 KiB
@@ -25,7 +26,10 @@ pub struct Plan {
 impl Plan {
     /// `base` is memory mapped by small pages, `huge` by huge ones, in any order. Only whole huge
     /// pages are taken from `huge`, since a part of one could leave only if it were split.
-    pub fn new(base: impl IntoIterator<Item = Run>, huge: impl IntoIterator<Item = Run>) -> Self {
+    pub fn new(
+        base: impl IntoIterator<Item = AddressRange>,
+        huge: impl IntoIterator<Item = AddressRange>,
+    ) -> Self {
         let page_bytes = rustix::param::page_size() as u64;
         let huge = RunSet::from_runs(huge).shrunk_to(page_bytes);
         let base = RunSet::from_runs(base)
@@ -52,7 +56,7 @@ impl Plan {
     }
 
     /// Takes memory mapped by small pages only.
-    pub fn of_base(runs: impl IntoIterator<Item = Run>) -> Self {
+    pub fn of_base(runs: impl IntoIterator<Item = AddressRange>) -> Self {
         Self::new(runs, [])
     }
 
@@ -102,11 +106,7 @@ impl Plan {
     pub fn heed(&mut self, table: &VmaTable) {
         let ranges = |want: &dyn Fn(&Vma) -> bool| -> RunSet {
             let vmas = table.vmas().iter().filter(|vma| want(vma));
-            let runs = vmas.map(|vma| Run {
-                start: vma.range.start,
-                end: vma.range.end,
-            });
-            runs.collect()
+            vmas.map(|vma| vma.range).collect()
         };
         let fixed = |kind| matches!(kind, VmaKind::Hugetlb | VmaKind::Special);
         let unevictable = ranges(&|vma| vma.locked || fixed(vma.kind));
@@ -164,7 +164,7 @@ pub(super) struct Queue {
 /// Pages of one size.
 #[derive(Clone, Debug)]
 struct Part {
-    runs: VecDeque<Run>,
+    runs: VecDeque<AddressRange>,
     unit_bytes: u64,
 }
 
@@ -210,8 +210,8 @@ impl Queue {
             && runs.runs().len() < runs_max
             && let Some(run) = part.runs.front_mut()
         {
-            let piece = Run::new(run.start, run.bytes().min(room));
-            room -= piece.bytes();
+            let piece = AddressRange::new(run.start, run.len().min(room));
+            room -= piece.len();
             runs.push(piece);
             run.start = piece.end;
             if run.start >= run.end {
@@ -226,14 +226,14 @@ impl Queue {
         self.parts
             .iter()
             .flat_map(|part| &part.runs)
-            .map(|run| run.bytes())
+            .map(|run| run.len())
             .sum()
     }
 
     /// Drops the rest of the current page size, and returns its bytes.
     pub fn skip_part(&mut self) -> u64 {
         let part = self.next_part();
-        part.map_or(0, |part| part.runs.drain(..).map(Run::bytes).sum())
+        part.map_or(0, |part| part.runs.drain(..).map(|run| run.len()).sum())
     }
 
     pub fn clear(&mut self) {
@@ -252,28 +252,34 @@ mod tests {
     #[test]
     fn overlaps_count_once_and_parts_of_pages_not_at_all() {
         let plan = Plan::of_base([
-            Run::new(PAGE, 3 * PAGE),
-            Run::new(2 * PAGE, PAGE),
-            Run::new(9, 5),
+            AddressRange::new(PAGE, 3 * PAGE),
+            AddressRange::new(2 * PAGE, PAGE),
+            AddressRange::new(9, 5),
         ]);
         assert_eq!(plan.asked_bytes(), 3 * PAGE);
-        assert_eq!(plan.base().runs(), [Run::new(PAGE, 3 * PAGE)]);
+        assert_eq!(plan.base().runs(), [AddressRange::new(PAGE, 3 * PAGE)]);
         // Listed as both, it is huge.
-        let run = Run::new(HUGE_BYTES, HUGE_BYTES);
+        let run = AddressRange::new(HUGE_BYTES, HUGE_BYTES);
         let plan = Plan::new([run], [run]);
         assert_eq!((plan.base().bytes(), plan.huge().bytes()), (0, HUGE_BYTES));
     }
 
     #[test]
     fn what_is_left_out_stays_in_the_sum() {
-        let huge = [Run::new(HUGE_BYTES + PAGE, 3 * HUGE_BYTES)];
-        let mut plan = Plan::new([Run::new(0, 10 * PAGE)], huge);
+        let huge = [AddressRange::new(HUGE_BYTES + PAGE, 3 * HUGE_BYTES)];
+        let mut plan = Plan::new([AddressRange::new(0, 10 * PAGE)], huge);
         assert_eq!(plan.asked_bytes(), 3 * HUGE_BYTES + 10 * PAGE);
         assert_eq!(plan.skipped().bytes(SkipReason::PartialHuge), HUGE_BYTES);
-        let locked = RunSet::from_runs([Run::new(0, 4 * PAGE), Run::new(2 * HUGE_BYTES, PAGE)]);
+        let locked = RunSet::from_runs([
+            AddressRange::new(0, 4 * PAGE),
+            AddressRange::new(2 * HUGE_BYTES, PAGE),
+        ]);
         plan.exclude(&locked, SkipReason::Unevictable);
         assert_eq!(plan.skipped().bytes(SkipReason::Unevictable), 5 * PAGE);
-        assert_eq!(plan.huge().runs(), [Run::new(3 * HUGE_BYTES, HUGE_BYTES)]);
+        assert_eq!(
+            plan.huge().runs(),
+            [AddressRange::new(3 * HUGE_BYTES, HUGE_BYTES)]
+        );
         assert_eq!(
             plan.skipped().bytes(SkipReason::PartialHuge),
             2 * HUGE_BYTES - PAGE
@@ -284,11 +290,11 @@ mod tests {
     #[test]
     fn batches_hand_out_everything_once_within_bounds() {
         let runs = [
-            Run::new(0, 7 * PAGE),
-            Run::new(9 * PAGE, PAGE),
-            Run::new(20 * PAGE, 30 * PAGE),
+            AddressRange::new(0, 7 * PAGE),
+            AddressRange::new(9 * PAGE, PAGE),
+            AddressRange::new(20 * PAGE, 30 * PAGE),
         ];
-        let plan = Plan::new(runs, [Run::new(HUGE_BYTES, 5 * HUGE_BYTES)]);
+        let plan = Plan::new(runs, [AddressRange::new(HUGE_BYTES, 5 * HUGE_BYTES)]);
         let mut queue = Queue::new(&plan);
         let (mut base, mut huge) = (Vec::new(), Vec::new());
         while let Some(batch) = queue.next(5 * PAGE, 2) {
@@ -302,7 +308,7 @@ mod tests {
             seen.extend_from_slice(batch.runs.runs());
         }
         assert_eq!(
-            base.iter().map(|run| run.bytes()).sum::<u64>(),
+            base.iter().map(|run| run.len()).sum::<u64>(),
             plan.base().bytes()
         );
         assert_eq!(&RunSet::from_runs(base), plan.base());

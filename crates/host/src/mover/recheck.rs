@@ -5,7 +5,7 @@
 use super::look::{Wanted, look};
 use super::runs::RunSet;
 use super::target::PageoutError;
-use crate::access::{AccessSource, AddressRange, Target};
+use crate::access::{AccessSource, Target};
 
 /// Finds the pages touched since planning, right before paging them out.
 ///
@@ -48,8 +48,7 @@ impl<'a> SourceRecheck<'a> {
 
 impl Recheck for SourceRecheck<'_> {
     fn idle(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError> {
-        let ranges: Vec<AddressRange> = runs.ranges().collect();
-        look(self.source, &self.target, &ranges, Wanted::Untouched)
+        look(self.source, &self.target, runs.runs(), Wanted::Untouched)
             .map(|found| found.all())
             .map_err(|error| PageoutError::from_source(self.target.pid, &error))
     }
@@ -61,8 +60,7 @@ mod tests {
 
     use super::*;
     use crate::access::fake::{FakeSource, FakeTable};
-    use crate::access::{AccessError, Leaf, PAGE_BYTES};
-    use crate::mover::Run;
+    use crate::access::{AccessError, AddressRange, Leaf, PAGE_BYTES};
 
     fn source(present: PageSet, young: PageSet) -> FakeSource {
         let bits = TableBits {
@@ -91,7 +89,7 @@ mod tests {
         let mut source = source(present, young);
         let mut source = SourceRecheck::new(&mut source, Target::by_pid(7));
         let at = |page: u64| (2 << 20) + page * PAGE_BYTES;
-        let run = |first, end| Run {
+        let run = |first, end| AddressRange {
             start: at(first),
             end: at(end),
         };
@@ -108,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_target_that_is_gone_and_a_blind_eye_are_told_apart() {
-        let runs = RunSet::from_runs([Run::new(2 << 20, PAGE_BYTES)]);
+        let runs = RunSet::from_runs([AddressRange::new(2 << 20, PAGE_BYTES)]);
         let mut source = source(PageSet::NONE, PageSet::NONE);
         source.fail(7, |pid| AccessError::Changed { pid });
         assert!(

@@ -84,8 +84,9 @@ impl RefaultWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::AddressRange;
     use crate::mover::fake::{FakeMover, PAGE, Page, Place};
-    use crate::mover::runs::{Run, RunSet};
+    use crate::mover::runs::RunSet;
 
     #[test]
     fn each_page_is_back_once_out_or_freed() {
@@ -103,8 +104,8 @@ mod tests {
         pages.extend(vec![page(true, Place::Nowhere); 5]);
         let mut mover = FakeMover::new(0, pages);
         let mut watch = RefaultWatch::new(Evicted {
-            anon: RunSet::from_runs([Run::new(0, 10 * PAGE)]),
-            file: RunSet::from_runs([Run::new(10 * PAGE, 5 * PAGE)]),
+            anon: RunSet::from_runs([AddressRange::new(0, 10 * PAGE)]),
+            file: RunSet::from_runs([AddressRange::new(10 * PAGE, 5 * PAGE)]),
             untracked_bytes: 0,
         });
         let look = |watch: &mut RefaultWatch, mover: &mut FakeMover| {

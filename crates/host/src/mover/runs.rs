@@ -3,51 +3,15 @@
 
 use crate::access::AddressRange;
 
-/// Addresses `start..end` of one address space. Not empty; its creator aligns it to pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Run {
-    /// First address.
-    pub start: u64,
-    /// One past the last address.
-    pub end: u64,
-}
-
-impl Run {
-    /// Creates a run of `bytes` from `start`.
-    pub fn new(start: u64, bytes: u64) -> Self {
-        Self {
-            start,
-            end: start.saturating_add(bytes),
-        }
-    }
-
-    /// Length in bytes.
-    pub fn bytes(self) -> u64 {
-        self.end.saturating_sub(self.start)
-    }
-
-    /// The part made of whole `unit`s (a power of two), or `None`: partial units are cut off.
-    pub fn shrunk_to(self, unit: u64) -> Option<Self> {
-        debug_assert!(unit.is_power_of_two());
-        let start = self.start.checked_add(unit - 1)? & !(unit - 1);
-        let end = self.end & !(unit - 1);
-        (start < end).then_some(Self { start, end })
-    }
-
-    fn common(self, other: Self) -> Option<Self> {
-        let (start, end) = (self.start.max(other.start), self.end.min(other.end));
-        (start < end).then_some(Self { start, end })
-    }
-}
-
 /// A set of pages: runs in ascending order that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RunSet(Vec<Run>);
+pub struct RunSet(Vec<AddressRange>);
 
 impl RunSet {
     /// Builds the set from runs in any order, overlapping or not; drops empty ones.
-    pub fn from_runs(runs: impl IntoIterator<Item = Run>) -> Self {
-        let mut runs: Vec<Run> = runs.into_iter().filter(|run| run.start < run.end).collect();
+    pub fn from_runs(runs: impl IntoIterator<Item = AddressRange>) -> Self {
+        let mut runs: Vec<AddressRange> =
+            runs.into_iter().filter(|run| run.start < run.end).collect();
         runs.sort_unstable();
         let mut set = Self::default();
         for run in runs {
@@ -60,7 +24,7 @@ impl RunSet {
     ///
     /// # Panics
     /// In debug builds, if the run starts before the last one.
-    pub fn push(&mut self, run: Run) {
+    pub fn push(&mut self, run: AddressRange) {
         if run.start >= run.end {
             return;
         }
@@ -74,16 +38,8 @@ impl RunSet {
     }
 
     /// The runs, ascending.
-    pub fn runs(&self) -> &[Run] {
+    pub fn runs(&self) -> &[AddressRange] {
         &self.0
-    }
-
-    /// The runs as ranges of addresses, ascending.
-    pub fn ranges(&self) -> impl Iterator<Item = AddressRange> + '_ {
-        self.0.iter().map(|run| AddressRange {
-            start: run.start,
-            end: run.end,
-        })
     }
 
     /// Whether the set is empty.
@@ -95,7 +51,7 @@ impl RunSet {
     pub fn bytes(&self) -> u64 {
         self.0
             .iter()
-            .map(|run| run.bytes())
+            .map(|run| run.len())
             .fold(0, u64::saturating_add)
     }
 
@@ -130,7 +86,7 @@ impl RunSet {
                 if cut.start >= run.end {
                     break;
                 }
-                rest.push(Run {
+                rest.push(AddressRange {
                     start,
                     end: cut.start.max(start),
                 });
@@ -139,7 +95,7 @@ impl RunSet {
                     break;
                 }
             }
-            rest.push(Run {
+            rest.push(AddressRange {
                 start: start.min(run.end),
                 end: run.end,
             });
@@ -152,7 +108,7 @@ impl RunSet {
         Self::from_runs(self.0.iter().chain(&other.0).copied())
     }
 
-    /// Shrinks each run to whole units; see [`Run::shrunk_to`].
+    /// Shrinks each run to whole units; see [`AddressRange::shrunk_to`].
     pub fn shrunk_to(&self, unit: u64) -> Self {
         Self(
             self.0
@@ -163,8 +119,8 @@ impl RunSet {
     }
 }
 
-impl FromIterator<Run> for RunSet {
-    fn from_iter<I: IntoIterator<Item = Run>>(runs: I) -> Self {
+impl FromIterator<AddressRange> for RunSet {
+    fn from_iter<I: IntoIterator<Item = AddressRange>>(runs: I) -> Self {
         Self::from_runs(runs)
     }
 }
@@ -192,10 +148,10 @@ mod tests {
                 .all(|pair| pair[0].end < pair[1].start)
     }
 
-    fn some_runs() -> impl Strategy<Value = Vec<Run>> {
+    fn some_runs() -> impl Strategy<Value = Vec<AddressRange>> {
         prop::collection::vec((0u64..120, 0u64..12), 0..12).prop_map(|runs| {
             runs.into_iter()
-                .map(|(start, len)| Run::new(start, len))
+                .map(|(start, len)| AddressRange::new(start, len))
                 .collect()
         })
     }
@@ -203,7 +159,7 @@ mod tests {
     proptest! {
         #[test]
         fn sets_of_runs_are_sets_of_pages(a in some_runs(), b in some_runs()) {
-            let naive = |runs: &[Run]| -> BTreeSet<u64> {
+            let naive = |runs: &[AddressRange]| -> BTreeSet<u64> {
                 runs.iter().flat_map(|run| run.start..run.end).collect()
             };
             let (x, y) = (RunSet::from_runs(a.clone()), RunSet::from_runs(b.clone()));
@@ -227,9 +183,9 @@ mod tests {
 
     #[test]
     fn the_end_of_the_address_space_does_not_overflow() {
-        assert_eq!(Run::new(u64::MAX - 5, 100).end, u64::MAX);
+        assert_eq!(AddressRange::new(u64::MAX - 5, 100).end, u64::MAX);
         assert_eq!(
-            Run {
+            AddressRange {
                 start: u64::MAX - 5,
                 end: u64::MAX
             }

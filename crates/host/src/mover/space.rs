@@ -7,8 +7,9 @@ use std::os::unix::fs::FileExt;
 
 use rustix::io::Errno;
 
-use super::runs::{Run, RunSet};
+use super::runs::RunSet;
 use super::target::{PageoutError, check_target};
+use crate::access::AddressRange;
 use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
 
@@ -41,10 +42,10 @@ pub trait Mover {
     /// Asks the kernel to page out `runs` (ascending, at most [`VECTOR_MAX`]) in one call. Returns
     /// the bytes of the runs processed completely, from the first on; the call stops at a run that
     /// fails. If the first run fails, returns its errno. Processed does not mean evicted.
-    fn page_out(&mut self, runs: &[Run]) -> Result<u64, Errno>;
+    fn page_out(&mut self, runs: &[AddressRange]) -> Result<u64, Errno>;
 
     /// The mapped parts of `within`: one run per mapping, ascending, not joined.
-    fn mapped(&mut self, within: Run) -> Result<Vec<Run>, PageoutError>;
+    fn mapped(&mut self, within: AddressRange) -> Result<Vec<AddressRange>, PageoutError>;
 
     /// The pages of `runs` that are present. An address space that is gone is an error.
     fn present(&mut self, runs: &RunSet) -> Result<Present, PageoutError>;
@@ -134,7 +135,7 @@ impl<'a> ProcessMover<'a> {
     fn entries(
         &mut self,
         runs: &RunSet,
-        mut each: impl FnMut(Run, u64),
+        mut each: impl FnMut(AddressRange, u64),
     ) -> Result<(), PageoutError> {
         const GAP_PAGES_MAX: u64 = 32;
         const READ_PAGES_MAX: u64 = 8192;
@@ -161,7 +162,7 @@ impl<'a> ProcessMover<'a> {
                         next_run += 1;
                     }
                     if rest[next_run].start <= address {
-                        each(Run::new(address, page), *entry);
+                        each(AddressRange::new(address, page), *entry);
                     }
                 }
                 at = end;
@@ -219,11 +220,11 @@ impl Mover for ProcessMover<'_> {
         self.process.pid()
     }
 
-    fn page_out(&mut self, runs: &[Run]) -> Result<u64, Errno> {
+    fn page_out(&mut self, runs: &[AddressRange]) -> Result<u64, Errno> {
         page_out(self.pidfd(), runs)
     }
 
-    fn mapped(&mut self, within: Run) -> Result<Vec<Run>, PageoutError> {
+    fn mapped(&mut self, within: AddressRange) -> Result<Vec<AddressRange>, PageoutError> {
         let path = self.process.path("maps");
         let text = error::read(&path)
             .map_err(|e| ProcessError::from_file(self.process.pid(), "read the maps of", e))?;
@@ -232,19 +233,13 @@ impl Mover for ProcessMover<'_> {
             let range = line.split(' ').next().and_then(|range| {
                 let (start, end) = range.split_once('-')?;
                 let parse = |number| u64::from_str_radix(number, 16).ok();
-                Some(Run {
+                Some(AddressRange {
                     start: parse(start)?,
                     end: parse(end)?,
                 })
             });
             let run = range.ok_or_else(|| FileError::format(&path, "start-end", line))?;
-            let run = Run {
-                start: run.start.max(within.start),
-                end: run.end.min(within.end),
-            };
-            if run.start < run.end {
-                runs.push(run);
-            }
+            runs.extend(run.common(within));
         }
         Ok(runs)
     }
@@ -302,12 +297,12 @@ impl Mover for ProcessMover<'_> {
 
 /// Calls `process_madvise(MADV_PAGEOUT)`. Returns the bytes of the runs processed completely, from
 /// the first on.
-pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[Run]) -> Result<u64, Errno> {
+pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[AddressRange]) -> Result<u64, Errno> {
     let vector: Vec<libc::iovec> = runs
         .iter()
         .map(|run| libc::iovec {
             iov_base: run.start as *mut libc::c_void,
-            iov_len: run.bytes() as usize,
+            iov_len: run.len() as usize,
         })
         .collect();
     // SAFETY: the vector is valid during the call; its addresses are those of the target, and are

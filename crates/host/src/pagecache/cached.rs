@@ -42,6 +42,16 @@ pub struct Owner {
     pub node: u8,
 }
 
+/// Selects the cold pages.
+#[derive(Clone)]
+pub struct Cold<'a> {
+    /// Idle since a time in this range, on the clock of ages; see
+    /// [`FileAges::idle_for`](super::FileAges::idle_for).
+    pub since_ms: Range<u64>,
+    /// Whether the pages of a cgroup count, by its kernfs id.
+    pub owns: &'a dyn Fn(u64) -> bool,
+}
+
 /// The pages from this one up to the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {

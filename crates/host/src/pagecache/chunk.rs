@@ -57,7 +57,7 @@ pub struct Stalled {
 impl Stalled {
     /// Whether the rest of the file is given up, after this report on it.
     pub fn is_over(&mut self, report: &DropReport) -> bool {
-        let moved_bytes = report.left_bytes + report.rehearsed_bytes;
+        let moved_bytes = report.went_bytes();
         if moved_bytes > self.moved_bytes {
             (self.moved_bytes, self.stayed_bytes) = (moved_bytes, report.stayed_bytes);
         }

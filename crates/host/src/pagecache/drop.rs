@@ -13,7 +13,7 @@ use agewise_policy::table::PAGES_PER_TABLE;
 use rustix::fs::{Advice, fadvise};
 
 use super::accessed::Accesses;
-use super::cached::CachedFile;
+use super::cached::{CachedFile, Cold};
 use super::chunk::{Stalled, chunk_at, past};
 use super::files::FileAges;
 use super::names::{Mounts, Place};
@@ -89,15 +89,6 @@ impl CacheHand for FileHand {
     }
 }
 
-/// Selects the cold pages.
-#[derive(Clone, Copy)]
-pub struct Cold<'a> {
-    /// Not accessed for this long, ms.
-    pub older_than_ms: u64,
-    /// Whether the pages of a cgroup count, by its kernfs id.
-    pub owns: &'a dyn Fn(u64) -> bool,
-}
-
 /// Called with each file that was tried, where it was found, and the outcome.
 pub type Tell<'a> = dyn FnMut(&CachedFile, Option<&Place>, &DropReport) + 'a;
 
@@ -128,15 +119,14 @@ impl<'a> Dropper<'a> {
     pub fn drop_cold(
         &mut self,
         ages: &mut FileAges,
-        cold: Cold<'_>,
+        cold: &Cold<'_>,
         mounts: &Mounts,
         tell: &mut Tell<'_>,
     ) -> Result<DropReport, AccessError> {
         let is_file = |file: &&CachedFile| file.on.kind == CacheKind::File;
-        let runs_of = |file: &CachedFile| ages.cold(file, cold.older_than_ms, cold.owns);
         let files = ages.files().filter(is_file);
         let mut files: Vec<(CachedFile, Vec<Range<u64>>)> = files
-            .map(|file| (file, runs_of(file)))
+            .map(|file| (file, ages.cold(file, cold)))
             .filter(|(_, runs)| !runs.is_empty())
             .map(|(file, runs)| (file.clone(), runs))
             .collect();

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use super::accessed::{Accesses, Block};
+use super::cached::Cold;
 use super::files::FileAges;
 use super::frames::{Folios, Frames};
 use super::layout::{Leaf, Slots};
@@ -158,6 +159,23 @@ pub fn block(file: &FakeFile, block: u32) -> Block {
         number: file.number as u32,
         block,
     }
+}
+
+/// How many pages of each file have this age, in ascending order.
+pub fn cold_pages(ages: &FileAges, age_ms: u64) -> Vec<u64> {
+    let cold = Cold {
+        since_ms: ages.idle_for(age_ms),
+        owns: &|_| true,
+    };
+    let pages = |file| {
+        ages.cold(file, &cold)
+            .iter()
+            .map(|run| run.end - run.start)
+            .sum()
+    };
+    let mut of_files: Vec<u64> = ages.files().map(pages).collect();
+    of_files.sort_unstable();
+    of_files
 }
 
 impl AccessNotes for Shared {

@@ -6,12 +6,12 @@ use std::ops::{ControlFlow, Range};
 use std::path::PathBuf;
 
 use agewise_policy::agemap::{AgeMap, Facts};
-use agewise_policy::generations::Generations;
+use agewise_policy::generations::{Generations, idle_for};
 use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals};
 
 use super::accessed::{Accessed, Accesses, Block};
-use super::cached::{CachedFile, Mapped};
+use super::cached::{CachedFile, Cold, Mapped, Owner};
 use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};
 use super::readers::{AccessNotes, CacheReader, NotFollowed};
@@ -348,30 +348,29 @@ impl FileAges {
         &self.pending
     }
 
-    /// The pages of a file that were not accessed for this long, as runs of indexes. Only pages
-    /// charged to cgroups for which `owns` returns true, given a kernfs id. None of a file followed
-    /// by sample.
-    pub fn cold(
-        &self,
-        file: &CachedFile,
-        older_than_ms: u64,
-        owns: &dyn Fn(u64) -> bool,
-    ) -> Vec<Range<u64>> {
+    /// The times since which a page must have been idle, to have this age at the last look.
+    pub fn idle_for(&self, age_ms: u64) -> Range<u64> {
+        idle_for(self.last_look_ms, age_ms)
+    }
+
+    /// The pages of a file that [`Cold`] selects, as runs of indexes. None of a file followed by
+    /// sample.
+    pub fn cold(&self, file: &CachedFile, cold: &Cold<'_>) -> Vec<Range<u64>> {
         let first = file.slot.first;
         let mut runs: Vec<Range<u64>> = Vec::new();
         if self.is_sampled(file) {
             return runs;
         }
-        for (_, all) in file.owned().filter(|(owner, _)| owns(owner.cgroup)) {
-            self.map
-                .runs_older_than(all, self.last_look_ms, older_than_ms, |run| {
-                    let pages = run.pages.start - first..run.pages.end - first;
-                    match runs.last_mut() {
-                        Some(last) if last.end == pages.start => last.end = pages.end,
-                        _ => runs.push(pages),
-                    }
-                    ControlFlow::Continue(())
-                });
+        let is_owned = |owner: &Owner| (cold.owns)(owner.cgroup);
+        for (_, all) in file.owned().filter(|(owner, _)| is_owned(owner)) {
+            self.map.runs_idle_since(all, &cold.since_ms, |run| {
+                let pages = run.pages.start - first..run.pages.end - first;
+                match runs.last_mut() {
+                    Some(last) if last.end == pages.start => last.end = pages.end,
+                    _ => runs.push(pages),
+                }
+                ControlFlow::Continue(())
+            });
         }
         runs
     }
@@ -437,15 +436,9 @@ fn clock_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fake::{Shared, file};
+    use super::super::fake::{Shared, cold_pages, file};
     use super::super::shown::CacheKind;
     use super::*;
-
-    fn cold_pages(ages: &FileAges, older_than_ms: u64) -> u64 {
-        let files = ages.files();
-        let cold = files.flat_map(|file| ages.cold(file, older_than_ms, &|_| true));
-        cold.map(|run| run.end - run.start).sum()
-    }
 
     #[test]
     fn accesses_outlast_a_walk_that_failed() {
@@ -463,7 +456,7 @@ mod tests {
         assert!(ages.look(&|_| true).is_err());
         shared.0.lock().unwrap().failure = None;
         assert_eq!(ages.look(&|_| true).unwrap().young_pages, 8);
-        assert_eq!(cold_pages(&ages, 20), 56);
+        assert_eq!(cold_pages(&ages, 20), [56]);
     }
 
     #[test]

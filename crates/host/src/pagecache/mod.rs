@@ -34,8 +34,8 @@ mod uses;
 mod walk;
 
 pub use accessed::{Accessed, Accesses, Block};
-pub use cached::{CachedFile, FILES_MAX, Mapped, Owner};
-pub use drop::{Cold, DropLimits, Dropper, Tell};
+pub use cached::{CachedFile, Cold, FILES_MAX, Mapped, Owner};
+pub use drop::{DropLimits, Dropper, Tell};
 pub use files::{FileAges, FilesLook};
 pub use frames::Folios;
 pub use largest::{LargeFile, Largest};

@@ -38,6 +38,11 @@ impl DropReport {
         }
     }
 
+    /// What left, or would have.
+    pub fn went_bytes(&self) -> u64 {
+        self.left_bytes.saturating_add(self.rehearsed_bytes)
+    }
+
     /// Adds the report of another file.
     pub fn add(&mut self, other: &DropReport) {
         for (sum, more) in [

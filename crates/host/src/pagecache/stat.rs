@@ -28,11 +28,11 @@ pub(crate) fn has_cachestat() -> bool {
     result >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOSYS)
 }
 
-/// Refuses a kernel that does not tell clean pages from dirty ones.
+/// Refuses a kernel that cannot distinguish clean pages from dirty ones.
 pub(super) fn no_cachestat() -> AccessError {
     AccessError::Unsupported {
         what: "dropping pages of files",
-        why: "the kernel does not tell which of them are clean (cachestat, Linux 6.5)".into(),
+        why: "the kernel does not show which of them are clean (cachestat, Linux 6.5)".into(),
     }
 }
 

@@ -76,18 +76,8 @@ mod tests {
     use std::time::Duration;
 
     use super::LOOKS_MAX;
-    use crate::pagecache::fake::{Shared, file};
-    use crate::pagecache::{CacheKind, FileAges};
-
-    fn cold_pages(ages: &FileAges) -> Vec<u64> {
-        let pages = |file| {
-            let runs = ages.cold(file, 20, &|_| true).into_iter();
-            runs.map(|run| run.end - run.start).sum()
-        };
-        let mut of_files: Vec<u64> = ages.files().map(pages).collect();
-        of_files.sort_unstable();
-        of_files
-    }
+    use crate::pagecache::CacheKind;
+    use crate::pagecache::fake::{Shared, cold_pages, file};
 
     #[test]
     fn what_a_look_did_not_reach_stays_as_it_was_for_a_few_looks() {
@@ -102,10 +92,10 @@ mod tests {
         for _ in 0..LOOKS_MAX {
             shared.0.lock().unwrap().files[1].read = 0b11;
             ages.look(&|_| true).unwrap();
-            assert_eq!(cold_pages(&ages), [6, 8, 16]);
+            assert_eq!(cold_pages(&ages, 20), [6, 8, 16]);
         }
         ages.look(&|_| true).unwrap();
-        assert_eq!(cold_pages(&ages), [8]);
+        assert_eq!(cold_pages(&ages, 20), [8]);
 
         // A look that reaches it begins anew.
         shared.0.lock().unwrap().unreached.clear();

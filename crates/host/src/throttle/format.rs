@@ -38,7 +38,7 @@ impl Contents {
         let mut bytes = [HEADER, b"\n"].concat();
         for undo in &self.undos {
             let rest = line(undo);
-            bytes.extend(format!("{:08x} ", crc32(rest.as_bytes())).bytes());
+            bytes.extend(format!("{:08x} ", crc32fast::hash(rest.as_bytes())).bytes());
             bytes.extend(rest.bytes());
             bytes.push(b'\n');
         }
@@ -74,21 +74,8 @@ impl Contents {
 fn checked(line: &[u8]) -> Option<&[u8]> {
     let (sum, rest) = line.split_at_checked(8)?;
     let rest = rest.strip_prefix(b" ")?;
-    let is_whole = sum == format!("{:08x}", crc32(rest)).as_bytes();
+    let is_whole = sum == format!("{:08x}", crc32fast::hash(rest)).as_bytes();
     is_whole.then_some(rest)
-}
-
-/// CRC-32 as in Ethernet and zip, bit by bit: a ledger has only a few lines.
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = u32::MAX;
-    for byte in bytes {
-        crc ^= u32::from(*byte);
-        for _ in 0..8 {
-            let carry = crc & 1;
-            crc = (crc >> 1) ^ (0xedb8_8320 * carry);
-        }
-    }
-    !crc
 }
 
 fn line(undo: &Undo) -> String {

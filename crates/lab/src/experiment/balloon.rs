@@ -6,6 +6,7 @@
 //! extension; the messages themselves are not modelled. Inflating a balloon is modelled as a lower
 //! limit on the guest's memory: the guest's own kernel decides what to reclaim.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::sync::Arc;
 
 use agewise_kernel::ids::MemcgId;
@@ -17,7 +18,6 @@ use super::machine_run::{MIN_MEMORY_PAGES, Plan, Run, RunError};
 use crate::machine::{Limits, Policy};
 use crate::workload::spec::{Workload, WorkloadError};
 
-const PAGE_BYTES: u64 = 4096;
 /// Pages that the host always leaves to a guest.
 const FLOOR_PAGES: u64 = 512;
 /// The host's id as a receiver of a guest's reports.

@@ -2,6 +2,7 @@
 //! Settings of the machine by name, as in `--set key=value`.
 
 use agewise_kernel::mglru::ablation::{Ablation, Part};
+use agewise_policy::table::PAGE_BYTES;
 use agewise_policy::units::size_bytes;
 use agewise_trace::suggest::nearest;
 use thiserror::Error;
@@ -56,7 +57,7 @@ fn zone_sizes(text: &str) -> Option<[u32; 4]> {
         let (name, size) = part.split_once('=')?;
         let is_it = |known: &&str| known.eq_ignore_ascii_case(name.trim());
         let zone = ZONE_NAMES.iter().position(is_it)?;
-        let pages = size_bytes(size).ok()? / 4096;
+        let pages = size_bytes(size).ok()? / PAGE_BYTES;
         if zones[zone].replace(u32::try_from(pages).ok()?).is_some() {
             return None;
         }
@@ -72,7 +73,7 @@ fn ablation(text: &str) -> Option<Ablation> {
 
 /// A size from one page to `most`, in pages.
 fn pages(text: &str, most: u32) -> Option<u32> {
-    let pages = u32::try_from(size_bytes(text).ok()? / 4096).ok();
+    let pages = u32::try_from(size_bytes(text).ok()? / PAGE_BYTES).ok();
     pages.filter(|pages| (1..=most).contains(pages))
 }
 

@@ -8,6 +8,7 @@
 
 mod plot;
 
+use agewise_policy::table::PAGE_BYTES;
 use std::collections::HashMap;
 
 use serde::Serialize;
@@ -147,7 +148,7 @@ fn window(snapshot: &Snapshot, pages: &HashMap<Place, Seen>) -> Window {
     let mut heats: Vec<(f64, f64)> = Vec::new();
     for (target, region) in &snapshot.regions {
         let seen = (f64::from(region.last_nr_accesses) / looks).min(1.0);
-        for page in region.start / 4096..region.end / 4096 {
+        for page in region.start / PAGE_BYTES..region.end / PAGE_BYTES {
             let looks_hit = pages.get(&(*target, page)).map_or(0, |seen| seen.looks);
             heats.push(((f64::from(looks_hit) / looks).min(1.0), seen));
         }
@@ -167,7 +168,7 @@ fn window(snapshot: &Snapshot, pages: &HashMap<Place, Seen>) -> Window {
     Window {
         at_ms: snapshot.at_ns as f64 / 1e6,
         regions: snapshot.regions.len(),
-        bytes: heats.len() as u64 * 4096,
+        bytes: heats.len() as u64 * PAGE_BYTES,
         true_heat: heats.iter().map(|heat| heat.0).sum::<f64>() / places,
         seen_heat: heats.iter().map(|heat| heat.1).sum::<f64>() / places,
         distance: distance(heats.len(), |at| heats[at]),

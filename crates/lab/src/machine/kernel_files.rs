@@ -4,6 +4,7 @@
 
 use agewise_kernel::ids::MemcgId;
 use agewise_kernel::mglru::{self, MemcgNames, WriteError, sysfs};
+use agewise_policy::table::PAGE_BYTES;
 use agewise_policy::units::size_bytes;
 use agewise_policy::workingset::report::{File, GroupFile, NodeFile, ReportError};
 use thiserror::Error;
@@ -230,12 +231,12 @@ impl Machine {
         let limits = self.limits(memcg);
         let limit = |pages: u64| match pages {
             UNLIMITED => "max\n".to_owned(),
-            pages => format!("{}\n", pages.saturating_mul(4096)),
+            pages => format!("{}\n", pages.saturating_mul(PAGE_BYTES)),
         };
         let group = &self.sys.memcgs[memcg];
         Ok(match file {
-            "memory.current" => format!("{}\n", group.usage_pages * 4096),
-            "memory.swap.current" => format!("{}\n", group.swap_pages * 4096),
+            "memory.current" => format!("{}\n", group.usage_pages * PAGE_BYTES),
+            "memory.swap.current" => format!("{}\n", group.swap_pages * PAGE_BYTES),
             "memory.min" => limit(limits.min_pages),
             "memory.low" => limit(limits.low_pages),
             "memory.high" => limit(limits.high_pages),
@@ -293,7 +294,7 @@ impl Machine {
         let text = std::str::from_utf8(text).map_err(|_| FileError::Invalid)?;
         *place = match text.trim() {
             "max" => UNLIMITED,
-            size => size_bytes(size).map_err(|_| FileError::Invalid)? / 4096,
+            size => size_bytes(size).map_err(|_| FileError::Invalid)? / PAGE_BYTES,
         };
         self.set_limits(memcg, limits);
         Ok(())
@@ -305,7 +306,7 @@ impl Machine {
         let text = std::str::from_utf8(text).map_err(|_| FileError::Invalid)?;
         let mut words = text.split_whitespace();
         let size = words.next().ok_or(FileError::Invalid)?;
-        let pages = size_bytes(size).map_err(|_| FileError::Invalid)? / 4096;
+        let pages = size_bytes(size).map_err(|_| FileError::Invalid)? / PAGE_BYTES;
         let mut swappiness = None;
         for word in words {
             let value = word.strip_prefix("swappiness=").ok_or(FileError::Invalid)?;

@@ -4,6 +4,7 @@
 use agewise_kernel::ids::MemcgId;
 use agewise_kernel::reclaim::charge::CHARGE_BATCH;
 use agewise_kernel::world::Protection;
+use agewise_policy::table::PAGE_BYTES;
 
 /// No limit.
 pub const UNLIMITED: u64 = u64::MAX;
@@ -294,14 +295,14 @@ impl Memcgs {
     /// Pages that must be charged before an object of `bytes` can be made.
     pub fn object_needs_pages(&self, memcg: MemcgId, bytes: u64) -> u64 {
         let short = bytes.saturating_sub(self[memcg].object_stock_bytes);
-        short.div_ceil(4096)
+        short.div_ceil(PAGE_BYTES)
     }
 
     /// Adds an object of `bytes` whose pages were charged.
     pub fn add_object(&mut self, memcg: MemcgId, bytes: u64, charged_pages: u64) {
         let group = &mut self[memcg];
         group.slab_bytes += bytes;
-        group.object_stock_bytes += charged_pages * 4096;
+        group.object_stock_bytes += charged_pages * PAGE_BYTES;
         group.object_stock_bytes = group.object_stock_bytes.saturating_sub(bytes);
     }
 
@@ -310,8 +311,8 @@ impl Memcgs {
         let group = &mut self[memcg];
         group.slab_bytes = group.slab_bytes.saturating_sub(bytes);
         group.object_stock_bytes += bytes;
-        let pages = group.object_stock_bytes / 4096;
-        group.object_stock_bytes %= 4096;
+        let pages = group.object_stock_bytes / PAGE_BYTES;
+        group.object_stock_bytes %= PAGE_BYTES;
         self.uncharge(memcg, pages);
     }
 
@@ -320,7 +321,7 @@ impl Memcgs {
     pub fn move_objects(&mut self, memcg: MemcgId) {
         let parent = self[memcg].parent;
         let group = &mut self[memcg];
-        let kept_pages = (group.slab_bytes + group.object_stock_bytes) / 4096;
+        let kept_pages = (group.slab_bytes + group.object_stock_bytes) / PAGE_BYTES;
         group.usage_pages = group.usage_pages.saturating_sub(kept_pages);
         let slab_bytes = std::mem::take(&mut group.slab_bytes);
         let stock_bytes = std::mem::take(&mut group.object_stock_bytes);
@@ -336,7 +337,7 @@ impl Memcgs {
     /// Kernel memory charged to the cgroup alone, in pages (`kernel` of `memory.stat`).
     pub fn kernel_pages(&self, memcg: MemcgId) -> u64 {
         let group = &self[memcg];
-        group.table_pages + (group.slab_bytes + group.object_stock_bytes).div_ceil(4096)
+        group.table_pages + (group.slab_bytes + group.object_stock_bytes).div_ceil(PAGE_BYTES)
     }
 
     /// Effective protection of `memcg` when `target` is reclaimed

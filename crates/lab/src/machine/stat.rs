@@ -5,6 +5,7 @@ use agewise_kernel::folio::FolioType;
 use agewise_kernel::ids::{LruvecId, MemcgId};
 use agewise_kernel::reclaim::counters_profile::Counter;
 use agewise_kernel::work::{Events, Work};
+use agewise_policy::table::PAGE_BYTES;
 
 use super::memcg::{Limits, MemcgEvents};
 use super::stall::Pressure;
@@ -150,7 +151,7 @@ impl Machine {
     /// the kernel version has. In the kernel, reading it flushes the statistics; here
     /// [`Machine::flush_stats`] does.
     pub fn memory_stat(&self, memcg: MemcgId) -> Vec<Line> {
-        let bytes = |pages: u64| pages * 4096;
+        let bytes = |pages: u64| pages * PAGE_BYTES;
         let [anon, file] = self.resident_pages(memcg);
         let list = |folio_type, active| bytes(self.list_pages(memcg, folio_type, active));
         let sum = |of: fn(&super::memcg::MemcgCounters) -> u64| -> u64 {

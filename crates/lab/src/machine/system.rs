@@ -459,7 +459,7 @@ impl World for System {
         if group.shadow_node_count == 0 {
             return 0;
         }
-        let slab_pages = group.slab_bytes / 4096;
+        let slab_pages = group.slab_bytes / agewise_policy::table::PAGE_BYTES;
         let pages = match self.shadow_limit {
             ShadowLimit::Lists => slab_pages + group.resident_pages.iter().sum::<u64>(),
             ShadowLimit::SlabOnly => slab_pages,

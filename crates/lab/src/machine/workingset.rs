@@ -5,13 +5,12 @@
 use agewise_kernel::ids::{MemcgId, NodeId};
 use agewise_kernel::mglru::age_for_report;
 use agewise_policy::generations::PageType;
+use agewise_policy::table::PAGE_BYTES;
 use agewise_policy::workingset::report::{File, Lruvecs, ReportError, Reports, Tick};
 use agewise_policy::workingset::{Histogram, OldestPages, Slice};
 
 use super::Machine;
 use super::events::Event;
-
-const PAGE_BYTES: u64 = 4096;
 
 /// The reports of a machine, and the notifications their pollers have received.
 #[derive(Clone, Debug)]

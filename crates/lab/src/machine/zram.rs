@@ -6,6 +6,7 @@ use super::zone::Reserve;
 use agewise_kernel::folio::Pfn;
 use agewise_kernel::ids::NodeId;
 use agewise_kernel::reclaim::TOP_ZONE;
+use agewise_policy::table::PAGE_BYTES;
 
 /// Frames that hold compressed pages.
 #[derive(Clone, Debug)]
@@ -19,7 +20,9 @@ pub struct CompressedStore {
 impl CompressedStore {
     /// A store for data that compresses to `1 / ratio`.
     pub fn new(ratio: f64) -> CompressedStore {
-        let page_bytes = (4096.0 / ratio).round().clamp(1.0, 4096.0);
+        let page_bytes = (PAGE_BYTES as f64 / ratio)
+            .round()
+            .clamp(1.0, PAGE_BYTES as f64);
         CompressedStore {
             page_bytes: page_bytes as u64,
             stored_pages: 0,
@@ -33,7 +36,7 @@ impl CompressedStore {
     }
 
     fn needed_frames(&self, pages: u64) -> usize {
-        (pages * self.page_bytes).div_ceil(4096) as usize
+        (pages * self.page_bytes).div_ceil(PAGE_BYTES) as usize
     }
 
     /// Allocates room for more pages. Returns false, with nothing allocated, if no frame is left.

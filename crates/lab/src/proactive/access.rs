@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent's access source: ages of pages.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::collections::BTreeMap;
 
 use agewise_kernel::ids::MemcgId;
@@ -9,7 +10,6 @@ use agewise_policy::generations::PageType;
 use agewise_policy::proactive::Pace;
 use agewise_policy::workingset::{Bin, Histogram, Intervals, OldestPages, Slice};
 
-use super::PAGE_BYTES;
 use super::spaces::{Space, Tables};
 use super::truth::{Truth, earth_mover};
 use crate::machine::Machine;

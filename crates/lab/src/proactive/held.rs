@@ -8,11 +8,12 @@
 //! a TLB flush, so a page whose translation stays cached looks idle both to the scan and to the
 //! check before the move.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::collections::BTreeMap;
 
 use agewise_kernel::ids::MemcgId;
 use agewise_policy::budget::{
-    Counted as Taken, Gone, Moved, Order, Pacer, PageQueue, Scanned, Seen, World,
+    Counted as Taken, Gone, Limited, Moved, Order, Pacer, PageQueue, Scanned, Seen, World,
 };
 use agewise_policy::generations::PageType;
 use agewise_policy::mix::mix;
@@ -22,7 +23,7 @@ use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 use super::access::Source;
 use super::facts::{Counted, gather};
 use super::spaces::{FileMemory, Space, Spaces, Tables};
-use super::{DECIDE_NS, Ledger, PAGE_BYTES, ProactivePlan, Sight, Truth};
+use super::{DECIDE_NS, Ledger, ProactivePlan, Sight, Truth};
 use crate::machine::{Clearing, Machine, ProcessId, TableSeen, UNLIMITED};
 
 /// CPU time of a slice on top of its pages, in ns: waking up and checking a few tables again (8
@@ -142,7 +143,7 @@ impl World for Turn<'_> {
         sum
     }
 
-    fn counted(&mut self) -> Option<(u64, Taken)> {
+    fn limited(&mut self) -> Option<Limited> {
         let memcg = self.known.spaces.memcg;
         let machine = &self.machine;
         let limit_pages = machine.limits(memcg).max_pages;
@@ -153,7 +154,7 @@ impl World for Turn<'_> {
             let (counters, cost) = (machine.counters(), &config.cost);
             let [touched, read] = machine.accesses();
             let waited_ns = machine.pressure(memcg).some_ns + machine.first_read_ns();
-            let taken = Taken {
+            let counted = Taken {
                 // Copying what it reads is work that the program asked for.
                 work_us: (touched * cost.hit_ns + read * cost.file_io_ns) / 1_000,
                 kernel_us: machine.cpu_ns().iter().sum::<u64>() / 1_000,
@@ -162,7 +163,10 @@ impl World for Turn<'_> {
                 holder_us: self.ledger.stats.cpu_ns / 1_000,
                 cpu_waited_us: u64::from(is_contended) * machine.now_ns() / 1_000,
             };
-            (limit_pages.saturating_mul(PAGE_BYTES), taken)
+            Limited {
+                limit_bytes: limit_pages.saturating_mul(PAGE_BYTES),
+                counted,
+            }
         })
     }
 

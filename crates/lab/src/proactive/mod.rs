@@ -17,14 +17,13 @@ mod truth;
 use agewise_kernel::ids::MemcgId;
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{Action, Controller, Decision, Reason, Spec};
+use agewise_policy::table::PAGE_BYTES;
 
 use crate::machine::Machine;
 use by_age::ByAge;
 use held::Held;
 pub use spaces::Space;
 pub use truth::Truth;
-
-pub(crate) const PAGE_BYTES: u64 = 4096;
 
 /// Access source of an agent, and how it moves what it chose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Carries out the decisions of policies.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::ops::{ControlFlow, Range};
 
 use agewise_kernel::ids::MemcgId;
@@ -8,7 +9,6 @@ use agewise_policy::agemap::AgeMap;
 use agewise_policy::generations::{ByType, LABEL_OLDEST, LABEL_UNSEEN, LABELS, Label};
 use agewise_policy::proactive::Action;
 
-use super::PAGE_BYTES;
 use super::access::Source;
 use super::spaces::{Space, Spaces};
 use crate::machine::Machine;

@@ -2,6 +2,7 @@
 //! Runs a trace as the reference did: a process alone in a cgroup at its limit, with compressed
 //! swap and a file read without read-ahead, in three phases.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::collections::BTreeMap;
 
 use agewise_kernel::ids::MemcgId;
@@ -144,7 +145,7 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
         sequential_ns: 0,
         ..DeviceKind::Zram.model()
     };
-    let limit_pages = (cell.limit_bytes / 4096).min(1 << 30) as u32;
+    let limit_pages = (cell.limit_bytes / PAGE_BYTES).min(1 << 30) as u32;
     let total = cell.trace.pages.saturating_add(cell.trace.hot);
     let total = total.saturating_mul(cell.members.count);
     // As in the guests, there is plenty of memory outside the cgroup, including blocks for huge
@@ -191,7 +192,7 @@ fn machine_config(cell: &Cell, conditions: &Conditions) -> Result<MachineConfig,
 const MIN_FREE_KB: u64 = 2048;
 /// Pages that contain a single word take 62 bytes of compressed memory each (`mm_stat` of the
 /// guests).
-const COMPRESSION: f64 = 4096.0 / 62.0;
+const COMPRESSION: f64 = PAGE_BYTES as f64 / 62.0;
 
 /// Zones without the frames of page tables, which the machine does not take from its zones. They
 /// are shared out among the nodes, as the memory that they map is.
@@ -210,7 +211,7 @@ impl Replay {
         let limits = Limits {
             max_pages: match cell.limit_bytes {
                 0 => UNLIMITED,
-                bytes => bytes / 4096,
+                bytes => bytes / PAGE_BYTES,
             },
             ..Limits::default()
         };
@@ -242,8 +243,8 @@ impl Replay {
         }
         let limits = |number: u32| match number {
             0 => Limits {
-                min_pages: cell.members.min_bytes / 4096,
-                low_pages: cell.members.low_bytes / 4096,
+                min_pages: cell.members.min_bytes / PAGE_BYTES,
+                low_pages: cell.members.low_bytes / PAGE_BYTES,
                 ..Limits::default()
             },
             _ => Limits::default(),

@@ -19,8 +19,8 @@ pub struct Change {
     /// Ratio of the means less 1, or difference of the means. None if the mean before is 0 or there
     /// are no pairs.
     pub mean: Option<f64>,
-    /// 95 % confidence interval. None for a single pair, or if the values before cannot be told
-    /// from 0.
+    /// 95 % confidence interval. None for a single pair, or if the values before may well be
+    /// 0.
     pub interval: Option<(f64, f64)>,
 }
 
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(Change::of_ratios(&[]), Change::default());
         let one = Change::of_ratios(&pairs(&[(2.0, 1.0)]));
         assert_eq!((one.mean, one.interval), (Some(-0.5), None));
-        // There is no ratio to 0, nor to values that cannot be told from 0.
+        // There is no ratio to 0, nor to values that may well be 0.
         assert_eq!(Change::of_ratios(&pairs(&[(0.0, 1.0); 3])).mean, None);
         let unsteady = pairs(&[(100.0, 1.0), (-99.0, 1.0), (1.0, 1.0)]);
         assert_eq!(Change::of_ratios(&unsteady).interval, None);

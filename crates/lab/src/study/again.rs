@@ -2,6 +2,7 @@
 //! Running a result again from its own description.
 
 use agewise_policy::proactive::Spec;
+use agewise_policy::table::PAGE_BYTES;
 use agewise_trace::curve::{SamplingPlan, SizeSpec};
 
 use super::base::Base;
@@ -51,7 +52,7 @@ pub fn run_request(cells: &[Described<RunCell>], base: &Base) -> Result<RunReque
         .ok_or_else(|| StudyError::argument("the result has no cell"))?;
     let (setup, sight) = setup_of(&first.origin, base)?;
     let setup = Setup {
-        memory: Some(format!("{}p", first.cell.memory_bytes / 4096)),
+        memory: Some(format!("{}p", first.cell.memory_bytes / PAGE_BYTES)),
         swap: Some(first.cell.swap.clone()),
         settings: first
             .cell

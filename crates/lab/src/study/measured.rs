@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The measured values of each cell of a result, each seed once.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -56,7 +57,7 @@ pub(super) struct Key {
 impl Key {
     fn of(row: &Map<String, Json>, measure: &str, by_conditions: bool) -> Key {
         let count = |name: &str| row.get(name).and_then(Json::as_u64);
-        let pages = count("size_pages").map(|pages| pages.saturating_mul(4096));
+        let pages = count("size_pages").map(|pages| pages.saturating_mul(PAGE_BYTES));
         Key {
             workload: [text(row, "workload"), text(row, "trace")].concat(),
             policy: text(row, "policy").to_owned(),

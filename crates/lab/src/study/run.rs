@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Policies compared on the simulated machine, as in `agewise lab run`.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -235,7 +236,7 @@ impl RunRequest {
                 policy_sha256: policy.sha256().map(str::to_owned),
                 policy_profile: policy.text().map(str::to_owned),
                 agent: agent.as_ref().map(Spec::to_string),
-                memory_bytes: memory_pages * 4096,
+                memory_bytes: memory_pages * PAGE_BYTES,
                 swap: swap.map_or("none", DeviceKind::name).to_owned(),
                 settings: settings.join(" "),
                 damon: self.setup.damon.clone(),

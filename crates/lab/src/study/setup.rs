@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What to run on: workloads and traces by name, memory, swap, settings.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -158,7 +159,7 @@ fn parse_memory_pages(text: &str, subject: &Subject) -> Result<(u64, Option<Stri
         return Ok((pages, None));
     }
     let bytes = size_bytes(text).map_err(|error| wrong(error.to_string()))?;
-    Ok((bytes / 4096, None))
+    Ok((bytes / PAGE_BYTES, None))
 }
 
 /// SHA-256 of the data, in hexadecimal.

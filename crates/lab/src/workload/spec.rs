@@ -6,6 +6,7 @@
 //! touches them by weighted streams. A workload can also be one trace of the kernel reference.
 //! `docs/use/workloads.md` describes every key.
 
+use agewise_policy::table::PAGE_BYTES;
 use agewise_policy::units::size_bytes;
 use serde::Deserialize;
 use thiserror::Error;
@@ -313,7 +314,7 @@ impl Workload {
     pub fn pages(&self, what: &str, size: &str) -> Result<u64, WorkloadError> {
         let bytes =
             size_bytes(size).map_err(|error| self.invalid(format!("{what} `{size}`: {error}")))?;
-        let pages = bytes / 4096;
+        let pages = bytes / PAGE_BYTES;
         if pages == 0 || pages > MAX_PAGES {
             return Err(self.invalid(format!("{what} `{size}` is not between 4 KiB and 64 GiB")));
         }

@@ -58,16 +58,15 @@ impl AgeMap {
         })
     }
 
-    /// Present pages of `pages` that have certainly not been accessed for `older_than_ms`, as
-    /// runs in ascending order.
-    pub fn runs_older_than(
+    /// Present pages of `pages` that have certainly been idle since a time in this range, as runs
+    /// in ascending order.
+    pub fn runs_idle_since(
         &self,
         pages: Range<u64>,
-        now_ms: u64,
-        older_than_ms: u64,
+        since_ms: &Range<u64>,
         visit: impl FnMut(Run) -> ControlFlow<()>,
     ) {
-        if let Some((first, last)) = self.generations.labels_older_than(now_ms, older_than_ms) {
+        if let Some((first, last)) = self.generations.labels_idle_since(since_ms) {
             self.runs_labelled(pages, first, last, visit);
         }
     }

@@ -26,10 +26,9 @@ pub use epochs::{Epochs, Gain, Holder, Verdict};
 pub use order::Order;
 pub use pacer::{Pacer, Step};
 pub use queue::{Gone, PageQueue, Seen};
-pub use world::World;
+pub use world::{Limited, World};
 
-/// Bytes of a page, the unit of queues and slices.
-pub const PAGE_BYTES: u64 = 4096;
+pub use crate::table::PAGE_BYTES;
 
 /// Scans may always take this share of a core, percent, whatever the size of the target and the
 /// benefit of the scans.

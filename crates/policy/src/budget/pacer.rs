@@ -161,9 +161,9 @@ impl Pacer {
         self.limit_due_us = now_us.saturating_add(LIMIT_CHECK_US);
         let slack = budget_bytes / KERNEL_SLACK_PART;
         let kernel_holds = |limit: u64| limit <= budget_bytes.saturating_add(slack);
-        match world.counted() {
-            Some((limit_bytes, counted)) if kernel_holds(limit_bytes) => {
-                epochs.turn(now_ms, &counted, limit_bytes / PAGE_BYTES)
+        match world.limited() {
+            Some(of) if kernel_holds(of.limit_bytes) => {
+                epochs.turn(now_ms, &of.counted, of.limit_bytes / PAGE_BYTES)
             }
             _ => {
                 epochs.put_off(now_ms);

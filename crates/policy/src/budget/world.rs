@@ -4,6 +4,15 @@
 use super::{Counted, Holder, Moved, Pacer, Scanned, Step};
 use crate::proactive::{Decision, Facts};
 
+/// A target below a limit that the kernel holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limited {
+    /// The limit.
+    pub limit_bytes: u64,
+    /// What the target and the holder of the budget have consumed so far.
+    pub counted: Counted,
+}
+
 /// The target of a budget: real processes, or those of a simulated machine.
 pub trait World {
     /// Now, us. Never goes back.
@@ -22,9 +31,9 @@ pub trait World {
     /// cleared.
     fn scan(&mut self, queue_pages: u64, counts: bool) -> Scanned;
 
-    /// The limit that the kernel holds, bytes, and what the target and the holder of the budget
-    /// have consumed so far; `None` if there is no limit, or consumption cannot be counted.
-    fn counted(&mut self) -> Option<(u64, Counted)> {
+    /// What the kernel's limit costs the target; `None` if there is no limit, or consumption cannot
+    /// be counted.
+    fn limited(&mut self) -> Option<Limited> {
         None
     }
 

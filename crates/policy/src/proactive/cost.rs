@@ -34,8 +34,8 @@ const BOUNDS_S: [u64; 27] = [
     1, 2, 3, 5, 7, 10, 15, 20, 30, 45, 60, 90, 120, 180, 300, 420, 600, 900, 1200, 1800, 2700,
     3600, 5400, 7200, 10_800, 21_600, 43_200,
 ];
-const PAGE_BYTES: f64 = 4096.0;
-const PAGES_PER_GIB: f64 = 262_144.0;
+const PAGE_BYTES: f64 = crate::table::PAGE_BYTES as f64;
+const PAGES_PER_GIB: f64 = (1 << 30) as f64 / PAGE_BYTES;
 /// Assumed cost of moving a page out until it has been measured, in ns (7 us to zram with lz4).
 const EVICT_NS: f64 = 7_000.0;
 /// Weight of new measurements of cost.

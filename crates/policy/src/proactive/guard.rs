@@ -18,6 +18,7 @@
 use super::arguments::Arguments;
 use super::harm::Harm;
 use super::{Action, Cause, Decision, Facts, Limit, Reason, SpecError, Wish};
+use crate::table::PAGE_BYTES;
 
 const MIB: u64 = 1 << 20;
 /// Fewer refaults than this are noise: they prove and disprove nothing.
@@ -87,7 +88,7 @@ impl GuardParams {
         let longest_ms = self.pause_max_ms.max(pause_ms);
         Ok(GuardParams {
             floor_bytes: from.size("floor", self.floor_bytes, 0..=1 << 50)?,
-            rate_bytes_per_s: from.size("rate", self.rate_bytes_per_s, 4096..=1 << 40)?,
+            rate_bytes_per_s: from.size("rate", self.rate_bytes_per_s, PAGE_BYTES..=1 << 40)?,
             swap_free: from.share("swap_free", self.swap_free, 0.0..=1.0)?,
             pause_ms,
             pause_max_ms: from.duration("pause_max", longest_ms, pause_ms..=DAY_MS)?,
@@ -376,7 +377,7 @@ impl Guard {
             return Cut::none(action);
         }
         // At least one page, or a small target would never start.
-        let bytes = ((facts.resident() as f64 * self.quantum) as u64).max(4096);
+        let bytes = ((facts.resident() as f64 * self.quantum) as u64).max(PAGE_BYTES);
         Cut::by(action.at_most(bytes), Limit::SlowStart, Reason::RateSpent)
     }
 

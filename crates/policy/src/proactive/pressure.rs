@@ -12,6 +12,7 @@ use super::arguments::Arguments;
 use super::{
     Action, Built, Entry, Facts, Figure, Grounds, GuardParams, Pace, Policy, Reason, Wish,
 };
+use crate::table::PAGE_BYTES;
 use crate::workingset::Intervals;
 
 pub(super) const ENTRY: Entry = Entry {
@@ -115,7 +116,7 @@ fn refault_us(facts: &Facts<'_>) -> f64 {
             0 => default_ns,
             measured => measured,
         };
-        facts.refaults.bytes[t] as f64 / 4096.0 * ns as f64 / 1e3
+        facts.refaults.bytes[t] as f64 / PAGE_BYTES as f64 * ns as f64 / 1e3
     };
     of(0, facts.backend.refault_ns()) + of(1, super::Backend::Ssd.refault_ns())
 }

@@ -3,8 +3,7 @@
 //! pages.
 
 use super::{Config, GroupSample};
-
-const PAGE_BYTES: u64 = 4096;
+use crate::table::PAGE_BYTES;
 
 /// What a cgroup demanded of memory in one window.
 #[derive(Clone, Debug, PartialEq)]

@@ -49,6 +49,7 @@ mod tally;
 
 use crate::generations::PageType;
 use crate::sample::Level;
+use crate::table::PAGE_BYTES;
 
 pub use curve::{
     Bound, Curve, Curves, Decider, Estimate, PERCENTS, POLICIES, Point, Prices, SIZES,
@@ -136,6 +137,15 @@ pub enum Fact {
     Idle,
     /// It is in swap.
     Out,
+}
+
+/// How many pages of files there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilePages {
+    /// All of them.
+    pub resident: u64,
+    /// Those that have not been used since the first look.
+    pub unused: u64,
 }
 
 /// Simulates memories of other sizes for one process or cgroup.
@@ -229,9 +239,8 @@ impl WhatIf {
         is_part && self.sample.len() * SPARSE_FACTOR < self.sample.slots()
     }
 
-    /// The pages of files that the last look at all of them found, with those used since, and those
-    /// among them that have not been used since the first look.
-    pub fn file_pages(&self) -> (u64, u64) {
+    /// The pages of files that the last look at all of them found, with those used since.
+    pub fn file_pages(&self) -> FilePages {
         let files = || {
             let pages = self.sample.iter().map(|(_, page)| page);
             pages.filter(|page| page.page_type == PageType::File)
@@ -242,17 +251,20 @@ impl WhatIf {
         let there = || files().filter(|page| page.shown >= last);
         let pages = |count: usize| (count as f64 * self.scale.weight) as u64;
         let unused = there().filter(|page| page.is_unknown).count();
-        (pages(there().count()), pages(unused))
+        FilePages {
+            resident: pages(there().count()),
+            unused: pages(unused),
+        }
     }
 
     /// The curves since the last [`count_anew`](Self::count_anew).
     pub fn curves(&self) -> Curves {
-        let full_bytes = self.full_pages.saturating_mul(4096);
+        let full_bytes = self.full_pages.saturating_mul(PAGE_BYTES);
         let curves = self
             .tally
             .curves(self.last_ms, &self.scale, full_bytes, &self.simulated);
         Curves {
-            unused_bytes: (self.unused_pages * 4096.0) as u64,
+            unused_bytes: (self.unused_pages * PAGE_BYTES as f64) as u64,
             ..curves
         }
     }

@@ -149,7 +149,8 @@ fn files_are_all_that_a_whole_look_found() {
             look.page(page_hash(0, *page), 0, PageType::File, *fact);
         }
         look.finish(0, true);
-        what_if.file_pages()
+        let pages = what_if.file_pages();
+        (pages.resident, pages.unused)
     };
     let (idle, used) = (Fact::Idle, Fact::Used);
     assert_eq!(look(&[(1, idle), (2, idle), (3, idle)]), (3, 3));

@@ -4,6 +4,7 @@
 mod curve;
 pub mod program;
 
+use agewise_policy::table::PAGE_BYTES;
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -268,7 +269,7 @@ fn reclaim_all(
             bytes_text(cold.bytes.iter().sum()),
             bytes_text(moved.report.left_bytes),
             bytes_text(moved.report.left_anon_bytes),
-            moved.report.cpu_ns_per_page(4096).unwrap_or(0.0) / 1e3
+            moved.report.cpu_ns_per_page(PAGE_BYTES).unwrap_or(0.0) / 1e3
         ))?;
         for (reason, bytes) in moved.report.skipped_bytes.iter() {
             say(&format!(

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab balloon`.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -60,7 +61,7 @@ fn rows<'a>(seed: u64, sharing: &'static str, outcome: &'a Outcome) -> Vec<Row<'
         guest: &guest.name,
         refaults: guest.refaults,
         stalled_ms: guest.stalled_ns as f64 / 1e6,
-        memory_bytes: guest.allowance_pages * 4096,
+        memory_bytes: guest.allowance_pages * PAGE_BYTES,
     };
     outcome.guests.iter().map(row).collect()
 }
@@ -72,7 +73,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Err(error) => agewise_cli::refuse!("--memory `{}` {error}", args.memory),
     };
     let mut host = Host {
-        memory_pages: bytes / 4096,
+        memory_pages: bytes / PAGE_BYTES,
         duration_ms: args.seconds * 1000,
         ..Host::example()?
     };

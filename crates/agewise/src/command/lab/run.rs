@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab run`.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -248,7 +249,7 @@ fn print_head(out: &mut impl Write, outcome: &RunOutcome) -> io::Result<()> {
         "agewise {}, {kind} {}, memory {} ({memory_pages} pages), seeds 1 to {seeds}",
         env!("CARGO_PKG_VERSION"),
         clean(subject.name()),
-        units::bytes_text(memory_pages * 4096),
+        units::bytes_text(memory_pages * PAGE_BYTES),
     )?;
     writeln!(out, "{}", output::message(&subject.description()))?;
     if let Subject::Trace(replay, arrangement) = subject {

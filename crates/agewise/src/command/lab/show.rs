@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab show`.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -128,7 +129,7 @@ fn print_run(out: &mut impl Write, group: &[Described<RunCell>]) -> io::Result<(
     print_profiles(out, group, |cell| {
         (cell.lru(), &cell.policy_sha256, &cell.policy_profile)
     })?;
-    let pages = cell.memory_bytes / 4096;
+    let pages = cell.memory_bytes / PAGE_BYTES;
     let memory = units::bytes_text(cell.memory_bytes);
     line(out, "memory", &format!("{memory} ({pages} pages)"))?;
     line(out, "swap", &cell.swap)?;

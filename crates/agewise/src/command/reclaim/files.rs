@@ -98,7 +98,7 @@ fn drop_all(args: &Args, ages: &mut FileAges, stop: &Stop) -> anyhow::Result<Vec
         files_max: usize::MAX,
     };
     let cold = Cold {
-        older_than_ms: millis(args.older_than),
+        since_ms: ages.idle_for(millis(args.older_than)),
         // Pages of other cgroups are not followed, so no filter is needed here.
         owns: &|_| true,
     };
@@ -108,7 +108,7 @@ fn drop_all(args: &Args, ages: &mut FileAges, stop: &Stop) -> anyhow::Result<Vec
         let path = place.map(|place| Untrusted::from(&*place.path));
         outcomes.push((file.clone(), path, *report));
     };
-    Dropper::new(limits, stop.flag()).drop_cold(ages, cold, &mounts, &mut tell)?;
+    Dropper::new(limits, stop.flag()).drop_cold(ages, &cold, &mounts, &mut tell)?;
     Ok(outcomes)
 }
 
@@ -143,17 +143,15 @@ fn print(args: &Args, outcomes: &[Outcome]) -> anyhow::Result<()> {
     Ok(out.flush()?)
 }
 
-/// Bytes that left, or would have.
-fn gone(report: &DropReport) -> u64 {
-    report.left_bytes + report.rehearsed_bytes
-}
-
 /// Lists the files that most of left.
 fn list(out: &mut impl Write, mut files: Vec<(String, &DropReport)>) -> std::io::Result<()> {
     let count = files.len();
-    files.sort_by_key(|(_, report)| std::cmp::Reverse(gone(report)));
+    files.sort_by_key(|(_, report)| std::cmp::Reverse(report.went_bytes()));
     for (name, report) in files.into_iter().take(LINES_MAX) {
-        let (gone, asked) = (bytes_text(gone(report)), bytes_text(report.asked_bytes));
+        let (gone, asked) = (
+            bytes_text(report.went_bytes()),
+            bytes_text(report.asked_bytes),
+        );
         writeln!(out, "  {gone:>10} of {asked:>10}  {name}")?;
     }
     more(out, count)
@@ -171,7 +169,7 @@ fn text(
         bytes_text(total.asked_bytes),
         count_text(outcomes.len() as u64, "file", "files"),
         duration_text(args.older_than),
-        bytes_text(gone(total)),
+        bytes_text(total.went_bytes()),
         if args.dry_run { "would leave" } else { "left" },
     )?;
     let name = |file: &CachedFile, path: &Option<Untrusted>| match path {

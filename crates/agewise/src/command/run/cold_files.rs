@@ -82,15 +82,14 @@ impl ColdFiles {
             );
         }
         let cold = Cold {
-            older_than_ms: self.older_than_ms,
+            since_ms: self.ages.idle_for(self.older_than_ms),
             owns: &|id| ids.contains(&id),
         };
         let mounts = Mounts::read(&ProcRoot::default())?;
         let never = AtomicBool::new(false);
         let mut dropper = Dropper::new(limits, &never);
-        let report = dropper.drop_cold(&mut self.ages, cold, &mounts, &mut |_, _, _| ())?;
-        let used_bytes = report.left_bytes + report.rehearsed_bytes;
-        let left_bytes = limits.bytes_max.saturating_sub(used_bytes);
+        let report = dropper.drop_cold(&mut self.ages, &cold, &mounts, &mut |_, _, _| ())?;
+        let left_bytes = limits.bytes_max.saturating_sub(report.went_bytes());
         self.allowed_bytes = left_bytes.min(SAVED_MAX_BYTES);
         self.done = sum(&self.done, &report);
         Ok(())

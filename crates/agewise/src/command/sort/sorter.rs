@@ -10,11 +10,11 @@ use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
-use agewise_host::mover::{self, Plan, Run, RunSet, SystemClock, TokenBucket, Wanted};
+use agewise_host::mover::{self, Plan, RunSet, SystemClock, TokenBucket, Wanted};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::vma::VmaTable;
-use agewise_policy::generations::LABEL_OLDEST;
+use agewise_policy::generations::{LABEL_OLDEST, idle_for};
 
 use super::{Limits, Sorted};
 use agewise_cli::output;
@@ -166,9 +166,8 @@ impl<'a> Sorter<'a> {
         };
         let map = space.map();
         let older_than_ms = u64::try_from(self.limits.older_than.as_millis()).unwrap_or(u64::MAX);
-        let labels = map
-            .generations()
-            .labels_older_than(Agent::now_ms(), older_than_ms);
+        let since_ms = idle_for(Agent::now_ms(), older_than_ms);
+        let labels = map.generations().labels_idle_since(&since_ms);
         let cold = labels.map_or_else(RunSet::default, |(first, last)| {
             mover::labelled(map, first, last)
         });
@@ -245,7 +244,7 @@ impl<'a> Sorter<'a> {
             units_of(plan.base(), kernel_page_bytes()).chain(units_of(plan.huge(), HUGE_BYTES));
         let mut activated = Vec::new();
         while self.stop.requested().is_none() && clock::thread_cpu_ns() - began < left_ns {
-            let batch: Vec<Run> = rest.by_ref().take(PAGES_MAX).collect();
+            let batch: Vec<AddressRange> = rest.by_ref().take(PAGES_MAX).collect();
             if batch.is_empty() {
                 break;
             }
@@ -265,7 +264,7 @@ impl<'a> Sorter<'a> {
                     }
                 }
             }
-            pass.raised_bytes += batch.iter().map(|run| run.bytes()).sum::<u64>();
+            pass.raised_bytes += batch.iter().map(|run| run.len()).sum::<u64>();
             activated.extend(batch);
         }
         known.activated = known.activated.union(&RunSet::from_runs(activated));
@@ -286,9 +285,8 @@ impl<'a> Sorter<'a> {
         pages: &RunSet,
         wanted: Wanted,
     ) -> anyhow::Result<Plan> {
-        let ranges: Vec<AddressRange> = pages.ranges().collect();
         let target = Target::from(process);
-        let mut plan = Plan::of(mover::look(agent.source(), &target, &ranges, wanted)?);
+        let mut plan = Plan::of(mover::look(agent.source(), &target, pages.runs(), wanted)?);
         let mut vmas = VmaTable::new();
         vmas.read(process.pid())?;
         vmas.mark_locked(process.pid())?;
@@ -327,10 +325,10 @@ fn troubles(agent: &Agent) -> String {
 const HUGE_BYTES: u64 = agewise_host::access::TABLE_BYTES;
 
 /// The units of `size` bytes in these runs.
-fn units_of(runs: &RunSet, size: u64) -> impl Iterator<Item = Run> + '_ {
+fn units_of(runs: &RunSet, size: u64) -> impl Iterator<Item = AddressRange> + '_ {
     runs.runs().iter().flat_map(move |run| {
         let starts = (run.start..run.end).step_by(size as usize);
-        starts.map(move |start| Run::new(start, size))
+        starts.map(move |start| AddressRange::new(start, size))
     })
 }
 

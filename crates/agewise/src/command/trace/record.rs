@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise trace record`.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufWriter, IsTerminal, Write};
@@ -394,7 +395,7 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
     writeln!(
         out,
         "{accesses} page accesses, at most {} in an interval; recording took {:.1} % of a CPU",
-        units::bytes_text(accesses_max * 4096),
+        units::bytes_text(accesses_max * PAGE_BYTES),
         summary.cpu_share * 100.0,
     )?;
     let Totals {
@@ -418,7 +419,7 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
         )?;
     }
     if summary.totals.uncleared_pages > 0 {
-        let bytes = units::bytes_text(summary.totals.uncleared_pages * 4096);
+        let bytes = units::bytes_text(summary.totals.uncleared_pages * PAGE_BYTES);
         writeln!(
             out,
             "not recorded: {bytes} that nothing can clear (hugetlb)"

@@ -2,9 +2,10 @@
 //! File memory of a cgroup for policies: its ages, what was read again, and dropping it.
 
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use agewise_policy::generations::{Generations, PageType, Sizes};
+use agewise_policy::generations::PageType;
+use agewise_policy::oldest::OldestFirst;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::{Agent, Cache};
@@ -15,6 +16,8 @@ use crate::pagecache::{Cold, DropLimits, DropReport, Dropper, Mounts};
 
 /// A page is dropped only if this many looks did not see it accessed, however far apart they are.
 pub(super) const LOOKS: usize = 2;
+/// Most passes over the files, because each looks at all of them.
+const PASSES_MAX: u32 = 3;
 
 /// The file memory a policy may take.
 #[derive(Clone, Copy, Debug)]
@@ -104,58 +107,26 @@ impl Cache {
             known.filter(|id| self.owns(of, *id)).collect()
         };
         let owns = |id| owned.contains(&id);
-        let (window, now_ms) = (self.ages.generations(), self.ages.last_look_ms());
         let sizes = self.ages.droppable(&owns);
-        // In a rehearsal nothing leaves: one pass finds it all, a second would find it again.
-        let first = match limits.rehearse {
-            true => [None; 2],
-            false => oldest_first(window, &sizes, now_ms, older_than_ms, limits.bytes_max),
-        };
+        let since_ms = self.ages.idle_for(older_than_ms);
+        let window = self.ages.generations();
+        let idle = window.idle_pages(&sizes, PageType::File, &since_ms);
+        let mut oldest_first = OldestFirst::new(idle, PASSES_MAX);
         let mut dropper = Dropper::new(limits, cancel);
-        for age_ms in first.into_iter().chain([Some(older_than_ms)]).flatten() {
+        while let room = limits.bytes_max.saturating_sub(sum.went_bytes()) / PAGE_BYTES
+            && room > 0
+            && !cancel.load(Ordering::Relaxed)
+            && let Some(since_ms) = oldest_first.next_pass(room)
+        {
             let cold = Cold {
-                older_than_ms: age_ms,
+                since_ms,
                 owns: &owns,
             };
-            let report = dropper.drop_cold(&mut self.ages, cold, mounts, &mut |_, _, _| ())?;
-            // Whatever did not leave is asked again.
-            sum = sum.only_left();
+            let report = dropper.drop_cold(&mut self.ages, &cold, mounts, &mut |_, _, _| ())?;
             sum.add(&report);
-            if age_ms == older_than_ms {
-                break;
-            }
         }
         Ok(sum)
     }
-}
-
-/// Age limits to try before `older_than_ms`, which would take files of all ages alike: the lowest
-/// above which all file pages fit into `bytes_max`, and the highest above which they do not.
-fn oldest_first(
-    window: &Generations,
-    sizes: &Sizes,
-    now_ms: u64,
-    older_than_ms: u64,
-    bytes_max: u64,
-) -> [Option<u64>; 2] {
-    let Some((first, last)) = window.labels_older_than(now_ms, older_than_ms) else {
-        return [None; 2];
-    };
-    let (mut bytes, mut fitting) = (0u64, None);
-    for label in first..=last {
-        let pages = sizes[usize::from(label)][PageType::File as usize];
-        bytes = bytes.saturating_add(pages.saturating_mul(PAGE_BYTES));
-        let bounds = window.age_bounds_ms(label, now_ms);
-        let least_ms = bounds.map(|(at_least, _)| at_least);
-        if bytes > bytes_max {
-            return [fitting, least_ms];
-        }
-        if bytes > 0 {
-            fitting = least_ms;
-        }
-    }
-    // All of them fit.
-    [Some(older_than_ms), None]
 }
 
 impl Agent {
@@ -175,33 +146,5 @@ impl Agent {
         let mounts = Mounts::read(&self.roots.proc)?;
         let cache = self.cache.as_mut().ok_or(CacheError::NotFollowed)?;
         cache.drop_cold(of, &mounts, older_than_ms, limits, cancel)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use agewise_policy::generations::LABELS;
-
-    #[test]
-    fn the_oldest_go_first_as_far_as_all_of_an_age_fits() {
-        let mut window = Generations::new(0, 8, 3_600_000);
-        for second in 1..=4 {
-            let _ = window.advance(second * 1000);
-        }
-        let labels: Vec<_> = window.iter().map(|(label, _)| label).collect();
-        let mut sizes: Box<Sizes> = Box::new([[0; 2]; LABELS]);
-        for label in &labels[..3] {
-            sizes[usize::from(*label)][PageType::File as usize] = 10;
-        }
-        let first = |pages: u64| oldest_first(&window, &sizes, 10_000, 500, pages * PAGE_BYTES);
-        assert_eq!(first(30), [Some(500), None], "all of it");
-        let [two, part] = first(25).map(Option::unwrap);
-        let [one, middle] = first(10).map(Option::unwrap);
-        assert!(one > two && two > part && part > 500, "{one} {two} {part}");
-        // Of what does not fit, the oldest goes in part, not something of every age.
-        assert_eq!((middle, first(9)), (two, [None, Some(one)]));
-        let none = oldest_first(&window, &sizes, 10_000, 3_600_000, 1 << 30);
-        assert_eq!(none, [None; 2]);
     }
 }

@@ -190,7 +190,8 @@ mod tests {
                 what_if.count_anew();
             }
         }
-        assert_eq!(what_if.file_pages(), (64, 32));
+        let pages = what_if.file_pages();
+        assert_eq!((pages.resident, pages.unused), (64, 32));
         let curves = what_if.curves();
         let at = |percent| curves.of(Decider::Lru).at(percent).faults;
         assert!((at(40.0)[1].likely - 32.0).abs() < 1.0, "{:?}", at(40.0));
@@ -210,7 +211,7 @@ mod tests {
         };
         shared.0.lock().unwrap().files = vec![sparse];
         step(&mut cache, &mut what_if, Some(&top), &a, 0);
-        assert_eq!(what_if.file_pages().0, 64);
+        assert_eq!(what_if.file_pages().resident, 64);
         let files = cache.ages.files();
         let blocks = files.flat_map(|file| cache.ages.blocks(file));
         assert_eq!(blocks.map(|block| block.block).collect::<Vec<_>>(), [0]);
@@ -252,7 +253,7 @@ mod tests {
                 step(&mut cache, &mut what_if, looked_at, &a, round);
             }
             let blocks = if first == a.id() { 3 } else { 1 };
-            assert_eq!(what_if.file_pages().0, blocks * 64);
+            assert_eq!(what_if.file_pages().resident, blocks * 64);
         }
     }
 

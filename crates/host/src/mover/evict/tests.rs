@@ -27,8 +27,8 @@ const COLD: Page = Page {
     processed: 0,
 };
 
-fn run_of(first: u64, pages: u64) -> Run {
-    Run::new(BASE + first * PAGE, pages * PAGE)
+fn run_of(first: u64, pages: u64) -> AddressRange {
+    AddressRange::new(BASE + first * PAGE, pages * PAGE)
 }
 
 fn evict(
@@ -303,7 +303,7 @@ fn an_eye_that_returns_more_than_asked_moves_nothing_more() {
 #[test]
 fn huge_pages_go_whole_or_not_at_all() {
     let per_huge = HUGE_BYTES / PAGE;
-    let huge = [Run::new(BASE + 100 * PAGE, 3 * HUGE_BYTES)];
+    let huge = [AddressRange::new(BASE + 100 * PAGE, 3 * HUGE_BYTES)];
     let plan = Plan::new([run_of(0, 50)], huge);
     // 100..1636 contains the whole huge pages 512..1536.
     let limits = PageoutLimits {

@@ -55,7 +55,7 @@ impl Recording {
     }
 
     /// The pages of a range are free. They stay the same pages: others would fill the memory of
-    /// policies that are told nothing of a release, where a kernel reuses what is free.
+    /// policies that do not learn of a release, where a kernel reuses what is free.
     fn release(&mut self, process: ProcessId, pages: Range<u64>) {
         self.released
             .extend(pages.map(|vpn| anon_page(process, vpn)));

@@ -12,14 +12,13 @@ use agewise_kernel::ids::{LruvecId, MemcgId, NodeId};
 use agewise_kernel::page_table::{PAGES_PER_PMD, Pmd};
 use agewise_kernel::reclaim::chosen::reclaim_chosen;
 use agewise_kernel::reclaim::migration::migrate_chosen;
+use agewise_policy::table::PAGE_BYTES as PAGE;
 
 use super::super::address_space::Backing;
 use super::super::page_cache::Entry;
 use super::super::page_tables::swap_slot;
 use super::super::{Begun, Machine, ProcessId};
 use super::Watched;
-
-const PAGE: u64 = 4096;
 
 /// The machine while kdamond runs.
 pub(super) struct MachineSpace<'a> {

@@ -7,6 +7,7 @@ use super::outcome::compare;
 use crate::reproduce::{Benchmark, Expectation, Figure};
 use crate::workload::library;
 use crate::workload::spec::Workload;
+use agewise_policy::table::PAGE_BYTES;
 
 /// Phases of the workload. Random writes come last: the lab's read-ahead ends at the first page
 /// that is in memory, so the pages they leave behind would slow down the reads.
@@ -87,7 +88,7 @@ pub(super) fn benchmarks() -> Vec<Benchmark> {
                     .collect();
                 compare(case, workload, |outcome| {
                     let pages = touches.iter().map(|&pages| pages * u64::from(*threads));
-                    let mb = pages.map(|pages| pages as f64 * 4096.0 / 1e6);
+                    let mb = pages.map(|pages| pages as f64 * PAGE_BYTES as f64 / 1e6);
                     mb.enumerate()
                         .map(|(phase, mb)| mb / outcome.phase_s(0, phase))
                         .collect()
@@ -115,7 +116,7 @@ fn just_above(threads: u32) -> Benchmark {
             let mut workload = workload(threads, FEWER_PAGES)?;
             workload.process[0].phase.truncate(2);
             compare(case, workload, |outcome| {
-                vec![FEWER_PAGES as f64 * 4096.0 / 1e6 / outcome.phase_s(0, 1)]
+                vec![FEWER_PAGES as f64 * PAGE_BYTES as f64 / 1e6 / outcome.phase_s(0, 1)]
             })
         }),
     }

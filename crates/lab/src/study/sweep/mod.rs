@@ -91,14 +91,14 @@ impl Sweep {
     /// # Errors
     /// Fails if it is invalid or a file cannot be read.
     pub fn read(path: &Path, limits: ReadLimits, build: &str) -> Result<Sweep, StudyError> {
-        let told = |error| match error {
+        let with_path = |error| match error {
             StudyError::Argument(what) => StudyError::Result {
                 path: path.to_owned(),
                 what,
             },
             other => other,
         };
-        Sweep::parse(&read_text(path)?, limits, build).map_err(told)
+        Sweep::parse(&read_text(path)?, limits, build).map_err(with_path)
     }
 
     /// Parses a description.

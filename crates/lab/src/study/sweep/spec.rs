@@ -2,6 +2,7 @@
 //! The cells of a sweep, as described by its TOML file: grids, lists of grids, random draws from
 //! them, and conditions that exclude cells.
 
+use agewise_policy::table::PAGE_BYTES;
 use std::collections::{BTreeMap, BTreeSet};
 
 use agewise_policy::units::size_bytes;
@@ -267,7 +268,7 @@ fn range(key: &str, table: &Table) -> Result<Range, StudyError> {
         Some(Value::Integer(number)) => Some((*number as f64, RangeKind::Whole)),
         Some(Value::Float(number)) => Some((*number, RangeKind::Number)),
         Some(Value::String(size)) => {
-            let pages = size_bytes(size).ok()? / 4096;
+            let pages = size_bytes(size).ok()? / PAGE_BYTES;
             Some((pages as f64, RangeKind::Size))
         }
         _ => None,
