@@ -22,6 +22,20 @@ fn a_monitor_is_held_against_the_truth_in_every_format() {
     let (summary, windows) = records.split_last().unwrap();
     assert_eq!(summary["record"], "summary");
     assert_eq!(summary["windows"], windows.len());
+    for record in &records {
+        assert_eq!(record["workload"], "kv");
+        assert_eq!(record["policy"], "mglru:7.2");
+        assert_eq!(record["damon"], BUSY);
+        assert_eq!(
+            (&record["seed"], &record["until_ns"]),
+            (&1.into(), &300_000_000.into())
+        );
+        assert!(record["memory_bytes"].as_u64() > Some(0), "{record}");
+        assert_eq!(record["source_sha256"].as_str().map(str::len), Some(64));
+        for name in ["swap", "settings", "options", "source", "version", "build"] {
+            assert!(record[name].is_string(), "{name} of {record}");
+        }
+    }
     let share = |name: &str| summary[name].as_f64().unwrap();
     assert!(share("distance") < share("distance_blind"), "{summary}");
     assert!(share("kdamond_cpu_percent") > 0.0);
@@ -33,7 +47,15 @@ fn a_monitor_is_held_against_the_truth_in_every_format() {
 
     let (code, csv, _) = watch(&["--format", "csv"]);
     assert_eq!(code, Some(0));
-    assert!(csv.starts_with("at_ms,regions,bytes,true_heat,seen_heat,distance\n"));
+    assert!(csv.starts_with("at_ms,regions,bytes,true_heat,seen_heat,distance,workload,policy,"));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(&file, &csv).expect("written");
+    let shown = agewise_code(&["lab", "show", &file.path().to_string_lossy()]);
+    assert!(
+        shown.0 == Some(1) && shown.2.contains("of `lab damon`"),
+        "{}",
+        shown.2
+    );
     assert_eq!(csv.lines().count(), 1 + windows.len());
 
     let (code, text, _) = watch(&[]);

@@ -345,7 +345,7 @@ fn what_got_worse_is_found() {
     .expect("written");
     let (ok, said, _) = place.run(&["lab", "check", &lru, "more"]);
     assert!(
-        !ok && said.contains("worse: one lru 200.0 KiB miss_ratio"),
+        !ok && said.contains("worse: one lru 50 pages miss_ratio"),
         "{said}"
     );
 }

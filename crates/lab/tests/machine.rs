@@ -430,6 +430,36 @@ fn a_lowered_limit_waits_for_swap_rather_than_kill() {
 }
 
 #[test]
+fn a_limit_written_again_is_reclaimed_down_to() {
+    for name in POLICIES {
+        let mut machine = Machine::new(config(name, 4096, Some((DeviceKind::Zram, 1000))));
+        let group = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+        let process = machine.add_process(group);
+        let vpn = machine.map(process, &MapOptions::anon(600)).unwrap();
+        for page in 0..600 {
+            machine.access(process, vpn + page, true);
+        }
+        let write = |machine: &mut Machine, file: &str, text: &str| {
+            let path = format!("/sys/fs/cgroup/t/{file}");
+            machine.write_file(&path, text.as_bytes()).unwrap();
+            machine.usage_pages(group)
+        };
+        // Nothing can leave until there is swap.
+        write(&mut machine, "memory.swap.max", "0");
+        assert!(
+            write(&mut machine, "memory.high", "1228800") >= 600,
+            "{name}"
+        );
+        write(&mut machine, "memory.swap.max", "max");
+        assert!(
+            write(&mut machine, "memory.high", "1228800") <= 300,
+            "{name}"
+        );
+        machine.check().unwrap();
+    }
+}
+
+#[test]
 fn too_little_memory_is_refused() {
     let plan = Plan {
         memory_pages: Some(10),

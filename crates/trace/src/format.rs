@@ -84,6 +84,26 @@ pub trait RequestReader: Send {
     /// With the file and the place in it. After an error the reader is at its end.
     fn next_request(&mut self) -> Result<Option<Request>, TraceError>;
 
+    /// Appends the next requests to `requests`, at most `count`; none at the end of the trace.
+    ///
+    /// # Errors
+    /// As [`RequestReader::next_request`]; requests before the error have been appended.
+    // Compiled into each reader, where a request is made in its place: one that is returned through
+    // a call is copied right after it was written in smaller parts, which stalls.
+    fn next_requests(
+        &mut self,
+        count: usize,
+        requests: &mut Vec<Request>,
+    ) -> Result<(), TraceError> {
+        for _ in 0..count {
+            let Some(request) = self.next_request()? else {
+                break;
+            };
+            requests.push(request);
+        }
+        Ok(())
+    }
+
     /// A remark to report at the end of the trace, such as that the file was truncated.
     fn note(&self) -> Option<&str> {
         None

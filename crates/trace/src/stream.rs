@@ -15,6 +15,9 @@ use super::registry;
 /// Number of accesses in a batch.
 pub const BATCH_ACCESSES: usize = 4096;
 
+/// Number of requests taken from a reader at once.
+const BLOCK_REQUESTS: usize = 64;
+
 /// A trace to read, and how to read it.
 #[derive(Debug, Clone)]
 pub struct TraceSource {
@@ -102,6 +105,11 @@ pub struct AccessStream {
     page_shift: u32,
     memory_max_bytes: u64,
     reader: Box<dyn RequestReader>,
+    /// Requests taken from the reader, and how many of them were returned.
+    block: Vec<Request>,
+    block_at: usize,
+    /// An error found while reading ahead, returned once the requests before it are.
+    failed: Option<TraceError>,
     /// The rest of the request that did not fit in the last batch.
     rest: Request,
     collapse_repeats: bool,
@@ -121,6 +129,9 @@ impl AccessStream {
             page_shift: header.map_or(PAGE_SHIFT_DEFAULT, |header| header.page_shift.into()),
             memory_max_bytes: u64::MAX,
             reader,
+            block: Vec::new(),
+            block_at: 0,
+            failed: None,
             rest: Request::default(),
             collapse_repeats: false,
             last_page: None,
@@ -185,10 +196,26 @@ impl AccessStream {
     /// # Errors
     /// Those of the reader, and [`TraceError::Empty`] at the end of a trace without requests.
     pub fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        while let Some(request) = self.reader.next_request()? {
+        let is_there = self.take_request()?;
+        let request = std::mem::take(&mut self.rest);
+        Ok(is_there.then_some(request))
+    }
+
+    /// Makes the next request the rest; returns false at the end.
+    #[inline(always)]
+    fn take_request(&mut self) -> Result<bool, TraceError> {
+        loop {
+            if self.block_at == self.block.len() {
+                self.next_block()?;
+            }
+            if self.block.is_empty() {
+                break;
+            }
+            self.rest = self.block[self.block_at];
+            self.block_at += 1;
             self.requests += 1;
-            if let Some(request) = self.collapsed(request) {
-                return Ok(Some(request));
+            if !self.collapse_repeats || self.collapse() {
+                return Ok(true);
             }
         }
         match self.requests {
@@ -196,23 +223,41 @@ impl AccessStream {
                 path: self.path.clone(),
                 format: self.format.name,
             }),
-            _ => Ok(None),
+            _ => Ok(false),
         }
     }
 
-    /// The request without its first page, if repeats are collapsed and the last request ended in
-    /// it; `None` if nothing is left.
-    fn collapsed(&mut self, mut request: Request) -> Option<Request> {
-        if self.collapse_repeats && request.page_count > 0 {
-            let first = request.first_page;
-            let last = first.wrapping_add(request.page_count - 1);
-            if self.last_page.replace(last) == Some(first) {
-                request.first_page = first.wrapping_add(1);
-                request.page_count -= 1;
-                return (request.page_count > 0).then_some(request);
+    /// Drops the first page of the rest if the last request ended in it; returns false if nothing
+    /// is left.
+    fn collapse(&mut self) -> bool {
+        let rest = &mut self.rest;
+        if rest.page_count == 0 {
+            return true;
+        }
+        let first = rest.first_page;
+        let last = first.wrapping_add(rest.page_count - 1);
+        if self.last_page.replace(last) == Some(first) {
+            rest.first_page = first.wrapping_add(1);
+            rest.page_count -= 1;
+        }
+        rest.page_count > 0
+    }
+
+    /// Replaces the block with the next one, which is empty at the end.
+    fn next_block(&mut self) -> Result<(), TraceError> {
+        self.block.clear();
+        self.block_at = 0;
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let read = self.reader.next_requests(BLOCK_REQUESTS, &mut self.block);
+        match self.block.is_empty() {
+            true => read,
+            false => {
+                self.failed = read.err();
+                Ok(())
             }
         }
-        Some(request)
     }
 
     /// Replaces the content of `batch` with the next accesses, at most [`BATCH_ACCESSES`]. Returns
@@ -222,15 +267,15 @@ impl AccessStream {
     /// As [`AccessStream::next_request`]. Accesses before an error have already been returned.
     pub fn next_batch(&mut self, batch: &mut Vec<Access>) -> Result<bool, TraceError> {
         batch.clear();
+        batch.reserve(BATCH_ACCESSES);
         while batch.len() < BATCH_ACCESSES {
             if self.rest.page_count == 0 {
-                match self.next_request() {
-                    Ok(Some(request)) => self.rest = request,
-                    Ok(None) => break,
-                    // A failed reader would report its end next, so return the error now.
+                match self.take_request() {
+                    Ok(true) => {}
+                    Ok(false) => break,
                     Err(error) if batch.is_empty() => return Err(error),
                     Err(error) => {
-                        self.reader = Box::new(Failed(Some(error)));
+                        self.failed = Some(error);
                         break;
                     }
                 }
@@ -252,19 +297,12 @@ impl AccessStream {
             class: rest.class,
             evidence: rest.evidence,
         };
-        let pages = (0..take).map(|at| rest.first_page + at);
-        batch.extend(pages.map(|page| Access { page, ..access }));
+        for at in 0..take {
+            let page = rest.first_page + at;
+            batch.push(Access { page, ..access });
+        }
         rest.page_count -= take;
         rest.first_page = rest.first_page.wrapping_add(take);
-    }
-}
-
-/// Replaces a reader that failed in the middle of a batch: returns the error at the next call.
-struct Failed(Option<TraceError>);
-
-impl RequestReader for Failed {
-    fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        self.0.take().map_or(Ok(None), Err)
     }
 }
 

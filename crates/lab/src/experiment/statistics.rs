@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Means with 95 % confidence intervals, and Welch's test for the difference of two means.
+//! Means with 95 % confidence intervals, and tests for the difference of two means: Welch's and the
+//! paired one.
 
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, StudentsT};
@@ -77,6 +78,18 @@ impl Summary {
     }
 }
 
+/// p-value of the difference of two samples whose values are pairs (paired t-test, two-sided). None
+/// for fewer than two pairs; 1 or 0 if the differences do not vary.
+pub fn paired(pairs: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
+    let differences: Vec<f64> = pairs.map(|(a, b)| b - a).collect();
+    let of = Summary::of(&differences).filter(|of| of.n > 1)?;
+    if of.variance == 0.0 {
+        return Some(if of.mean == 0.0 { 1.0 } else { 0.0 });
+    }
+    let t = StudentsT::new(0.0, 1.0, of.n as f64 - 1.0).ok()?;
+    Some(2.0 * t.sf(of.mean.abs() / (of.variance / of.n as f64).sqrt()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,6 +115,21 @@ mod tests {
         let p = one.welch(&two).unwrap();
         assert!((p - 0.107).abs() < 0.001, "{p}");
         assert!((one.welch(&one).unwrap() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn pairs_tell_apart_what_samples_cannot() {
+        // Differences 1, 2, 1, 2, 1: mean 1.4, s 0.5477, t = 5.715 with 4 degrees of freedom.
+        let before = [10.0, 20.0, 30.0, 40.0, 50.0];
+        let after = [11.0, 22.0, 31.0, 42.0, 51.0];
+        let pairs = || before.into_iter().zip(after);
+        let p = paired(pairs()).unwrap();
+        assert!((p - 0.00464).abs() < 0.0001, "{p}");
+        let [a, b] = [before, after].map(|values| Summary::of(&values).unwrap());
+        assert!(a.welch(&b).unwrap() > 0.8);
+        assert_eq!(paired(pairs().take(1)), None);
+        assert_eq!(paired(pairs().map(|(a, _)| (a, a + 1.0))), Some(0.0));
+        assert_eq!(paired(pairs().map(|(a, _)| (a, a))), Some(1.0));
     }
 
     #[test]

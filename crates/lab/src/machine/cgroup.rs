@@ -62,7 +62,7 @@ impl Machine {
     /// Reclaims until usage is not above `pages`, or until 16 attempts have reclaimed nothing. Then
     /// a hard limit has tasks killed until none is left (`memory_max_write`), and a soft one is
     /// tried once more (`memory_high_write`).
-    fn shrink_to(&mut self, memcg: MemcgId, pages: u64, is_hard: bool) {
+    pub(super) fn shrink_to(&mut self, memcg: MemcgId, pages: u64, is_hard: bool) {
         let mut is_drained = false;
         let mut retries = MAX_RECLAIM_RETRIES;
         loop {

@@ -297,6 +297,12 @@ impl Machine {
             size => size_bytes(size).map_err(|_| FileError::Invalid)? / PAGE_BYTES,
         };
         self.set_limits(memcg, limits);
+        // The kernel also reclaims if the limit was the same before.
+        match file {
+            "memory.max" => self.shrink_to(memcg, limits.max_pages, true),
+            "memory.high" => self.shrink_to(memcg, limits.high_pages, false),
+            _ => {}
+        }
         Ok(())
     }
 

@@ -8,9 +8,9 @@ use serde::Serialize;
 
 use super::description::{Described, Description};
 use super::error::StudyError;
-use super::measured::{Key, check_contents, measured};
+use super::measured::{Key, Size, Values, check_contents, measured};
 use super::result::ResultFile;
-use crate::experiment::statistics::Summary;
+use crate::experiment::statistics::paired;
 
 /// Limits above which a cell counts as worse.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -26,8 +26,13 @@ pub struct Limits {
 pub struct Comparison {
     /// Workload or trace.
     pub workload: String,
+    /// Its SHA-256: several may have one name.
+    pub source_sha256: String,
     pub policy: String,
-    pub memory_bytes: u64,
+    /// `memory.max`; null for a curve.
+    pub memory_bytes: Option<u64>,
+    /// The size of a curve's pool.
+    pub size_pages: Option<u64>,
     /// Swap, settings, DAMON, samples and options, if a result has several of them.
     pub conditions: String,
     pub measure: String,
@@ -41,10 +46,53 @@ pub struct Comparison {
     pub after: f64,
     /// Relative rise; null if the mean was 0 before.
     pub change: Option<f64>,
-    /// p-value of the difference (Welch's test); null without samples.
+    /// The test; null without samples.
+    pub test: Option<Test>,
+    /// p-value of the difference.
     pub p: Option<f64>,
     /// Whether it rose by more than the budget, and significantly.
     pub worse: bool,
+}
+
+impl Comparison {
+    /// The memory, for people.
+    #[must_use]
+    pub fn size(&self) -> Size {
+        Size {
+            memory_bytes: self.memory_bytes,
+            size_pages: self.size_pages,
+        }
+    }
+}
+
+/// How the means of a cell are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Test {
+    /// The paired t-test: both results have each run with the same seeds, so the same accesses.
+    Paired,
+    /// Welch's t-test.
+    Welch,
+}
+
+impl Test {
+    /// The test that two cells allow, and its p-value.
+    fn of(a: &Values, b: &Values) -> Option<(Test, f64)> {
+        if a.by_seed.len() > 1 && a.by_seed.keys().eq(b.by_seed.keys()) {
+            let pairs = a.by_seed.values().copied().zip(b.by_seed.values().copied());
+            return Some((Test::Paired, paired(pairs)?));
+        }
+        Some((Test::Welch, a.summary.welch(&b.summary)?))
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Test::Paired => "paired",
+            Test::Welch => "welch",
+        }
+    }
 }
 
 /// Result of comparing two results.
@@ -74,7 +122,7 @@ pub fn check(
     check_contents([before, after])?;
     let first = measured(before, by_conditions)?;
     let second: HashMap<_, _> = measured(after, by_conditions)?.into_iter().collect();
-    let both = |(key, a): &(Key, Summary)| Some(compare(key, a, second.get(key)?));
+    let both = |(key, a): &(Key, Values)| Some(compare(key, a, second.get(key)?));
     let mut cells: Vec<Comparison> = first.iter().filter_map(both).collect();
     if cells.is_empty() {
         return Err(StudyError::argument(
@@ -89,18 +137,23 @@ pub fn check(
     })
 }
 
-fn compare(key: &Key, a: &Summary, b: &Summary) -> Comparison {
+fn compare(key: &Key, a: &Values, b: &Values) -> Comparison {
+    let (test, p) = Test::of(a, b).unzip();
+    let (a, b) = (&a.summary, &b.summary);
     let Key {
         workload,
+        source_sha256,
         policy,
-        memory_bytes,
+        size,
         conditions,
         measure,
     } = key.clone();
     Comparison {
         workload,
+        source_sha256,
         policy,
-        memory_bytes,
+        memory_bytes: size.memory_bytes,
+        size_pages: size.size_pages,
         conditions,
         measure,
         n_before: a.n,
@@ -108,7 +161,8 @@ fn compare(key: &Key, a: &Summary, b: &Summary) -> Comparison {
         n_after: b.n,
         after: b.mean,
         change: (a.mean != 0.0).then(|| b.mean / a.mean - 1.0),
-        p: a.welch(b),
+        test,
+        p,
         worse: false,
     }
 }
@@ -239,20 +293,30 @@ fn changed_policies(a: &Description, b: &Description) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::experiment::statistics::Summary;
 
     fn cell(before: f64, after: f64, p: Option<f64>) -> Comparison {
-        let summary = |mean| Summary::from_interval(1, mean, None);
+        let values = |mean| Values {
+            summary: Summary::from_interval(1, mean, None),
+            by_seed: BTreeMap::new(),
+        };
         let key = Key {
             workload: "w".to_owned(),
+            source_sha256: String::new(),
             policy: "p".to_owned(),
-            memory_bytes: 4096,
+            size: Size {
+                memory_bytes: Some(4096),
+                size_pages: None,
+            },
             conditions: String::new(),
             measure: "major_faults".to_owned(),
         };
         Comparison {
             p,
-            ..compare(&key, &summary(before), &summary(after))
+            ..compare(&key, &values(before), &values(after))
         }
     }
 

@@ -381,10 +381,11 @@ impl CurveOutcome {
             Column::new("footprint_pages", Kind::Count),
             Column::new("accesses", Kind::Count),
             Column::new("misses", Kind::Count),
-            Column::new("miss_ratio", Kind::Number),
+            // None of a trace without accesses.
+            Column::optional("miss_ratio", Kind::Number),
             // Half the width of the 95 % confidence interval of the miss ratio; 0 if counted
             // exactly.
-            Column::new("miss_ratio_error", Kind::Number),
+            Column::optional("miss_ratio_error", Kind::Number),
             Column::optional("sampling_rate", Kind::Number),
             Column::optional("samples", Kind::Count),
             Column::optional("policy_sha256", Kind::Text),
@@ -396,7 +397,8 @@ impl CurveOutcome {
             let (trace, policy) = (Value::from(&curve.trace), Value::from(&curve.policy));
             let origin = of.origin.values();
             let row = |point: &Point| {
-                let (miss_ratio, miss_ratio_error) = curve.ratio(point);
+                let ratio = (curve.accesses > 0).then(|| curve.ratio(point));
+                let (miss_ratio, miss_ratio_error) = ratio.unzip();
                 let mut row = vec![
                     trace.clone(),
                     policy.clone(),

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The measured values of each cell of a result, each seed once.
 
-use agewise_policy::table::PAGE_BYTES;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::path::Path;
 
 use agewise_policy::units::bytes_text;
+use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use super::description::Description;
@@ -42,13 +43,31 @@ const COSTS: [&str; 23] = [
     "miss_ratio",
 ];
 
+/// The memory of a cell: bytes of a machine, or pages of a curve, whose size is the trace's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Size {
+    pub memory_bytes: Option<u64>,
+    pub size_pages: Option<u64>,
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.memory_bytes, self.size_pages) {
+            (Some(bytes), _) => f.write_str(&bytes_text(bytes)),
+            (None, pages) => write!(f, "{} pages", pages.unwrap_or_default()),
+        }
+    }
+}
+
 /// One measure of a cell.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     /// Workload or trace.
     pub workload: String,
+    /// Its SHA-256: several may have one name.
+    pub source_sha256: String,
     pub policy: String,
-    pub memory_bytes: u64,
+    pub size: Size,
     /// Swap, settings and so on; empty unless they distinguish cells.
     pub conditions: String,
     pub measure: String,
@@ -57,11 +76,14 @@ pub(super) struct Key {
 impl Key {
     fn of(row: &Map<String, Json>, measure: &str, by_conditions: bool) -> Key {
         let count = |name: &str| row.get(name).and_then(Json::as_u64);
-        let pages = count("size_pages").map(|pages| pages.saturating_mul(PAGE_BYTES));
         Key {
             workload: [text(row, "workload"), text(row, "trace")].concat(),
+            source_sha256: text(row, "source_sha256").to_owned(),
             policy: text(row, "policy").to_owned(),
-            memory_bytes: count("memory_bytes").or(pages).unwrap_or_default(),
+            size: Size {
+                memory_bytes: count("memory_bytes"),
+                size_pages: count("size_pages"),
+            },
             conditions: match by_conditions {
                 true => conditions(row),
                 false => String::new(),
@@ -71,11 +93,11 @@ impl Key {
     }
 
     fn words(&self) -> String {
-        let memory = bytes_text(self.memory_bytes);
+        let size = self.size.to_string();
         let parts = [
             &self.workload,
             &self.policy,
-            &memory,
+            &size,
             &self.conditions,
             &self.measure,
         ];
@@ -84,8 +106,16 @@ impl Key {
     }
 }
 
+/// The values of one measure of a cell.
+#[derive(Clone, Debug)]
+pub(super) struct Values {
+    pub summary: Summary,
+    /// The value of each seed; empty for a result of means.
+    pub by_seed: BTreeMap<u64, f64>,
+}
+
 /// The measures of a result, in the order of its rows.
-pub(super) type Measured = Vec<(Key, Summary)>;
+pub(super) type Measured = Vec<(Key, Values)>;
 
 /// The measures of all cells. A seed or point that is there twice, as where cells of a sweep
 /// overlap, counts once: counted twice it would seem to be more evidence than it is.
@@ -126,9 +156,11 @@ fn of_runs(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyEr
         }
     }
     let summary = |key: Key| {
-        let seeds = samples.get(&key)?.values();
-        let values: Vec<f64> = seeds.map(|(value, _)| *value).collect();
-        Some((key, Summary::of(&values)?))
+        let seeds = samples.get(&key)?.iter();
+        let by_seed: BTreeMap<u64, f64> = seeds.map(|(seed, (value, _))| (*seed, *value)).collect();
+        let values: Vec<f64> = by_seed.values().copied().collect();
+        let summary = Summary::of(&values)?;
+        Some((key, Values { summary, by_seed }))
     };
     Ok(order.into_iter().filter_map(summary).collect())
 }
@@ -142,7 +174,9 @@ fn of_means(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyE
             Description::Run { .. } => text(row, "measure"),
             Description::Curve { .. } => "miss_ratio",
         };
-        if !COSTS.contains(&measure) {
+        // Of a trace without accesses there is no miss ratio.
+        let has_none = row.get(measure) == Some(&Json::Null);
+        if !COSTS.contains(&measure) || has_none {
             continue;
         }
         let key = Key::of(row, measure, by_conditions);
@@ -153,7 +187,8 @@ fn of_means(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyE
         match known.entry(key.clone()) {
             Entry::Vacant(place) => {
                 place.insert((summary, at));
-                measured.push((key, summary));
+                let by_seed = BTreeMap::new();
+                measured.push((key, Values { summary, by_seed }));
             }
             Entry::Occupied(place) if place.get().0 == summary => {}
             Entry::Occupied(place) => {
@@ -170,46 +205,49 @@ fn of_means(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyE
     Ok(measured)
 }
 
-/// Checks that each name stands for one content: no name of a workload or trace has two hashes in
-/// all results, and no name of a policy two in one of them. Between results the policy may have
-/// changed: this is what they are compared for.
+/// Checks that names stand for the same contents: a workload or trace that both results name has a
+/// hash in common, and no name of a policy has two hashes in one of them. Between results the
+/// policy may have changed: this is what they are compared for.
 ///
 /// # Errors
 /// [`StudyError::Contradiction`] with the two files.
 pub(super) fn check_contents(results: [&ResultFile; 2]) -> Result<(), StudyError> {
-    let mut sources = HashMap::new();
-    for result in results {
+    let mut sources: BTreeMap<String, [Contents<'_>; 2]> = BTreeMap::new();
+    for (side, result) in results.into_iter().enumerate() {
         let mut policies = HashMap::new();
         for (at, row) in result.rows.iter().enumerate() {
             let file = result.file_of(at);
             let subject = [text(row, "workload"), text(row, "trace")].concat();
-            let found = (text(row, "source_sha256"), file);
-            one_content(&mut sources, subject, found)?;
-            let found = (text(row, "policy_sha256"), file);
-            one_content(&mut policies, text(row, "policy").to_owned(), found)?;
+            let found = &mut sources.entry(subject).or_default()[side];
+            found.entry(text(row, "source_sha256")).or_insert(file);
+            let (policy, hash) = (text(row, "policy"), text(row, "policy_sha256"));
+            let first = *policies.entry(policy).or_insert((hash, file));
+            if first.0 != hash {
+                return Err(two_contents(policy, [first, (hash, file)]));
+            }
+        }
+    }
+    for (name, [before, after]) in &sources {
+        let is_same = before.keys().any(|hash| after.contains_key(hash));
+        if let (Some(a), Some(b), false) = (before.iter().next(), after.iter().next(), is_same) {
+            return Err(two_contents(
+                name,
+                [a, b].map(|(hash, file)| (*hash, *file)),
+            ));
         }
     }
     Ok(())
 }
 
-/// Contents (hashes) by name, with the file that says so.
-type Contents<'r> = HashMap<String, (&'r str, &'r Path)>;
+/// Contents (hashes), each with the first file that has it.
+type Contents<'r> = BTreeMap<&'r str, &'r Path>;
 
-fn one_content<'r>(
-    known: &mut Contents<'r>,
-    name: String,
-    (hash, file): (&'r str, &'r Path),
-) -> Result<(), StudyError> {
-    let what = format!("the SHA-256 of {name}");
-    let (first, first_file) = *known.entry(name).or_insert((hash, file));
-    if first == hash {
-        return Ok(());
+fn two_contents(name: &str, found: [(&str, &Path); 2]) -> StudyError {
+    StudyError::Contradiction {
+        what: format!("the SHA-256 of {name}"),
+        values: found.map(|(hash, _)| hash.to_owned()),
+        files: found.map(|(_, file)| file.to_owned()),
     }
-    Err(StudyError::Contradiction {
-        what,
-        values: [first, hash].map(str::to_owned),
-        files: [first_file, file].map(Path::to_owned),
-    })
 }
 
 fn text<'r>(row: &'r Map<String, Json>, name: &str) -> &'r str {
@@ -259,7 +297,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::study::check::{Checked, Limits, check};
+    use crate::study::check::{Checked, Limits, Test, check};
     use crate::study::description::{Described, Origin, RunCell};
     use crate::study::parquet;
     use crate::study::table::{Column, Kind, Table, Value};
@@ -388,16 +426,37 @@ mod tests {
             error.contains(" is 14 in ") && error.contains(" and 15 in "),
             "{error}"
         );
-        // Another workload of the same name, in one result and in the other.
-        good.put(3, &[(1, 10.0), (2, 14.0)], "2e");
-        let (what, files) = contradiction(checked(&good, &good));
-        assert_eq!(
-            (what.as_str(), files),
-            ("the SHA-256 of w", ["".to_owned(), "3".to_owned()])
-        );
+        // Another workload of the same name in the other result.
         let other = Place::with(&[]);
         other.put(4, &[(1, 10.0)], "2e");
-        let of_both = checked(&Place::with(&[&[(1, 10.0)]]), &other);
-        assert_eq!(contradiction(of_both).1[1], "4");
+        let (what, files) = contradiction(checked(&good, &other));
+        assert_eq!(
+            (what.as_str(), files[1].as_str()),
+            ("the SHA-256 of w", "4")
+        );
+        // In the same result they are told apart.
+        good.put(3, &[(1, 20.0), (2, 24.0)], "2e");
+        let cells = checked(&good, &good).unwrap().cells;
+        let means = cells
+            .iter()
+            .map(|of| (&*of.source_sha256, of.before, of.after));
+        assert_eq!(
+            means.collect::<Vec<_>>(),
+            [("1f", 12.0, 12.0), ("2e", 22.0, 22.0)]
+        );
+        assert_eq!(checked(&good, &other).unwrap().cells.len(), 1);
+    }
+
+    #[test]
+    fn the_same_seeds_are_pairs() {
+        let before = Place::with(&[&[(1, 100.0), (2, 200.0), (3, 300.0)]]);
+        let after = Place::with(&[&[(1, 103.0), (2, 204.0), (3, 305.0)]]);
+        let cell = checked(&before, &after).unwrap().cells.remove(0);
+        assert_eq!(cell.test, Some(Test::Paired));
+        assert!(cell.worse && cell.p.unwrap() < 0.05, "{cell:?}");
+        let others = Place::with(&[&[(2, 103.0), (3, 204.0), (4, 305.0)]]);
+        let cell = checked(&before, &others).unwrap().cells.remove(0);
+        assert_eq!(cell.test, Some(Test::Welch));
+        assert!(!cell.worse && cell.p.unwrap() > 0.9, "{cell:?}");
     }
 }

@@ -10,8 +10,9 @@ use agewise_trace::reader::column::Column;
 use agewise_trace::registry;
 use agewise_trace::suggest::nearest;
 
+use super::description::Origin;
 use super::error::StudyError;
-use super::setup::Setup;
+use super::setup::{Named, Setup};
 use crate::experiment::machine_run::Subject;
 use crate::experiment::replay::{Arrangement, Through};
 use crate::proactive::Sight;
@@ -191,6 +192,29 @@ impl Setup {
                 ..used
             },
         }
+    }
+
+    /// What a row says of the program and the input. `name` is that of the subject as given.
+    #[must_use]
+    pub fn origin(&self, name: &str, named: &Named, sight: Sight, build: &str) -> Origin {
+        let mut used = self.used(&named.subject);
+        // The manifest may say another one by the time this is run again.
+        used.reading.format = named.format;
+        Origin {
+            options: to_text(&used, sight),
+            source: name.to_owned(),
+            source_sha256: named.sha256.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            build: build.to_owned(),
+        }
+    }
+
+    /// The settings, as `key=value` separated by blanks.
+    #[must_use]
+    pub fn settings_text(&self) -> String {
+        let without_blanks = |text: &String| text.split_whitespace().collect::<String>();
+        let settings: Vec<String> = self.settings.iter().map(without_blanks).collect();
+        settings.join(" ")
     }
 
     /// A remark on an option that does not apply to the subject.

@@ -293,6 +293,12 @@ fn describe(path: &Path, rows: &[Map<String, Json>]) -> Result<Description, Stud
     let first = rows
         .first()
         .ok_or_else(|| no_result(path, "it has no row"))?;
+    if first.contains_key("at_ms") {
+        return Err(no_result(
+            path,
+            "it is of `lab damon`, whose rows say what was run",
+        ));
+    }
     match first.contains_key("workload") {
         true => Ok(Description::Run {
             cells: distinct(path, rows, |_, _: &mut RunCell| {})?,

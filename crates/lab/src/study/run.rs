@@ -9,7 +9,6 @@ use agewise_policy::proactive::{Controller, Spec};
 
 use super::description::{Described, Origin, PROFILE, RunCell};
 use super::error::StudyError;
-use super::options;
 use super::setup::{Named, Setup};
 use super::table::{Column, Kind, Table, Value};
 use crate::experiment::contender::Contender;
@@ -216,18 +215,10 @@ impl RunRequest {
         seeds: u64,
         results: &[PolicyResult],
     ) -> Vec<Described<RunCell>> {
-        let mut used = self.setup.used(&named.subject);
-        // The manifest may say another one by the time this is run again.
-        used.reading.format = named.format;
-        let origin = Origin {
-            options: options::to_text(&used, self.sight),
-            source: self.subject.clone(),
-            source_sha256: named.sha256.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            build: self.build.clone(),
-        };
-        let without_blanks = |text: &String| text.split_whitespace().collect::<String>();
-        let settings: Vec<String> = self.setup.settings.iter().map(without_blanks).collect();
+        let origin = self
+            .setup
+            .origin(&self.subject, named, self.sight, &self.build);
+        let settings = self.setup.settings_text();
         let swap = plan.swap.unwrap_or_else(|| named.subject.swap());
         let cell =
             |(result, (policy, agent)): (&PolicyResult, &(Contender, Option<Spec>))| RunCell {
@@ -238,7 +229,7 @@ impl RunRequest {
                 agent: agent.as_ref().map(Spec::to_string),
                 memory_bytes: memory_pages * PAGE_BYTES,
                 swap: swap.map_or("none", DeviceKind::name).to_owned(),
-                settings: settings.join(" "),
+                settings: settings.clone(),
                 damon: self.setup.damon.clone(),
                 seeds: format!("1-{seeds}"),
             };

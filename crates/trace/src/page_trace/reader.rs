@@ -111,6 +111,8 @@ impl PageTraceReader {
 }
 
 impl RequestReader for PageTraceReader {
+    // For RequestReader::next_requests, which makes requests in their place.
+    #[inline(always)]
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
         while self.left == 0 {
             if self.finished {

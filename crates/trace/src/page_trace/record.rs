@@ -188,9 +188,43 @@ fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
+/// Takes a number from the front of `bytes`.
+// Much of the work of reading a trace: calls would cost a fifth more.
+#[inline(always)]
 fn take_varint(bytes: &mut &[u8]) -> Result<u64, String> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
+    let Some((&word, _)) = bytes.split_first_chunk::<8>() else {
+        return take_last_varint(bytes);
+    };
+    // All bytes of the number at once: lengths that vary cannot be predicted.
+    let word = u64::from_le_bytes(word);
+    let ends = !word & 0x8080_8080_8080_8080;
+    let value = packed(word & (ends ^ ends.wrapping_sub(1)));
+    if ends == 0 {
+        *bytes = &bytes[8..];
+        return take_bytewise(bytes, value, 56);
+    }
+    *bytes = &bytes[ends.trailing_zeros() as usize / 8 + 1..];
+    Ok(value)
+}
+
+/// The low seven bits of each byte, next to each other.
+fn packed(bytes: u64) -> u64 {
+    let of = bytes & 0x7f7f_7f7f_7f7f_7f7f;
+    let of = of & 0x007f_007f_007f_007f | (of & 0x7f00_7f00_7f00_7f00) >> 1;
+    let of = of & 0x0000_3fff_0000_3fff | (of & 0x3fff_0000_3fff_0000) >> 2;
+    of & 0x0fff_ffff | (of & 0x0fff_ffff_0000_0000) >> 4
+}
+
+/// A number among the last bytes of a frame.
+#[cold]
+fn take_last_varint(bytes: &mut &[u8]) -> Result<u64, String> {
+    take_bytewise(bytes, 0, 0)
+}
+
+/// The rest of a number of which `shift` bits are known.
+#[inline(always)]
+fn take_bytewise(bytes: &mut &[u8], mut value: u64, shift: u32) -> Result<u64, String> {
+    for shift in (shift..64).step_by(7) {
         let (&byte, rest) = bytes
             .split_first()
             .ok_or("the frame ends inside a number")?;
@@ -237,9 +271,12 @@ mod tests {
         for value in [0, 1, 127, 128, u64::MAX >> 1, u64::MAX] {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
-            let mut rest = bytes.as_slice();
-            assert_eq!(take_varint(&mut rest), Ok(value));
-            assert!(rest.is_empty());
+            // At the end of a frame, and with more behind it.
+            for behind in [0, 1, 9] {
+                let mut rest = &[bytes.as_slice(), &[0xff; 9][..behind]].concat()[..];
+                assert_eq!(take_varint(&mut rest), Ok(value));
+                assert_eq!(rest.len(), behind);
+            }
             assert_eq!(unzigzag(zigzag(value)), value);
         }
         assert!(take_varint(&mut [0xff; 10].as_slice()).is_err());

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise lab check`.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::units;
-use agewise_lab::study::check::{Checked, Limits, check};
+use agewise_lab::study::check::{Checked, Comparison, Limits, check};
 
 use super::results;
 
@@ -16,8 +17,9 @@ use super::results;
 /// Compares the cells (workload or trace, policy, memory, measure) that both results have, over the
 /// measures where more is worse: faults, refaults, pages scanned, I/O, stalls, CPU time, latencies,
 /// time, miss ratio. A cell is worse if its mean rose by more than the budget and, where there are
-/// samples (seeds, or samples of the pages), Welch's test distinguishes the means; of all cells
-/// found so, at most the share --significance is expected to be chance (Benjamini-Hochberg).
+/// samples (seeds, or samples of the pages), a test distinguishes the means: the paired t-test if
+/// both results are parquet, which has each run, and have the same seeds, or else Welch's. Of all
+/// cells found so, at most the share --significance is expected to be chance (Benjamini-Hochberg).
 /// Without samples the budget alone decides: the lab is deterministic.
 ///
 /// Exit status 1 when a cell is worse, 0 when none is.
@@ -81,26 +83,37 @@ fn remarks(checked: &Checked) -> impl Iterator<Item = String> {
     differing.chain(in_one)
 }
 
+/// The name and the hash of what a cell ran.
+fn source(cell: &Comparison) -> (&str, &str) {
+    (&cell.workload, &cell.source_sha256)
+}
+
 fn print(out: &mut impl Write, checked: &Checked, budget: f64) -> io::Result<()> {
     for remark in remarks(checked) {
         writeln!(out, "{remark}")?;
     }
     let worse = checked.cells.iter().filter(|cell| cell.worse);
+    let sources: HashSet<(&str, &str)> = checked.cells.iter().map(source).collect();
+    let is_several = |name: &str| sources.iter().filter(|of| of.0 == name).count() > 1;
     for cell in worse.clone() {
         let change = match cell.change {
             Some(change) => format!("{:+.2} %", change * 100.0),
             None => "from 0".to_owned(),
         };
-        let chance = match cell.p {
-            Some(p) => format!("p {p:.2e}"),
-            None => "counted".to_owned(),
+        let chance = match (cell.test, cell.p) {
+            (Some(test), Some(p)) => format!("{} p {p:.2e}", test.name()),
+            _ => "counted".to_owned(),
         };
+        let (name, sha256) = source(cell);
+        let mut workload = output::message(name);
+        if is_several(name) {
+            workload += &format!(" ({:.12})", output::message(sha256));
+        }
         writeln!(
             out,
-            "worse: {} {} {} {}{}: {} to {} ({change}, {chance})",
-            output::message(&cell.workload),
+            "worse: {workload} {} {} {}{}: {} to {} ({change}, {chance})",
             output::message(&cell.policy),
-            units::bytes_text(cell.memory_bytes),
+            cell.size(),
             match cell.conditions.as_str() {
                 "" => String::new(),
                 conditions => format!("{} ", output::message(conditions)),

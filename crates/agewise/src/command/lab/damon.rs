@@ -5,14 +5,18 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use agewise_lab::experiment::machine_run::Run;
+use agewise_lab::experiment::machine_run::{Plan, Run};
 use agewise_lab::heatmap::{self, Summary, Window};
-use agewise_lab::study::setup::parse_policy;
+use agewise_lab::machine::device::DeviceKind;
+use agewise_lab::proactive::Sight;
+use agewise_lab::study::StudyError;
+use agewise_lab::study::description::Origin;
+use agewise_lab::study::setup::{Named, parse_policy};
 use anyhow::Context;
 use serde::Serialize;
 
 use super::inspect::parse_time_ns;
-use super::results::output_file;
+use super::results::{BUILD, output_file};
 use super::setup::Setup;
 use agewise_cli::output::{self, Format};
 
@@ -51,7 +55,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
     /// text: a summary and a sketch; json: one object per aggregation (`record` is window) and a
-    /// total (summary); csv: the aggregations.
+    /// total (summary); csv: the aggregations. Every row says what was run, as those of `lab run`.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
@@ -59,21 +63,105 @@ pub struct Args {
 #[derive(Serialize)]
 #[serde(tag = "record", rename_all = "lowercase")]
 enum Record<'a> {
-    Window(&'a Window),
+    Window {
+        #[serde(flatten)]
+        window: &'a Window,
+        #[serde(flatten)]
+        ran: &'a Ran<'a>,
+    },
     Summary {
         #[serde(flatten)]
         heat: Summary,
-        workload: &'a str,
-        policy: &'a str,
-        damon: &'a str,
-        samples: u64,
-        kdamond_cpu_percent: f64,
-        nr_tried: u64,
-        sz_tried: u64,
-        nr_applied: u64,
-        sz_applied: u64,
-        qt_exceeds: u64,
+        #[serde(flatten)]
+        cost: Cost,
+        #[serde(flatten)]
+        ran: &'a Ran<'a>,
     },
+}
+
+/// What was run.
+#[derive(Serialize)]
+struct Ran<'a> {
+    workload: &'a str,
+    policy: String,
+    policy_sha256: Option<&'a str>,
+    memory_bytes: u64,
+    swap: &'a str,
+    settings: String,
+    damon: &'a str,
+    seed: u64,
+    until_ns: Option<u64>,
+    #[serde(flatten)]
+    origin: Origin,
+}
+
+/// The columns of csv.
+const COLUMNS: &str = "at_ms,regions,bytes,true_heat,seen_heat,distance,workload,policy,\
+                       policy_sha256,memory_bytes,swap,settings,damon,seed,until_ns,options,source,\
+                       source_sha256,version,build";
+
+/// What the monitor did and used.
+#[derive(Default, Serialize)]
+struct Cost {
+    samples: u64,
+    kdamond_cpu_percent: f64,
+    nr_tried: u64,
+    sz_tried: u64,
+    nr_applied: u64,
+    sz_applied: u64,
+    qt_exceeds: u64,
+}
+
+impl Cost {
+    fn of(run: &Run) -> Cost {
+        let Some(kdamond) = run.machine.damon() else {
+            return Cost::default();
+        };
+        let mut cost = Cost {
+            samples: kdamond.samples(),
+            kdamond_cpu_percent: kdamond.cpu_ns() as f64 * 100.0 / run.end_ns().max(1) as f64,
+            ..Cost::default()
+        };
+        for scheme in kdamond.monitor().schemes() {
+            cost.nr_tried += scheme.stats.nr_tried;
+            cost.sz_tried += scheme.stats.sz_tried;
+            cost.nr_applied += scheme.stats.nr_applied;
+            cost.sz_applied += scheme.stats.sz_applied;
+            cost.qt_exceeds += scheme.stats.qt_exceeds;
+        }
+        cost
+    }
+}
+
+impl Args {
+    /// What every row says of the run.
+    fn ran<'a>(&self, plan: &'a Plan, named: &'a Named) -> Result<Ran<'a>, StudyError> {
+        let subject = &named.subject;
+        let memory_pages = match plan.memory_pages {
+            Some(pages) => pages,
+            None => subject.memory_pages()?,
+        };
+        let until = self
+            .until
+            .as_deref()
+            .and_then(|text| parse_time_ns(text).ok());
+        let setup = self.setup.study();
+        Ok(Ran {
+            workload: subject.name(),
+            policy: plan.policy.name(),
+            policy_sha256: plan.policy.kernel.sha256,
+            memory_bytes: memory_pages * 4096,
+            swap: plan
+                .swap
+                .unwrap_or_else(|| subject.swap())
+                .map_or("none", DeviceKind::name),
+            settings: setup.settings_text(),
+            damon: plan.damon.as_deref().unwrap_or_default(),
+            seed: self.seed,
+            until_ns: until,
+            origin: setup.origin(&self.subject, named, Sight::default(), BUILD),
+        })
+    }
 }
 
 /// Runs and prints.
@@ -92,7 +180,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let file = output_file(args.plot.as_deref())?;
     let stop_ns = args.until.as_deref().map(parse_time_ns).transpose()?;
     let policy = parse_policy(&args.policy)?;
-    let mut plan = args.setup.plan(&args.subject, policy, args.seed)?;
+    let (mut plan, named) = args.setup.plan(&args.subject, policy, args.seed)?;
     let use_text = plan
         .damon
         .get_or_insert_with(|| "scheme".to_owned())
@@ -117,44 +205,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
         file.write(draw(&title, windows).as_bytes())?;
     }
-    let (mut samples, mut cpu_percent, mut stats) = (0, 0.0, [0; 5]);
-    if let Some(kdamond) = run.machine.damon() {
-        samples = kdamond.samples();
-        cpu_percent = kdamond.cpu_ns() as f64 * 100.0 / run.end_ns().max(1) as f64;
-        for scheme in kdamond.monitor().schemes() {
-            let of = &scheme.stats;
-            let values = [
-                of.nr_tried,
-                of.sz_tried,
-                of.nr_applied,
-                of.sz_applied,
-                of.qt_exceeds,
-            ];
-            for (sum, value) in stats.iter_mut().zip(values) {
-                *sum += value;
-            }
-        }
-    }
-    let all = Record::Summary {
-        heat: summary,
-        workload: plan.subject.name(),
-        policy: &args.policy,
-        damon: &use_text,
-        samples,
-        kdamond_cpu_percent: cpu_percent,
-        nr_tried: stats[0],
-        sz_tried: stats[1],
-        nr_applied: stats[2],
-        sz_applied: stats[3],
-        qt_exceeds: stats[4],
-    };
+    let cost = Cost::of(&run);
+    let ran = args.ran(&plan, &named)?;
+    let window = |window| Record::Window { window, ran: &ran };
     let mut out = io::stdout().lock();
     match args.format {
         Format::Json => {
-            output::rows(&mut out, args.format, windows.iter().map(Record::Window))?;
-            output::json_line(&mut out, &all)?;
+            output::rows(&mut out, args.format, windows.iter().map(window))?;
+            let (heat, ran) = (summary, &ran);
+            output::json_line(&mut out, &Record::Summary { heat, cost, ran })?;
         }
-        Format::Csv => output::rows(&mut out, args.format, windows)?,
+        Format::Csv => output::csv(&mut out, COLUMNS, windows.iter().map(window))?,
         Format::Text => {
             writeln!(
                 out,
@@ -164,27 +225,34 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 args.seed
             )?;
             write!(out, "{}", heatmap::text(windows, 38, 16))?;
-            writeln!(
-                out,
-                "\n{} aggregations to {:.1} ms, {:.0} regions on average, {samples} samples\n\
-                 mean heat {:.4}, by the monitor {:.4}\n\
-                 distance {:.4} of the range; a monitor that knows nothing: {:.4}\n\
-                 kdamond used {cpu_percent:.3} % of a CPU\n\
-                 tried {} regions, {} bytes; done {} regions, {} bytes; quota exceeded {} times",
-                summary.windows,
-                run.end_ns() as f64 / 1e6,
-                summary.regions,
-                summary.true_heat,
-                summary.seen_heat,
-                summary.distance,
-                summary.distance_blind,
-                stats[0],
-                stats[1],
-                stats[2],
-                stats[3],
-                stats[4],
-            )?;
+            print(&mut out, &summary, &cost, run.end_ns())?;
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the summary.
+fn print(out: &mut impl Write, heat: &Summary, cost: &Cost, end_ns: u64) -> io::Result<()> {
+    writeln!(
+        out,
+        "\n{} aggregations to {:.1} ms, {:.0} regions on average, {} samples\n\
+         mean heat {:.4}, by the monitor {:.4}\n\
+         distance {:.4} of the range; a monitor that knows nothing: {:.4}\n\
+         kdamond used {:.3} % of a CPU\n\
+         tried {} regions, {} bytes; done {} regions, {} bytes; quota exceeded {} times",
+        heat.windows,
+        end_ns as f64 / 1e6,
+        heat.regions,
+        cost.samples,
+        heat.true_heat,
+        heat.seen_heat,
+        heat.distance,
+        heat.distance_blind,
+        cost.kdamond_cpu_percent,
+        cost.nr_tried,
+        cost.sz_tried,
+        cost.nr_applied,
+        cost.sz_applied,
+        cost.qt_exceeds,
+    )
 }

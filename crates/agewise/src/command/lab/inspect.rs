@@ -72,7 +72,7 @@ pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop_ns = parse_time_ns(&args.at)?;
     let policy = parse_policy(&args.policy)?;
-    let plan = args.setup.plan(&args.subject, policy, args.seed)?;
+    let (plan, _) = args.setup.plan(&args.subject, policy, args.seed)?;
     let mut run = Run::new(&plan)?;
     run.run_until(stop_ns)?;
     let machine = &mut run.machine;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Arguments that describe the simulated machine of `agewise lab run` and `inspect`.
 
-use agewise_lab::experiment::machine_run::{Plan, Subject};
+use agewise_lab::experiment::machine_run::Plan;
 use agewise_lab::experiment::replay::{Arrangement, Through};
 use agewise_lab::machine::Policy;
+use agewise_lab::study::setup::Named;
 use agewise_lab::study::{self, StudyError};
 use clap::ValueEnum;
 
@@ -105,17 +106,22 @@ impl Setup {
         }
     }
 
-    /// The plan for a subject, a policy and a seed.
-    pub fn plan(&self, subject: &str, policy: Policy, seed: u64) -> Result<Plan, StudyError> {
+    /// The plan for a subject, a policy and a seed, and the subject.
+    pub fn plan(
+        &self,
+        subject: &str,
+        policy: Policy,
+        seed: u64,
+    ) -> Result<(Plan, Named), StudyError> {
         let (bar, progress) = ReadingBar::show();
         let mut study = self.study();
         study.reading.progress = progress;
-        let subject: Subject = study.subject(subject)?.subject;
+        let named = study.subject(subject)?;
         bar.finish();
-        let (plan, note) = study.plan(&subject, policy, seed)?;
-        for note in note.iter().chain(subject.notes()) {
+        let (plan, note) = study.plan(&named.subject, policy, seed)?;
+        for note in note.iter().chain(named.subject.notes()) {
             agewise_cli::note!("{note}");
         }
-        Ok(plan)
+        Ok((plan, named))
     }
 }
