@@ -359,6 +359,26 @@ fn what_is_below_the_guilty_answers_for_itself() {
     assert!(demands.mapped_bytes("/slice") > 0 && demands.mapped_bytes("/x") == 0);
 }
 
+/// The hog fills a memfd, which nobody maps.
+#[test]
+fn demand_is_what_is_charged_not_what_is_mapped() {
+    let top = tempfile::tempdir().unwrap();
+    let version = agewise_host::cgroup::Version::V2;
+    let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path());
+    let (mut seen, views) = machine(&["/s", "/s/hog", "/s/idle"]);
+    let mut demands = Demands::default();
+    for hog_mib in [100, 200] {
+        for (seen, mib) in seen.iter_mut().zip([hog_mib + 200, hog_mib, 200]) {
+            let dir = top.path().join(&seen.key.0[1..]);
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("memory.current"), (mib << 20).to_string()).unwrap();
+            seen.cgroup = Some(Cgroup::open(&hierarchy, &*seen.key.0).unwrap());
+        }
+        demands.update(&seen, &views, true);
+    }
+    assert_eq!(&*demands.narrow(&Arc::from("/s"), |_| false), "/s/hog");
+}
+
 /// If one shrinks while others grow, several have almost all of the demand.
 #[test]
 fn of_several_that_grow_the_one_that_asks_for_most_is_held_back() {
