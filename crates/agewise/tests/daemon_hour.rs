@@ -110,7 +110,7 @@ impl Daemon {
                 containers_max: 50,
                 depth_max: 3,
             }),
-            protector: Protector::new(&config.protect, ProcRoot::default(), None).unwrap(),
+            protector: Protector::new(&config.protect, ProcRoot::new("/nowhere"), None).unwrap(),
             matcher: Matcher::new(&config).unwrap(),
             journal: Journal::open(&config.journal, &Health::default()).unwrap(),
             pace: Pace::new(1.0, TICK_MS),
@@ -166,6 +166,7 @@ impl Daemon {
                 used_bytes: (1 << 30) + if is_web { 0 } else { tick << 20 },
                 swapped_bytes: 0,
                 refaulted_pages: [tick * 100_000 * u64::from(is_web) * bad, 0],
+                stolen_pages: None,
                 full_stall_us: Some(tick * 4_000_000 * bad),
                 limits: Vec::new(),
             })

@@ -129,13 +129,21 @@ impl World {
 /// `memory.reclaim` or MADV_PAGEOUT.
 fn scanned_pages(root: &ProcRoot) -> Option<u64> {
     let text = std::fs::read_to_string(root.join("vmstat")).ok()?;
-    parse_scanned(&text)
+    sum_of(&text, ["pgscan_kswapd", "pgscan_direct"])
 }
 
-fn parse_scanned(text: &str) -> Option<u64> {
+/// Those of them that it took, so far.
+pub(crate) fn stolen_pages(root: &ProcRoot) -> Option<u64> {
+    let text = std::fs::read_to_string(root.join("vmstat")).ok()?;
+    sum_of(&text, ["pgsteal_kswapd", "pgsteal_direct"])
+}
+
+fn sum_of(text: &str, names: [&str; 2]) -> Option<u64> {
     let mut sum = None;
     for line in text.lines() {
-        if let Some(("pgscan_kswapd" | "pgscan_direct", count)) = line.split_once(' ') {
+        if let Some((name, count)) = line.split_once(' ')
+            && names.contains(&name)
+        {
             let count: u64 = count.trim().parse().ok()?;
             sum = Some(count.saturating_add(sum.unwrap_or(0)));
         }
@@ -151,6 +159,7 @@ mod tests {
 
     #[test]
     fn only_the_kernels_own_reclaim_counts() {
+        let parse_scanned = |text: &str| sum_of(text, ["pgscan_kswapd", "pgscan_direct"]);
         let text = "pgfault 7\npgscan_kswapd 10\npgscan_direct 5\npgscan_proactive 99\n";
         assert_eq!(parse_scanned(text), Some(15));
         assert_eq!(parse_scanned("pgfault 7\n"), None);
@@ -160,8 +169,9 @@ mod tests {
     proptest! {
         #[test]
         fn any_vmstat_is_read_or_not(text in "[ -~\n]{0,200}", number in any::<u64>()) {
-            let _ = parse_scanned(&text);
-            let _ = parse_scanned(&format!("pgscan_kswapd {number}\npgscan_direct {number}\n{text}"));
+            let names = ["pgscan_kswapd", "pgscan_direct"];
+            let _ = sum_of(&text, names);
+            let _ = sum_of(&format!("pgscan_kswapd {number}\npgscan_direct {number}\n{text}"), names);
         }
     }
 }

@@ -32,6 +32,7 @@ mod octal;
 pub mod page;
 pub mod pagecache;
 pub mod pagewalk;
+mod patient;
 pub mod pressure;
 pub mod process;
 pub mod recorder;

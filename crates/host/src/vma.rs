@@ -2,8 +2,6 @@
 //! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), and from
 //! `/proc/PID/smaps` only what maps lacks: which mappings are locked.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::PathBuf;
 
 use agewise_policy::table::{PageSet, TableBits};
@@ -11,6 +9,7 @@ use serde::Serialize;
 
 use crate::access::AddressRange;
 use crate::error::FileError;
+use crate::patient::PatientReader;
 use crate::root::{ProcRoot, numbers_in};
 
 mod filesystems;
@@ -100,6 +99,7 @@ pub struct VmaTable {
 pub struct MapsReader {
     proc: ProcRoot,
     text: Vec<u8>,
+    files: PatientReader,
     filesystems: Filesystems,
 }
 
@@ -124,14 +124,11 @@ impl MapsReader {
     }
 
     fn slurp(&mut self, path: &std::path::Path) -> Result<(), FileError> {
-        self.text.clear();
-        File::open(path)
-            .and_then(|mut file| file.read_to_end(&mut self.text))
-            .map(drop)
-            .map_err(|source| FileError::Read {
-                path: path.to_owned(),
-                source,
-            })
+        let read = self.files.read(path, &mut self.text);
+        read.map_err(|source| FileError::Read {
+            path: path.to_owned(),
+            source,
+        })
     }
 
     /// Reads a file about the address space of a process. The first thread's file is empty once
@@ -145,8 +142,11 @@ impl MapsReader {
             let threads = numbers_in(&process.join("task"))?;
             for thread in threads.into_iter().filter(|thread| *thread != pid) {
                 let path = process.join(format!("task/{thread}/{file}"));
-                if self.slurp(&path).is_ok() && !self.text.is_empty() {
-                    return Ok(path);
+                match self.slurp(&path) {
+                    Ok(()) if !self.text.is_empty() => return Ok(path),
+                    // All threads have the same address space.
+                    Err(error) if error.is_unanswered() => return Err(error),
+                    _ => {}
                 }
             }
             self.text.clear();

@@ -177,19 +177,19 @@ fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
         let mut squeezed = None;
         for tick in 1..=80u64 {
             run.run_until(tick * 100_000_000).unwrap();
-            let machine = &run.machine;
             let sample = |memcg: MemcgId, is_protected| {
-                let events = machine.memcg_events(memcg);
+                let events = run.machine.memcg_events(memcg);
                 GroupSample {
                     group: memcg,
                     is_protected,
                     is_untouchable: false,
-                    resident_bytes: machine.usage_pages(memcg) * 4096,
+                    resident_bytes: run.machine.usage_pages(memcg) * 4096,
                     swapped_bytes: 0,
                     refaulted_pages: events.workingset_refault.iter().sum(),
                     // By the kernel's own criterion: evicted within the last generations.
                     young_refaulted_pages: Some(events.workingset_activate.iter().sum()),
-                    full_stall_us: Some(machine.pressure(memcg).full_ns / 1000),
+                    stolen_pages: None,
+                    full_stall_us: Some(run.machine.pressure(memcg).full_ns / 1000),
                     limits: Vec::new(),
                 }
             };

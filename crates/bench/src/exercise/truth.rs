@@ -135,7 +135,7 @@ impl Truth {
             None => MmapOptions::new().len(length).map_anon().map(MmapRaw::from),
             Some(path) => {
                 // Create a new inode: a reader of an old file of that name must not see it change.
-                let _ = std::fs::remove_file(path);
+                remove_old(path).map_err(io_error)?;
                 let file = OpenOptions::new()
                     .read(true)
                     .write(true)
@@ -349,6 +349,19 @@ pub fn now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Removes an earlier file; anything else (a device such as `/dev/null`, a link) stays.
+fn remove_old(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if there.is_file() => std::fs::remove_file(path),
+        Ok(_) => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "it is no regular file, and stays as it is: give another path",
+        )),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -368,6 +381,21 @@ mod tests {
                 first_slot: 300,
             },
         ]
+    }
+
+    #[test]
+    fn only_a_file_is_replaced() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::fs::write(&file, "an old one").expect("write");
+        std::os::unix::fs::symlink(&file, &link).expect("link");
+        for there in [&link, &dir.path().to_owned()] {
+            let refused = Truth::create(Some(there), &[], 4096).map(drop).unwrap_err();
+            assert!(refused.to_string().contains("no regular file"), "{refused}");
+        }
+        assert_eq!(std::fs::read(&file).expect("read"), b"an old one");
+        Truth::create(Some(&file), &[], 4096).expect("replaced");
+        assert_ne!(std::fs::read(&file).expect("read"), b"an old one");
     }
 
     #[test]

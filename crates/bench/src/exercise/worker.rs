@@ -123,7 +123,9 @@ impl Worker {
             rng: Pcg64::seed_from_u64(args.seed),
             rate: args.rate,
             writes: args.writes,
-            seconds: args.seconds.map(Duration::from_secs_f64),
+            seconds: args
+                .seconds
+                .map(|of| Duration::try_from_secs_f64(of).unwrap_or(Duration::MAX)),
             every: args.every,
             final_check: !args.no_final_check,
             interval: latencies.clone(),
@@ -206,7 +208,7 @@ impl Worker {
         start: Instant,
         tell: &mut impl FnMut(&Summary) -> io::Result<()>,
     ) -> anyhow::Result<Option<(u64, Changed)>> {
-        let end = self.seconds.map(|seconds| start + seconds);
+        let end = self.seconds.and_then(|seconds| start.checked_add(seconds));
         let batch = if self.rate == 0 {
             BATCH_MAX
         } else {

@@ -18,6 +18,9 @@ pub struct Counters {
     pub swapped_bytes: u64,
     /// Pages that came back. Kernels before 5.9 only count those of files.
     pub refaulted_pages: ByType<u64>,
+    /// Pages that the kernel took from it because memory was short; `None` if the kernel counts
+    /// those of the whole machine only.
+    pub stolen_pages: Option<u64>,
     /// Time in which all its tasks waited, us; `None` if the kernel does not report it.
     pub full_stall_us: Option<u64>,
     /// How often the limits that apply to it were hit, the lowest first: of it and those below it,
@@ -34,6 +37,7 @@ impl Counters {
             used_bytes: cgroup.usage_bytes().ok()?.unwrap_or(mapped_bytes),
             swapped_bytes: cgroup.swap_bytes().ok().flatten().unwrap_or(0),
             refaulted_pages: [stat.refaults_anon_pages, stat.refaults_file_pages],
+            stolen_pages: stat.stolen_pages,
             full_stall_us: world::psi_of(cgroup).map(|psi| psi.full.total_us),
             limits: limits(cgroup),
         })

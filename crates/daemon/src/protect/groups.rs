@@ -158,7 +158,8 @@ pub fn choose(
 struct Demand {
     /// Memory mapped by its processes.
     mapped_bytes: u64,
-    /// Its memory including swap.
+    /// Its memory including swap, as charged to it: also what no process maps (files, tmpfs,
+    /// sockets).
     held_bytes: u64,
     /// Its refaults so far.
     refaulted_bytes: u64,
@@ -189,9 +190,14 @@ impl Demands {
         for (seen, view) in seen.iter().zip(views).filter(|(_, view)| view.is_cgroup) {
             let resident = view.resident_bytes();
             let mapped_bytes = resident[0].saturating_add(resident[1]);
+            let cgroup = seen.cgroup.as_ref();
+            let charged_bytes = cgroup.and_then(|of| of.usage_bytes().ok()?);
+            let swapped_bytes = cgroup.and_then(|of| of.swap_bytes().ok()?);
             let mut demand = Demand {
                 mapped_bytes,
-                held_bytes: mapped_bytes.saturating_add(view.swapped_bytes),
+                held_bytes: charged_bytes
+                    .unwrap_or(mapped_bytes)
+                    .saturating_add(swapped_bytes.unwrap_or(view.swapped_bytes)),
                 refaulted_bytes: view.refaulted_bytes,
                 asked_bytes: 0,
                 cgroup: seen.cgroup.clone(),

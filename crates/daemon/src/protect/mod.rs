@@ -33,6 +33,7 @@ use super::journal::Journal;
 use super::observer::Seen;
 use super::record::Message;
 use super::state::SubjectView;
+use super::world;
 
 /// Minimum time between two reads of the counters.
 const POLL_MIN_MS: u64 = 1000;
@@ -180,6 +181,7 @@ impl Protector {
         now_ms: u64,
         read: impl Fn(&Watched) -> Option<Counters>,
     ) -> Vec<Decision<Arc<str>>> {
+        let stolen_pages = world::stolen_pages(&self.proc);
         let groups = self
             .watched
             .iter()
@@ -196,6 +198,7 @@ impl Protector {
                     refaulted_pages: anon_pages.max(watched.refaulted_pages) + file_pages,
                     // No kernel reports how long ago the pages were used, so all refaults count.
                     young_refaulted_pages: None,
+                    stolen_pages: counters.stolen_pages.or(stolen_pages),
                     full_stall_us: counters.full_stall_us,
                     limits: counters.limits,
                 })

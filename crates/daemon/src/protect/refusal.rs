@@ -31,7 +31,7 @@ pub fn refusal(
     if let Some(path) = spared {
         return Ok(Some(format!("{} is protected or spared", name::text(path))));
     }
-    let below = cgroup.descendants(TreeLimits::default())?;
+    let below = cgroup.descendants(TreeLimits::WHOLE)?;
     if below.truncated {
         return Ok(Some("it holds more cgroups than are listed".to_owned()));
     }

@@ -131,7 +131,7 @@ fn lines_from(from: u64, up_to: &str, seconds: u64, is_bad: impl Fn(u64) -> bool
     let (config, matcher) = config(&format!(
         "[protect]\ncgroups = ['/web']\nup_to = '{up_to}'\nfreeze = '3s'\n"
     ));
-    let mut protector = Protector::new(&config.protect, ProcRoot::default(), None).unwrap();
+    let mut protector = Protector::new(&config.protect, ProcRoot::new("/nowhere"), None).unwrap();
     let (seen, views) = machine(&["/", "/batch", "/batch/job", "/web"]);
     protector.follow(&seen, &views, &matcher, &NOWHERE);
     let directory = tempfile::tempdir().unwrap();
@@ -359,6 +359,26 @@ fn what_is_below_the_guilty_answers_for_itself() {
     assert!(demands.mapped_bytes("/slice") > 0 && demands.mapped_bytes("/x") == 0);
 }
 
+/// The hog fills a memfd, which nobody maps.
+#[test]
+fn demand_is_what_is_charged_not_what_is_mapped() {
+    let top = tempfile::tempdir().unwrap();
+    let version = agewise_host::cgroup::Version::V2;
+    let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path());
+    let (mut seen, views) = machine(&["/s", "/s/hog", "/s/idle"]);
+    let mut demands = Demands::default();
+    for hog_mib in [100, 200] {
+        for (seen, mib) in seen.iter_mut().zip([hog_mib + 200, hog_mib, 200]) {
+            let dir = top.path().join(&seen.key.0[1..]);
+            std::fs::create_dir_all(&dir).unwrap();
+            std::fs::write(dir.join("memory.current"), (mib << 20).to_string()).unwrap();
+            seen.cgroup = Some(Cgroup::open(&hierarchy, &*seen.key.0).unwrap());
+        }
+        demands.update(&seen, &views, true);
+    }
+    assert_eq!(&*demands.narrow(&Arc::from("/s"), |_| false), "/s/hog");
+}
+
 /// If one shrinks while others grow, several have almost all of the demand.
 #[test]
 fn of_several_that_grow_the_one_that_asks_for_most_is_held_back() {
@@ -385,7 +405,7 @@ fn of_several_that_grow_the_one_that_asks_for_most_is_held_back() {
 fn a_slice_whose_demand_moves_has_another_of_its_cgroups_held_back() {
     let (config, matcher) =
         config("[protect]\ncgroups = ['/web']\nup_to = 'freeze'\nfreeze = '3s'\n");
-    let mut protector = Protector::new(&config.protect, ProcRoot::default(), None).unwrap();
+    let mut protector = Protector::new(&config.protect, ProcRoot::new("/nowhere"), None).unwrap();
     let (seen, mut views) = machine(&["/batch", "/batch/a", "/batch/b", "/web"]);
     protector.follow(&seen, &views, &matcher, &NOWHERE);
     let directory = tempfile::tempdir().unwrap();
@@ -440,7 +460,7 @@ fn a_slice_whose_demand_moves_has_another_of_its_cgroups_held_back() {
 #[test]
 fn what_comes_back_from_swap_counts_where_the_kernel_does_not_count_it() {
     let (config, matcher) = config("[protect]\ncgroups = ['/web']\n");
-    let mut protector = Protector::new(&config.protect, ProcRoot::default(), None).unwrap();
+    let mut protector = Protector::new(&config.protect, ProcRoot::new("/nowhere"), None).unwrap();
     let (seen, mut views) = machine(&["/batch", "/web"]);
     let mut decisions = Vec::new();
     for second in 0..10 {
@@ -463,7 +483,7 @@ fn what_comes_back_from_swap_counts_where_the_kernel_does_not_count_it() {
 #[test]
 fn nobody_protected_nobody_watched() {
     let (config, _) = config("");
-    assert!(Protector::new(&config.protect, ProcRoot::default(), None).is_none());
+    assert!(Protector::new(&config.protect, ProcRoot::new("/nowhere"), None).is_none());
     assert!(!acts(&config.protect, false));
     let (config, _) = self::config("[protect]\ncgroups = ['/a']\nup_to = 'freeze'\n");
     assert!(acts(&config.protect, false) && !acts(&config.protect, true));

@@ -28,7 +28,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_getpid,
     libc::SYS_getrandom,
     libc::SYS_gettid,
-    libc::SYS_ioctl,
     libc::SYS_madvise,
     libc::SYS_mmap,
     libc::SYS_mprotect,
@@ -138,7 +137,9 @@ pub(super) fn lock_in() -> io::Result<()> {
     Ok(())
 }
 
-/// One comparison per system call, then EPERM. Calls of another architecture kill the process.
+/// One comparison per system call, then EPERM. Of ioctl only `FIONBIO` is allowed: `TIOCSTI` on
+/// standard error would type into the terminal that the daemon was started in. Calls of another
+/// architecture kill the process.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
     let one = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
@@ -150,7 +151,8 @@ fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
-    // struct seccomp_data has the number at 0 and the architecture at 4.
+    // struct seccomp_data has the number at 0, the architecture at 4, and the lower half of the
+    // second argument at 24, as the kernel reads it (an unsigned int).
     let mut filter = vec![
         one(load, 4, 0, 0),
         one(equal, ARCH, 1, 0),
@@ -161,6 +163,12 @@ fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
         filter.push(one(equal, *call as u32, 0, 1));
         filter.push(one(answer, libc::SECCOMP_RET_ALLOW, 0, 0));
     }
+    filter.extend([
+        one(equal, libc::SYS_ioctl as u32, 0, 3),
+        one(load, 24, 0, 0),
+        one(equal, libc::FIONBIO as u32, 0, 1),
+        one(answer, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ]);
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
     filter.push(one(answer, refused, 0, 0));
     filter

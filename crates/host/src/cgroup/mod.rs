@@ -184,7 +184,7 @@ impl Cgroup {
     }
 
     /// The pids of its processes, ascending, without duplicates. With `descendants`, includes the
-    /// cgroups below, within the default limits of the tree listing.
+    /// cgroups below, within [`TreeLimits::WHOLE`].
     pub fn procs(&self, descendants: bool) -> Result<Vec<u32>, CgroupError> {
         let mut pids = self.listed(descendants)?;
         pids.retain(|pid| *pid != 0);
@@ -196,7 +196,7 @@ impl Cgroup {
     pub(crate) fn listed(&self, descendants: bool) -> Result<Vec<u32>, CgroupError> {
         let mut pids = self.ids("cgroup.procs")?;
         if descendants {
-            for below in self.descendants(TreeLimits::default())?.cgroups {
+            for below in self.descendants(TreeLimits::WHOLE)?.cgroups {
                 match below.ids("cgroup.procs") {
                     Ok(more) => pids.extend(more),
                     Err(CgroupError::Threaded { .. }) => {}
@@ -213,7 +213,7 @@ impl Cgroup {
     /// All processes of it and of those below it. `None` if not all are known: they are of another
     /// pid namespace, or it has more cgroups than are listed.
     pub fn all_procs(&self) -> Result<Option<Vec<u32>>, CgroupError> {
-        let is_cut = self.descendants(TreeLimits::default())?.truncated;
+        let is_cut = self.descendants(TreeLimits::WHOLE)?.truncated;
         let pids = self.listed(true)?;
         Ok((!is_cut && !pids.contains(&0)).then_some(pids))
     }

@@ -38,6 +38,10 @@ pub struct MemoryStat {
     pub refaults_anon_pages: u64,
     /// File pages (of 4 KiB) read back after eviction.
     pub refaults_file_pages: u64,
+    /// Pages (of 4 KiB) that the kernel took because memory was short, by kswapd or by tasks that
+    /// allocate. Not those of `memory.reclaim`, which before Linux 6.16 has no counter of its own
+    /// here. `None` in v1, and before Linux 6.0.
+    pub stolen_pages: Option<u64>,
 }
 
 impl MemoryStat {
@@ -63,6 +67,10 @@ impl MemoryStat {
                 *field = value()?;
             } else if name == "swap" {
                 stat.swap_bytes = Some(value()?);
+            } else if version == Version::V2 && matches!(name, "pgsteal_kswapd" | "pgsteal_direct")
+            {
+                let pages = value()?.saturating_mul(pages_per_kernel_page());
+                stat.stolen_pages = Some(pages.saturating_add(stat.stolen_pages.unwrap_or(0)));
             }
         }
         for count in [&mut stat.refaults_anon_pages, &mut stat.refaults_file_pages] {
@@ -109,7 +117,7 @@ mod tests {
                   file_dirty 300\nfile_writeback 400\ninactive_anon 1\nactive_anon 2\n\
                   inactive_file 3\nactive_file 4\nunevictable 5\npgfault 6\npgmajfault 7\n\
                   workingset_refault_anon 8\nworkingset_refault_file 9\nslab 11\n\
-                  swapcached 13\n";
+                  swapcached 13\npgsteal_kswapd 14\npgsteal_direct 15\npgsteal_proactive 16\n";
         let path = Path::new("memory.stat");
         let one = MemoryStat::parse(Version::V1, path, v1).unwrap();
         let two = MemoryStat::parse(Version::V2, path, v2).unwrap();
@@ -117,6 +125,7 @@ mod tests {
         assert_eq!(one.anon_bytes, 4096);
         assert_eq!(two.swap_cached_bytes, 13);
         assert_eq!(one.refaults_file_pages, 9);
+        assert_eq!(two.stolen_pages, Some(29));
         assert_eq!(
             MemoryStat {
                 swap_bytes: None,
@@ -124,6 +133,7 @@ mod tests {
             },
             MemoryStat {
                 swap_cached_bytes: 0,
+                stolen_pages: None,
                 ..two
             }
         );

@@ -204,7 +204,7 @@ impl Drop for OwnCgroup {
 }
 
 #[test]
-fn all_processes_are_known_only_if_none_is_unseen_and_all_cgroups_are_listed() {
+fn all_processes_are_known_however_deep_they_are_only_if_none_is_unseen() {
     let top = tempfile::tempdir().unwrap();
     let dir = top.path().join("a");
     make(&dir, &[("cgroup.procs", "")]);
@@ -216,11 +216,35 @@ fn all_processes_are_known_only_if_none_is_unseen_and_all_cgroups_are_listed() {
     assert_eq!(cgroup.all_procs().unwrap(), None);
     make(&dir.join("b"), &[("cgroup.procs", "7\n")]);
     let mut deep = dir;
-    for _ in 0..=TreeLimits::default().depth_max {
+    for _ in 0..=TreeLimits::WIDE.depth_max {
         deep.push("x");
-        make(&deep, &[("cgroup.procs", "")]);
+        make(&deep, &[("cgroup.procs", "9\n")]);
     }
-    assert_eq!(cgroup.all_procs().unwrap(), None);
+    assert_eq!(cgroup.all_procs().unwrap(), Some(vec![7, 9]));
+}
+
+/// A user who may create cgroups can create some whose files nobody can open.
+#[test]
+fn paths_too_long_for_the_kernel_hide_nothing_else() {
+    use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat};
+    let top = tempfile::tempdir().unwrap();
+    make(&top.path().join("a"), &[("cgroup.procs", "5\n")]);
+    make(&top.path().join("b"), &[("cgroup.procs", "6\n")]);
+    let name = "y".repeat(250);
+    let open = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut at = openat(CWD, top.path().join("a"), open, Mode::empty()).unwrap();
+    for _ in 0..20 {
+        mkdirat(&at, &name, Mode::RWXU).unwrap();
+        at = openat(&at, &name, open, Mode::empty()).unwrap();
+        let create = OFlags::CREATE | OFlags::WRONLY;
+        openat(&at, "cgroup.procs", create, Mode::RUSR).unwrap();
+    }
+    let hierarchy = Hierarchy::at(Version::V2, top.path());
+    fs::write(top.path().join("cgroup.procs"), "").unwrap();
+    let root = Cgroup::open(&hierarchy, "/").unwrap();
+    assert_eq!(root.procs(true).unwrap(), [5, 6]);
+    let listing = root.descendants(TreeLimits::WIDE).unwrap();
+    assert!((10..20).contains(&listing.cgroups.len()) && !listing.truncated);
 }
 
 #[test]

@@ -16,7 +16,18 @@ pub struct TreeLimits {
     pub count_max: usize,
 }
 
+/// Room for the name of a file of a cgroup.
+const FILE_NAME_MAX: usize = 64;
+const PATH_MAX: usize = libc::PATH_MAX as usize;
+
 impl TreeLimits {
+    /// For whoever acts on a cgroup: users who may create cgroups in it must not be able to stop
+    /// that by a few of them.
+    pub const WHOLE: Self = Self {
+        depth_max: usize::MAX,
+        count_max: 1 << 16,
+    };
+
     /// For finding the cgroup of a page. Pages of cgroups beyond these count only for the whole
     /// machine.
     pub const WIDE: Self = Self {
@@ -86,7 +97,12 @@ fn children(parent: &Cgroup) -> Result<Vec<Cgroup>, CgroupError> {
         let entry = entry.map_err(failed)?;
         match entry.metadata() {
             Ok(meta) if meta.is_dir() => {
-                children.push(parent.child(&entry.file_name(), meta.ino()))
+                let name = entry.file_name();
+                // The kernel refuses longer paths, so none of its files can be opened. Who makes a
+                // cgroup like that gains nothing: it is as if its memory were that of `parent`.
+                if dir.as_os_str().len() + name.len() + FILE_NAME_MAX < PATH_MAX {
+                    children.push(parent.child(&name, meta.ino()));
+                }
             }
             _ => {}
         }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds out who is logged in. That a process leads a session with a terminal proves nothing, since
 //! anybody can open a pseudoterminal (`script`). What counts is what only root can cause: a record
-//! of logind or in utmp, a login program among its ancestors, or a terminal that is not a
-//! pseudoterminal.
+//! of logind, a login program among its ancestors, or a terminal that is not a pseudoterminal. A
+//! record in utmp proves nothing: utempter writes one for any process that asks.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -56,9 +56,7 @@ impl Logins<'_> {
             return true;
         };
         let above = self.line_of(pid, stat.ppid);
-        self.is_let_in(&above)
-            || self.logind_knows(&terminal, pid, &above)
-            || self.utmp_knows(&terminal, pid, stat.ppid)
+        self.is_let_in(&above) || self.logind_knows(&terminal, pid, &above)
     }
 
     /// The ancestors, nearest first.
@@ -102,28 +100,6 @@ impl Logins<'_> {
                     |leader| leader == pid || above.iter().any(|(above, _)| *above == leader);
                 value("TTY") == Some(terminal) && leader.is_some_and(is_above)
             })
-    }
-
-    /// Whether a record names the terminal, and this process or its parent. A record left over from
-    /// an earlier login at the same terminal names another process.
-    fn utmp_knows(&self, terminal: &str, pid: u32, ppid: u32) -> bool {
-        const RECORD_BYTES: usize = size_of::<libc::utmpx>();
-        let path = self.run.join("utmp");
-        let is_small =
-            fs::metadata(&path).is_ok_and(|meta| meta.len() <= (RECORDS_MAX * RECORD_BYTES) as u64);
-        let Some(bytes) = is_small.then(|| fs::read(&path).ok()).flatten() else {
-            return false;
-        };
-        bytes.chunks_exact(RECORD_BYTES).any(|record| {
-            // SAFETY: the record has the size of the type, which consists of numbers only.
-            let record: libc::utmpx = unsafe { std::ptr::read_unaligned(record.as_ptr().cast()) };
-            let line = record.ut_line.iter().map(|byte| *byte as u8);
-            let line: Vec<u8> = line.take_while(|byte| *byte != 0).collect();
-            let by = u32::try_from(record.ut_pid).unwrap_or(0);
-            record.ut_type == libc::USER_PROCESS
-                && line == terminal.as_bytes()
-                && (by == pid || (by == ppid && ppid > 1))
-        })
     }
 }
 

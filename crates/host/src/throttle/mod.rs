@@ -380,7 +380,7 @@ impl Throttle {
 
     fn check(&self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         cgroup.check()?;
-        if cgroup.descendants(TreeLimits::default())?.truncated {
+        if cgroup.descendants(TreeLimits::WHOLE)?.truncated {
             return Err(ThrottleError::TooLarge {
                 path: cgroup.name(),
             });

@@ -10,11 +10,14 @@
 
 mod blame;
 mod config;
+mod stolen;
 
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use stolen::Stolen;
 
 pub use blame::{Blame, Demand};
 pub use config::{Config, ConfigError, Step};
@@ -42,6 +45,10 @@ pub struct GroupSample<G> {
     /// Those of them that had been used within `min_ttl_ms`. `None` if unknown: then all refaults
     /// count.
     pub young_refaulted_pages: Option<u64>,
+    /// Pages that the kernel has taken from it because memory was short, not because a program
+    /// asked for that (`MADV_PAGEOUT`, `memory.reclaim`); those of the whole machine where they are
+    /// not counted by cgroup. `None` if unknown: then every refault counts.
+    pub stolen_pages: Option<u64>,
     /// Time in which all its tasks waited for memory (PSI `full`), us; `None` without PSI.
     pub full_stall_us: Option<u64>,
     /// The cgroups whose limits apply to it, itself first, then those above it, and how often each
@@ -114,6 +121,7 @@ struct Course {
     is_thrashing: bool,
     /// When the next step may be taken.
     next_step_ms: u64,
+    stolen: Stolen,
 }
 
 /// The restraints on a cgroup.
@@ -199,18 +207,20 @@ impl<G: Clone + Ord> Guard<G> {
             .iter()
             .filter_map(|now| Some(Demand::between(before.get(&now.group)?, now, window_ms)))
             .collect();
-        let suffering: BTreeMap<G, Suffering> = sample
-            .groups
-            .iter()
-            .filter(|now| now.is_protected)
-            .filter_map(|now| {
-                let before = before.get(&now.group)?;
-                Some((now.group.clone(), suffering(before, now, window_ms)))
-            })
-            .collect();
-        let limits: BTreeMap<G, G> = suffering
-            .keys()
+        let protected = || sample.groups.iter().filter(|now| now.is_protected);
+        let limits: BTreeMap<G, G> = protected()
+            .map(|now| &now.group)
             .filter_map(|group| Some((group.clone(), hit_limit(&before, &sample, group)?)))
+            .collect();
+        let courses = &mut self.courses;
+        let suffering: BTreeMap<G, Suffering> = protected()
+            .filter_map(|now| {
+                let (before, group) = (before.get(&now.group)?, now.group.clone());
+                let stolen = &mut courses.entry(group.clone()).or_default().stolen;
+                // What a limit took is not among what was taken from the machine as a whole.
+                let stolen = (!limits.contains_key(&group)).then_some(stolen);
+                Some((group, suffering(before, now, window_ms, stolen)))
+            })
             .collect();
         self.courses
             .retain(|group, _| suffering.contains_key(group));
@@ -246,7 +256,10 @@ impl<G: Clone + Ord> Guard<G> {
             course.calm_windows = course.calm_windows.saturating_add(1);
         }
         if course.is_thrashing && course.calm_windows >= self.config.calm_windows {
-            *course = Course::default();
+            *course = Course {
+                stolen: course.stolen,
+                ..Course::default()
+            };
             return self.take_back_if(|_, restraint| restraint.protected == *group);
         }
         if course.bad_windows >= self.config.bad_windows {
@@ -431,12 +444,23 @@ fn within<G: Clone + Ord>(demands: &[Demand<G>], sample: &Sample<G>, limit: &G) 
     demands.iter().filter(is_below).cloned().collect()
 }
 
-fn suffering<G>(before: &GroupSample<G>, now: &GroupSample<G>, window_ms: u64) -> Suffering {
+fn suffering<G>(
+    before: &GroupSample<G>,
+    now: &GroupSample<G>,
+    window_ms: u64,
+    stolen: Option<&mut Stolen>,
+) -> Suffering {
     let per_s = |count: u64| count as f64 * 1000.0 / window_ms as f64;
     let young = before.young_refaulted_pages.zip(now.young_refaulted_pages);
     let refaults = match young {
         Some((before, now)) => now.saturating_sub(before),
         None => now.refaulted_pages.saturating_sub(before.refaulted_pages),
+    };
+    let refaults = match (stolen, before.stolen_pages, now.stolen_pages) {
+        (Some(stolen), Some(before), Some(now)) => {
+            stolen.cover(now.saturating_sub(before), refaults, window_ms)
+        }
+        _ => refaults,
     };
     let stall_us = before.full_stall_us.zip(now.full_stall_us);
     Suffering {

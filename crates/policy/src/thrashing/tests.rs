@@ -34,6 +34,7 @@ impl Machine {
             swapped_bytes: 0,
             refaulted_pages: 0,
             young_refaulted_pages: Some(0),
+            stolen_pages: None,
             full_stall_us: Some(0),
             limits: Vec::new(),
         };
@@ -93,6 +94,24 @@ impl Machine {
         }
         acts
     }
+}
+
+#[test]
+fn nobody_is_blamed_for_what_the_sufferer_has_paged_out_itself() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(config(Step::Kill));
+    machine.group("desk").stolen_pages = Some(7);
+    assert_eq!(machine.thrash(&mut guard, 60), []);
+    // From now on the kernel takes from it what comes back.
+    let mut acts = Vec::new();
+    for _ in 0..10 {
+        *machine.group("desk").stolen_pages.as_mut().unwrap() += 1000;
+        acts.extend(machine.thrash(&mut guard, 1));
+    }
+    assert!(
+        matches!(acts[..], [(63_000, Act::Squeeze { .. }), ..]),
+        "{acts:?}"
+    );
 }
 
 #[test]
