@@ -97,6 +97,13 @@ pub struct Limits {
     pub min_bytes: u64,
 }
 
+impl Limits {
+    /// The limit at which the kernel reclaims.
+    pub fn lowest_bytes(&self) -> Option<u64> {
+        self.max_bytes.into_iter().chain(self.high_bytes).min()
+    }
+}
+
 /// A memory cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {

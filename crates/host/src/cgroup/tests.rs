@@ -79,6 +79,8 @@ fn a_v2_cgroup_reads_and_its_root_has_no_usage() {
         min_bytes: 10,
     };
     assert_eq!(a.limits().unwrap(), expected);
+    assert_eq!(expected.lowest_bytes(), Some(200));
+    assert_eq!(Limits::default().lowest_bytes(), None);
     assert_eq!(a.swap_room_bytes().unwrap(), Some(0));
     let root = Cgroup::open(&hierarchy, "/").unwrap();
     assert!(root.is_root());
