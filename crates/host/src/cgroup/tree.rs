@@ -84,11 +84,10 @@ fn children(parent: &Cgroup) -> Result<Vec<Cgroup>, CgroupError> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir(&dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        match entry.metadata() {
-            Ok(meta) if meta.is_dir() => {
-                children.push(parent.child(&entry.file_name(), meta.ino()))
-            }
-            _ => {}
+        // A v2 cgroup has some sixty files: only directories are looked at.
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if let Some(meta) = is_dir.then(|| entry.metadata().ok()).flatten() {
+            children.push(parent.child(&entry.file_name(), meta.ino()));
         }
     }
     children.sort_by(|a, b| a.path().cmp(b.path()));
