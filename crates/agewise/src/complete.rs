@@ -228,7 +228,7 @@ fn cgroups_in(hierarchy: &Hierarchy, current: &str) -> Vec<CompletionCandidate> 
     let depth = |path: &Path| path.components().count();
     let top = depth(Path::new(from));
     let mut texts: Vec<String> = Vec::new();
-    for cgroup in &listing.cgroups {
+    for cgroup in listing.cgroups.iter().filter(|of| of.has_memory()) {
         let path = cgroup.path();
         if depth(path) == top + 1 {
             texts.push(cgroup.name());
@@ -259,6 +259,9 @@ mod tests {
         for path in ["app/one/deep", "app/two", "apple", "web"] {
             std::fs::create_dir_all(dir.path().join(path)).unwrap();
         }
+        // No memory is charged to it, so no command takes it.
+        std::fs::create_dir(dir.path().join("web/workers")).unwrap();
+        std::fs::write(dir.path().join("web/workers/cgroup.controllers"), "cpu\n").unwrap();
         let hierarchy = Hierarchy::at(agewise_host::cgroup::Version::V2, dir.path());
         let of = |current: &str| cgroups_in(&hierarchy, current);
         assert_eq!(values(&of("")), ["/app", "/app/", "/apple", "/web"]);

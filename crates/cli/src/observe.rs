@@ -196,10 +196,14 @@ pub fn cgroup_path() -> impl TypedValueParser<Value = String> {
 /// Opens a cgroup by the name that a user gave.
 ///
 /// # Errors
-/// Those of [`Cgroup::open`]; the error suggests a cgroup with a similar name, if there is one.
+/// Those of [`Cgroup::open`], with a cgroup of a similar name, if there is one, and of
+/// [`Cgroup::check_memory`].
 pub fn open_cgroup(hierarchy: &Hierarchy, given: &str) -> anyhow::Result<Cgroup> {
     let error = match Cgroup::open(hierarchy, given) {
-        Ok(cgroup) => return Ok(cgroup),
+        Ok(cgroup) => {
+            cgroup.check_memory()?;
+            return Ok(cgroup);
+        }
         Err(error) => error,
     };
     let CgroupError::NotFound { path, .. } = &error else {

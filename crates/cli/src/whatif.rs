@@ -184,8 +184,9 @@ impl Found {
                 self.unseen_processes
             )
         });
-        let files = (!self.has_files)
-            .then(|| "the files it maps are charged to another cgroup and not included".to_owned());
+        let files = (!self.has_files).then(|| {
+            "most files it maps are charged to other cgroups; none are included".to_owned()
+        });
         unseen
             .into_iter()
             .chain(files)

@@ -170,12 +170,15 @@ impl Actor {
             psi: psi.map(|_| Psi {
                 some_us: now.some_us.saturating_sub(before.some_us),
             }),
-            swap: Some(SwapRoom {
-                free_bytes: around.machine.swap_free_bytes,
-                total_bytes: around.machine.swap_total_bytes,
-            }),
+            swap: Some(world::swap_room(
+                SwapRoom {
+                    free_bytes: around.machine.swap_free_bytes,
+                    total_bytes: around.machine.swap_total_bytes,
+                },
+                cgroup,
+            )),
             backend: around.backend,
-            limit_bytes: limits.and_then(|limits| limits.max_bytes),
+            limit_bytes: limits.and_then(|limits| limits.lowest_bytes()),
             floor_bytes: limits.map_or(0, |limits| limits.min_bytes.max(limits.low_bytes)),
             hands: Hands {
                 page_out: true,
@@ -246,6 +249,33 @@ mod tests {
         assert_eq!(state::Reason::THRASH.name(), "thrash");
         assert_eq!(state::Reason::by_name("nonsense"), None);
     }
+    /// 64 MiB of anonymous memory of this age.
+    fn ages(age_ms: u64, watched_ms: u64) -> SubjectAges {
+        let bounds = Intervals::default();
+        let mut resident = Histogram::new(&bounds);
+        resident.add_at_least(PageType::Anon, 64 << 20, age_ms, OldestPages::AtLeast);
+        SubjectAges {
+            looked_ms: 0,
+            watched_ms,
+            resident,
+            returned: Histogram::new(&bounds),
+            out_bytes: 0,
+            refaulted_bytes: [0; 2],
+        }
+    }
+
+    fn around() -> Around {
+        Around {
+            machine: Machine {
+                swap_total_bytes: 1 << 30,
+                swap_free_bytes: 1 << 30,
+                ..Machine::default()
+            },
+            backend: Backend::Zram,
+            refault_ns: [None; 2],
+        }
+    }
+
     /// The kernel takes page cache as well.
     #[test]
     fn the_kernel_chooses_only_with_files() {
@@ -254,26 +284,7 @@ mod tests {
         std::fs::write(dir.path().join("job/memory.reclaim"), "").unwrap();
         let hierarchy = Hierarchy::at(Version::V2, dir.path());
         let cgroup = Cgroup::open(&hierarchy, "/job").unwrap();
-        let bounds = Intervals::default();
-        let mut resident = Histogram::new(&bounds);
-        resident.add_at_least(PageType::Anon, 64 << 20, 1000, OldestPages::AtLeast);
-        let ages = SubjectAges {
-            looked_ms: 0,
-            watched_ms: 0,
-            resident,
-            returned: Histogram::new(&bounds),
-            out_bytes: 0,
-            refaulted_bytes: [0; 2],
-        };
-        let around = Around {
-            machine: Machine {
-                swap_total_bytes: 1 << 30,
-                swap_free_bytes: 1 << 30,
-                ..Machine::default()
-            },
-            backend: Backend::Zram,
-            refault_ns: [None; 2],
-        };
+        let (ages, around) = (ages(1000, 0), around());
         for files in [false, true] {
             let mut actor = Actor::new(0, &"pressure:period=1s".parse().unwrap(), false);
             actor.files = files;
@@ -282,6 +293,34 @@ mod tests {
             assert!(decision.action.bytes() > 0);
             let asks = matches!(decision.action, Action::Reclaim { .. });
             assert_eq!(asks, files, "{decision:?}");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_without_room_in_swap_keeps_its_anonymous_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let job = dir.path().join("job");
+        std::fs::create_dir(&job).unwrap();
+        let cgroup = Cgroup::open(&Hierarchy::at(Version::V2, dir.path()), "/job").unwrap();
+        let machine = SwapRoom {
+            free_bytes: 900,
+            total_bytes: 1000,
+        };
+        let room = |max: &str| {
+            std::fs::write(job.join("memory.swap.max"), max).unwrap();
+            std::fs::write(job.join("memory.swap.current"), "100\n").unwrap();
+            world::swap_room(machine, Some(&cgroup)).free_bytes
+        };
+        assert_eq!(room("max\n"), 900);
+        assert_eq!(room("1000\n"), 900);
+        assert_eq!(room("300\n"), 200);
+        let (ages, around) = (ages(1000, 0), around());
+        for (max, acts) in [("max\n", true), ("0\n", false)] {
+            room(max);
+            let mut actor = Actor::new(0, &"pressure:period=1s".parse().unwrap(), false);
+            actor.decide(0, Some(&cgroup), None, &ages, &around);
+            let decision = actor.decide(1000, Some(&cgroup), None, &ages, &around);
+            assert_eq!(decision.action.bytes() > 0, acts, "{max}: {decision:?}");
         }
     }
 }

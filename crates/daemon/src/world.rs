@@ -12,7 +12,7 @@ use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::swap::{self, SwapArea};
 use agewise_policy::generations::ByType;
-use agewise_policy::proactive;
+use agewise_policy::proactive::{self, SwapRoom};
 
 use super::state::Machine;
 
@@ -34,6 +34,19 @@ pub struct World {
 /// Memory pressure on a cgroup, if the kernel reports it.
 pub fn psi_of(cgroup: &Cgroup) -> Option<Psi> {
     Psi::of_cgroup(cgroup, Resource::Memory).ok().flatten()
+}
+
+/// The part of the machine's swap that a cgroup may use: where `memory.swap.max` of it or of one
+/// above leaves less than is free, what it leaves is all there is.
+pub fn swap_room(machine: SwapRoom, cgroup: Option<&Cgroup>) -> SwapRoom {
+    let left = cgroup.and_then(|cgroup| cgroup.swap_room_bytes().ok()?);
+    match left.filter(|left| *left < machine.free_bytes) {
+        Some(left) => SwapRoom {
+            free_bytes: left,
+            total_bytes: left,
+        },
+        None => machine,
+    }
 }
 
 impl World {

@@ -215,10 +215,10 @@ impl<M: Memory> Target<M> {
 
 impl Slow {
     fn read(&mut self, held: &Held, room: SwapRoom) {
-        self.room = room;
+        self.room = crate::world::swap_room(room, held.cgroup.as_ref());
         let Some(cgroup) = &held.cgroup else { return };
         if let Ok(limits) = cgroup.limits() {
-            self.limit_bytes = limits.max_bytes;
+            self.limit_bytes = limits.lowest_bytes();
             self.floor_bytes = limits.min_bytes.max(limits.low_bytes);
         }
         if let Ok(stat) = cgroup.stat() {

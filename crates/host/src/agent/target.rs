@@ -246,7 +246,8 @@ fn all_cgroups(
         ..Resolved::default()
     };
     let mut by_path = HashMap::new();
-    for cgroup in std::iter::once(top).chain(listing.cgroups) {
+    let charged = listing.cgroups.into_iter().filter(Cgroup::has_memory);
+    for cgroup in std::iter::once(top).chain(charged) {
         by_path.insert(cgroup.path().to_owned(), resolved.subjects.len());
         resolved.subjects.push(ResolvedSubject {
             name: cgroup.path().into(),
@@ -293,7 +294,7 @@ fn matched(
         resolved.truncated = listing.truncated;
         let mut by_path = HashMap::new();
         for cgroup in std::iter::once(top).chain(listing.cgroups) {
-            let is_meant = filter.takes(cgroup.path());
+            let is_meant = filter.takes(cgroup.path()) && cgroup.has_memory();
             // Ancestors come first, so where they count is already known.
             let mut counted_in: Vec<usize> = cgroup
                 .path()
@@ -417,5 +418,28 @@ mod tests {
         let mut resolved = Resolved::default();
         resolved.take(vec![(7, 1), (5, 0), (7, 0), (7, 1)]);
         assert_eq!(resolved.processes, [(5, vec![0]), (7, vec![0, 1])]);
+    }
+
+    #[test]
+    fn processes_of_a_cgroup_without_memory_count_for_the_one_above() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |path: &str, pids: &str, controllers: &str| {
+            let at = dir.path().join(path);
+            std::fs::create_dir_all(&at).unwrap();
+            std::fs::write(at.join("cgroup.procs"), pids).unwrap();
+            std::fs::write(at.join("cgroup.controllers"), controllers).unwrap();
+            if controllers.contains("memory") {
+                std::fs::write(at.join("memory.current"), "1\n").unwrap();
+            }
+        };
+        make("", "", "cpu memory\n");
+        make("udev", "", "cpu memory\n");
+        make("udev/workers", "7\n", "cpu\n");
+        let hierarchy = Hierarchy::at(crate::cgroup::Version::V2, dir.path());
+        let filter = PathFilter::new(|path| path.starts_with("/udev"));
+        let found = matched(Some(&hierarchy), TreeLimits::default(), &filter, &[]).unwrap();
+        assert_eq!(found.subjects.len(), 1);
+        assert_eq!(found.subjects[0].name.terminal().to_string(), "/udev");
+        assert_eq!(found.processes, [(7, vec![0])]);
     }
 }

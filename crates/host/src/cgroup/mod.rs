@@ -2,6 +2,7 @@
 //! Memory cgroups, v1 and v2, accessed through their files. A cgroup is identified by path and
 //! inode: one that was removed and recreated under the same name is reported as a different one.
 
+mod charged;
 mod hierarchy;
 pub mod name;
 mod own;
@@ -63,6 +64,15 @@ pub enum CgroupError {
         /// The path below the hierarchy.
         path: String,
     },
+    #[error(
+        "no memory is charged to cgroup {path}, which has no memory controller of its own: give \
+         {charged}, which is charged instead"
+    )]
+    NoMemory {
+        /// The path below the hierarchy.
+        path: String,
+        charged: String,
+    },
     /// A threaded v2 cgroup contains threads, whose memory belongs to a cgroup above.
     #[error("cgroup {path} is threaded: memory belongs to its domain, the nearest cgroup above")]
     Threaded {
@@ -95,6 +105,13 @@ pub struct Limits {
     pub low_bytes: u64,
     /// Never reclaimed (`memory.min`; v2 only); 0 if not set.
     pub min_bytes: u64,
+}
+
+impl Limits {
+    /// The limit at which the kernel reclaims.
+    pub fn lowest_bytes(&self) -> Option<u64> {
+        self.max_bytes.into_iter().chain(self.high_bytes).min()
+    }
 }
 
 /// A memory cgroup.
@@ -138,7 +155,7 @@ impl Cgroup {
         process: &Process,
     ) -> Result<Option<Self>, OfProcessError> {
         match hierarchy.path_of(&process.cgroups()?) {
-            Some(path) => Ok(Some(Self::open(hierarchy, path)?)),
+            Some(path) => Ok(Some(Self::open(hierarchy, path)?.charged()?)),
             None => Ok(None),
         }
     }

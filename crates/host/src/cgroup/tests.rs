@@ -79,6 +79,8 @@ fn a_v2_cgroup_reads_and_its_root_has_no_usage() {
         min_bytes: 10,
     };
     assert_eq!(a.limits().unwrap(), expected);
+    assert_eq!(expected.lowest_bytes(), Some(200));
+    assert_eq!(Limits::default().lowest_bytes(), None);
     assert_eq!(a.swap_room_bytes().unwrap(), Some(0));
     let root = Cgroup::open(&hierarchy, "/").unwrap();
     assert!(root.is_root());
@@ -400,4 +402,33 @@ fn names_of_any_bytes_are_cgroups_like_others() {
         missing.to_string().contains(r"no cgroup /x\xfe below"),
         "{missing}"
     );
+}
+
+#[test]
+fn memory_of_a_cgroup_without_the_controller_is_charged_above() {
+    let top = tempfile::tempdir().unwrap();
+    let memory = [
+        ("cgroup.controllers", "cpu memory\n"),
+        ("memory.current", "1\n"),
+    ];
+    let none = [("cgroup.controllers", "cpu\n")];
+    make(&top.path().join("udev.service"), &memory);
+    make(&top.path().join("udev.service/udev"), &none);
+    make(&top.path().join("udev.service/udev/worker"), &none);
+    make(&top.path().join("cpu-only"), &none);
+    let v2 = Hierarchy::at(Version::V2, top.path());
+    let charged = |path| Cgroup::open(&v2, path).unwrap().charged().unwrap().name();
+    assert_eq!(charged("/udev.service"), "/udev.service");
+    assert_eq!(charged("/udev.service/udev"), "/udev.service");
+    assert_eq!(charged("/udev.service/udev/worker"), "/udev.service");
+    assert_eq!(charged("/cpu-only"), "/");
+    assert_eq!(charged("/"), "/");
+    let udev = Cgroup::open(&v2, "/udev.service/udev").unwrap();
+    let error = udev.check_memory().unwrap_err().to_string();
+    assert!(error.contains("give /udev.service, "), "{error}");
+    // One that is removed meanwhile is not taken for one without the controller.
+    fs::remove_dir_all(udev.dir()).unwrap();
+    assert!(udev.has_memory());
+    let v1 = Hierarchy::at(Version::V1, top.path());
+    assert!(Cgroup::open(&v1, "/cpu-only").unwrap().has_memory());
 }

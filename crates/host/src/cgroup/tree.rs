@@ -95,16 +95,17 @@ fn children(parent: &Cgroup) -> Result<Vec<Cgroup>, CgroupError> {
     let mut children = Vec::new();
     for entry in std::fs::read_dir(&dir).map_err(failed)? {
         let entry = entry.map_err(failed)?;
-        match entry.metadata() {
-            Ok(meta) if meta.is_dir() => {
-                let name = entry.file_name();
-                // The kernel refuses longer paths, so none of its files can be opened. Who makes a
-                // cgroup like that gains nothing: it is as if its memory were that of `parent`.
-                if dir.as_os_str().len() + name.len() + FILE_NAME_MAX < PATH_MAX {
-                    children.push(parent.child(&name, meta.ino()));
-                }
-            }
-            _ => {}
+        // A v2 cgroup has some sixty files: only directories are looked at.
+        let is_dir = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let name = entry.file_name();
+        // The kernel refuses longer paths, so none of its files can be opened. Who makes a cgroup
+        // like that gains nothing: it is as if its memory were that of `parent`.
+        let is_path = dir.as_os_str().len() + name.len() + FILE_NAME_MAX < PATH_MAX;
+        if is_dir
+            && is_path
+            && let Ok(meta) = entry.metadata()
+        {
+            children.push(parent.child(&name, meta.ino()));
         }
     }
     children.sort_by(|a, b| a.path().cmp(b.path()));

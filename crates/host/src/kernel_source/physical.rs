@@ -237,7 +237,8 @@ impl Owners {
     fn add_all(&mut self, top: &Cgroup, limits: TreeLimits) -> Result<(), CgroupError> {
         let shown = top.descendants(limits)?;
         let mut by_path = HashMap::new();
-        for cgroup in std::iter::once(top).chain(&shown.cgroups) {
+        let charged = shown.cgroups.iter().filter(|cgroup| cgroup.has_memory());
+        for cgroup in std::iter::once(top).chain(charged) {
             by_path.insert(cgroup.path().to_owned(), self.subjects.len());
             self.subjects.push((cgroup.path().into(), None));
         }

@@ -73,7 +73,7 @@ impl SkipReason {
             Self::Hole => "no longer mapped",
             Self::Unevictable => "mlocked, hugetlb or device memory",
             Self::PartialHuge => "part of a huge page, which is not split",
-            Self::NoSwap => "anonymous and shared memory need swap space, and none is free",
+            Self::NoSwap => "needs swap; none is free, or memory.swap.max allows no more",
             Self::Limit => "beyond the limit of bytes",
             Self::Floor => "kept resident as asked",
             Self::Cancelled => "stopped before",

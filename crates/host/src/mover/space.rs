@@ -4,14 +4,17 @@
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
 use super::runs::RunSet;
 use super::target::{PageoutError, check_target};
 use crate::access::AddressRange;
+use crate::cgroup::{Cgroup, Hierarchy};
 use crate::error::{self, FileError};
 use crate::process::{Process, ProcessError};
+use crate::root::ProcRoot;
 
 /// Most ranges per process_madvise call (`UIO_MAXIOV`).
 pub const VECTOR_MAX: usize = 1024;
@@ -53,7 +56,7 @@ pub trait Mover {
     /// The pages of `runs` that are in swap.
     fn swapped(&mut self, runs: &RunSet) -> Result<RunSet, PageoutError>;
 
-    /// Free swap space of the machine, in bytes.
+    /// Free swap space of the machine that limits of cgroups leave to the process, in bytes.
     fn swap_free_bytes(&mut self) -> Result<u64, PageoutError>;
 
     /// Resident memory of the process, in bytes.
@@ -76,6 +79,8 @@ pub struct ProcessMover<'a> {
     process: &'a Process,
     pagemap: Pagemap,
     page_bytes: u64,
+    /// The cgroup it is charged to, if that or one above it may not use all of swap.
+    limited: Option<Cgroup>,
 }
 
 /// Binds a mover to one address space. Callers that move a little at a time keep it.
@@ -102,19 +107,32 @@ impl Pagemap {
     }
 }
 
+/// The cgroup that a process is charged to, if `memory.swap.max` limits it.
+fn limited(process: &Process) -> Option<Cgroup> {
+    static HIERARCHY: OnceLock<Option<Hierarchy>> = OnceLock::new();
+    let hierarchy = HIERARCHY.get_or_init(|| Hierarchy::discover(&ProcRoot::default()).ok());
+    let cgroup = Cgroup::of_process(hierarchy.as_ref()?, process).ok()??;
+    cgroup.swap_room_bytes().ok()?.map(|_| cgroup)
+}
+
 impl<'a> ProcessMover<'a> {
     /// Opens a process of this machine that may be acted upon ([`check_target`]).
     pub fn open(process: &'a Process) -> Result<Self, PageoutError> {
         check_target(process)?;
-        Ok(Self::with(process, Pagemap::open(process)?))
+        Ok(Self {
+            limited: limited(process),
+            ..Self::with(process, Pagemap::open(process)?)
+        })
     }
 
-    /// Uses a process that may be acted upon, with its open pagemap.
+    /// Uses a process that may be acted upon, with its open pagemap. The caller knows how much of
+    /// it may go to swap: reading that takes longer than moving a few pages.
     pub fn with(process: &'a Process, pagemap: Pagemap) -> Self {
         Self {
             process,
             pagemap,
             page_bytes: rustix::param::page_size() as u64,
+            limited: None,
         }
     }
 
@@ -275,7 +293,10 @@ impl Mover for ProcessMover<'_> {
     fn swap_free_bytes(&mut self) -> Result<u64, PageoutError> {
         // Read before every call, and /proc/swaps would take 20 times as long.
         let info = rustix::system::sysinfo();
-        Ok(info.freeswap.saturating_mul(info.mem_unit.into()))
+        let free_bytes = info.freeswap.saturating_mul(info.mem_unit.into());
+        let room = |cgroup: &Cgroup| cgroup.swap_room_bytes().ok().flatten();
+        let room_bytes = self.limited.as_ref().and_then(room);
+        Ok(free_bytes.min(room_bytes.unwrap_or(u64::MAX)))
     }
 
     fn rss_bytes(&mut self) -> Result<u64, PageoutError> {
@@ -328,4 +349,24 @@ fn last_errno() -> i32 {
     std::io::Error::last_os_error()
         .raw_os_error()
         .unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cgroup::Version;
+
+    #[test]
+    fn a_limit_of_the_cgroup_is_all_the_swap_there_is() {
+        let process = Process::open_user(&ProcRoot::default(), std::process::id()).unwrap();
+        let mut mover = ProcessMover::with(&process, Pagemap::open(&process).unwrap());
+        if mover.swap_free_bytes().unwrap() < 8192 {
+            return println!("SKIPPED a limit of swap: no swap is free");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("memory.swap.max"), "8192\n").unwrap();
+        std::fs::write(dir.path().join("memory.swap.current"), "4096\n").unwrap();
+        mover.limited = Cgroup::open(&Hierarchy::at(Version::V2, dir.path()), "/").ok();
+        assert_eq!(mover.swap_free_bytes().unwrap(), 4096);
+    }
 }

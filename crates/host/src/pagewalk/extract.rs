@@ -185,7 +185,7 @@ impl Extractor {
                 let unchecked = _mm256_xor_si256(checked, word(u64::MAX));
                 seen_and = _mm256_and_si256(seen_and, _mm256_or_si256(e, unchecked));
                 let young = sign(_mm256_slli_epi64::<58>(e));
-                let dirt = sign(_mm256_slli_epi64::<57>(e)) | sign(_mm256_slli_epi64::<6>(e));
+                let dirt = sign(_mm256_slli_epi64::<57>(e)) | sign(_mm256_slli_epi64::<5>(e));
                 bits[0] |= present << shift;
                 bits[1] |= (present & young) << shift;
                 bits[2] |= (present & dirt) << shift;

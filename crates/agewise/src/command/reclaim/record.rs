@@ -359,7 +359,7 @@ mod tests {
                 11  re,dis            left  128.0 MiB  resident  512.0 MiB ->  384.0 MiB
           asked         384.0 MiB
           left          384.0 MiB  384.0 MiB to swap, 0 B of files
-          skipped        16.0 KiB  anonymous and shared memory need swap space, and none is free
+          skipped        16.0 KiB  needs swap; none is free, or memory.swap.max allows no more
           refaulted       8.0 KiB  within 10 s
           not watched    16.0 KiB  left in too many pieces to know what comes back
           resident        1.0 GiB  -> 640.0 MiB; 6 ms CPU, 500 ms

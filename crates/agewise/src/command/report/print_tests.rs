@@ -95,6 +95,22 @@ fn text() {
 }
 
 #[test]
+fn text_has_no_histogram_of_nothing() {
+    let bounds: Intervals = "1s,5s".parse().unwrap();
+    let mount = SubjectReport {
+        unmapped_cache_bytes: Some(4096),
+        ..SubjectReport::new("/tmp.mount".into(), true, &[0], &[bounds])
+    };
+    let mut out = Vec::new();
+    let mut printer = Printer::new(&mut out, Format::Text);
+    printer.print(&[mount], &cost(), 0, false).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    let start = "# cgroup /tmp.mount\n# resident 0 B (anon 0 B, file 0 B), in swap 0 B, ";
+    assert!(text.starts_with(start), "{text}");
+    assert!(text.contains("no process maps: 4.0 KiB"), "{text}");
+}
+
+#[test]
 fn text_says_what_was_cut() {
     let text = printed(Format::Text, 7, true);
     assert!(text.contains("# 7 more targets not shown"), "{text}");

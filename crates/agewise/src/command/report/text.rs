@@ -79,7 +79,9 @@ fn text_of_resident(out: &mut impl Write, report: &SubjectReport) -> io::Result<
             "# resident memory and ages are not known: no process could be looked at"
         );
     }
-    for (node, histogram) in &report.nodes {
+    // A machine has many cgroups without memory, such as systemd's of mounts.
+    let is_empty = report.processes == 0 && report.resident_bytes == [0; 2];
+    for (node, histogram) in report.nodes.iter().filter(|_| !is_empty) {
         write!(out, "N{node}\n{histogram}")?;
     }
     let text = |bytes: Option<u64>| bytes.map_or("not known".to_owned(), bytes_text);

@@ -84,7 +84,7 @@ fn remarks(curves: &Curves, known: &Known) -> String {
         known.costs.text(),
     );
     if !known.has_files {
-        text += "\n The files it maps are charged to another cgroup and not included.";
+        text += "\n Most files it maps are charged to other cgroups; none are included.";
     }
     text
 }

@@ -274,7 +274,7 @@ fn w_shows_what_less_memory_would_cost() {
         "   64.0 MiB   10%      800.0         ?   0.408 %         ? ##########",
         "62 s counted. As it is, 0.5 pages per second came back.",
         "Not known: 34.0 MiB was not used meanwhile",
-        "The files it maps are charged to another cgroup",
+        "Most files it maps are charged to other cgroups",
     ] {
         assert!(shown.contains(part), "{part}: {shown}");
     }

@@ -18,8 +18,9 @@ pub const HUGE: u64 = 1 << 7;
 pub const PROTNONE: u64 = 1 << 8;
 /// The kernel does not manage this page's memory: zero page, vdso, device memory.
 pub const SPECIAL: u64 = 1 << 9;
-/// Dirty bit saved while the entry is write-protected (Linux 6.6 and later; unused before).
-pub const SAVED_DIRTY: u64 = 1 << 57;
+/// Dirty bit saved while the entry is write-protected (Linux 6.6 and later; unused before). The bit
+/// below it marked device memory before 6.17.
+pub const SAVED_DIRTY: u64 = 1 << 58;
 /// The address of the frame, as wide as the architecture allows.
 pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 /// Entries that are neither present nor zero and are below this are on a swap device: the type is
