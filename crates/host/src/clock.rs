@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The clocks used for timestamps and costs.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -15,9 +16,20 @@ pub fn boottime_ns() -> u64 {
     nanos(clock_gettime(ClockId::Boottime))
 }
 
-/// Returns the CPU time of the calling thread in ns, kernel and user.
+thread_local! {
+    /// What other threads used for this one.
+    static HELPERS_CPU_NS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Returns the CPU time of the calling thread in ns, kernel and user, with what other threads used
+/// for it ([`add_helper_cpu`]).
 pub fn thread_cpu_ns() -> u64 {
-    nanos(clock_gettime(ClockId::ThreadCPUTime))
+    nanos(clock_gettime(ClockId::ThreadCPUTime)).saturating_add(HELPERS_CPU_NS.get())
+}
+
+/// Counts CPU time that another thread used for the calling one, which waited for it.
+pub fn add_helper_cpu(cpu_ns: u64) {
+    HELPERS_CPU_NS.set(HELPERS_CPU_NS.get().saturating_add(cpu_ns));
 }
 
 /// Returns the CPU time this process has used so far: all threads, kernel and user.
