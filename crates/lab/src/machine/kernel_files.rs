@@ -296,7 +296,10 @@ impl Machine {
             "max" => UNLIMITED,
             size => size_bytes(size).map_err(|_| FileError::Invalid)? / PAGE_BYTES,
         };
-        self.set_limits(memcg, limits);
+        if limits != self.limits(memcg) {
+            self.set_limits(memcg, limits);
+            return Ok(());
+        }
         // The kernel also reclaims if the limit was the same before.
         match file {
             "memory.max" => self.shrink_to(memcg, limits.max_pages, true),
