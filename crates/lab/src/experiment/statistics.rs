@@ -79,10 +79,11 @@ impl Summary {
 }
 
 /// p-value of the difference of two samples whose values are pairs (paired t-test, two-sided). None
-/// for fewer than two pairs; 1 or 0 if the differences do not vary.
+/// for fewer than two pairs, or if a variance exceeds what a number can hold; 1 or 0 if the
+/// differences do not vary.
 pub fn paired(pairs: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
     let differences: Vec<f64> = pairs.map(|(a, b)| b - a).collect();
-    let of = Summary::of(&differences).filter(|of| of.n > 1)?;
+    let of = Summary::of(&differences).filter(|of| of.n > 1 && of.variance.is_finite())?;
     if of.variance == 0.0 {
         return Some(if of.mean == 0.0 { 1.0 } else { 0.0 });
     }
@@ -128,6 +129,8 @@ mod tests {
         let [a, b] = [before, after].map(|values| Summary::of(&values).unwrap());
         assert!(a.welch(&b).unwrap() > 0.8);
         assert_eq!(paired(pairs().take(1)), None);
+        assert_eq!(paired([(0.0, f64::MAX), (f64::MAX, 0.0)].into_iter()), None);
+        assert_eq!(paired([(-f64::MAX, f64::MAX); 2].into_iter()), None);
         assert_eq!(paired(pairs().map(|(a, _)| (a, a + 1.0))), Some(0.0));
         assert_eq!(paired(pairs().map(|(a, _)| (a, a))), Some(1.0));
     }
