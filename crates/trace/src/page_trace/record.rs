@@ -268,7 +268,16 @@ mod tests {
 
     #[test]
     fn numbers_at_the_limits() {
-        for value in [0, 1, 127, 128, u64::MAX >> 1, u64::MAX] {
+        // Of one to ten bytes, among them some whose groups of seven bits all differ.
+        let mixed = [
+            0x2_3456_789a_bcde,
+            0xfe_dcba_9876_5432,
+            0x0123_4567_89ab_cdef,
+        ];
+        for value in mixed
+            .into_iter()
+            .chain([0, 1, 127, 128, u64::MAX >> 1, u64::MAX])
+        {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
             // At the end of a frame, and with more behind it.
@@ -279,7 +288,9 @@ mod tests {
             }
             assert_eq!(unzigzag(zigzag(value)), value);
         }
-        assert!(take_varint(&mut [0xff; 10].as_slice()).is_err());
+        for length in 0..=10 {
+            assert!(take_varint(&mut &[0xff; 10][..length]).is_err());
+        }
         assert!(take_varint(&mut [0x80].as_slice()).is_err());
     }
 }
