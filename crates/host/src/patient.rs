@@ -7,11 +7,14 @@
 //! that process then waits too, and only SIGKILL ends that. So a thread reads them; one that does
 //! not come back is left waiting, and the others are read by another.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
+
+use crate::clock;
 
 /// How long a file may take. The largest lists of mappings take 0.1 s.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -19,9 +22,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// then the ages of memory stand still, but everything else goes on.
 const WAITING_MAX: usize = 16;
 
+thread_local! {
+    /// One per thread, however much it reads: threads are few, and those that wait are known.
+    static READER: RefCell<PatientReader> = RefCell::default();
+}
+
+/// Replaces `text` by the contents of a file.
+///
+/// # Errors
+/// The error of the system; `TimedOut` if the file does not answer, at once if it already did not
+/// the last time.
+pub(crate) fn read(path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
+    READER.with_borrow_mut(|reader| reader.read(path, text))
+}
+
 /// Reads files, one after another.
 #[derive(Debug, Default)]
-pub(crate) struct PatientReader {
+struct PatientReader {
     thread: Option<Thread>,
     /// Those that have not come back.
     waiting: Vec<(PathBuf, Thread)>,
@@ -30,38 +47,46 @@ pub(crate) struct PatientReader {
 #[derive(Debug)]
 struct Thread {
     paths: Sender<(PathBuf, Vec<u8>)>,
-    texts: Receiver<(io::Result<()>, Vec<u8>)>,
+    answers: Receiver<Answer>,
+}
+
+#[derive(Debug)]
+struct Answer {
+    read: io::Result<()>,
+    text: Vec<u8>,
+    cpu_ns: u64,
 }
 
 impl Thread {
     fn start() -> io::Result<Self> {
         let (paths, asked) = channel::<(PathBuf, Vec<u8>)>();
-        let (answers, texts) = channel();
+        let (answer, answers) = channel();
         // It ends when nobody asks any more.
         std::thread::Builder::new()
             .name("agewise-reads".to_owned())
             .stack_size(64 << 10)
             .spawn(move || {
                 for (path, mut text) in asked {
+                    let began_ns = clock::thread_cpu_ns();
                     text.clear();
                     let read = File::open(path).and_then(|mut file| file.read_to_end(&mut text));
-                    if answers.send((read.map(drop), text)).is_err() {
+                    let sent = answer.send(Answer {
+                        read: read.map(drop),
+                        text,
+                        cpu_ns: clock::thread_cpu_ns().saturating_sub(began_ns),
+                    });
+                    if sent.is_err() {
                         return;
                     }
                 }
             })?;
-        Ok(Thread { paths, texts })
+        Ok(Thread { paths, answers })
     }
 }
 
 impl PatientReader {
-    /// Replaces `text` by the contents of a file.
-    ///
-    /// # Errors
-    /// The error of the system; `TimedOut` if the file does not answer, at once if it already did
-    /// not the last time.
-    pub fn read(&mut self, path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
-        let is_waiting = |thread: &Thread| thread.texts.try_recv().err();
+    fn read(&mut self, path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
+        let is_waiting = |thread: &Thread| thread.answers.try_recv().err();
         self.waiting
             .retain(|(_, thread)| is_waiting(thread) == Some(TryRecvError::Empty));
         let waits = self.waiting.iter().any(|(of, _)| of == path);
@@ -74,13 +99,14 @@ impl PatientReader {
         };
         let asked = thread.paths.send((path.to_owned(), std::mem::take(text)));
         asked.map_err(|_| no_answer())?;
-        let Ok((read, back)) = thread.texts.recv_timeout(PATIENCE) else {
+        let Ok(answer) = thread.answers.recv_timeout(PATIENCE) else {
             self.waiting.push((path.to_owned(), thread));
             return Err(no_answer());
         };
-        *text = back;
+        clock::count_helper(answer.cpu_ns);
+        *text = answer.text;
         self.thread = Some(thread);
-        read
+        answer.read
     }
 }
 
