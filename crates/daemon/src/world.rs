@@ -7,6 +7,7 @@ use std::path::Path;
 use agewise_cli::prices::DISK;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::memory::MemInfo;
+use agewise_host::page::pages_per_kernel_page;
 use agewise_host::pagecache::PriceOfFile;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
@@ -145,10 +146,11 @@ fn scanned_pages(root: &ProcRoot) -> Option<u64> {
     sum_of(&text, ["pgscan_kswapd", "pgscan_direct"])
 }
 
-/// Those of them that it took, so far.
+/// Those of them that it took so far, in pages of 4 KiB.
 pub(crate) fn stolen_pages(root: &ProcRoot) -> Option<u64> {
     let text = std::fs::read_to_string(root.join("vmstat")).ok()?;
-    sum_of(&text, ["pgsteal_kswapd", "pgsteal_direct"])
+    let pages = sum_of(&text, ["pgsteal_kswapd", "pgsteal_direct"])?;
+    Some(pages.saturating_mul(pages_per_kernel_page()))
 }
 
 fn sum_of(text: &str, names: [&str; 2]) -> Option<u64> {

@@ -17,19 +17,19 @@ pub fn boottime_ns() -> u64 {
 }
 
 thread_local! {
-    /// What other threads used for this one.
-    static HELPERS_CPU_NS: Cell<u64> = const { Cell::new(0) };
+    /// CPU time that other threads spent for this one.
+    static HELPERS_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Returns the CPU time of the calling thread in ns, kernel and user, with what other threads used
-/// for it ([`add_helper_cpu`]).
+/// Returns the CPU time of the calling thread in ns, kernel and user, with that of threads which
+/// read for it.
 pub fn thread_cpu_ns() -> u64 {
-    nanos(clock_gettime(ClockId::ThreadCPUTime)).saturating_add(HELPERS_CPU_NS.get())
+    nanos(clock_gettime(ClockId::ThreadCPUTime)).saturating_add(HELPERS_NS.get())
 }
 
-/// Counts CPU time that another thread used for the calling one, which waited for it.
-pub fn add_helper_cpu(cpu_ns: u64) {
-    HELPERS_CPU_NS.set(HELPERS_CPU_NS.get().saturating_add(cpu_ns));
+/// Counts CPU time that another thread spent for this one.
+pub(crate) fn count_helper(cpu_ns: u64) {
+    HELPERS_NS.set(HELPERS_NS.get().saturating_add(cpu_ns));
 }
 
 /// Returns the CPU time this process has used so far: all threads, kernel and user.
@@ -41,4 +41,17 @@ fn nanos(time: Timespec) -> u64 {
     (time.tv_sec as u64)
         .saturating_mul(1_000_000_000)
         .saturating_add(time.tv_nsec as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_helpers_use_counts_for_the_thread_they_help() {
+        let before_ns = thread_cpu_ns();
+        count_helper(1 << 50);
+        assert!(thread_cpu_ns() - before_ns >= 1 << 50);
+        assert!(std::thread::spawn(thread_cpu_ns).join().unwrap() < 1 << 50);
+    }
 }

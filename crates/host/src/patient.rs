@@ -8,6 +8,7 @@
 //! not come back is left waiting, and the others are read by another. Handing over takes 11 us of
 //! CPU time a file, beside 65 us for reading that of a small program.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -22,9 +23,23 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// then the ages of memory stand still, but everything else goes on.
 const WAITING_MAX: usize = 16;
 
+thread_local! {
+    /// One per thread, however much it reads: threads are few, and those that wait are known.
+    static READER: RefCell<PatientReader> = RefCell::default();
+}
+
+/// Replaces `text` by the contents of a file.
+///
+/// # Errors
+/// The error of the system; `TimedOut` if the file does not answer, at once if it already did not
+/// the last time.
+pub(crate) fn read(path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
+    READER.with_borrow_mut(|reader| reader.read(path, text))
+}
+
 /// Reads files, one after another.
 #[derive(Debug, Default)]
-pub(crate) struct PatientReader {
+struct PatientReader {
     thread: Option<Thread>,
     /// Those that have not come back.
     waiting: Vec<(PathBuf, Thread)>,
@@ -33,21 +48,20 @@ pub(crate) struct PatientReader {
 #[derive(Debug)]
 struct Thread {
     paths: Sender<(PathBuf, Vec<u8>)>,
-    texts: Receiver<Answer>,
+    answers: Receiver<Answer>,
 }
 
 #[derive(Debug)]
 struct Answer {
     read: io::Result<()>,
     text: Vec<u8>,
-    /// What the thread used since the answer before.
     cpu_ns: u64,
 }
 
 impl Thread {
     fn start() -> io::Result<Self> {
         let (paths, asked) = channel::<(PathBuf, Vec<u8>)>();
-        let (answers, texts) = channel();
+        let (answer, answers) = channel();
         // It ends when nobody asks any more.
         std::thread::Builder::new()
             .name("agewise-reads".to_owned())
@@ -58,29 +72,24 @@ impl Thread {
                     text.clear();
                     let read = File::open(path).and_then(|mut file| file.read_to_end(&mut text));
                     let used_ns = clock::thread_cpu_ns();
-                    let answer = Answer {
+                    let sent = answer.send(Answer {
                         read: read.map(drop),
                         text,
-                        cpu_ns: used_ns - counted_ns,
-                    };
+                        cpu_ns: used_ns.saturating_sub(counted_ns),
+                    });
                     counted_ns = used_ns;
-                    if answers.send(answer).is_err() {
+                    if sent.is_err() {
                         return;
                     }
                 }
             })?;
-        Ok(Thread { paths, texts })
+        Ok(Thread { paths, answers })
     }
 }
 
 impl PatientReader {
-    /// Replaces `text` by the contents of a file.
-    ///
-    /// # Errors
-    /// The error of the system; `TimedOut` if the file does not answer, at once if it already did
-    /// not the last time.
-    pub fn read(&mut self, path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
-        let is_waiting = |thread: &Thread| thread.texts.try_recv().err();
+    fn read(&mut self, path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
+        let is_waiting = |thread: &Thread| thread.answers.try_recv().err();
         self.waiting
             .retain(|(_, thread)| is_waiting(thread) == Some(TryRecvError::Empty));
         let waits = self.waiting.iter().any(|(of, _)| of == path);
@@ -93,11 +102,11 @@ impl PatientReader {
         };
         let asked = thread.paths.send((path.to_owned(), std::mem::take(text)));
         asked.map_err(|_| no_answer())?;
-        let Ok(answer) = thread.texts.recv_timeout(PATIENCE) else {
+        let Ok(answer) = thread.answers.recv_timeout(PATIENCE) else {
             self.waiting.push((path.to_owned(), thread));
             return Err(no_answer());
         };
-        clock::add_helper_cpu(answer.cpu_ns);
+        clock::count_helper(answer.cpu_ns);
         *text = answer.text;
         self.thread = Some(thread);
         answer.read
@@ -145,8 +154,8 @@ mod tests {
             "one thread waits, however often it is asked"
         );
         fs::write(&hung, "at last").unwrap();
-        while reader.waiting[0].1.texts.try_recv().is_err() {
-            std::thread::yield_now();
+        while !reader.waiting.is_empty() {
+            reader.read(&well, &mut text).unwrap();
         }
         // Now there is no writer, so it hangs again, for another thread.
         reader.read(&hung, &mut text).unwrap_err();

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::access::AddressRange;
 use crate::error::FileError;
-use crate::patient::PatientReader;
+use crate::patient;
 use crate::root::{ProcRoot, numbers_in};
 
 mod filesystems;
@@ -99,7 +99,6 @@ pub struct VmaTable {
 pub struct MapsReader {
     proc: ProcRoot,
     text: Vec<u8>,
-    files: PatientReader,
     filesystems: Filesystems,
 }
 
@@ -124,8 +123,7 @@ impl MapsReader {
     }
 
     fn slurp(&mut self, path: &std::path::Path) -> Result<(), FileError> {
-        let read = self.files.read(path, &mut self.text);
-        read.map_err(|source| FileError::Read {
+        patient::read(path, &mut self.text).map_err(|source| FileError::Read {
             path: path.to_owned(),
             source,
         })

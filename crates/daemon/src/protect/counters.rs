@@ -6,7 +6,6 @@ use std::sync::Arc;
 use agewise_host::cgroup::Cgroup;
 use agewise_policy::generations::ByType;
 
-use super::groups::self_and_above;
 use crate::world;
 
 /// The counters of a cgroup.
@@ -44,6 +43,7 @@ impl Counters {
     }
 }
 
+/// The top has a limit where it is that of a container. What that takes is not counted in vmstat.
 fn limits(cgroup: &Cgroup) -> Vec<(Arc<str>, u64)> {
     let hits = |path| {
         let of = Cgroup::open(cgroup.hierarchy(), path).ok()?;
@@ -54,7 +54,7 @@ fn limits(cgroup: &Cgroup) -> Vec<(Arc<str>, u64)> {
         };
         Some((Arc::from(of.name()), hits.ok()??))
     };
-    self_and_above(cgroup.path()).filter_map(hits).collect()
+    cgroup.path().ancestors().filter_map(hits).collect()
 }
 
 #[cfg(test)]
@@ -70,6 +70,7 @@ mod tests {
         std::fs::create_dir_all(dir.path().join("slice/db/worker")).unwrap();
         for (file, hits) in [
             ("memory.events", 900),
+            ("memory.events.local", 7),
             ("slice/memory.events", 70),
             ("slice/memory.events.local", 5),
             ("slice/db/memory.events", 3),
@@ -78,6 +79,7 @@ mod tests {
             std::fs::write(dir.path().join(file), format!("max {hits}\n")).unwrap();
         }
         let limits = limits(&Cgroup::open(&hierarchy, "/slice/db").unwrap());
-        assert_eq!(limits, [("/slice/db".into(), 3), ("/slice".into(), 5)]);
+        let hits = [("/slice/db", 3), ("/slice", 5), ("/", 7)];
+        assert_eq!(limits, hits.map(|(of, hits)| (of.into(), hits)));
     }
 }

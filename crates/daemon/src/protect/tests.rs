@@ -2,6 +2,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
+use agewise_host::page::pages_per_kernel_page;
 use serde_json::Value;
 
 use super::groups::{is_within, self_and_above};
@@ -456,14 +457,16 @@ fn a_slice_whose_demand_moves_has_another_of_its_cgroups_held_back() {
     );
 }
 
-/// Kernels before 5.9 count what came back to files only, since the cgroup was made.
-#[test]
-fn what_comes_back_from_swap_counts_where_the_kernel_does_not_count_it() {
+/// What a watch of ten seconds says of refaults per second of swapped memory: kernels before 5.9
+/// count what came back to files only, since the cgroup was made.
+fn refaults_per_s(vmstat: impl Fn(u64) -> String) -> f64 {
     let (config, matcher) = config("[protect]\ncgroups = ['/web']\n");
-    let mut protector = Protector::new(&config.protect, ProcRoot::new("/nowhere"), None).unwrap();
+    let top = tempfile::tempdir().unwrap();
+    let mut protector = Protector::new(&config.protect, ProcRoot::new(top.path()), None).unwrap();
     let (seen, mut views) = machine(&["/batch", "/web"]);
     let mut decisions = Vec::new();
     for second in 0..10 {
+        std::fs::write(top.path().join("vmstat"), vmstat(second)).unwrap();
         views[1].refaulted_bytes = second * 4000 * PAGE_BYTES;
         protector.follow(&seen, &views, &matcher, &NOWHERE);
         let read = |_: &Watched| {
@@ -476,8 +479,14 @@ fn what_comes_back_from_swap_counts_where_the_kernel_does_not_count_it() {
         };
         decisions.extend(protector.look(second * 1000, read));
     }
-    let suffering = decisions[0].suffering.unwrap();
-    assert_eq!(suffering.young_refaults_per_s, 4000.0);
+    decisions[0].suffering.unwrap().young_refaults_per_s
+}
+
+#[test]
+fn what_comes_back_from_swap_counts_as_far_as_the_kernel_took_it() {
+    assert_eq!(refaults_per_s(|_| "pgfault 7\n".to_owned()), 4000.0);
+    let taken = refaults_per_s(|second| format!("pgsteal_kswapd {}\n", second * 200));
+    assert_eq!(taken, (200 * pages_per_kernel_page()) as f64);
 }
 
 #[test]

@@ -17,6 +17,7 @@ use crate::access::{
     Abilities, AccessError, AddressRange, Leaf, PAGE_BYTES, ScanReport, SightSink, TABLE_BYTES,
 };
 use crate::clear::Means;
+use crate::mover;
 use crate::process::{Bound, Process};
 use crate::root::ProcRoot;
 
@@ -248,6 +249,8 @@ fn what_one_process_refuses_does_not_stop_the_others() {
     assert!(reports[1].resident_bytes[0] > 0);
     let known = [&reports[0], &reports[1]].map(SubjectReport::is_known);
     assert_eq!(known, [[false; 2], [true; 2]]);
+    let mut cold = |of: &Sleeper| mover::find_cold(&mut agent, of.pid(), [Some(0); 2], u64::MAX);
+    assert!(cold(&refused).unwrap().is_none() && cold(&seen).unwrap().is_some());
 }
 
 #[test]

@@ -39,8 +39,8 @@ pub struct MemoryStat {
     /// File pages (of 4 KiB) read back after eviction.
     pub refaults_file_pages: u64,
     /// Pages (of 4 KiB) that the kernel took because memory was short, by kswapd or by tasks that
-    /// allocate. Not those of `memory.reclaim`, which before Linux 6.16 has no counter of its own
-    /// here. `None` in v1, and before Linux 6.0.
+    /// allocate, also those that a limit took. Before Linux 6.16, which counts them apart, also
+    /// those of `memory.reclaim`. `None` in v1, and before Linux 6.0.
     pub stolen_pages: Option<u64>,
 }
 

@@ -59,7 +59,8 @@ pub fn require_page_ages(agent: &mut Agent) -> Result<(), PageoutError> {
 }
 
 /// Finds up to `bytes_max` of pages of an observed process that were certainly not used for the
-/// given time, according to their ages and a look right now. `None` if the process is not observed.
+/// given time, according to their ages and a look right now. `None` if the process is not observed,
+/// or the last look at it failed.
 ///
 /// # Errors
 /// Its page tables or mappings cannot be read, or the process is gone.
@@ -87,7 +88,9 @@ pub fn find_idle(
     since_ms: &IdleSince,
     bytes_max: u64,
 ) -> Result<Option<Cold>, PageoutError> {
-    let Some(space) = agent.space(pid) else {
+    // Whoever looks at a process that does not answer (see `patient`) waits for ever.
+    let space = agent.space(pid).filter(|space| space.trouble().is_none());
+    let Some(space) = space else {
         return Ok(None);
     };
     let target = Target::from(space.process());
