@@ -2,31 +2,13 @@
 //! Moving folios to another node: reclaim of a node demotes cold folios to a slower one instead of
 //! freeing them (`demote_folio_list`), and a caller can move folios that it has chosen.
 
-use super::split;
+use super::split::{self, KEPT};
 use super::{Reclaimer, ScanControl};
 use crate::folio::{Flag, Pfn};
 use crate::ids::{LruvecId, NodeId};
 use crate::lru::Lru;
 use crate::reports::AddContext;
 use crate::world::World;
-
-/// Flags that move with a folio (`folio_migrate_flags`), and that its pages keep when it is split.
-/// `PG_reclaim` is one because it shares its bit with `PG_readahead`. The world moves the contents,
-/// and what makes them `Mapped` and `Swapcache`.
-pub(super) const KEPT: [Flag; 12] = [
-    Flag::Referenced,
-    Flag::Workingset,
-    Flag::Active,
-    Flag::Reclaim,
-    Flag::Dirty,
-    Flag::Swapcache,
-    Flag::Unevictable,
-    Flag::Mlocked,
-    Flag::Mapped,
-    Flag::Promoted,
-    Flag::Idle,
-    Flag::Young,
-];
 
 /// The node to which this reclaim of `node` demotes (`can_demote`); None if it frees.
 pub(crate) fn demotion_target(

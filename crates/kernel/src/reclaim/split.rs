@@ -2,10 +2,27 @@
 //! Splitting a huge folio into its pages, where there is no room for it in one piece
 //! (`split_folio_to_list`).
 
-use super::migration::KEPT;
 use crate::folio::{Flag, FolioTable, Pfn};
 use crate::lru::Lru;
 use crate::world::World;
+
+/// Flags that move with a folio (`folio_migrate_flags`), and that its pages keep when it is split.
+/// `PG_reclaim` is one because it shares its bit with `PG_readahead`. The world moves the contents,
+/// and what makes them `Mapped` and `Swapcache`.
+pub(super) const KEPT: [Flag; 12] = [
+    Flag::Referenced,
+    Flag::Workingset,
+    Flag::Active,
+    Flag::Reclaim,
+    Flag::Dirty,
+    Flag::Swapcache,
+    Flag::Unevictable,
+    Flag::Mlocked,
+    Flag::Mapped,
+    Flag::Promoted,
+    Flag::Idle,
+    Flag::Young,
+];
 
 /// Splits an isolated folio; each of its pages is then an isolated folio with its flags. Returns
 /// false if it is a page already, or if somebody else holds it.
