@@ -23,6 +23,13 @@ fn there_and_back(undo: &Undo) -> Contents {
     Contents::decode(&contents.encode())
 }
 
+/// The check value of CRC-32 (IEEE): ledgers of other versions of agewise have it.
+#[test]
+fn the_checksum_is_the_one_that_others_use() {
+    assert_eq!(crc32fast::hash(b"123456789"), 0xcbf4_3926);
+    assert_eq!(crc32fast::hash(b""), 0);
+}
+
 #[test]
 fn lines_come_back() {
     let mut both = squeeze(Path::new("/sys/fs/cgroup/a b"));
