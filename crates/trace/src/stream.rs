@@ -191,12 +191,13 @@ impl AccessStream {
         self.reader.page_trace_header()
     }
 
-    /// The next request, not split; as stored, unless repeats are collapsed.
+    /// The next request, not split; as stored, unless repeats are collapsed. If the last batch
+    /// ended inside a request, the rest of that comes first.
     ///
     /// # Errors
     /// Those of the reader, and [`TraceError::Empty`] at the end of a trace without requests.
     pub fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
-        let is_there = self.take_request()?;
+        let is_there = self.rest.page_count > 0 || self.take_request()?;
         let request = std::mem::take(&mut self.rest);
         Ok(is_there.then_some(request))
     }
@@ -335,6 +336,15 @@ mod tests {
         let expected: Vec<u64> = (5..10005).chain(1..3).collect();
         assert_eq!(pages(&mut stream), expected);
         assert_eq!(stream.requests(), 3);
+    }
+
+    #[test]
+    fn what_does_not_fit_in_a_batch_is_the_next_request() {
+        let mut stream = stream(&arc::FORMAT, "5 10000 0 0\n7 2 0 1\n");
+        assert!(stream.next_batch(&mut Vec::new()).unwrap());
+        let requests = std::iter::from_fn(|| stream.next_request().unwrap());
+        let requests: Vec<_> = requests.map(|of| (of.first_page, of.page_count)).collect();
+        assert_eq!(requests, [(5 + 4096, 10_000 - 4096), (7, 2)]);
     }
 
     #[test]
