@@ -18,6 +18,12 @@ pub enum Compression {
     Zstd,
 }
 
+/// Whether a file begins with a frame of metadata, which decoders of zstd skip: pzstd writes one
+/// before each frame.
+fn is_skippable_frame(first_bytes: &[u8]) -> bool {
+    matches!(first_bytes, [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
+}
+
 /// Magic numbers of formats that are only recognised to give advice.
 const UNREADABLE: [(&[u8], &str); 4] = [
     (b"BZh", "bzip2"),
@@ -43,7 +49,8 @@ impl Compression {
         if first_bytes.starts_with(&[0xfd, b'7', b'z', b'X', b'Z', 0]) {
             return Ok(Self::Xz);
         }
-        if first_bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        let is_zstd = first_bytes.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
+        if is_zstd || is_skippable_frame(first_bytes) {
             return Ok(Self::Zstd);
         }
         if first_bytes.starts_with(b"PAR1") {
@@ -159,7 +166,10 @@ mod tests {
         );
 
         let zstd = zstd::encode_all(&b"1\n2\n"[..], 1).unwrap();
-        assert_eq!(read_back(zstd), (Compression::Zstd, b"1\n2\n".to_vec()));
+        let of_pzstd = [&b"\x50\x2a\x4d\x18\x04\0\0\0size"[..], &zstd].concat();
+        for zstd in [zstd, of_pzstd] {
+            assert_eq!(read_back(zstd), (Compression::Zstd, b"1\n2\n".to_vec()));
+        }
         assert_eq!(
             read_back(b"1\n".to_vec()),
             (Compression::Plain, b"1\n".to_vec())

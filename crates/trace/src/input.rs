@@ -21,6 +21,14 @@ const EXPANSION_FROM_BYTES: u64 = 64 << 20;
 /// compress to a tenth, and a loop of numbers to 1 in 138; gzip cannot do better than 1 in 1032.
 pub const EXPANSION_MAX: u64 = 250;
 
+/// The mark that editors and spreadsheets put before text in UTF-8.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The beginning of a file without the mark that text may have there.
+pub(crate) fn without_mark(head: &[u8]) -> &[u8] {
+    head.strip_prefix(BYTE_ORDER_MARK).unwrap_or(head)
+}
+
 /// The content of a trace file.
 pub struct Input {
     path: PathBuf,
@@ -138,7 +146,8 @@ impl Input {
         &self.buffer[self.start..self.end.min(self.start + wanted)]
     }
 
-    /// The next line without its end (`\n` or `\r\n`), or `None` at the end of the file.
+    /// The next line without its end (`\n` or `\r\n`) and, if it is the first, without a byte order
+    /// mark; `None` at the end of the file.
     ///
     /// # Errors
     /// [`TraceError::Read`], or [`TraceError::Malformed`] for a line of more than 256 KiB.
@@ -167,7 +176,10 @@ impl Input {
         self.line += 1;
         let first = self.start;
         self.consume((length + 1).min(self.end - self.start));
-        let line = &self.buffer[first..first + length];
+        let mut line = &self.buffer[first..first + length];
+        if self.line == 1 {
+            line = without_mark(line);
+        }
         Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
     }
 
@@ -268,7 +280,7 @@ impl Input {
     /// # Errors
     /// [`TraceError::WrongFormat`].
     pub fn refuse_text(&mut self, format: &'static str) -> Result<(), TraceError> {
-        let head = self.peek(4096);
+        let head = without_mark(self.peek(4096));
         let printable = |byte: &u8| matches!(byte, b'\t' | b'\n' | b'\r' | 0x20..=0x7e);
         if head.len() >= 8 && head.iter().all(printable) {
             return Err(TraceError::WrongFormat {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::error::TraceError;
 use super::format::Format;
-use super::input::Input;
+use super::input::{Input, without_mark};
 use super::page_trace;
 use super::reader::{
     adaptsize, arc, cache2k, corda, csv, damon, lackey, lirs, oracle_general, ucsd,
@@ -78,7 +78,7 @@ pub fn by_file_name(path: &Path) -> Option<&'static Format> {
 /// [`TraceError::UnknownFormat`] if neither is conclusive; [`TraceError::Read`] if nothing can be
 /// read.
 pub fn detect(input: &mut Input) -> Result<&'static Format, TraceError> {
-    let head = input.peek(4096).to_vec();
+    let head = without_mark(input.peek(4096)).to_vec();
     let by_content = || {
         FORMATS
             .iter()
@@ -165,15 +165,43 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_not_part_of_the_text() {
+        for (text, name, first_page) in [
+            ("20\n30\n", "lirs", 20),
+            ("5 3 0 0\n", "arc", 5),
+            ("page,op\n7,r\n", "csv", 7),
+        ] {
+            let marked = format!("\u{feff}{text}").into_bytes();
+            let input = Input::from_reader(Path::new("test"), std::io::Cursor::new(marked));
+            let mut input = input.unwrap();
+            let format = detect(&mut input).unwrap();
+            assert_eq!(format.name, name);
+            let mut reader = (format.open)(input, &crate::ReadOptions::default()).unwrap();
+            let request = reader.next_request().unwrap().unwrap();
+            assert_eq!(request.first_page, first_page);
+        }
+    }
+
+    /// Files of numbers in columns that are not those of a format would otherwise be misread.
+    #[test]
+    fn columns_of_numbers_are_not_guessed() {
+        for content in [&b"1 7 100 3\n2 8 200 1\n"[..], b"9 7 100\n2 8 200\n"] {
+            assert!(FORMATS.iter().all(|format| !(format.recognise)(content)));
+        }
+    }
+
+    #[test]
     fn content_tells_the_format() {
         for (content, name) in [
             (&b"0\r\n1\r\n2\r\n"[..], "lirs"),
             (b"20\n*\n2877\n*\n", "lirs"),
+            (b"# blocks\n20\n***\n", "lirs"),
             (b"230027 8 0 0\n1842745 64 0 1\n", "arc"),
             (b"s 0x1fffff50 1\nl 0x1fffff58 1\n", "ucsd"),
             (b"1 0 68\n2 1 7454\n", "adaptsize"),
             (b"==12== Lackey\nI  04000000,3\n L 1ffeffe7e0,8\n", "lackey"),
             (b"time,page,op\n1,2,r\n", "csv"),
+            (b"# written by hand\ntime,page\n1,2\n", "csv"),
         ] {
             let found = FORMATS.iter().find(|format| (format.recognise)(content));
             assert_eq!(found.map(|format| format.name), Some(name));

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The text format of the AdaptSize authors: `time key size` per line. The key is the page, the
-//! size is ignored.
+//! size is ignored. Content whose times go back is not recognised.
+
+use std::cell::Cell;
 
 use super::simple;
 use crate::access::Request;
@@ -13,7 +15,14 @@ pub static FORMAT: Format = Format {
     summary: "text, \"time key size\"; the size is ignored",
     name_hints: &["adaptsize", "adapt_size"],
     description_hints: &[&["time id size"], &["time key size"], &["adaptsize"]],
-    recognise: |head| lines_all(head, |line| number::are_decimals(line, 3)),
+    recognise: |head| {
+        let before = Cell::new(0);
+        lines_all(head, |line| {
+            let time = number::words(line).next().map(number::decimal);
+            let is_later = |time: u64| before.replace(time) <= time;
+            number::are_decimals(line, 3) && time.is_some_and(|time| time.is_ok_and(is_later))
+        })
+    },
     open: |input, _: &ReadOptions| Ok(simple::lines(input, &FORMAT, parse)),
 };
 

@@ -3,7 +3,7 @@
 //!
 //! Source: Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003. A
 //! line is `count` requests, for the blocks `start` to `start + count - 1`. The third column is not
-//! used, the fourth counts the lines.
+//! used (content with anything but 0 there is not recognised), the fourth counts the lines.
 
 use super::simple;
 use crate::access::Request;
@@ -20,7 +20,11 @@ pub static FORMAT: Format = Format {
         &["512-byte blocks"],
         &["arc ", "column"],
     ],
-    recognise: |head| lines_all(head, |line| number::are_decimals(line, 4)),
+    recognise: |head| {
+        lines_all(head, |line| {
+            number::are_decimals(line, 4) && number::words(line).nth(2) == Some(b"0")
+        })
+    },
     open: |input, _: &ReadOptions| Ok(simple::lines(input, &FORMAT, parse)),
 };
 

@@ -17,8 +17,8 @@
 //! separated by commas, semicolons or tabs. A line is at most 256 KiB; a quoted field stays on its
 //! line.
 //!
-//! Lines before the header that start with `# page trace: ` and `# metadata: ` are the header of a
-//! page trace that was written as CSV.
+//! Lines before the header that start with `#` are comments. Of these, `# page trace: ` and
+//! `# metadata: ` are the header of a page trace that was written as CSV.
 
 use super::column::Column;
 use crate::access::{AccessKind, Evidence, PageClass, Request};
@@ -35,15 +35,23 @@ pub static FORMAT: Format = Format {
     name_hints: &[".csv", ".tsv"],
     description_hints: &[&["csv"], &["named columns"], &["header", "column"]],
     recognise: |head| {
-        let first = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
-        Header::is_in_comments(head) || Layout::of_header(first.trim_ascii(), &[]).is_ok()
+        let mut lines = head.split(|&byte| byte == b'\n');
+        let names = lines.find(|line| !line.starts_with(b"#"));
+        let names = names.unwrap_or_default().trim_ascii();
+        Header::is_in_comments(head) || Layout::of_header(names, &[]).is_ok()
     },
     open: |mut input, options: &ReadOptions| {
         let mut header = None;
         let names = loop {
-            let line = input.next_line(FORMAT.name)?.unwrap_or_default().to_vec();
+            let Some(line) = input.next_line(FORMAT.name)?.map(<[u8]>::to_vec) else {
+                return Err(TraceError::Empty {
+                    path: input.path().to_path_buf(),
+                    format: FORMAT.name,
+                });
+            };
             let is_comment = Header::read_comment(&mut header, &line);
-            if !is_comment.map_err(|what| input.malformed(FORMAT.name, what))? {
+            let is_comment = is_comment.map_err(|what| input.malformed(FORMAT.name, what))?;
+            if !is_comment && !line.starts_with(b"#") {
                 break line;
             }
         };
@@ -62,12 +70,19 @@ pub static FORMAT: Format = Format {
             };
             header.get_or_insert_with(without).evidence = true;
         }
+        let note = layout.unused.as_ref().map(|(bytes, page)| {
+            format!(
+                "the column \"{bytes}\" is not used: a line is one page, that of \"{page}\" \
+                 (--column address={page} if that is a byte address)"
+            )
+        });
         Ok(Box::new(Csv {
             input,
             layout,
             fields,
             page_shift,
             header,
+            note,
         }))
     },
 };
@@ -79,11 +94,12 @@ struct Layout {
     widest: usize,
     /// The name of a column that is read, if another has it too.
     twice: Option<String>,
+    /// The names of a column of lengths and of one of pages, which have no length.
+    unused: Option<(String, String)>,
 }
 
 impl Layout {
     fn of_header(header: &[u8], named: &[(Column, String)]) -> Result<Self, String> {
-        let header = header.strip_prefix(b"\xef\xbb\xbf").unwrap_or(header);
         let delimiter = *b",;\t"
             .iter()
             .find(|byte| header.contains(byte))
@@ -120,7 +136,8 @@ impl Layout {
         if !has(Column::Page) && !has(Column::Address) {
             let found = number::lossy(header);
             return Err(format!(
-                "a column named page or address is needed; the header is: {found}"
+                "a column named page or address is needed; the header is: {found}; name one with \
+                 --column page=NAME or, if this is no header, write one above it"
             ));
         }
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
@@ -128,11 +145,17 @@ impl Layout {
         let mut read = columns.iter().map(|(at, _)| &names[*at]);
         let twice = read.find(is_twice).cloned();
         let widest = columns.iter().map(|(at, _)| *at).max().unwrap_or(0);
+        let name_of = |wanted: Column| {
+            let (at, _) = columns.iter().find(|(_, column)| *column == wanted)?;
+            Some(names[*at].clone())
+        };
+        let unused = name_of(Column::Bytes).zip(name_of(Column::Page));
         Ok(Self {
             delimiter,
             columns,
             widest,
             twice,
+            unused,
         })
     }
 
@@ -168,18 +191,25 @@ impl Fields {
     fn split(&mut self, line: &[u8]) -> Result<(), String> {
         self.text.resize(line.len() + 1, 0);
         self.ends.resize(line.len() + 2, 0);
+        self.count = 0;
+        if line.is_empty() {
+            return Ok(());
+        }
         self.reader.reset();
-        let (_, used, _, ends) = self
-            .reader
-            .read_record(line, &mut self.text, &mut self.ends);
-        // The end of the line is the end of the input.
+        let (_, used, written, ends) =
+            self.reader
+                .read_record(line, &mut self.text, &mut self.ends);
+        // Where it takes a line to end: the rest would be lost.
+        if used < line.len() {
+            return Err("a carriage return inside a line: lines end in LF or CR LF".into());
+        }
         let (result, _, _, more) =
             self.reader
-                .read_record(&[], &mut self.text[used..], &mut self.ends[ends..]);
+                .read_record(b"\n", &mut self.text[written..], &mut self.ends[ends..]);
         self.count = ends + more;
         match result {
-            csv_core::ReadRecordResult::Record | csv_core::ReadRecordResult::End => Ok(()),
-            _ => Err("the line cannot be parted into fields".into()),
+            csv_core::ReadRecordResult::Record => Ok(()),
+            _ => Err("a quote that is not closed on its line".into()),
         }
     }
 
@@ -199,6 +229,7 @@ struct Csv {
     fields: Fields,
     page_shift: u32,
     header: Option<Header>,
+    note: Option<String>,
 }
 
 impl RequestReader for Csv {
@@ -218,6 +249,10 @@ impl RequestReader for Csv {
                 .map(Some)
                 .map_err(|what| self.input.malformed(FORMAT.name, what));
         }
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     fn page_trace_header(&self) -> Option<&Header> {
@@ -279,9 +314,12 @@ fn parse(fields: &Fields, layout: &Layout, page_shift: u32) -> Result<Request, S
 
 fn time(text: &[u8], unit_ns: u64) -> Result<u64, String> {
     if let Ok(whole) = number::decimal(text) {
-        return whole
-            .checked_mul(unit_ns)
-            .ok_or_else(|| format!("time {whole} does not fit in 64 bits of nanoseconds"));
+        return whole.checked_mul(unit_ns).ok_or_else(|| {
+            format!(
+                "time {whole} does not fit in 64 bits of nanoseconds; if it has another unit, say \
+                 so: --column time_us=NAME (or time_ms, time_ns)"
+            )
+        });
     }
     let value: f64 = std::str::from_utf8(text)
         .ok()
@@ -376,6 +414,65 @@ mod tests {
         assert_eq!(requests[0].first_page, 2);
     }
 
+    /// The headers of docs/use/traces.md.
+    #[test]
+    fn published_layouts_need_a_header_only() {
+        let msr = b"ticks,host,disk,op,offset,size,response\n9,usr,0,Read,8191,8192,4\n";
+        let alibaba = b"device,op,offset,size,time_us\n419,W,16384,4096,1577808144360767\n";
+        let tencent = b"time,offset,size,io,volume\n1538323200,16,9,0,1063\n";
+        for (text, page_shift, run) in [
+            (&msr[..], None, (1, 3)),
+            (alibaba, None, (4, 1)),
+            (tencent, Some(3), (2, 2)),
+        ] {
+            let options = ReadOptions {
+                page_shift,
+                ..ReadOptions::default()
+            };
+            let (requests, error) = read_with(&FORMAT, text, &options);
+            assert!(error.is_none(), "{error:?}");
+            assert_eq!((requests[0].first_page, requests[0].page_count), run);
+        }
+    }
+
+    #[test]
+    fn lengths_of_pages_are_said_to_be_ignored() {
+        let note = |text: &[u8]| {
+            let input = std::io::Cursor::new(text.to_vec());
+            let input = Input::from_reader(std::path::Path::new("test"), input).unwrap();
+            let reader = (FORMAT.open)(input, &ReadOptions::default()).unwrap();
+            reader.note().map(str::to_owned)
+        };
+        let said = note(b"time,lba,size\n0,8,4096\n").unwrap();
+        assert!(said.contains("\"size\" is not used"), "{said}");
+        assert!(said.contains("--column address=lba"), "{said}");
+        assert_eq!(note(b"time,offset,size\n0,8,4096\n"), None);
+    }
+
+    #[test]
+    fn what_cannot_be_parted_into_fields_is_not_left_out() {
+        let open = error(&FORMAT, b"page,note\n1,\"a\n2\"\n");
+        assert!(open.contains("quote that is not closed"), "{open}");
+        assert!(open.contains("line 2"), "{open}");
+        for mixed in [&b"page\n1\r2\n3\n"[..], b"page\r1\r2\r"] {
+            let mixed = error(&FORMAT, mixed);
+            assert!(mixed.contains("a carriage return inside"), "{mixed}");
+        }
+        assert_eq!(
+            pages(&FORMAT, b"page,note\n1,\"a \"\"b\"\"\"\n2,\n"),
+            [1, 2]
+        );
+    }
+
+    #[test]
+    fn comments_come_before_the_header() {
+        let text = b"# by hand\n#\n# page trace: page_shift=16\n# metadata: a=b\npage\n7\n";
+        let (requests, error) = read(&FORMAT, text);
+        assert!(error.is_none(), "{error:?}");
+        assert_eq!(requests[0].first_page, 7);
+        assert!((FORMAT.recognise)(text));
+    }
+
     #[test]
     fn errors() {
         assert!(error(&FORMAT, b"a,b\n1,2\n").contains("page or address is needed"));
@@ -389,13 +486,15 @@ mod tests {
         );
         assert!(error(&FORMAT, b"page,count\n1,99999999999\n").contains("at most"));
         assert!(error(&FORMAT, b"page,time\n1,-5\n").contains("out of range"));
+        let in_us = error(&FORMAT, b"page,timestamp\n1,1700000000000000\n");
+        assert!(in_us.contains("--column time_us=NAME"), "{in_us}");
         let twice = error(&FORMAT, b"page,x,x,Page\n1,2,3,4\n");
         assert!(
             twice.contains("two columns of the header are called \"page\""),
             "{twice}"
         );
         assert_eq!(pages(&FORMAT, b"page,x,x\n1,2,3\n"), [1]);
-        assert!(error(&FORMAT, b"").contains("is needed"));
+        assert!(error(&FORMAT, b"").contains("no requests"));
         assert_eq!(pages(&FORMAT, b"page\n\n3\n"), [3]);
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The text format of the LIRS authors: one decimal block number per line.
 //!
-//! Lines of `*` are break points of the original experiments and have no request; empty lines are
-//! ignored. Lines may end in CR LF, and the last one may lack a line ending.
+//! Lines of `*` are break points of the original experiments and have no request; empty lines and
+//! comments (`#`) are ignored. Lines may end in CR LF, and the last one may lack a line ending.
 
 use super::simple;
 use crate::access::Request;
@@ -12,7 +12,7 @@ use crate::number;
 /// LIRS text.
 pub static FORMAT: Format = Format {
     name: "lirs",
-    summary: "text, one decimal block number a line; \"*\" lines are left out",
+    summary: "text, one decimal block number a line; lines of \"*\" and after \"#\" are left out",
     name_hints: &["lirs_", ".lirs", ".trc"],
     description_hints: &[
         &["block number per line"],
@@ -21,16 +21,20 @@ pub static FORMAT: Format = Format {
     ],
     recognise: |head| {
         lines_all(head, |line| {
-            line == b"*" || line.iter().all(u8::is_ascii_digit)
+            is_left_out(line) || line.iter().all(u8::is_ascii_digit)
         })
     },
     open: |input, _: &ReadOptions| Ok(simple::lines(input, &FORMAT, parse)),
 };
 
+fn is_left_out(line: &[u8]) -> bool {
+    line.starts_with(b"#") || line.iter().all(|&byte| byte == b'*')
+}
+
 fn parse(line: &[u8]) -> Result<Option<Request>, String> {
-    match line {
-        b"*" => Ok(None),
-        line => number::decimal(line).map(|page| Some(Request::page(page))),
+    match is_left_out(line) {
+        true => Ok(None),
+        false => number::decimal(line).map(|page| Some(Request::page(page))),
     }
 }
 
@@ -40,9 +44,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stars_empty_lines_and_line_ends() {
+    fn stars_comments_empty_lines_and_line_ends() {
         assert_eq!(
-            pages(&FORMAT, b"20\r\n*\r\n\r\n2877\n*\n34"),
+            pages(&FORMAT, b"# disk 3\n20\r\n*\r\n\r\n2877\n***\n34"),
             [20, 2877, 34]
         );
     }
