@@ -19,12 +19,8 @@ pub fn html(curves: &[Curve]) -> String {
             data.push(',');
         }
         let points: Vec<String> = curve
-            .points
-            .iter()
-            .map(|point| {
-                let (ratio, error) = curve.ratio(point);
-                format!("[{},{ratio:.8},{error:.8}]", point.size_pages)
-            })
+            .ratios()
+            .map(|(size, ratio, error)| format!("[{size},{ratio:.8},{error:.8}]"))
             .collect();
         data += &format!(
             "\n{{name:{},colour:\"{}\",points:[{}]}}",

@@ -167,6 +167,28 @@ mod tests {
     }
 
     #[test]
+    fn a_trace_without_accesses_has_no_curve() {
+        let idle = Curve {
+            accesses: 0,
+            ..curve("lru", [0.0; 3])
+        };
+        let curves = [idle, curve("opt", [70.0, 30.0, 10.0])];
+        let lines = text(&curves, 60, 12);
+        assert!(
+            !lines
+                .lines()
+                .any(|line| line.contains('|') && line.contains('a'))
+        );
+        assert!(svg(&curves).contains("<polyline points=\"\""));
+        assert!(html(&curves).contains("points:[]"));
+        let none = Curve {
+            points: Vec::new(),
+            ..curves[0].clone()
+        };
+        assert_eq!(png(&curves), png(&[none, curves[1].clone()]));
+    }
+
+    #[test]
     fn no_points_no_picture_no_panic() {
         let mut empty = curve("lru", [1.0; 3]);
         empty.points.clear();

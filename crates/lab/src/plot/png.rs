@@ -64,9 +64,8 @@ pub fn png(curves: &[Curve]) -> Result<Vec<u8>, String> {
     canvas.text(middle, HEIGHT - 40.0, Anchor::Middle, small, "pages");
     for (at, curve) in curves.iter().enumerate() {
         let mut points = Vec::new();
-        for point in &curve.points {
-            let (ratio, error) = curve.ratio(point);
-            let across = x(point.size_pages as f64);
+        for (size, ratio, error) in curve.ratios() {
+            let across = x(size as f64);
             points.push((across, y(ratio)));
             if error > 0.0 {
                 let bar = [(across, y(ratio - error)), (across, y(ratio + error))];

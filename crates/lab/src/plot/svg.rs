@@ -77,9 +77,8 @@ fn draw(
     y: impl Fn(f64) -> f64,
 ) {
     let mut points = String::new();
-    for point in &curve.points {
-        let (ratio, error) = curve.ratio(point);
-        let at = x(point.size_pages as f64);
+    for (size, ratio, error) in curve.ratios() {
+        let at = x(size as f64);
         points += &format!("{at:.1},{:.1} ", y(ratio));
         if error > 0.0 {
             out.line(format_args!(

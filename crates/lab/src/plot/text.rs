@@ -15,7 +15,7 @@ pub fn text(curves: &[Curve], columns: usize, rows: usize) -> String {
         |size: f64| (((size / smallest).ln() / span) * (columns - 1) as f64).round() as usize;
     let highest = curves
         .iter()
-        .flat_map(|curve| curve.points.iter().map(|point| curve.ratio(point).0))
+        .flat_map(|curve| curve.ratios().map(|(_, ratio, _)| ratio))
         .fold(0.0, f64::max);
     let top = (highest * 10.0).ceil().max(1.0) / 10.0;
     let mut grid = vec![vec![' '; columns]; rows];
@@ -26,9 +26,8 @@ pub fn text(curves: &[Curve], columns: usize, rows: usize) -> String {
             grid[rows - 1 - height.round() as usize][column] = letter;
         };
         let spots: Vec<(usize, f64)> = curve
-            .points
-            .iter()
-            .map(|point| (column_of(point.size_pages as f64), curve.ratio(point).0))
+            .ratios()
+            .map(|(size, ratio, _)| (column_of(size as f64), ratio))
             .collect();
         for pair in spots.windows(2) {
             let ((from, start), (to, end)) = (pair[0], pair[1]);

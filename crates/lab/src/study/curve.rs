@@ -397,8 +397,7 @@ impl CurveOutcome {
             let (trace, policy) = (Value::from(&curve.trace), Value::from(&curve.policy));
             let origin = of.origin.values();
             let row = |point: &Point| {
-                let ratio = (curve.accesses > 0).then(|| curve.ratio(point));
-                let (miss_ratio, miss_ratio_error) = ratio.unzip();
+                let (miss_ratio, miss_ratio_error) = curve.ratio(point).unzip();
                 let mut row = vec![
                     trace.clone(),
                     policy.clone(),

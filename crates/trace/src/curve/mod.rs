@@ -53,10 +53,18 @@ fn possible(spec: &impl Yardstick, sizes: &[usize], scaled: impl Fn(usize) -> us
 }
 
 impl Curve {
-    /// The miss ratio at a point, and its error.
+    /// The miss ratio at a point, and its error; `None` without accesses.
     #[must_use]
-    pub fn ratio(&self, point: &Point) -> (f64, f64) {
-        let accesses = self.accesses.max(1) as f64;
-        (point.misses / accesses, point.misses_error / accesses)
+    pub fn ratio(&self, point: &Point) -> Option<(f64, f64)> {
+        let accesses = self.accesses as f64;
+        (self.accesses > 0).then(|| (point.misses / accesses, point.misses_error / accesses))
+    }
+
+    /// The size, the miss ratio and its error of each point; none without accesses.
+    pub fn ratios(&self) -> impl Iterator<Item = (usize, f64, f64)> {
+        self.points.iter().filter_map(|point| {
+            let (ratio, error) = self.ratio(point)?;
+            Some((point.size_pages, ratio, error))
+        })
     }
 }

@@ -248,8 +248,8 @@ mod tests {
             .zip(sampled("t", &samples, &policies, &sizes))
         {
             for (count, estimate) in counted.points.iter().zip(&estimated.points) {
-                let (count, _) = counted.ratio(count);
-                let (estimate, error) = estimated.ratio(estimate);
+                let (count, _) = counted.ratio(count).unwrap();
+                let (estimate, error) = estimated.ratio(estimate).unwrap();
                 assert!(error > 0.0 && error < 0.05, "{error}");
                 let off = (count - estimate).abs();
                 assert!(
@@ -273,7 +273,7 @@ mod tests {
             yardstick::by_name("fifo").unwrap(),
         ];
         for curve in sampled("t", &samples(&pages, plan), &policies, &[1, 20]) {
-            let (ratio, error) = curve.ratio(&curve.points[0]);
+            let (ratio, error) = curve.ratio(&curve.points[0]).unwrap();
             assert_eq!(ratio, 1.0, "{}", curve.policy);
             assert!(error > 1.0, "{error}");
         }

@@ -281,8 +281,7 @@ fn text(out: &mut impl Write, by_trace: &[Vec<Curve>]) -> std::io::Result<()> {
             write!(out, "{size:>10}")?;
             for curve in of_trace {
                 let point = curve.points.iter().find(|point| point.size_pages == size);
-                let point = point.filter(|_| curve.accesses > 0);
-                match point.map(|point| curve.ratio(point)) {
+                match point.and_then(|point| curve.ratio(point)) {
                     None => write!(out, " {:>19}", "-")?,
                     Some((ratio, error)) if curve.sampling_rate.is_some() => {
                         write!(out, " {ratio:>9.6} ±{error:>8.6}")?;
