@@ -313,6 +313,8 @@ fn what_got_worse_is_found() {
             ok && said.contains("0 of 44 cells are worse"),
             "{said}{error}"
         );
+        let has_only_means = said.contains("json and csv have only their means");
+        assert_eq!(has_only_means, format == "json", "{said}");
         // The same with the slowest swap; another memory size would be another cell.
         let slow = place.result(
             "slow",

@@ -78,14 +78,30 @@ impl Summary {
     }
 }
 
+/// Differences that vary by less than this part of the values are equal but for rounding.
+const ROUNDING: f64 = 1e-12;
+
 /// p-value of the difference of two samples whose values are pairs (paired t-test, two-sided). None
-/// for fewer than two pairs, or if a variance exceeds what a number can hold; 1 or 0 if the
-/// differences do not vary.
+/// for fewer than two pairs, or if a variance exceeds what a number can hold.
+///
+/// Equal differences have no t. If the values do not vary either, no seed matters and the
+/// difference is certain. Otherwise a few may be equal by chance: the sign test decides.
 pub fn paired(pairs: impl Iterator<Item = (f64, f64)>) -> Option<f64> {
-    let differences: Vec<f64> = pairs.map(|(a, b)| b - a).collect();
+    let pairs: Vec<(f64, f64)> = pairs.collect();
+    let differences: Vec<f64> = pairs.iter().map(|(a, b)| b - a).collect();
     let of = Summary::of(&differences).filter(|of| of.n > 1 && of.variance.is_finite())?;
-    if of.variance == 0.0 {
-        return Some(if of.mean == 0.0 { 1.0 } else { 0.0 });
+    let values = pairs.iter().flat_map(|(a, b)| [a.abs(), b.abs()]);
+    let rounding = values.fold(0.0, f64::max) * ROUNDING;
+    if differences
+        .iter()
+        .all(|of| (of - differences[0]).abs() <= rounding)
+    {
+        let is_constant = pairs.iter().all(|pair| *pair == pairs[0]);
+        return Some(match of.mean.abs() <= rounding {
+            true => 1.0,
+            false if is_constant => 0.0,
+            false => 2.0 * 0.5f64.powi(i32::try_from(of.n).unwrap_or(i32::MAX)),
+        });
     }
     let t = StudentsT::new(0.0, 1.0, of.n as f64 - 1.0).ok()?;
     Some(2.0 * t.sf(of.mean.abs() / (of.variance / of.n as f64).sqrt()))
@@ -131,8 +147,24 @@ mod tests {
         assert_eq!(paired(pairs().take(1)), None);
         assert_eq!(paired([(0.0, f64::MAX), (f64::MAX, 0.0)].into_iter()), None);
         assert_eq!(paired([(-f64::MAX, f64::MAX); 2].into_iter()), None);
-        assert_eq!(paired(pairs().map(|(a, _)| (a, a + 1.0))), Some(0.0));
         assert_eq!(paired(pairs().map(|(a, _)| (a, a))), Some(1.0));
+    }
+
+    /// All of n signs are equal with a probability of 2 / 2^n.
+    #[test]
+    fn equal_differences_of_a_few_pairs_are_no_certainty() {
+        let rises = |n: usize, by: f64| paired((0..n).map(|at| (at as f64, at as f64 + by)));
+        assert_eq!(rises(2, 1.0), Some(0.5));
+        assert_eq!(rises(5, -7.0), Some(0.0625));
+        assert_eq!(
+            paired([(0.1, 0.2), (0.2, 0.3), (0.7, 0.8)].into_iter()),
+            Some(0.25)
+        );
+        assert_eq!(
+            paired([(3.0, 4.0); 2].into_iter()),
+            Some(0.0),
+            "no seed matters"
+        );
     }
 
     #[test]

@@ -6,10 +6,10 @@ use std::collections::hash_map::Entry;
 
 use serde::Serialize;
 
-use super::description::{Described, Description};
+use super::description::{Described, Description, RunCell};
 use super::error::StudyError;
 use super::measured::{Key, Size, Values, check_contents, measured};
-use super::result::ResultFile;
+use super::result::{Form, ResultFile};
 use crate::experiment::statistics::paired;
 
 /// Limits above which a cell counts as worse.
@@ -104,6 +104,9 @@ pub struct Checked {
     pub unmatched: usize,
     /// Conditions that differ, as text.
     pub notes: Vec<String>,
+    /// Whether both ran the same seeds, but a result has only the means of them, as json and csv
+    /// have: its cells cannot be compared in pairs.
+    pub lacks_pairs: bool,
 }
 
 /// Compares two results.
@@ -132,9 +135,24 @@ pub fn check(
     judge(&mut cells, limits);
     Ok(Checked {
         unmatched: first.len() + second.len() - 2 * cells.len(),
+        lacks_pairs: lacks_pairs(before, after),
         cells,
         notes,
     })
+}
+
+fn lacks_pairs(before: &ResultFile, after: &ResultFile) -> bool {
+    let has_means = |of: &ResultFile| of.form != Form::Parquet;
+    match (&before.description, &after.description) {
+        (Description::Run { cells: a }, Description::Run { cells: b }) => {
+            let seeds = |of: &Described<RunCell>| of.cell.seeds.clone();
+            let is_several = |seeds: &String| seeds.contains('-');
+            (has_means(before) || has_means(after))
+                && a.iter().map(seeds).any(|of| is_several(&of))
+                && a.iter().map(seeds).eq(b.iter().map(seeds))
+        }
+        _ => false,
+    }
 }
 
 fn compare(key: &Key, a: &Values, b: &Values) -> Comparison {
@@ -247,7 +265,7 @@ fn compare_descriptions(a: &Description, b: &Description) -> Result<Vec<String>,
     };
     note("options", [options(a), options(b)]);
     if let (Description::Run { cells: a }, Description::Run { cells: b }) = (a, b) {
-        let both = |value: fn(&super::description::RunCell) -> String| {
+        let both = |value: fn(&RunCell) -> String| {
             [a, b].map(|cells| cells.iter().map(|of| value(&of.cell)).collect())
         };
         note("settings", both(|cell| cell.settings.clone()));

@@ -18,7 +18,8 @@ use super::results;
 /// measures where more is worse: faults, refaults, pages scanned, I/O, stalls, CPU time, latencies,
 /// time, miss ratio. A cell is worse if its mean rose by more than the budget and, where there are
 /// samples (seeds, or samples of the pages), a test distinguishes the means: the paired t-test if
-/// both results are parquet, which has each run, and have the same seeds, or else Welch's. Of all
+/// both results are parquet, which has each run, and have the same seeds, or else Welch's. Where
+/// all seeds differ by the same amount, which the t-test cannot judge, the sign test does. Of all
 /// cells found so, at most the share --significance is expected to be chance (Benjamini-Hochberg).
 /// Without samples the budget alone decides: the lab is deterministic.
 ///
@@ -80,7 +81,12 @@ fn remarks(checked: &Checked) -> impl Iterator<Item = String> {
     let differing = notes.map(|note| format!("differs: {}", output::message(note)));
     let unmatched = checked.unmatched;
     let in_one = (unmatched > 0).then(|| format!("{unmatched} cells are in only one result"));
-    differing.chain(in_one)
+    let no_pairs = checked.lacks_pairs.then(|| {
+        "the seeds are the same, but json and csv have only their means: Welch's test, which finds \
+         less; with --format parquet each seed is compared with itself"
+            .to_owned()
+    });
+    differing.chain(in_one).chain(no_pairs)
 }
 
 /// The name and the hash of what a cell ran.
