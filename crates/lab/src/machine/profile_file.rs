@@ -19,6 +19,10 @@ use super::kernel::Kernel;
 /// Size limit of a file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 16;
 
+/// A key that never had an effect. Results of earlier builds, which record their profiles, have to
+/// remain repeatable.
+const WITHOUT_EFFECT: &str = "contended_table_is_dense";
+
 /// Limit on different files in one process.
 const FILES_MAX: usize = 10_000;
 
@@ -339,7 +343,8 @@ fn parse(text: &str) -> Result<(&'static Kernel, Parts), String> {
         profile: *base.mglru,
         ablation: base.ablation,
     };
-    for (key, value) in table.iter().filter(|(key, _)| *key != "base") {
+    let is_field = |key: &str| !["base", WITHOUT_EFFECT].contains(&key);
+    for (key, value) in table.iter().filter(|(key, _)| is_field(key)) {
         let Some(field) = FIELDS.iter().find(|field| field.key == key) else {
             let keys = FIELDS.iter().map(|field| field.key).chain(["base"]);
             let near = nearest(key, keys).map(|near| format!("did you mean `{near}`?"));
@@ -431,6 +436,15 @@ mod tests {
         assert_eq!(of("generations = 6"), (6, Some(6)));
         assert_eq!(of("refault_window = 2\ngenerations = 6"), (6, Some(2)));
         assert_eq!(of("base = '6.12'\ngenerations = 6"), (6, None));
+    }
+
+    #[test]
+    fn a_profile_of_an_earlier_build_is_what_it_was() {
+        assert!(
+            changed("7.2", "contended_table_is_dense = true")
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]
