@@ -8,9 +8,9 @@ use crate::kernel_source::GenerationSource;
 
 pub(super) static SOURCE: Source = Source {
     name: "lru_gen",
-    about: "The kernel's multi-gen LRU: whole generations, for --cgroup and --all. Of the \
-            --intervals that fit into the observation it tells two apart, and ages the cgroups for \
-            that",
+    about: "The kernel's multi-gen LRU: whole generations, for --cgroup and --all. It \
+            distinguishes two of the --intervals that fit into the observation, and ages the \
+            cgroups for that",
     open: Open::Histograms(|roots, targets, ages| {
         let (intervals, window_ms) = (&ages.intervals, ages.window_ms);
         let source = GenerationSource::open(roots, targets, intervals, ages.oldest, window_ms)?;

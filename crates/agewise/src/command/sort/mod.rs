@@ -108,7 +108,7 @@ pub(super) struct Sorted {
     refused_bytes: u64,
     /// Found in use by the look; in the total, by the last one.
     used_bytes: u64,
-    /// Activated (moved to the active list).
+    /// Activated (moved to the active list); in a rehearsal, what would be.
     raised_bytes: u64,
     /// Number of system calls that marked or activated pages.
     calls: u64,
@@ -273,7 +273,7 @@ fn print(
             };
             writeln!(
                 out,
-                "{:<5} {:>8}  {} found cold, {} {}{refused}; {} in use, {} activated{failed}; \
+                "{:<5} {:>8}  {} found cold, {} {}{refused}; {} in use, {} {}{failed}; \
                  {:.1} ms CPU",
                 sorted.record,
                 duration_text(Duration::from_millis((sorted.seconds * 1e3) as u64)),
@@ -286,6 +286,11 @@ fn print(
                 },
                 bytes_text(sorted.used_bytes),
                 bytes_text(sorted.raised_bytes),
+                if sorted.dry_run {
+                    "would be activated"
+                } else {
+                    "activated"
+                },
                 sorted.cpu_ms,
             )?;
         }
@@ -317,6 +322,16 @@ mod tests {
         let expected = "4.0 KiB in use, 0 B activated; 2 processes not sorted; 0.0 ms CPU
 ";
         assert!(text.ends_with(expected), "{text}");
+        let rehearsed = Sorted {
+            raised_bytes: 4096,
+            dry_run: true,
+            ..Sorted::default()
+        };
+        let mut out = Vec::new();
+        print(&mut out, Format::Text, &rehearsed, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.contains("0 B marked (dry run)"), "{text}");
+        assert!(text.contains("4.0 KiB would be activated"), "{text}");
     }
 
     #[test]
