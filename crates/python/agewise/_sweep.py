@@ -12,6 +12,7 @@ from typing import Any, Optional, Union
 
 from . import _native, _ray
 from ._progress import Advance, shown
+from .lab import checked_memory
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -106,15 +107,18 @@ def sweep(
     """
     if on not in ("local", "ray"):
         raise ValueError(f"sweeps run on \"local\" or \"ray\", not {on!r}")
-    if trace_memory is not None and trace_memory < 1:
-        raise ValueError("trace_memory: 1 byte at least")
+    checked_memory(trace_memory)
     out = os.fspath(directory)
     if not isinstance(spec, Mapping):
         return _run(os.fspath(spec), out, on, prune, trace_memory, progress)
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
         file.write(_toml(spec))
         file.flush()
-        return _run(file.name, out, on, prune, trace_memory, progress)
+        try:
+            return _run(file.name, out, on, prune, trace_memory, progress)
+        except ValueError as error:
+            # Nobody can look into a file that is gone.
+            raise ValueError(str(error).replace(f"{file.name}: ", "spec: ")) from None
 
 
 def _run(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import numbers
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -159,7 +160,19 @@ def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool)
 
 def _list(of: Any) -> list[Any]:
     # One alone, which a text is too: to Python it is a sequence of letters.
-    return [of] if isinstance(of, (str, int, type)) else list(of)
+    return [of] if isinstance(of, (str, numbers.Integral, type)) else list(of)
+
+
+def _pairs(settings: Optional[Mapping[str, object]]) -> list[str]:
+    given = (settings or {}).items()
+    return [f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in given]
+
+
+def checked_memory(trace_memory: Optional[int]) -> Optional[int]:
+    """Refuses memory for a trace that is no memory."""
+    if trace_memory is not None and trace_memory < 1:
+        raise ValueError("trace_memory: 1 byte at least")
+    return trace_memory
 
 
 def _options(options: Optional[Mapping[str, object]]) -> str:
@@ -214,10 +227,10 @@ def run(
             _list(proactive),
             None if memory is None else str(memory),
             swap,
-            [f"{key}={value}" for key, value in (settings or {}).items()],
+            _pairs(settings),
             damon,
             _options(options),
-            trace_memory,
+            checked_memory(trace_memory),
             seeds,
             advance,
         )
@@ -252,7 +265,7 @@ def curve(
             points,
             sampling,
             _options(options),
-            trace_memory,
+            checked_memory(trace_memory),
         )
     )
 
@@ -328,7 +341,7 @@ def reproduce(
     not exist.
     """
     with shown("measurement", progress) as advance:
-        given = [f"{key}={value}" for key, value in (settings or {}).items()]
+        given = _pairs(settings)
         return _rows(_native.reproduce(name, seeds, benchmark, variant, given, advance))
 
 

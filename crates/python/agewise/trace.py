@@ -18,6 +18,9 @@ Path = Union[str, "os.PathLike[str]"]
 KINDS = ("unknown", "read", "write")
 CLASSES = ("unknown", "anon", "file")
 
+#: Up to here, every whole number is one of floating point.
+FLOAT_MAX = 2**53
+
 
 def open(trace: Path, *, options: Optional[Mapping[str, object]] = None) -> Iterator[Any]:
     """The accesses of a trace, as pyarrow batches: page, time_ns, process, kind and class.
@@ -71,7 +74,7 @@ def write(
 
     `pages`: whole numbers, such as a list or a column of a frame, or a frame or table with the
     columns ``page`` and, if it has times, ``time_ns``; that others of `open` are not written is a
-    warning. `time_ns`: when each was accessed, in nanoseconds; by default 0. Columns of 64 bits are
+    warning. Whole numbers may be of floating point, up to 2**53. `time_ns`: when each was accessed, in nanoseconds; by default 0. Columns of 64 bits are
     used without conversion, everything else number by number. `format`: ``"page"``,
     ``"csv"``, ``"parquet"`` or ``"lirs"`` (one page per line).
     `page_shift`: a page is 2 to the power of that many bytes; by default that of a table made of
@@ -97,7 +100,7 @@ def write(
 
     def accesses() -> Iterator[tuple[Any, Any]]:
         for page in _numbers(pages):
-            yield page, 0 if ticks is None else next(ticks, None)
+            yield _whole(page), 0 if ticks is None else _whole(next(ticks, None))
         if ticks is not None and next(ticks, None) is not None:
             raise ValueError("more times than pages: each access has both")
 
@@ -132,6 +135,13 @@ def _column(of: Any) -> Optional[tuple[bytes, bool]]:
     if view.ndim != 1 or view.itemsize != 8 or view.format not in ("q", "l", "Q", "L"):
         return None
     return view.tobytes(), view.format in ("q", "l")
+
+
+def _whole(number: Any) -> Any:
+    # One value that is missing makes a column of pandas one of floating point.
+    if isinstance(number, float) and number.is_integer() and abs(number) <= FLOAT_MAX:
+        return int(number)
+    return number
 
 
 def _numbers(of: Iterable[Any]) -> Iterator[Any]:

@@ -140,6 +140,9 @@ class Package(unittest.TestCase):
             (lambda: lab.curve(self.trace, points=-1), "from 1 to 4096"),
             (lambda: lab.curve(self.trace, points=5000), "from 1 to 4096"),
             (lambda: lab.curve(self.trace, sampling=(0.1, -1)), "at least 2 samples"),
+            (lambda: lab.curve(self.trace, trace_memory=-1), "trace_memory: 1 byte"),
+            (lambda: lab.run("kv", trace_memory=-1), "trace_memory: 1 byte"),
+            (lambda: agewise.sweep({}, "out"), "spec: there is no [[grid]]"),
         ]
         for wrong, words in mistakes:
             with self.assertRaises(ValueError) as raised:
@@ -157,6 +160,9 @@ class Package(unittest.TestCase):
         for one, of in (("lru", "lru"), (MyLru, "MyLru")):
             [row] = lab.curve(self.trace, one, sizes="10%").rows()
             self.assertEqual((row["policy"], row["size_pages"]), (of, row["footprint_pages"] // 10))
+        settings = {"hw_accessed_bit": True}
+        [row, *_] = lab.run("kv", "classic", settings=settings, seeds=1).rows()
+        self.assertEqual(row["settings"], "hw_accessed_bit=1")
         runs = lab.run("kv", "classic", proactive="cost", seeds=1).runs()
         self.assertEqual([run["policy"] for run in runs], ["classic", "classic+cost"])
 
@@ -657,9 +663,11 @@ pathlib.Path({str(undone)!r}).touch()
         self.assertEqual(Path(path).read_bytes(), Path(plain).read_bytes())
         with self.assertRaisesRegex(ValueError, r"no column 'page'; it has \['pages'\]"):
             trace.write(path, polars.DataFrame({"pages": [1]}))
-        for wrong in ([1, -1], [1.0, float("nan")], [1, None]):
-            with self.assertRaisesRegex(ValueError, "access [01]: .* is no page and time"):
+        for wrong in ([1, -1], [1.0, float("nan")], [1.0, 0.5], [1.0, 2.0**54], [1, None]):
+            with self.assertRaisesRegex(ValueError, "access 1: .* is no page and time"):
                 trace.write(path, polars.Series(wrong))
+        trace.write(path, [float(page) for page in pages], time_ns=range(5000))
+        self.assertEqual(Path(path).read_bytes(), Path(plain).read_bytes())
         # The messages with numpy and without.
         with self.assertRaisesRegex(ValueError, r"2 pages, but 1 times|access 1: \(2, None\)"):
             trace.write(path, polars.Series([1, 2]), time_ns=polars.Series([1]))
