@@ -602,7 +602,8 @@ proptest! {
             prop_assert_eq!(histogram.total()[page_type], total * 4096);
             let mut naive = vec![0.0; bounds.len() + 1];
             for slices in &lruvecs {
-                for (sum, bin) in naive.iter_mut().zip(naive_bins(slices, page_type, now_ms, &bounds)) {
+                let bins = naive_bins(slices, page_type, now_ms, &bounds);
+                for (sum, bin) in naive.iter_mut().zip(bins) {
                     *sum += bin;
                 }
             }
