@@ -603,9 +603,7 @@ proptest! {
             let mut naive = vec![0.0; bounds.len() + 1];
             for slices in &lruvecs {
                 let bins = naive_bins(slices, page_type, now_ms, &bounds);
-                for (sum, bin) in naive.iter_mut().zip(bins) {
-                    *sum += bin;
-                }
+                naive.iter_mut().zip(bins).for_each(|(sum, bin)| *sum += bin);
             }
             let (mut is, mut wanted) = (0.0, 0.0);
             for (index, bin) in histogram.bins().iter().enumerate() {
