@@ -259,7 +259,7 @@ fn reclaim_all(
     Ok(say("")?)
 }
 
-/// A program some of whose memory has left, by name, and what watches it come back.
+/// A program, by name, after some of its memory has left, and what watches that come back.
 type Moved<'a> = (&'a str, ProcessMover<'a>, RefaultWatch);
 
 /// Moves out the cold memory of one program, if that is possible.
