@@ -171,51 +171,61 @@ fn a_quota_bounds_what_is_tried() {
     assert!(tried("quota_ms=1:quota_reset_interval_ms=100") < tried("quota_ms=0"));
 }
 
+/// Values that both modules refuse with EINVAL.
+const INVALID: &[&str] = &[
+    "enabled=maybe",
+    "quota_ms=x",
+    "quota_ms=-1",
+    "quota_reset_interval_ms=1s",
+    "wmarks_interval=",
+    "wmarks_high=x",
+    "wmarks_mid=1.5",
+    "wmarks_low=-1",
+    "sample_interval=x",
+    "sample_interval=200000",
+    "aggr_interval=4000",
+    "min_nr_regions=2",
+    "min_nr_regions=0",
+    "min_nr_regions=20:max_nr_regions=10",
+    "max_nr_regions=9",
+    "monitor_region_start=8192:monitor_region_end=4096",
+    "monitor_region_start=4096:monitor_region_end=4096",
+    "monitor_region_start=here",
+    "autotune_monitoring_intervals=2",
+    "addr_unit=0",
+    "addr_unit=3",
+    "commit_inputs=Y",
+];
+
+/// Those of lru_sort alone.
+const INVALID_FOR_LRU_SORT: &[&str] = &[
+    "sample_interval=0",
+    "hot_thres_access_freq=-5",
+    "cold_min_age=old",
+    "active_mem_bp=10001",
+    "filter_young_pages=perhaps",
+];
+
+/// Those of reclaim alone.
+const INVALID_FOR_RECLAIM: &[&str] = &[
+    "aggr_interval=0",
+    "min_age=old",
+    "quota_sz=4M",
+    "quota_mem_pressure_us=x",
+    "quota_autotune_feedback=-1",
+    "skip_anon=2",
+];
+
 /// Every parameter in the modules' tables that can be invalid, alone or combined with another.
 #[test]
 fn what_the_kernel_refuses_is_refused_with_its_error() {
-    let einval = [
-        "enabled=maybe",
-        "quota_ms=x",
-        "quota_ms=-1",
-        "quota_reset_interval_ms=1s",
-        "wmarks_interval=",
-        "wmarks_high=x",
-        "wmarks_mid=1.5",
-        "wmarks_low=-1",
-        "sample_interval=x",
-        "sample_interval=200000",
-        "aggr_interval=4000",
-        "min_nr_regions=2",
-        "min_nr_regions=0",
-        "min_nr_regions=20:max_nr_regions=10",
-        "max_nr_regions=9",
-        "monitor_region_start=8192:monitor_region_end=4096",
-        "monitor_region_start=4096:monitor_region_end=4096",
-        "monitor_region_start=here",
-        "autotune_monitoring_intervals=2",
-        "addr_unit=0",
-        "addr_unit=3",
-        "commit_inputs=Y",
-    ];
-    let of_lru_sort = [
-        "sample_interval=0",
-        "hot_thres_access_freq=-5",
-        "cold_min_age=old",
-        "active_mem_bp=10001",
-        "filter_young_pages=perhaps",
-    ];
-    let of_reclaim = [
-        "aggr_interval=0",
-        "min_age=old",
-        "quota_sz=4M",
-        "quota_mem_pressure_us=x",
-        "quota_autotune_feedback=-1",
-        "skip_anon=2",
-    ];
     let mut refused: Vec<(String, &str)> = Vec::new();
-    for (module, own) in [("lru_sort", &of_lru_sort[..]), ("reclaim", &of_reclaim)] {
-        let invalid = einval.iter().chain(own);
+    let own = [
+        ("lru_sort", INVALID_FOR_LRU_SORT),
+        ("reclaim", INVALID_FOR_RECLAIM),
+    ];
+    for (module, own) in own {
+        let invalid = INVALID.iter().chain(own);
         refused.extend(invalid.map(|part| (format!("{module}:{part}"), "EINVAL")));
         for (part, errno) in [
             ("quota_ms=99999999999999999999", "ERANGE"),

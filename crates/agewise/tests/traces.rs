@@ -370,10 +370,8 @@ fn an_agent_that_could_see_nothing_is_refused() {
     place.ok(&run);
 }
 
-/// Invalid traces of every kind: each error names the file, and the place in it if there is one.
-#[test]
-fn damage_of_every_kind_is_an_error_with_the_place() {
-    let place = Place::new();
+/// Makes traces that are damaged, each in its way.
+fn damaged(place: &Place) {
     let pages: String = (0..20_000u64)
         .map(|n| format!("{}\n", n * n % 5003))
         .collect();
@@ -410,6 +408,13 @@ fn damage_of_every_kind_is_an_error_with_the_place() {
     place.file("long.lis", "1 18446744073709551616 0 0\n");
     place.file("negative.lis", "5 1 0 0\n-3 1 0 0\n");
     place.file("none.trace", "");
+}
+
+/// Invalid traces of every kind: each error names the file, and the place in it if there is one.
+#[test]
+fn damage_of_every_kind_is_an_error_with_the_place() {
+    let place = Place::new();
+    damaged(&place);
     for (name, format, expected) in [
         (
             "cut.oracleGeneral",

@@ -2,16 +2,20 @@
 //! Ages of an exerciser's memory: the agent's histogram compared with the truth.
 
 use std::ops::Range;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use agewise_host::agent::{Agent, Space, TickReport};
+use agewise_host::agent::{Agent, AgentConfig, Space, Subject, Targets, TickReport};
+use agewise_host::root::ProcRoot;
 use agewise_policy::generations::{Generations, Sizes};
+use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 use anyhow::{Context, bail};
 
-use super::PAGE_BYTES;
+use super::{PAGE_BYTES, half_idle};
 use crate::exercise::spawned::Spawned;
 use crate::exercise::truth::Truth;
+use agewise_cli::observe;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
@@ -20,6 +24,31 @@ pub const SETTLING: usize = 3;
 /// Scans after a span without any, before the first comparison; by then no age dates from before
 /// it.
 const RESUMING: usize = 4;
+
+/// Starts an exerciser that uses half of its memory (see [`half_idle`]), and an agent that observes
+/// it: a sample of it, or every page.
+///
+/// # Errors
+/// The exerciser does not start, or cannot be observed.
+pub fn observed(
+    program: &Path,
+    (size_bytes, more): (u64, &[&str]),
+    (bounds, interval): (&str, Duration),
+    every_page: bool,
+    stop: &Stop,
+) -> anyhow::Result<(Spawned, Agent)> {
+    let mut arguments = half_idle(size_bytes);
+    arguments.extend(more.iter().map(|word| (*word).to_owned()));
+    let exerciser = Spawned::start(program, arguments, Some(stop))?;
+    let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
+    let mut config = AgentConfig::new(bounds.parse()?);
+    if !every_page {
+        config = config.sampled(Bounds::default());
+    }
+    config.scan_interval_ms = Some(observe::millis(interval));
+    let (agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
+    Ok((exerciser, agent))
+}
 
 /// Makes this many scans, `interval` apart, and calls `after` after each.
 ///

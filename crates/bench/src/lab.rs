@@ -25,7 +25,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4_000_000)]
     accesses: usize,
     /// Runs; the median counts.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]

@@ -14,6 +14,7 @@ mod installed;
 pub mod judge;
 pub mod lab;
 pub mod live;
+mod pairs;
 pub mod proc_files;
 pub mod reclaim;
 pub mod record;
@@ -223,7 +224,8 @@ struct LiveArgs {
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// Time from scan to scan.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    #[arg(value_parser = units::positive_duration)]
     interval: Duration,
     /// Scans that are judged, and as many that are timed.
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -245,10 +247,12 @@ struct HarmArgs {
     #[arg(long, value_name = "N", default_value_t = 40)]
     pairs: usize,
     /// Length of a span.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = units::positive_duration)]
     span: Duration,
     /// Time from scan to scan while watching.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1s")]
+    #[arg(value_parser = units::positive_duration)]
     interval: Duration,
     /// Follow every page, as `reclaim`, `run` and the acting daemon do, not a sample, as `report`
     /// and `watch` do.
@@ -265,7 +269,8 @@ struct SteadyArgs {
     #[arg(long, value_name = "SIZE", default_value = "8G", value_parser = units::positive_size)]
     size: u64,
     /// Time from scan to scan.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    #[arg(value_parser = units::positive_duration)]
     interval: Duration,
     /// Scans after the first.
     #[arg(long, value_name = "N", default_value_t = 6)]
@@ -291,10 +296,12 @@ struct RecordArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pairs: usize,
     /// Length of a span.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = units::positive_duration)]
     span: Duration,
     /// Time from look to look while recording.
-    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "100ms")]
+    #[arg(value_parser = units::positive_duration)]
     interval: Duration,
     /// As of `agewise trace record`; `none` sees every access.
     #[arg(long, value_name = "SHARE", default_value = "5%", value_parser = units::slowdown)]
@@ -359,7 +366,8 @@ struct SortArgs {
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = units::positive_size)]
     size: u64,
     /// Pairs of runs for each load, 3 or more; a pair takes half a minute.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(3..))]
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u16).range(3..))]
     pairs: u16,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use agewise_host::access::AddressRange;
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets, TickReport};
-use agewise_host::clear::ClearPolicy;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_policy::sample::Bounds;
@@ -81,20 +80,7 @@ pub struct Setup<'a> {
 /// # Errors
 /// Missing privileges, no BPF, or the exerciser failed.
 pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
-    let file = setup
-        .file_directory
-        .join(format!("agewise-bench-{}", std::process::id()));
-    let words = half_idle(setup.size_bytes).into_iter();
-    let mut arguments: Vec<std::ffi::OsString> = words.map(Into::into).collect();
-    arguments.extend(["--rate".into(), "100000".into()]);
-    if setup.huge {
-        arguments.push("--thp".into());
-    }
-    if setup.file_bytes > 0 {
-        arguments.extend(["--file".into(), file.into(), "--file-size".into()]);
-        arguments.push(setup.file_bytes.to_string().into());
-    }
-    let exerciser = Spawned::start(setup.program, arguments, Some(stop))?;
+    let exerciser = start(setup, stop)?;
     let process = Process::open_user(&ProcRoot::default(), exerciser.pid())?;
     let truth = exerciser.truth();
     let bounds: Intervals = "1s,5s,30s,2m,10m".parse()?;
@@ -106,7 +92,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let mut agent = open_agent(setup, exerciser.pid(), &bounds, &ranges)?;
     let mut judge = Judge::new(truth);
     let mut parts: Vec<TickReport> = Vec::new();
-    let (mut smaps, mut pagemap, mut totals) = (Vec::new(), Vec::new(), Vec::new());
+    let mut totals = Vec::new();
     let mut errors = 0.0;
     // First the timed scans, then the judged ones, then the files of /proc: judging and reading
     // those files evicts CPU caches for what comes after, which would not happen in normal use.
@@ -136,23 +122,12 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
         }
     }
     let tally = judge.tally();
-    for scan in parts.iter().take(PROC_READINGS) {
-        // As rarely as the scans, so that CPU caches are equally cold.
-        if stop.wait_until(Instant::now() + setup.interval) {
-            bail!("interrupted");
-        }
-        let reading = proc_files::smaps(process.pid())?;
-        smaps.push(ms_per_gib(scan, reading.cpu_ns));
-        let reading = proc_files::pagemap(process.pid(), &ranges)?;
-        pagemap.push(ms_per_gib(scan, reading.cpu_ns));
-    }
+    let readings = &parts[..parts.len().min(PROC_READINGS)];
+    let [smaps_ms_per_gib, pagemap_ms_per_gib] =
+        read_proc(setup, process.pid(), &ranges, readings, stop)?;
     let of = |part: fn(&TickReport) -> u64| {
-        median(
-            &parts
-                .iter()
-                .map(|scan| ms_per_gib(scan, part(scan)))
-                .collect::<Vec<_>>(),
-        )
+        let parts = parts.iter().map(|scan| ms_per_gib(scan, part(scan)));
+        median(&parts.collect::<Vec<_>>())
     };
     let space = agent
         .space(exerciser.pid())
@@ -168,11 +143,50 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
         judged_pages: tally.judged(),
         histogram_ratio: median(&totals),
         histogram_error_ratio: errors / (setup.scans + 1) as f64,
-        smaps_ms_per_gib: median(&smaps),
-        pagemap_ms_per_gib: median(&pagemap),
+        smaps_ms_per_gib,
+        pagemap_ms_per_gib,
     };
     exerciser.finish()?;
     Ok(watching)
+}
+
+/// Starts the exerciser.
+fn start(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Spawned> {
+    let file = setup
+        .file_directory
+        .join(format!("agewise-bench-{}", std::process::id()));
+    let words = half_idle(setup.size_bytes).into_iter();
+    let mut arguments: Vec<std::ffi::OsString> = words.map(Into::into).collect();
+    arguments.extend(["--rate".into(), "100000".into()]);
+    if setup.huge {
+        arguments.push("--thp".into());
+    }
+    if setup.file_bytes > 0 {
+        arguments.extend(["--file".into(), file.into(), "--file-size".into()]);
+        arguments.push(setup.file_bytes.to_string().into());
+    }
+    Spawned::start(setup.program, arguments, Some(stop))
+}
+
+/// Reads smaps and pagemap once for each of the scans; returns the median costs per GiB present.
+fn read_proc(
+    setup: &Setup<'_>,
+    pid: u32,
+    ranges: &[(u64, u64)],
+    scans: &[TickReport],
+    stop: &Stop,
+) -> anyhow::Result<[f64; 2]> {
+    let (mut smaps, mut pagemap) = (Vec::new(), Vec::new());
+    for scan in scans {
+        // As rarely as the scans, so that CPU caches are equally cold.
+        if stop.wait_until(Instant::now() + setup.interval) {
+            bail!("interrupted");
+        }
+        smaps.push(ms_per_gib(scan, proc_files::smaps(pid)?.cpu_ns));
+        let reading = proc_files::pagemap(pid, ranges)?;
+        pagemap.push(ms_per_gib(scan, reading.cpu_ns));
+    }
+    Ok([median(&smaps), median(&pagemap)])
 }
 
 fn open_agent(
@@ -182,11 +196,10 @@ fn open_agent(
     ranges: &[(u64, u64)],
 ) -> anyhow::Result<Agent> {
     let mut config = AgentConfig::new(bounds.clone());
-    config.scan_interval_ms = Some(observe::millis(setup.interval));
     if setup.sampled {
-        config.sample = Some(Bounds::default());
-        config.clear = ClearPolicy::exact();
+        config = config.sampled(Bounds::default());
     }
+    config.scan_interval_ms = Some(observe::millis(setup.interval));
     if setup.huge {
         // The program itself, its libraries and stacks use base pages whatever the workload uses.
         let range = |(start, pages): &(u64, u64)| AddressRange {

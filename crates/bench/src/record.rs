@@ -8,12 +8,11 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_trace::{Access, TraceSource};
-use anyhow::{Context, bail};
-use rand::{RngExt, SeedableRng};
-use rand_pcg::Pcg64;
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
+use super::pairs::{self, Pairs};
 use super::statistics::{Change, median};
 use super::{PAGE_BYTES, RecordArgs};
 use crate::exercise::spawned::Spawned;
@@ -84,52 +83,36 @@ pub(super) fn measure(program: &Path, args: &RecordArgs, stop: &Stop) -> anyhow:
     recorder.interval()?;
     // Nor the warm-up, which finds out whether to clear less often, and how steady use is.
     look_for(&mut recorder, args, WARM_UP, stop)?;
-    let mut rng = Pcg64::seed_from_u64(1);
-    let (mut by_time, mut by_cpu, mut true_sets) = (Vec::new(), Vec::new(), Vec::new());
+    let mut true_sets = Vec::new();
     let mut recorded_for = WARM_UP;
-    for _ in 0..args.pairs {
-        let recorded_first: bool = rng.random();
-        let mut rates = [(0.0, 0.0); 2];
-        for is_recorded in [recorded_first, !recorded_first] {
-            if is_recorded {
-                // Accesses during the pause must not count as an interval of this span.
-                recorder.interval()?;
-            }
-            let (begin, ops) = (Instant::now(), exerciser.truth().ops());
-            let cpu_ns = exerciser.cpu_ns().unwrap_or(0);
-            let mut looks = Vec::new();
-            if is_recorded {
-                looks = look_for(&mut recorder, args, args.span, stop)?;
-            } else if stop.wait(args.span) {
-                bail!("interrupted");
-            }
-            let (length, done) = (begin.elapsed(), (exerciser.truth().ops() - ops) as f64);
-            let cpu_ns = exerciser.cpu_ns().unwrap_or(0).saturating_sub(cpu_ns);
-            rates[usize::from(is_recorded)] = (
-                done / length.as_secs_f64(),
-                done * 1e9 / (cpu_ns as f64).max(1.0),
-            );
-            if is_recorded {
-                recorded_for += length;
-                true_sets.extend(true_set(&mut recorder, &exerciser, &looks)?);
-            }
+    let pairs = Pairs::measure(args.pairs, |is_recorded| {
+        if !is_recorded {
+            let (rates, ()) = pairs::rates(&exerciser, || {
+                ensure!(!stop.wait(args.span), "interrupted");
+                Ok(())
+            })?;
+            return Ok(rates);
         }
-        by_time.push((rates[0].0, rates[1].0));
-        by_cpu.push((rates[0].1, rates[1].1));
-    }
+        // Accesses during the pause must not count as an interval of this span.
+        recorder.interval()?;
+        let begin = Instant::now();
+        let look = || look_for(&mut recorder, args, args.span, stop);
+        let (rates, looks) = pairs::rates(&exerciser, look)?;
+        recorded_for += begin.elapsed();
+        true_sets.extend(true_set(&mut recorder, &exerciser, &looks)?);
+        Ok(rates)
+    })?;
     let regions = exerciser.truth().regions().to_vec();
     exerciser.finish()?;
     let (totals, _) = recorder.finish()?;
     let deviations = deviations(&path, &true_sets, &regions)?;
-    let change = Change::of_pairs(&by_time).context("at least three pairs are needed")?;
-    let cpu = Change::of_pairs(&by_cpu).context("the exerciser's CPU time is not known")?;
+    let [change, cpu] = pairs.changes()?;
+    let [alone, recorded] = pairs.medians();
     let pages: Vec<f64> = true_sets.iter().map(|set| set.pages as f64).collect();
-    let rates =
-        |which: fn(&(f64, f64)) -> f64| median(&by_time.iter().map(which).collect::<Vec<_>>());
     Ok(Recorded {
         interval_ms: observe::millis(args.interval),
-        alone_ops_per_second: rates(|pair| pair.0),
-        recorded_ops_per_second: rates(|pair| pair.1),
+        alone_ops_per_second: alone,
+        recorded_ops_per_second: recorded,
         pairs: args.pairs,
         change,
         cpu,

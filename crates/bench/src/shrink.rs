@@ -52,20 +52,12 @@ pub(super) struct Args {
     #[arg(long, value_name = "SHARE", default_value = "0.5%", value_parser = units::share)]
     max_wait: f64,
     /// How long it is watched before it is shrunk.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "20s",
-        value_parser = units::positive_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    #[arg(value_parser = units::positive_duration)]
     duration: Duration,
     /// How long waiting is measured at each fixed limit.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "8s",
-        value_parser = units::positive_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "8s")]
+    #[arg(value_parser = units::positive_duration)]
     window: Duration,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Medians, and the change shown by paired measurements.
 
-use agewise_policy::statistics::student;
+use agewise_policy::statistics::Change as Interval;
 use serde::Serialize;
 
 /// The median; 0 if there are no values.
@@ -33,18 +33,12 @@ impl Change {
         if pairs.len() < 3 || pairs.iter().any(|&(a, b)| a <= 0.0 || b <= 0.0) {
             return None;
         }
-        let count = pairs.len() as f64;
-        let logs: Vec<f64> = pairs
-            .iter()
-            .map(|(without, with)| (with / without).ln())
-            .collect();
-        let mean = logs.iter().sum::<f64>() / count;
-        let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (count - 1.0);
-        let margin = student(count - 1.0) * (variance / count).sqrt();
+        let logs = pairs.iter().map(|(without, with)| (with / without).ln());
+        let Interval { mean, half } = Interval::mean_of(logs);
         Some(Self {
             change_ratio: mean.exp() - 1.0,
-            change_low_ratio: (mean - margin).exp() - 1.0,
-            change_high_ratio: (mean + margin).exp() - 1.0,
+            change_low_ratio: (mean - half).exp() - 1.0,
+            change_high_ratio: (mean + half).exp() - 1.0,
         })
     }
 }

@@ -3,16 +3,11 @@
 
 use std::path::Path;
 
-use agewise_host::agent::{AgentConfig, Subject, Targets};
-use agewise_host::clear::ClearPolicy;
 use agewise_host::clock;
-use agewise_host::root::ProcRoot;
-use agewise_policy::sample::Bounds;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::{PAGE_BYTES, SteadyArgs, ages, half_idle};
-use crate::exercise::spawned::Spawned;
+use super::{PAGE_BYTES, SteadyArgs, ages};
 use agewise_cli::observe;
 use agewise_cli::signal::Stop;
 
@@ -50,17 +45,13 @@ pub struct Steady {
 
 /// Runs the measurement.
 pub(super) fn measure(program: &Path, args: &SteadyArgs, stop: &Stop) -> anyhow::Result<Steady> {
-    let mut arguments = half_idle(args.size);
-    arguments.push("--no-final-check".to_owned());
-    let exerciser = Spawned::start(program, arguments, Some(stop))?;
-    let subject = Subject::process(&ProcRoot::default(), exerciser.pid())?;
-    let mut config = AgentConfig::new("10s,1m,5m,30m".parse()?);
-    if !args.pages {
-        config.clear = ClearPolicy::exact();
-        config.sample = Some(Bounds::default());
-    }
-    config.scan_interval_ms = Some(observe::millis(args.interval));
-    let (mut agent, _) = observe::open_agent(Targets::Listed(vec![subject]), config)?;
+    let (exerciser, mut agent) = ages::observed(
+        program,
+        (args.size, &["--no-final-check"]),
+        ("10s,1m,5m,30m", args.interval),
+        args.pages,
+        stop,
+    )?;
     let mut cpu_before = clock::process_cpu();
     agent.tick()?;
     let first_scan_cpu = clock::process_cpu() - cpu_before;

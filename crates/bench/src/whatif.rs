@@ -42,20 +42,12 @@ pub(super) struct Args {
     ])]
     load: Vec<Load>,
     /// How long it is watched before it is squeezed.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "20s",
-        value_parser = units::positive_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    #[arg(value_parser = units::positive_duration)]
     duration: Duration,
     /// How long faults are counted at each limit.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "6s",
-        value_parser = units::positive_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "6s")]
+    #[arg(value_parser = units::positive_duration)]
     window: Duration,
     /// Count the page cache that no process maps.
     #[arg(long)]

@@ -106,6 +106,19 @@ pub fn duration_text(duration: Duration) -> String {
     }
 }
 
+/// A share as percent, to a thousandth: waiting is noticed from there on.
+pub fn percent_text(share: f64) -> String {
+    format!("{:.3} %", share * 100.0)
+}
+
+/// Formats an upper bound, or says that there is none.
+pub fn bound_text(high: f64, text: impl Fn(f64) -> String) -> String {
+    match high.is_finite() {
+        true => text(high),
+        false => "?".to_owned(),
+    }
+}
+
 /// A number with its noun: `1 file`, `2 files`.
 pub fn count_text(count: u64, one: &str, many: &str) -> String {
     let noun = if count == 1 { one } else { many };

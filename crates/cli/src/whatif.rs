@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use agewise_host::access::{PAGE_BYTES, check_page_size};
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError};
-use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::clear::Means;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
@@ -46,12 +46,8 @@ const DURATION_DEFAULT: &str = "60s";
 #[derive(Clone, Debug, clap::Args)]
 pub struct Watching {
     /// How long to watch, at least 400ms. The first quarter only learns which pages are where.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = DURATION_DEFAULT,
-        value_parser = units::positive_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = DURATION_DEFAULT)]
+    #[arg(value_parser = units::positive_duration)]
     pub duration: Duration,
 
     /// For a cgroup: count all file memory charged to it, mapped or not. Follows all reads of
@@ -292,15 +288,14 @@ fn why_gone(agent: &Agent) -> String {
 /// Opens an agent that looks as planned; also returns a note about its source.
 fn open(targets: Targets, plan: Plan) -> anyhow::Result<(Agent, Option<String>)> {
     check_page_size("the curve of a memory")?;
-    let mut config = AgentConfig::new(Intervals::new(vec![1000, 60_000])?);
+    let intervals = Intervals::new(vec![1000, 60_000])?;
+    let mut config = AgentConfig::new(intervals).sampled(Bounds::default());
     // Looks may become more frequent later, and each of them clears accessed bits.
     let finest = plan.interval.unwrap_or(INTERVAL_MIN);
     config.scan_interval_ms = Some(observe::millis(finest));
-    config.clear = ClearPolicy::exact();
     if plan.spares_lists {
         config.clear.means = Means::Refs;
     }
-    config.sample = Some(Bounds::default());
     let (mut agent, note) = observe::open_agent(targets, config)?;
     if plan.files {
         observe::follow_files(&mut agent)?;

@@ -14,8 +14,8 @@ pub struct Outlet(());
 /// The configuration requests what this build lacks.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "this agewise was built without the feature `web`: set `enabled = false` and no `textfile` in [metrics], or build \
-     it with `--features web`"
+    "this agewise was built without the feature `web`: set `enabled = false` and no `textfile` in \
+     [metrics], or build it with `--features web`"
 )]
 pub struct NotBuilt;
 

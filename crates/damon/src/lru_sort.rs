@@ -3,10 +3,10 @@
 //! that the kernel's own reclaim takes the right pages first.
 
 use super::action::Action;
+use super::attrs::Attrs;
 use super::filter::{Filter, FilterKind};
 use super::goal::{Goal, GoalMetric};
-use super::module::{Common, Module, number_param};
-use super::monitor::Monitor;
+use super::module::{Common, Module, number_param, switch_param};
 use super::params::{Errno, Param, ParamsError, SWITCH};
 use super::params::{number, number32, put, switch, yes_no};
 use super::profile::Profile;
@@ -14,7 +14,6 @@ use super::quota::{Limits, Quota};
 use super::region::BP;
 use super::scheme::{AccessPattern, Scheme};
 use super::score::Weights;
-use super::target::TargetId;
 
 /// Parameters of `DAMON_LRU_SORT`, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +61,11 @@ const ACTIVE_MEM: &str = "a whole number of ten-thousandths from 0 to 10000";
 /// What the two weights take.
 const OWN_WEIGHTS: &str = "kernel, or RATE,AGE: two whole numbers from 0 to 2^32-1";
 
-/// Parses `RATE,AGE`.
+/// Parses `kernel` or `RATE,AGE`.
 fn weights(text: &str) -> Result<Option<(u32, u32)>, Errno> {
+    if text == "kernel" {
+        return Ok(None);
+    }
     let (rate, age) = text.split_once(',').ok_or(Errno::Einval)?;
     Ok(Some((number32(rate)?, number32(age)?)))
 }
@@ -80,44 +82,29 @@ impl Module for Params {
             "hot: accessed in at least this many looks, 1/1000 (500)"),
         number_param!("cold_min_age" => cold_min_age_us, "microseconds from 0 to 2^64-1",
             "cold: idle for this long, us (120000000)"),
-        Param {
-            name: "active_mem_bp",
-            meaning: "wanted share of active memory, 1/10000; 0: off (0)",
-            takes: ACTIVE_MEM,
-            is_tuning: true,
-            set: |p, text| put(&mut p.active_mem_bp, number(text)),
-            get: |p| p.active_mem_bp.to_string(),
-        },
-        Param {
-            name: "filter_young_pages",
-            meaning: "look again at each page before it is moved (N)",
-            takes: SWITCH,
-            is_tuning: true,
-            set: |p, text| put(&mut p.filter_young_pages, switch(text)),
-            get: |p| yes_no(p.filter_young_pages),
-        },
-        Param {
-            name: "hot_weights",
-            meaning: "RATE,AGE in the order of hot regions; no kernel has it (kernel)",
-            takes: OWN_WEIGHTS,
-            is_tuning: false,
-            set: |p, text| match text {
-                "kernel" => put(&mut p.hot_weights, Ok(None)),
-                _ => put(&mut p.hot_weights, weights(text)),
-            },
-            get: |p| weights_text(p.hot_weights),
-        },
-        Param {
-            name: "cold_weights",
-            meaning: "RATE,AGE in the order of cold regions; no kernel has it (kernel)",
-            takes: OWN_WEIGHTS,
-            is_tuning: false,
-            set: |p, text| match text {
-                "kernel" => put(&mut p.cold_weights, Ok(None)),
-                _ => put(&mut p.cold_weights, weights(text)),
-            },
-            get: |p| weights_text(p.cold_weights),
-        },
+        Param::of_tuning(Param::new(
+            "active_mem_bp",
+            "wanted share of active memory, 1/10000; 0: off (0)",
+            ACTIVE_MEM,
+            |p, text| put(&mut p.active_mem_bp, number(text)),
+            |p| p.active_mem_bp.to_string(),
+        )),
+        Param::of_tuning(switch_param!("filter_young_pages" => filter_young_pages,
+            "look again at each page before it is moved (N)")),
+        Param::new(
+            "hot_weights",
+            "RATE,AGE in the order of hot regions; no kernel has it (kernel)",
+            OWN_WEIGHTS,
+            |p, text| put(&mut p.hot_weights, weights(text)),
+            |p| weights_text(p.hot_weights),
+        ),
+        Param::new(
+            "cold_weights",
+            "RATE,AGE in the order of cold regions; no kernel has it (kernel)",
+            OWN_WEIGHTS,
+            |p, text| put(&mut p.cold_weights, weights(text)),
+            |p| weights_text(p.cold_weights),
+        ),
     ];
 
     const READ_ONLY: &'static [&'static str] = &[
@@ -142,12 +129,7 @@ impl Module for Params {
         &mut self.common
     }
 
-    fn monitor(
-        &self,
-        profile: Profile,
-        target: TargetId,
-        seed: u64,
-    ) -> Result<Monitor, ParamsError> {
+    fn schemes(&self, profile: Profile) -> Result<(Attrs, Vec<Scheme>), ParamsError> {
         if self.common.sample_us == 0 {
             let given = [("sample_interval", 0)];
             let reason = "it must be from 1 to aggr_interval (us)";
@@ -181,13 +163,7 @@ impl Module for Params {
         };
         let hot = self.scheme(hot, Action::LruPrio, weights(self.hot_weights));
         let cold = self.scheme(cold, Action::LruDeprio, weights(self.cold_weights));
-        Ok(Monitor::new(
-            profile,
-            attrs,
-            &[target],
-            vec![hot, cold],
-            seed,
-        )?)
+        Ok((attrs, vec![hot, cold]))
     }
 }
 
@@ -242,6 +218,7 @@ impl Params {
 
 #[cfg(test)]
 mod tests {
+    use super::super::target::TargetId;
     use super::super::testing::HotRange;
     use super::*;
 

@@ -7,7 +7,7 @@ use super::attrs::{Attrs, IntervalsGoal, PAGE_BYTES};
 use super::monitor::Monitor;
 use super::params::{Errno, Param, ParamsError, SWITCH, number, put, switch, yes_no};
 use super::profile::Profile;
-use super::scheme::Watermarks;
+use super::scheme::{Scheme, Watermarks};
 use super::target::TargetId;
 
 /// Parameters common to both modules.
@@ -132,28 +132,34 @@ impl Common {
 /// A parameter that is a number: its name and field, what it takes, and what it means.
 macro_rules! number_param {
     ($name:literal => $($field:tt).+, $takes:literal, $meaning:literal) => {
-        Param {
-            name: $name,
-            meaning: $meaning,
-            takes: concat!("a whole number of ", $takes),
-            is_tuning: false,
-            set: |p, text| put(&mut p.$($field).+, number(text)),
-            get: |p| p.$($field).+.to_string(),
-        }
+        Param::new(
+            $name,
+            $meaning,
+            concat!("a whole number of ", $takes),
+            |p, text| put(&mut p.$($field).+, number(text)),
+            |p| p.$($field).+.to_string(),
+        )
     };
 }
 pub(super) use number_param;
 
+/// A parameter that is on or off: its name and field, and what it means.
+macro_rules! switch_param {
+    ($name:literal => $field:ident, $meaning:literal) => {
+        Param::new(
+            $name,
+            $meaning,
+            SWITCH,
+            |p, text| put(&mut p.$field, switch(text)),
+            |p| yes_no(p.$field),
+        )
+    };
+}
+pub(super) use switch_param;
+
 /// The parameters common to both modules.
 const COMMON: &[Param<Common>] = &[
-    Param {
-        name: "enabled",
-        meaning: "whether it runs (Y)",
-        takes: SWITCH,
-        is_tuning: false,
-        set: |p, text| put(&mut p.enabled, switch(text)),
-        get: |p| yes_no(p.enabled),
-    },
+    switch_param!("enabled" => enabled, "whether it runs (Y)"),
     number_param!("quota_ms" => quota_ms, "milliseconds from 0 to 2^64-1",
         "ms per window that all schemes together may take; 0: no limit"),
     number_param!("quota_reset_interval_ms" => quota_reset_interval_ms,
@@ -178,22 +184,13 @@ const COMMON: &[Param<Common>] = &[
         "first address; 0 with end 0: all memory (0)"),
     number_param!("monitor_region_end" => region.1, "address units from 0 to 2^64-1",
         "one past the last address (0)"),
-    Param {
-        name: "autotune_monitoring_intervals",
-        meaning: "tune the intervals (N)",
-        takes: SWITCH,
-        is_tuning: true,
-        set: |p, text| put(&mut p.autotune, switch(text)),
-        get: |p| yes_no(p.autotune),
-    },
-    Param {
-        name: "addr_unit",
-        meaning: "bytes a step of an address stands for (1)",
-        takes: "a whole number of bytes from 1 to 2^64-1",
-        is_tuning: true,
-        set: |p, text| put(&mut p.addr_unit, number(text)),
-        get: |p| p.addr_unit.to_string(),
-    },
+    Param::of_tuning(
+        switch_param!("autotune_monitoring_intervals" => autotune, "tune the intervals (N)"),
+    ),
+    Param::of_tuning(
+        number_param!("addr_unit" => addr_unit, "bytes from 1 to 2^64-1",
+        "bytes a step of an address stands for (1)"),
+    ),
 ];
 
 /// A DAMON module: a set of parameters that defines a monitor.
@@ -214,6 +211,12 @@ pub trait Module: Sized + 'static {
     /// The common parameters, mutable.
     fn common_mut(&mut self) -> &mut Common;
 
+    /// Checks the parameters; returns what the monitor observes by, and its schemes.
+    ///
+    /// # Errors
+    /// Those of [`Module::monitor`].
+    fn schemes(&self, profile: Profile) -> Result<(Attrs, Vec<Scheme>), ParamsError>;
+
     /// Creates the monitor with its schemes.
     ///
     /// # Errors
@@ -223,7 +226,10 @@ pub trait Module: Sized + 'static {
         profile: Profile,
         target: TargetId,
         seed: u64,
-    ) -> Result<Monitor, ParamsError>;
+    ) -> Result<Monitor, ParamsError> {
+        let (attrs, schemes) = self.schemes(profile)?;
+        Ok(Monitor::new(profile, attrs, &[target], schemes, seed)?)
+    }
 
     /// Sets a parameter before the module is started.
     ///

@@ -132,6 +132,34 @@ pub struct Param<P> {
 }
 
 impl<P> Param<P> {
+    /// A parameter that every kernel has; `takes` completes the sentence "it takes".
+    #[must_use]
+    pub const fn new(
+        name: &'static str,
+        meaning: &'static str,
+        takes: &'static str,
+        set: fn(&mut P, &str) -> Result<(), Errno>,
+        get: fn(&P) -> String,
+    ) -> Self {
+        Param {
+            name,
+            meaning,
+            takes,
+            is_tuning: false,
+            set,
+            get,
+        }
+    }
+
+    /// The same, if only kernels with tuning have it.
+    #[must_use]
+    pub const fn of_tuning(self) -> Self {
+        Param {
+            is_tuning: true,
+            ..self
+        }
+    }
+
     /// Whether the profile's kernel has it.
     #[must_use]
     pub fn exists_in(&self, profile: Profile) -> bool {

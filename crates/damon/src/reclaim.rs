@@ -2,17 +2,16 @@
 //! Proactive reclaim with DAMON (mm/damon/reclaim.c): pages out regions that were idle for long.
 
 use super::action::Action;
+use super::attrs::Attrs;
 use super::filter::{Filter, FilterKind};
 use super::goal::{Goal, GoalMetric};
-use super::module::{Common, Module, number_param};
-use super::monitor::Monitor;
+use super::module::{Common, Module, number_param, switch_param};
 use super::params::{Param, ParamsError, SWITCH, number, put, switch, yes_no};
 use super::profile::Profile;
 use super::quota::{Limits, Quota};
 use super::region::BP;
 use super::scheme::{AccessPattern, Scheme};
 use super::score::Weights;
-use super::target::TargetId;
 
 /// Parameters of `DAMON_RECLAIM`, with the kernel's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,14 +57,7 @@ impl Module for Params {
         number_param!("quota_autotune_feedback" => quota_autotune_feedback,
             "ten-thousandths from 0 to 2^64-1",
             "score fed to the quota, 10000 when satisfied; 0: off (0)"),
-        Param {
-            name: "skip_anon",
-            meaning: "leave anonymous memory alone (N)",
-            takes: SWITCH,
-            is_tuning: false,
-            set: |p, text| put(&mut p.skip_anon, switch(text)),
-            get: |p| yes_no(p.skip_anon),
-        },
+        switch_param!("skip_anon" => skip_anon, "leave anonymous memory alone (N)"),
     ];
 
     const READ_ONLY: &'static [&'static str] = &[
@@ -85,12 +77,7 @@ impl Module for Params {
         &mut self.common
     }
 
-    fn monitor(
-        &self,
-        profile: Profile,
-        target: TargetId,
-        seed: u64,
-    ) -> Result<Monitor, ParamsError> {
+    fn schemes(&self, profile: Profile) -> Result<(Attrs, Vec<Scheme>), ParamsError> {
         if self.common.aggr_us == 0 {
             let given = [("aggr_interval", 0)];
             let reason = "it must be at least 1 and at least sample_interval (us)";
@@ -109,7 +96,7 @@ impl Module for Params {
             let filter = Filter::reject(FilterKind::Anon, true);
             scheme.filters.push(filter);
         }
-        Ok(Monitor::new(profile, attrs, &[target], vec![scheme], seed)?)
+        Ok((attrs, vec![scheme]))
     }
 }
 
@@ -143,6 +130,7 @@ impl Params {
 
 #[cfg(test)]
 mod tests {
+    use super::super::target::TargetId;
     use super::super::testing::HotRange;
     use super::*;
 

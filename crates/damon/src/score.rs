@@ -91,7 +91,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn scores_are_monotone(rate in 0u64..20, age in 0u32..100_000, frequency_weight in 1u32..5, age_weight in 0u32..5) {
+        fn scores_are_monotone(
+            rate in 0u64..20,
+            age in 0u32..100_000,
+            frequency_weight in 1u32..5,
+            age_weight in 0u32..5,
+        ) {
             let weights = Weights { size: 0, nr_accesses: frequency_weight, age: age_weight };
             let of = |rate, age| score(&region(rate, age), 20, 100_000, weights, Wanted::Hot);
             prop_assert!(of(rate, age) <= of(rate + 1, age));

@@ -306,8 +306,8 @@ fn steady(pages: usize) {
         }
         if [0, 1, 2, 4, 8, 16, 29].contains(&scan) {
             println!(
-                "steady, scan {scan}: {:.2} ms (walk {:.2}, clear {:.2}): {young} young pages, {} tables \
-                 cleared, {} ranges",
+                "steady, scan {scan}: {:.2} ms (walk {:.2}, clear {:.2}): {young} young pages, {} \
+                 tables cleared, {} ranges",
                 took as f64 / 1e6,
                 report.cost.cpu_ns as f64 / 1e6,
                 cleared.cpu_ns as f64 / 1e6,

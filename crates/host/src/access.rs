@@ -262,8 +262,6 @@ pub struct Abilities {
     pub resolution: Resolution,
     /// Whether [`TableSight::pfn`] is available.
     pub pfn: bool,
-    /// Whether a look alone changes what the next one sees (the source clears as it reads).
-    pub clears: bool,
 }
 
 /// A way to learn which pages of a process were accessed.

@@ -8,12 +8,13 @@
 
 mod files;
 mod guests;
+mod held;
 mod known;
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
-use agewise_policy::budget::{Gone, Seen};
+use agewise_policy::budget::{Counted, Gone, Seen};
 use agewise_policy::table::PageSet;
 
 use crate::access::{AccessSource, AddressRange, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
@@ -24,11 +25,13 @@ use crate::mover::{
     self, Pagemap, PageoutError, PageoutLimits, Plan, ProcessMover, RunSet, check_target,
 };
 use crate::process::{Process, ProcessError};
+use crate::root::ProcRoot;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 use guests::Guests;
 
 pub use files::{BudgetedFiles, FilesError};
+pub use held::{HeldFiles, HeldMemory, OpenFiles};
 
 /// Chooses the pages to move out, given a look at them right before the move.
 pub type Choose<'a> = dyn FnMut(&[Seen]) -> Vec<Range<u64>> + 'a;
@@ -76,16 +79,46 @@ impl Budgeted {
             left_share: 1.0,
         })
     }
+}
 
-    pub fn process(&self) -> &Process {
-        &self.process
+impl HeldMemory for Budgeted {
+    fn open(pid: u32, start_ticks: u64) -> Result<Self, PageoutError> {
+        let process = Process::open_user(&ProcRoot::default(), pid)?;
+        if process.start_ticks() != start_ticks {
+            return Err(ProcessError::Gone { pid }.into());
+        }
+        Budgeted::new(process)
     }
 
-    /// Looks at the whole process. With `clears`, clears the accessed bits afterwards.
-    ///
-    /// # Errors
-    /// The process is gone, runs KVM guests by now, or may not be observed.
-    pub fn look(
+    fn start_ticks(&self) -> u64 {
+        self.process.start_ticks()
+    }
+
+    fn is_alive(&self) -> bool {
+        self.process.is_alive()
+    }
+
+    fn resident_bytes(&self) -> Option<u64> {
+        self.process.rss_bytes().ok()
+    }
+
+    fn counted(&self, with_reads: bool) -> Option<Counted> {
+        let stat = self.process.stat().ok()?;
+        let faults = match with_reads {
+            true => self.process.read_from_device_bytes().ok()? / PAGE_BYTES,
+            false => stat.major_faults,
+        };
+        let us =
+            |ticks: u64| ticks.saturating_mul(1_000_000) / rustix::param::clock_ticks_per_second();
+        Some(Counted {
+            work_us: us(stat.user_ticks),
+            kernel_us: us(stat.system_ticks),
+            faults,
+            ..Counted::default()
+        })
+    }
+
+    fn look(
         &mut self,
         source: &mut dyn AccessSource,
         clears: bool,
@@ -108,13 +141,9 @@ impl Budgeted {
         gather(&self.process, source, &self.ranges, clearer, clears)
     }
 
-    /// Moves out the pages that `choose` picks from `runs` (page numbers, ascending). `rehearse`
-    /// does everything except the move. How many pages actually left is verified in one move of
-    /// sixteen; the other moves assume the same share.
-    ///
-    /// # Errors
-    /// The process may not be touched. A process that is gone is not an error.
-    pub fn move_out(
+    /// How many pages actually left is verified in one move of sixteen; the other moves assume the
+    /// same share.
+    fn move_out(
         &mut self,
         source: &mut dyn AccessSource,
         runs: &[Range<u64>],
@@ -224,7 +253,6 @@ mod tests {
     use super::*;
     use crate::access::fake::{FakeSource, FakeTable};
     use crate::agent::tests::Sleeper;
-    use crate::root::ProcRoot;
 
     /// A process, and the addresses of its stack.
     fn sleeper() -> (Sleeper, AddressRange) {

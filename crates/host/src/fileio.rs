@@ -86,7 +86,6 @@ pub struct FileIo {
     pub first: u64,
     /// Last page, not below the first.
     pub last: u64,
-    /// Whether it is a write.
     pub write: bool,
 }
 

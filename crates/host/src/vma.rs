@@ -58,11 +58,8 @@ impl VmaKind {
 pub struct Vma {
     /// Its addresses.
     pub range: AddressRange,
-    /// Readable.
     pub read: bool,
-    /// Writable.
     pub write: bool,
-    /// Executable.
     pub execute: bool,
     /// Shared with other processes (`s`), not private (`p`).
     pub shared: bool,

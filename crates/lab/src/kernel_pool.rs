@@ -22,7 +22,8 @@ use agewise_trace::yardstick::{
 };
 
 macro_rules! kernel_policy {
-    ($name:ident, $text:literal, $alias:expr, $policy:literal, $mapped:literal, $summary:literal) => {
+    ($name:ident, $text:literal, $alias:expr, $policy:literal, $mapped:literal,
+     $summary:literal) => {
         pub(crate) static $name: PolicySpec = PolicySpec {
             name: $text,
             aliases: $alias,

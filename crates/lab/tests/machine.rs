@@ -210,9 +210,25 @@ fn exact_statistics_take_the_oom_trap_away() {
     assert_eq!(killed(true), 0);
 }
 
+const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
+
+fn switches_and_lists_are_shown(machine: &mut Machine, old: bool) {
+    for (text, shown) in [("n", "0x0000\n"), ("0xf", "0x0007\n"), ("y", "0x0007\n")] {
+        machine
+            .write_file("/sys/kernel/mm/lru_gen/enabled", text.as_bytes())
+            .unwrap();
+        let enabled = machine.read_file("/sys/kernel/mm/lru_gen/enabled");
+        assert_eq!(enabled.as_deref(), Ok(shown));
+    }
+    assert_eq!(machine.read_file("/sys/nothing"), Err(FileError::NotFound));
+    let first = machine.read_file(LRU_GEN).unwrap();
+    let root = ["memcg 1 /\n", "memcg     1 /\n"][usize::from(old)];
+    let begins = format!("{root} node     0\n");
+    assert!(first.starts_with(&begins), "{first}");
+}
+
 #[test]
 fn files_answer_as_the_kernels() {
-    const LRU_GEN: &str = "/sys/kernel/debug/lru_gen";
     for name in ["mglru:6.12", "mglru:7.2"] {
         let old = name.ends_with("6.12");
         let mut machine = Machine::new(config(name, 4096, Some((DeviceKind::Zram, 4096))));
@@ -259,25 +275,8 @@ fn files_answer_as_the_kernels() {
         ] {
             assert_eq!(write(reclaim, text), expected, "{name} {text:?}");
         }
-        for (text, shown) in [("n", "0x0000\n"), ("0xf", "0x0007\n"), ("y", "0x0007\n")] {
-            machine
-                .write_file("/sys/kernel/mm/lru_gen/enabled", text.as_bytes())
-                .unwrap();
-            let enabled = machine.read_file("/sys/kernel/mm/lru_gen/enabled");
-            assert_eq!(enabled.as_deref(), Ok(shown));
-        }
+        switches_and_lists_are_shown(&mut machine, old);
         assert_eq!(machine.read_file(reclaim), Err(FileError::Denied));
-        assert_eq!(machine.read_file("/sys/nothing"), Err(FileError::NotFound));
-        let first = machine.read_file(LRU_GEN).unwrap();
-        let root = if old {
-            "memcg     1 /\n"
-        } else {
-            "memcg 1 /\n"
-        };
-        assert!(
-            first.starts_with(&format!("{root} node     0\n")),
-            "{first}"
-        );
         for path in machine.file_paths() {
             assert!(
                 !matches!(machine.read_file(&path), Err(FileError::NotFound)),

@@ -26,20 +26,13 @@ fn the_simulated_kernel_has_the_files() {
     let web = machine.add_memcg(MemcgId::ROOT, "web", Limits::default());
     let process = machine.add_process(web);
     let start = machine.map(process, &MapOptions::anon(4096)).unwrap();
-    let write = |machine: &mut Machine, path: &str, text: &str| {
-        machine.write_file(path, text.as_bytes()).unwrap();
-    };
-    write(
-        &mut machine,
-        &format!("{NODE}/page_age_intervals"),
-        "2000,10000",
-    );
-    write(&mut machine, &format!("{NODE}/refresh_interval"), "1000");
-    write(
-        &mut machine,
-        &format!("{GROUP}.refresh_interval"),
-        "N0=1000",
-    );
+    for (file, text) in [
+        (format!("{NODE}/page_age_intervals"), "2000,10000"),
+        (format!("{NODE}/refresh_interval"), "1000"),
+        (format!("{GROUP}.refresh_interval"), "N0=1000"),
+    ] {
+        machine.write_file(&file, text.as_bytes()).unwrap();
+    }
     for page in 0..1000 {
         machine.access(process, start + page, true);
     }
@@ -69,18 +62,12 @@ fn the_simulated_kernel_has_the_files() {
     // There are four generations, each one second wide: older pages are drained into the oldest and
     // count as just that old.
     assert!((95..=105).contains(&pages[0]), "{text}");
-    assert_eq!(
-        machine
-            .read_file(&format!("{NODE}/refresh_interval"))
-            .unwrap(),
-        "1000\n"
-    );
-    assert_eq!(
-        machine
-            .read_file(&format!("{GROUP}.report_threshold"))
-            .unwrap(),
-        "N0=0 \n"
-    );
+    for (file, shown) in [
+        (format!("{NODE}/refresh_interval"), "1000\n"),
+        (format!("{GROUP}.report_threshold"), "N0=0 \n"),
+    ] {
+        assert_eq!(machine.read_file(&file).as_deref(), Ok(shown));
+    }
     let error = machine
         .write_file(&format!("{GROUP}.refresh_interval"), b"N0")
         .unwrap_err();
@@ -158,6 +145,24 @@ fn min_ttl_kills_one_instead_of_thrashing() {
     );
 }
 
+/// What the guard is shown of a cgroup.
+fn sample(run: &Run, memcg: MemcgId, is_protected: bool) -> GroupSample<MemcgId> {
+    let events = run.machine.memcg_events(memcg);
+    GroupSample {
+        group: memcg,
+        is_protected,
+        is_untouchable: false,
+        resident_bytes: run.machine.usage_pages(memcg) * 4096,
+        swapped_bytes: 0,
+        refaulted_pages: events.workingset_refault.iter().sum(),
+        // By the kernel's own criterion: evicted within the last generations.
+        young_refaulted_pages: Some(events.workingset_activate.iter().sum()),
+        stolen_pages: None,
+        full_stall_us: Some(run.machine.pressure(memcg).full_ns / 1000),
+        limits: Vec::new(),
+    }
+}
+
 /// The same without killing: the guard finds the hog and squeezes it, and the desktop gets its
 /// working set back.
 #[test]
@@ -177,24 +182,8 @@ fn a_squeeze_of_the_guilty_gives_the_desktop_its_memory_back() {
         let mut squeezed = None;
         for tick in 1..=80u64 {
             run.run_until(tick * 100_000_000).unwrap();
-            let sample = |memcg: MemcgId, is_protected| {
-                let events = run.machine.memcg_events(memcg);
-                GroupSample {
-                    group: memcg,
-                    is_protected,
-                    is_untouchable: false,
-                    resident_bytes: run.machine.usage_pages(memcg) * 4096,
-                    swapped_bytes: 0,
-                    refaulted_pages: events.workingset_refault.iter().sum(),
-                    // By the kernel's own criterion: evicted within the last generations.
-                    young_refaulted_pages: Some(events.workingset_activate.iter().sum()),
-                    stolen_pages: None,
-                    full_stall_us: Some(run.machine.pressure(memcg).full_ns / 1000),
-                    limits: Vec::new(),
-                }
-            };
             let now_ms = tick * 100;
-            let groups = vec![sample(desktop, true), sample(batch, false)];
+            let groups = vec![sample(&run, desktop, true), sample(&run, batch, false)];
             for decision in guard.look(Sample { now_ms, groups }, |guilty| *guilty) {
                 let blamed = decision.blame.map(|blame| blame.group);
                 let limit_pages = match decision.act {

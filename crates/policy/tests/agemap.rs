@@ -305,7 +305,10 @@ fn show_places(map: &mut AgeMap, places: &[Place], by_runs: bool) -> (LookCounts
                 look.table(anon(first, &bits)).unwrap();
             }
             Place::Leaf(young, is_file) if by_runs => {
-                let alike = |next: &&Place| matches!(next, Place::Leaf(y, f) if (*y, *f) == (young, is_file));
+                let alike = |next: &&Place| match next {
+                    Place::Leaf(y, f) => (*y, *f) == (young, is_file),
+                    _ => false,
+                };
                 at += places[at..].iter().take_while(alike).count();
                 let leaves = Leaves {
                     first,

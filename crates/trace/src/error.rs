@@ -29,7 +29,8 @@ pub enum TraceError {
         path: PathBuf,
     },
     /// Reading failed, or the compressed data is damaged or ends early.
-    #[error("{}: cannot read on after byte {offset} of its {content} data: {source}", path.display())]
+    #[error("{}: cannot read on after byte {offset} of its {content} data: \
+             {source}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -90,7 +91,8 @@ pub enum TraceError {
         format: &'static str,
     },
     /// Neither name nor content identifies the format.
-    #[error("{}: cannot tell its format ({hint}); name one with --trace-format: {known}", path.display())]
+    #[error("{}: cannot tell its format ({hint}); name one with --trace-format: \
+             {known}", path.display())]
     UnknownFormat {
         /// The file.
         path: PathBuf,

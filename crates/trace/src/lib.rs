@@ -3,8 +3,8 @@
 //!
 //! # Where to begin
 //!
-//! [`TraceSource::open`] gives a stream of accesses, [`DenseTrace`] holds a trace for many runs over
-//! it, [`curve::exact()`] and [`sizing`] say what it means.
+//! [`TraceSource::open`] gives a stream of accesses, [`DenseTrace`] holds a trace for many runs
+//! over it, [`curve::exact()`] and [`sizing`] say what it means.
 
 #![warn(missing_docs)]
 

@@ -11,6 +11,13 @@ pub fn nearest<'a>(written: &str, names: impl IntoIterator<Item = &'a str>) -> O
         .map(|(_, name)| name)
 }
 
+/// `; did you mean ...?` to end a message with; empty if there is no near name.
+#[must_use]
+pub fn question(near: Option<&str>) -> String {
+    near.map(|near| format!("; did you mean `{near}`?"))
+        .unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

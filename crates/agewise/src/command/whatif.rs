@@ -8,6 +8,7 @@ use std::time::Duration;
 use agewise_cli::output::{self, Format};
 use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
+use agewise_cli::units::{bound_text, percent_text};
 use agewise_cli::whatif::{Found, Watching, watch};
 use agewise_cli::{observe, units};
 use agewise_host::untrusted::clean;
@@ -275,9 +276,9 @@ fn text(
                 record.memory_ratio * 100.0,
                 record.faults_per_second,
                 record.faults_low,
-                bound(record.faults_high, |high| format!("{high:.1}")),
+                bound_text(record.faults_high, |high| format!("{high:.1}")),
                 percent_text(record.wait_ratio),
-                bound(record.wait_high, percent_text),
+                bound_text(record.wait_high, percent_text),
             )?;
         }
     }
@@ -348,18 +349,6 @@ fn remarks(out: &mut impl Write, found: &Found, costs: &Costs) -> std::io::Resul
         .try_for_each(|caveat| writeln!(out, "{caveat}"))
 }
 
-fn percent_text(share: f64) -> String {
-    format!("{:.3} %", share * 100.0)
-}
-
-/// Formats an upper bound, or says that there is none.
-fn bound(high: f64, text: impl Fn(f64) -> String) -> String {
-    match high.is_finite() {
-        true => text(high),
-        false => "?".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -411,7 +400,7 @@ mod tests {
 
     #[test]
     fn what_has_no_bound_says_so() {
-        assert_eq!(bound(f64::INFINITY, percent_text), "?");
-        assert_eq!(bound(0.5, percent_text), "50.000 %");
+        assert_eq!(bound_text(f64::INFINITY, percent_text), "?");
+        assert_eq!(bound_text(0.5, percent_text), "50.000 %");
     }
 }

@@ -98,22 +98,27 @@ fn left_behind(directory: &Path) -> u64 {
         .sum()
 }
 
-/// Runs the measurement.
-pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<Daemonized> {
-    let mut crowd = Crowd::start(program, &args.crowd, stop)?;
-    let directory = tempfile::tempdir()?;
-    let at = |name: &str| directory.path().join(name).display().to_string();
-    let config = format!(
+/// A daemon with files, metrics and protection for the cgroups below `crowd`.
+fn configuration(directory: &Path, crowd: &str, cpu_percent: f64) -> String {
+    let at = |name: &str| directory.join(name).display().to_string();
+    format!(
         "journal.file = '{}'\n[observe]\ncgroups = ['/{1}', '/{1}/*']\ncgroups_max = 8192\n\
          cpu_percent = {2}\n[protect]\ncgroups = ['/{1}/0']\nup_to = 'squeeze'\n\
          [files]\nenabled = true\ndirectory = '{3}'\n[metrics]\nenabled = true\n\
          listen = 'unix:{4}'\n",
         at("journal"),
-        crowd.name()?,
-        args.crowd.cpu_percent,
+        crowd,
+        cpu_percent,
         at("files"),
         at("socket"),
-    );
+    )
+}
+
+/// Runs the measurement.
+pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<Daemonized> {
+    let mut crowd = Crowd::start(program, &args.crowd, stop)?;
+    let directory = tempfile::tempdir()?;
+    let config = configuration(directory.path(), &crowd.name()?, args.crowd.cpu_percent);
     std::fs::write(directory.path().join(service::CONFIG), config)?;
     let mut daemon = Service::start(program, directory.path())?;
     daemon.wait_for_look(stop)?;

@@ -20,7 +20,7 @@ const NOISE: usize = 6;
 
 /// The repetitive part of every record.
 const TEXT: &[u8; (RECORD - NOISE) * 8] =
-    b"{\"kind\":\"order\",\"state\":\"paid\",\"currency\":\"EUR\",\"country\":\"FI\",\"items\":[],\"x\":0}";
+    br#"{"kind":"order","state":"paid","currency":"EUR","country":"FI","items":[],"x":0}"#;
 
 /// A page whose contents differ from what was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

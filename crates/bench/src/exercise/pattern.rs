@@ -266,7 +266,12 @@ mod tests {
         }
 
         #[test]
-        fn no_page_is_outside(pages in 1u64..500, active in 0.0f64..=1.0, scattered: bool, which in 0usize..5) {
+        fn no_page_is_outside(
+            pages in 1u64..500,
+            active in 0.0f64..=1.0,
+            scattered: bool,
+            which in 0usize..5,
+        ) {
             let pattern = [
                 Pattern::HotCold(active), Pattern::Zipf(0.99), Pattern::Uniform, Pattern::Scan,
                 Pattern::Shift(Duration::from_secs(1)),

@@ -63,7 +63,8 @@ impl Summary {
 
     pub fn line_text(&self) -> String {
         format!(
-            "{:<8} {:>7.1} s  {:>9.0} ops/s  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}  resident {}{}",
+            "{:<8} {:>7.1} s  {:>9.0} ops/s  p50 {}  p90 {}  p99 {}  p99.9 {}  max {}  resident \
+             {}{}",
             self.record,
             self.elapsed_ms as f64 / 1e3,
             self.ops_per_second,

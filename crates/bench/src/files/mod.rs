@@ -49,12 +49,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "N", default_value_t = 20)]
     pairs: usize,
     /// Length of a span: the time from look to look.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "2s",
-        value_parser = units::positive_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
+    #[arg(value_parser = units::positive_duration)]
     span: Duration,
     /// How to print.
     #[arg(long, value_enum, default_value_t)]

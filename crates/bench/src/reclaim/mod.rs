@@ -186,8 +186,8 @@ fn print_run(out: &mut impl Write, format: Format, run: &Run) -> anyhow::Result<
         )?,
         _ => writeln!(
             out,
-            "{:?} {:<10} {:>9} ops  resident {:.0} MiB mean {:.0} MiB peak  {:.3} us CPU/op + {:.3} \
-             daemon  {:.4} faults/op {:.4} major {:.5} limit hits  p50 {:.0} us p99 {:.0} us \
+            "{:?} {:<10} {:>9} ops  resident {:.0} MiB mean {:.0} MiB peak  {:.3} us CPU/op + \
+             {:.3} daemon  {:.4} faults/op {:.4} major {:.5} limit hits  p50 {:.0} us p99 {:.0} us \
              p99.9 {:.0} us",
             run.load,
             run.policy,
@@ -225,8 +225,8 @@ fn print_verdict(out: &mut impl Write, format: Format, verdict: &Verdict) -> any
         }
         _ => writeln!(
             out,
-            "== {:?} {}: saved {:.1} % (peak {:.1} %), CPU/op {:+.1} % (program {:+.1} %), faults/op \
-             {:+.4}, major faults x{:.2}, p99 {:+.0} %: {}",
+            "== {:?} {}: saved {:.1} % (peak {:.1} %), CPU/op {:+.1} % (program {:+.1} %), \
+             faults/op {:+.4}, major faults x{:.2}, p99 {:+.0} %: {}",
             verdict.load,
             verdict.policy,
             verdict.saved_ratio * 100.0,

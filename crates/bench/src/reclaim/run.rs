@@ -162,8 +162,8 @@ impl Daemon {
         let directory = tempfile::tempdir()?;
         let path = group.cgroup().name();
         let text = format!(
-            "[observe]\ncgroups = ['{path}']\n[journal]\nfile = '{}'\n[[act]]\ncgroups = ['{path}']\n\
-             policy = '{policy}'\nfiles = {reads_files}\ndry_run = false\n",
+            "[observe]\ncgroups = ['{path}']\n[journal]\nfile = '{}'\n[[act]]\ncgroups = \
+             ['{path}']\npolicy = '{policy}'\nfiles = {reads_files}\ndry_run = false\n",
             directory.path().join("journal").display()
         );
         std::fs::write(directory.path().join(service::CONFIG), text)?;

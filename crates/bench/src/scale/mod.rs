@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use agewise_cli::signal::Stop;
 use agewise_cli::{observe, pause, units};
 use agewise_host::agent::{Agent, AgentConfig, Subject, SubjectReport, Targets};
-use agewise_host::clear::ClearPolicy;
 use agewise_host::clock;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
@@ -38,7 +37,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "SHARE", default_value = "90%", value_parser = observe::percent)]
     idle: f64,
     /// Time from look to look.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    #[arg(value_parser = units::positive_duration)]
     interval: Duration,
     /// Looks that count.
     #[arg(long, value_name = "N", default_value_t = 20)]
@@ -192,10 +192,9 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
 fn open_agent(sea: &Sea, args: &Args, bounds: Bounds) -> anyhow::Result<Agent> {
     let interval_ms = observe::millis(args.interval);
     let bounds_ms = LOOKS_BACK.map(|looks| interval_ms * looks as u64);
-    let mut config = AgentConfig::new(Intervals::new(bounds_ms.to_vec())?);
+    let intervals = Intervals::new(bounds_ms.to_vec())?;
+    let mut config = AgentConfig::new(intervals).sampled(bounds);
     config.scan_interval_ms = Some(interval_ms);
-    config.clear = ClearPolicy::exact();
-    config.sample = Some(bounds);
     let subject = Subject::process(&ProcRoot::default(), sea.pid())?;
     Ok(observe::open_agent(Targets::Listed(vec![subject]), config)?.0)
 }

@@ -22,7 +22,6 @@ use agewise_policy::table::PageSet;
 use super::observer::Key;
 use target::{Target as Subject, Tools, swap_room};
 
-mod memory;
 mod report;
 mod target;
 #[cfg(test)]

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use agewise_host::access::AccessSource;
+use agewise_host::budgeted::{HeldFiles, HeldMemory, OpenFiles};
 use agewise_host::cgroup::{Cgroup, Usage};
 use agewise_host::clock;
 use agewise_host::memory::MemInfo;
@@ -19,7 +20,6 @@ use agewise_policy::proactive::{
     Action, Backend, Controller, Decision, Facts, Hands, Reason, SwapRoom,
 };
 
-use super::memory::{Files, Memory, OpenFiles};
 use super::report::{AnnounceAs, Begun, Held, Report};
 
 /// Values that change slowly are read again after this time, us.
@@ -83,7 +83,7 @@ struct Spaces<M> {
     counted: BTreeMap<u32, Counted>,
     consumed: Counted,
     /// The page cache, if files are held as well; or why it cannot be.
-    files: Option<Result<Box<dyn Files>, String>>,
+    files: Option<Result<Box<dyn HeldFiles>, String>>,
     /// Usage of its cgroup, once it has been read.
     usage: Option<Usage>,
     slow: Slow,
@@ -102,7 +102,7 @@ struct Slow {
     room: SwapRoom,
 }
 
-impl<M: Memory> Target<M> {
+impl<M: HeldMemory> Target<M> {
     /// `seed` decides in which epochs the limit is left to the kernel.
     pub fn new(held: Held, seed: u64) -> Self {
         let hold = Controller::new(&held.spec).pace().hold;
@@ -228,7 +228,7 @@ impl Slow {
     }
 }
 
-impl<M: Memory> Spaces<M> {
+impl<M: HeldMemory> Spaces<M> {
     /// Opens new processes and drops those that are gone; returns whether any are new.
     fn follow(&mut self, processes: &[(u32, u64)], report: &mut Report) -> bool {
         self.by_pid.retain(|pid, space| {
@@ -290,7 +290,7 @@ impl<M: Memory> Spaces<M> {
         self.consumed
     }
 
-    fn held_files(&mut self) -> Option<&mut dyn Files> {
+    fn held_files(&mut self) -> Option<&mut dyn HeldFiles> {
         let files = self.files.as_mut()?.as_mut().ok()?;
         Some(&mut **files)
     }
@@ -341,7 +341,7 @@ fn trouble<T>(report: &mut Report, result: Result<T, PageoutError>) -> Option<T>
     }
 }
 
-impl<M: Memory> World for Turn<'_, '_, M> {
+impl<M: HeldMemory> World for Turn<'_, '_, M> {
     fn now_us(&mut self) -> u64 {
         (self.tools.now_us)()
     }
@@ -435,7 +435,8 @@ impl<M: Memory> World for Turn<'_, '_, M> {
             }
         }
         let mut scanned = self.queue.scan(&seen, counts, queue_pages);
-        let walked_ns = self.spaces.held_files().map_or(0, Files::take_walked_ns);
+        let files = self.spaces.held_files();
+        let walked_ns = files.map_or(0, HeldFiles::take_walked_ns);
         scanned.cpu_ns = clock::thread_cpu_ns().saturating_sub(began_ns + walked_ns);
         self.report.scans += u64::from(counts);
         self.report.scan_cpu_ns += scanned.cpu_ns;

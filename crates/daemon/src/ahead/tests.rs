@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use agewise_host::access::AccessSource;
 use agewise_host::access::fake::FakeSource;
-use agewise_host::budgeted::{Choose, FilesError};
+use agewise_host::budgeted::{Choose, FilesError, HeldFiles, HeldMemory};
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::mover::PageoutError;
 use agewise_host::process::ProcessError;
@@ -18,7 +18,6 @@ use agewise_policy::budget::{Counted, Gone, PAGE_BYTES, SLICES_A_STEP, Seen};
 use agewise_policy::proactive::{Backend, SwapRoom};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
-use super::memory::{Files, Memory};
 use super::report::{Begun, Held, Report};
 use super::target::{Target, Tools};
 
@@ -109,7 +108,7 @@ struct Fake {
     pid: u32,
 }
 
-impl Memory for Fake {
+impl HeldMemory for Fake {
     fn open(pid: u32, _: u64) -> Result<Self, PageoutError> {
         let state = PROCESSES.with_borrow(|all| all.get(&pid).cloned());
         let state = state.ok_or(ProcessError::Gone { pid })?;
@@ -155,7 +154,7 @@ struct FakeFiles(Rc<RefCell<State>>);
 
 const FILE: u64 = 77;
 
-impl Files for FakeFiles {
+impl HeldFiles for FakeFiles {
     fn spare(&mut self, _: &[PathBuf]) {}
 
     fn take_walked_ns(&mut self) -> u64 {

@@ -68,7 +68,8 @@ fn the_order_that_harms_on_purpose_is_refused() {
 fn what_is_written_is_read_back() {
     let text = "observe.pids = [7, 9]\nobserve.tick = '2.5s'\nobserve.intervals = '1s, 2m'\n\
                 metrics.listen = 'unix:/run/a.sock'\njournal.size_max = '1.5M'\n\
-                [[act]]\ncgroups = ['/a/**/b*']\npolicy = 'age:10s/40s,floor=1M'\ndry_run = false\n";
+                [[act]]\ncgroups = ['/a/**/b*']\npolicy = 'age:10s/40s,floor=1M'\n\
+                dry_run = false\n";
     let config = Config::parse(text).unwrap();
     assert_eq!(config.journal.size_max, Size(3 << 19));
     assert_eq!(config.observe.tick, Span(Duration::from_millis(2500)));

@@ -88,9 +88,11 @@ impl Default for FilesConfig {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FilesError {
-    #[error("another agewise daemon serves {}: stop it, or give this one another directory", dir.display())]
+    #[error("another agewise daemon serves {}: stop it, or give this one another \
+             directory", dir.display())]
     Served { dir: PathBuf },
-    #[error("{} is not empty, not a directory, or mounted by another program: give another one", dir.display())]
+    #[error("{} is not empty, not a directory, or mounted by another program: give another \
+             one", dir.display())]
     Occupied { dir: PathBuf },
     #[error("{} would be a cgroup: give another directory", dir.display())]
     Cgroup { dir: PathBuf },
@@ -287,8 +289,8 @@ impl Files {
         match &self.served {
             Served::ByFuse => format!("working-set reports in {dir} (FUSE)"),
             Served::Plain(Some(error)) => format!(
-                "working-set reports in {dir} as plain files, rewritten after each look, written and \
-                 waited for through {dir}/{}: no FUSE here ({error})",
+                "working-set reports in {dir} as plain files, rewritten after each look, written \
+                 and waited for through {dir}/{}: no FUSE here ({error})",
                 mount::CONTROL
             ),
             Served::Plain(None) => format!(

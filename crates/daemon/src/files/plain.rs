@@ -263,7 +263,7 @@ fn serve(server: &Server, mut client: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// What is before and after the first space of which `is_end` accepts what is before.
+/// Splits a line at the first space that `is_end` accepts as the end of what precedes it.
 fn split_at_space(line: &[u8], is_end: impl Fn(&[u8]) -> bool) -> Option<(&[u8], &[u8])> {
     let mut spaces = (0..line.len()).filter(|&at| line[at] == b' ');
     let at = spaces.find(|&at| is_end(&line[..at]))?;

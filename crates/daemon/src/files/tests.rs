@@ -168,6 +168,24 @@ fn a_cgroup_reports_by_node() {
     assert_eq!(total, resident[0] + resident[1]);
 }
 
+fn edge_cases_of_cgroups(dir: &Path) {
+    let web = dir.join("cgroup/web/memory.workingset.refresh_interval");
+    for (text, result) in [
+        ("N0", Err(libc::EINVAL)),
+        ("N0=", Err(libc::EINVAL)),
+        ("0=1000", Err(libc::EINVAL)),
+        ("N=1000", Err(libc::EINVAL)),
+        ("N2=1000", Err(libc::EINVAL)),
+        ("N0=1000 N1=1000", Err(libc::EINVAL)),
+        ("N0=1s", Err(libc::EINVAL)),
+        ("N0=4294967296", Err(libc::ERANGE)),
+        ("N0=1000\n", Ok(())),
+        ("N0=0", Ok(())),
+    ] {
+        assert_eq!(write(&web, text), result, "{text:?}");
+    }
+}
+
 /// Sections 1 and 6 of the document's interface, as the errno of write(2).
 #[test]
 fn edge_cases_are_errors_of_write() {
@@ -218,44 +236,17 @@ fn edge_cases_are_errors_of_write() {
             assert_eq!(write(&report.join(name), text), result, "{name} {text:?}");
         }
     }
-    let web = files
-        .dir()
-        .join("cgroup/web/memory.workingset.refresh_interval");
-    for (text, result) in [
-        ("N0", Err(libc::EINVAL)),
-        ("N0=", Err(libc::EINVAL)),
-        ("0=1000", Err(libc::EINVAL)),
-        ("N=1000", Err(libc::EINVAL)),
-        ("N2=1000", Err(libc::EINVAL)),
-        ("N0=1000 N1=1000", Err(libc::EINVAL)),
-        ("N0=1s", Err(libc::EINVAL)),
-        ("N0=4294967296", Err(libc::ERANGE)),
-        ("N0=1000\n", Ok(())),
-        ("N0=0", Ok(())),
-    ] {
-        assert_eq!(write(&web, text), result, "{text:?}");
-    }
+    edge_cases_of_cgroups(files.dir());
     assert_eq!(write(&intervals, &"1".repeat(5000)), Err(libc::E2BIG));
-    for path in [
-        "node0/workingset_report/page_age",
-        "cgroup/web/memory.workingset.page_age",
+    for (path, errno) in [
+        ("node0/workingset_report/page_age", libc::EACCES),
+        ("cgroup/web/memory.workingset.page_age", libc::EACCES),
+        ("node2", libc::ENOENT),
+        ("cgroup/nowhere", libc::ENOENT),
+        ("cgroup/memory.workingset.page_age", libc::ENOENT),
     ] {
-        assert_eq!(
-            write(&files.dir().join(path), "1"),
-            Err(libc::EACCES),
-            "{path}"
-        );
-    }
-    for path in [
-        "node2",
-        "cgroup/nowhere",
-        "cgroup/memory.workingset.page_age",
-    ] {
-        assert_eq!(
-            write(&files.dir().join(path), "1"),
-            Err(libc::ENOENT),
-            "{path}"
-        );
+        let written = write(&files.dir().join(path), "1");
+        assert_eq!(written, Err(errno), "{path}");
     }
     assert!(fs::create_dir(files.dir().join("cgroup/mine")).is_err());
     assert!(fs::remove_file(&intervals).is_err());

@@ -40,8 +40,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum ServeError {
     #[error(
-        "metrics.listen: {listen} is in use by another program (or another agewise daemon): stop it, \
-         or choose another address"
+        "metrics.listen: {listen} is in use by another program (or another agewise daemon): stop \
+         it, or choose another address"
     )]
     InUse { listen: Listen },
     #[error(

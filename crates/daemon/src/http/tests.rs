@@ -257,7 +257,8 @@ proptest! {
         field in "[A-Za-z-]{1,10}",
         value in "[ -~\t]{0,40}",
     ) {
-        let head = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{field}: {value}\r\n\r\n");
+        let fields = format!("Host: {host}\r\n{field}: {value}\r\n");
+        let head = format!("{method} {target} HTTP/1.1\r\n{fields}\r\n");
         match parse(head.as_bytes(), &Hosts::default()) {
             Parsed::Complete(request) => {
                 prop_assert!(request.path.starts_with('/'));

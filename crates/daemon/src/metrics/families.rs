@@ -5,10 +5,10 @@
 //! requires: `_ms` becomes `_seconds` and `_percent` becomes `_ratio`. Counters end in `_total`.
 
 use super::ages;
-use super::family::{Family, Labels, Unit, counter, gauge};
+use super::family::{Family, Labels, Unit, Value, counter, gauge};
 use super::rows::{Row, containers, rows};
 use super::shown::Shown;
-use crate::state::{Psi, Reason, Snapshot, SubjectView};
+use crate::state::{Budget, OwnUse, Psi, Reason, Snapshot, SubjectView};
 
 fn seconds(ms: f64) -> f64 {
     ms / 1e3
@@ -22,7 +22,10 @@ pub fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     all.extend(flows(&rows));
     all.extend(state(&rows));
     all.extend(machine(snapshot));
-    all.extend(own(snapshot, shown));
+    all.extend(described(snapshot));
+    all.extend(coverage(snapshot, shown));
+    all.extend(own(&snapshot.own));
+    all.extend(pace(&snapshot.budget));
     all.push(containers(snapshot, shown));
     all.extend(super::held::families(snapshot, shown));
     all.extend(super::whatif::families(snapshot, shown));
@@ -157,8 +160,8 @@ fn pressure(
     let mut avg10 = gauge(
         names[0],
         Unit::Ratio,
-        "Share of the last 10 seconds in which tasks waited for memory: some of them, or all at once \
-         (full)",
+        "Share of the last 10 seconds in which tasks waited for memory: some of them, or all at \
+         once (full)",
     );
     let mut avg60 = gauge(
         names[1],
@@ -185,7 +188,6 @@ fn pressure(
 
 fn machine(snapshot: &Snapshot) -> Vec<Family> {
     let machine = &snapshot.machine;
-    let bytes = |name, help, value: u64| gauge(name, Unit::Bytes, help).single(value);
     let mut all = vec![
         bytes(
             "machine_total",
@@ -203,12 +205,11 @@ fn machine(snapshot: &Snapshot) -> Vec<Family> {
             "Free swap space",
             machine.swap_free_bytes,
         ),
-        gauge(
+        number(
             "machine_under_reclaim",
-            Unit::None,
             "1: the kernel itself reclaimed since the previous look",
-        )
-        .single(machine.is_under_reclaim),
+            machine.is_under_reclaim,
+        ),
     ];
     let names = [
         "machine_psi_avg10",
@@ -219,47 +220,65 @@ fn machine(snapshot: &Snapshot) -> Vec<Family> {
     all
 }
 
-/// What the daemon itself costs, and whether it keeps its pace.
-fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
-    let own = &snapshot.own;
-    let budget = &snapshot.budget;
-    let spent = |name, help, ms: f64| counter(name, Unit::Seconds, help).single(seconds(ms));
-    let time = |name, help, ms: f64| gauge(name, Unit::Seconds, help).single(seconds(ms));
-    let bytes = |name, help, value: u64| gauge(name, Unit::Bytes, help).single(value);
+fn spent(name: &'static str, help: &'static str, ms: f64) -> Family {
+    counter(name, Unit::Seconds, help).single(seconds(ms))
+}
+
+fn time(name: &'static str, help: &'static str, ms: f64) -> Family {
+    gauge(name, Unit::Seconds, help).single(seconds(ms))
+}
+
+fn bytes(name: &'static str, help: &'static str, value: u64) -> Family {
+    gauge(name, Unit::Bytes, help).single(value)
+}
+
+fn number(name: &'static str, help: &'static str, value: impl Into<Value>) -> Family {
+    gauge(name, Unit::None, help).single(value)
+}
+
+/// Which agewise took these figures, and when.
+fn described(snapshot: &Snapshot) -> [Family; 2] {
     let mut build = gauge("build_info", Unit::None, "Always 1; the version as a label");
     let version = env!("CARGO_PKG_VERSION").to_owned();
     build.add(vec![("version", version)], 1u64);
-    vec![
-        build,
-        time(
-            "snapshot_timestamp",
-            "When these figures were taken, since 1970",
-            snapshot.unix_ms as f64,
-        ),
-        gauge(
+    let taken = time(
+        "snapshot_timestamp",
+        "When these figures were taken, since 1970",
+        snapshot.unix_ms as f64,
+    );
+    [build, taken]
+}
+
+/// What is not shown, or could not be seen.
+fn coverage(snapshot: &Snapshot, shown: &Shown) -> [Family; 4] {
+    [
+        number(
             "targets_cut",
-            Unit::None,
-            "Cgroups and processes that are not shown by name (cgroups_max, containers_max and depth_max of metrics)",
-        )
-        .single(shown.cut as u64),
-        gauge(
+            "Cgroups and processes that are not shown by name (cgroups_max, containers_max and \
+             depth_max of metrics)",
+            shown.cut as u64,
+        ),
+        number(
             "targets_truncated",
-            Unit::None,
             "1: the machine has more cgroups or processes than are observed (observe.cgroups_max)",
-        )
-        .single(snapshot.is_truncated),
-        gauge(
+            snapshot.is_truncated,
+        ),
+        number(
             "unseen_processes",
-            Unit::None,
             "Running processes that could not be looked at",
-        )
-        .single(snapshot.unseen_processes as u64),
-        gauge(
+            snapshot.unseen_processes as u64,
+        ),
+        number(
             "unseen_cgroups",
-            Unit::None,
             "Cgroups with an unreadable list of processes",
-        )
-        .single(snapshot.unseen_cgroups as u64),
+            snapshot.unseen_cgroups as u64,
+        ),
+    ]
+}
+
+/// What the daemon itself costs.
+fn own(own: &OwnUse) -> Vec<Family> {
+    vec![
         spent("own_cpu", "CPU time of the daemon", own.cpu_ms),
         bytes(
             "own_resident",
@@ -295,6 +314,12 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             "Lines of the journal that could not be written; nothing is done without them",
         )
         .single(own.journal_lost_lines),
+    ]
+}
+
+/// Whether the daemon keeps its pace.
+fn pace(budget: &Budget) -> [Family; 4] {
+    [
         gauge(
             "budget",
             Unit::Ratio,
@@ -311,11 +336,10 @@ fn own(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             "Time from look to look that the CPU limit allows",
             budget.actual_ms as f64,
         ),
-        gauge(
+        number(
             "budget_short",
-            Unit::None,
             "1: the CPU limit is too small for the pace that was asked for",
-        )
-        .single(budget.is_short()),
+            budget.is_short(),
+        ),
     ]
 }

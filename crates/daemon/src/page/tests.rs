@@ -253,7 +253,10 @@ fn the_time_line_is_of_one_target_and_what_is_new() {
 
 proptest! {
     #[test]
-    fn any_address_has_an_answer(path in "/[ -~]{0,20}|/api/timeline|/metrics", query in "[ -~]{0,60}") {
+    fn any_address_has_an_answer(
+        path in "/[ -~]{0,20}|/api/timeline|/metrics",
+        query in "[ -~]{0,60}",
+    ) {
         let mut pages = Pages::new(hub(), LIMITS);
         let response = ask(&mut pages, &path, &query);
         prop_assert!([200, 400, 404].contains(&response.status));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
 use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
-use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::clear::Means;
 use agewise_host::container::Containers;
 use agewise_host::mover;
 use agewise_host::root::ProcRoot;
@@ -138,8 +138,7 @@ fn agent_config(config: &Config) -> AgentConfig {
     agent.clear_percent = Some(config.observe.cpu_percent.0 / 2.0);
     agent.returned = returned;
     if !moves_pages(config) {
-        agent.sample = Some(Bounds::default());
-        agent.clear = ClearPolicy::exact();
+        agent = agent.sampled(Bounds::default());
         if !config.act.is_empty() {
             // The kernel reclaims by its lists, so they must stay as they are.
             agent.clear.means = Means::Refs;

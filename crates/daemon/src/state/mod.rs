@@ -152,7 +152,6 @@ pub struct SubjectView {
     /// The path below the hierarchy, `/` for its root; `PID (name)` for a process.
     #[serde(with = "shared")]
     pub name: Arc<str>,
-    /// Whether it is a cgroup.
     pub is_cgroup: bool,
     /// The container or pod that the cgroup is.
     pub container: Option<Container>,

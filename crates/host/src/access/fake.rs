@@ -58,6 +58,67 @@ impl FakeSource {
     }
 }
 
+impl FakeSource {
+    /// Shows the tables of a range. Returns the number of sights.
+    fn show_range(
+        &self,
+        space: &BTreeMap<u64, FakeTable>,
+        (index, range): (usize, AddressRange),
+        sink: &mut dyn SightSink,
+        cost: &mut ScanCost,
+    ) -> u32 {
+        let mut sights = 0;
+        let first = range.start & !(TABLE_BYTES - 1);
+        let mut tables = space.range(first..range.end).peekable();
+        while let Some((&va, table)) = tables.next() {
+            if self.unreadable.contains(&va) {
+                cost.unreadable += 1;
+                sink.unreadable(AddressRange {
+                    start: va.max(range.start),
+                    end: (va + TABLE_BYTES).min(range.end),
+                });
+                continue;
+            }
+            let covered = covered(va, range);
+            let bits = table.bits.within(&covered);
+            cost.tables += 1;
+            cost.present_pages += bits.present.len();
+            sights += 1;
+            let sight = TableSight {
+                va,
+                range: index,
+                leaf: table.leaf,
+                covered,
+                bits: &bits,
+                seen_ns: 0,
+                entries: Entries::Unknown,
+            };
+            if table.leaf != Leaf::Huge || !covered.is_full() || !bits.present.is_full() {
+                sink.table(&sight);
+                continue;
+            }
+            let mut alike = 1;
+            let is_alike = |at: u64, next: &FakeTable, alike: u64| {
+                at == va + alike * TABLE_BYTES
+                    && at + TABLE_BYTES <= range.end
+                    && !self.unreadable.contains(&at)
+                    && (next.leaf, next.bits) == (table.leaf, table.bits)
+            };
+            while tables
+                .next_if(|(at, next)| is_alike(**at, next, alike))
+                .is_some()
+            {
+                alike += 1;
+            }
+            cost.tables += alike - 1;
+            cost.present_pages += (alike - 1) * bits.present.len();
+            sights += alike as u32 - 1;
+            sink.leaves(&LeafRun::new(sight, alike, None));
+        }
+        sights
+    }
+}
+
 impl AccessSource for FakeSource {
     fn name(&self) -> &'static str {
         "fake"
@@ -67,7 +128,6 @@ impl AccessSource for FakeSource {
         Abilities {
             resolution: Resolution::Page,
             pfn: false,
-            clears: false,
         }
     }
 
@@ -88,52 +148,7 @@ impl AccessSource for FakeSource {
         let mut report = ScanReport::default();
         let mut sights = 0;
         for (index, range) in ranges.iter().enumerate() {
-            let first = range.start & !(TABLE_BYTES - 1);
-            let mut tables = space.range(first..range.end).peekable();
-            while let Some((&va, table)) = tables.next() {
-                if self.unreadable.contains(&va) {
-                    report.cost.unreadable += 1;
-                    sink.unreadable(AddressRange {
-                        start: va.max(range.start),
-                        end: (va + TABLE_BYTES).min(range.end),
-                    });
-                    continue;
-                }
-                let covered = covered(va, *range);
-                let bits = table.bits.within(&covered);
-                report.cost.tables += 1;
-                report.cost.present_pages += bits.present.len();
-                sights += 1;
-                let sight = TableSight {
-                    va,
-                    range: index,
-                    leaf: table.leaf,
-                    covered,
-                    bits: &bits,
-                    seen_ns: 0,
-                    entries: Entries::Unknown,
-                };
-                if table.leaf != Leaf::Huge || !covered.is_full() || !bits.present.is_full() {
-                    sink.table(&sight);
-                    continue;
-                }
-                let mut alike = 1;
-                while tables
-                    .next_if(|(at, next)| {
-                        **at == va + alike * TABLE_BYTES
-                            && **at + TABLE_BYTES <= range.end
-                            && !self.unreadable.contains(at)
-                            && (next.leaf, next.bits) == (table.leaf, table.bits)
-                    })
-                    .is_some()
-                {
-                    alike += 1;
-                }
-                report.cost.tables += alike - 1;
-                report.cost.present_pages += (alike - 1) * bits.present.len();
-                sights += alike as u32 - 1;
-                sink.leaves(&LeafRun::new(sight, alike, None));
-            }
+            sights += self.show_range(space, (index, *range), sink, &mut report.cost);
         }
         report.cost = ScanCost {
             calls: 1,

@@ -172,7 +172,6 @@ impl AccessSource for Pagemap {
         Abilities {
             resolution: Resolution::Mapping,
             pfn: false,
-            clears: false,
         }
     }
 

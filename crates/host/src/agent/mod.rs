@@ -291,7 +291,6 @@ impl Agent {
     pub fn interim_period(&self) -> Option<Duration> {
         self.interim_period
             .filter(|_| self.source.abilities().resolution == Resolution::Page)
-            .filter(|_| !self.source.abilities().clears)
     }
 
     /// Between two ticks, reads the accessed bits that another program may clear before the next:

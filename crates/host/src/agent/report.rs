@@ -29,7 +29,6 @@ pub(super) enum Elsewhere<'a> {
 pub struct SubjectReport {
     /// Pid and name, or the cgroup path.
     pub name: Untrusted,
-    /// Whether it is a cgroup.
     pub is_cgroup: bool,
     /// Number of processes counted.
     pub processes: usize,

@@ -68,7 +68,6 @@ impl AccessSource for Library {
         Abilities {
             resolution: Resolution::Page,
             pfn: true,
-            clears: false,
         }
     }
 

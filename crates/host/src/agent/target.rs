@@ -131,6 +131,26 @@ pub struct ResolvedSubject {
     pub gone: Option<String>,
 }
 
+impl ResolvedSubject {
+    fn of_cgroup(cgroup: Cgroup) -> Self {
+        ResolvedSubject {
+            name: cgroup.path().into(),
+            start_ticks: None,
+            cgroup: Some(cgroup),
+            gone: None,
+        }
+    }
+
+    fn of_process(name: Untrusted, start_ticks: Option<u64>) -> Self {
+        ResolvedSubject {
+            name,
+            start_ticks,
+            cgroup: None,
+            gone: None,
+        }
+    }
+}
+
 impl Targets {
     /// Whether each page counts once over all subjects together, rather than once in each.
     pub fn share_pages(&self) -> bool {
@@ -206,27 +226,22 @@ fn listed(subjects: &[Subject]) -> Result<Resolved, CgroupError> {
     let mut resolved = Resolved::default();
     let mut of: Vec<(u32, usize)> = Vec::new();
     for (index, subject) in subjects.iter().enumerate() {
-        let mut found = ResolvedSubject {
-            name: subject.name(),
-            start_ticks: None,
-            cgroup: None,
-            gone: None,
-        };
-        match subject {
+        let found = match subject {
             Subject::Process {
                 pid, start_ticks, ..
             } => {
-                found.start_ticks = Some(*start_ticks);
                 of.push((*pid, index));
+                ResolvedSubject::of_process(subject.name(), Some(*start_ticks))
             }
             Subject::Cgroup(cgroup) => {
-                found.cgroup = Some(cgroup.clone());
+                let mut found = ResolvedSubject::of_cgroup(cgroup.clone());
                 match cgroup.check().and_then(|()| cgroup.procs(true)) {
                     Ok(pids) => of.extend(pids.into_iter().map(|pid| (pid, index))),
                     Err(error) => found.gone = Some(error.to_string()),
                 }
+                found
             }
-        }
+        };
         resolved.subjects.push(found);
     }
     resolved.take(of);
@@ -249,12 +264,7 @@ fn all_cgroups(
     let charged = listing.cgroups.into_iter().filter(Cgroup::has_memory);
     for cgroup in std::iter::once(top).chain(charged) {
         by_path.insert(cgroup.path().to_owned(), resolved.subjects.len());
-        resolved.subjects.push(ResolvedSubject {
-            name: cgroup.path().into(),
-            start_ticks: None,
-            cgroup: Some(cgroup),
-            gone: None,
-        });
+        resolved.subjects.push(ResolvedSubject::of_cgroup(cgroup));
     }
     let mut of = Vec::new();
     let mut lost = 0;
@@ -287,64 +297,23 @@ fn matched(
     pids: &[Arc<Bound>],
 ) -> Result<Resolved, CgroupError> {
     let mut resolved = Resolved::default();
-    let mut of = Vec::new();
-    if let Some(hierarchy) = hierarchy {
-        let top = Cgroup::open(hierarchy, "/")?;
-        let listing = top.descendants(limits)?;
-        resolved.truncated = listing.truncated;
-        let mut by_path = HashMap::new();
-        for cgroup in std::iter::once(top).chain(listing.cgroups) {
-            let is_meant = filter.takes(cgroup.path()) && cgroup.has_memory();
-            // Ancestors come first, so where they count is already known.
-            let mut counted_in: Vec<usize> = cgroup
-                .path()
-                .ancestors()
-                .skip(1)
-                .find_map(|path| by_path.get(path))
-                .cloned()
-                .unwrap_or_default();
-            if is_meant {
-                counted_in.push(resolved.subjects.len());
-                resolved.subjects.push(ResolvedSubject {
-                    name: cgroup.path().into(),
-                    start_ticks: None,
-                    cgroup: Some(cgroup.clone()),
-                    gone: None,
-                });
-            }
-            if counted_in.is_empty() {
-                continue;
-            }
-            match cgroup.procs(false) {
-                Ok(pids) => of.extend(
-                    pids.iter()
-                        .flat_map(|pid| counted_in.iter().map(|subject| (*pid, *subject))),
-                ),
-                // A cgroup that was just removed or contains only threads has no processes to
-                // count.
-                Err(CgroupError::Threaded { .. }) => {}
-                Err(error) => resolved.unseen_cgroups += usize::from(!error.is_gone()),
-            }
-            by_path.insert(cgroup.path().to_owned(), counted_in);
-        }
-    }
+    let mut of = match hierarchy {
+        Some(hierarchy) => resolved.add_matched(hierarchy, limits, filter)?,
+        None => Vec::new(),
+    };
     for bound in pids {
         let pid = bound.pid();
-        let mut found = ResolvedSubject {
-            name: Untrusted::process(pid, &Untrusted::default()),
-            start_ticks: None,
-            cgroup: None,
-            gone: None,
-        };
-        match bound.process() {
+        let found = match bound.process() {
             Ok(process) => {
-                let comm = process.comm().unwrap_or_default();
-                found.name = Untrusted::process(pid, &comm);
-                found.start_ticks = Some(process.start_ticks());
+                let name = Untrusted::process(pid, &process.comm().unwrap_or_default());
                 of.push((pid, resolved.subjects.len()));
+                ResolvedSubject::of_process(name, Some(process.start_ticks()))
             }
-            Err(error) => found.gone = Some(error.to_string()),
-        }
+            Err(error) => ResolvedSubject {
+                gone: Some(error.to_string()),
+                ..ResolvedSubject::of_process(Untrusted::process(pid, &Untrusted::default()), None)
+            },
+        };
         resolved.subjects.push(found);
     }
     resolved.take(of);
@@ -360,12 +329,9 @@ fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, Cgr
             .or_else(|| process.comm().ok())
             .unwrap_or_default();
         of.push((process.pid(), resolved.subjects.len()));
-        resolved.subjects.push(ResolvedSubject {
-            name: Untrusted::process(process.pid(), &comm),
-            start_ticks: Some(process.start_ticks()),
-            cgroup: None,
-            gone: None,
-        });
+        let name = Untrusted::process(process.pid(), &comm);
+        let found = ResolvedSubject::of_process(name, Some(process.start_ticks()));
+        resolved.subjects.push(found);
     })?;
     resolved.unseen_processes = unopened;
     resolved.take(of);
@@ -379,6 +345,48 @@ impl Resolved {
             .iter()
             .filter_map(|subject| self.subjects[*subject].start_ticks)
             .any(|start_ticks| start_ticks != process.start_ticks())
+    }
+
+    /// Adds the cgroups that a filter accepts. Returns pairs of process and subject.
+    fn add_matched(
+        &mut self,
+        hierarchy: &Hierarchy,
+        limits: TreeLimits,
+        filter: &PathFilter,
+    ) -> Result<Vec<(u32, usize)>, CgroupError> {
+        let top = Cgroup::open(hierarchy, "/")?;
+        let listing = top.descendants(limits)?;
+        self.truncated = listing.truncated;
+        let mut of = Vec::new();
+        let mut by_path = HashMap::new();
+        for cgroup in std::iter::once(top).chain(listing.cgroups) {
+            // Ancestors come first, so where they count is already known.
+            let mut above = cgroup.path().ancestors().skip(1);
+            let mut counted_in: Vec<usize> = above
+                .find_map(|path| by_path.get(path))
+                .cloned()
+                .unwrap_or_default();
+            if filter.takes(cgroup.path()) && cgroup.has_memory() {
+                counted_in.push(self.subjects.len());
+                self.subjects
+                    .push(ResolvedSubject::of_cgroup(cgroup.clone()));
+            }
+            if counted_in.is_empty() {
+                continue;
+            }
+            match cgroup.procs(false) {
+                Ok(pids) => {
+                    let pairs = |pid| counted_in.iter().map(move |subject| (pid, *subject));
+                    of.extend(pids.into_iter().flat_map(pairs));
+                }
+                // A cgroup that was just removed or contains only threads has no processes to
+                // count.
+                Err(CgroupError::Threaded { .. }) => {}
+                Err(error) => self.unseen_cgroups += usize::from(!error.is_gone()),
+            }
+            by_path.insert(cgroup.path().to_owned(), counted_in);
+        }
+        Ok(of)
     }
 
     /// Adds pairs of process and subject.

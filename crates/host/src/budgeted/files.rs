@@ -15,8 +15,8 @@ use std::sync::atomic::AtomicBool;
 use agewise_policy::budget::{Gone, Seen};
 use agewise_policy::table::PageSet;
 
-use super::Choose;
 use super::known::{Known, TABLES_MAX, by_table};
+use super::{Choose, HeldFiles};
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::cgroup::{Cgroup, CgroupError, TreeLimits};
 use crate::clock;
@@ -113,52 +113,6 @@ impl BudgetedFiles {
         }
     }
 
-    /// Excludes these cgroups, and those below them, from the next look that counts on.
-    pub fn spare(&mut self, without: &[PathBuf]) {
-        if self.without != without {
-            self.without = without.to_vec();
-        }
-    }
-
-    /// Looks at all files, keyed by a permanent name for each. Accesses after a look that `counts`
-    /// belong to the next one; other looks only add what has arrived since.
-    ///
-    /// # Errors
-    /// The cgroup is gone, or the page cache cannot be read any more.
-    pub fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
-        let later = self.accessed.look()?;
-        self.since.add(later);
-        match counts {
-            true => self.begin_look()?,
-            false => self.follow_newcomers()?,
-        }
-        self.ask_about_strangers()?;
-        let files = self.known.files.iter();
-        let seen = files
-            .map(|(name, file)| (*name, file.seen(&self.since)))
-            .collect();
-        if counts {
-            self.since = Accesses::default();
-        }
-        Ok(seen)
-    }
-
-    /// Why part of the page cache is not held, if there is too much of it.
-    pub fn trouble(&self) -> Option<String> {
-        self.known.is_full().then(|| {
-            format!(
-                "page cache: more than {TABLES_MAX} files, or parts of 2 MiB of large ones; the \
-                 rest is left to the kernel"
-            )
-        })
-    }
-
-    /// CPU time that walks of the whole page cache have taken since the last call, ns. They happen
-    /// on their own schedule, independent of looks.
-    pub fn take_walked_ns(&mut self) -> u64 {
-        std::mem::take(&mut self.walked_ns)
-    }
-
     fn begin_look(&mut self) -> Result<(), FilesError> {
         let below = self.cgroup.descendants(CGROUPS)?.cgroups;
         let is_spared = |cgroup: &&Cgroup| {
@@ -234,13 +188,47 @@ impl BudgetedFiles {
         }
         Ok(())
     }
+}
 
-    /// Drops what `choose` picks from `runs` (page indexes, ascending) of a file, as far as it is
-    /// clean. `rehearse` does everything except that.
-    ///
-    /// # Errors
-    /// The page cache cannot be read any more. Failures of single files are not errors.
-    pub fn move_out(
+impl HeldFiles for BudgetedFiles {
+    fn spare(&mut self, without: &[PathBuf]) {
+        if self.without != without {
+            self.without = without.to_vec();
+        }
+    }
+
+    fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
+        let later = self.accessed.look()?;
+        self.since.add(later);
+        match counts {
+            true => self.begin_look()?,
+            false => self.follow_newcomers()?,
+        }
+        self.ask_about_strangers()?;
+        let files = self.known.files.iter();
+        let seen = files
+            .map(|(name, file)| (*name, file.seen(&self.since)))
+            .collect();
+        if counts {
+            self.since = Accesses::default();
+        }
+        Ok(seen)
+    }
+
+    fn trouble(&self) -> Option<String> {
+        self.known.is_full().then(|| {
+            format!(
+                "page cache: more than {TABLES_MAX} files, or parts of 2 MiB of large ones; the \
+                 rest is left to the kernel"
+            )
+        })
+    }
+
+    fn take_walked_ns(&mut self) -> u64 {
+        std::mem::take(&mut self.walked_ns)
+    }
+
+    fn move_out(
         &mut self,
         name: u64,
         runs: &[Range<u64>],

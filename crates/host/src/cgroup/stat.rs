@@ -112,7 +112,8 @@ mod tests {
                   total_mapped_file 200\ntotal_dirty 300\ntotal_writeback 400\n\
                   total_inactive_anon 1\ntotal_active_anon 2\ntotal_inactive_file 3\n\
                   total_active_file 4\ntotal_unevictable 5\ntotal_pgfault 6\ntotal_pgmajfault 7\n\
-                  total_workingset_refault_anon 8\ntotal_workingset_refault_file 9\ntotal_swap 12\n";
+                  total_workingset_refault_anon 8\ntotal_workingset_refault_file 9\n\
+                  total_swap 12\n";
         let v2 = "anon 4096\nfile 8192\nkernel 77\nanon_thp 0\nshmem 100\nfile_mapped 200\n\
                   file_dirty 300\nfile_writeback 400\ninactive_anon 1\nactive_anon 2\n\
                   inactive_file 3\nactive_file 4\nunevictable 5\npgfault 6\npgmajfault 7\n\

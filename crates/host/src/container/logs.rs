@@ -81,12 +81,13 @@ fn known(text: &str) -> Option<&str> {
     is_name(text).then_some(text)
 }
 
+/// The three names in `a_b_c`.
+fn three(names: &str) -> Option<[&str; 3]> {
+    names.split('_').collect::<Vec<_>>().try_into().ok()
+}
+
 fn pod(name: &str) -> Option<(String, Container)> {
-    let mut parts = name.split('_');
-    let (namespace, pod, uid) = (parts.next()?, parts.next()?, parts.next()?);
-    if parts.next().is_some() {
-        return None;
-    }
+    let [namespace, pod, uid] = three(name)?;
     let container = Container {
         namespace: Some(Untrusted::from(known(namespace)?)),
         pod: Some(Untrusted::from(known(pod)?)),
@@ -97,11 +98,7 @@ fn pod(name: &str) -> Option<(String, Container)> {
 
 fn container(name: &str) -> Option<(String, Container)> {
     let (names, id) = name.strip_suffix(".log")?.rsplit_once('-')?;
-    let mut parts = names.split('_');
-    let (pod, namespace, container) = (parts.next()?, parts.next()?, parts.next()?);
-    if parts.next().is_some() {
-        return None;
-    }
+    let [pod, namespace, container] = three(names)?;
     let container = Container {
         namespace: Some(Untrusted::from(known(namespace)?)),
         pod: Some(Untrusted::from(known(pod)?)),

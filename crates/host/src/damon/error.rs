@@ -13,8 +13,8 @@ pub enum DamonError {
     )]
     Missing,
     #[error(
-        "DAMON is in use by {owner}; it has one owner at a time, and agewise never interferes: stop \
-         it where it was started, or use another source (--source pagewalk)"
+        "DAMON is in use by {owner}; it has one owner at a time, and agewise never interferes: \
+         stop it where it was started, or use another source (--source pagewalk)"
     )]
     Owned { owner: Owner },
     /// The address space is not supported by this build of the kernel.
@@ -50,8 +50,8 @@ pub enum DamonError {
 fn without(operations: &str) -> &'static str {
     match operations {
         "vaddr" => {
-            "it was built without CONFIG_DAMON_VADDR, so processes cannot be watched; name a memory \
-             cgroup (--cgroup), or use another source (--source pagewalk)"
+            "it was built without CONFIG_DAMON_VADDR, so processes cannot be watched; name a \
+             memory cgroup (--cgroup), or use another source (--source pagewalk)"
         }
         _ => {
             "it was built without CONFIG_DAMON_PADDR, so physical memory cannot be watched; name \

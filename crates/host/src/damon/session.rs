@@ -53,7 +53,8 @@ impl Session {
         file::write(&self.kdamond().join("state"), "on").map_err(|error| {
             match error.raw_os_error() {
                 Some(libc::EINVAL) => DamonError::Refused {
-                    hint: "check min/max regions, intervals, ranges and that the processes are alive",
+                    hint: "check min/max regions, intervals, ranges and that the processes are \
+                           alive",
                 },
                 _ => error.into(),
             }

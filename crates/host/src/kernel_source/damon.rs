@@ -10,13 +10,14 @@ use agewise_damon::attrs::Attrs;
 use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Intervals, OldestPages};
 
+use super::monitor::{Monitor, REGIONS_MIN};
 use super::regions::{Counted, Scale};
 use super::{KernelSource, KernelSourceError, Unit};
 use crate::access::pagemap::Pagemap;
 use crate::access::{AccessSource, AddressRange, PAGE_BYTES, TableSight, Target};
 use crate::agent::{Subject, SubjectReport, Targets};
-use crate::clock::{boottime_ns, thread_cpu_ns};
-use crate::damon::{Damon, DamonError, Session, Setup, TriedRegion, Watched};
+use crate::clock::thread_cpu_ns;
+use crate::damon::{DamonError, TriedRegion, Watched};
 use crate::process::Process;
 use crate::root::Roots;
 use crate::untrusted::Untrusted;
@@ -25,11 +26,9 @@ use crate::vma::{VmaKind, VmaTable};
 /// Most processes per monitor, since each needs its own scheme.
 pub const PROCESSES_MAX: usize = 64;
 
-/// Fewest regions: the kernel's default of 10 is too coarse for a process with hundreds of
-/// mappings.
-const REGIONS_MIN: u64 = 100;
 /// New mappings are noticed after this time, in us (the kernel's default is a minute).
 const UPDATE_US: u64 = 1_000_000;
+
 /// A watched process.
 #[derive(Debug)]
 struct Member {
@@ -49,18 +48,9 @@ struct Named {
 /// DAMON as a kernel source. Dropping it ends the monitor.
 #[derive(Debug)]
 pub struct DamonSource {
-    session: Session,
-    roots: Roots,
-    attrs: Attrs,
-    intervals: Intervals,
-    oldest: OldestPages,
+    monitor: Monitor,
     subjects: Vec<Named>,
     members: Vec<Member>,
-    began_ns: u64,
-    own_cpu_ns: u64,
-    /// CPU time of the kdamond thread, as of the last look.
-    kdamond_cpu_ns: u64,
-    regions: usize,
     uncovered_bytes: u64,
 }
 
@@ -82,41 +72,26 @@ impl DamonSource {
             ops_update_us: UPDATE_US,
             ..Attrs::default()
         };
-        let setup = Setup {
-            watched: Watched::Processes(members.iter().map(|m| m.process.pid()).collect()),
-            attrs,
-        };
-        let session = Damon::new(roots.sys.clone()).start(&setup)?;
+        let watched = Watched::Processes(members.iter().map(|m| m.process.pid()).collect());
         Ok(DamonSource {
-            session,
-            roots,
-            attrs,
-            intervals,
-            oldest,
+            monitor: Monitor::start(roots, watched, attrs, intervals, oldest)?,
             subjects,
             members,
-            began_ns: boottime_ns(),
-            own_cpu_ns: 0,
-            kdamond_cpu_ns: 0,
-            regions: 0,
             uncovered_bytes: 0,
         })
     }
 
-    fn observed_ms(&self) -> u64 {
-        boottime_ns().saturating_sub(self.began_ns) / 1_000_000
-    }
-
     fn count(&self, regions: &[Vec<TriedRegion>]) -> (Vec<SubjectReport>, u64) {
-        let observed_ms = self.observed_ms();
-        let bounds = std::slice::from_ref(&self.intervals);
+        let scale = self.monitor.scale();
+        let intervals = &self.monitor.intervals;
+        let bounds = std::slice::from_ref(intervals);
         let mut reports: Vec<SubjectReport> = self
             .subjects
             .iter()
             .map(|subject| {
                 let name = subject.name.clone();
                 let mut report = SubjectReport::new(name, subject.is_cgroup, &[0], bounds);
-                report.observed_ms = observed_ms;
+                report.observed_ms = scale.observed_ms;
                 report
             })
             .collect();
@@ -126,12 +101,7 @@ impl DamonSource {
             if !member.process.is_alive() {
                 continue;
             }
-            let scale = Scale {
-                aggr_us: self.attrs.aggr_us,
-                observed_ms,
-                oldest: self.oldest,
-            };
-            let found = resident(&member.process, regions, &self.intervals, scale);
+            let found = resident(&member.process, regions, intervals, scale);
             for &subject in &member.subjects {
                 alive[subject] += 1;
                 match &found {
@@ -168,7 +138,7 @@ impl KernelSource for DamonSource {
 
     fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         let began = thread_cpu_ns();
-        let regions = match self.session.regions() {
+        let regions = match self.monitor.look() {
             Ok(regions) => regions,
             // The monitor ends when its last target exits.
             Err(DamonError::Stopped) if self.members.iter().all(|m| !m.process.is_alive()) => {
@@ -176,27 +146,20 @@ impl KernelSource for DamonSource {
             }
             Err(error) => return Err(error.into()),
         };
-        if let Ok(pid) = self.session.pid()
-            && let Ok(kdamond) = Process::open_in(&self.roots.proc, pid)
-            && let Ok(stat) = kdamond.stat()
-        {
-            self.kdamond_cpu_ns = stat.cpu_ns();
-        }
-        self.regions = regions.iter().map(Vec::len).sum();
         let (reports, uncovered_bytes) = self.count(&regions);
         self.uncovered_bytes = uncovered_bytes;
-        self.own_cpu_ns += thread_cpu_ns().saturating_sub(began);
+        self.monitor.spent_since(began);
         Ok(reports)
     }
 
     fn caveats(&self) -> Vec<String> {
         let mut caveats = vec![format!(
-            "ages by the kernel's DAMON, an estimate by region: {} regions, one page of each looked \
-             at every {} ms, ages in steps of {} ms; a page of several processes counts in each, \
-             NUMA nodes are not distinguished, processes that came later are not seen",
-            self.regions,
-            self.attrs.sample_us / 1000,
-            self.attrs.aggr_us / 1000,
+            "ages by the kernel's DAMON, an estimate by region: {} regions, one page of each \
+             looked at every {} ms, ages in steps of {} ms; a page of several processes counts in \
+             each, NUMA nodes are not distinguished, processes that came later are not seen",
+            self.monitor.regions,
+            self.monitor.attrs.sample_us / 1000,
+            self.monitor.attrs.aggr_us / 1000,
         )];
         if self.uncovered_bytes > 0 {
             caveats.push(format!(
@@ -208,7 +171,7 @@ impl KernelSource for DamonSource {
     }
 
     fn cpu_ns(&self) -> u64 {
-        self.own_cpu_ns.saturating_add(self.kdamond_cpu_ns)
+        self.monitor.cpu_ns()
     }
 }
 

@@ -7,6 +7,7 @@
 mod damon;
 mod frames;
 mod generations;
+mod monitor;
 mod physical;
 mod regions;
 

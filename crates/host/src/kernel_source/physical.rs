@@ -14,20 +14,18 @@ use agewise_policy::generations::{ByType, PageType};
 use agewise_policy::workingset::{Intervals, OldestPages};
 
 use super::frames::Frames;
+use super::monitor::{Monitor, REGIONS_MIN};
 use super::regions::{Counted, Scale};
 use super::{KernelSource, KernelSourceError, Unit};
 use crate::access::PAGE_BYTES;
 use crate::agent::{Subject, SubjectReport, Targets};
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits};
-use crate::clock::{boottime_ns, thread_cpu_ns};
-use crate::damon::{Damon, Session, Setup, TriedRegion, Watched};
+use crate::clock::thread_cpu_ns;
+use crate::damon::{TriedRegion, Watched};
 use crate::error::{self, FileError};
-use crate::process::Process;
 use crate::root::{ProcRoot, Roots};
 use crate::untrusted::Untrusted;
 
-/// Fewest regions: the kernel's default of 10 is too coarse for a whole machine.
-const REGIONS_MIN: u64 = 100;
 /// Most memory ranges watched, the largest ones. Machines have a handful; with memory hotplugged
 /// piece by piece there may be hundreds, and each takes at least one region.
 const RANGES_MAX: usize = 200;
@@ -38,19 +36,10 @@ type PhysicalRange = (u64, u64);
 /// DAMON on physical memory as a kernel source for cgroups. Dropping it ends the monitor.
 #[derive(Debug)]
 pub struct PhysicalSource {
-    session: Session,
+    monitor: Monitor,
     frames: Frames,
-    roots: Roots,
     ranges: Vec<PhysicalRange>,
     wanted: Wanted,
-    attrs: Attrs,
-    intervals: Intervals,
-    oldest: OldestPages,
-    began_ns: u64,
-    own_cpu_ns: u64,
-    /// CPU time of the kdamond thread, as of the last look.
-    kdamond_cpu_ns: u64,
-    regions: usize,
     uncovered_bytes: u64,
     truncated: bool,
 }
@@ -76,24 +65,12 @@ impl PhysicalSource {
             min_nr_regions: REGIONS_MIN,
             ..Attrs::default()
         };
-        let setup = Setup {
-            watched: Watched::Physical(ranges.clone()),
-            attrs,
-        };
-        let session = Damon::new(roots.sys.clone()).start(&setup)?;
+        let watched = Watched::Physical(ranges.clone());
         Ok(PhysicalSource {
-            session,
+            monitor: Monitor::start(roots, watched, attrs, intervals, oldest)?,
             frames,
-            roots,
             ranges,
             wanted,
-            attrs,
-            intervals,
-            oldest,
-            began_ns: boottime_ns(),
-            own_cpu_ns: 0,
-            kdamond_cpu_ns: 0,
-            regions: 0,
             uncovered_bytes: 0,
             truncated: false,
         })
@@ -111,40 +88,30 @@ impl KernelSource for PhysicalSource {
 
     fn look(&mut self) -> Result<Vec<SubjectReport>, KernelSourceError> {
         let began = thread_cpu_ns();
-        let regions: Vec<_> = self.session.regions()?.into_iter().flatten().collect();
-        if let Ok(pid) = self.session.pid()
-            && let Ok(kdamond) = Process::open_in(&self.roots.proc, pid)
-            && let Ok(stat) = kdamond.stat()
-        {
-            self.kdamond_cpu_ns = stat.cpu_ns();
-        }
+        let regions: Vec<_> = self.monitor.look()?.into_iter().flatten().collect();
         let owners = Owners::find(&self.wanted)?;
-        let scale = Scale {
-            aggr_us: self.attrs.aggr_us,
-            observed_ms: boottime_ns().saturating_sub(self.began_ns) / 1_000_000,
-            oldest: self.oldest,
-        };
-        let mut count = Count::new(&owners, &self.intervals, scale);
+        let scale = self.monitor.scale();
+        let mut count = Count::new(&owners, &self.monitor.intervals, scale);
         for (start, end) in &self.ranges {
             let frames = start / PAGE_BYTES..end / PAGE_BYTES;
             count.range(&self.frames, frames, &regions)?;
         }
-        self.regions = regions.len();
         self.uncovered_bytes = count.uncovered_pages.saturating_mul(PAGE_BYTES);
         self.truncated = owners.truncated;
         let reports = count.reports();
-        self.own_cpu_ns += thread_cpu_ns().saturating_sub(began);
+        self.monitor.spent_since(began);
         Ok(reports)
     }
 
     fn caveats(&self) -> Vec<String> {
         let mut caveats = vec![format!(
             "ages by the kernel's DAMON on physical memory, an estimate by region: {} regions, in \
-             which memory of several programs may lie, one page of each looked at every {} ms, ages \
-             in steps of {} ms; page cache is in these lines; NUMA nodes are not distinguished",
-            self.regions,
-            self.attrs.sample_us / 1000,
-            self.attrs.aggr_us / 1000,
+             which memory of several programs may lie, one page of each looked at every {} ms, \
+             ages in steps of {} ms; page cache is in these lines; NUMA nodes are not \
+             distinguished",
+            self.monitor.regions,
+            self.monitor.attrs.sample_us / 1000,
+            self.monitor.attrs.aggr_us / 1000,
         )];
         if self.uncovered_bytes > 0 {
             caveats.push(format!(
@@ -154,8 +121,8 @@ impl KernelSource for PhysicalSource {
         }
         if self.truncated {
             caveats.push(
-                "there are more cgroups than can be distinguished: memory of the others counts for the \
-                 whole machine only"
+                "there are more cgroups than can be distinguished: memory of the others counts for \
+                 the whole machine only"
                     .to_owned(),
             );
         }
@@ -163,7 +130,7 @@ impl KernelSource for PhysicalSource {
     }
 
     fn cpu_ns(&self) -> u64 {
-        self.own_cpu_ns.saturating_add(self.kdamond_cpu_ns)
+        self.monitor.cpu_ns()
     }
 }
 
@@ -181,8 +148,8 @@ enum Wanted {
 
 impl Wanted {
     fn of(targets: &Targets) -> Result<Self, KernelSourceError> {
-        const WHAT: &str = "DAMON on physical memory tells memory cgroups apart, not processes: give \
-             --cgroup or --all";
+        const WHAT: &str = "DAMON on physical memory tells memory cgroups apart, not processes: \
+             give --cgroup or --all";
         let refused = KernelSourceError::Targets { what: WHAT };
         match targets {
             Targets::Listed(subjects) => {

@@ -42,14 +42,13 @@ pub struct Cold {
     pub young_again_bytes: u64,
 }
 
-/// Checks that the agent's access source knows the age of single pages, and looks without changing
-/// what the next scan sees. Otherwise a page in use could be taken for cold.
+/// Checks that the agent's access source knows the age of single pages. Otherwise a page in use
+/// could be taken for cold.
 ///
 /// # Errors
 /// [`PageoutError::NoPageAges`].
 pub fn require_page_ages(agent: &mut Agent) -> Result<(), PageoutError> {
-    let abilities = agent.source().abilities();
-    if abilities.resolution == Resolution::Page && !abilities.clears {
+    if agent.source().abilities().resolution == Resolution::Page {
         return Ok(());
     }
     let source = agent.source().name().to_owned();

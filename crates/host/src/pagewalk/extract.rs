@@ -299,7 +299,10 @@ mod tests {
             6 => (0u64..1 << 24, any::<u64>())
                 .prop_map(move |(pfn, f)| (pfn << 12) | (f & flags) | PRESENT | USER),
             1 => (0u64..1 << 24, any::<u64>())
-                .prop_map(move |(pfn, f)| (!(pfn << 12) & 0x000f_ffff_ffff_f000) | (f & flags & !SPECIAL) | PROTNONE),
+                .prop_map(move |(pfn, f)| {
+                    let frame = !(pfn << 12) & 0x000f_ffff_ffff_f000;
+                    frame | (f & flags & !SPECIAL) | PROTNONE
+                }),
             2 => any::<u64>().prop_map(|e| e & !(PRESENT | PROTNONE)),
         ]
     }

@@ -415,10 +415,11 @@ mod tests {
 
     #[test]
     fn the_end_of_memory_is_the_highest_zone() {
-        let text = "Node 0, zone      DMA\n  pages free     2816\n        spanned  4095\n        \
-                    present  3998\n  start_pfn:           1\nNode 0, zone   Normal\n        spanned  \
-                    5767168\n  node_unreclaimable:  0\n  start_pfn:           1048576\nNode 0, zone  \
-                    Movable\n        spanned  0\n  start_pfn:           0\n";
+        let text = "Node 0, zone      DMA\n  pages free     2816\n        spanned  4095\n\
+                    \x20       present  3998\n  start_pfn:           1\n\
+                    Node 0, zone   Normal\n        spanned  5767168\n\
+                    \x20 node_unreclaimable:  0\n  start_pfn:           1048576\n\
+                    Node 0, zone  Movable\n        spanned  0\n  start_pfn:           0\n";
         assert_eq!(zones_end(text), Some(1048576 + 5767168));
         assert_eq!(zones_end(""), None);
     }

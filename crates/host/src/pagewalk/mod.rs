@@ -288,7 +288,6 @@ impl AccessSource for PageWalk {
         Abilities {
             resolution: Resolution::Page,
             pfn: true,
-            clears: false,
         }
     }
 

@@ -44,7 +44,8 @@ pub enum ProcessError {
     #[error("process {pid} does not exist (any more); see `ps` for what runs")]
     Gone { pid: u32 },
     #[error(
-        "process {pid} has exited and its number now belongs to another process, which was left alone"
+        "process {pid} has exited and its number now belongs to another process, which was left \
+         alone"
     )]
     Reused { pid: u32 },
     #[error("{pid} is a thread of process {tgid}: memory belongs to the process, use --pid {tgid}")]
@@ -55,7 +56,8 @@ pub enum ProcessError {
     )]
     KernelThread { pid: u32, comm: Untrusted },
     #[error(
-        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it no longer has memory",
+        "process {pid} ({}) has exited and waits for its parent {ppid} to reap it: it no longer \
+         has memory",
         comm.terminal()
     )]
     Zombie {

@@ -17,7 +17,8 @@ fn fake(dir: &Path, pid: u32, stat: &str) {
 /// Builds a stat line as described in proc(5): flags is field 9, start time field 22.
 fn line(pid: u32, comm: &str, state: char, flags: u64, start: u64) -> String {
     format!(
-        "{pid} ({comm}) {state} 1 7 7 0 -1 {flags} 11 12 13 14 15 16 17 18 20 0 3 0 {start} 1000 50\n"
+        "{pid} ({comm}) {state} 1 7 7 0 -1 {flags} 11 12 13 14 15 16 17 18 20 0 3 0 {start} \
+         1000 50\n"
     )
 }
 
@@ -123,8 +124,9 @@ fn truncated_files_are_format_errors_with_the_path() {
 #[test]
 fn status_and_memberships_parse() {
     let path = Path::new("status");
-    let text = "Name:\tx\nTgid:\t7\nUid:\t1\t1000\t1\t1\nVmLck:\t       4 kB\nVmHWM:\t 4096 kB\nVmRSS:\t 2048 kB\n\
-                RssAnon:\t1024 kB\nRssFile:\t1020 kB\nRssShmem:\t4 kB\nVmSwap:\t8 kB\nVmPTE:\t16 kB\n";
+    let text = "Name:\tx\nTgid:\t7\nUid:\t1\t1000\t1\t1\nVmLck:\t       4 kB\n\
+                VmHWM:\t 4096 kB\nVmRSS:\t 2048 kB\nRssAnon:\t1024 kB\nRssFile:\t1020 kB\n\
+                RssShmem:\t4 kB\nVmSwap:\t8 kB\nVmPTE:\t16 kB\n";
     let status = Status::parse(path, text).unwrap();
     assert_eq!((status.tgid, status.euid), (7, 1000));
     assert_eq!(

@@ -42,8 +42,8 @@ pub enum RecordError {
     #[error("{0}; what was recorded before stays readable")]
     Write(#[from] TraceError),
     #[error(
-        "a page trace needs an access source that sees single pages; '{name}' sees whole mappings only: run \
-         as root on a kernel with BTF (see agewise doctor)"
+        "a page trace needs an access source that sees single pages; '{name}' sees whole mappings \
+         only: run as root on a kernel with BTF (see agewise doctor)"
     )]
     Coarse { name: &'static str },
     /// A process could not be looked at, for another reason than that it is gone.

@@ -4,7 +4,7 @@
 use agewise_kernel::mglru::ablation::{Ablation, Part};
 use agewise_policy::table::PAGE_BYTES;
 use agewise_policy::units::size_bytes;
-use agewise_trace::suggest::nearest;
+use agewise_trace::suggest::{nearest, question};
 use thiserror::Error;
 
 use crate::machine::config::MachineConfig;
@@ -17,7 +17,7 @@ pub enum SettingError {
     /// It is not of the form `key=value`.
     #[error("`{0}` is not of the form key=value")]
     Form(String),
-    #[error("unknown setting `{key}`{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    #[error("unknown setting `{key}`{}", question(*.nearest))]
     Unknown {
         key: String,
         nearest: Option<&'static str>,
@@ -134,7 +134,8 @@ pub const SETTINGS: &[Setting] = &[
     flag!(interleave: "1: memory is interleaved over the nodes instead of local (0)"),
     Setting {
         key: "zones",
-        description: "sizes of zones of one node, as dma=64K,dma32=16M,normal=48M,movable=0 (by size of memory)",
+        description: "sizes of zones of one node, as dma=64K,dma32=16M,normal=48M,movable=0 (by \
+                      size of memory)",
         expected: "zones dma, dma32, normal or movable, each once, with sizes",
         apply: |config, text| put(&mut config.zones, zone_sizes(text).map(|of| Some(vec![of]))),
     },

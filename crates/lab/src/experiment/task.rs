@@ -15,7 +15,6 @@ pub(super) enum Operation {
     Touch {
         /// The page.
         vpn: u64,
-        /// Whether it is written.
         write: bool,
     },
     /// Reads or writes a page of a file.
@@ -23,7 +22,6 @@ pub(super) enum Operation {
         file: FileId,
         /// Its page.
         index: u32,
-        /// Whether it is written.
         write: bool,
     },
     /// Waits until all processes of its kind have ended the phase before; returned again until

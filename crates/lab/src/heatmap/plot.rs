@@ -73,13 +73,12 @@ pub fn svg(title: &str, windows: &[Window]) -> String {
 
 fn frame(out: &mut Svg, top: f64, name: &str) {
     let width = WIDTH - LEFT - RIGHT;
-    out.line(
-        format_args!(
-            "<text x=\"{LEFT}\" y=\"{:.1}\">{name}</text>\n\
-             <rect x=\"{LEFT}\" y=\"{top:.1}\" width=\"{width}\" height=\"{PANEL}\" fill=\"none\" stroke=\"#999\"/>",
-            top - 5.0
-        ),
-    );
+    out.line(format_args!(
+        "<text x=\"{LEFT}\" y=\"{:.1}\">{name}</text>\n\
+             <rect x=\"{LEFT}\" y=\"{top:.1}\" width=\"{width}\" height=\"{PANEL}\" \
+             fill=\"none\" stroke=\"#999\"/>",
+        top - 5.0
+    ));
 }
 
 fn heat_panel(out: &mut Svg, top: f64, name: &str, columns: &[Vec<f32>]) {
@@ -178,12 +177,14 @@ pub fn html(title: &str, windows: &[Window]) -> String {
     let picture = svg(title, windows);
     let title = escape(title);
     format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n\
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <title>{title}</title>\n\
          <style>\nbody {{ font: 14px sans-serif; margin: 1.5em; color: #222; background: #fff; }}\n\
          svg {{ max-width: 100%; height: auto; }}\n\
          td, th {{ text-align: right; padding: 0 1em; font-variant-numeric: tabular-nums; }}\n\
          </style>\n</head>\n<body>\n{picture}\
-         <table>\n<tr><th>ms</th><th>regions</th><th>true heat</th><th>seen heat</th><th>distance</th></tr>\n\
+         <table>\n<tr><th>ms</th><th>regions</th><th>true heat</th><th>seen heat</th>\
+         <th>distance</th></tr>\n\
          {rows}</table>\n</body>\n</html>\n"
     )
 }

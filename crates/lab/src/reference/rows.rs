@@ -109,8 +109,8 @@ mod tests {
     use super::super::cell::{Guest, Members, Phase};
     use super::*;
 
-    const HEADER: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,phase,pattern,npages,hot,theta,\
-                          seed,touches,misses,elapsed,pgscan,tracehash,err,curve\n";
+    const HEADER: &str = "kver,nomadv,rep,lru_gen_enabled,limit_bytes,phase,pattern,npages,hot,\
+                          theta,seed,touches,misses,elapsed,pgscan,tracehash,err,curve\n";
 
     fn row(rep: u32, phase: &str, touches: u64, misses: u64) -> String {
         format!(

@@ -31,18 +31,20 @@ const WAVE: [(u64, u64); 2] = [(75, 1_000_000_000), (200, 10_000_000_000)];
 
 /// The document's schemes: hot from 20 % of the samples, cold from 5 s, 2 % of a CPU each; hot
 /// regions ranked by rate and age, cold ones by age.
-const PLRUS: &str = "lru_sort:wmarks_high=1000:wmarks_mid=1001:wmarks_low=0:hot_thres_access_freq=200:\
-                     cold_min_age=5000000:quota_ms=40:hot_weights=1,1:cold_weights=0,1";
+const PLRUS: &str = "lru_sort:wmarks_high=1000:wmarks_mid=1001:wmarks_low=0:\
+                     hot_thres_access_freq=200:cold_min_age=5000000:quota_ms=40:\
+                     hot_weights=1,1:cold_weights=0,1";
 
 pub(super) static DOCUMENT: Document = Document {
     name: "damon-lru-sort",
     summary: "DAMON raises hot regions in the LRU lists and lowers cold ones before pressure comes",
-    remark: "Averages over the programs, as in the document: those with most faults decide. It gives \
-             no variance. Of the slowdown by pressure (102.8 s) its schemes win back 10.7 %.",
+    remark: "Averages over the programs, as in the document: those with most faults decide. It \
+             gives no variance. Of the slowdown by pressure (102.8 s) its schemes win back 10.7 %.",
     variants: &[
         Variant {
             name: "plrus",
-            summary: "the document's schemes on the classic LRU of 6.12, which marks and deactivates as it does",
+            summary: "the document's schemes on the classic LRU of 6.12, which marks and \
+                      deactivates as it does",
         },
         Variant {
             name: "hot-only",
@@ -66,7 +68,8 @@ pub(super) static DOCUMENT: Document = Document {
         },
         Variant {
             name: "defaults",
-            summary: "the module's own thresholds and quota: 50 % of the looks, 120 s, 0.5 % of a CPU each",
+            summary: "the module's own thresholds and quota: 50 % of the looks, 120 s, 0.5 % of a \
+                      CPU each",
         },
         Variant {
             name: "activate",
@@ -477,44 +480,5 @@ fn benchmarks() -> Vec<Benchmark> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_phase_and_variant_can_be_set_up() {
-        for phase in &PHASES {
-            let workload = workload(phase).unwrap();
-            let pages = peak_pages(phase);
-            assert!(
-                (1_200..=20_000).contains(&pages),
-                "{}: {pages}",
-                workload.name
-            );
-        }
-        for variant in DOCUMENT.variants {
-            let (policy, damon) = setup(variant.name);
-            let workload = workload(&PHASES[7]).unwrap();
-            let plan = Plan {
-                damon: Some(damon),
-                ..Plan::of(workload, Policy::parse(policy).unwrap(), 1)
-            };
-            assert!(plan.damon().unwrap().is_some(), "{}", variant.name);
-        }
-    }
-
-    #[test]
-    fn pressure_costs_and_the_quota_holds() {
-        let transform = &PHASES[7];
-        let case = Case {
-            seed: 1,
-            variant: "plrus",
-            settings: &[],
-        };
-        let run =
-            |damon, pressure| run_phase(transform, &case, "classic:6.12", damon, pressure).unwrap();
-        let (orig, mprs, plrus) = (run(None, false), run(None, true), run(Some(PLRUS), true));
-        assert!(orig[1] == 0.0 && mprs[1] > 1000.0, "{orig:?} {mprs:?}");
-        assert!(mprs[0] > orig[0] && mprs[2] > 0.0);
-        assert!(plrus[3] > 0.0 && plrus[3] < 4.0, "kdamond {} %", plrus[3]);
-    }
-}
+#[path = "damon_lru_sort_tests.rs"]
+mod tests;

@@ -19,12 +19,13 @@ use crate::workload::spec::Workload;
 pub(super) static DOCUMENT: Document = Document {
     name: "refault-distance",
     summary: "refaults are judged only by evictions: classic+rd and mglru+rd",
-    remark: "The document's percentages are not what its figures say: four of five are ten times too \
-             large (fio, fio2, memcached, kernel build), only mysql's is right. Changes here are \
-             computed from the figures. It gives averages of six runs and no variance, for changes \
-             of 0.1 to 0.5 %. Figures are of the classic LRU; tpcc, from the cover letter, is of the \
-             multi-gen LRU, and its `5x` is 4.4x by its own counts. Rows of mainline-6.14 are not the \
-             document's: they show what mainline did about the same report, on the LRU of its time, and have no figure in it.",
+    remark: "The document's percentages are not what its figures say: four of five are ten times \
+             too large (fio, fio2, memcached, kernel build), only mysql's is right. Changes here \
+             are computed from the figures. It gives averages of six runs and no variance, for \
+             changes of 0.1 to 0.5 %. Figures are of the classic LRU; tpcc, from the cover letter, \
+             is of the multi-gen LRU, and its `5x` is 4.4x by its own counts. Rows of \
+             mainline-6.14 are not the document's: they show what mainline did about the same \
+             report, on the LRU of its time, and have no figure in it.",
     variants: &[
         Variant {
             name: "rd",
@@ -113,7 +114,8 @@ static EMULATED: &[Emulated] = &[
     },
     Emulated {
         name: "kernel-build",
-        summary: "12 at a time of 480 compilers, 25 to 150 pages each and 400 of headers, in 768 pages",
+        summary: "12 at a time of 480 compilers, 25 to 150 pages each and 400 of headers, in 768 \
+                  pages",
         workload: include_str!("../../workloads/refault-kernel-build.toml"),
         metric: Metric::Time,
         classic: Some((1_817.134_99, 1_813.662_31)),

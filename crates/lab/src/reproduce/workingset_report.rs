@@ -19,13 +19,14 @@ use crate::workload::spec::Workload;
 pub(super) static DOCUMENT: Document = Document {
     name: "workingset-report",
     summary: "age histograms, and a policy that moves out what is older than 10 s every 40 s",
-    remark: "Compile at 1/1000 and redis at 1/10 of the memory, in the document's own time: a page stands \
-             for a thousand (ten), so moving it takes as many times longer. compile/age and redis/age are \
-             the document's policy, unguarded, over mglru:7.2. The others are not in the document: they \
-             show what its reviewers asked for, bytes saved against slowdown on the same runs. The \
-             document has the time of redis within noise. In a compile most of what is cold is page cache, \
-             which no agent sees page by page: there cost has to choose by generations and a number of \
-             bytes, and soon learns that what it gets that way comes back.",
+    remark: "Compile at 1/1000 and redis at 1/10 of the memory, in the document's own time: a page \
+             stands for a thousand (ten), so moving it takes as many times longer. compile/age and \
+             redis/age are the document's policy, unguarded, over mglru:7.2. The others are not in \
+             the document: they show what its reviewers asked for, bytes saved against slowdown on \
+             the same runs. The document has the time of redis within noise. In a compile most of \
+             what is cold is page cache, which no agent sees page by page: there cost has to \
+             choose by generations and a number of bytes, and soon learns that what it gets that \
+             way comes back.",
     variants: &[Variant {
         name: "report",
         summary: "the policies as intended",

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use agewise_trace::Reading;
 use agewise_trace::reader::column::Column;
 use agewise_trace::registry;
-use agewise_trace::suggest::nearest;
+use agewise_trace::suggest::{nearest, question};
 
 use super::description::Origin;
 use super::error::StudyError;
@@ -149,10 +149,9 @@ pub fn from_text(text: &str, setup: &mut Setup, sight: &mut Sight) -> Result<(),
             }
             _ => {
                 let known = ["access", "order", "sight"].into_iter().chain(OTHERS);
-                let near = nearest(key, known).map(|near| format!("; did you mean `{near}`?"));
+                let near = question(nearest(key, known));
                 return Err(StudyError::argument(format!(
-                    "unknown option `{key}`{}",
-                    near.unwrap_or_default()
+                    "unknown option `{key}`{near}"
                 )));
             }
         }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use agewise_policy::units::size_bytes;
-use agewise_trace::suggest::nearest;
+use agewise_trace::suggest::{nearest, question};
 use agewise_trace::{Format, Reading, TraceSource, short_name};
 use sha2::{Digest, Sha256};
 
@@ -76,10 +76,7 @@ fn parse_policy_at(
             PolicyError::Unknown(_) => nearest(text, names.iter().map(String::as_str)),
             PolicyError::NotMultiGen(_) | PolicyError::Profile(_) => None,
         };
-        StudyError::Argument(match near {
-            Some(near) => format!("{error}; did you mean `{near}`?"),
-            None => error.to_string(),
-        })
+        StudyError::Argument(format!("{error}{}", question(near)))
     })
 }
 

@@ -4,7 +4,7 @@
 use thiserror::Error;
 
 use super::spec::{Workload, WorkloadError};
-use agewise_trace::suggest::nearest;
+use agewise_trace::suggest::{nearest, question};
 
 macro_rules! library {
     ($($name:literal),* $(,)?) => {
@@ -62,7 +62,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// A workload that is not available.
 #[derive(Debug, Error)]
 pub enum LibraryError {
-    #[error("unknown workload `{name}`{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    #[error("unknown workload `{name}`{}", question(*.nearest))]
     Unknown {
         name: String,
         nearest: Option<&'static str>,

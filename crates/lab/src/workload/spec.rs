@@ -60,10 +60,8 @@ pub struct Workload {
     /// Cgroups below the cgroup of the workload.
     #[serde(default)]
     pub cgroup: Vec<CgroupSpec>,
-    /// Files.
     #[serde(default)]
     pub file: Vec<FileSpec>,
-    /// Processes.
     #[serde(default)]
     pub process: Vec<ProcessSpec>,
     /// A trace of the kernel reference, instead of processes.

@@ -12,6 +12,7 @@
 //! sizes of generations are updated as they change, so a histogram costs nothing per page. A second
 //! byte per page (decayed access frequency) would be a second `Slab` of leaves next to the first.
 
+mod facts;
 mod leaf;
 mod look;
 mod part;
@@ -19,7 +20,8 @@ mod query;
 mod store;
 mod word;
 
-pub use look::{Facts, Leaves, Look, LookCounts, OutOfOrder};
+pub use facts::{Facts, Leaves, LookCounts, OutOfOrder};
+pub use look::Look;
 pub use part::{Part, PartSizes};
 pub use query::{PageState, RangeSizes, Run};
 

@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(error("age:10s"), "age is written age:OLDER_THAN/EVERY");
         assert_eq!(
             error("age:10/40s"),
-            "age: older_than is \"10\", which is not a duration with its unit, like 500ms, 10s or 2m"
+            "age: older_than is \"10\", which is not a duration with its unit, like 500ms, 10s or \
+             2m"
         );
         assert_eq!(
             error("age:0s/40s"),

@@ -432,7 +432,10 @@ proptest! {
     /// cgroups are thawed in time, and letting go removes all restraints.
     #[test]
     fn restraints_are_bounded(
-        windows in prop::collection::vec((0u64..3000, 0u64..2000, 0u64..900, 0u64..200, 0u64..200), 1..120),
+        windows in prop::collection::vec(
+            (0u64..3000, 0u64..2000, 0u64..900, 0u64..200, 0u64..200),
+            1..120,
+        ),
         untouchable: bool,
     ) {
         let mut machine = Machine::new();

@@ -211,7 +211,10 @@ mod tests {
         #[test]
         fn everything_is_given_out(
             host_mib in 64u64..1 << 20,
-            guests in prop::collection::vec((0u64..1 << 20, 0u64..1 << 20, 0u64..1 << 20, 0u64..1 << 20), 1..20),
+            guests in prop::collection::vec(
+                (0u64..1 << 20, 0u64..1 << 20, 0u64..1 << 20, 0u64..1 << 20),
+                1..20,
+            ),
             step in 0.0f64..2.0,
         ) {
             let claims: Vec<Claim> = guests

@@ -466,7 +466,7 @@ mod tests {
         #[test]
         fn the_total_is_conserved(
             mut births in prop::collection::vec(0u64..10_000, 1..40),
-            pages in prop::collection::vec(prop_oneof![0u64..5, any::<u32>().prop_map(u64::from)], 40),
+            pages in prop::collection::vec(prop_oneof![0u64..5, any::<u32>().prop_map_into()], 40),
             bounds in prop::collection::btree_set(1u64..12_000, 0..31),
             later_ms in 0u64..1000,
         ) {

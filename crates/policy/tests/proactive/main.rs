@@ -83,7 +83,10 @@ proptest! {
     /// More waiting never makes a policy move more.
     #[test]
     fn moves_shrink_with_pressure(
-        which in 0usize..4, some_us in 0u64..400_000, more_us in 0u64..400_000, seed in any::<u64>(),
+        which in 0usize..4,
+        some_us in 0u64..400_000,
+        more_us in 0u64..400_000,
+        seed in any::<u64>(),
     ) {
         let run = |us: u64| {
             let mut world = World::new(SPECS[which], &mixed(500, 1500, 0.0), seed);
@@ -122,7 +125,11 @@ proptest! {
     /// Whatever the facts, the next decision is in the future, and a decision to do nothing has no
     /// limit.
     #[test]
-    fn decisions_are_in_the_future(which in 0usize..4, step_ms in 1u64..3000, seed in any::<u64>()) {
+    fn decisions_are_in_the_future(
+        which in 0usize..4,
+        step_ms in 1u64..3000,
+        seed in any::<u64>(),
+    ) {
         let mut world = World::new(SPECS[which], &mixed(100, 100, 0.1), seed);
         for _ in 0..50 {
             let before_ms = world.now_ms;

@@ -303,6 +303,9 @@ fn decisions_are_for_machines_to_read() {
     let mut world = World::new("age:5s/10s", &[(400, Habit::Never)], 1);
     world.run(11_000, 500);
     let decision = decided(&world).next().unwrap();
-    let expected = r#"{"action":"page_out","older_than_ms":[5000,5000],"bytes_max":32768,"reason":"older","idle_ms":5000,"cold_bytes":1638400,"limit":"slow_start","next_ms":20500}"#;
+    let expected = concat!(
+        r#"{"action":"page_out","older_than_ms":[5000,5000],"bytes_max":32768,"reason":"older","#,
+        r#""idle_ms":5000,"cold_bytes":1638400,"limit":"slow_start","next_ms":20500}"#
+    );
     assert_eq!(serde_json::to_string(decision).unwrap(), expected);
 }

@@ -44,8 +44,8 @@ impl SamplingPlan {
         }
         if !(rate > 0.0 && rate * samples as f64 <= 1.0) {
             return Err(format!(
-                "{samples} samples of {rate} of the pages each: the rate has to be above 0, and all \
-                 samples together at most 1"
+                "{samples} samples of {rate} of the pages each: the rate has to be above 0, and \
+                 all samples together at most 1"
             ));
         }
         Ok(Self { rate, samples })

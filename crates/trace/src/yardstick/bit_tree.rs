@@ -80,7 +80,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_a_btree_set(steps in proptest::collection::vec((0usize..9000, any::<bool>()), 0..400)) {
+        fn as_a_btree_set(
+            steps in proptest::collection::vec((0usize..9000, any::<bool>()), 0..400),
+        ) {
             let (mut tree, mut model) = (BitTree::new(9000), BTreeSet::new());
             for (number, inserts) in steps {
                 if inserts {

@@ -29,7 +29,8 @@ pub(super) fn show() -> anyhow::Result<()> {
     let mut stream = AccessStream::new(path, format, reader);
     let trace = DenseTrace::from_stream(path, &mut stream)?;
     say(&format!(
-        "redis-server reading keys at random, as `agewise trace record` saw it: {} accesses of {} pages.",
+        "redis-server reading keys at random, as `agewise trace record` saw it: {} accesses of {} \
+         pages.",
         trace.accesses().len(),
         trace.page_count()
     ))?;

@@ -11,7 +11,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
-use agewise_host::mover::{self, Mover, PageoutLimits, ProcessMover, RefaultWatch, SourceRecheck};
+use agewise_host::mover::{
+    self, Mover, PageoutError, PageoutLimits, ProcessMover, RefaultWatch, SourceRecheck,
+};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{self, ZramDevice, ZramOptions};
@@ -233,52 +235,10 @@ fn reclaim_all(
     }
     let mut left = Vec::new();
     for shown in shown {
-        let process = &shown.process;
-        let mut mover = match ProcessMover::open(process) {
-            Ok(mover) => mover,
-            Err(error) => {
-                say(&format!("{}: skipped: {error}", shown.name))?;
-                continue;
-            }
-        };
-        let ages = [Some(observe::millis(OLDER_THAN)); 2];
-        let Some(cold) = mover::find_cold(agent, process.pid(), ages, u64::MAX)? else {
-            bail!("{} is gone", shown.name);
-        };
-        let before = mover.rss_bytes()?;
-        let moved = mover::move_out(
-            &mut mover,
-            &cold.plan,
-            PageoutLimits {
-                rate_bytes_per_s: Some(256 << 20),
-                ..PageoutLimits::default()
-            },
-            &mut SourceRecheck::new(agent.source(), cold.target),
-            stop.flag(),
-            |_| (),
-        );
-        if let Some(error) = moved.error {
-            say(&format!("{}: skipped: {error}", shown.name))?;
-            continue;
+        match reclaim(agent, shown, stop)? {
+            Ok(moved) => left.push(moved),
+            Err(error) => say(&format!("{}: skipped: {error}", shown.name))?,
         }
-        say(&format!(
-            "{}: resident {} -> {}; {} cold, {} left ({} to swap), {:.1} us CPU per page",
-            shown.name,
-            bytes_text(before),
-            bytes_text(mover.rss_bytes()?),
-            bytes_text(cold.bytes.iter().sum()),
-            bytes_text(moved.report.left_bytes),
-            bytes_text(moved.report.left_anon_bytes),
-            moved.report.cpu_ns_per_page(PAGE_BYTES).unwrap_or(0.0) / 1e3
-        ))?;
-        for (reason, bytes) in moved.report.skipped_bytes.iter() {
-            say(&format!(
-                "  not tried: {}: {}",
-                bytes_text(bytes),
-                reason.explanation()
-            ))?;
-        }
-        left.push((shown, mover, RefaultWatch::new(moved.evicted)));
     }
     if let Some(device) = zram {
         let stat = device.stat()?;
@@ -291,14 +251,56 @@ fn reclaim_all(
     if stop.wait(WATCH) {
         bail!("interrupted");
     }
-    for (shown, mover, watch) in &mut left {
+    for (name, mover, watch) in &mut left {
         let back = watch.look(mover)?.refaulted_bytes();
         let (back, watched) = (bytes_text(back), duration_text(WATCH));
-        say(&format!(
-            "{}: {back} came back within {watched}",
-            shown.name
-        ))?;
+        say(&format!("{name}: {back} came back within {watched}"))?;
     }
-    say("")?;
-    Ok(())
+    Ok(say("")?)
+}
+
+/// A program, by name, after some of its memory has left, and what watches that come back.
+type Moved<'a> = (&'a str, ProcessMover<'a>, RefaultWatch);
+
+/// Moves out the cold memory of one program, if that is possible.
+fn reclaim<'a>(
+    agent: &mut Agent,
+    shown: &'a Shown,
+    stop: &Stop,
+) -> anyhow::Result<Result<Moved<'a>, PageoutError>> {
+    let process = &shown.process;
+    let mut mover = match ProcessMover::open(process) {
+        Ok(mover) => mover,
+        Err(error) => return Ok(Err(error)),
+    };
+    let ages = [Some(observe::millis(OLDER_THAN)); 2];
+    let Some(cold) = mover::find_cold(agent, process.pid(), ages, u64::MAX)? else {
+        bail!("{} is gone", shown.name);
+    };
+    let before = mover.rss_bytes()?;
+    let limits = PageoutLimits {
+        rate_bytes_per_s: Some(256 << 20),
+        ..PageoutLimits::default()
+    };
+    let mut recheck = SourceRecheck::new(agent.source(), cold.target);
+    let flag = stop.flag();
+    let moved = mover::move_out(&mut mover, &cold.plan, limits, &mut recheck, flag, |_| ());
+    if let Some(error) = moved.error {
+        return Ok(Err(error));
+    }
+    say(&format!(
+        "{}: resident {} -> {}; {} cold, {} left ({} to swap), {:.1} us CPU per page",
+        shown.name,
+        bytes_text(before),
+        bytes_text(mover.rss_bytes()?),
+        bytes_text(cold.bytes.iter().sum()),
+        bytes_text(moved.report.left_bytes),
+        bytes_text(moved.report.left_anon_bytes),
+        moved.report.cpu_ns_per_page(PAGE_BYTES).unwrap_or(0.0) / 1e3
+    ))?;
+    for (reason, bytes) in moved.report.skipped_bytes.iter() {
+        let (bytes, why) = (bytes_text(bytes), reason.explanation());
+        say(&format!("  not tried: {bytes}: {why}"))?;
+    }
+    Ok(Ok((&shown.name, mover, RefaultWatch::new(moved.evicted))))
 }

@@ -31,7 +31,8 @@ use agewise_cli::output::{self, Format};
 /// Without --damon it monitors physical memory and takes no action. To monitor the processes:
 /// --damon scheme:space=virtual
 ///
-/// Example: agewise lab damon kv --damon scheme:sample_interval=1000:aggr_interval=20000 --plot kv.svg
+/// Example: agewise lab damon kv --damon scheme:sample_interval=1000:aggr_interval=20000
+/// --plot kv.svg
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A workload of `agewise lab list`, a TOML file that describes one, or a trace.

@@ -294,8 +294,8 @@ fn print_noise(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
     if noise.peek().is_some() {
         writeln!(
             out,
-            "\nThe document gives no variance: nothing shows that changes as small as these are more \
-             than noise:"
+            "\nThe document gives no variance: nothing shows that changes as small as these are \
+             more than noise:"
         )?;
     }
     for row in noise {

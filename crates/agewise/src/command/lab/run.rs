@@ -276,8 +276,8 @@ fn print_head(out: &mut impl Write, outcome: &RunOutcome) -> io::Result<()> {
             )?;
             writeln!(
                 out,
-                "a page counts once an interval: accesses, hits and latencies are of page-intervals, \
-                 faults are of the program"
+                "a page counts once an interval: accesses, hits and latencies are of \
+                 page-intervals, faults are of the program"
             )?;
         }
     }
@@ -360,7 +360,8 @@ fn print_table(
     }
     writeln!(
         out,
-        "\nmean ± half of the 95 % interval; *, **, ***: differs from {} with p < 0.05, 0.01, 0.001\n",
+        "\nmean ± half of the 95 % interval; *, **, ***: differs from {} with p < 0.05, 0.01, \
+         0.001\n",
         clean(results.first().map_or("", |result| &result.policy))
     )
 }

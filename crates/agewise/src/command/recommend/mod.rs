@@ -78,21 +78,13 @@ pub struct Args {
     target_wait: f64,
 
     /// Minimum length of the history; with less, the request is the resident size.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "1d",
-        value_parser = units::positive_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "1d")]
+    #[arg(value_parser = units::positive_duration)]
     history: Duration,
 
     /// Ignore hours and days that ended longer ago than this; the daemon keeps 14 days.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "14d",
-        value_parser = units::positive_duration
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "14d")]
+    #[arg(value_parser = units::positive_duration)]
     over: Duration,
 
     /// Price of memory: an amount per GiB and month, in any currency (4.0/GiB-month).

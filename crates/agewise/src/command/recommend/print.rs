@@ -83,15 +83,14 @@ pub(super) fn text(
     for record in records {
         let host = record.host.as_deref().map(|host| format!("{host} "));
         let host = Untrusted::from(host.unwrap_or_default());
-        let percent = |share: f64| format!("{:.3} %", share * 100.0);
         writeln!(
             out,
             "{:>12} {:>12} {:>12} {:>10} {:>10}  {}{}",
             units::bytes_text(record.resident_bytes),
             units::bytes_text(record.request_bytes),
             units::bytes_text(record.limit_bytes),
-            percent(record.wait_ratio),
-            record.wait_high.map_or("?".to_owned(), percent),
+            units::percent_text(record.wait_ratio),
+            record.wait_high.map_or("?".to_owned(), units::percent_text),
             host.terminal(),
             name::shown(&record.cgroup).terminal(),
         )?;

@@ -277,8 +277,8 @@ impl<W: Write> Printer<W> {
         if truncated {
             writeln!(
                 out,
-                "# there are more cgroups or processes than shown: they count for those above them; \
-                 see --depth"
+                "# there are more cgroups or processes than shown: they count for those above \
+                 them; see --depth"
             )?;
         }
         Ok(())

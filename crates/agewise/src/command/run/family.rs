@@ -64,7 +64,8 @@ mod tests {
 
     fn stat(pid: u32, ppid: u32, state: char) -> (u32, Stat) {
         let text = format!(
-            "{pid} (x) {state} {ppid} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"
+            "{pid} (x) {state} {ppid} 1 1 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 5 0 0 0 0 0 0 0 0 0 0 0 \
+             0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0"
         );
         (pid, Stat::parse(Path::new("stat"), &text).expect("stat"))
     }

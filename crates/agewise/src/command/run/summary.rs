@@ -130,7 +130,8 @@ impl fmt::Display for Summary {
         }
         writeln!(
             f,
-            "  cost         {} CPU of agewise ({:.2} % of one core, {} scans) beside {} of the command",
+            "  cost         {} CPU of agewise ({:.2} % of one core, {} scans) beside {} of the \
+             command",
             time(self.agewise_cpu_ms),
             self.agewise_cpu_ratio * 100.0,
             self.scans,

@@ -140,7 +140,7 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, found: &Found) -> std::io::Re
     )?;
     for point in &need.points {
         let wait = if timed {
-            format!("{:.3} %", point.wait * 100.0)
+            units::percent_text(point.wait)
         } else {
             format!("{:.3}", point.wait)
         };

@@ -109,7 +109,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                     let seconds = time_ns as f64 / 1e9;
                     writeln!(
                         out,
-                        "{seconds:>14.6} {page:>20} {count:>8} {kind:1} {process} {class} {evidence}"
+                        "{seconds:>14.6} {page:>20} {count:>8} {kind:1} {process} {class} \
+                         {evidence}"
                     )?;
                 }
             }

@@ -97,14 +97,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn text(out: &mut impl Write, trace: &str, summary: &Summary) -> std::io::Result<()> {
     let page_shift = summary.page_shift;
-    let of_accesses = |count: u64| {
-        format!(
-            "{count} ({:.1} %)",
-            100.0 * count as f64 / summary.accesses.max(1) as f64
-        )
-    };
-    let unknown_kind = summary.accesses - summary.reads - summary.writes;
-    let unknown_class = summary.accesses - summary.anon - summary.file;
+    let of_accesses = |count| of_accesses(summary, count);
     let bytes =
         u64::try_from(u128::from(summary.footprint_pages) << page_shift).unwrap_or(u64::MAX);
     writeln!(out, "{trace}")?;
@@ -130,6 +123,37 @@ fn text(out: &mut impl Write, trace: &str, summary: &Summary) -> std::io::Result
     )?;
     writeln!(out, "  same page again {}", of_accesses(summary.repeats))?;
     writeln!(out, "  next page       {}", of_accesses(summary.sequential))?;
+    kinds(out, summary)?;
+    if summary.processes > 0 {
+        writeln!(out, "  processes       {}", summary.processes)?;
+    }
+    if summary.last_time_ns > summary.first_time_ns {
+        let span = Duration::from_nanos(summary.last_time_ns - summary.first_time_ns);
+        writeln!(out, "  time            {}", units::duration_text(span))?;
+    }
+    match summary.reuse_distances {
+        None => writeln!(out, "  reuse distance  no page is accessed twice"),
+        Some(distances) => {
+            write!(out, "  reuse distance ")?;
+            for (share, distance) in QUANTILES.iter().zip(distances) {
+                write!(out, " p{:.0} {distance}", share * 100.0)?;
+            }
+            writeln!(out, " pages")
+        }
+    }
+}
+
+/// A count with its share of the accesses.
+fn of_accesses(summary: &Summary, count: u64) -> String {
+    let share = count as f64 / summary.accesses.max(1) as f64;
+    format!("{count} ({:.1} %)", 100.0 * share)
+}
+
+/// What kinds of accesses there are, as far as the trace says.
+fn kinds(out: &mut impl Write, summary: &Summary) -> std::io::Result<()> {
+    let of_accesses = |count| of_accesses(summary, count);
+    let unknown_kind = summary.accesses - summary.reads - summary.writes;
+    let unknown_class = summary.accesses - summary.anon - summary.file;
     if summary.faults > 0 {
         writeln!(out, "  page faults     {}", of_accesses(summary.faults))?;
         if summary.major_faults + summary.minor_faults > 0 {
@@ -164,21 +188,5 @@ fn text(out: &mut impl Write, trace: &str, summary: &Summary) -> std::io::Result
             of_accesses(summary.file)
         )?;
     }
-    if summary.processes > 0 {
-        writeln!(out, "  processes       {}", summary.processes)?;
-    }
-    if summary.last_time_ns > summary.first_time_ns {
-        let span = Duration::from_nanos(summary.last_time_ns - summary.first_time_ns);
-        writeln!(out, "  time            {}", units::duration_text(span))?;
-    }
-    match summary.reuse_distances {
-        None => writeln!(out, "  reuse distance  no page is accessed twice"),
-        Some(distances) => {
-            write!(out, "  reuse distance ")?;
-            for (share, distance) in QUANTILES.iter().zip(distances) {
-                write!(out, " p{:.0} {distance}", share * 100.0)?;
-            }
-            writeln!(out, " pages")
-        }
-    }
+    Ok(())
 }

@@ -82,7 +82,8 @@ pub struct Args {
     pub cgroup: Option<String>,
 
     /// Time between two looks, at least 10 ms.
-    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = units::positive_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "100ms")]
+    #[arg(value_parser = units::positive_duration)]
     pub interval: Duration,
 
     /// The trace file to create; an existing file is not overwritten.
@@ -207,10 +208,21 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         files_mapped: files.len(),
         ended_by,
     };
+    end(args, status, |mut out| {
+        print(&mut out, args.format, &summary)
+    })
+}
+
+/// Prints the summary of a recording; the exit status is that of the command, if there is one.
+pub(super) fn end(
+    args: &Args,
+    status: Option<ExitStatus>,
+    print: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+) -> anyhow::Result<ExitCode> {
     match args.command.is_empty() {
-        true => print(&mut std::io::stdout().lock(), args.format, &summary)?,
+        true => print(&mut std::io::stdout().lock())?,
         // The status is the command's, whether anyone reads this or not.
-        false => drop(print(&mut std::io::stderr().lock(), args.format, &summary)),
+        false => drop(print(&mut std::io::stderr().lock())),
     }
     Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
 }
@@ -427,6 +439,7 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
     }
     Ok(())
 }
+
 fn fault_mode() -> impl TypedValueParser<Value = FaultMode> {
     PossibleValuesParser::new(["auto", "on", "off"])
         .try_map(|text| text.parse::<FaultMode>().map_err(std::io::Error::other))

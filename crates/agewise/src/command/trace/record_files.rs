@@ -16,8 +16,8 @@ use agewise_host::root::ProcRoot;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::record::{Args, what_is_recorded};
-use crate::command::run::child::{self, Child};
+use super::record::{self, Args, what_is_recorded};
+use crate::command::run::child::Child;
 use crate::command::run::family::Family;
 use agewise_cli::observe;
 use agewise_cli::output::{self, Format};
@@ -95,12 +95,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         missed: source.missed(),
         ended_by,
     };
-    match args.command.is_empty() {
-        true => print(&mut std::io::stdout().lock(), args.format, &summary)?,
-        // The status is the command's, whether anyone reads this or not.
-        false => drop(print(&mut std::io::stderr().lock(), args.format, &summary)),
-    }
-    Ok(status.map_or(ExitCode::SUCCESS, |status| child::exit_code(status).into()))
+    record::end(args, status, |mut out| {
+        print(&mut out, args.format, &summary)
+    })
 }
 
 /// Finishes the file, however recording ended: it is a complete trace of the time until then. Waits

@@ -79,7 +79,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bar_is_full(amounts in prop::collection::vec(any::<u64>(), 1..32), width in 0usize..200) {
+        fn a_bar_is_full(
+            amounts in prop::collection::vec(any::<u64>(), 1..32),
+            width in 0usize..200,
+        ) {
             let total: u128 = amounts.iter().map(|amount| u128::from(*amount)).sum();
             let cells = cells(&amounts, width);
             prop_assert_eq!(cells.iter().sum::<usize>(), if total == 0 { 0 } else { width });

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use agewise_cli::units::bytes_text;
+use agewise_cli::units::{bound_text, bytes_text, percent_text};
 use agewise_host::access::check_page_size;
 use agewise_policy::whatif::{Curves, Decider};
 
@@ -58,9 +58,9 @@ fn table(curves: &Curves, known: &Known) -> String {
             " {:>10} {percent:>4}% {:>10.1} {:>9} {:>9} {:>9} {bar}",
             bytes_text(curves.bytes_at(percent)),
             faults.likely,
-            bound(faults.high, |high| format!("{high:.1}")),
+            bound_text(faults.high, |high| format!("{high:.1}")),
             percent_text(wait.likely),
-            bound(wait.high, percent_text),
+            bound_text(wait.high, percent_text),
         );
     }
     text
@@ -87,16 +87,4 @@ fn remarks(curves: &Curves, known: &Known) -> String {
         text += "\n Most files it maps are charged to other cgroups; none are included.";
     }
     text
-}
-
-fn percent_text(share: f64) -> String {
-    format!("{:.3} %", share * 100.0)
-}
-
-/// Formats an upper bound, or says that there is none.
-fn bound(high: f64, text: impl Fn(f64) -> String) -> String {
-    match high.is_finite() {
-        true => text(high),
-        false => "?".to_owned(),
-    }
 }

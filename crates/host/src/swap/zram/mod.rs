@@ -25,7 +25,8 @@ pub use stat::ZramStat;
 #[non_exhaustive]
 pub enum ZramError {
     /// The kernel has no zram, or has not loaded it.
-    #[error("this kernel has no {}: load it with `modprobe zram`, or build with CONFIG_ZRAM", path.display())]
+    #[error("this kernel has no {}: load it with `modprobe zram`, or build with \
+             CONFIG_ZRAM", path.display())]
     NotSupported {
         /// The file that is missing.
         path: PathBuf,

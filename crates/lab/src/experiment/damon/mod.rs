@@ -16,12 +16,12 @@ use thiserror::Error;
 use crate::machine::damon::{Kdamond, Watched};
 use crate::machine::kernel::Kernel;
 use crate::machine::{Machine, ProcessId};
-use agewise_trace::suggest::nearest;
+use agewise_trace::suggest::{nearest, question};
 
 /// An invalid description of a monitor.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum DamonError {
-    #[error("--damon `{name}`: not one of lru_sort, reclaim, scheme{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    #[error("--damon `{name}`: not one of lru_sort, reclaim, scheme{}", question(*.nearest))]
     Unknown {
         name: String,
         nearest: Option<&'static str>,
@@ -29,7 +29,7 @@ pub enum DamonError {
     /// A part that is not `key=value`.
     #[error("--damon {of}: `{part}` is not of the form key=value")]
     Form { of: &'static str, part: String },
-    #[error("--damon {of} of Linux {kernel}: {refusal}{}", .nearest.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default())]
+    #[error("--damon {of} of Linux {kernel}: {refusal}{}", question(*.nearest))]
     Params {
         of: &'static str,
         kernel: &'static str,

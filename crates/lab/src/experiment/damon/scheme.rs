@@ -3,6 +3,7 @@
 //! `DAMON_SYSFS`.
 
 use agewise_damon::action::Action;
+use agewise_damon::attrs::Attrs;
 use agewise_damon::filter::{Filter, FilterKind};
 use agewise_damon::module::{Common, Module};
 use agewise_damon::monitor::Monitor;
@@ -109,27 +110,10 @@ fn weights(text: &str) -> Result<(u32, u32), Errno> {
     Ok((number32(rate)?, number32(age)?))
 }
 
-const fn param(
-    name: &'static str,
-    meaning: &'static str,
-    takes: &'static str,
-    set: fn(&mut Params, &str) -> Result<(), Errno>,
-    get: fn(&Params) -> String,
-) -> Param<Params> {
-    Param {
-        name,
-        meaning,
-        takes,
-        is_tuning: false,
-        set,
-        get,
-    }
-}
-
 /// A parameter that is a number: its name and field, what it takes, and what it means.
 macro_rules! number {
     ($name:literal => $($field:tt).+, $takes:literal, $meaning:literal) => {
-        param(
+        Param::new(
             $name,
             $meaning,
             concat!("a whole number of ", $takes),
@@ -143,7 +127,7 @@ impl Module for Params {
     const NAME: &'static str = "scheme";
 
     const OWN: &'static [Param<Params>] = &[
-        param(
+        Param::new(
             "action",
             "stat, pageout, lru_prio, lru_deprio, migrate_hot, migrate_cold, cold or willneed \
              (stat)",
@@ -151,7 +135,7 @@ impl Module for Params {
             |p, text| put(&mut p.action, action(text)),
             |p| p.action.name().to_owned(),
         ),
-        param(
+        Param::new(
             "target_nid",
             "node that migrate_hot and migrate_cold move pages to; 1 is slow_memory (none)",
             "the number of a node, or -1",
@@ -161,7 +145,7 @@ impl Module for Params {
                 node => node.to_string(),
             },
         ),
-        param(
+        Param::new(
             "space",
             "physical, or virtual: that of the workload's processes (physical)",
             "physical or virtual",
@@ -191,21 +175,21 @@ impl Module for Params {
             "us between two applications; 0: once per aggregation (0)"),
         number!("quota_sz" => quota_bytes, "bytes from 0 to 2^64-1",
             "bytes per window it may try; 0: no limit (0)"),
-        param(
+        Param::new(
             "weights",
             "weights RATE,AGE in the order of regions (1,1)",
             "RATE,AGE: two whole numbers from 0 to 2^32-1",
             |p, text| put(&mut p.weights, weights(text)),
             |p| format!("{},{}", p.weights.0, p.weights.1),
         ),
-        param(
+        Param::new(
             "anon",
             "anonymous pages: any, only or skip (any)",
             "any, only or skip",
             |p, text| put(&mut p.anon, wish(text)),
             |p| wish_text(p.anon),
         ),
-        param(
+        Param::new(
             "young",
             "pages accessed since the last look: any, only or skip (any)",
             "any, only or skip",
@@ -231,17 +215,7 @@ impl Module for Params {
         &mut self.common
     }
 
-    fn monitor(&self, profile: Profile, _: TargetId, seed: u64) -> Result<Monitor, ParamsError> {
-        self.watch(profile, 1, seed)
-    }
-}
-
-impl Params {
-    /// The monitor over this number of targets.
-    ///
-    /// # Errors
-    /// Fails where the kernel would refuse the parameters.
-    pub fn watch(&self, profile: Profile, targets: u32, seed: u64) -> Result<Monitor, ParamsError> {
+    fn schemes(&self, profile: Profile) -> Result<(Attrs, Vec<Scheme>), ParamsError> {
         let physical = is_physical(self.action);
         let of_processes = matches!(self.action, Action::Cold | Action::Willneed);
         if self.is_virtual && physical || !self.is_virtual && of_processes {
@@ -308,7 +282,18 @@ impl Params {
                     .push(Filter::reject(kind, wish == Wish::Skip));
             }
         }
+        Ok((attrs, vec![scheme]))
+    }
+}
+
+impl Params {
+    /// The monitor over this number of targets.
+    ///
+    /// # Errors
+    /// Fails where the kernel would refuse the parameters.
+    pub fn watch(&self, profile: Profile, targets: u32, seed: u64) -> Result<Monitor, ParamsError> {
+        let (attrs, schemes) = self.schemes(profile)?;
         let targets: Vec<TargetId> = (0..targets).map(TargetId).collect();
-        Ok(Monitor::new(profile, attrs, &targets, vec![scheme], seed)?)
+        Ok(Monitor::new(profile, attrs, &targets, schemes, seed)?)
     }
 }

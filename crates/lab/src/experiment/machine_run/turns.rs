@@ -69,46 +69,10 @@ impl Run {
             && self.machine.now_ns() < start_ns + QUANTUM_NS
         {
             let operation = self.tasks[index].driver.next();
-            goes_on = match operation {
-                Operation::Meet { phase } => {
-                    if self.others_are_done(index, phase) {
-                        self.tasks[index].driver.set_waited();
-                    } else {
-                        self.machine.wait_ns(SYNC_POLL_NS);
-                    }
-                    continue;
-                }
-                Operation::Begin { phase } => {
-                    self.phase_start_ns[index] = (phase, self.machine.now_ns());
-                    continue;
-                }
-                Operation::End { phase, period_ns } => {
-                    self.end_phase(index, phase, period_ns);
-                    continue;
-                }
-                Operation::Sync => {
-                    if self.machine.sync() {
-                        self.tasks[index].driver.set_waited();
-                    } else {
-                        self.machine.wait_ns(SYNC_POLL_NS);
-                    }
-                    continue;
-                }
-                Operation::Release { start_vpn } => {
-                    self.release(process, start_vpn);
-                    continue;
-                }
-                Operation::Fork => {
-                    self.end_phase(index, 0, 0);
-                    self.fork(index);
-                    self.machine.is_alive(process)
-                }
-                Operation::Exit => {
-                    self.machine.exit(process);
-                    false
-                }
-                _ => self.access(process, operation),
+            let Some(still_runs) = self.perform(index, process, operation) else {
+                continue;
             };
+            goes_on = still_runs;
             let think_ns = self.tasks[index].driver.think_ns();
             if think_ns > 0 && goes_on {
                 self.machine.wait_ns(think_ns);
@@ -124,6 +88,54 @@ impl Run {
             self.start_anew(index, end_ns)?;
         }
         Ok(())
+    }
+
+    /// Carries out an operation. Returns whether the process goes on; `None` if the operation
+    /// belongs to the run rather than to the program, which does not think then.
+    fn perform(&mut self, index: usize, process: ProcessId, operation: Operation) -> Option<bool> {
+        match operation {
+            Operation::Meet { phase } => {
+                let is_met = self.others_are_done(index, phase);
+                self.wait_unless(is_met, index);
+                None
+            }
+            Operation::Begin { phase } => {
+                self.phase_start_ns[index] = (phase, self.machine.now_ns());
+                None
+            }
+            Operation::End { phase, period_ns } => {
+                self.end_phase(index, phase, period_ns);
+                None
+            }
+            Operation::Sync => {
+                let is_synced = self.machine.sync();
+                self.wait_unless(is_synced, index);
+                None
+            }
+            Operation::Release { start_vpn } => {
+                self.release(process, start_vpn);
+                None
+            }
+            Operation::Fork => {
+                self.end_phase(index, 0, 0);
+                self.fork(index);
+                Some(self.machine.is_alive(process))
+            }
+            Operation::Exit => {
+                self.machine.exit(process);
+                Some(false)
+            }
+            _ => Some(self.access(process, operation)),
+        }
+    }
+
+    /// Lets a task that waits for something go on if it `is_over`, and ask again later otherwise.
+    fn wait_unless(&mut self, is_over: bool, index: usize) {
+        if is_over {
+            self.tasks[index].driver.set_waited();
+        } else {
+            self.machine.wait_ns(SYNC_POLL_NS);
+        }
     }
 
     /// Whether all processes of the task's kind have ended the phase before `phase`, or have

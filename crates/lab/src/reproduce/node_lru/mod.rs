@@ -33,8 +33,8 @@ pub(super) static DOCUMENT: Document = Document {
     name: "node-lru",
     summary: "LRU lists per node instead of per zone, and no fair zone allocation policy",
     remark: "The document's machine has 16 CPUs and a disk; ours 512 MiB in DMA, DMA32 and NORMAL. \
-             Its changes are gains in percent of single runs, without variance. pagealloc prices what \
-             is counted; its level before is the document's.",
+             Its changes are gains in percent of single runs, without variance. pagealloc prices \
+             what is counted; its level before is the document's.",
     variants: &[
         Variant {
             name: "node",

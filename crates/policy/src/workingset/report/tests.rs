@@ -602,9 +602,8 @@ proptest! {
             prop_assert_eq!(histogram.total()[page_type], total * 4096);
             let mut naive = vec![0.0; bounds.len() + 1];
             for slices in &lruvecs {
-                for (sum, bin) in naive.iter_mut().zip(naive_bins(slices, page_type, now_ms, &bounds)) {
-                    *sum += bin;
-                }
+                let bins = naive_bins(slices, page_type, now_ms, &bounds);
+                naive.iter_mut().zip(bins).for_each(|(sum, bin)| *sum += bin);
             }
             let (mut is, mut wanted) = (0.0, 0.0);
             for (index, bin) in histogram.bins().iter().enumerate() {
