@@ -338,7 +338,7 @@ impl Daemon {
         self.pace.begin(began_ms);
         self.journal.retry();
         self.meter.begin_look();
-        let tick = self.curves.tick(&mut self.agent)?;
+        let tick = self.look()?;
         self.looked_ms = self.now_ms();
         let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
