@@ -235,7 +235,7 @@ impl Daemon {
     pub(super) fn count_squeezed(&mut self, key: &Key, done: &Done) {
         let (left_bytes, file_bytes) = (done.left_bytes(), done.left_file_bytes);
         self.counted(key)
-            .moved(Reason::THRASH, left_bytes, file_bytes);
+            .moved(Reason::PROTECT, left_bytes, file_bytes);
     }
 }
 
