@@ -226,7 +226,7 @@ impl Daemon {
         decision.action = whose.spare(decision.action, &self.around.roots.proc);
         let resident = ages.resident.total();
         let mut line = Acted {
-            phase: "before",
+            phase: (decision.action != Action::Nothing).then_some("before"),
             target: &seen.key.0,
             container: seen.container.as_ref(),
             policy: actor.reason.name(),
@@ -266,7 +266,7 @@ impl Daemon {
             counted.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
         }
         actor.done(&done);
-        line.phase = "after";
+        line.phase = Some("after");
         line.done = Some(&done);
         self.journal.write("action", &line);
     }

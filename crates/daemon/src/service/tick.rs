@@ -411,15 +411,10 @@ impl Daemon {
     }
 
     fn say_if_short(&mut self) {
-        let budget = self.pace.budget();
-        // Hysteresis: no message at every tick around the threshold.
-        let is_short = if self.was_short {
-            self.pace.affordable_ms() as f64 > budget.tick_ms as f64 * 0.9
-        } else {
-            budget.is_short()
-        };
+        let is_short = self.pace.is_short(self.now_ms());
         if is_short != self.was_short {
             self.was_short = is_short;
+            let budget = self.pace.budget();
             self.journal
                 .write(if is_short { "short" } else { "on_pace" }, &budget);
         }
