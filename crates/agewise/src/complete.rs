@@ -54,7 +54,9 @@ fi
 
 /// Answers a shell that asks for completions, and ends the program. Otherwise does nothing.
 pub fn answer() {
-    CompleteEnv::with_factory(|| with_values(crate::cli::Cli::command(), ""))
+    // The library removes it before it asks for values.
+    let is_bash = std::env::var_os(VARIABLE).is_some_and(|shell| shell == "bash");
+    CompleteEnv::with_factory(|| with_values(crate::cli::Cli::command(), "", is_bash))
         .var(VARIABLE)
         .complete();
 }
@@ -77,21 +79,23 @@ pub fn script(shell: Shell) -> anyhow::Result<Vec<u8>> {
 }
 
 /// Adds completers to the arguments of a command and of those below it.
-fn with_values(command: Command, parent: &str) -> Command {
+fn with_values(command: Command, parent: &str, is_bash: bool) -> Command {
     let this = command.get_name().to_owned();
-    let command = command.mut_args(|arg| match completer(&this, parent, &arg) {
+    let command = command.mut_args(|arg| match completer(&this, parent, &arg, is_bash) {
         Some(completer) => arg.add(completer),
         None => arg,
     });
-    command.mut_subcommands(|below| with_values(below, &this))
+    command.mut_subcommands(|below| with_values(below, &this, is_bash))
 }
 
 /// The completer of an argument, if its values are known only at run time.
-fn completer(command: &str, parent: &str, arg: &Arg) -> Option<ArgValueCompleter> {
+fn completer(command: &str, parent: &str, arg: &Arg, is_bash: bool) -> Option<ArgValueCompleter> {
     let is_plain = arg.get_possible_values().is_empty();
     let value = arg.get_value_names().and_then(|names| names.first());
     match (arg.get_id().as_str(), value.map(clap::builder::Str::as_str)) {
-        ("cgroup", _) => Some(ArgValueCompleter::new(cgroups)),
+        ("cgroup", _) => Some(ArgValueCompleter::new(move |current: &OsStr| {
+            cgroups(current, is_bash)
+        })),
         ("pid", _) => Some(ArgValueCompleter::new(processes)),
         ("need", _) => Some(of_names(|| texts(NEEDS.iter().copied()))),
         ("to", _) if parent == "trace" => Some(of_names(|| {
@@ -207,12 +211,28 @@ fn processes(current: &OsStr) -> Vec<CompletionCandidate> {
 
 /// The cgroups whose path begins like this, down to the next level. One that has others below it is
 /// offered with a slash as well.
-fn cgroups(current: &OsStr) -> Vec<CompletionCandidate> {
+fn cgroups(current: &OsStr, is_bash: bool) -> Vec<CompletionCandidate> {
     let hierarchy = Hierarchy::discover(&ProcRoot::default());
     match (hierarchy, current.to_str()) {
+        (Ok(hierarchy), Some(current)) if is_bash => cgroups_in_bash(&hierarchy, current),
         (Ok(hierarchy), Some(current)) => cgroups_in(&hierarchy, current),
         _ => Vec::new(),
     }
+}
+
+/// Unlike others, bash passes on a word as it was typed, and takes each answer as if it were typed:
+/// a backslash in a name (systemd writes `-` as `\x2d`) is two of them. In single quotes, which
+/// bash does not pass on, it is one.
+fn cgroups_in_bash(hierarchy: &Hierarchy, current: &str) -> Vec<CompletionCandidate> {
+    let meant = current.replace(r"\\", r"\");
+    if current.contains('\\') && meant == current {
+        return cgroups_in(hierarchy, current);
+    }
+    let typed = |name: &CompletionCandidate| {
+        let name = name.get_value().to_string_lossy().replace('\\', r"\\");
+        CompletionCandidate::new(name)
+    };
+    cgroups_in(hierarchy, &meant).iter().map(typed).collect()
 }
 
 fn cgroups_in(hierarchy: &Hierarchy, current: &str) -> Vec<CompletionCandidate> {
@@ -269,6 +289,17 @@ mod tests {
         assert_eq!(values(&of("/app/")), ["/app/one", "/app/one/", "/app/two"]);
         assert_eq!(values(&of("/app/t")), ["/app/two"]);
         assert_eq!(values(&of("/none/")), [""; 0]);
+    }
+
+    #[test]
+    fn bash_gets_a_backslash_as_it_is_typed() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join(r"a\x2db.mount")).unwrap();
+        let hierarchy = Hierarchy::at(agewise_host::cgroup::Version::V2, dir.path());
+        let of = |current: &str| cgroups_in_bash(&hierarchy, current);
+        assert_eq!(values(&of("/a")), [r"/a\\x2db.mount"]);
+        assert_eq!(values(&of(r"/a\\x")), [r"/a\\x2db.mount"]);
+        assert_eq!(values(&of(r"/a\x")), [r"/a\x2db.mount"], "in single quotes");
     }
 
     #[test]

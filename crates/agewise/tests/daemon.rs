@@ -106,6 +106,8 @@ fn a_rehearsal_moves_nothing_and_writes_what_it_would_have_moved() {
         assert_eq!(pair[0]["phase"], "before");
         assert!(pair.get(1).is_none_or(|line| after(line)));
     }
+    let mut holds = journal.iter().filter(|line| line["record"] == "hold");
+    assert!(holds.all(|line| line["phase"].is_null()));
     assert_eq!(journal.last().unwrap()["record"], "stop");
     exerciser.finish().unwrap();
 }
@@ -140,6 +142,11 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
     daemon.signal(Signal::HUP);
     daemon.wait_for("reload", |_| true);
     daemon.wait_for("follow", |line| line["policy"] == "age");
+    let rule = rule.replace("age:2s/1s,backoff=off", "cost");
+    write_config(daemon.directory.path(), &rule);
+    daemon.signal(Signal::HUP);
+    daemon.wait_for("unfollow", |line| line["policy"] == "age");
+    daemon.wait_for("follow", |line| line["policy"] == "cost");
     // What is taken only later is named.
     write_config(
         daemon.directory.path(),

@@ -246,7 +246,7 @@ mod tests {
             assert_eq!(reason.name(), spec.name());
             assert_eq!(state::Reason::by_name(spec.name()), Some(reason));
         }
-        assert_eq!(state::Reason::THRASH.name(), "thrash");
+        assert_eq!(state::Reason::PROTECT.name(), "protect");
         assert_eq!(state::Reason::by_name("nonsense"), None);
     }
     /// 64 MiB of anonymous memory of this age.

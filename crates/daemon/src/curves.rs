@@ -3,14 +3,11 @@
 //! anyway.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
+use std::{fs, io};
 
-use agewise_cli::output::finite;
-use agewise_cli::prices::Meter;
-use agewise_cli::units::unix_ms;
+use agewise_cli::{output::finite, prices::Meter, units::unix_ms};
 use agewise_host::access::pages_per_kernel_page;
 use agewise_host::agent::{Agent, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError};
@@ -154,11 +151,15 @@ impl AllCurves {
         }
     }
 
-    /// Makes one look, and records what it shows.
+    /// Makes one look, by `look`, and records what it shows.
     ///
     /// # Errors
-    /// As for [`Agent::tick`].
-    pub fn tick(&mut self, agent: &mut Agent) -> Result<TickReport, CgroupError> {
+    /// Those of `look`.
+    pub fn tick(
+        &mut self,
+        agent: &mut Agent,
+        look: impl FnOnce(&mut Agent, &mut Sights) -> Result<TickReport, CgroupError>,
+    ) -> Result<TickReport, CgroupError> {
         if self.priced.elapsed() >= PRICE_EVERY {
             self.priced = Instant::now();
             self.meter.measure();
@@ -166,7 +167,7 @@ impl AllCurves {
         }
         self.sights.clear();
         let began = Instant::now();
-        let report = agent.tick_tapped(Some(&mut self.sights));
+        let report = look(agent, &mut self.sights);
         self.blind_ms = began.elapsed().as_secs_f64() * 1e3;
         self.uses = agent.take_cache_uses();
         report
@@ -226,8 +227,7 @@ impl AllCurves {
     /// The cost of less memory for a subject, based on what was seen since the last quarter of an
     /// hour began; empty while nothing is known.
     pub fn of(&self, key: &Key) -> Vec<LessMemory> {
-        let followed = self.by_key.get(key);
-        followed.map_or_else(Vec::new, |followed| followed.latest.clone())
+        (self.by_key.get(key)).map_or_else(Vec::new, |of| of.latest.clone())
     }
 
     /// Curves that are reliable enough to act on: those of the last full quarter of an hour.

@@ -122,7 +122,11 @@ pub fn views(
     hits: &mut LimitHits,
 ) -> Vec<SubjectView> {
     let by_default = agent.report_by(|_| intervals.clone());
-    let by_node = agent.report_by(|node| settings.intervals_of(node));
+    // Each report reads files of every cgroup, and the bounds only differ where somebody set them.
+    let is_own = |node: &u32| settings.intervals_of(*node) != *intervals;
+    let differs = agent.nodes().iter().any(is_own);
+    let by_node = differs.then(|| agent.report_by(|node| settings.intervals_of(node)));
+    let by_node = by_node.as_ref().unwrap_or(&by_default);
     seen.iter()
         .map(|seen| {
             let actor = actors.get(&seen.key);

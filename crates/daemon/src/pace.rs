@@ -12,6 +12,9 @@ use super::state::Budget;
 const SAVINGS_MS: f64 = 60_000.0;
 /// However short the budget, there is a look after this time.
 const LONGEST_MS: u64 = 600_000;
+/// Looks differ in what they take, those at files most of all: only when all looks for so long
+/// could have been on time is the budget enough.
+const STEADY_MS: u64 = 60_000;
 /// Weight of the newest look in the expected cost of a look.
 const LEARN: f64 = 0.3;
 
@@ -30,6 +33,8 @@ pub struct Pace {
     planned_ms: Option<u64>,
     late_ms: u64,
     late_max_ms: u64,
+    /// When the budget was last too little for the configured pace.
+    short_ms: Option<u64>,
 }
 
 impl Pace {
@@ -45,6 +50,7 @@ impl Pace {
             planned_ms: None,
             late_ms: 0,
             late_max_ms: 0,
+            short_ms: None,
         };
         pace.account_ms = pace.savings_ms();
         pace
@@ -80,6 +86,9 @@ impl Pace {
         self.account_ms -= cpu_ms;
         let known = self.look_cpu_ms.unwrap_or(cpu_ms);
         self.look_cpu_ms = Some(known + LEARN * (cpu_ms - known));
+        if self.budget().is_short() {
+            self.short_ms = Some(now_ms);
+        }
         let due_ms = began_ms.saturating_add(self.pace_ms);
         let next_ms = due_ms.max(now_ms.saturating_add(self.debt_ms()));
         self.planned_ms = Some(next_ms);
@@ -108,6 +117,12 @@ impl Pace {
     /// The maximum of [`late_ms`](Self::late_ms) so far.
     pub fn late_max_ms(&self) -> u64 {
         self.late_max_ms
+    }
+
+    /// Whether the budget was too little for the configured pace within the last minute.
+    pub fn is_short(&self, now_ms: u64) -> bool {
+        let until_ms = self.short_ms.map(|at_ms| at_ms.saturating_add(STEADY_MS));
+        until_ms.is_some_and(|until_ms| now_ms < until_ms)
     }
 
     /// How often the budget could pay for a look, ms: also if that is more often than wanted.
@@ -163,6 +178,25 @@ mod tests {
         run(&mut pace, 3_600_000, |_| 20.0);
         assert!((2000..2100).contains(&pace.affordable_ms()));
         assert_eq!(pace.budget().actual_ms, 5000);
+    }
+
+    #[test]
+    fn a_budget_that_some_looks_exceed_is_short_until_none_does() {
+        let mut pace = Pace::new(5.0, 2000);
+        let mut says = Vec::new();
+        // A look at files now and then.
+        for (look, at_ms) in (0..120).zip((0..).step_by(3000)) {
+            let cpu_ms = if look % 4 == 0 && look < 60 {
+                250.0
+            } else {
+                60.0
+            };
+            pace.begin(at_ms);
+            pace.spent(at_ms, at_ms + 100, cpu_ms);
+            says.push(pace.is_short(at_ms + 100));
+        }
+        says.dedup();
+        assert_eq!(says, [true, false]);
     }
 
     #[test]

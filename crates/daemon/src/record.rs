@@ -19,10 +19,11 @@ pub(super) struct Started<'a> {
     pub(super) note: Option<String>,
 }
 
-/// Before and after an action of a policy.
+/// Before and after an action of a policy, or that it does nothing.
 #[derive(Serialize)]
 pub(super) struct Acted<'a> {
-    pub(super) phase: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) phase: Option<&'a str>,
     pub(super) target: &'a str,
     #[serde(flatten)]
     pub(super) container: Option<&'a Container>,
@@ -159,7 +160,7 @@ mod tests {
     fn times_are_those_of_the_wall_clock_or_durations() {
         let (for_ms, cause) = (30_000, Cause::Refaults);
         let line = Acted {
-            phase: "before",
+            phase: Some("before"),
             target: "/web",
             container: None,
             policy: "age",

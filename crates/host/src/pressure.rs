@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Version};
 use crate::error::{self, FileError};
 use crate::root::ProcRoot;
 
@@ -64,6 +64,9 @@ impl Psi {
     /// switched off for the cgroup (`cgroup.pressure`). A cgroup that is gone also gives `None`:
     /// check that separately.
     pub fn of_cgroup(cgroup: &Cgroup, resource: Resource) -> Result<Option<Self>, FileError> {
+        if cgroup.hierarchy().version == Version::V1 {
+            return Ok(None);
+        }
         Self::read(&cgroup.dir().join(format!("{}.pressure", resource.name())))
     }
 

@@ -82,6 +82,7 @@ pub struct Report {
     /// CPU time of moving, ns.
     pub move_cpu_ns: u64,
     /// Whether memory grew faster than it was moved, so that the kernel's own reclaim had to help.
+    /// Not in a rehearsal: it lets nothing go, so it would always be.
     pub behind: bool,
     /// The measured worth of the budget, if known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]

@@ -378,7 +378,8 @@ impl<M: HeldMemory> World for Turn<'_, '_, M> {
 
     fn decided(&mut self, decision: &Decision) -> bool {
         let asked_bytes = decision.action.bytes();
-        self.report.behind |= matches!(decision.reason, Reason::OverBudget { behind: true, .. });
+        let is_behind = matches!(decision.reason, Reason::OverBudget { behind: true, .. });
+        self.report.behind |= is_behind && !self.held.dry_run;
         self.report.asked_bytes = self.report.asked_bytes.max(asked_bytes);
         if let Action::Coldest { types, .. } = decision.action {
             self.queue.let_go(types);

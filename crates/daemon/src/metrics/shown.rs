@@ -75,7 +75,7 @@ pub struct Shown {
     /// Subjects summed as [`OTHER`]. None of them is below another, or below one in `subjects` just
     /// because it is too deep.
     pub others: Vec<usize>,
-    /// Number of subjects not shown by name, at any depth.
+    /// Number of subjects not shown by name, at any depth, without those that never had memory.
     pub cut: usize,
     /// Counters of the others, and of what was moved out of all that are not shown by name. They
     /// never decrease: they exclude what a subject counted before it joined, and keep what a
@@ -99,6 +99,17 @@ pub struct Chooser {
 fn size_bytes(subject: &SubjectView) -> u64 {
     let [anon, file] = subject.resident_bytes();
     anon.saturating_add(file)
+}
+
+/// Whether there is nothing to show: most units of systemd that are mounts never have any memory.
+fn is_blank(subject: &SubjectView) -> bool {
+    let outside_bytes = subject
+        .swapped_bytes
+        .max(subject.unmapped_cache_bytes.unwrap_or(0));
+    subject.processes == 0
+        && size_bytes(subject).max(outside_bytes) == 0
+        && subject.policy.is_none()
+        && Counts::of(subject) == Counts::default()
 }
 
 fn is_below(name: &str, above: &str) -> bool {
@@ -186,15 +197,24 @@ impl Chooser {
     fn place(&self, snapshot: &Snapshot) -> Shown {
         let subjects = &snapshot.subjects;
         let limits = self.limits;
-        let mut by_name = self.largest(subjects, limits.containers_max, SubjectView::is_container);
-        by_name.extend(self.largest(subjects, limits.subjects_max, |subject| {
-            !subject.is_container() && subject.depth <= limits.depth_max
+        // One that has become empty stays: its series would end and begin again.
+        let is_left_out = |one: &SubjectView| is_blank(one) && !self.shown.contains(&key(one));
+        let mut by_name = self.largest(subjects, limits.containers_max, |one| {
+            one.is_container() && !is_left_out(one)
+        });
+        by_name.extend(self.largest(subjects, limits.subjects_max, |one| {
+            !one.is_container() && one.depth <= limits.depth_max && !is_left_out(one)
         }));
         by_name.sort_unstable();
+        let mut left_out = 0;
         let mut others = Vec::new();
         // The ancestors of the current subject, each with whether it is among the others.
         let mut above: Vec<(&str, bool)> = Vec::new();
         for (at, subject) in subjects.iter().enumerate() {
+            if is_left_out(subject) {
+                left_out += 1;
+                continue;
+            }
             while above
                 .last()
                 .is_some_and(|(name, _)| !is_below(&subject.name, name))
@@ -214,7 +234,7 @@ impl Chooser {
             }
         }
         Shown {
-            cut: subjects.len() - by_name.len(),
+            cut: subjects.len() - by_name.len() - left_out,
             subjects: by_name,
             others,
             other_counts: Counts::default(),
@@ -321,7 +341,7 @@ mod tests {
             snapshot.sequence = sequence;
             let deep = &mut snapshot.subjects[3];
             deep.reclaimed = Reclaimed::default();
-            deep.reclaimed.add(Reason::THRASH, bytes);
+            deep.reclaimed.add(Reason::PROTECT, bytes);
             deep.reclaimed.add_files(4096);
             let shown = chooser.choose(&snapshot);
             assert!(!shown.subjects.contains(&3) && shown.others.is_empty());
@@ -330,6 +350,39 @@ mod tests {
             assert_eq!(counts.reclaimed.file_bytes, 4096);
             assert_eq!((counts.rehearsed_bytes, counts.refaulted_bytes), (4096, 0));
         }
+    }
+
+    #[test]
+    fn what_never_had_memory_is_in_no_series() {
+        let mut snapshot = demo::snapshot(1, 100_000);
+        let mut chooser = Chooser::new(limits(50, 3));
+        let empty = |of: &SubjectView| SubjectView {
+            processes: 0,
+            nodes: Vec::new(),
+            swapped_bytes: 0,
+            unmapped_cache_bytes: Some(0),
+            refaulted_bytes: 0,
+            reclaimed: Reclaimed::default(),
+            rehearsed_bytes: 0,
+            policy: None,
+            ..of.clone()
+        };
+        let mount = SubjectView {
+            name: "/dev-mqueue.mount".into(),
+            depth: 1,
+            ..empty(&snapshot.subjects[1])
+        };
+        snapshot.subjects.insert(1, mount);
+        let shown = chooser.choose(&snapshot);
+        assert_eq!((shown.subjects.len(), shown.cut), (6, 0));
+        assert!(!shown.subjects.contains(&1) && shown.others.is_empty());
+        // It had memory meanwhile.
+        snapshot.sequence = 2;
+        snapshot.subjects[1].processes = 1;
+        assert!(chooser.choose(&snapshot).subjects.contains(&1));
+        snapshot.sequence = 3;
+        snapshot.subjects[1].processes = 0;
+        assert!(chooser.choose(&snapshot).subjects.contains(&1));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::cell::OnceCell;
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,6 +19,9 @@ use crate::state::SubjectView;
 const NARROW_SHARE: f64 = 0.8;
 /// The share that is enough for a cgroup that is held back already.
 const STAY_SHARE: f64 = 0.5;
+/// Where demand moves on from so many cgroups of a culprit that are held back, what holds them all
+/// is acted upon: a program that moves from cgroup to cgroup would always be at the first step.
+const HELD_MAX: usize = 2;
 
 /// A cgroup that is compared with the others.
 #[derive(Clone, Debug)]
@@ -42,6 +45,12 @@ pub fn is_within(below: &str, above: &str) -> bool {
         || below
             .strip_prefix(above)
             .is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// The name itself and those of all cgroups above it, without the root.
+fn names_above(name: &str) -> impl Iterator<Item = &str> {
+    let above = name.match_indices('/').map(|(at, _)| &name[..at]);
+    above.filter(|above| !above.is_empty()).chain([name])
 }
 
 /// The path itself and all its ancestors, without the root.
@@ -127,19 +136,20 @@ pub fn choose(
         next.is_some_and(|(_, next)| is_within(&next.name, &cgroups[at].1.name))
     };
     let mut taken: Vec<Watched> = Vec::new();
+    // Names of those taken, and of all cgroups above them.
+    let (mut within, mut around) = (HashSet::new(), HashSet::new());
     for wants_protected in [true, false] {
         for (at, (seen, view)) in cgroups.iter().enumerate() {
             let name = &view.name;
             let is_apart =
-                |other: &Watched| !is_within(name, &other.name) && !is_within(&other.name, name);
+                !around.contains(&**name) && !names_above(name).any(|of| within.contains(of));
             let is_split = !wants_protected && holds_ours(seen) && has_below(at);
             let path = path_of(seen);
-            if matcher.is_protected(path) != wants_protected
-                || is_split
-                || !taken.iter().all(is_apart)
-            {
+            if matcher.is_protected(path) != wants_protected || is_split || !is_apart {
                 continue;
             }
+            within.insert(&**name);
+            around.extend(names_above(name));
             taken.push(Watched {
                 name: Arc::clone(name),
                 cgroup: seen.cgroup.clone(),
@@ -192,12 +202,11 @@ impl Demands {
             let mapped_bytes = resident[0].saturating_add(resident[1]);
             let cgroup = seen.cgroup.as_ref();
             let charged_bytes = cgroup.and_then(|of| of.usage_bytes().ok()?);
-            let swapped_bytes = cgroup.and_then(|of| of.swap_bytes().ok()?);
             let mut demand = Demand {
                 mapped_bytes,
                 held_bytes: charged_bytes
                     .unwrap_or(mapped_bytes)
-                    .saturating_add(swapped_bytes.unwrap_or(view.swapped_bytes)),
+                    .saturating_add(view.swapped_bytes),
                 refaulted_bytes: view.refaulted_bytes,
                 asked_bytes: 0,
                 cgroup: seen.cgroup.clone(),
@@ -248,5 +257,70 @@ impl Demands {
             lowest = name;
         }
         Arc::clone(lowest)
+    }
+
+    /// The lowest cgroup at or below the culprit that holds both `part` and all that is held back
+    /// in the culprit, if that is more than a few others.
+    pub fn holding<'a>(
+        &self,
+        guilty: &str,
+        part: &str,
+        held: impl Iterator<Item = &'a Arc<str>>,
+    ) -> Option<Arc<str>> {
+        let others = held.filter(|name| &***name != part && is_within(name, guilty));
+        let others: Vec<&Arc<str>> = others.collect();
+        let holds_all =
+            |name: &str| is_within(part, name) && others.iter().all(|other| is_within(other, name));
+        let all = self.0.keys().filter(|name| is_within(name, guilty));
+        let lowest = all
+            .filter(|name| holds_all(name))
+            .max_by_key(|name| name.len());
+        lowest.filter(|_| others.len() >= HELD_MAX).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_on_from_cgroup_to_cgroup_is_held_as_a_whole() {
+        let names = [
+            "/s",
+            "/s/user",
+            "/s/user/a",
+            "/s/user/b",
+            "/s/user/c",
+            "/s/x",
+        ]
+        .map(Arc::from);
+        let demand = || Demand {
+            mapped_bytes: 0,
+            held_bytes: 0,
+            refaulted_bytes: 0,
+            asked_bytes: 0,
+            cgroup: None,
+        };
+        let demands = Demands(names.iter().cloned().map(|name| (name, demand())).collect());
+        let [_, user, a, b, c, x] = &names;
+        let holding = |part: &str, held: &[&Arc<str>]| {
+            let whole = demands.holding("/s", part, held.iter().copied());
+            whole.map(|name| name.to_string())
+        };
+        assert_eq!(holding("/s/user/b", &[a]), None);
+        assert_eq!(holding("/s/user/b", &[a, b]), None, "it is one of two");
+        assert_eq!(holding("/s/user/c", &[a, b]).as_deref(), Some("/s/user"));
+        // What is held as a whole stays so, and what is elsewhere does not count.
+        let all = [a, b, user, &Arc::from("/other/d")];
+        assert_eq!(holding("/s/user/c", &all).as_deref(), Some("/s/user"));
+        assert_eq!(holding("/s/user", &all).as_deref(), Some("/s/user"));
+        assert_eq!(holding("/s/x", &[a, b, c, x]).as_deref(), Some("/s"));
+    }
+
+    #[test]
+    fn names_above_end_with_the_name() {
+        let all: Vec<&str> = names_above("/a/b c/d").collect();
+        assert_eq!(all, ["/a", "/a/b c", "/a/b c/d"]);
+        assert_eq!(names_above("7 (sh)").collect::<Vec<_>>(), ["7 (sh)"]);
     }
 }

@@ -14,6 +14,7 @@ mod refusal;
 #[cfg(test)]
 mod tests;
 
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -142,7 +143,11 @@ impl Protector {
 
     /// When to read the counters again, or thaw a frozen cgroup.
     pub fn next_ms(&self, now_ms: u64) -> u64 {
-        let poll_ms = self.polled_ms.map_or(now_ms, |at_ms| at_ms + self.poll_ms);
+        let poll_ms = match self.watched.is_empty() {
+            // Until a look has found some.
+            true => u64::MAX,
+            false => self.polled_ms.map_or(now_ms, |at_ms| at_ms + self.poll_ms),
+        };
         self.guard.next_thaw_ms().unwrap_or(u64::MAX).min(poll_ms)
     }
 
@@ -163,7 +168,7 @@ impl Protector {
                 self.carry_out(&decision, matcher, journal);
             }
             self.forget_free();
-            self.look(now_ms, read)
+            self.look(now_ms, read, matcher)
         } else {
             self.guard.thaw_due(now_ms)
         };
@@ -180,8 +185,10 @@ impl Protector {
         &mut self,
         now_ms: u64,
         read: impl Fn(&Watched) -> Option<Counters>,
+        matcher: &Matcher,
     ) -> Vec<Decision<Arc<str>>> {
-        let stolen_pages = world::stolen_pages(&self.proc);
+        // Most kernels count by cgroup, so that this need not be read.
+        let of_machine = LazyCell::new(|| world::stolen_pages(&self.proc));
         let groups = self
             .watched
             .iter()
@@ -198,14 +205,22 @@ impl Protector {
                     refaulted_pages: anon_pages.max(watched.refaulted_pages) + file_pages,
                     // No kernel reports how long ago the pages were used, so all refaults count.
                     young_refaulted_pages: None,
-                    stolen_pages: counters.stolen_pages.or(stolen_pages),
+                    stolen_pages: counters.stolen_pages.or_else(|| *of_machine),
                     full_stall_us: counters.full_stall_us,
                     limits: counters.limits,
                 })
             })
             .collect();
-        let (demands, held) = (&self.demands, &self.held);
-        let part = |guilty: &Arc<str>| demands.narrow(guilty, |name| held.contains_key(name));
+        let (demands, held, proc) = (&self.demands, &self.held, &self.proc);
+        let part = |guilty: &Arc<str>| {
+            let part = demands.narrow(guilty, |name| held.contains_key(name));
+            let whole = demands.holding(guilty, &part, held.keys());
+            let cgroup = whole.as_ref().and_then(|name| demands.cgroup(name));
+            // Part of it is better than nothing.
+            let is_refused =
+                cgroup.is_some_and(|of| !matches!(refusal(proc, &of, matcher), Ok(None)));
+            whole.filter(|_| !is_refused).unwrap_or(part)
+        };
         self.guard.look(Sample { now_ms, groups }, part)
     }
 

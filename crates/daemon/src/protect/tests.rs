@@ -477,7 +477,7 @@ fn refaults_per_s(vmstat: impl Fn(u64) -> String) -> f64 {
                 ..Counters::default()
             })
         };
-        decisions.extend(protector.look(second * 1000, read));
+        decisions.extend(protector.look(second * 1000, read, &matcher));
     }
     decisions[0].suffering.unwrap().young_refaults_per_s
 }

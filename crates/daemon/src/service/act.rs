@@ -30,6 +30,14 @@ pub(super) const MOVE_MAX_BYTES: u64 = 64 << 20;
 /// Time between two signs of life to the service manager.
 const NOTIFY_MS: u64 = 1000;
 
+/// Gives a sign of life to the service manager if the last one is a while ago.
+pub(super) fn notify_if_due(now_ms: u64, notified_ms: &mut u64) {
+    if now_ms >= notified_ms.saturating_add(NOTIFY_MS) {
+        super::notify(&[sd_notify::NotifyState::Watchdog]);
+        *notified_ms = now_ms;
+    }
+}
+
 impl Daemon {
     /// Asks every actor, and does what it says.
     pub(super) fn act(&mut self, seen: &[Seen], cancel: &AtomicBool) {
@@ -94,10 +102,7 @@ impl Daemon {
         if self.watch_due_ms().is_some_and(|ms| ms <= now_ms) {
             self.watch_over();
         }
-        if now_ms >= notified_ms.saturating_add(NOTIFY_MS) {
-            super::notify(&[sd_notify::NotifyState::Watchdog]);
-            *notified_ms = now_ms;
-        }
+        notify_if_due(now_ms, notified_ms);
     }
 
     /// What the thread that holds budgets needs to know about a target.
@@ -221,7 +226,7 @@ impl Daemon {
         decision.action = whose.spare(decision.action, &self.around.roots.proc);
         let resident = ages.resident.total();
         let mut line = Acted {
-            phase: "before",
+            phase: (decision.action != Action::Nothing).then_some("before"),
             target: &seen.key.0,
             container: seen.container.as_ref(),
             policy: actor.reason.name(),
@@ -261,7 +266,7 @@ impl Daemon {
             counted.rehearsed(done.rehearsed_bytes, is_all, most_bytes);
         }
         actor.done(&done);
-        line.phase = "after";
+        line.phase = Some("after");
         line.done = Some(&done);
         self.journal.write("action", &line);
     }

@@ -4,19 +4,24 @@
 
 use std::sync::atomic::AtomicBool;
 
-use agewise_host::cgroup::{Cgroup, Hierarchy};
+use agewise_host::access::{LeafRun, TableSight, Target};
+use agewise_host::agent::{Tap, TickReport};
+use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy};
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::Throttle;
+use agewise_host::whatif::Sights;
+use agewise_policy::table::PageSet;
 
 use super::Daemon;
-use super::act::MOVE_MAX_BYTES;
+use super::act::{MOVE_MAX_BYTES, notify_if_due};
 use super::undo::Found;
-use crate::config::{Protect, UpTo};
+use crate::config::{Matcher, Protect, UpTo};
 use crate::hand::{Done, PageOut};
 use crate::health::Part;
+use crate::journal::Journal;
 use crate::observer::{Key, Seen};
 use crate::privileges;
-use crate::protect::{Counters, Ours, Protector, acts, record_undone};
+use crate::protect::{Counters, Ours, Protector, Watched, acts, record_undone};
 use crate::record::Squeezed;
 use crate::state::Reason;
 
@@ -54,7 +59,64 @@ fn check_kill(root: &ProcRoot, config: &Protect) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Passes on what a look sees, and does what cannot wait until it has ended: reads the counters of
+/// cgroups, thaws, and tells the service manager that the daemon is alive.
+struct Looking<'a> {
+    sights: &'a mut Sights,
+    protector: Option<&'a mut Protector>,
+    matcher: &'a Matcher,
+    journal: &'a Journal,
+    now_ms: fn() -> u64,
+    notified_ms: u64,
+}
+
+impl Tap for Looking<'_> {
+    fn next_process(&mut self) {
+        let now_ms = (self.now_ms)();
+        if let Some(protector) = &mut self.protector
+            && protector.next_ms(now_ms) <= now_ms
+        {
+            poll(protector, now_ms, self.matcher, self.journal);
+        }
+        notify_if_due(now_ms, &mut self.notified_ms);
+    }
+
+    fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet) {
+        self.sights.table(target, sight, young);
+    }
+
+    fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {
+        self.sights.leaves(target, run);
+    }
+}
+
+/// Reads the counters of the cgroups, and holds back the culprit or releases it.
+fn poll(protector: &mut Protector, now_ms: u64, matcher: &Matcher, journal: &Journal) {
+    let read = |watched: &Watched| watched.cgroup.as_ref().and_then(Counters::read);
+    protector.poll(now_ms, read, matcher, journal);
+}
+
 impl Daemon {
+    /// Looks at all memory. Many processes with many mappings take half a minute, and a cgroup that
+    /// is pushed out meanwhile does not wait for it.
+    ///
+    /// # Errors
+    /// As for [`Agent::tick`](agewise_host::agent::Agent::tick).
+    pub(super) fn look(&mut self) -> Result<TickReport, CgroupError> {
+        let (protector, matcher) = (&mut self.protector, &self.matcher);
+        let (journal, now_ms) = (&self.journal, self.around.now_ms);
+        self.curves.tick(&mut self.agent, |agent, sights| {
+            agent.tick_tapped(Some(&mut Looking {
+                sights,
+                protector: protector.as_mut(),
+                matcher,
+                journal,
+                now_ms,
+                notified_ms: now_ms(),
+            }))
+        })
+    }
+
     /// Adopts another `[protect]`: first undoes what was throttled under the old one.
     ///
     /// # Errors
@@ -102,12 +164,7 @@ impl Daemon {
         self.settle();
         let now_ms = self.now_ms();
         if let Some(protector) = &mut self.protector {
-            protector.poll(
-                now_ms,
-                |watched| watched.cgroup.as_ref().and_then(Counters::read),
-                &self.matcher,
-                &self.journal,
-            );
+            poll(protector, now_ms, &self.matcher, &self.journal);
         }
         self.keep_small();
     }
@@ -178,7 +235,7 @@ impl Daemon {
     pub(super) fn count_squeezed(&mut self, key: &Key, done: &Done) {
         let (left_bytes, file_bytes) = (done.left_bytes(), done.left_file_bytes);
         self.counted(key)
-            .moved(Reason::THRASH, left_bytes, file_bytes);
+            .moved(Reason::PROTECT, left_bytes, file_bytes);
     }
 }
 

@@ -7,6 +7,7 @@ use super::Daemon;
 use crate::actor::Actor;
 use crate::config::{Act, Matcher};
 use crate::observer::{self, Key, Seen};
+use crate::record::Change;
 
 /// The number of the rule that applies to a subject.
 pub(super) fn rule_of(matcher: &Matcher, seen: &Seen) -> Option<usize> {
@@ -34,7 +35,14 @@ impl Daemon {
             same.is_none()
         };
         let over = self.actors.extract_if(has_other);
-        self.retired
-            .extend(over.map(|(key, actor)| (key, actor.counted)));
+        for (key, actor) in over {
+            let change = Change {
+                target: &key.0,
+                container: None,
+                policy: Some(actor.reason.name()),
+            };
+            self.journal.write("unfollow", &change);
+            self.retired.insert(key, actor.counted);
+        }
     }
 }

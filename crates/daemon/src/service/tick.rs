@@ -337,7 +337,7 @@ impl Daemon {
         self.pace.begin(began_ms);
         self.journal.retry();
         self.meter.begin_look();
-        let tick = self.curves.tick(&mut self.agent)?;
+        let tick = self.look()?;
         self.looked_ms = self.now_ms();
         let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
@@ -410,15 +410,10 @@ impl Daemon {
     }
 
     fn say_if_short(&mut self) {
-        let budget = self.pace.budget();
-        // Hysteresis: no message at every tick around the threshold.
-        let is_short = if self.was_short {
-            self.pace.affordable_ms() as f64 > budget.tick_ms as f64 * 0.9
-        } else {
-            budget.is_short()
-        };
+        let is_short = self.pace.is_short(self.now_ms());
         if is_short != self.was_short {
             self.was_short = is_short;
+            let budget = self.pace.budget();
             self.journal
                 .write(if is_short { "short" } else { "on_pace" }, &budget);
         }

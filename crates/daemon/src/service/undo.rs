@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use agewise_cli::output;
 use agewise_host::root::ProcRoot;
-use agewise_host::throttle::{Ledger, LedgerError, Throttle, Undone};
+use agewise_host::throttle::{Ledger, LedgerError, Throttle, Undo, Undone};
 
 use crate::config::Config;
 use crate::health::{Health, Part};
@@ -13,6 +13,9 @@ use crate::options::Options;
 
 /// The ledger of earlier versions, unless their configuration had another path.
 const FORMER: &str = "/run/agewise-undo/ledger";
+
+/// How many of the things that were undone are named.
+const NAMED_MAX: usize = 8;
 
 /// The ledger as found at the start, and the result of undoing what it contained.
 #[derive(Debug, Default)]
@@ -86,9 +89,17 @@ impl Found {
     fn take(&mut self, undone: &Undone, part: Part) {
         let path = undone.path.display();
         if !undone.done.is_empty() {
+            let mut what: Vec<String> = undone.done.iter().map(Undo::describe).collect();
+            what.truncate(NAMED_MAX);
             let message = format!(
-                "{} of what a killed agewise left was undone, as noted in {path}",
-                undone.done.len()
+                "{} of what a killed agewise left was undone, as noted in {path}: {}{}",
+                undone.done.len(),
+                what.join(", "),
+                if undone.done.len() > NAMED_MAX {
+                    ", ..."
+                } else {
+                    ""
+                },
             );
             agewise_cli::note!("{message}");
             self.said.push(message);

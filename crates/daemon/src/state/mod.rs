@@ -35,7 +35,8 @@ use wire::{as_text, bounds, shared};
 
 pub use settings::{ReportSetting, Scope, Settings};
 
-/// Why bytes were moved out: because of a policy of the registry ([`POLICIES`]), or of thrashing.
+/// Why bytes were moved out: because of a policy of the registry ([`POLICIES`]), or to keep a
+/// working set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Reason(usize);
 
@@ -44,9 +45,9 @@ const REASONS: usize = POLICIES.len() + 1;
 
 impl Reason {
     /// The target made a protected cgroup thrash.
-    pub const THRASH: Self = Self(POLICIES.len());
+    pub const PROTECT: Self = Self(POLICIES.len());
 
-    /// All reasons: the policies in the order of the registry, then thrashing.
+    /// All reasons: the policies in the order of the registry, then [`PROTECT`](Self::PROTECT).
     pub fn all() -> impl Iterator<Item = Self> {
         (0..REASONS).map(Self)
     }
@@ -63,7 +64,7 @@ impl Reason {
 
     /// The name in JSON, metrics, the journal and the configuration.
     pub fn name(self) -> &'static str {
-        POLICIES.get(self.0).map_or("thrash", |entry| entry.name)
+        POLICIES.get(self.0).map_or("protect", |entry| entry.name)
     }
 }
 

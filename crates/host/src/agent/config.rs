@@ -116,6 +116,10 @@ pub trait AlsoYoung: Send {
 /// Receives what a tick reads, table by table, before it is cleared. Used by recorders, and by
 /// benchmarks that know the truth.
 pub trait Tap {
+    /// The next process is about to be read. All of them together may take half a minute, and
+    /// something else may have to be done meanwhile.
+    fn next_process(&mut self) {}
+
     /// One table of a process, and those of its pages considered accessed.
     fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet);
 

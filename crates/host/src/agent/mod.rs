@@ -201,7 +201,10 @@ impl Agent {
     ///
     /// # Errors
     /// As [`tick`](Self::tick).
-    pub fn tick_tapped(&mut self, tap: Option<&mut dyn Tap>) -> Result<TickReport, CgroupError> {
+    pub fn tick_tapped(
+        &mut self,
+        mut tap: Option<&mut dyn Tap>,
+    ) -> Result<TickReport, CgroupError> {
         let began_ns = thread_cpu_ns();
         let previous_ms = self.began_ms;
         let first = self.ticks == 0;
@@ -233,11 +236,12 @@ impl Agent {
             ..TickReport::default()
         };
         self.find_spaces((!first).then_some(previous_ms), &mut report);
-        self.read_mappings(&mut report);
+        let mut next_process = || next_process(&mut tap);
+        self.read_mappings(&mut report, &mut next_process);
         self.find_shared();
         self.follow();
         let mut cost = LookCost {
-            walk_ns: self.peek(),
+            walk_ns: self.peek(&mut next_process),
             ..LookCost::default()
         };
         self.set_clear_policies();
@@ -258,7 +262,7 @@ impl Agent {
 
     /// If pages are shared, finds the frames that are young through any mapping. Returns the time
     /// it took in ns.
-    fn peek(&mut self) -> u64 {
+    fn peek(&mut self, next_process: &mut dyn FnMut()) -> u64 {
         if !self.source.abilities().pfn {
             return 0;
         }
@@ -266,7 +270,10 @@ impl Agent {
         // An error here recurs in the look, which reports it.
         let spaces = self.spaces.values();
         spaces
-            .map(|space| space.peek(source, frames).unwrap_or(0))
+            .map(|space| {
+                next_process();
+                space.peek(source, frames).unwrap_or(0)
+            })
             .sum()
     }
 
@@ -384,6 +391,7 @@ impl Agent {
         let mut gone = Vec::new();
         let mut fresh = FrameSet::default();
         for (pid, space) in &mut self.spaces {
+            next_process(&mut tap);
             space.returned = None;
             space.is_current = false;
             if space.trouble.is_some() {
@@ -408,10 +416,9 @@ impl Agent {
                 nodes: &self.nodes,
             };
             let target = Target::from(&space.process);
-            let also_young = self.also_young.as_mut().and_then(|also| also.take(&target));
             let extra = Extra {
                 returned_bounds: self.config.returned.as_ref(),
-                also_young,
+                also_young: self.also_young.as_mut().and_then(|of| of.take(&target)),
                 tap: tap.as_mut().map(|tap| &mut **tap as &mut dyn Tap),
             };
             match space.look(&mut *self.source, &mut shared, extra) {
@@ -470,6 +477,12 @@ impl Agent {
                 .subjects
                 .iter()
                 .all(|subject| subject.gone.is_some())
+    }
+}
+
+fn next_process(tap: &mut Option<&mut dyn Tap>) {
+    if let Some(tap) = tap {
+        tap.next_process();
     }
 }
 

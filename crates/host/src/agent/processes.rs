@@ -59,10 +59,15 @@ impl Agent {
             .retain(|_, space| space.tick == tick && !space.subjects.is_empty());
     }
 
-    pub(super) fn read_mappings(&mut self, report: &mut TickReport) {
+    pub(super) fn read_mappings(
+        &mut self,
+        report: &mut TickReport,
+        next_process: &mut dyn FnMut(),
+    ) {
         let (maps, within) = (&mut self.maps, self.config.within.as_deref());
-        self.spaces
-            .retain(|_, space| match space.read_mappings(maps, within) {
+        self.spaces.retain(|_, space| {
+            next_process();
+            match space.read_mappings(maps, within) {
                 Ok(()) => {
                     space.trouble = None;
                     true
@@ -76,7 +81,8 @@ impl Agent {
                     space.trouble = Some(error.to_string());
                     true
                 }
-            });
+            }
+        });
     }
 
     /// Marks the processes among the subjects that have exited.

@@ -275,3 +275,33 @@ fn a_library_in_common_makes_no_sample_coarse() {
     let [first, second] = levels_of_two(1 << 14);
     assert!(first > 0 && second == 0, "{first} {second}");
 }
+
+/// Notes the pids of tables, and 0 before each process.
+#[derive(Default)]
+struct Order(Vec<u32>);
+
+impl Tap for Order {
+    fn next_process(&mut self) {
+        self.0.push(0);
+    }
+
+    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet) {
+        self.0.push(target.pid);
+    }
+}
+
+#[test]
+fn who_listens_gets_a_turn_before_each_process() {
+    let sleepers = [Sleeper::new(), Sleeper::new()];
+    let pids = sleepers.each_ref().map(Sleeper::pid);
+    for pid in pids {
+        // It has started.
+        code(pid);
+    }
+    let mut agent = agent(Library::default(), &pids);
+    let mut order = Order::default();
+    agent.tick_tapped(Some(&mut order)).unwrap();
+    order.0.dedup();
+    let [first, second] = [pids[0].min(pids[1]), pids[0].max(pids[1])];
+    assert_eq!(order.0, [0, first, 0, second]);
+}

@@ -39,8 +39,8 @@ pub struct MemoryStat {
     /// File pages (of 4 KiB) read back after eviction.
     pub refaults_file_pages: u64,
     /// Pages (of 4 KiB) that the kernel took because memory was short, by kswapd or by tasks that
-    /// allocate, also those that a limit took. Before Linux 6.16, which counts them apart, also
-    /// those of `memory.reclaim`. `None` in v1, and before Linux 6.0.
+    /// allocate, also those that a limit took. `None` in v1, and before Linux 6.16, which does not
+    /// count what `memory.reclaim` takes apart: any program may ask for that.
     pub stolen_pages: Option<u64>,
 }
 
@@ -48,6 +48,7 @@ impl MemoryStat {
     /// Parses `memory.stat`. Fields that this kernel does not report stay zero.
     pub fn parse(version: Version, path: &Path, text: &str) -> Result<Self, FileError> {
         let mut stat = Self::default();
+        let mut counts_apart = false;
         for line in text.lines() {
             let value = || {
                 line.split_once(' ')
@@ -71,8 +72,11 @@ impl MemoryStat {
             {
                 let pages = value()?.saturating_mul(pages_per_kernel_page());
                 stat.stolen_pages = Some(pages.saturating_add(stat.stolen_pages.unwrap_or(0)));
+            } else if name == "pgsteal_proactive" {
+                counts_apart = true;
             }
         }
+        stat.stolen_pages = stat.stolen_pages.filter(|_| counts_apart);
         for count in [&mut stat.refaults_anon_pages, &mut stat.refaults_file_pages] {
             *count = count.saturating_mul(pages_per_kernel_page());
         }
@@ -138,6 +142,9 @@ mod tests {
                 ..two
             }
         );
+        let earlier = v2.replace("pgsteal_proactive 16\n", "");
+        let earlier = MemoryStat::parse(Version::V2, path, &earlier).unwrap();
+        assert_eq!(earlier.stolen_pages, None);
     }
 
     #[test]

@@ -247,11 +247,14 @@ impl<G: Clone + Ord> Guard<G> {
         now_ms: u64,
         part: &impl Fn(&G) -> G,
     ) -> Vec<Decision<G>> {
+        // A frozen culprit demands nothing, and what it pushed out is still coming back: whoever
+        // demands most now is not to blame, and that it is calm does not mean that it stays so.
+        let is_frozen = self.has_thawed || self.throttle.values().any(|of| of.thaw_ms.is_some());
         let course = self.courses.entry(group.clone()).or_default();
         if self.config.is_bad(&suffering) {
             course.bad_windows = course.bad_windows.saturating_add(1);
             course.calm_windows = 0;
-        } else if self.config.is_calm(&suffering) {
+        } else if self.config.is_calm(&suffering) && !is_frozen {
             course.bad_windows = 0;
             course.calm_windows = course.calm_windows.saturating_add(1);
         }
@@ -266,10 +269,7 @@ impl<G: Clone + Ord> Guard<G> {
             course.is_thrashing = true;
         }
         let is_bad_now = course.calm_windows == 0 && self.config.is_bad(&suffering);
-        // A frozen culprit demands nothing, and what it pushed out is still coming back: whoever
-        // demands most now is not to blame.
-        let is_frozen = self.throttle.values().any(|of| of.thaw_ms.is_some());
-        let must_wait = now_ms < course.next_step_ms || is_frozen || self.has_thawed;
+        let must_wait = now_ms < course.next_step_ms || is_frozen;
         if !course.is_thrashing || !is_bad_now || must_wait {
             return Vec::new();
         }

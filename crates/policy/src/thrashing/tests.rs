@@ -338,6 +338,26 @@ fn a_frozen_group_is_thawed_in_time_whatever_happens() {
     assert!(guard.let_go().is_empty());
 }
 
+/// What it does without the culprit says nothing about what it does with it.
+#[test]
+fn calm_while_the_culprit_is_frozen_does_not_begin_the_ladder_anew() {
+    let mut machine = Machine::new();
+    let mut guard = Guard::new(Config {
+        freeze_ms: 12_000,
+        ..config(Step::Kill)
+    });
+    machine.second(&mut guard, 0, 0);
+    let mut acts = Vec::new();
+    for _ in 0..60 {
+        let is_frozen = guard.next_thaw_ms().is_some();
+        machine.grow("hog", 50 * u64::from(!is_frozen));
+        let (refaults, stall_ms) = if is_frozen { (0, 0) } else { (1000, 300) };
+        let decisions = machine.second(&mut guard, refaults, stall_ms);
+        acts.extend(decisions.into_iter().filter_map(|of| name(&of.act)));
+    }
+    assert_eq!(acts[..3], ["squeeze", "freeze", "kill"], "{acts:?}");
+}
+
 #[test]
 fn one_sign_alone_is_not_thrashing() {
     for (refaults, stall_ms) in [(5000, 20), (10, 900), (0, 0)] {

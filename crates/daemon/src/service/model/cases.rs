@@ -191,7 +191,7 @@ fn the_file_memory_of_a_squeeze_is_counted_with_a_rule_and_without() {
     let snapshot = world.daemon.as_ref().unwrap().hub.snapshot();
     for name in names {
         let reclaimed = snapshot.subject(name).unwrap().reclaimed;
-        let counted = (reclaimed.bytes(Reason::THRASH), reclaimed.file_bytes);
+        let counted = (reclaimed.bytes(Reason::PROTECT), reclaimed.file_bytes);
         assert_eq!(counted, (12_288, 8192), "{name}");
     }
 }
