@@ -80,6 +80,7 @@ fn shrink_each<W: World>(
     let (mut next, mut kept) = (0, 0);
     while let Some(&pfn) = batch.get(next) {
         next += 1;
+        lru.end_writes(world, sc.cpu);
         match shrink_folio(lru, world, sc, pfn, rules, &mut tails, outcome) {
             Fate::Freed => {}
             Fate::Demote => leaving.push(pfn),
@@ -92,6 +93,7 @@ fn shrink_each<W: World>(
             batch.splice(next..next, tails.drain(..));
         }
     }
+    lru.end_writes(world, sc.cpu);
     batch.truncate(kept);
     leaving
 }

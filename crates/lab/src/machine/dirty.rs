@@ -123,13 +123,9 @@ impl System {
     /// Marks a page as under writeback until `done_ns`.
     pub(super) fn begin_writeback(&mut self, folios: &mut FolioTable, pfn: Pfn, done_ns: u64) {
         folios[pfn].set(Flag::Writeback);
+        self.clock.under_writeback += 1;
         *self.write_pending_mut(pfn) += folios[pfn].nr_pages();
         self.events.push(done_ns, Event::WritebackDone(pfn));
-    }
-
-    pub(super) fn end_writeback(&mut self, folios: &mut FolioTable, pfn: Pfn) {
-        folios[pfn].clear(Flag::Writeback);
-        *self.write_pending_mut(pfn) -= folios[pfn].nr_pages();
     }
 
     pub(super) fn write_pending_mut(&mut self, pfn: Pfn) -> &mut u64 {
