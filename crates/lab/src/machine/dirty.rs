@@ -89,7 +89,9 @@ impl System {
         }
     }
 
-    /// Starts writing a dirty page. Returns when it will be done; None without a place to write to.
+    /// Starts writing a dirty page, for whose first request the queue has room. A huge page is as
+    /// many requests, and waits while the queue is full. Returns when it will be done; None without
+    /// a place to write to.
     pub fn start_write(&mut self, folios: &mut FolioTable, pfn: Pfn) -> Option<u64> {
         let pages = folios[pfn].nr_pages();
         let now_ns = self.now_ns;
@@ -107,16 +109,19 @@ impl System {
             Owner::None => return None,
         };
         let device = self.disk(swap)?;
-        let mut done_ns = now_ns;
+        let (mut room_ns, mut done_ns) = (now_ns, now_ns);
         for page in 0..pages {
-            let from_ns = if device.model.synchronous {
-                done_ns
-            } else {
-                now_ns
+            if page > 0 {
+                room_ns = device.has_room_at(room_ns);
+            }
+            let from_ns = match device.model.synchronous {
+                true => done_ns,
+                false => room_ns,
             };
             done_ns = done_ns.max(device.submit(from_ns, Direction::Write, place + page));
         }
         folios[pfn].clear(Flag::Dirty);
+        self.wait_until(room_ns);
         Some(done_ns)
     }
 

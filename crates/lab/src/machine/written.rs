@@ -128,6 +128,33 @@ mod tests {
     }
 
     #[test]
+    fn no_more_of_a_huge_page_is_under_way_than_the_queue_holds() {
+        let mut machine = Machine::new(MachineConfig {
+            swap: Some(SwapConfig::new(DeviceKind::Hdd, 1 << 13)),
+            ..MachineConfig::new(1 << 14)
+        });
+        let limits = Limits {
+            max_pages: 2700,
+            ..Limits::default()
+        };
+        let memcg = machine.add_memcg(MemcgId::ROOT, "t", limits);
+        let process = machine.add_process(memcg);
+        for (huge, pages) in [(true, 2560), (false, 500)] {
+            let options = MapOptions {
+                huge,
+                ..MapOptions::anon(pages)
+            };
+            let first = machine.map(process, &options).unwrap();
+            for vpn in first..first + pages {
+                machine.access(process, vpn, true);
+            }
+        }
+        assert_eq!(machine.counters().oom_kill, 0);
+        assert!(machine.counters().pswpout >= 512);
+        assert_eq!(machine.check(), Ok(()));
+    }
+
+    #[test]
     fn a_page_whose_user_is_gone_is_left_to_the_machine() {
         let (mut machine, process, first) = machine("mglru", DeviceKind::Hdd, 700);
         for vpn in first..first + 1100 {
