@@ -141,4 +141,12 @@ impl Lru {
             self.batch_rotate(cpu, pfn);
         }
     }
+
+    /// Takes notice of the writes that have ended while reclaim works, as the interrupts of devices
+    /// do (`folio_end_writeback`). Folios that are isolated meanwhile miss their rotation.
+    pub(crate) fn end_writes<W: World>(&mut self, world: &mut W, cpu: usize) {
+        while let Some(pfn) = world.next_written(&mut self.folios, &self.work) {
+            self.writeback_end(pfn, cpu);
+        }
+    }
 }

@@ -11,6 +11,7 @@ use crate::ids::{MemcgId, MmId, NodeId};
 use crate::page_table::{Mapping, Pmd, Vma};
 pub use crate::reclaim::Throttle;
 use crate::tracepoint::Tracepoint;
+use crate::work::Work;
 
 /// Memory protection of a cgroup in a reclaim pass over a target, in pages
 /// (`mem_cgroup_protection`), as effective along the hierarchy.
@@ -119,6 +120,13 @@ pub trait World {
 
     /// Writes a dirty, unmapped folio out.
     fn pageout(&mut self, folios: &mut FolioTable, pfn: Pfn) -> PageoutOutcome;
+
+    /// A folio whose write has ended by now, with the time counted that `work` took. The world has
+    /// cleared `Writeback`, and keeps folios to itself that nobody uses any more. Reclaim asks
+    /// again and again while it works: in a kernel, devices interrupt it.
+    fn next_written(&mut self, _folios: &mut FolioTable, _work: &Work) -> Option<Pfn> {
+        None
+    }
 
     /// Removes the folio from the page or swap cache and leaves `shadow` in its place, uncharges
     /// the folio and frees its frame. `shadow` is opaque to the world and is passed back on a

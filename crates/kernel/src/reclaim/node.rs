@@ -16,6 +16,7 @@ use crate::world::{Throttle, World};
 /// Reclaims from a node at the priority of `sc` (`shrink_node`).
 pub fn shrink_node<W: World>(lru: &mut Lru, world: &mut W, node: NodeId, sc: &mut ScanControl) {
     sc.seen = Seen::default();
+    lru.end_writes(world, sc.cpu);
     let (before, scanned) = (sc.nr_reclaimed, sc.nr_scanned);
     if lru.mode != Mode::Classic && sc.is_global() {
         mglru::shrink_node(lru, world, node, sc);

@@ -26,7 +26,8 @@ enum Fate {
 /// What applies to all folios of a batch.
 #[derive(Clone, Copy)]
 struct Rules {
-    /// Folios go whether they were referenced or not.
+    /// Folios go whether they were referenced or not. Nobody has scanned them, and they do not
+    /// count as stolen (`reclaim_folio_list`).
     ignore_references: bool,
     /// Folios move to a slower node instead of being freed.
     demotes: bool,
@@ -36,8 +37,8 @@ struct Rules {
 /// survivors in the same order, with `Active` set on those to activate. On a node with a slower one
 /// below it, folios move there instead of being freed; those that cannot are reclaimed, except by
 /// proactive reclaim, and come last in the batch. The pages of a folio that had to be split follow
-/// each other. Counts `pgsteal`, `pgactivate` and `sc.nr_scanned`; the caller counts
-/// `sc.nr_reclaimed` and `pgscan`.
+/// each other. Counts `pgsteal` (unless it ignores references), `pgactivate` and `sc.nr_scanned`;
+/// the caller counts `sc.nr_reclaimed` and `pgscan`.
 pub fn shrink_folios<W: World>(
     lru: &mut Lru,
     world: &mut W,
@@ -80,6 +81,7 @@ fn shrink_each<W: World>(
     let (mut next, mut kept) = (0, 0);
     while let Some(&pfn) = batch.get(next) {
         next += 1;
+        lru.end_writes(world, sc.cpu);
         match shrink_folio(lru, world, sc, pfn, rules, &mut tails, outcome) {
             Fate::Freed => {}
             Fate::Demote => leaving.push(pfn),
@@ -92,6 +94,7 @@ fn shrink_each<W: World>(
             batch.splice(next..next, tails.drain(..));
         }
     }
+    lru.end_writes(world, sc.cpu);
     batch.truncate(kept);
     leaving
 }
@@ -121,7 +124,9 @@ fn shrink_folio<W: World>(
     match fate {
         Fate::Freed => {
             outcome.reclaimed += nr_pages;
-            events.count_steal(sc.reclaimer, folio_type, nr_pages);
+            if !rules.ignore_references {
+                events.count_steal(sc.reclaimer, folio_type, nr_pages);
+            }
         }
         Fate::Activate if !lru.folios[pfn].has(Flag::Mlocked) => {
             lru.folios[pfn].set(Flag::Active);

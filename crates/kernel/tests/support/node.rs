@@ -6,6 +6,7 @@ use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::ids::{MemcgId, MmId, NodeId};
 use agewise_kernel::mglru;
 use agewise_kernel::page_table::{Mapping, Pmd, Vma};
+use agewise_kernel::work::Work;
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
 use agewise_kernel::{AddContext, Lru, LruConfig, Mode};
 
@@ -23,6 +24,9 @@ pub struct Mechanism {
     pub slab_calls: Vec<(MemcgId, u32)>,
     /// Whether written pages stay under writeback.
     pub slow_device: bool,
+    /// Writes that a slow device has under way before the first of them ends; none ends if not set.
+    pub queue_depth: Option<usize>,
+    ended: usize,
 }
 
 impl World for Mechanism {
@@ -69,6 +73,15 @@ impl World for Mechanism {
             return PageoutOutcome::Writeback;
         }
         PageoutOutcome::Written
+    }
+    fn next_written(&mut self, folios: &mut FolioTable, _: &Work) -> Option<Pfn> {
+        if self.written.len() - self.ended <= self.queue_depth? {
+            return None;
+        }
+        let pfn = self.written[self.ended];
+        self.ended += 1;
+        folios[pfn].clear(Flag::Writeback);
+        Some(pfn)
     }
     fn free_evicted(&mut self, folios: &mut FolioTable, pfn: Pfn, _: u64) {
         self.evicted.push(pfn);

@@ -37,8 +37,12 @@ pub fn play(case: &Case) -> Result<(), Failure> {
         files: Vec::new(),
     };
     for (step, number) in case.steps.iter().zip(1..) {
+        let begun_ns = world.machine.now_ns();
         let played = catch_unwind(AssertUnwindSafe(|| {
             world.step(step);
+            if world.machine.now_ns() < begun_ns {
+                return Err(format!("the clock went back, from {begun_ns} ns"));
+            }
             world.machine.check()
         }));
         let what = match played {

@@ -3,7 +3,7 @@
 //! the throttling of writers.
 
 use agewise_kernel::classic::flush_stats;
-use agewise_kernel::folio::{Flag, FolioType, Pfn};
+use agewise_kernel::folio::{Flag, Pfn};
 use agewise_kernel::ids::{MemcgId, NodeId};
 use agewise_kernel::reclaim::TOP_ZONE;
 use agewise_kernel::reclaim::kswapd::{NAP_NS, Next};
@@ -58,21 +58,13 @@ impl Machine {
     }
 
     fn writeback_done(&mut self, pfn: Pfn) {
+        let unused = self.sys.is_unused(&self.lru.folios, pfn);
         self.sys.end_writeback(&mut self.lru.folios, pfn);
-        let unused = self.sys.frames.mapcount(pfn) == 0
-            && matches!(self.sys.frames.owner(pfn), Owner::Swap { .. })
-            && !self.sys.is_named_by_leaves(&self.lru.folios, pfn);
         if unused {
-            // Its last user went away while it was being written.
             self.free_anon(pfn);
-            return;
+        } else {
+            self.lru.writeback_end(pfn, self.sys.cpu);
         }
-        let folio = &self.lru.folios[pfn];
-        if folio.has(Flag::Dirty) && folio.folio_type() == FolioType::File {
-            // It was dirtied again meanwhile, and the flusher may have skipped it since.
-            self.sys.dirty_queue.push_back(pfn);
-        }
-        self.lru.writeback_end(pfn, self.sys.cpu);
     }
 
     /// Runs `work` in the background at `at_ns` and accounts for its CPU time. Returns when it

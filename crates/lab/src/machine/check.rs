@@ -25,7 +25,35 @@ impl Machine {
         self.check_cache()?;
         self.check_charges()?;
         self.check_written()?;
-        self.check_lists()
+        self.check_lists()?;
+        self.check_events()
+    }
+
+    /// Nothing is reclaimed that was not scanned, and nothing comes back that was not reclaimed.
+    fn check_events(&self) -> Result<(), String> {
+        let events = self.memcg_events(MemcgId::ROOT);
+        let by_reclaimer = [
+            [events.pgsteal_kswapd, events.pgscan_kswapd],
+            [events.pgsteal_direct, events.pgscan_direct],
+            [events.pgsteal_limit, events.pgscan_limit],
+            [events.pgsteal_proactive, events.pgscan_proactive],
+        ];
+        let stolen: u64 = by_reclaimer.iter().map(|[stolen, _]| stolen).sum();
+        let scanned: u64 = by_reclaimer.iter().map(|[_, scanned]| scanned).sum();
+        let sums_agree = events.stolen() == stolen && events.scanned() == scanned;
+        let at_most =
+            |few: &[u64; 2], many: &[u64; 2]| few.iter().zip(many).all(|(few, many)| few <= many);
+        let plausible = by_reclaimer
+            .iter()
+            .all(|[stolen, scanned]| stolen <= scanned)
+            && at_most(&events.pgsteal, &events.pgscan)
+            && at_most(&events.workingset_refault, &events.pgsteal)
+            && at_most(&events.workingset_activate, &events.workingset_refault)
+            && at_most(&events.workingset_restore, &events.workingset_refault);
+        match sums_agree && plausible {
+            true => Ok(()),
+            false => Err(format!("events contradict each other: {events:?}")),
+        }
     }
 
     /// Pages that are dirty or under writeback are counted on their node, dirty ones of files in
@@ -33,10 +61,12 @@ impl Machine {
     fn check_written(&self) -> Result<(), String> {
         let mut found = vec![0; self.sys.frames.nodes()];
         let mut dirty_pages = vec![0; self.sys.memcgs.len()];
+        let mut under_writeback = 0;
         for pfn in (0..self.sys.frames.len()).map(Pfn) {
             let folio = &self.lru.folios[pfn];
             let dirty = folio.has(Flag::Dirty) && folio.folio_type() == FolioType::File;
             let states = u64::from(dirty) + u64::from(folio.has(Flag::Writeback));
+            under_writeback += u64::from(folio.has(Flag::Writeback));
             found[self.sys.frames.node_of(pfn).index()] += states * folio.nr_pages();
             if dirty {
                 dirty_pages[self.sys.memcg_of_lruvec(folio.lruvec).index()] += folio.nr_pages();
@@ -48,6 +78,10 @@ impl Machine {
                 let (path, kept) = (&group.path, group.dirty_pages);
                 return Err(format!("{path}: {found} dirty pages, {kept} kept"));
             }
+        }
+        let kept = self.sys.clock.under_writeback;
+        if kept != under_writeback {
+            return Err(format!("{under_writeback} pages are written, {kept} kept"));
         }
         let kept = &self.sys.write_pending_pages;
         if *kept != found {

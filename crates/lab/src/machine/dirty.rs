@@ -89,7 +89,9 @@ impl System {
         }
     }
 
-    /// Starts writing a dirty page. Returns when it will be done; None without a place to write to.
+    /// Starts writing a dirty page, for whose first request the queue has room. A huge page is as
+    /// many requests, and waits while the queue is full. Returns when it will be done; None without
+    /// a place to write to.
     pub fn start_write(&mut self, folios: &mut FolioTable, pfn: Pfn) -> Option<u64> {
         let pages = folios[pfn].nr_pages();
         let now_ns = self.now_ns;
@@ -107,29 +109,28 @@ impl System {
             Owner::None => return None,
         };
         let device = self.disk(swap)?;
-        let mut done_ns = now_ns;
+        let (mut room_ns, mut done_ns) = (now_ns, now_ns);
         for page in 0..pages {
-            let from_ns = if device.model.synchronous {
-                done_ns
-            } else {
-                now_ns
+            if page > 0 {
+                room_ns = device.has_room_at(room_ns);
+            }
+            let from_ns = match device.model.synchronous {
+                true => done_ns,
+                false => room_ns,
             };
             done_ns = done_ns.max(device.submit(from_ns, Direction::Write, place + page));
         }
         folios[pfn].clear(Flag::Dirty);
+        self.wait_until(room_ns);
         Some(done_ns)
     }
 
     /// Marks a page as under writeback until `done_ns`.
     pub(super) fn begin_writeback(&mut self, folios: &mut FolioTable, pfn: Pfn, done_ns: u64) {
         folios[pfn].set(Flag::Writeback);
+        self.clock.under_writeback += 1;
         *self.write_pending_mut(pfn) += folios[pfn].nr_pages();
         self.events.push(done_ns, Event::WritebackDone(pfn));
-    }
-
-    pub(super) fn end_writeback(&mut self, folios: &mut FolioTable, pfn: Pfn) {
-        folios[pfn].clear(Flag::Writeback);
-        *self.write_pending_mut(pfn) -= folios[pfn].nr_pages();
     }
 
     pub(super) fn write_pending_mut(&mut self, pfn: Pfn) -> &mut u64 {

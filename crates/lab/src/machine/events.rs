@@ -61,13 +61,39 @@ impl EventQueue {
 
     /// Removes and returns the first event that is due at `now_ns`.
     pub fn pop_due(&mut self, now_ns: u64) -> Option<(u64, Event)> {
-        if self.next_ns() > now_ns {
+        if self.next_ns > now_ns {
             return None;
         }
         let first = self.heap.pop();
+        self.note_next();
+        first.map(|Reverse((at_ns, _, event))| (at_ns, event))
+    }
+
+    /// Removes and returns the first event due at `now_ns` that is `wanted`. Those before it stay.
+    pub fn pop_wanted(&mut self, now_ns: u64, wanted: impl Fn(Event) -> bool) -> Option<Event> {
+        let mut passed = Vec::new();
+        let mut found = None;
+        while found.is_none() && self.next_ns <= now_ns {
+            let Some(first) = self.heap.pop() else {
+                break;
+            };
+            self.note_next();
+            let Reverse((.., event)) = first;
+            match wanted(event) {
+                true => found = Some(event),
+                false => passed.push(first),
+            }
+        }
+        if !passed.is_empty() {
+            self.heap.extend(passed);
+            self.note_next();
+        }
+        found
+    }
+
+    fn note_next(&mut self) {
         let next = self.heap.peek();
         self.next_ns = next.map_or(u64::MAX, |Reverse((at_ns, ..))| *at_ns);
-        first.map(|Reverse((at_ns, _, event))| (at_ns, event))
     }
 }
 
@@ -86,5 +112,21 @@ mod tests {
         assert_eq!(queue.pop_due(9), Some((5, Event::Flusher)));
         assert_eq!(queue.pop_due(9), Some((5, Event::StatFlush)));
         assert_eq!(queue.next_ns(), u64::MAX);
+    }
+
+    #[test]
+    fn an_event_that_is_wanted_is_taken_out_of_turn() {
+        let mut queue = EventQueue::default();
+        queue.push(3, Event::Flusher);
+        queue.push(4, Event::Kdamond);
+        queue.push(9, Event::Aging);
+        queue.push(9, Event::Kdamond);
+        let kdamond = |event| event == Event::Kdamond;
+        assert_eq!(queue.pop_wanted(3, kdamond), None);
+        assert_eq!(queue.pop_wanted(4, kdamond), Some(Event::Kdamond));
+        assert_eq!(queue.pop_wanted(8, kdamond), None);
+        assert_eq!(queue.next_ns(), 3);
+        assert_eq!(queue.pop_due(9), Some((3, Event::Flusher)));
+        assert_eq!(queue.pop_due(9), Some((9, Event::Aging)));
     }
 }

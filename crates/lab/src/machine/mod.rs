@@ -45,6 +45,7 @@ mod system;
 mod tiers;
 pub mod tracing;
 mod workingset;
+mod written;
 pub mod zone;
 mod zone_info;
 mod zram;
@@ -92,6 +93,7 @@ pub enum Access {
 struct Begun {
     work: Work,
     at_ns: u64,
+    early_ns: u64,
 }
 
 /// A simulated machine.
@@ -292,10 +294,12 @@ impl Machine {
     }
 
     /// Starts a piece of policy work, which is charged when it ends.
-    fn begin_work(&self) -> Begun {
+    fn begin_work(&mut self) -> Begun {
+        self.sys.clock.paid = self.lru.work;
         Begun {
             work: self.lru.work,
             at_ns: self.sys.now_ns,
+            early_ns: self.sys.clock.early_ns,
         }
     }
 
@@ -323,7 +327,7 @@ impl Machine {
             self.sys.now_ns += wait_ns;
             self.lock_free_ns = begun.at_ns + wait_ns + locked_ns;
         }
-        self.sys.now_ns += total_ns;
+        self.sys.now_ns += total_ns - (self.sys.clock.early_ns - begun.early_ns);
         total_ns
     }
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory pressure of cgroups: the share of time in which some, or all, of their tasks stall.
 //!
-//! Operations start in order of time and report how long they stalled, so both totals are exact:
-//! `some` is the union of the intervals; `full` grows, at each new interval, by the part of it that
-//! the current intervals of all other tasks cover too.
+//! Operations report when they stalled: `some` is the union of the intervals; `full` grows, at each
+//! new interval, by the part of it that the last intervals of all other tasks cover too. The
+//! operations of one task come in order of time, those of several in turns of at most 100 us: an
+//! interval before the end of another task's earlier turn adds nothing to `some`.
 
 /// Windows of the averages, in s.
 const WINDOWS_S: [f64; 3] = [10.0, 60.0, 300.0];
@@ -57,12 +58,15 @@ impl Pressure {
             Some(entry) => *entry = (task, start_ns, end_ns),
             None => self.last.push((task, start_ns, end_ns)),
         }
-        let covering = self.last.iter().filter(|(_, _, end)| *end > start_ns);
+        let meets = |&&(_, start, end): &&(u32, u64, u64)| end > start_ns && start < end_ns;
+        let covering = self.last.iter().filter(meets);
         if covering.clone().count() >= tasks {
-            let until_ns = covering.map(|(_, _, end)| *end).min().unwrap_or(start_ns);
-            self.full_ns += until_ns - start_ns;
+            let from_ns = covering.clone().map(|(_, start, _)| *start).max();
+            let until_ns = covering.map(|(_, _, end)| *end).min();
+            let full_ns = until_ns.unwrap_or(0).saturating_sub(from_ns.unwrap_or(0));
+            self.full_ns += full_ns;
             for (decayed, window_s) in self.full_decayed.iter_mut().zip(WINDOWS_S) {
-                decayed.add(start_ns, until_ns - start_ns, window_s);
+                decayed.add(start_ns, full_ns, window_s);
             }
         }
     }
@@ -105,6 +109,16 @@ mod tests {
         pressure.add(2, 2, 60, 200);
         pressure.add(1, 2, 150, 160);
         assert_eq!((pressure.some_ns, pressure.full_ns), (200, 50));
+    }
+
+    #[test]
+    fn tasks_that_take_turns_stall_together_only_where_their_times_meet() {
+        let mut pressure = Pressure::default();
+        pressure.add(1, 2, 90, 95);
+        pressure.add(2, 2, 5, 15);
+        assert_eq!((pressure.some_ns, pressure.full_ns), (5, 0));
+        pressure.add(2, 2, 80, 93);
+        assert_eq!((pressure.some_ns, pressure.full_ns), (5, 3));
     }
 
     #[test]

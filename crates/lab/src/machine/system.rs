@@ -7,6 +7,7 @@ use agewise_kernel::page_table::{Mapping, Pmd, Pte, Vma};
 use agewise_kernel::reclaim::oom::badness;
 use agewise_kernel::reclaim::scope::ListScope;
 use agewise_kernel::tracepoint::Tracepoint;
+use agewise_kernel::work::Work;
 use agewise_kernel::world::{PageoutOutcome, Protection, Throttle, World, ZoneState};
 
 use super::address_space::AddressSpaces;
@@ -22,6 +23,7 @@ use super::residency::Residency;
 use super::stall::{Pressure, Stalls};
 use super::swap::Swap;
 use super::tracing::Tracer;
+use super::written::WorkClock;
 use super::zram::CompressedStore;
 
 /// Which page count limits the shadow-only nodes of a cgroup (`count_shadow_nodes`).
@@ -52,6 +54,8 @@ pub struct File {
 pub struct System {
     /// The clock, in ns.
     pub now_ns: u64,
+    /// Time that passes while reclaim works.
+    pub(super) clock: WorkClock,
     /// Events due later.
     pub events: EventQueue,
     /// Page tables of all address spaces.
@@ -120,6 +124,7 @@ impl System {
         }
         System {
             now_ns: 0,
+            clock: WorkClock::new(config.cost, config.cpus),
             events: EventQueue::default(),
             tables: PageTables::default(),
             spaces: AddressSpaces::default(),
@@ -346,30 +351,11 @@ impl World for System {
     }
 
     fn pageout(&mut self, folios: &mut FolioTable, pfn: Pfn) -> PageoutOutcome {
-        let pages = folios[pfn].nr_pages();
-        if let (Owner::Swap { .. }, Some(store)) = (self.frames.owner(pfn), &mut self.compressed)
-            && !store.store_pages(&mut self.frames, pages)
-        {
-            return PageoutOutcome::Activate;
-        }
-        // A full queue puts the reclaimer to sleep: this slows reclaim to the device's pace.
-        let now_ns = self.now_ns;
-        let swap = matches!(self.frames.owner(pfn), Owner::Swap { .. });
-        let room_ns = match self.disk(swap) {
-            Some(device) => device.has_room_at(now_ns),
-            None => now_ns,
-        };
-        self.wait_until(room_ns);
-        let Some(done_ns) = self.start_write(folios, pfn) else {
-            return PageoutOutcome::Activate;
-        };
-        self.counters.vmscan_write[folios[pfn].folio_type().index()] += pages;
-        if self.disk(swap).is_some_and(|disk| disk.model.synchronous) {
-            self.now_ns = self.now_ns.max(done_ns);
-            return PageoutOutcome::Written;
-        }
-        self.begin_writeback(folios, pfn, done_ns);
-        PageoutOutcome::Writeback
+        self.write_out(folios, pfn)
+    }
+
+    fn next_written(&mut self, folios: &mut FolioTable, work: &Work) -> Option<Pfn> {
+        self.take_written(folios, work)
     }
 
     fn free_evicted(&mut self, folios: &mut FolioTable, pfn: Pfn, shadow: u64) {
