@@ -260,7 +260,7 @@ fn clearing(pages: usize) {
 
 struct Watch<'a> {
     clearer: &'a mut Clearer,
-    hand: KernelHand<'a>,
+    hand: KernelHand,
     young: u64,
 }
 

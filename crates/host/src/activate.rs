@@ -15,6 +15,7 @@
 use std::io;
 
 use crate::access::PAGE_BYTES;
+use crate::patient;
 
 /// Most pages per call (`UIO_MAXIOV`).
 pub const PAGES_MAX: usize = 1024;
@@ -32,10 +33,14 @@ pub struct Activated {
 /// Activates the pages of process `pid` at these addresses, at most [`PAGES_MAX`].
 ///
 /// # Errors
-/// The process is gone (`ESRCH`), may not be traced by us (`EPERM`), or the kernel was built
-/// without the call (`ENOSYS`).
+/// The process is gone (`ESRCH`), may not be traced by us (`EPERM`), does not answer (`TimedOut`),
+/// or the kernel was built without the call (`ENOSYS`).
 pub fn activate(pid: u32, addresses: &[u64]) -> io::Result<Activated> {
-    let addresses = &addresses[..addresses.len().min(PAGES_MAX)];
+    let addresses = addresses[..addresses.len().min(PAGES_MAX)].to_vec();
+    patient::call(pid, move || read_twice(pid, &addresses))?
+}
+
+fn read_twice(pid: u32, addresses: &[u64]) -> io::Result<Activated> {
     let mut activated = Activated::default();
     let mut rest = addresses;
     while !rest.is_empty() {

@@ -64,11 +64,6 @@ impl FileError {
             || matches!(self.raw_os_error(), Some(libc::ESRCH | libc::ENODEV))
     }
 
-    /// Whether the file did not answer in time.
-    pub fn is_unanswered(&self) -> bool {
-        matches!(self.io_kind(), Some(io::ErrorKind::TimedOut))
-    }
-
     /// Whether access was denied.
     pub fn is_denied(&self) -> bool {
         matches!(self.io_kind(), Some(io::ErrorKind::PermissionDenied))

@@ -4,6 +4,7 @@
 
 pub mod access;
 pub mod activate;
+mod advice;
 pub mod agent;
 mod bpf;
 pub mod budgeted;

@@ -37,6 +37,13 @@ impl LookError {
             LookError::Clear(error) => matches!(error, ClearError::Gone { .. }),
         }
     }
+
+    /// Whether the process did not answer when its accessed bits were to be cleared: they may be at
+    /// any later time.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        matches!(self, LookError::Clear(ClearError::System { source, .. })
+            if source.kind() == std::io::ErrorKind::TimedOut)
+    }
 }
 
 /// Receives what a look shows, like a [`SightSink`], and says what to clear.
@@ -110,7 +117,7 @@ pub(crate) fn look(
 struct Sink<'a> {
     viewer: &'a mut dyn Viewer,
     clearer: &'a mut Clearer,
-    hand: KernelHand<'a>,
+    hand: KernelHand,
     is_clearing: bool,
     failed: Option<ClearError>,
 }

@@ -1,191 +1,395 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads files that may never answer.
+//! Makes system calls that may never return.
 //!
-//! The kernel locks an address space while a system call changes it, and the call may wait for a
+//! The kernel locks an address space while a system call changes it, and that call may wait for a
 //! file system: a program that replaces a shared mapping of its own FUSE file holds the lock for as
-//! long as its server pleases (`fuse_vma_close`, Linux 6.18). Whoever reads `maps` or `smaps` of
-//! that process then waits too, and only SIGKILL ends that. So a thread reads them; one that does
-//! not come back is left waiting, and the others are read by another. Handing over takes 11 us of
-//! CPU time a file, beside 65 us for reading that of a small program.
+//! long as its server pleases (`fuse_vma_close`, Linux 6.18); one that calls exec holds another
+//! while its files are closed (`exec_update_lock`). Whoever then opens or reads `maps`, `smaps` or
+//! `pagemap`, writes to `clear_refs`, or calls `process_madvise` or `process_vm_readv` waits too.
+//! Only SIGKILL ends that, and for `process_madvise` nothing does. Walks by BPF take no lock.
+//!
+//! So every call that locks the address space of another process goes through [`call`]: a thread
+//! makes it, and one that does not come back is left behind. Handing over takes 11 us of CPU time,
+//! beside 65 us for reading the mappings of a small program.
 
 use std::cell::RefCell;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::clock;
+use crate::error::{self, FileError};
+use crate::process::Status;
+use crate::root::ProcRoot;
 
-/// How long a file may take. The largest lists of mappings take 0.1 s.
+/// How long a call may make no progress.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Most threads left waiting. With more such processes no file is read until one of them answers:
-/// then the ages of memory stand still, but everything else goes on.
-const WAITING_MAX: usize = 16;
+/// What remains of that for a thread whose calls are often late. It delays no more than the longest
+/// lists of mappings do, which take 0.1 s to read.
+const LEAST_PATIENCE: Duration = Duration::from_millis(200);
+/// Patience comes back at this part of the time that passes.
+const REGAINED_PART: u32 = 16;
+/// A process that did not answer is left alone for this long, even if it answers sooner: it could
+/// hang at every look.
+const ALONE_FOR: Duration = Duration::from_secs(60);
+/// Most processes of one user, and in all, that are left alone before the others of that user, or
+/// all except root's, are as well. Each may keep a thread.
+const OF_USER_MAX: usize = 8;
+const LEFT_MAX: usize = 128;
+
+/// The processes that did not answer, whoever asked.
+static LEFT: Mutex<Vec<Left>> = Mutex::new(Vec::new());
 
 thread_local! {
-    /// One per thread, however much it reads: threads are few, and those that wait are known.
-    static READER: RefCell<PatientReader> = RefCell::default();
+    static CALLER: RefCell<Caller> = RefCell::new(Caller::new(&LEFT));
 }
 
-/// Replaces `text` by the contents of a file.
+/// Makes a call that locks the address space of process `pid`, and returns its result. What it uses
+/// it must own: it may return after the caller has given up.
 ///
 /// # Errors
-/// The error of the system; `TimedOut` if the file does not answer, at once if it already did not
-/// the last time.
-pub(crate) fn read(path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
-    READER.with_borrow_mut(|reader| reader.read(path, text))
+/// `TimedOut` if it does not return; at once if the last call about this process did not, or too
+/// many about processes of its user.
+pub(crate) fn call<T: Send + 'static>(
+    pid: u32,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    CALLER.with_borrow_mut(|caller| caller.call(pid, call))
 }
 
-/// Reads files, one after another.
-#[derive(Debug, Default)]
-struct PatientReader {
+/// Reads a whole small file about the address space of process `pid`, like [`error::read`].
+///
+/// # Errors
+/// As there; `TimedOut` as in [`call`].
+pub(crate) fn read(pid: u32, path: &Path) -> Result<String, FileError> {
+    let of_thread = path.to_owned();
+    call(pid, move || error::read(&of_thread)).unwrap_or_else(|source| {
+        Err(FileError::Read {
+            path: path.to_owned(),
+            source,
+        })
+    })
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Makes calls, one after another.
+struct Caller {
+    /// It is idle.
     thread: Option<Thread>,
-    /// Those that have not come back.
-    waiting: Vec<(PathBuf, Thread)>,
+    patience: Patience,
+    left: &'static Mutex<Vec<Left>>,
 }
 
-#[derive(Debug)]
-struct Thread {
-    paths: Sender<(PathBuf, Vec<u8>)>,
-    answers: Receiver<Answer>,
-}
-
-#[derive(Debug)]
-struct Answer {
-    read: io::Result<()>,
-    text: Vec<u8>,
-    cpu_ns: u64,
-}
-
-impl Thread {
-    fn start() -> io::Result<Self> {
-        let (paths, asked) = channel::<(PathBuf, Vec<u8>)>();
-        let (answer, answers) = channel();
-        // It ends when nobody asks any more.
-        std::thread::Builder::new()
-            .name("agewise-reads".to_owned())
-            .stack_size(64 << 10)
-            .spawn(move || {
-                let mut counted_ns = 0;
-                for (path, mut text) in asked {
-                    text.clear();
-                    let read = File::open(path).and_then(|mut file| file.read_to_end(&mut text));
-                    let used_ns = clock::thread_cpu_ns();
-                    let sent = answer.send(Answer {
-                        read: read.map(drop),
-                        text,
-                        cpu_ns: used_ns.saturating_sub(counted_ns),
-                    });
-                    counted_ns = used_ns;
-                    if sent.is_err() {
-                        return;
-                    }
-                }
-            })?;
-        Ok(Thread { paths, answers })
-    }
-}
-
-impl PatientReader {
-    fn read(&mut self, path: &Path, text: &mut Vec<u8>) -> io::Result<()> {
-        let is_waiting = |thread: &Thread| thread.answers.try_recv().err();
-        self.waiting
-            .retain(|(_, thread)| is_waiting(thread) == Some(TryRecvError::Empty));
-        let waits = self.waiting.iter().any(|(of, _)| of == path);
-        if waits || self.waiting.len() >= WAITING_MAX {
-            return Err(no_answer());
+impl Caller {
+    fn new(left: &'static Mutex<Vec<Left>>) -> Self {
+        Caller {
+            thread: None,
+            patience: Patience {
+                left: PATIENCE,
+                since: Instant::now(),
+            },
+            left,
         }
+    }
+
+    fn call<T: Send + 'static>(
+        &mut self,
+        pid: u32,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> io::Result<T> {
+        refuse(&mut lock(self.left), pid)?;
+        let answer = Arc::new(Mutex::new(None));
+        let of_thread = Arc::clone(&answer);
+        self.run(pid, Box::new(move || *lock(&of_thread) = Some(call())))?;
+        let answer = lock(&answer).take();
+        answer.ok_or_else(|| io::Error::other("the thread that makes system calls has ended"))
+    }
+
+    fn run(&mut self, pid: u32, job: Job) -> io::Result<()> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
             None => Thread::start()?,
         };
-        let asked = thread.paths.send((path.to_owned(), std::mem::take(text)));
-        asked.map_err(|_| no_answer())?;
-        let Ok(answer) = thread.answers.recv_timeout(PATIENCE) else {
-            self.waiting.push((path.to_owned(), thread));
-            return Err(no_answer());
-        };
-        clock::count_helper(answer.cpu_ns);
-        *text = answer.text;
-        self.thread = Some(thread);
-        answer.read
+        let began = Instant::now();
+        let patience = self.patience.at(began);
+        // If it has ended, so has the wait for it.
+        let _ = thread.jobs.send(job);
+        let waited = thread.wait(patience);
+        self.patience.spend(began.elapsed(), &waited);
+        match waited {
+            Ok(cpu_ns) => {
+                clock::count_helper(cpu_ns);
+                self.thread = Some(thread);
+                Ok(())
+            }
+            Err(RecvTimeoutError::Disconnected) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => {
+                lock(self.left).push(Left {
+                    pid,
+                    user: user_of(pid),
+                    thread: Some(thread),
+                    until: Instant::now() + ALONE_FOR,
+                });
+                Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("process {pid} does not answer: a file system that it maps may hang"),
+                ))
+            }
+        }
     }
 }
 
-fn no_answer() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::TimedOut,
-        "the kernel does not answer: a file system that a process maps may hang",
-    )
+/// A thread that makes calls. It ends when nobody holds this any more.
+struct Thread {
+    jobs: Sender<Job>,
+    /// The CPU time in ns that a job took, once it is done.
+    done: Receiver<u64>,
+    /// What the kernel says about its CPU time.
+    usage: PathBuf,
+}
+
+impl Thread {
+    fn start() -> io::Result<Self> {
+        let (jobs, asked) = channel::<Job>();
+        let (say, done) = channel();
+        let (tell, told) = channel();
+        std::thread::Builder::new()
+            .name("agewise-calls".to_owned())
+            .stack_size(64 << 10)
+            .spawn(move || {
+                let _ = tell.send(rustix::thread::gettid());
+                let mut counted_ns = 0;
+                for job in asked {
+                    job();
+                    let used_ns = clock::thread_cpu_ns();
+                    if say.send(used_ns.saturating_sub(counted_ns)).is_err() {
+                        return;
+                    }
+                    counted_ns = used_ns;
+                }
+            })?;
+        let tid = told.recv().map_err(io::Error::other)?;
+        let task = format!("self/task/{}/schedstat", tid.as_raw_nonzero());
+        Ok(Thread {
+            jobs,
+            done,
+            usage: ProcRoot::default().join(task),
+        })
+    }
+
+    /// Waits until the job is done, or has used no CPU time for half of `patience`: paging out to a
+    /// slow device takes long but goes on.
+    fn wait(&self, patience: Duration) -> Result<u64, RecvTimeoutError> {
+        let mut before = None;
+        loop {
+            match self.done.recv_timeout(patience / 2) {
+                Err(RecvTimeoutError::Timeout) => {
+                    let usage = error::read(&self.usage).ok();
+                    if before == Some(usage.clone()) {
+                        return Err(RecvTimeoutError::Timeout);
+                    }
+                    before = Some(usage);
+                }
+                done => return done,
+            }
+        }
+    }
+}
+
+/// How long a caller still waits: a user may have many processes that hang, or hang for a while at
+/// each look.
+struct Patience {
+    left: Duration,
+    since: Instant,
+}
+
+impl Patience {
+    fn at(&mut self, now: Instant) -> Duration {
+        let regained = now.saturating_duration_since(self.since) / REGAINED_PART;
+        self.left = PATIENCE.min(self.left.saturating_add(regained));
+        self.since = now;
+        self.left.max(LEAST_PATIENCE)
+    }
+
+    fn spend(&mut self, took: Duration, waited: &Result<u64, RecvTimeoutError>) {
+        let worked = Duration::from_nanos(*waited.as_ref().unwrap_or(&0));
+        let late = took.saturating_sub(worked).saturating_sub(LEAST_PATIENCE);
+        self.left = self.left.saturating_sub(late);
+    }
+}
+
+/// A process that did not answer.
+struct Left {
+    pid: u32,
+    /// `None` if it had ended by then.
+    user: Option<u32>,
+    /// Until it comes back.
+    thread: Option<Thread>,
+    until: Instant,
+}
+
+impl Left {
+    fn is_left_alone(&mut self) -> bool {
+        let is_waiting = |thread: &mut Thread| thread.done.try_recv() == Err(TryRecvError::Empty);
+        self.thread = self.thread.take_if(is_waiting);
+        self.thread.is_some() || Instant::now() < self.until
+    }
+}
+
+/// Refuses a process that is left alone.
+fn refuse(left: &mut Vec<Left>, pid: u32) -> io::Result<()> {
+    if left.is_empty() {
+        return Ok(());
+    }
+    left.retain_mut(Left::is_left_alone);
+    let refused = |why| Err(io::Error::new(io::ErrorKind::TimedOut, why));
+    if left.iter().any(|of| of.pid == pid) {
+        let minutes = ALONE_FOR.as_secs() / 60;
+        return refused(format!(
+            "process {pid} did not answer, and is left alone until it does, for {minutes} min at \
+             least: a file system that it maps may hang"
+        ));
+    }
+    let user = user_of(pid);
+    let of_user = left.iter().filter(|of| of.user == user).count();
+    if of_user >= OF_USER_MAX || left.len() >= LEFT_MAX && user != Some(0) {
+        return refused(format!(
+            "process {pid} is left alone: {of_user} processes of its user, of {} in all, do not \
+             answer",
+            left.len()
+        ));
+    }
+    Ok(())
+}
+
+/// Its effective user. The owner of its directory would be root if it hides its memory.
+fn user_of(pid: u32) -> Option<u32> {
+    let path = ProcRoot::default().of(pid).join("status");
+    let status = Status::parse(&path, &error::read(&path).ok()?).ok()?;
+    Some(status.euid)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
-    /// A FIFO, which nobody can open for reading until somebody writes to it.
-    fn hang(path: &Path) {
-        let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
-        // SAFETY: a string that ends with NUL.
-        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+    /// Calls that hang until it is dropped.
+    fn hang() -> (Sender<()>, impl FnOnce() + Send + 'static) {
+        let (release, hung) = channel::<()>();
+        (release, move || hung.recv().unwrap_or_default())
     }
+
+    fn caller() -> Caller {
+        let mut caller = Caller::new(Box::leak(Box::default()));
+        caller.patience.left = Duration::ZERO;
+        caller
+    }
+
+    /// No process has such a pid, so none has a user.
+    const NOBODY: u32 = 1 << 30;
 
     #[test]
     fn what_does_not_answer_keeps_nobody_waiting() {
-        let dir = tempfile::tempdir().unwrap();
-        let (hung, well) = (dir.path().join("hung"), dir.path().join("well"));
-        hang(&hung);
-        fs::write(&well, "x").unwrap();
-        let (mut reader, mut text) = (PatientReader::default(), b"before".to_vec());
-        reader.read(&well, &mut text).unwrap();
-        assert_eq!(text, b"x");
-        for _ in 0..3 {
-            let error = reader.read(&hung, &mut text).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-            reader.read(&well, &mut text).unwrap();
-            assert_eq!(text, b"x");
+        let mut caller = caller();
+        assert_eq!(caller.call(NOBODY, || 7).unwrap(), 7);
+        let (release, hung) = hang();
+        let error = caller.call(NOBODY, hung).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(caller.call(NOBODY + 1, || 8).unwrap(), 8, "others go on");
+        let error = caller.call(NOBODY, || panic!("not asked")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(lock(caller.left).len(), 1, "one thread, however often");
+
+        // It is left alone for a while after it has come back, too.
+        drop(release);
+        while lock(caller.left)[0].thread.is_some() {
+            caller.call(NOBODY, || panic!("not asked")).unwrap_err();
         }
-        assert_eq!(
-            reader.waiting.len(),
-            1,
-            "one thread waits, however often it is asked"
-        );
-        fs::write(&hung, "at last").unwrap();
-        while !reader.waiting.is_empty() {
-            reader.read(&well, &mut text).unwrap();
-        }
-        // Now there is no writer, so it hangs again, for another thread.
-        reader.read(&hung, &mut text).unwrap_err();
-        assert_eq!(reader.waiting.len(), 1);
-        let missing = reader
-            .read(&dir.path().join("none"), &mut text)
-            .unwrap_err();
-        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        lock(caller.left)[0].until = Instant::now();
+        assert_eq!(caller.call(NOBODY, || 9).unwrap(), 9);
+        assert!(lock(caller.left).is_empty());
     }
 
     #[test]
-    fn so_many_threads_wait_and_no_more() {
-        let dir = tempfile::tempdir().unwrap();
-        let (mut reader, mut text) = (PatientReader::default(), Vec::new());
-        for _ in 0..WAITING_MAX {
-            let thread = Thread::start().unwrap();
-            let path = dir.path().join(reader.waiting.len().to_string());
-            hang(&path);
-            thread.paths.send((path.clone(), Vec::new())).unwrap();
-            reader.waiting.push((path, thread));
+    fn a_thread_that_ends_is_replaced() {
+        let mut caller = caller();
+        let error = caller.call(NOBODY, || panic!("as it should")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::Other);
+        assert_eq!(caller.call(NOBODY, || 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn work_is_waited_for_and_counted() {
+        let mut caller = caller();
+        let before_ns = clock::thread_cpu_ns();
+        let most = LEAST_PATIENCE * 2;
+        let work = move || {
+            let began_ns = clock::thread_cpu_ns();
+            while u128::from(clock::thread_cpu_ns() - began_ns) < most.as_nanos() {}
+        };
+        caller.call(NOBODY, work).unwrap();
+        let used_ns = clock::thread_cpu_ns() - before_ns;
+        assert!(u128::from(used_ns) >= most.as_nanos());
+        assert!(lock(caller.left).is_empty());
+    }
+
+    fn left(pid: u32, user: Option<u32>) -> Left {
+        Left {
+            pid,
+            user,
+            thread: None,
+            until: Instant::now() + ALONE_FOR,
         }
-        let error = reader.read(Path::new("/proc/self/maps"), &mut text);
-        assert_eq!(error.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        fs::write(&reader.waiting[3].0, "").unwrap();
-        while reader
-            .read(Path::new("/proc/self/maps"), &mut text)
-            .is_err()
-        {
-            std::thread::yield_now();
-        }
-        assert!(!text.is_empty());
+    }
+
+    #[test]
+    fn a_user_whose_processes_hang_stops_its_own_only() {
+        let us = std::process::id();
+        let mine = user_of(us);
+        assert!(mine.is_some() && user_of(NOBODY).is_none());
+        let of = |user: Option<u32>| (0..OF_USER_MAX as u32).map(move |n| left(NOBODY + n, user));
+        let mut all: Vec<Left> = of(Some(12345)).chain(of(None)).collect();
+        refuse(&mut all, us).unwrap();
+        refuse(&mut all, NOBODY + 100).unwrap_err();
+        all.extend(of(mine));
+        let error = refuse(&mut all, us).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn so_many_processes_are_left_alone_and_no_more() {
+        let us = std::process::id();
+        let users = 0..LEFT_MAX as u32;
+        let mut all: Vec<Left> = users.map(|n| left(NOBODY + n, Some(NOBODY + n))).collect();
+        let is_root = user_of(us) == Some(0);
+        assert_eq!(refuse(&mut all, us).is_ok(), is_root, "root's go on");
+        refuse(&mut all, NOBODY * 2).unwrap_err();
+    }
+
+    #[test]
+    fn patience_is_used_up_and_comes_back() {
+        let began = Instant::now();
+        let mut patience = Patience {
+            left: PATIENCE,
+            since: began,
+        };
+        let timeout = Err(RecvTimeoutError::Timeout);
+        patience.spend(PATIENCE, &timeout);
+        assert_eq!(patience.at(began), LEAST_PATIENCE);
+        patience.spend(LEAST_PATIENCE, &timeout);
+        // What took so long because it had so much to do is not late.
+        patience.spend(PATIENCE, &Ok(PATIENCE.as_nanos() as u64));
+        assert_eq!(
+            patience.at(began + PATIENCE * REGAINED_PART / 2),
+            PATIENCE / 2 + LEAST_PATIENCE
+        );
+        assert_eq!(patience.at(began + PATIENCE * REGAINED_PART * 9), PATIENCE);
     }
 }

@@ -2,7 +2,9 @@
 //! The mappings of a process: `/proc/PID/maps` (format: proc_pid_maps(5)), and from
 //! `/proc/PID/smaps` only what maps lacks: which mappings are locked.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 
 use agewise_policy::table::{PageSet, TableBits};
 use serde::Serialize;
@@ -119,35 +121,51 @@ impl MapsReader {
         self.filesystems.forget();
     }
 
-    fn slurp(&mut self, path: &std::path::Path) -> Result<(), FileError> {
-        patient::read(path, &mut self.text).map_err(|source| FileError::Read {
-            path: path.to_owned(),
-            source,
-        })
-    }
-
-    /// Reads a file about the address space of a process. The first thread's file is empty once
-    /// that thread has ended; if other threads live on, uses theirs. Returns the path that was
-    /// read.
-    fn slurp_of(&mut self, pid: u32, file: &str) -> Result<PathBuf, FileError> {
+    /// Reads a file about the address space of a process. Returns the path that was read.
+    fn slurp_of(&mut self, pid: u32, file: &'static str) -> Result<PathBuf, FileError> {
         let process = self.proc.of(pid);
         let path = process.join(file);
-        self.slurp(&path)?;
-        if self.text.is_empty() {
-            let threads = numbers_in(&process.join("task"))?;
-            for thread in threads.into_iter().filter(|thread| *thread != pid) {
-                let path = process.join(format!("task/{thread}/{file}"));
-                match self.slurp(&path) {
-                    Ok(()) if !self.text.is_empty() => return Ok(path),
-                    // All threads have the same address space.
-                    Err(error) if error.is_unanswered() => return Err(error),
-                    _ => {}
-                }
-            }
-            self.text.clear();
-        }
-        Ok(path)
+        let mut text = std::mem::take(&mut self.text);
+        let answer = patient::call(pid, move || {
+            let read = slurp_of(&process, pid, file, &mut text);
+            (read, text)
+        });
+        let (read, text) = answer.map_err(|source| FileError::Read { path, source })?;
+        self.text = text;
+        read
     }
+}
+
+/// Reads a file below the directory of a process. The first thread's file is empty once that thread
+/// has ended; if other threads live on, uses theirs. Returns the path that was read.
+fn slurp_of(
+    process: &Path,
+    pid: u32,
+    file: &str,
+    text: &mut Vec<u8>,
+) -> Result<PathBuf, FileError> {
+    let path = process.join(file);
+    slurp(&path, text)?;
+    if text.is_empty() {
+        let threads = numbers_in(&process.join("task"))?;
+        for thread in threads.into_iter().filter(|thread| *thread != pid) {
+            let path = process.join(format!("task/{thread}/{file}"));
+            if slurp(&path, text).is_ok() && !text.is_empty() {
+                return Ok(path);
+            }
+        }
+        text.clear();
+    }
+    Ok(path)
+}
+
+fn slurp(path: &Path, text: &mut Vec<u8>) -> Result<(), FileError> {
+    text.clear();
+    let read = File::open(path).and_then(|mut file| file.read_to_end(text));
+    read.map(drop).map_err(|source| FileError::Read {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 impl VmaTable {
@@ -251,7 +269,7 @@ impl VmaTable {
     /// [`FileError`], as [`read`](Self::read).
     pub fn mark_locked(&mut self, pid: u32) -> Result<(), FileError> {
         let mut reader = MapsReader::new();
-        reader.slurp(&PathBuf::from(format!("/proc/{pid}/status")))?;
+        slurp(&reader.proc.of(pid).join("status"), &mut reader.text)?;
         let none = reader.text.split(|&byte| byte == b'\n').any(|line| {
             line.strip_prefix(b"VmLck:")
                 .is_some_and(|rest| rest.trim_ascii_start().starts_with(b"0 "))

@@ -39,7 +39,7 @@ struct Found {
 
 struct Sink<'a> {
     clearer: &'a mut Clearer,
-    hand: KernelHand<'a>,
+    hand: KernelHand,
     found: Found,
 }
 

@@ -23,6 +23,7 @@ use super::observer::Key;
 use target::{Target as Subject, Tools, swap_room};
 
 mod report;
+mod spaces;
 mod target;
 #[cfg(test)]
 mod tests;

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One target under a budget: its address spaces, and the execution of what a [`Pacer`] decides for
-//! them.
+//! One target under a budget: the execution of what a [`Pacer`] decides for its address spaces.
 
 use std::collections::BTreeMap;
 
 use agewise_host::access::AccessSource;
 use agewise_host::budgeted::{HeldFiles, HeldMemory, OpenFiles};
-use agewise_host::cgroup::{Cgroup, Usage};
+use agewise_host::cgroup::Cgroup;
 use agewise_host::clock;
 use agewise_host::memory::MemInfo;
-use agewise_host::mover::PageoutError;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::ProcRoot;
 use agewise_policy::budget::{
-    Counted, Limited, Moved, Order, PAGE_BYTES, Pacer, PageQueue, Scanned, Seen, Verdict, World,
+    Limited, Moved, Order, PAGE_BYTES, Pacer, PageQueue, Scanned, Seen, Verdict, World,
 };
 use agewise_policy::generations::PageType;
 use agewise_policy::proactive::{
@@ -21,6 +19,7 @@ use agewise_policy::proactive::{
 };
 
 use super::report::{AnnounceAs, Begun, Held, Report};
+use super::spaces::{Spaces, trouble};
 
 /// Values that change slowly are read again after this time, us.
 const SLOW_US: u64 = 1_000_000;
@@ -75,33 +74,6 @@ pub(super) struct Target<M> {
     reported: Verdict,
 }
 
-/// The address spaces of a target, and what was read about its cgroup.
-struct Spaces<M> {
-    by_pid: BTreeMap<u32, M>,
-    /// What each process had consumed when it was last read, and what all did while they were held,
-    /// also those that are gone: the sum must not fall, nor rise by what one did before.
-    counted: BTreeMap<u32, Counted>,
-    consumed: Counted,
-    /// The page cache, if files are held as well; or why it cannot be.
-    files: Option<Result<Box<dyn HeldFiles>, String>>,
-    /// Usage of its cgroup, once it has been read.
-    usage: Option<Usage>,
-    slow: Slow,
-    slow_due_us: u64,
-    /// CPU time spent on holding it so far.
-    cpu_ns: u64,
-}
-
-/// Values read once a second.
-#[derive(Clone, Copy, Debug, Default)]
-struct Slow {
-    limit_bytes: Option<u64>,
-    floor_bytes: u64,
-    file_bytes: u64,
-    swap_bytes: u64,
-    room: SwapRoom,
-}
-
 impl<M: HeldMemory> Target<M> {
     /// `seed` decides in which epochs the limit is left to the kernel.
     pub fn new(held: Held, seed: u64) -> Self {
@@ -112,16 +84,7 @@ impl<M: HeldMemory> Target<M> {
             pacer: Pacer::new(&held.spec, held.dry_run).measuring(seed),
             reported: Verdict::Open,
             held,
-            spaces: Spaces {
-                by_pid: BTreeMap::new(),
-                counted: BTreeMap::new(),
-                consumed: Counted::default(),
-                files: None,
-                usage: None,
-                slow: Slow::default(),
-                slow_due_us: 0,
-                cpu_ns: 0,
-            },
+            spaces: Spaces::new(),
             queue,
         }
     }
@@ -196,7 +159,7 @@ impl<M: HeldMemory> Target<M> {
 
     /// What its processes have consumed.
     #[cfg(test)]
-    pub fn consumed(&mut self) -> Counted {
+    pub fn consumed(&mut self) -> agewise_policy::budget::Counted {
         self.spaces.consumed()
     }
 
@@ -210,100 +173,6 @@ impl<M: HeldMemory> Target<M> {
     #[cfg(test)]
     pub fn spaces(&self) -> usize {
         self.spaces.by_pid.len()
-    }
-}
-
-impl Slow {
-    fn read(&mut self, held: &Held, room: SwapRoom) {
-        self.room = crate::world::swap_room(room, held.cgroup.as_ref());
-        let Some(cgroup) = &held.cgroup else { return };
-        if let Ok(limits) = cgroup.limits() {
-            self.limit_bytes = limits.lowest_bytes();
-            self.floor_bytes = limits.min_bytes.max(limits.low_bytes);
-        }
-        if let Ok(stat) = cgroup.stat() {
-            self.file_bytes = stat.file_bytes;
-            self.swap_bytes = cgroup.out_bytes(&stat).unwrap_or(0);
-        }
-    }
-}
-
-impl<M: HeldMemory> Spaces<M> {
-    /// Opens new processes and drops those that are gone; returns whether any are new.
-    fn follow(&mut self, processes: &[(u32, u64)], report: &mut Report) -> bool {
-        self.by_pid.retain(|pid, space| {
-            processes.contains(&(*pid, space.start_ticks())) && space.is_alive()
-        });
-        self.counted.retain(|pid, _| self.by_pid.contains_key(pid));
-        let mut has_new = false;
-        for (pid, start_ticks) in processes {
-            if !self.by_pid.contains_key(pid)
-                && let Some(space) = trouble(report, M::open(*pid, *start_ticks))
-            {
-                if let Some(now) = space.counted(self.with_reads()) {
-                    self.counted.insert(*pid, now);
-                }
-                self.by_pid.insert(*pid, space);
-                has_new = true;
-            }
-        }
-        has_new
-    }
-
-    /// Opens the page cache once if it must be held as well; returns whether that happened just
-    /// now.
-    fn follow_files(&mut self, held: &Held, open: &OpenFiles<'_>) -> bool {
-        let Some(cgroup) = held.cgroup.as_ref().filter(|_| held.files) else {
-            if self.files.take().is_some() {
-                self.counted.clear();
-            }
-            return false;
-        };
-        let is_new = self.files.is_none();
-        if is_new {
-            // Other pages count as faults from now on.
-            self.counted.clear();
-        }
-        let opened = || open(cgroup).map_err(|error| error.to_string());
-        if let Ok(files) = self.files.get_or_insert_with(opened) {
-            files.spare(&held.without);
-        }
-        is_new
-    }
-
-    /// Whether pages read from a device count, rather than major faults.
-    fn with_reads(&self) -> bool {
-        matches!(self.files, Some(Ok(_)))
-    }
-
-    /// What the processes have consumed so far.
-    fn consumed(&mut self) -> Counted {
-        let with_reads = self.with_reads();
-        for (pid, space) in &self.by_pid {
-            let Some(now) = space.counted(with_reads) else {
-                continue;
-            };
-            if let Some(before) = self.counted.insert(*pid, now) {
-                self.consumed.add(&now.since(&before));
-            }
-        }
-        self.consumed
-    }
-
-    fn held_files(&mut self) -> Option<&mut dyn HeldFiles> {
-        let files = self.files.as_mut()?.as_mut().ok()?;
-        Some(&mut **files)
-    }
-
-    /// Memory charged to the cgroup, or resident memory of the processes.
-    fn charged_bytes(&mut self, held: &Held) -> Option<u64> {
-        let Some(cgroup) = &held.cgroup else {
-            return Some(self.by_pid.values().filter_map(M::resident_bytes).sum());
-        };
-        let usage = self.usage.take().or_else(|| Usage::open(cgroup).ok())?;
-        let bytes = usage.bytes()?;
-        self.usage = Some(usage);
-        Some(bytes)
     }
 }
 
@@ -326,19 +195,6 @@ fn waited_us(resource: Resource, cgroup: Option<&Cgroup>) -> Option<u64> {
             .flatten()
     };
     Some(of_cgroup.or_else(of_machine)?.some.total_us)
-}
-
-/// Records a problem. That a process ended is none.
-fn trouble<T>(report: &mut Report, result: Result<T, PageoutError>) -> Option<T> {
-    match result {
-        Ok(value) => Some(value),
-        Err(error) => {
-            if !error.is_gone() {
-                report.trouble = Some(error.to_string());
-            }
-            None
-        }
-    }
 }
 
 impl<M: HeldMemory> World for Turn<'_, '_, M> {

@@ -12,50 +12,30 @@
 //! It costs about 10 ns a page with PAGEMAP_SCAN (Linux 6.7), 30 ns before, plus 30 ns per resident
 //! page for smaps. Reading smaps takes the target's mmap lock for reading, one mapping at a time.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use agewise_policy::table::TableBits;
 
 use super::{
-    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, PAGE_BYTES,
-    Resolution, ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, Resolution,
+    ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
+use crate::patient;
 use crate::process::{Process, ProcessError};
+use read::{
+    PAGE_IS_HUGE, PAGE_IS_PFNZERO, PAGE_IS_PRESENT, Reader, Referenced, Region, referenced,
+};
+
+mod read;
 
 /// Reads `/proc/PID/pagemap` and `/proc/PID/smaps`.
 #[derive(Debug, Default)]
 pub struct Pagemap {
-    text: Vec<u8>,
-    regions: Vec<Region>,
-    entries: Vec<u8>,
-    /// This kernel has no PAGEMAP_SCAN.
-    plain: bool,
+    reader: Reader,
 }
-
-/// Pages `start..end` in the same state.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-struct Region {
-    start: u64,
-    end: u64,
-    /// Bits of `PAGE_IS_*`.
-    categories: u64,
-}
-
-const PAGE_IS_PRESENT: u64 = 1 << 3;
-const PAGE_IS_SWAPPED: u64 = 1 << 4;
-const PAGE_IS_PFNZERO: u64 = 1 << 5;
-const PAGE_IS_HUGE: u64 = 1 << 6;
-
-/// Regions requested per call.
-const REGIONS: usize = 1024;
-/// Bytes of pagemap read per call: covers 64 MiB of addresses.
-const ENTRIES_BYTES: usize = 128 << 10;
 
 impl Pagemap {
     /// Creates the source; opens nothing yet.
@@ -65,101 +45,31 @@ impl Pagemap {
 
     /// Creates the source as on a kernel without PAGEMAP_SCAN.
     pub fn plain() -> Self {
-        Pagemap {
-            plain: true,
-            ..Self::default()
-        }
+        let mut source = Self::default();
+        source.reader.plain = true;
+        source
     }
 
-    /// Reads the states of the pages from `from` on, in ascending order, into `self.regions`.
-    /// Returns the address to continue from.
-    fn read_regions(&mut self, pagemap: &File, from: u64, end: u64) -> io::Result<u64> {
-        if !self.plain {
-            match self.scan_regions(pagemap, from, end) {
-                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => {
-                    self.plain = true;
-                }
-                result => return result,
-            }
-        }
-        let bytes = ((end - from) / PAGE_BYTES * 8).min(ENTRIES_BYTES as u64) as usize;
-        self.entries.resize(bytes, 0);
-        pagemap.read_exact_at(&mut self.entries, from / PAGE_BYTES * 8)?;
-        self.regions.clear();
-        for (page, entry) in self.entries.chunks_exact(8).enumerate() {
-            let entry = u64::from_ne_bytes(entry.try_into().unwrap_or_default());
-            let categories =
-                ((entry >> 63) * PAGE_IS_PRESENT) | ((entry >> 62 & 1) * PAGE_IS_SWAPPED);
-            let start = from + page as u64 * PAGE_BYTES;
-            match self.regions.last_mut() {
-                Some(last) if last.categories == categories && last.end == start => {
-                    last.end += PAGE_BYTES;
-                }
-                _ if categories == 0 => {}
-                _ => self.regions.push(Region {
-                    start,
-                    end: start + PAGE_BYTES,
-                    categories,
-                }),
-            }
-        }
-        Ok(from + bytes as u64 / 8 * PAGE_BYTES)
-    }
-
-    /// The ioctl PAGEMAP_SCAN (Documentation/admin-guide/mm/pagemap.rst).
-    fn scan_regions(&mut self, pagemap: &File, from: u64, end: u64) -> io::Result<u64> {
-        #[repr(C)]
-        struct ScanArg {
-            size: u64,
-            flags: u64,
-            start: u64,
-            end: u64,
-            walk_end: u64,
-            vec: u64,
-            vec_len: u64,
-            max_pages: u64,
-            category_inverted: u64,
-            category_mask: u64,
-            category_anyof_mask: u64,
-            return_mask: u64,
-        }
-        const PAGEMAP_SCAN: libc::Ioctl = 0xc060_6610u32 as libc::Ioctl;
-        self.regions.resize(REGIONS, Region::default());
-        let mut arg = ScanArg {
-            size: size_of::<ScanArg>() as u64,
-            flags: 0,
-            start: from,
-            end,
-            walk_end: 0,
-            vec: self.regions.as_mut_ptr() as u64,
-            vec_len: REGIONS as u64,
-            max_pages: 0,
-            category_inverted: 0,
-            category_mask: 0,
-            category_anyof_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-            return_mask: PAGE_IS_PRESENT | PAGE_IS_SWAPPED | PAGE_IS_PFNZERO | PAGE_IS_HUGE,
-        };
-        // SAFETY: `size` states the size of `arg`; `vec` has room for `vec_len` regions.
-        let got = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut arg) };
-        if got < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        self.regions.truncate(got as usize);
-        // The kernel collects 512 regions at a time and leaves `walk_end` where it last stopped for
-        // that (fs/proc/task_mmu.c, `do_pagemap_scan`, 6.7 to 6.18), so after a complete walk it
-        // may lie before regions already returned. Only a full vector ends the walk early.
-        Ok(match self.regions.last() {
-            Some(last) if got as usize == REGIONS => arg.walk_end.max(last.end),
-            _ => end,
-        })
-    }
-
-    fn slurp(&mut self, path: &Path, pid: u32) -> Result<(), AccessError> {
-        self.text.clear();
-        File::open(path)
-            .and_then(|mut file| file.read_to_end(&mut self.text))
-            .map(drop)
-            .map_err(|error| failure(pid, path, error))
+    /// Reads the next piece of `ranges` of a process, in a thread that may be left behind.
+    fn read(
+        &mut self,
+        pid: u32,
+        of: &Arc<Path>,
+        ranges: &Arc<[AddressRange]>,
+    ) -> Result<(), AccessError> {
+        let mut reader = std::mem::take(&mut self.reader);
+        let plain = reader.plain;
+        let (dir, ranges) = (Arc::clone(of), Arc::clone(ranges));
+        let answer = patient::call(pid, move || {
+            let read = reader.next(&dir, &ranges);
+            (read, reader)
+        });
+        self.reader.plain = plain;
+        let read = answer.and_then(|(read, reader)| {
+            self.reader = reader;
+            read
+        });
+        read.map_err(|error| failure(pid, of, error))
     }
 }
 
@@ -186,42 +96,60 @@ impl AccessSource for Pagemap {
         let mut began = thread_cpu_ns();
         let process = open_target(target)?;
         let begin_ns = monotonic_ns();
-        self.slurp(&process.path("smaps"), target.pid)?;
-        let mappings = referenced(&self.text);
-        let path = process.path("pagemap");
-        let pagemap = File::open(&path).map_err(|error| failure(target.pid, &path, error))?;
+        let (of, shared): (Arc<Path>, Arc<[AddressRange]>) =
+            (process.path("").into(), ranges.into());
+        self.reader.begin();
+        self.read(target.pid, &of, &shared)?;
+        let mappings = referenced(&self.reader.smaps);
         let mut batch = Batch {
             begin_ns,
             ..Default::default()
         };
-        for (index, range) in ranges.iter().enumerate() {
-            let young = mappings.iter().any(|mapping| {
-                mapping.range.start < range.end
-                    && range.start < mapping.range.end
-                    && mapping.referenced > 0
-            });
-            let mut table = Building::new(index, *range, young, begin_ns);
-            let mut from = range.start;
-            while from < range.end {
-                from = self
-                    .read_regions(&pagemap, from, range.end)
-                    .map_err(|error| failure(target.pid, &path, error))?;
-                report.cost.calls += 1;
-                report.cost.cpu_ns += thread_cpu_ns() - began;
-                for region in &self.regions {
-                    table.add(region, &mut |sight| {
-                        show(sight, &mut report, &mut batch, sink)
-                    });
+        let mut table: Option<Building> = None;
+        loop {
+            report.cost.cpu_ns += thread_cpu_ns() - began;
+            for region in &self.reader.regions {
+                let mut show = |sight: &TableSight<'_>| show(sight, &mut report, &mut batch, sink);
+                if table
+                    .as_ref()
+                    .is_none_or(|table| table.range.end <= region.start)
+                {
+                    if let Some(mut table) = table.take() {
+                        table.flush(&mut show);
+                    }
+                    let index = ranges.partition_point(|range| range.end <= region.start);
+                    let Some(range) = ranges.get(index) else {
+                        break;
+                    };
+                    let young = was_referenced(&mappings, *range);
+                    table = Some(Building::new(index, *range, young, begin_ns));
                 }
-                began = thread_cpu_ns();
+                if let Some(table) = &mut table {
+                    table.add(region, &mut show);
+                }
             }
+            began = thread_cpu_ns();
+            if self.reader.at.0 >= ranges.len() {
+                break;
+            }
+            self.read(target.pid, &of, &shared)?;
+        }
+        if let Some(mut table) = table {
             table.flush(&mut |sight| show(sight, &mut report, &mut batch, sink));
         }
+        report.cost.calls = self.reader.calls;
         report.cost.cpu_ns += thread_cpu_ns() - began;
         batch.end_ns = monotonic_ns();
         sink.batch_end(&batch);
         Ok(report)
     }
+}
+
+fn was_referenced(mappings: &[Referenced], range: AddressRange) -> bool {
+    let touches = |mapping: &Referenced| mapping.range.common(range).is_some();
+    mappings
+        .iter()
+        .any(|mapping| touches(mapping) && mapping.referenced > 0)
 }
 
 fn show(
@@ -312,49 +240,6 @@ impl Building {
     }
 }
 
-/// A mapping from smaps, and how many of its bytes were referenced.
-#[derive(Debug, PartialEq, Eq)]
-struct Referenced {
-    range: AddressRange,
-    referenced: u64,
-}
-
-fn referenced(smaps: &[u8]) -> Vec<Referenced> {
-    let mut out: Vec<Referenced> = Vec::new();
-    for line in smaps.split(|&byte| byte == b'\n') {
-        let Ok(line) = std::str::from_utf8(line) else {
-            continue;
-        };
-        if let Some(size) = line.strip_prefix("Referenced:") {
-            let kib = size
-                .trim()
-                .trim_end_matches(" kB")
-                .trim()
-                .parse::<u64>()
-                .unwrap_or(0);
-            if let Some(last) = out.last_mut() {
-                last.referenced = kib.saturating_mul(1024);
-            }
-        } else if let Some(range) = header(line) {
-            out.push(Referenced {
-                range,
-                referenced: 0,
-            });
-        }
-    }
-    out
-}
-
-/// Parses `start-end perms …`, the first line of a mapping.
-fn header(line: &str) -> Option<AddressRange> {
-    let (start, end) = line.split(' ').next()?.split_once('-')?;
-    let number = |text: &str| u64::from_str_radix(text, 16).ok();
-    Some(AddressRange {
-        start: number(start)?,
-        end: number(end)?,
-    })
-}
-
 fn open_target(target: &Target) -> Result<Process, AccessError> {
     let pid = target.pid;
     let process = match Process::open(pid) {
@@ -389,26 +274,7 @@ fn failure(pid: u32, path: &Path, error: io::Error) -> AccessError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn smaps_tells_what_was_referenced_by_mapping() {
-        let smaps = b"1000-3000 rw-p 00000000 00:00 0   [heap]\nSize: 8 kB\nRss: 8 kB\nReferenced:            4 kB\n\
-                      VmFlags: rd wr\n5000-6000 r--p 00000000 00:00 0 \nReferenced:            0 kB\n";
-        let range = |start, end| AddressRange { start, end };
-        assert_eq!(
-            referenced(smaps),
-            [
-                Referenced {
-                    range: range(0x1000, 0x3000),
-                    referenced: 4096
-                },
-                Referenced {
-                    range: range(0x5000, 0x6000),
-                    referenced: 0
-                },
-            ]
-        );
-    }
+    use crate::access::PAGE_BYTES;
 
     /// The ioctl and plain reading report the same about our own memory, and it is correct.
     #[test]

@@ -439,7 +439,7 @@ impl Agent {
                 }
                 Err(error) => {
                     report.failed += 1;
-                    space.trouble = Some(error.to_string());
+                    space.fail(&error);
                 }
             }
             if space.is_current {

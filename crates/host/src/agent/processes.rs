@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::target;
 use super::{Agent, Space, TickReport};
+use crate::look::LookError;
 
 impl Agent {
     /// Opens new processes, and forgets those that are gone or no longer belong to a target.
@@ -12,8 +13,8 @@ impl Agent {
         let tick = self.ticks;
         self.refused.clear();
         for (pid, subjects) in &self.resolved.processes {
-            let same = self.spaces.get_mut(pid).is_some_and(Space::is_alive);
-            if !same {
+            let known = self.spaces.get_mut(pid);
+            if !known.is_some_and(|space| space.is_alive() && !space.begins_anew) {
                 self.spaces.remove(pid);
                 let process = match target::open(&self.roots.proc, *pid) {
                     // Its pid was reused since the subjects were resolved.
@@ -98,6 +99,15 @@ impl Agent {
                 subject.gone = Some("the process has exited".to_owned());
             }
         }
+    }
+}
+
+impl Space {
+    /// Notes why a look at it failed.
+    pub(super) fn fail(&mut self, error: &LookError) {
+        self.trouble = Some(error.to_string());
+        // Its accessed bits may be cleared at any time from now on, unseen.
+        self.begins_anew = error.is_unanswered();
     }
 }
 

@@ -62,6 +62,8 @@ pub struct Space {
     pub(super) tick: u64,
     /// Why the last look or clear failed.
     pub(super) trouble: Option<String>,
+    /// Whether its ages can no longer be trusted.
+    pub(super) begins_anew: bool,
     /// Whether the last tick looked at it: its frames are among those counted.
     pub(super) is_current: bool,
 }
@@ -110,6 +112,7 @@ impl Space {
             last_look_ms: clock_ms(),
             tick: 0,
             trouble: None,
+            begins_anew: false,
             is_current: false,
             process,
         }

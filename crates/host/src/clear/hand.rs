@@ -3,16 +3,19 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::access::AddressRange;
+use crate::advice::{RANGES_MAX, advise};
+use crate::patient;
 use crate::process::Process;
 
-/// Most ranges per call (`UIO_MAXIOV`).
-pub const MAX_RANGES: usize = 1024;
+/// Most ranges per call.
+pub const MAX_RANGES: usize = RANGES_MAX;
 
 /// The scope of a `clear_refs` write (proc_pid_clear_refs(5)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -33,65 +36,48 @@ pub trait ClearHand {
     ///
     /// # Errors
     /// The first range was refused (`EINVAL`, `ENOMEM`), the process is gone (`ESRCH`), or the call
-    /// is not permitted (`EPERM`) or does not exist (`ENOSYS`).
+    /// is not permitted (`EPERM`) or does not exist (`ENOSYS`). `TimedOut` if the process does not
+    /// answer; then it may still be done, at any time.
     fn cold(&mut self, ranges: &[AddressRange]) -> io::Result<usize>;
 
     /// Writes to `clear_refs`.
     ///
     /// # Errors
-    /// The process is gone (`ENOENT`, `ESRCH`) or belongs to another user (`EACCES`).
+    /// The process is gone (`ENOENT`, `ESRCH`), belongs to another user (`EACCES`), or does not
+    /// answer (`TimedOut`).
     fn refs(&mut self, scope: RefsScope) -> io::Result<()>;
 }
 
 /// Clears through the kernel. `MADV_COLD` needs the right to trace the process and CAP_SYS_NICE
 /// (neither for ourselves, since Linux 6.13); `clear_refs` needs to run as its user.
 #[derive(Debug)]
-pub struct KernelHand<'a> {
-    pidfd: Option<BorrowedFd<'a>>,
+pub struct KernelHand {
+    pid: u32,
+    pidfd: Option<Arc<OwnedFd>>,
     clear_refs: PathBuf,
-    vectors: Vec<libc::iovec>,
 }
 
-impl<'a> KernelHand<'a> {
+impl KernelHand {
     /// Creates it for an open process.
-    pub fn new(process: &'a Process) -> Self {
+    pub fn new(process: &Process) -> Self {
+        // Given a pidfd, the kernel uses the address space of the first thread, and fails with
+        // ESRCH if that has ended.
+        let pidfd = process.shared_pidfd();
         KernelHand {
-            // Given a pidfd, the kernel uses the address space of the first thread, and fails with
-            // ESRCH if that has ended.
-            pidfd: process.pidfd().filter(|_| !process.has_lost_leader()),
+            pid: process.pid(),
+            pidfd: pidfd.filter(|_| !process.has_lost_leader()).cloned(),
             clear_refs: process.path("clear_refs"),
-            vectors: Vec::new(),
         }
     }
 }
 
-impl ClearHand for KernelHand<'_> {
+impl ClearHand for KernelHand {
     fn cold(&mut self, ranges: &[AddressRange]) -> io::Result<usize> {
-        let Some(pidfd) = self.pidfd else {
+        let Some(pidfd) = &self.pidfd else {
             return Err(io::Error::from_raw_os_error(libc::ENOSYS));
         };
         let ranges = &ranges[..ranges.len().min(MAX_RANGES)];
-        self.vectors.clear();
-        self.vectors.extend(ranges.iter().map(|range| libc::iovec {
-            iov_base: range.start as *mut libc::c_void,
-            iov_len: range.len() as usize,
-        }));
-        // SAFETY: `vectors` has this many entries; the addresses are the target's, and MADV_COLD
-        // changes no content.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_process_madvise,
-                pidfd.as_fd().as_raw_fd(),
-                self.vectors.as_ptr(),
-                self.vectors.len(),
-                libc::MADV_COLD,
-                0,
-            )
-        };
-        if done < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let mut left = done as u64;
+        let mut left = advise(self.pid, pidfd, ranges, libc::MADV_COLD)?;
         let whole = ranges.iter().take_while(|range| {
             let fits = left >= range.len();
             left = left.saturating_sub(range.len());
@@ -106,9 +92,9 @@ impl ClearHand for KernelHand<'_> {
             RefsScope::Anon => b"2",
             RefsScope::File => b"3",
         };
-        OpenOptions::new()
-            .write(true)
-            .open(&self.clear_refs)?
-            .write_all(value)
+        let path = self.clear_refs.clone();
+        patient::call(self.pid, move || {
+            OpenOptions::new().write(true).open(path)?.write_all(value)
+        })?
     }
 }

@@ -178,6 +178,7 @@ impl<'m> Pass<'m> {
             Errno::SRCH => self.mover.why_unreachable(),
             Errno::PERM | Errno::ACCESS => PageoutError::Denied { pid },
             Errno::NOSYS => PageoutError::NotSupported,
+            Errno::TIMEDOUT => PageoutError::Unanswered { pid },
             _ => PageoutError::System {
                 pid,
                 source: errno.into(),

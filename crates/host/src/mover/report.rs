@@ -31,11 +31,13 @@ pub enum SkipReason {
     NoProgress,
     /// The system refused; the error gives the reason.
     Failed,
+    /// The process does not answer. What was passed to the kernel last may leave later.
+    Unanswered,
 }
 
 impl SkipReason {
     /// All reasons in report order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Absent,
         Self::Hole,
         Self::Unevictable,
@@ -47,6 +49,7 @@ impl SkipReason {
         Self::ProcessGone,
         Self::NoProgress,
         Self::Failed,
+        Self::Unanswered,
     ];
 
     /// The name in JSON and CSV.
@@ -63,6 +66,7 @@ impl SkipReason {
             Self::ProcessGone => "process_gone",
             Self::NoProgress => "no_progress",
             Self::Failed => "failed",
+            Self::Unanswered => "unanswered",
         }
     }
 
@@ -80,6 +84,7 @@ impl SkipReason {
             Self::ProcessGone => "the process exited or replaced itself",
             Self::NoProgress => "given up: nothing was leaving",
             Self::Failed => "the system refused",
+            Self::Unanswered => "the process does not answer; some of it may leave later",
         }
     }
 }

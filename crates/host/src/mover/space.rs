@@ -2,22 +2,25 @@
 //! The interface of an address space for eviction, and its implementation for a real process.
 
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rustix::io::Errno;
 
 use super::runs::RunSet;
 use super::target::{PageoutError, check_target};
 use crate::access::AddressRange;
+use crate::advice::{RANGES_MAX, advise};
 use crate::cgroup::{Cgroup, Hierarchy};
-use crate::error::{self, FileError};
+use crate::error::FileError;
+use crate::patient;
 use crate::process::{Process, ProcessError};
 use crate::root::ProcRoot;
 
-/// Most ranges per process_madvise call (`UIO_MAXIOV`).
-pub const VECTOR_MAX: usize = 1024;
+/// Most ranges per process_madvise call.
+pub const VECTOR_MAX: usize = RANGES_MAX;
 
 /// Pages that are currently mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,7 +47,8 @@ pub trait Mover {
 
     /// Asks the kernel to page out `runs` (ascending, at most [`VECTOR_MAX`]) in one call. Returns
     /// the bytes of the runs processed completely, from the first on; the call stops at a run that
-    /// fails. If the first run fails, returns its errno. Processed does not mean evicted.
+    /// fails. If the first run fails, returns its errno. Processed does not mean evicted. After
+    /// `TIMEDOUT` it is not known how many are processed, or when.
     fn page_out(&mut self, runs: &[AddressRange]) -> Result<u64, Errno>;
 
     /// The mapped parts of `within`: one run per mapping, ascending, not joined.
@@ -86,7 +90,7 @@ pub struct ProcessMover<'a> {
 /// Binds a mover to one address space. Callers that move a little at a time keep it.
 #[derive(Debug)]
 pub struct Pagemap {
-    file: File,
+    file: Arc<File>,
     entries: Vec<u64>,
 }
 
@@ -97,13 +101,18 @@ impl Pagemap {
     /// The process is gone, or may not be read.
     pub fn open(process: &Process) -> Result<Self, PageoutError> {
         let path = process.path("pagemap");
-        let file = File::open(&path).map_err(|source| {
-            let error = FileError::Read { path, source };
-            ProcessError::from_file(process.pid(), "read the pagemap of", error)
-        })?;
+        let of_thread = path.clone();
+        let file = patient::call(process.pid(), || File::open(of_thread))
+            .flatten()
+            .map_err(|source| {
+                let error = FileError::Read { path, source };
+                ProcessError::from_file(process.pid(), "read the pagemap of", error)
+            })?;
         process.check()?;
-        let entries = Vec::new();
-        Ok(Pagemap { file, entries })
+        Ok(Pagemap {
+            file: Arc::new(file),
+            entries: Vec::new(),
+        })
     }
 }
 
@@ -141,79 +150,68 @@ impl<'a> ProcessMover<'a> {
         self.pagemap
     }
 
-    fn pidfd(&self) -> BorrowedFd<'a> {
+    fn pidfd(&self) -> &'a Arc<OwnedFd> {
         // `check_target` rejects processes without a pidfd.
         self.process
-            .pidfd()
+            .shared_pidfd()
             .expect("a target of pageout has a pidfd")
     }
 
-    /// Calls `each` with every page of `runs` and its pagemap entry. Runs close to each other are
-    /// read together: an entry costs about 30 ns, a call as much as dozens of entries.
+    /// Calls `each` with every page of `runs` and its pagemap entry.
     fn entries(
         &mut self,
         runs: &RunSet,
         mut each: impl FnMut(AddressRange, u64),
     ) -> Result<(), PageoutError> {
-        const GAP_PAGES_MAX: u64 = 32;
-        const READ_PAGES_MAX: u64 = 8192;
+        const PAGES_MAX: u64 = 8192;
         let page = self.page_bytes;
         let mut rest = runs.runs();
-        while let Some(first) = rest.first() {
-            let mut hull = *first;
-            let mut taken = 1;
-            while let Some(next) = rest.get(taken) {
-                if next.start - hull.end > GAP_PAGES_MAX * page {
-                    break;
+        let pieces = pieces(rest, page, PAGES_MAX);
+        let mut pieces = pieces.as_slice();
+        while !pieces.is_empty() {
+            let mut pages = 0;
+            let together = pieces.iter().take_while(|piece| {
+                pages += piece.len() / page;
+                pages <= PAGES_MAX
+            });
+            let (now, later) = pieces.split_at(together.count());
+            self.read_entries(now)?;
+            let of_pages = now.iter().flat_map(|piece| {
+                let starts = (piece.start..piece.end).step_by(page as usize);
+                starts.map(|start| AddressRange::new(start, page))
+            });
+            for (page, entry) in of_pages.zip(&self.pagemap.entries) {
+                while rest.first().is_some_and(|run| run.end <= page.start) {
+                    rest = &rest[1..];
                 }
-                hull.end = next.end;
-                taken += 1;
-            }
-            let mut at = hull.start;
-            let mut next_run = 0;
-            while at < hull.end {
-                let end = hull.end.min(at.saturating_add(READ_PAGES_MAX * page));
-                self.read_entries(at, end)?;
-                for (index, entry) in self.pagemap.entries.iter().enumerate() {
-                    let address = at + index as u64 * page;
-                    while rest[next_run].end <= address {
-                        next_run += 1;
-                    }
-                    if rest[next_run].start <= address {
-                        each(AddressRange::new(address, page), *entry);
-                    }
+                if rest.first().is_some_and(|run| run.start <= page.start) {
+                    each(page, *entry);
                 }
-                at = end;
             }
-            rest = &rest[taken..];
+            pieces = later;
         }
         Ok(())
     }
 
-    /// Reads the entries of `start..end` into the buffer.
-    fn read_entries(&mut self, start: u64, end: u64) -> Result<(), PageoutError> {
-        let pages = ((end - start) / self.page_bytes) as usize;
-        self.pagemap.entries.resize(pages, 0);
-        let mut filled = 0;
-        while filled < pages {
-            let offset = (start / self.page_bytes + filled as u64) * 8;
-            let words = &mut self.pagemap.entries[filled..];
-            // SAFETY: these are the bytes of initialised u64s; any bit pattern is a valid u64.
-            let bytes = unsafe {
-                std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 8)
-            };
-            match self.pagemap.file.read_at(bytes, offset) {
-                // The address space is gone, by exit or exec.
-                Ok(0) => return Err(self.gone()),
-                Ok(read) => filled += read / 8,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {
-                    return Err(self.gone());
-                }
-                Err(source) => {
-                    let path = self.process.path("pagemap");
-                    return Err(FileError::Read { path, source }.into());
-                }
+    /// Reads the entries of these pieces into the buffer, one after another.
+    fn read_entries(&mut self, pieces: &[AddressRange]) -> Result<(), PageoutError> {
+        let page = self.page_bytes;
+        let (file, pieces) = (Arc::clone(&self.pagemap.file), pieces.to_vec());
+        let mut entries = std::mem::take(&mut self.pagemap.entries);
+        let read = patient::call(self.pid(), move || {
+            entries.clear();
+            let read = pieces.iter().try_for_each(|piece| {
+                let first = piece.start / page;
+                read_entries(&file, first, piece.len() / page, &mut entries)
+            });
+            read.map(|()| entries)
+        });
+        match read.flatten() {
+            Ok(entries) => self.pagemap.entries = entries,
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(self.gone()),
+            Err(source) => {
+                let path = self.process.path("pagemap");
+                return Err(FileError::Read { path, source }.into());
             }
         }
         Ok(())
@@ -225,6 +223,52 @@ impl<'a> ProcessMover<'a> {
         }
         .into()
     }
+}
+
+/// What to read for `runs`, at most `pages_max` at once. Runs close to each other are read
+/// together: an entry costs about 30 ns, a call as much as dozens of entries.
+fn pieces(runs: &[AddressRange], page_bytes: u64, pages_max: u64) -> Vec<AddressRange> {
+    const GAP_PAGES_MAX: u64 = 32;
+    let mut pieces: Vec<AddressRange> = Vec::new();
+    for run in runs {
+        let mut start = run.start;
+        if let Some(last) = pieces.last_mut()
+            && run.start - last.end <= GAP_PAGES_MAX * page_bytes
+        {
+            start = last.start;
+            pieces.pop();
+        }
+        while start < run.end {
+            let end = run.end.min(start.saturating_add(pages_max * page_bytes));
+            pieces.push(AddressRange { start, end });
+            start = end;
+        }
+    }
+    pieces
+}
+
+/// Adds the entries of these pages. `ESRCH` if the address space is gone, by exit or exec.
+fn read_entries(file: &File, first: u64, pages: u64, entries: &mut Vec<u64>) -> io::Result<()> {
+    let mut filled = entries.len();
+    let mut at = first * 8;
+    entries.resize(filled + pages as usize, 0);
+    while filled < entries.len() {
+        let words = &mut entries[filled..];
+        // SAFETY: these are the bytes of initialised u64s; any bit pattern is a valid u64.
+        let bytes = unsafe {
+            std::slice::from_raw_parts_mut(words.as_mut_ptr().cast::<u8>(), words.len() * 8)
+        };
+        match file.read_at(bytes, at) {
+            Ok(0) => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Ok(read) => {
+                filled += read / 8;
+                at += read as u64;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// Bits of a pagemap entry (Documentation/admin-guide/mm/pagemap.rst).
@@ -239,12 +283,20 @@ impl Mover for ProcessMover<'_> {
     }
 
     fn page_out(&mut self, runs: &[AddressRange]) -> Result<u64, Errno> {
-        page_out(self.pidfd(), runs)
+        advise(self.pid(), self.pidfd(), runs, libc::MADV_PAGEOUT).map_err(|error| {
+            let is_unanswered = error.kind() == io::ErrorKind::TimedOut;
+            let errno = Errno::from_io_error(&error);
+            errno.unwrap_or(if is_unanswered {
+                Errno::TIMEDOUT
+            } else {
+                Errno::IO
+            })
+        })
     }
 
     fn mapped(&mut self, within: AddressRange) -> Result<Vec<AddressRange>, PageoutError> {
         let path = self.process.path("maps");
-        let text = error::read(&path)
+        let text = patient::read(self.pid(), &path)
             .map_err(|e| ProcessError::from_file(self.process.pid(), "read the maps of", e))?;
         let mut runs = Vec::new();
         for line in text.lines() {
@@ -314,41 +366,6 @@ impl Mover for ProcessMover<'_> {
             Ok(()) => self.gone(),
         }
     }
-}
-
-/// Calls `process_madvise(MADV_PAGEOUT)`. Returns the bytes of the runs processed completely, from
-/// the first on.
-pub(crate) fn page_out(pidfd: BorrowedFd<'_>, runs: &[AddressRange]) -> Result<u64, Errno> {
-    let vector: Vec<libc::iovec> = runs
-        .iter()
-        .map(|run| libc::iovec {
-            iov_base: run.start as *mut libc::c_void,
-            iov_len: run.len() as usize,
-        })
-        .collect();
-    // SAFETY: the vector is valid during the call; its addresses are those of the target, and are
-    // not dereferenced here.
-    let done = unsafe {
-        libc::syscall(
-            libc::SYS_process_madvise,
-            pidfd.as_raw_fd(),
-            vector.as_ptr(),
-            vector.len(),
-            libc::MADV_PAGEOUT,
-            0,
-        )
-    };
-    if done < 0 {
-        Err(Errno::from_raw_os_error(last_errno()))
-    } else {
-        Ok(done as u64)
-    }
-}
-
-fn last_errno() -> i32 {
-    std::io::Error::last_os_error()
-        .raw_os_error()
-        .unwrap_or(libc::EIO)
 }
 
 #[cfg(test)]

@@ -45,6 +45,11 @@ pub enum PageoutError {
         /// The error the system returned.
         source: std::io::Error,
     },
+    #[error(
+        "process {pid} does not answer: a file system that it maps may hang; what was passed to \
+         the kernel last may leave later, or not at all"
+    )]
+    Unanswered { pid: u32 },
     /// The access source failed in the look right before the call. Nothing is moved without it.
     #[error("cannot look again before paging out: {reason}")]
     Recheck {
@@ -87,9 +92,10 @@ impl PageoutError {
 
     /// The reason why pages that were not moved because of it are left out.
     pub(super) fn skip_reason(&self) -> SkipReason {
-        match self.is_gone() {
-            true => SkipReason::ProcessGone,
-            false => SkipReason::Failed,
+        match self {
+            Self::Unanswered { .. } => SkipReason::Unanswered,
+            _ if self.is_gone() => SkipReason::ProcessGone,
+            _ => SkipReason::Failed,
         }
     }
 }

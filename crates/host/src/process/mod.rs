@@ -11,6 +11,7 @@ mod stat;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::event::{PollFd, PollFlags};
@@ -24,6 +25,7 @@ pub(crate) use stat::parse_memberships;
 pub use stat::{Membership, ProcessKind, Stat, Status};
 
 use crate::error::{self, FileError};
+use crate::patient;
 use crate::root::{ProcRoot, numbers_in};
 use crate::untrusted::Untrusted;
 
@@ -115,7 +117,7 @@ pub struct Process {
     root: ProcRoot,
     pid: u32,
     start_ticks: u64,
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<Arc<OwnedFd>>,
     /// The thread through which its files are read, once the first thread has ended; 0 until then.
     thread: AtomicU32,
 }
@@ -150,7 +152,7 @@ impl Process {
             root: root.clone(),
             pid,
             start_ticks: 0,
-            pidfd,
+            pidfd: pidfd.map(Arc::new),
             thread: AtomicU32::new(0),
         };
         let stat = process.read_stat()?;
@@ -196,6 +198,11 @@ impl Process {
     /// The pidfd, if the kernel supports them.
     pub fn pidfd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The pidfd, for calls that may outlive this.
+    pub(crate) fn shared_pidfd(&self) -> Option<&Arc<OwnedFd>> {
+        self.pidfd.as_ref()
     }
 
     /// The path of a file of the process, for example `smaps`: that of a living thread, if the
@@ -285,7 +292,9 @@ impl Process {
     /// # Errors
     /// The process is gone, or the file may not be read.
     pub fn read_from_device_bytes(&self) -> Result<u64, ProcessError> {
-        let text = self.read("io")?;
+        // It locks out an exec, which may wait for a file system.
+        let text = patient::read(self.pid, &self.path("io"))
+            .map_err(|e| ProcessError::from_file(self.pid, "read", e))?;
         let mut lines = text.lines();
         let found = lines.find_map(|line| line.strip_prefix("read_bytes: ")?.parse().ok());
         Ok(found.ok_or_else(|| FileError::format(&self.path("io"), "read_bytes", &text))?)

@@ -213,7 +213,7 @@ struct Numberings {
 
 /// Numbers the pages that a look finds accessed.
 struct Numberer<'a> {
-    hand: KernelHand<'a>,
+    hand: KernelHand,
     numberings: &'a [Numberings],
     count_first: bool,
     found: &'a mut dyn FnMut(Touched),

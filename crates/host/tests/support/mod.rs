@@ -6,6 +6,7 @@
 
 #![allow(dead_code)] // each test uses its own part
 
+pub mod hang;
 pub mod need;
 mod tlb;
 

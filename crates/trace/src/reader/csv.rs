@@ -20,6 +20,10 @@
 //! Lines before the header that start with `#` are comments. Of these, `# page trace: ` and
 //! `# metadata: ` are the header of a page trace that was written as CSV.
 
+mod fields;
+
+use fields::Fields;
+
 use super::column::Column;
 use crate::access::{AccessKind, Evidence, PageClass, Request};
 use crate::error::TraceError;
@@ -167,60 +171,6 @@ impl Layout {
             )),
             None => Ok(self),
         }
-    }
-}
-
-/// The fields of one line, unquoted.
-struct Fields {
-    /// Reused for every line: creating one takes longer than parsing a thousand lines.
-    reader: csv_core::Reader,
-    text: Vec<u8>,
-    ends: Vec<usize>,
-    count: usize,
-}
-
-impl Fields {
-    fn new(delimiter: u8) -> Self {
-        Fields {
-            reader: csv_core::ReaderBuilder::new().delimiter(delimiter).build(),
-            text: Vec::new(),
-            ends: Vec::new(),
-            count: 0,
-        }
-    }
-
-    fn split(&mut self, line: &[u8]) -> Result<(), String> {
-        self.text.resize(line.len() + 1, 0);
-        self.ends.resize(line.len() + 2, 0);
-        self.count = 0;
-        if line.is_empty() {
-            return Ok(());
-        }
-        self.reader.reset();
-        let (_, used, written, ends) =
-            self.reader
-                .read_record(line, &mut self.text, &mut self.ends);
-        // Where it takes a line to end: the rest would be lost.
-        if used < line.len() {
-            return Err("a carriage return inside a line: lines end in LF or CR LF".into());
-        }
-        let (result, _, _, more) =
-            self.reader
-                .read_record(b"\n", &mut self.text[written..], &mut self.ends[ends..]);
-        self.count = ends + more;
-        match result {
-            csv_core::ReadRecordResult::Record => Ok(()),
-            _ => Err("a quote that is not closed on its line".into()),
-        }
-    }
-
-    fn count(&self) -> usize {
-        self.count
-    }
-
-    fn get(&self, at: usize) -> &[u8] {
-        let start = if at == 0 { 0 } else { self.ends[at - 1] };
-        self.text[start..self.ends[at]].trim_ascii()
     }
 }
 

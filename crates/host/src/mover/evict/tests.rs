@@ -242,6 +242,15 @@ fn a_process_that_ends_half_way_is_an_outcome_and_no_privilege_an_error() {
     assert_eq!(report.left_bytes, 20 * PAGE);
     assert_eq!(report.skipped_bytes.bytes(SkipReason::Failed), 80 * PAGE);
 
+    // Nobody knows what happens to what was passed, nor to the rest.
+    let mut mover = cold(100);
+    mover.faults = vec![(3, Fault::Errno(Errno::TIMEDOUT))];
+    let (result, report, _) = evict(&mut mover, &plan, limits);
+    assert!(matches!(result, Err(PageoutError::Unanswered { pid: 7 })));
+    assert_eq!(report.left_bytes, 20 * PAGE);
+    let unknown_bytes = report.skipped_bytes.bytes(SkipReason::Unanswered);
+    assert_eq!(unknown_bytes, 80 * PAGE);
+
     // It runs on without its first thread.
     let mut mover = cold(100);
     mover.lost_leader = true;
