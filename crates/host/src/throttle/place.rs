@@ -54,6 +54,13 @@ fn is_ours(stat: &Stat) -> bool {
     stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw()
 }
 
+impl Drop for Place {
+    /// Closing it would not do: a child of another thread has the lock as well until it calls exec.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.dir, FlockOperation::Unlock);
+    }
+}
+
 impl Place {
     /// Opens the directory for a ledger of this name; `None` if it does not exist.
     ///
