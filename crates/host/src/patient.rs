@@ -29,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What remains of that for a thread whose calls are often late. It delays no more than the longest
 /// lists of mappings do, which take 0.1 s to read.
 const LEAST_PATIENCE: Duration = Duration::from_millis(200);
+/// A call that goes on may sleep for so many times the patience in all: who takes the lock again
+/// and again, each time for less than the patience, makes every part of a list wait for it.
+const SLEEPS: u32 = 4;
 /// Patience comes back at this part of the time that passes.
 const REGAINED_PART: u32 = 16;
 /// A process that did not answer is left alone for this long, even if it answers sooner: it could
@@ -180,22 +183,35 @@ impl Thread {
         })
     }
 
-    /// Waits until the job is done, or has used no CPU time for half of `patience`: paging out to a
-    /// slow device takes long but goes on.
+    /// Waits until the job is done, has used no CPU time for half of `patience`, or has slept too
+    /// long in all: paging out to a slow device takes long but goes on.
     fn wait(&self, patience: Duration) -> Result<u64, RecvTimeoutError> {
         let mut before = None;
+        let mut slept = Duration::ZERO;
         loop {
+            let began = Instant::now();
             match self.done.recv_timeout(patience / 2) {
                 Err(RecvTimeoutError::Timeout) => {
-                    let usage = error::read(&self.usage).ok();
-                    if before == Some(usage.clone()) {
-                        return Err(RecvTimeoutError::Timeout);
+                    let wanted = self.wanted();
+                    if let Some(before) = before {
+                        let worked = wanted.saturating_sub(before);
+                        slept += began.elapsed().saturating_sub(worked);
+                        if worked.is_zero() || slept >= patience * SLEEPS {
+                            return Err(RecvTimeoutError::Timeout);
+                        }
                     }
-                    before = Some(usage);
+                    before = Some(wanted);
                 }
                 done => return done,
             }
         }
+    }
+
+    /// How long it has been on a CPU, or waited for one. Always 0 where the kernel does not say.
+    fn wanted(&self) -> Duration {
+        let usage = error::read(&self.usage).unwrap_or_default();
+        let times = usage.split_whitespace().take(2);
+        Duration::from_nanos(times.filter_map(|ns| ns.parse::<u64>().ok()).sum())
     }
 }
 
@@ -323,6 +339,16 @@ mod tests {
         let error = caller.call(NOBODY, || panic!("as it should")).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Other);
         assert_eq!(caller.call(NOBODY, || 7).unwrap(), 7);
+    }
+
+    #[test]
+    fn what_goes_on_too_slowly_keeps_nobody_waiting() {
+        let mut caller = caller();
+        let (_release, hung) = channel::<()>();
+        let pause = Duration::from_millis(1);
+        let slow = move || while hung.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {};
+        let error = caller.call(NOBODY, slow).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]

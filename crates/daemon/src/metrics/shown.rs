@@ -109,6 +109,8 @@ fn is_blank(subject: &SubjectView) -> bool {
     subject.processes == 0
         && size_bytes(subject).max(outside_bytes) == 0
         && subject.policy.is_none()
+        // Its processes may be those that could not be looked at.
+        && subject.troubles.is_empty()
         && Counts::of(subject) == Counts::default()
 }
 
@@ -376,6 +378,11 @@ mod tests {
         let shown = chooser.choose(&snapshot);
         assert_eq!((shown.subjects.len(), shown.cut), (6, 0));
         assert!(!shown.subjects.contains(&1) && shown.others.is_empty());
+        // None of its processes could be looked at.
+        let mut unseen = snapshot.clone();
+        unseen.subjects[1].troubles.push("7: no answer".to_owned());
+        let shown = Chooser::new(limits(50, 3)).choose(&unseen);
+        assert!(shown.subjects.contains(&1));
         // It had memory meanwhile.
         snapshot.sequence = 2;
         snapshot.subjects[1].processes = 1;

@@ -27,6 +27,7 @@ use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Gua
 pub use counters::Counters;
 pub use groups::{Demands, Ours, Watched, choose};
 use lines::{ActLine, Thrashing};
+use refusal::is_of_user;
 pub use refusal::{acts, refusal};
 
 use super::config::{self, Matcher, UpTo};
@@ -215,11 +216,14 @@ impl Protector {
         let part = |guilty: &Arc<str>| {
             let part = demands.narrow(guilty, |name| held.contains_key(name));
             let whole = demands.holding(guilty, &part, held.keys());
-            let cgroup = whole.as_ref().and_then(|name| demands.cgroup(name));
+            let may_be_held = |name: &Arc<str>| {
+                let cgroup = demands.cgroup(name);
+                cgroup.is_some_and(|of| {
+                    is_of_user(&of) && refusal(proc, &of, matcher).is_ok_and(|why| why.is_none())
+                })
+            };
             // Part of it is better than nothing.
-            let is_refused =
-                cgroup.is_some_and(|of| !matches!(refusal(proc, &of, matcher), Ok(None)));
-            whole.filter(|_| !is_refused).unwrap_or(part)
+            whole.filter(may_be_held).unwrap_or(part)
         };
         self.guard.look(Sample { now_ms, groups }, part)
     }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Whether anything may be done, and to which cgroups.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
 use agewise_host::cgroup::{Cgroup, TreeLimits, name};
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{ThrottleError, untouchable};
@@ -41,4 +44,32 @@ pub fn refusal(
         let path = name::text(path);
         format!("it holds {path}, which is protected or spared")
     }))
+}
+
+/// Whether it belongs to a user, who may move processes between the cgroups in it. Those in one of
+/// root's may be of several users, none of whom is to blame for another.
+pub(super) fn is_of_user(cgroup: &Cgroup) -> bool {
+    fs::metadata(cgroup.dir()).is_ok_and(|meta| meta.uid() != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use agewise_host::cgroup::{Hierarchy, Version};
+
+    #[test]
+    fn cgroups_of_root_are_of_no_user() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("job");
+        fs::create_dir(&dir).unwrap();
+        let cgroup = Cgroup::open(&Hierarchy::at(Version::V2, top.path()), "/job").unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        assert_eq!(is_of_user(&cgroup), !is_root);
+        if is_root {
+            std::os::unix::fs::chown(&dir, Some(1000), None).unwrap();
+            assert!(is_of_user(&cgroup));
+        }
+        fs::remove_dir(&dir).unwrap();
+        assert!(!is_of_user(&cgroup));
+    }
 }

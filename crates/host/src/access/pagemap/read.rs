@@ -70,7 +70,7 @@ impl Reader {
             let to = self.read_regions(&pagemap, self.at.1.max(range.start), range.end)?;
             self.at = (self.at.0 + usize::from(to >= range.end), to);
         }
-        self.pagemap = Some(pagemap);
+        self.pagemap = (self.at.0 < ranges.len()).then_some(pagemap);
         Ok(())
     }
 
