@@ -335,6 +335,10 @@ fn what_got_worse_is_found() {
         let (ok, _, error) = place.run(&["lab", "check", &less, &other]);
         assert!(!ok && error.contains("in common"), "{error}");
     }
+    let one_seed = words("lab run small.toml --policy classic --seeds 1 --format json");
+    let one_seed = place.result("one-seed", &one_seed);
+    let (_, said, _) = place.run(&["lab", "check", &one_seed, &one_seed]);
+    assert!(!said.contains("only their means"), "{said}");
     let curve = words("lab curve one.trace --sizes 50 --format json --policy");
     let lru = place.result("lru", &[&curve[..], &["lru"]].concat());
     let (ok, _, error) = place.run(&["lab", "check", "less", &lru]);

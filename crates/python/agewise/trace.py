@@ -74,9 +74,10 @@ def write(
 
     `pages`: whole numbers, such as a list or a column of a frame, or a frame or table with the
     columns ``page`` and, if it has times, ``time_ns``; that others of `open` are not written is a
-    warning. Whole numbers may be of floating point, up to 2**53. `time_ns`: when each was accessed, in nanoseconds; by default 0. Columns of 64 bits are
-    used without conversion, everything else number by number. `format`: ``"page"``,
-    ``"csv"``, ``"parquet"`` or ``"lirs"`` (one page per line).
+    warning. Whole numbers may be of floating point, up to 2**53. `time_ns`: when each was
+    accessed, in nanoseconds; by default 0. Columns of 64 bits are used without conversion,
+    everything else number by number. `format`: ``"page"``, ``"csv"``, ``"parquet"`` or ``"lirs"``
+    (one page per line).
     `page_shift`: a page is 2 to the power of that many bytes; by default that of a table made of
     batches of `open`, and otherwise 12 (4 KiB). ``"lirs"`` does not keep it.
     A name that ends in .gz or .zst is compressed, which Parquet cannot be. An existing file is

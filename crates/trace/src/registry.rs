@@ -182,6 +182,22 @@ mod tests {
         }
     }
 
+    /// Published traces of ARC use the third column, and servers log what ends rather than begins.
+    #[test]
+    fn columns_in_use_and_a_few_late_lines_are_no_other_format() {
+        let name = |content: &str| {
+            let content = content.as_bytes();
+            let found = FORMATS.iter().find(|format| (format.recognise)(content));
+            found.map(|format| format.name)
+        };
+        let p12 = "1494305 8 10 15\n1782849 24 10 16\n1537505 8 10 17\n";
+        assert_eq!(name(p12), Some("arc"));
+        let mut times: Vec<u64> = (0..20).collect();
+        times.swap(7, 8);
+        let late: String = times.iter().map(|time| format!("{time} 7 100\n")).collect();
+        assert_eq!(name(&late), Some("adaptsize"));
+    }
+
     /// Files of numbers in columns that are not those of a format would otherwise be misread.
     #[test]
     fn columns_of_numbers_are_not_guessed() {

@@ -104,8 +104,8 @@ pub struct Checked {
     pub unmatched: usize,
     /// Conditions that differ, as text.
     pub notes: Vec<String>,
-    /// Whether both ran the same seeds, but a result has only the means of them, as json and csv
-    /// have: its cells cannot be compared in pairs.
+    /// Whether both ran the same seeds, of which a result has only the means, as json and csv have:
+    /// Welch's test compares cells that could be compared in pairs.
     pub lacks_pairs: bool,
 }
 
@@ -135,24 +135,24 @@ pub fn check(
     judge(&mut cells, limits);
     Ok(Checked {
         unmatched: first.len() + second.len() - 2 * cells.len(),
-        lacks_pairs: lacks_pairs(before, after),
+        lacks_pairs: lacks_pairs([before, after], &cells),
         cells,
         notes,
     })
 }
 
-fn lacks_pairs(before: &ResultFile, after: &ResultFile) -> bool {
-    let has_means = |of: &ResultFile| of.form != Form::Parquet;
-    match (&before.description, &after.description) {
-        (Description::Run { cells: a }, Description::Run { cells: b }) => {
-            let seeds = |of: &Described<RunCell>| of.cell.seeds.clone();
-            let is_several = |seeds: &String| seeds.contains('-');
-            (has_means(before) || has_means(after))
-                && a.iter().map(seeds).any(|of| is_several(&of))
-                && a.iter().map(seeds).eq(b.iter().map(seeds))
-        }
-        _ => false,
+fn lacks_pairs(results: [&ResultFile; 2], cells: &[Comparison]) -> bool {
+    let [Description::Run { cells: a }, Description::Run { cells: b }] =
+        results.map(|of| &of.description)
+    else {
+        return false;
+    };
+    fn seeds(cells: &[Described<RunCell>]) -> impl Iterator<Item = &str> {
+        cells.iter().map(|of| of.cell.seeds.as_str())
     }
+    results.iter().any(|of| of.form != Form::Parquet)
+        && cells.iter().any(|cell| cell.test == Some(Test::Welch))
+        && seeds(a).eq(seeds(b))
 }
 
 fn compare(key: &Key, a: &Values, b: &Values) -> Comparison {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The text format of the AdaptSize authors: `time key size` per line. The key is the page, the
-//! size is ignored. Content whose times go back is not recognised.
+//! size is ignored. Content whose first column goes back in more than a tenth of the lines is not
+//! recognised: those are no times.
 
 use std::cell::Cell;
 
@@ -16,12 +17,16 @@ pub static FORMAT: Format = Format {
     name_hints: &["adaptsize", "adapt_size"],
     description_hints: &[&["time id size"], &["time key size"], &["adaptsize"]],
     recognise: |head| {
-        let before = Cell::new(0);
+        let (before, lines, back) = (Cell::new(0), Cell::new(0), Cell::new(0));
         lines_all(head, |line| {
             let time = number::words(line).next().map(number::decimal);
-            let is_later = |time: u64| before.replace(time) <= time;
-            number::are_decimals(line, 3) && time.is_some_and(|time| time.is_ok_and(is_later))
-        })
+            let Some(Ok(time)) = time else {
+                return false;
+            };
+            lines.update(|count| count + 1);
+            back.update(|count| count + u32::from(time < before.replace(time)));
+            number::are_decimals(line, 3)
+        }) && back.get() <= lines.get() / 10
     },
     open: |input, _: &ReadOptions| Ok(simple::lines(input, &FORMAT, parse)),
 };

@@ -3,7 +3,10 @@
 //!
 //! Source: Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003. A
 //! line is `count` requests, for the blocks `start` to `start + count - 1`. The third column is not
-//! used (content with anything but 0 there is not recognised), the fourth counts the lines.
+//! used, the fourth counts the lines. Content is recognised by the one, if it is always 0, or by
+//! the other: other traces have four columns of numbers too.
+
+use std::cell::Cell;
 
 use super::simple;
 use crate::access::Request;
@@ -21,9 +24,16 @@ pub static FORMAT: Format = Format {
         &["arc ", "column"],
     ],
     recognise: |head| {
-        lines_all(head, |line| {
-            number::are_decimals(line, 4) && number::words(line).nth(2) == Some(b"0")
-        })
+        let before = Cell::new(None);
+        let is_counted = |line: &[u8]| {
+            let number = number::words(line)
+                .nth(3)
+                .and_then(|of| number::decimal(of).ok());
+            number > before.replace(number)
+        };
+        let is_unused = |line: &[u8]| number::words(line).nth(2) == Some(b"0");
+        lines_all(head, |line| number::are_decimals(line, 4))
+            && (lines_all(head, is_unused) || lines_all(head, is_counted))
     },
     open: |input, _: &ReadOptions| Ok(simple::lines(input, &FORMAT, parse)),
 };

@@ -17,8 +17,8 @@
 //! separated by commas, semicolons or tabs. A line is at most 256 KiB; a quoted field stays on its
 //! line.
 //!
-//! Lines before the header that start with `#` are comments. Of these, `# page trace: ` and
-//! `# metadata: ` are the header of a page trace that was written as CSV.
+//! Lines before the header that start with `#` are comments, unless they are the header. Of these,
+//! `# page trace: ` and `# metadata: ` are the header of a page trace that was written as CSV.
 
 mod fields;
 
@@ -41,7 +41,7 @@ pub static FORMAT: Format = Format {
     description_hints: &[&["csv"], &["named columns"], &["header", "column"]],
     recognise: |head| {
         let mut lines = head.split(|&byte| byte == b'\n');
-        let names = lines.find(|line| !line.starts_with(b"#"));
+        let names = lines.find(|line| !is_comment(line, &[]));
         let names = names.unwrap_or_default().trim_ascii();
         Header::is_in_comments(head) || Layout::of_header(names, &[]).is_ok()
     },
@@ -54,9 +54,9 @@ pub static FORMAT: Format = Format {
                     format: FORMAT.name,
                 });
             };
-            let is_comment = Header::read_comment(&mut header, &line);
-            let is_comment = is_comment.map_err(|what| input.malformed(FORMAT.name, what))?;
-            if !is_comment && !line.starts_with(b"#") {
+            let of_page_trace = Header::read_comment(&mut header, &line);
+            let of_page_trace = of_page_trace.map_err(|what| input.malformed(FORMAT.name, what))?;
+            if !of_page_trace && !is_comment(&line, &options.columns) {
                 break line;
             }
         };
@@ -91,6 +91,11 @@ pub static FORMAT: Format = Format {
         }))
     },
 };
+
+/// Whether a line before the header is a comment. Some programs put a `#` before the header, too.
+fn is_comment(line: &[u8], named: &[(Column, String)]) -> bool {
+    line.starts_with(b"#") && Layout::of_header(line.trim_ascii(), named).is_err()
+}
 
 /// The index of each column in a line.
 struct Layout {
@@ -413,6 +418,7 @@ mod tests {
             pages(&FORMAT, b"page,note\n1,\"a \"\"b\"\"\"\n2,\n"),
             [1, 2]
         );
+        assert_eq!(pages(&FORMAT, b"page,note\r\r\n1,a\r\r\n2,\r\r\n"), [1, 2]);
     }
 
     #[test]
@@ -422,6 +428,9 @@ mod tests {
         assert!(error.is_none(), "{error:?}");
         assert_eq!(requests[0].first_page, 7);
         assert!((FORMAT.recognise)(text));
+        let marked = b"# by hand\n# time,page\n1,7\n";
+        assert_eq!(pages(&FORMAT, marked), [7]);
+        assert!((FORMAT.recognise)(marked));
     }
 
     #[test]

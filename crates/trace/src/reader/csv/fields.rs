@@ -21,6 +21,8 @@ impl Fields {
     }
 
     pub fn split(&mut self, line: &[u8]) -> Result<(), String> {
+        // What was converted to CR LF twice.
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
         self.text.resize(line.len() + 1, 0);
         self.ends.resize(line.len() + 2, 0);
         self.count = 0;
