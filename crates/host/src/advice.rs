@@ -25,7 +25,7 @@ pub(crate) fn advise(
     advice: libc::c_int,
 ) -> io::Result<u64> {
     let (pidfd, ranges) = (Arc::clone(pidfd), ranges.to_vec());
-    patient::call(pid, move || {
+    let give = move || {
         let vector: Vec<libc::iovec> = ranges.iter().map(remote).collect();
         // SAFETY: the vector is valid during the call; its addresses are those of the target, and
         // are not dereferenced here. Neither advice changes what the memory contains.
@@ -40,7 +40,11 @@ pub(crate) fn advise(
             )
         };
         u64::try_from(done).map_err(|_| io::Error::last_os_error())
-    })?
+    };
+    match advice {
+        libc::MADV_PAGEOUT => patient::call_device(pid, give)?,
+        _ => patient::call(pid, give)?,
+    }
 }
 
 fn remote(range: &AddressRange) -> libc::iovec {

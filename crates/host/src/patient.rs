@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::{self, FileError};
-use crate::process::Status;
+use crate::process::stat::Status;
 use crate::root::ProcRoot;
 
 /// How long a call may make no progress.
@@ -59,7 +59,18 @@ pub(crate) fn call<T: Send + 'static>(
     pid: u32,
     call: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
-    CALLER.with_borrow_mut(|caller| caller.call(pid, call))
+    CALLER.with_borrow_mut(|caller| caller.call(pid, MayWait::ForLock, call))
+}
+
+/// Like [`call`], for one that also waits for a device while it makes progress.
+///
+/// # Errors
+/// As in [`call`].
+pub(crate) fn call_device<T: Send + 'static>(
+    pid: u32,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<T> {
+    CALLER.with_borrow_mut(|caller| caller.call(pid, MayWait::ForDevice, call))
 }
 
 /// Reads a whole small file about the address space of process `pid`, like [`error::read`].
@@ -77,6 +88,14 @@ pub(crate) fn read(pid: u32, path: &Path) -> Result<String, FileError> {
 }
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// What makes a call late. Late calls use patience up, but a slow device is nobody's doing: then
+/// only those do that do not return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MayWait {
+    ForLock,
+    ForDevice,
+}
 
 /// Makes calls, one after another.
 struct Caller {
@@ -101,17 +120,19 @@ impl Caller {
     fn call<T: Send + 'static>(
         &mut self,
         pid: u32,
+        may_wait: MayWait,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<T> {
         refuse(&mut lock(self.left), pid)?;
         let answer = Arc::new(Mutex::new(None));
         let of_thread = Arc::clone(&answer);
-        self.run(pid, Box::new(move || *lock(&of_thread) = Some(call())))?;
+        let job = Box::new(move || *lock(&of_thread) = Some(call()));
+        self.run(pid, may_wait, job)?;
         let answer = lock(&answer).take();
         answer.ok_or_else(|| io::Error::other("the thread that makes system calls has ended"))
     }
 
-    fn run(&mut self, pid: u32, job: Job) -> io::Result<()> {
+    fn run(&mut self, pid: u32, may_wait: MayWait, job: Job) -> io::Result<()> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
             None => Thread::start()?,
@@ -121,7 +142,9 @@ impl Caller {
         // If it has ended, so has the wait for it.
         let _ = thread.jobs.send(job);
         let waited = thread.wait(patience);
-        self.patience.spend(began.elapsed(), &waited);
+        if may_wait == MayWait::ForLock || waited.is_err() {
+            self.patience.spend(began.elapsed(), &waited);
+        }
         match waited {
             Ok(cpu_ns) => {
                 clock::count_helper(cpu_ns);
@@ -314,31 +337,55 @@ mod tests {
     #[test]
     fn what_does_not_answer_keeps_nobody_waiting() {
         let mut caller = caller();
-        assert_eq!(caller.call(NOBODY, || 7).unwrap(), 7);
+        assert_eq!(caller.call(NOBODY, MayWait::ForLock, || 7).unwrap(), 7);
         let (release, hung) = hang();
-        let error = caller.call(NOBODY, hung).unwrap_err();
+        let error = caller.call(NOBODY, MayWait::ForLock, hung).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(caller.call(NOBODY + 1, || 8).unwrap(), 8, "others go on");
-        let error = caller.call(NOBODY, || panic!("not asked")).unwrap_err();
+        assert_eq!(
+            caller.call(NOBODY + 1, MayWait::ForLock, || 8).unwrap(),
+            8,
+            "others go on"
+        );
+        let error = caller
+            .call(NOBODY, MayWait::ForLock, || panic!("not asked"))
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(lock(caller.left).len(), 1, "one thread, however often");
 
         // It is left alone for a while after it has come back, too.
         drop(release);
         while lock(caller.left)[0].thread.is_some() {
-            caller.call(NOBODY, || panic!("not asked")).unwrap_err();
+            caller
+                .call(NOBODY, MayWait::ForLock, || panic!("not asked"))
+                .unwrap_err();
         }
         lock(caller.left)[0].until = Instant::now();
-        assert_eq!(caller.call(NOBODY, || 9).unwrap(), 9);
+        assert_eq!(caller.call(NOBODY, MayWait::ForLock, || 9).unwrap(), 9);
         assert!(lock(caller.left).is_empty());
+    }
+
+    #[test]
+    fn a_slow_device_uses_no_patience_up() {
+        let mut caller = caller();
+        caller.patience.left = PATIENCE;
+        let slow = || std::thread::sleep(LEAST_PATIENCE * 2);
+        caller.call(NOBODY, MayWait::ForDevice, slow).unwrap();
+        assert_eq!(caller.patience.left, PATIENCE);
+        caller.call(NOBODY, MayWait::ForLock, slow).unwrap();
+        assert!(caller.patience.left < PATIENCE);
+        let (_release, hung) = hang();
+        caller.patience.left = Duration::ZERO;
+        caller.call(NOBODY, MayWait::ForDevice, hung).unwrap_err();
     }
 
     #[test]
     fn a_thread_that_ends_is_replaced() {
         let mut caller = caller();
-        let error = caller.call(NOBODY, || panic!("as it should")).unwrap_err();
+        let error = caller
+            .call(NOBODY, MayWait::ForLock, || panic!("as it should"))
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Other);
-        assert_eq!(caller.call(NOBODY, || 7).unwrap(), 7);
+        assert_eq!(caller.call(NOBODY, MayWait::ForLock, || 7).unwrap(), 7);
     }
 
     #[test]
@@ -347,7 +394,7 @@ mod tests {
         let (_release, hung) = channel::<()>();
         let pause = Duration::from_millis(1);
         let slow = move || while hung.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {};
-        let error = caller.call(NOBODY, slow).unwrap_err();
+        let error = caller.call(NOBODY, MayWait::ForLock, slow).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
@@ -360,7 +407,7 @@ mod tests {
             let began_ns = clock::thread_cpu_ns();
             while u128::from(clock::thread_cpu_ns() - began_ns) < most.as_nanos() {}
         };
-        caller.call(NOBODY, work).unwrap();
+        caller.call(NOBODY, MayWait::ForLock, work).unwrap();
         let used_ns = clock::thread_cpu_ns() - before_ns;
         assert!(u128::from(used_ns) >= most.as_nanos());
         assert!(lock(caller.left).is_empty());

@@ -7,7 +7,7 @@
 //! `/proc/PID`; both are then read from a living thread, at `/proc/PID/task/TID`.
 
 mod bound;
-mod stat;
+pub(crate) mod stat;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

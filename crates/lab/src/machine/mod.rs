@@ -44,6 +44,7 @@ mod swap_cache;
 mod system;
 mod tiers;
 pub mod tracing;
+mod work_clock;
 mod workingset;
 mod written;
 pub mod zone;

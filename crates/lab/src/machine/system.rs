@@ -23,7 +23,7 @@ use super::residency::Residency;
 use super::stall::{Pressure, Stalls};
 use super::swap::Swap;
 use super::tracing::Tracer;
-use super::written::WorkClock;
+use super::work_clock::WorkClock;
 use super::zram::CompressedStore;
 
 /// Which page count limits the shadow-only nodes of a cgroup (`count_shadow_nodes`).

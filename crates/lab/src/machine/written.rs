@@ -4,36 +4,9 @@
 use agewise_kernel::folio::{Flag, FolioTable, FolioType, Pfn};
 use agewise_kernel::work::Work;
 
-use super::cost::{CostModel, difference};
 use super::events::Event;
 use super::frames::Owner;
 use super::system::System;
-
-/// Time that passes during a piece of policy work. As long as it waits for no device, nothing
-/// happens meanwhile, and it is paid for at its end.
-#[derive(Clone, Debug)]
-pub(super) struct WorkClock {
-    cost: CostModel,
-    cpus: usize,
-    /// Work done before the current piece, or paid for since.
-    pub paid: Work,
-    /// Time paid for before the end of a piece, of all of them, in ns.
-    pub early_ns: u64,
-    /// Pages under writeback, huge ones counted once.
-    pub under_writeback: u64,
-}
-
-impl WorkClock {
-    pub fn new(cost: CostModel, cpus: usize) -> WorkClock {
-        WorkClock {
-            cost,
-            cpus,
-            paid: Work::default(),
-            early_ns: 0,
-            under_writeback: 0,
-        }
-    }
-}
 
 impl System {
     /// A page whose write has ended by now. Pages that nobody uses any more are left to the
@@ -43,7 +16,7 @@ impl System {
         if !writes && self.clock.under_writeback == 0 {
             return None;
         }
-        self.pay_early(work);
+        self.now_ns += self.clock.pay_early(work);
         let mut events = std::mem::take(&mut self.events);
         let ended = events.pop_wanted(self.now_ns, |event| match event {
             Event::WritebackDone(pfn) => !self.is_unused(folios, pfn),
@@ -55,15 +28,6 @@ impl System {
         };
         self.end_writeback(folios, pfn);
         Some(pfn)
-    }
-
-    /// Advances the clock by the CPU time of work that has not been paid for.
-    fn pay_early(&mut self, work: &Work) {
-        let clock = &mut self.clock;
-        let ns = clock.cost.price(&difference(work, &clock.paid), clock.cpus);
-        clock.paid = *work;
-        clock.early_ns += ns;
-        self.now_ns += ns;
     }
 
     /// Records that a page has been written.
