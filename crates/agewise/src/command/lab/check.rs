@@ -11,6 +11,7 @@ use agewise_cli::units;
 use agewise_lab::study::check::{Checked, Comparison, Limits, check};
 
 use super::results;
+use super::run::short;
 
 /// Report what got worse from one result to another.
 ///
@@ -125,8 +126,8 @@ fn print(out: &mut impl Write, checked: &Checked, budget: f64) -> io::Result<()>
                 conditions => format!("{} ", output::message(conditions)),
             },
             cell.measure,
-            cell.before,
-            cell.after,
+            short(cell.before),
+            short(cell.after),
         )?;
     }
     writeln!(
@@ -134,6 +135,6 @@ fn print(out: &mut impl Write, checked: &Checked, budget: f64) -> io::Result<()>
         "{} of {} cells are worse by more than {} %",
         worse.count(),
         checked.cells.len(),
-        budget * 100.0
+        short(budget * 100.0)
     )
 }

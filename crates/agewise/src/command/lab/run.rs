@@ -285,7 +285,7 @@ fn print_head(out: &mut impl Write, outcome: &RunOutcome) -> io::Result<()> {
 }
 
 /// Formats a number with as many digits as a reader needs.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let magnitude = value.abs();
     if magnitude >= 1000.0 || value.fract() == 0.0 {
         format!("{value:.0}")

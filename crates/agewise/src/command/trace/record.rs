@@ -395,9 +395,10 @@ fn print(out: &mut impl Write, format: Format, summary: &Summary) -> anyhow::Res
         trace_bytes,
         ..
     } = summary.totals;
+    let looks = if intervals == 1 { "look" } else { "looks" };
     writeln!(
         out,
-        "{}: {} in {intervals} looks over {:.1} s ({} asked), {processes} processes, ended by {}",
+        "{}: {} in {intervals} {looks} over {:.1} s ({} asked), {processes} processes, ended by {}",
         summary.file.display(),
         units::bytes_text(trace_bytes),
         summary.seconds,
