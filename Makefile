@@ -6,9 +6,9 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 
 # Library crates for others to use, and the sets of features that must build.
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
-FEATURE_SETS = "" fuse web lab bench
+FEATURE_SETS = "" fuse web otlp lab bench
 
-.PHONY: setup build install dist run test test-vm reference test-harmless test-cgroups test-package test-service test-containers test-wheel test-template model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm reference test-harmless test-cgroups test-package test-service test-containers test-wheel test-template test-otlp model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and derivatives), or lists what is
 # missing.
@@ -89,6 +89,10 @@ wheel: setup
 # Not part of `make test`, since the type checker comes from PyPI.
 test-wheel: build wheel
 	scripts/test-wheel $(AGEWISE) $(TARGET_DIR)/wheels
+
+# Sends metrics to a real OpenTelemetry Collector, which Go builds if there is none.
+test-otlp: setup
+	@CARGO="$(CARGO)" scripts/test-otlp $(TARGET_DIR)
 
 # Builds the template for a policy of your own (templates/policy), outside the
 # workspace.

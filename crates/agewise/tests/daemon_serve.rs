@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Separate processes serve the web page and the report files: they have no privileges, are
-//! replaced when they end, and end with the daemon.
+//! Separate processes serve the web page and the report files, and send metrics: they have no
+//! privileges, are replaced when they end, and end with the daemon.
 
 #[cfg(feature = "fuse")]
 #[path = "../../host/tests/support/need.rs"]
@@ -157,6 +157,37 @@ fn who_serves_holds_no_rights_and_is_replaced_and_ends_with_the_daemon() {
 
     daemon.child.kill().unwrap();
     daemon.child.wait().unwrap();
+    wait_for_end(second);
+}
+
+/// To a server that accepts connections and says nothing.
+#[cfg(feature = "otlp")]
+#[test]
+fn who_sends_holds_no_rights_and_is_replaced_and_ends_though_it_waits_for_an_answer() {
+    let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    deaf.set_nonblocking(true).unwrap();
+    let port = deaf.local_addr().unwrap().port();
+    let mut daemon = Daemon::serving("200ms", |_| {
+        format!("[metrics.otlp]\nendpoint = 'http://localhost:{port}'\ntimeout = '60s'\n")
+    });
+    let first = wait_for("a connection", || deaf.accept().ok());
+    let sender = daemon.only_child();
+    assert_holds_no_rights(sender);
+    kill(sender);
+    drop(first);
+    wait_for("line of the journal", || {
+        let journal = fs::read_to_string(daemon.at("journal")).ok()?;
+        journal
+            .contains("the process that sends metrics was started again")
+            .then_some(())
+    });
+    let _second = wait_for("another connection", || deaf.accept().ok());
+    let second = daemon.only_child();
+    assert_ne!(second, sender);
+    assert_holds_no_rights(second);
+    daemon.signal(Signal::TERM);
+    let status = wait_for("end of the daemon", || daemon.child.try_wait().unwrap());
+    assert!(status.success(), "{status}");
     wait_for_end(second);
 }
 

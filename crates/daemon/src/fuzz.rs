@@ -70,6 +70,11 @@ pub fn snapshots(bytes: &[u8]) {
     crate::serve::fuzzed_line(bytes);
 }
 
+/// What a server of OTLP answers.
+pub fn otlp(bytes: &[u8]) {
+    crate::otlp::send::fuzzed_answer(bytes);
+}
+
 /// Wishes of the process that serves the report files: settings only concern what exists.
 #[cfg(feature = "fuse")]
 pub fn wishes(bytes: &[u8]) {

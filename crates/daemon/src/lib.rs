@@ -2,8 +2,8 @@
 //! The daemon: observes at a fixed pace, publishes what it finds as files, metrics and a page, and
 //! pages out memory according to the policies in its configuration.
 //!
-//! Features, both on by default: `fuse` (the files are a FUSE file system) and `web` (metrics and
-//! the page over HTTP).
+//! Features, all on by default: `fuse` (the files are a FUSE file system), `web` (metrics and the
+//! page over HTTP) and `otlp` (metrics are sent).
 
 pub mod actor;
 pub mod ahead;
@@ -25,6 +25,11 @@ mod news;
 pub mod noted;
 pub mod observer;
 pub mod options;
+#[cfg(feature = "otlp")]
+pub mod otlp;
+#[cfg(all(feature = "web", not(feature = "otlp")))]
+#[path = "no_otlp.rs"]
+pub mod otlp;
 #[cfg(feature = "web")]
 pub mod outlet;
 #[cfg(not(feature = "web"))]

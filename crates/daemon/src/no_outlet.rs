@@ -14,8 +14,8 @@ pub struct Outlet(());
 /// The configuration requests what this build lacks.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "this agewise was built without the feature `web`: set `enabled = false` and no `textfile` in \
-     [metrics], or build it with `--features web`"
+    "this agewise was built without the feature `web`: set `enabled = false` and no `textfile` or \
+     `otlp` in [metrics], or build it with `--features web`"
 )]
 pub struct NotBuilt;
 
@@ -30,7 +30,7 @@ impl Outlet {
     /// # Errors
     /// [`NotBuilt`] if it enables them.
     pub fn follow(&mut self, config: &Metrics, _hub: &Hub) -> Result<(), NotBuilt> {
-        match config.enabled || config.textfile.is_some() {
+        match config.enabled || config.textfile.is_some() || config.otlp.is_some() {
             true => Err(NotBuilt),
             false => Ok(()),
         }

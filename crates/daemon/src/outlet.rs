@@ -1,27 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Serves the daemon's results over HTTP, as configured: opened, moved, closed, and served by a
-//! separate process.
+//! separate process. Another one sends them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use agewise_cli::units::unix_ms;
 use agewise_host::throttle::{Ledger, Undo};
 
 use super::config::{Listen, Metrics};
 use super::http::{Hosts, Listener, ServeError, Server};
 use super::metrics::shown::Limits;
 use super::noted::Noted;
+use super::otlp::{self, Sender};
 use super::page::Pages;
 use super::serve::{Apart, Stall, Task};
 use super::state::Hub;
 use super::textfile::Textfile;
 
-/// The server, if one is configured.
-#[derive(Debug, Default)]
+/// The server, the file and the sender, as far as they are configured.
+#[derive(Debug)]
 pub struct Outlet {
     config: Option<Metrics>,
     server: Option<Open>,
     textfile: Option<Textfile>,
+    sender: Option<Sender>,
+    since_unix_ms: u64,
     ledger: Option<Ledger>,
     is_apart: bool,
 }
@@ -66,6 +70,21 @@ impl Stall for Web {
     }
 }
 
+impl Default for Outlet {
+    /// Starts closed. Counters begin now.
+    fn default() -> Self {
+        Outlet {
+            config: None,
+            server: None,
+            textfile: None,
+            sender: None,
+            since_unix_ms: unix_ms(),
+            ledger: None,
+            is_apart: false,
+        }
+    }
+}
+
 impl Outlet {
     /// Starts closed. A separate process will serve. Sockets in the file system are recorded in the
     /// ledger.
@@ -85,10 +104,9 @@ impl Outlet {
             Some(Door::Apart(apart)) => apart.publish(hub),
             Some(Door::Here(_)) | None => None,
         };
-        match (file, server) {
-            (Some(file), Some(server)) => Some(format!("{file}; {server}")),
-            (file, server) => file.or(server),
-        }
+        let sender = self.sender.as_mut();
+        let sender = sender.and_then(|sender| sender.publish(hub));
+        joined([file, server, sender])
     }
 
     /// Keeps to this configuration from now on. The next write replaces a file with the same name.
@@ -102,12 +120,14 @@ impl Outlet {
         self.config = Some(config.clone());
     }
 
-    /// Restarts the serving process if it has ended. Returns messages about that.
+    /// Restarts processes that have ended. Returns messages about that.
     pub fn tend(&mut self, hub: &Hub) -> Option<String> {
-        match &mut self.server.as_mut()?.door {
-            Door::Here(_) => None,
-            Door::Apart(apart) => apart.tend(hub),
-        }
+        let server = match self.server.as_mut().map(|open| &mut open.door) {
+            Some(Door::Apart(apart)) => apart.tend(hub),
+            Some(Door::Here(_)) | None => None,
+        };
+        let sender = self.sender.as_mut().and_then(|sender| sender.tend(hub));
+        joined([server, sender])
     }
 
     /// Applies the configuration. A server that is already open as configured stays.
@@ -115,6 +135,24 @@ impl Outlet {
     /// # Errors
     /// [`ServeError`]; what was open before stays open then.
     pub fn follow(&mut self, config: &Metrics, hub: &Hub) -> Result<(), ServeError> {
+        let (now, since_unix_ms) = (self.sender.as_ref(), self.since_unix_ms);
+        let sender = otlp::replaced(now, config, limits(config), since_unix_ms)?;
+        // What is served does not depend on what is sent.
+        let otlp = None;
+        self.follow_served(
+            &Metrics {
+                otlp,
+                ..config.clone()
+            },
+            hub,
+        )?;
+        if let Some(sender) = sender {
+            self.sender = sender;
+        }
+        Ok(())
+    }
+
+    fn follow_served(&mut self, config: &Metrics, hub: &Hub) -> Result<(), ServeError> {
         if self.config.as_ref() == Some(config) {
             return Ok(());
         }
@@ -153,6 +191,11 @@ impl Outlet {
 
     /// One line for people: where the results can be read.
     pub fn describe(&self) -> Option<String> {
+        let sender = self.sender.as_ref().map(Sender::describe);
+        joined([self.describe_served(), sender])
+    }
+
+    fn describe_served(&self) -> Option<String> {
         let config = self.config.as_ref().filter(|_| self.server.is_some())?;
         let address = match &self.server.as_ref()?.door {
             Door::Here(server) => server.address(),
@@ -196,6 +239,12 @@ impl Outlet {
             _noted: noted,
         })
     }
+}
+
+/// All messages as one.
+fn joined(messages: impl IntoIterator<Item = Option<String>>) -> Option<String> {
+    let messages: Vec<String> = messages.into_iter().flatten().collect();
+    (!messages.is_empty()).then(|| messages.join("; "))
 }
 
 fn limits(config: &Metrics) -> Limits {

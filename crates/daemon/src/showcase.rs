@@ -67,6 +67,9 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
             break;
         }
         hub.publish(look(sequence, tick_ms, first_unix_ms));
+        if let Some(said) = outlet.publish(&hub) {
+            agewise_cli::note!("{said}");
+        }
     }
     Ok(stop.requested())
 }
@@ -95,6 +98,7 @@ fn fleet(
             enabled: true,
             listen: Listen::Tcp(address),
             textfile: None,
+            otlp: None,
             ..metrics.clone()
         };
         let (hub, mut outlet) = (Hub::new(demo::settings()), Outlet::default());

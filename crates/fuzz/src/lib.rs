@@ -51,6 +51,10 @@ pub const TARGETS: &[Target] = &[
         run: agewise_host::fuzz::names,
     },
     Target {
+        name: "otlp",
+        run: agewise_daemon::fuzz::otlp,
+    },
+    Target {
         name: "pages",
         run: agewise_host::fuzz::pages,
     },

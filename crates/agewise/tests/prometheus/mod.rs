@@ -15,7 +15,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// Starts `agewise daemon --demo` with this configuration; also returns its first line of output.
-fn start(config: &str, more: &[&str]) -> (Killed, String) {
+pub fn start(config: &str, more: &[&str]) -> (Killed, String) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agewise.toml");
     std::fs::write(&path, config).unwrap();

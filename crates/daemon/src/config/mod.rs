@@ -17,11 +17,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 mod matcher;
+mod otlp;
 mod places;
 mod read;
 mod values;
 
 pub use matcher::Matcher;
+pub use otlp::{Endpoint, Otlp};
 pub use places::MADE_AT_START;
 pub use values::{
     Bounds, Count, Depth, Listen, PathGlob, Pause, Percent, PolicySpec, Size, SocketMode, Span,
@@ -206,6 +208,9 @@ pub struct Metrics {
     /// absolute path that ends with `.prom`. Written whether or not anything is served.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub textfile: Option<PathBuf>,
+    /// Where they are sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otlp: Option<Otlp>,
 }
 
 fn yes() -> bool {
@@ -272,6 +277,7 @@ impl Default for Metrics {
             containers_max: Count(1000),
             depth_max: Depth(3),
             textfile: None,
+            otlp: None,
         }
     }
 }

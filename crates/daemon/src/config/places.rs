@@ -16,9 +16,10 @@ pub const MADE_AT_START: [&str; 2] = ["/run/agewise", "/var/log/agewise"];
 
 impl Config {
     /// Checks the journal, the socket and the report files, as far as they are used: their
-    /// directories exist, except those in `made_later`. That of the report files is created with
-    /// all directories above it, so only one of these may not be something else. The textfile is
-    /// tried again and again, since node_exporter may create its directory later.
+    /// directories exist, except those in `made_later`; and the file of headers. The directory of
+    /// the report files is created with all directories above it, so only one of these may not be
+    /// something else. The textfile is tried again and again, since node_exporter may create its
+    /// directory later.
     ///
     /// # Errors
     /// [`ConfigError::Place`], with the key.
@@ -36,6 +37,9 @@ impl Config {
                 let why = "this exists and is not a socket: choose another path".to_owned();
                 return Err(place("metrics.listen", socket, why));
             }
+        }
+        if let Some(otlp) = &self.metrics.otlp {
+            otlp.headers()?;
         }
         match self.files.enabled {
             true => self.check_reports(),

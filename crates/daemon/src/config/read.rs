@@ -19,7 +19,7 @@ const SIZE_MAX: u64 = 1 << 20;
 static IS_WAITING: AtomicBool = AtomicBool::new(false);
 
 /// The text of a file. FIFOs and devices are only opened to see what they are.
-fn text(path: &Path) -> Result<String, ConfigError> {
+pub(super) fn text(path: &Path) -> Result<String, ConfigError> {
     let unreadable = |source| ConfigError::Read {
         path: path.to_owned(),
         source,

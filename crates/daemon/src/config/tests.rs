@@ -13,6 +13,20 @@ fn error(text: &str) -> String {
 fn the_commented_defaults_are_the_defaults() {
     assert_eq!(Config::parse(DEFAULT_TEXT).unwrap(), Config::default());
     assert_eq!(Config::parse("").unwrap(), Config::default());
+    let sent = |line: &&str| !line.starts_with("# [metrics.otlp]");
+    let otlp = DEFAULT_TEXT.lines().skip_while(sent);
+    let otlp: Vec<&str> = otlp.filter_map(|line| line.strip_prefix("# ")).collect();
+    let otlp = Config::parse(&otlp.join("\n")).unwrap().metrics.otlp;
+    let least = Config::parse("metrics.otlp.endpoint = 'http://127.0.0.1:4318'").unwrap();
+    let least = least.metrics.otlp.unwrap();
+    let headers_file = Some("/etc/agewise/otlp-headers".into());
+    assert_eq!(
+        otlp,
+        Some(Otlp {
+            headers_file,
+            ..least
+        })
+    );
     // The example of a rule is valid once its comment signs are removed.
     let rule: String = DEFAULT_TEXT
         .lines()

@@ -52,6 +52,8 @@ macro_rules! textual {
     };
 }
 
+pub(super) use textual;
+
 /// A time from 100 ms to `most`, in whole milliseconds: the file and the daemon only use those.
 fn time(text: &str, most: &str) -> Result<Duration, String> {
     let time = units::positive_duration(text)?;

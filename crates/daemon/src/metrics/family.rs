@@ -78,14 +78,14 @@ pub(super) fn gauge(name: &'static str, unit: Unit, help: &'static str) -> Famil
     }
 }
 
-pub(super) fn counter(name: &'static str, unit: Unit, help: &'static str) -> Family {
+pub(crate) fn counter(name: &'static str, unit: Unit, help: &'static str) -> Family {
     Family {
         kind: Kind::Counter,
         ..gauge(name, unit, help)
     }
 }
 
-pub(super) fn buckets(name: &'static str, unit: Unit, help: &'static str) -> Family {
+pub(crate) fn buckets(name: &'static str, unit: Unit, help: &'static str) -> Family {
     Family {
         kind: Kind::Buckets,
         ..gauge(name, unit, help)
@@ -93,11 +93,11 @@ pub(super) fn buckets(name: &'static str, unit: Unit, help: &'static str) -> Fam
 }
 
 impl Family {
-    pub(super) fn add(&mut self, labels: Labels, value: impl Into<Value>) {
+    pub(crate) fn add(&mut self, labels: Labels, value: impl Into<Value>) {
         self.samples.push((labels, value.into()));
     }
 
-    pub(super) fn single(mut self, value: impl Into<Value>) -> Self {
+    pub(crate) fn single(mut self, value: impl Into<Value>) -> Self {
         self.add(Vec::new(), value);
         self
     }

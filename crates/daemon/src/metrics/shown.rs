@@ -5,6 +5,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::state::{Reason, Reclaimed, Snapshot, SubjectView};
 
 /// The name of the rest. No cgroup has this name: paths begin with `/`.
@@ -15,7 +17,7 @@ pub const OTHER: &str = "other";
 const STAY: f64 = 1.1;
 
 /// Limits of what is shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// Maximum number of subjects shown that are not containers; the largest are selected.
     pub subjects_max: usize,

@@ -13,7 +13,7 @@ use prometheus_client::registry::{self, Registry};
 use super::family::{Family, Kind, Unit, Value};
 
 /// The prefix of every name.
-const PREFIX: &str = "agewise";
+pub(crate) const PREFIX: &str = "agewise";
 
 /// One of the two formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,8 @@ pub fn render(families: Vec<Family>, syntax: Syntax) -> String {
     }
 }
 
-fn full_name(family: &Family) -> String {
+/// The name with prefix and unit, without `_total`.
+pub(crate) fn full_name(family: &Family) -> String {
     let unit = unit(family.unit).map_or(String::new(), |unit| format!("_{}", unit.as_str()));
     format!("{PREFIX}_{}{unit}", family.name)
 }

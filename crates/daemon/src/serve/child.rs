@@ -5,6 +5,7 @@
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::AsFd;
 
+pub(crate) use super::sandbox::Calls;
 use super::{Heard, LINE_MAX_BYTES, Setup, Task, sandbox};
 use crate::state::{Hub, Settings};
 
@@ -45,6 +46,8 @@ pub fn run() -> io::Result<()> {
             let pages = crate::page::Pages::new(hub.clone(), limits);
             Served::Web(Server::start(Listener::given(clients), hosts, pages)?)
         }
+        #[cfg(feature = "otlp")]
+        Task::Otlp(sending) => Served::Otlp(crate::otlp::send::start(*sending, hub.clone())?),
         #[cfg(feature = "fuse")]
         Task::Files { access } => {
             let asking = super::wish::Asking::new(hub.clone());
@@ -56,28 +59,56 @@ pub fn run() -> io::Result<()> {
             Served::Files(asking)
         }
     };
-    if let Err(error) = sandbox::lock_in() {
+    if served.is_ready() {
+        lock_in(Calls::Answer);
+    }
+    while let Some(heard) = read::<Heard>(&mut lines)? {
+        served.hear(&hub, heard)?;
+    }
+    Ok(())
+}
+
+/// Restricts the process to these system calls, for good.
+pub(crate) fn lock_in(calls: Calls) {
+    if let Err(error) = sandbox::lock_in(calls) {
         agewise_cli::note!(
             "a process that serves has no privileges, but may make any system call ({error}): \
              this kernel has no seccomp filters, or a filter of systemd forbids them"
         );
     }
-    while let Some(heard) = read::<Heard>(&mut lines)? {
-        served.hear(&hub, heard);
-    }
-    Ok(())
 }
 
 /// What answers requests.
 enum Served {
     #[cfg(feature = "web")]
     Web(#[expect(dead_code, reason = "it serves as long as it is there")] crate::http::Server),
+    #[cfg(feature = "otlp")]
+    Otlp(std::thread::JoinHandle<()>),
     #[cfg(feature = "fuse")]
     Files(super::wish::Asking),
 }
 
 impl Served {
-    fn hear(&self, hub: &Hub, heard: Heard) {
+    /// Whether it needs no more than answering takes. What sends metrics has to look up where to
+    /// first, and locks itself in.
+    fn is_ready(&self) -> bool {
+        match self {
+            #[cfg(feature = "otlp")]
+            Served::Otlp(_) => false,
+            #[cfg(any(feature = "fuse", feature = "web"))]
+            _ => true,
+        }
+    }
+
+    fn hear(&self, hub: &Hub, heard: Heard) -> io::Result<()> {
+        #[cfg(feature = "otlp")]
+        if let Served::Otlp(thread) = self
+            && thread.is_finished()
+        {
+            return Err(io::Error::other(
+                "its name may have another address by now, or the thread that sends has failed",
+            ));
+        }
         hub.health().replace(heard.troubles);
         #[cfg(feature = "fuse")]
         let files = match (self, heard.files) {
@@ -95,6 +126,7 @@ impl Served {
             let scopes = files.into_iter().map(Into::into).collect();
             hub.tell(crate::state::Event::Pressure(scopes));
         }
+        Ok(())
     }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The page and metrics, and the report files, are each served by a separate process without
-//! privileges.
+//! privileges; so are metrics sent.
 //!
 //! The daemon opens the port or socket, or mounts the file system, starts this program again, and
 //! writes a line of JSON at each tick. It writes to the server of the page through a one-way pipe:
@@ -28,6 +28,8 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 pub use child::run as run_child;
+#[cfg(feature = "otlp")]
+pub(crate) use child::{Calls, lock_in};
 
 use super::state::{Hub, Snapshot};
 
@@ -72,6 +74,9 @@ pub enum Task {
         /// Maximum number of levels shown.
         depth_max: usize,
     },
+    /// Nothing: it sends metrics.
+    #[cfg(feature = "otlp")]
+    Otlp(Box<super::otlp::Sending>),
     /// Report files, for requests that come to its standard output, a FUSE device.
     #[cfg(feature = "fuse")]
     Files {
@@ -104,6 +109,11 @@ struct Heard {
 pub trait Stall {
     /// What the process serves.
     fn task(&self) -> Task;
+
+    /// What messages call the process.
+    fn name(&self) -> &'static str {
+        "the process that serves"
+    }
 
     /// Opens what clients come to, which becomes the standard output of the process.
     ///
@@ -193,7 +203,7 @@ impl<S: Stall> Apart<S> {
             Ok(running) => {
                 self.running = Some(running);
                 let broken = self.tell(hub);
-                broken.unwrap_or_else(|| "the process that serves was started again".to_owned())
+                broken.unwrap_or_else(|| format!("{} was started again", self.stall.name()))
             }
             Err(error) => self.failed(&error.to_string()),
         })
@@ -226,7 +236,8 @@ impl<S: Stall> Apart<S> {
         self.failures += 1;
         self.again = Instant::now() + pause;
         format!(
-            "the process that serves has ended ({why}); another one is started in {} s",
+            "{} has ended ({why}); another one is started in {} s",
+            self.stall.name(),
             pause.as_secs()
         )
     }

@@ -14,10 +14,43 @@ const FILES_MAX: u64 = 128;
 /// Snapshots are bounded, and so is everything made from them.
 const MEMORY_MAX_BYTES: u64 = 1 << 30;
 
-/// The system calls of threads that read, answer and wait. All others fail with EPERM: no file can
-/// be opened, no program executed, no connection made, no process signalled.
+/// What a process may do besides reading, waiting, and writing to what is open. All other system
+/// calls fail with EPERM: no file can be opened, no program executed, no process signalled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Calls {
+    /// Take connections that clients make.
+    Answer,
+    /// Make connections by IP: to no socket of this machine's programs in the file system, for
+    /// instance.
+    #[cfg(any(test, feature = "otlp"))]
+    Connect,
+}
+
+impl Calls {
+    fn own(self) -> &'static [libc::c_long] {
+        match self {
+            Calls::Answer => &[libc::SYS_accept4],
+            #[cfg(any(test, feature = "otlp"))]
+            Calls::Connect => &[
+                libc::SYS_connect,
+                libc::SYS_getsockopt,
+                libc::SYS_setsockopt,
+            ],
+        }
+    }
+
+    /// The kinds of sockets that it may create.
+    fn domains(self) -> &'static [libc::c_int] {
+        match self {
+            Calls::Answer => &[],
+            #[cfg(any(test, feature = "otlp"))]
+            Calls::Connect => &[libc::AF_INET, libc::AF_INET6],
+        }
+    }
+}
+
+/// The system calls of all of them.
 const ALLOWED: &[libc::c_long] = &[
-    libc::SYS_accept4,
     libc::SYS_brk,
     libc::SYS_clock_gettime,
     libc::SYS_clock_nanosleep,
@@ -67,7 +100,8 @@ const ARCH: u32 = 0xc000_00b7;
 /// The kernel's error, or one that says that the daemon has already ended.
 pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
     // Signals to the process group are meant for the daemon; this process ends with it.
-    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM] {
+    // Where standard error is a file, a message would exceed the limit below, which kills.
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGXFSZ] {
         // SAFETY: no handler runs.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
@@ -102,13 +136,13 @@ pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Restricts all threads to the [`ALLOWED`] system calls, for good.
+/// Restricts all threads to the [`ALLOWED`] system calls and these, for good.
 ///
 /// # Errors
 /// If the kernel has no seccomp filters.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(super) fn lock_in() -> io::Result<()> {
-    let filter = filter(ALLOWED);
+pub(super) fn lock_in(calls: Calls) -> io::Result<()> {
+    let filter = filter(&[ALLOWED, calls.own()].concat(), calls.domains());
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(io::Error::other)?,
         filter: filter.as_ptr().cast_mut(),
@@ -133,7 +167,7 @@ pub(super) fn lock_in() -> io::Result<()> {
 
 /// For other architectures there is no list of system call numbers.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(super) fn lock_in() -> io::Result<()> {
+pub(super) fn lock_in(_calls: Calls) -> io::Result<()> {
     Ok(())
 }
 
@@ -141,7 +175,7 @@ pub(super) fn lock_in() -> io::Result<()> {
 /// standard error would type into the terminal that the daemon was started in. Calls of another
 /// architecture kill the process.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
+fn filter(allowed: &[libc::c_long], domains: &[libc::c_int]) -> Vec<libc::sock_filter> {
     let one = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
         code: code as u16,
         jt,
@@ -151,8 +185,8 @@ fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
-    // struct seccomp_data has the number at 0, the architecture at 4, and the lower half of the
-    // second argument at 24, as the kernel reads it (an unsigned int).
+    // struct seccomp_data has the number at 0, the architecture at 4, and the arguments from 16 on,
+    // 8 bytes each, of which the kernel reads the lower half of those below (an int).
     let mut filter = vec![
         one(load, 4, 0, 0),
         one(equal, ARCH, 1, 0),
@@ -163,13 +197,27 @@ fn filter(allowed: &[libc::c_long]) -> Vec<libc::sock_filter> {
         filter.push(one(equal, *call as u32, 0, 1));
         filter.push(one(answer, libc::SECCOMP_RET_ALLOW, 0, 0));
     }
-    filter.extend([
-        one(equal, libc::SYS_ioctl as u32, 0, 3),
-        one(load, 24, 0, 0),
-        one(equal, libc::FIONBIO as u32, 0, 1),
-        one(answer, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ]);
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
-    filter.push(one(answer, refused, 0, 0));
+    let refuse = one(answer, refused, 0, 0);
+    let values: &[u32] = &[libc::FIONBIO as u32];
+    let domains: Vec<u32> = domains
+        .iter()
+        .map(|domain| domain.cast_unsigned())
+        .collect();
+    for (call, argument, values) in [
+        (libc::SYS_ioctl, 1, values),
+        (libc::SYS_socket, 0, &domains),
+    ] {
+        // Its argument, two instructions for each value, and the refusal.
+        let steps = 2 + 2 * u8::try_from(values.len()).expect("a few values");
+        filter.push(one(equal, call as u32, 0, steps));
+        filter.push(one(load, 16 + 8 * argument, 0, 0));
+        for value in values {
+            filter.push(one(equal, *value, 0, 1));
+            filter.push(one(answer, libc::SECCOMP_RET_ALLOW, 0, 0));
+        }
+        filter.push(refuse);
+    }
+    filter.push(refuse);
     filter
 }

@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use super::*;
 use crate::demo;
 use crate::http::Listener;
+use crate::serve::sandbox::Calls;
 
 /// A listening socket to serve.
 struct Door(Listener);
@@ -147,10 +148,12 @@ fn a_process_that_lies_is_not_heard() {
 
 /// What a process that gave up its rights can still do: one bit of the result per action. The last
 /// one is also set if it cannot do what serving takes.
-fn locked_in(dir: &std::path::Path, parent: u32) -> i32 {
+fn locked_in(dir: &std::path::Path, parent: u32, calls: Calls) -> i32 {
     let ledger = dir.join("ledger");
     let (pipe, _end) = io::pipe().unwrap();
-    if sandbox::give_up_rights(parent).is_err() || sandbox::lock_in().is_err() {
+    let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    if sandbox::give_up_rights(parent).is_err() || sandbox::lock_in(calls).is_err() {
         return 1;
     }
     let mut answer = 0;
@@ -159,7 +162,12 @@ fn locked_in(dir: &std::path::Path, parent: u32) -> i32 {
     can(1, std::fs::File::open(&ledger).is_ok());
     can(2, std::fs::write(dir.join("new"), "").is_ok());
     can(3, std::os::unix::net::UnixStream::pair().is_ok());
-    can(4, std::net::UdpSocket::bind("127.0.0.1:0").is_ok());
+    let second = Duration::from_secs(1);
+    let connects = std::net::TcpStream::connect_timeout(&address, second)
+        .and_then(|mut stream| io::Write::write(&mut stream, b"x"));
+    let should = matches!(calls, Calls::Connect);
+    let binds = std::net::UdpSocket::bind("127.0.0.1:0").is_ok();
+    can(4, binds || connects.is_ok() != should);
     // SAFETY: no signal is sent; fork in a child that ends right after.
     unsafe {
         can(5, libc::kill(libc::getppid(), 0) == 0);
@@ -174,6 +182,12 @@ fn locked_in(dir: &std::path::Path, parent: u32) -> i32 {
 
 #[test]
 fn who_is_locked_in_opens_nothing_and_signals_nobody() {
+    for calls in [Calls::Answer, Calls::Connect] {
+        check_locked_in(calls);
+    }
+}
+
+fn check_locked_in(calls: Calls) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("ledger"), "x").unwrap();
     let parent = std::process::id();
@@ -181,7 +195,7 @@ fn who_is_locked_in_opens_nothing_and_signals_nobody() {
     // other threads may hold, it only needs those of malloc, which fork takes and releases.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let answer = locked_in(dir.path(), parent);
+        let answer = locked_in(dir.path(), parent, calls);
         // SAFETY: ends the process.
         unsafe { libc::_exit(answer) }
     }
@@ -194,5 +208,8 @@ fn who_is_locked_in_opens_nothing_and_signals_nobody() {
         println!("SKIPPED who_is_locked_in: this kernel has no seccomp filters");
         return;
     }
-    assert_eq!(answer, 0, "what it can still do, bit by bit: {answer:b}");
+    assert_eq!(
+        answer, 0,
+        "{calls:?}: what it can still do, bit by bit: {answer:b}"
+    );
 }

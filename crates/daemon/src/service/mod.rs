@@ -200,7 +200,7 @@ fn needed_besides(config: &Config) -> Vec<caps::Capability> {
     let sets = [
         (protect::acts_by_kill(&config.protect), privileges::TO_KILL),
         (
-            config.metrics.enabled || config.files.enabled,
+            config.metrics.enabled || config.metrics.otlp.is_some() || config.files.enabled,
             privileges::TO_SERVE,
         ),
     ];
