@@ -22,7 +22,7 @@ use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::Process;
 use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::vma::VmaTable;
-use support::hang::{Hangs, PAGES, hang};
+use support::hang::{Hangs, PAGES, hang, hang_as, new_user};
 use support::{BASE, Child, PAGE, fill, map_fixed, need};
 
 const MEMORY: AddressRange = AddressRange {
@@ -203,4 +203,37 @@ fn no_call_waits_for_ever() {
         let read = VmaTable::new().read(mover.pid());
         read.map_err(|error| error.to_string())
     });
+}
+
+/// A user may have tens of thousands of ids in user namespaces.
+#[test]
+fn the_ids_of_one_user_count_as_one() {
+    let test = "the_ids_of_one_user_count_as_one";
+    let _one = one();
+    let owner = new_user();
+    let start = |is_in_namespace| {
+        let started = Hangs::start_as(owner, is_in_namespace);
+        let skipped = |why| println!("SKIPPED {test}: {}", need::lacks("fuse", why));
+        started.map_err(skipped).ok()
+    };
+    let read = |pid| VmaTable::new().read(pid).map_err(|error| error.to_string());
+    let mut all = Vec::new();
+    for id in 1..=8 {
+        let Some(hangs) = start(true) else { return };
+        hang_as(&hangs.child, owner + id * 1000);
+        let error = read(hangs.child.pid).unwrap_err();
+        assert!(error.contains("does not answer"), "{error}");
+        all.push(hangs);
+    }
+    for is_in_namespace in [true, false] {
+        let Some(hangs) = start(is_in_namespace) else {
+            return;
+        };
+        let error = read(hangs.child.pid).unwrap_err();
+        assert!(error.contains("8 processes of its user"), "{error}");
+    }
+    let Some(of_another) = hangs(test) else {
+        return;
+    };
+    read(of_another.child.pid).unwrap();
 }
