@@ -36,8 +36,8 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(200);
 const SLEEPS: u32 = 4;
 /// Patience comes back at this part of the time that passes.
 const REGAINED_PART: u32 = 16;
-/// A process that did not answer is left alone for this long, even if it answers sooner: it could
-/// hang at every look.
+/// A process that did not answer is left alone for this long after it has: it could hang at every
+/// look, and if the call has cleared its accessed bits, they say what was accessed since then only.
 const ALONE_FOR: Duration = Duration::from_secs(60);
 /// Most processes of one [`User`], and in all, that are left alone before the others of that user,
 /// or all except root's, are as well. Each may keep a thread.
@@ -274,8 +274,10 @@ struct Left {
 
 impl Left {
     fn is_left_alone(&mut self) -> bool {
-        let is_waiting = |thread: &mut Thread| thread.done.try_recv() == Err(TryRecvError::Empty);
-        self.thread = self.thread.take_if(is_waiting);
+        let is_back = |thread: &mut Thread| thread.done.try_recv() != Err(TryRecvError::Empty);
+        if self.thread.take_if(is_back).is_some() {
+            self.until = Instant::now() + ALONE_FOR;
+        }
         self.thread.is_some() || Instant::now() < self.until
     }
 }
@@ -296,8 +298,8 @@ fn refuse(left: &mut Vec<Left>, pid: u32) -> io::Result<Option<Who>> {
     {
         let minutes = ALONE_FOR.as_secs() / 60;
         return refused(format!(
-            "process {pid} did not answer, and is left alone until it does, for {minutes} min at \
-             least: a file system that it maps may hang"
+            "process {pid} did not answer, and is left alone until {minutes} min after it does: a \
+             file system that it maps may hang"
         ));
     }
     let user = |who: &Option<Who>| who.map(|who| who.user);
@@ -354,13 +356,19 @@ mod tests {
         assert_eq!(lock(caller.left).len(), 1, "one thread, however often");
 
         // It is left alone for a while after it has come back, too.
+        lock(caller.left)[0].until = Instant::now();
         drop(release);
         while lock(caller.left)[0].thread.is_some() {
             caller
                 .call(NOBODY, MayWait::ForLock, || panic!("not asked"))
                 .unwrap_err();
         }
-        lock(caller.left)[0].until = Instant::now();
+        let now = Instant::now();
+        assert!(
+            lock(caller.left)[0].until > now + ALONE_FOR / 2,
+            "from then on"
+        );
+        lock(caller.left)[0].until = now;
         assert_eq!(caller.call(NOBODY, MayWait::ForLock, || 9).unwrap(), 9);
         assert!(lock(caller.left).is_empty());
     }
