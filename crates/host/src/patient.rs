@@ -21,8 +21,10 @@ use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::{self, FileError};
-use crate::process::stat::Status;
 use crate::root::ProcRoot;
+use who::{User, Who, who};
+
+mod who;
 
 /// How long a call may make no progress.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -34,11 +36,11 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(200);
 const SLEEPS: u32 = 4;
 /// Patience comes back at this part of the time that passes.
 const REGAINED_PART: u32 = 16;
-/// A process that did not answer is left alone for this long, even if it answers sooner: it could
-/// hang at every look.
+/// A process that did not answer is left alone for this long after it has: it could hang at every
+/// look, and if the call has cleared its accessed bits, they say what was accessed since then only.
 const ALONE_FOR: Duration = Duration::from_secs(60);
-/// Most processes of one user, and in all, that are left alone before the others of that user, or
-/// all except root's, are as well. Each may keep a thread.
+/// Most processes of one [`User`], and in all, that are left alone before the others of that user,
+/// or all except root's, are as well. Each may keep a thread.
 const OF_USER_MAX: usize = 8;
 const LEFT_MAX: usize = 128;
 
@@ -123,16 +125,16 @@ impl Caller {
         may_wait: MayWait,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<T> {
-        refuse(&mut lock(self.left), pid)?;
+        let known = refuse(&mut lock(self.left), pid)?;
         let answer = Arc::new(Mutex::new(None));
         let of_thread = Arc::clone(&answer);
         let job = Box::new(move || *lock(&of_thread) = Some(call()));
-        self.run(pid, may_wait, job)?;
+        self.run(pid, known, may_wait, job)?;
         let answer = lock(&answer).take();
         answer.ok_or_else(|| io::Error::other("the thread that makes system calls has ended"))
     }
 
-    fn run(&mut self, pid: u32, may_wait: MayWait, job: Job) -> io::Result<()> {
+    fn run(&mut self, pid: u32, known: Option<Who>, may_wait: MayWait, job: Job) -> io::Result<()> {
         let thread = match self.thread.take() {
             Some(thread) => thread,
             None => Thread::start()?,
@@ -155,7 +157,7 @@ impl Caller {
             Err(RecvTimeoutError::Timeout) => {
                 lock(self.left).push(Left {
                     pid,
-                    user: user_of(pid),
+                    who: known.or_else(|| who(pid)),
                     thread: Some(thread),
                     until: Instant::now() + ALONE_FOR,
                 });
@@ -264,7 +266,7 @@ impl Patience {
 struct Left {
     pid: u32,
     /// `None` if it had ended by then.
-    user: Option<u32>,
+    who: Option<Who>,
     /// Until it comes back.
     thread: Option<Thread>,
     until: Instant,
@@ -272,43 +274,44 @@ struct Left {
 
 impl Left {
     fn is_left_alone(&mut self) -> bool {
-        let is_waiting = |thread: &mut Thread| thread.done.try_recv() == Err(TryRecvError::Empty);
-        self.thread = self.thread.take_if(is_waiting);
+        let is_back = |thread: &mut Thread| thread.done.try_recv() != Err(TryRecvError::Empty);
+        if self.thread.take_if(is_back).is_some() {
+            self.until = Instant::now() + ALONE_FOR;
+        }
         self.thread.is_some() || Instant::now() < self.until
     }
 }
 
-/// Refuses a process that is left alone.
-fn refuse(left: &mut Vec<Left>, pid: u32) -> io::Result<()> {
+/// Refuses a process that is left alone. Otherwise returns who it is, if any process is left alone:
+/// those that end in time would count for nobody.
+fn refuse(left: &mut Vec<Left>, pid: u32) -> io::Result<Option<Who>> {
     if left.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     left.retain_mut(Left::is_left_alone);
     let refused = |why| Err(io::Error::new(io::ErrorKind::TimedOut, why));
-    if left.iter().any(|of| of.pid == pid) {
+    let who = who(pid);
+    let start = |who: &Option<Who>| who.map(|who| who.start_ticks);
+    if left
+        .iter()
+        .any(|of| of.pid == pid && start(&of.who) == start(&who))
+    {
         let minutes = ALONE_FOR.as_secs() / 60;
         return refused(format!(
-            "process {pid} did not answer, and is left alone until it does, for {minutes} min at \
-             least: a file system that it maps may hang"
+            "process {pid} did not answer, and is left alone until {minutes} min after it does: a \
+             file system that it maps may hang"
         ));
     }
-    let user = user_of(pid);
-    let of_user = left.iter().filter(|of| of.user == user).count();
-    if of_user >= OF_USER_MAX || left.len() >= LEFT_MAX && user != Some(0) {
+    let user = |who: &Option<Who>| who.map(|who| who.user);
+    let of_user = left.iter().filter(|of| user(&of.who) == user(&who)).count();
+    if of_user >= OF_USER_MAX || left.len() >= LEFT_MAX && user(&who) != Some(User::ROOT) {
         return refused(format!(
             "process {pid} is left alone: {of_user} processes of its user, of {} in all, do not \
              answer",
             left.len()
         ));
     }
-    Ok(())
-}
-
-/// Its effective user. The owner of its directory would be root if it hides its memory.
-fn user_of(pid: u32) -> Option<u32> {
-    let path = ProcRoot::default().of(pid).join("status");
-    let status = Status::parse(&path, &error::read(&path).ok()?).ok()?;
-    Some(status.euid)
+    Ok(who)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -353,13 +356,19 @@ mod tests {
         assert_eq!(lock(caller.left).len(), 1, "one thread, however often");
 
         // It is left alone for a while after it has come back, too.
+        lock(caller.left)[0].until = Instant::now();
         drop(release);
         while lock(caller.left)[0].thread.is_some() {
             caller
                 .call(NOBODY, MayWait::ForLock, || panic!("not asked"))
                 .unwrap_err();
         }
-        lock(caller.left)[0].until = Instant::now();
+        let now = Instant::now();
+        assert!(
+            lock(caller.left)[0].until > now + ALONE_FOR / 2,
+            "from then on"
+        );
+        lock(caller.left)[0].until = now;
         assert_eq!(caller.call(NOBODY, MayWait::ForLock, || 9).unwrap(), 9);
         assert!(lock(caller.left).is_empty());
     }
@@ -413,35 +422,49 @@ mod tests {
         assert!(lock(caller.left).is_empty());
     }
 
-    fn left(pid: u32, user: Option<u32>) -> Left {
+    fn left(pid: u32, who: Option<Who>) -> Left {
         Left {
             pid,
-            user,
+            who,
             thread: None,
             until: Instant::now() + ALONE_FOR,
         }
     }
 
+    fn of(user: User) -> Option<Who> {
+        let start_ticks = 1;
+        Some(Who { start_ticks, user })
+    }
+
     #[test]
     fn a_user_whose_processes_hang_stops_its_own_only() {
         let us = std::process::id();
-        let mine = user_of(us);
-        assert!(mine.is_some() && user_of(NOBODY).is_none());
-        let of = |user: Option<u32>| (0..OF_USER_MAX as u32).map(move |n| left(NOBODY + n, user));
-        let mut all: Vec<Left> = of(Some(12345)).chain(of(None)).collect();
-        refuse(&mut all, us).unwrap();
+        let mine = who(us).unwrap().user;
+        let eight = |who| (0..OF_USER_MAX as u32).map(move |n| left(NOBODY + n, who));
+        let others = eight(of(User::Id(12345))).chain(eight(of(User::Namespace(12345))));
+        let mut all: Vec<Left> = others.chain(eight(None)).collect();
+        assert_eq!(refuse(&mut all, us).unwrap(), who(us));
         refuse(&mut all, NOBODY + 100).unwrap_err();
-        all.extend(of(mine));
+        all.extend(eight(of(mine)));
         let error = refuse(&mut all, us).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     #[test]
+    fn a_process_is_not_taken_for_one_that_had_its_pid() {
+        let us = std::process::id();
+        let mut all = vec![left(us, of(User::ROOT)), left(us, None)];
+        refuse(&mut all, us).unwrap();
+        all.push(left(us, who(us)));
+        refuse(&mut all, us).unwrap_err();
+    }
+
+    #[test]
     fn so_many_processes_are_left_alone_and_no_more() {
         let us = std::process::id();
-        let users = 0..LEFT_MAX as u32;
-        let mut all: Vec<Left> = users.map(|n| left(NOBODY + n, Some(NOBODY + n))).collect();
-        let is_root = user_of(us) == Some(0);
+        let users = (0..LEFT_MAX as u32).map(|n| of(User::Id(NOBODY + n)));
+        let mut all: Vec<Left> = users.map(|who| left(NOBODY, who)).collect();
+        let is_root = who(us).unwrap().user == User::ROOT;
         assert_eq!(refuse(&mut all, us).is_ok(), is_root, "root's go on");
         refuse(&mut all, NOBODY * 2).unwrap_err();
     }

@@ -234,6 +234,7 @@ impl VmaTable {
         path: &std::path::Path,
     ) -> Result<(), FileError> {
         let mounts = path.with_file_name("mountinfo");
+        let mut mounts = Some(mounts.as_path());
         for line in text
             .split(|&byte| byte == b'\n')
             .filter(|line| !line.is_empty())
@@ -244,7 +245,7 @@ impl VmaTable {
             })?;
             let at = self.names.len() as u32;
             self.names.push_str(&String::from_utf8_lossy(parsed.name));
-            let kind = filesystems.kind(&parsed, &mounts);
+            let kind = filesystems.kind(&parsed, &mut mounts);
             self.vmas.push(Vma {
                 range: parsed.range,
                 read: parsed.perms[0] == b'r',

@@ -120,7 +120,7 @@ fn a_mount_table_read_for_another_device_counts_too() {
     let mounts = dir.path().join("mountinfo");
     let mut kind = |line: &[u8], table: &str| {
         std::fs::write(&mounts, table).unwrap();
-        known.kind(&Line::parse(line).unwrap(), &mounts)
+        known.kind(&Line::parse(line).unwrap(), &mut Some(&mounts))
     };
     let (a, b) = (
         b"1000-2000 r--p 0 00:32 9 /a",
@@ -130,6 +130,28 @@ fn a_mount_table_read_for_another_device_counts_too() {
     let other = "1 1 0:50 / /a rw - xfs a rw\n2 1 0:51 / /b rw - tmpfs b rw";
     assert_eq!(kind(b, other), VmaKind::Shmem);
     assert_eq!(kind(a, ""), VmaKind::FilePrivate);
+}
+
+/// A process can map files of thousands of file systems that are mounted no more.
+#[test]
+fn one_look_reads_a_mount_table_once() {
+    let mut known = Filesystems::default();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("mountinfo");
+    let mut mounts = Some(path.as_path());
+    let mut kind = |line: &[u8], table: &str| {
+        std::fs::write(&path, table).unwrap();
+        known.kind(&Line::parse(line).unwrap(), &mut mounts)
+    };
+    let table = "1 1 0:51 / /b rw - tmpfs b rw";
+    assert_eq!(
+        kind(b"1000-2000 r--p 0 00:32 9 /a", ""),
+        VmaKind::FilePrivate
+    );
+    assert_eq!(
+        kind(b"1000-2000 r--p 0 00:33 9 /b", table),
+        VmaKind::FilePrivate
+    );
 }
 
 #[test]

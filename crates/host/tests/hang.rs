@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use agewise_damon::attrs::Attrs;
 use agewise_host::access::pagemap::Pagemap;
 use agewise_host::access::{
     Abilities, AccessError, AccessSource, AddressRange, ScanReport, SightSink, Target,
@@ -15,6 +16,7 @@ use agewise_host::access::{
 use agewise_host::activate::activate;
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
 use agewise_host::budgeted::{Budgeted, HeldMemory};
+use agewise_host::damon::{Damon, DamonError, Setup, Watched};
 use agewise_host::mover::{
     self, Mover, PageoutError, PageoutLimits, Plan, ProcessMover, RunSet, SkipReason,
 };
@@ -22,7 +24,7 @@ use agewise_host::pagewalk::PageWalk;
 use agewise_host::process::Process;
 use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::vma::VmaTable;
-use support::hang::{Hangs, PAGES, hang};
+use support::hang::{Hangs, PAGES, hang, hang_as, new_user};
 use support::{BASE, Child, PAGE, fill, map_fixed, need};
 
 const MEMORY: AddressRange = AddressRange {
@@ -203,4 +205,92 @@ fn no_call_waits_for_ever() {
         let read = VmaTable::new().read(mover.pid());
         read.map_err(|error| error.to_string())
     });
+}
+
+/// A user may have tens of thousands of ids in user namespaces.
+#[test]
+fn the_ids_of_one_user_count_as_one() {
+    let test = "the_ids_of_one_user_count_as_one";
+    let _one = one();
+    let owner = new_user();
+    let start = |is_in_namespace| {
+        let started = Hangs::start_as(owner, is_in_namespace);
+        let skipped = |why| println!("SKIPPED {test}: {}", need::lacks("fuse", why));
+        started.map_err(skipped).ok()
+    };
+    let read = |pid| VmaTable::new().read(pid).map_err(|error| error.to_string());
+    let mut all = Vec::new();
+    for id in 1..=8 {
+        let Some(hangs) = start(true) else { return };
+        hang_as(&hangs.child, owner + id * 1000);
+        let error = read(hangs.child.pid).unwrap_err();
+        assert!(error.contains("does not answer"), "{error}");
+        all.push(hangs);
+    }
+    for is_in_namespace in [true, false] {
+        let Some(hangs) = start(is_in_namespace) else {
+            return;
+        };
+        let error = read(hangs.child.pid).unwrap_err();
+        assert!(error.contains("8 processes of its user"), "{error}");
+    }
+    let Some(of_another) = hangs(test) else {
+        return;
+    };
+    read(of_another.child.pid).unwrap();
+}
+
+/// The files of DAMON that a monitor of one process uses, as on a kernel where nobody does.
+fn fake_damon() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let kdamonds = dir.path().join("sys/kernel/mm/damon/admin/kdamonds");
+    let put = |name: &str, text: &str| {
+        let path = kdamonds.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    let of_kdamond = "nr_kdamonds 0/state 0/contexts/nr_contexts";
+    let of_context = "operations monitoring_attrs/intervals/sample_us \
+         monitoring_attrs/intervals/aggr_us monitoring_attrs/intervals/update_us \
+         monitoring_attrs/nr_regions/min monitoring_attrs/nr_regions/max targets/nr_targets \
+         targets/0/pid_target schemes/nr_schemes schemes/0/action schemes/0/access_pattern/sz/min \
+         schemes/0/access_pattern/sz/max schemes/0/access_pattern/nr_accesses/min \
+         schemes/0/access_pattern/nr_accesses/max schemes/0/access_pattern/age/min \
+         schemes/0/access_pattern/age/max";
+    of_kdamond
+        .split_whitespace()
+        .for_each(|name| put(name, "0"));
+    let of_context = of_context.split_whitespace();
+    of_context.for_each(|name| put(&format!("0/contexts/0/{name}"), "0"));
+    std::fs::create_dir(kdamonds.join("0/contexts/0/schemes/0/tried_regions")).unwrap();
+    put("0/pid", "77");
+    dir
+}
+
+/// A kdamond waits for the lock, too, and whoever writes to its `state` waits for the kdamond.
+#[test]
+fn nobody_waits_for_a_monitor_that_hangs() {
+    let _one = one();
+    let Some(hangs) = hangs("nobody_waits_for_a_monitor_that_hangs") else {
+        return;
+    };
+    let fake = fake_damon();
+    let sys = Roots::below(fake.path()).sys;
+    let state = sys.join("kernel/mm/damon/admin/kdamonds/0/state");
+    let watched = Watched::Processes(vec![hangs.child.pid]);
+    let attrs = Attrs::default();
+    let session = Damon::new(sys).start(&Setup { watched, attrs }).unwrap();
+    session.regions().unwrap();
+    let written = || std::fs::read_to_string(&state).unwrap();
+    assert_eq!(written(), "update_schemes_tried_regions");
+    std::fs::write(&state, "on").unwrap();
+    hang(&hangs.child);
+    let error = session.regions().unwrap_err();
+    assert!(matches!(error, DamonError::Unanswered { .. }), "{error}");
+    assert!(
+        error.to_string().contains("kernel thread 77 is left"),
+        "{error}"
+    );
+    drop(session);
+    assert_eq!(written(), "on");
 }

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use super::{Config, ConfigError};
@@ -14,9 +14,11 @@ use super::{Config, ConfigError};
 /// Too large for a configuration.
 const SIZE_MAX: u64 = 1 << 20;
 
-/// A file system did not respond, and a thread still waits for it. There is at most one such
-/// thread.
-static IS_WAITING: AtomicBool = AtomicBool::new(false);
+thread_local! {
+    /// A file system did not respond, and a thread still waits for it. There is at most one such
+    /// thread for each that asks; only the daemon's main thread does.
+    static IS_WAITING: Arc<AtomicBool> = Arc::default();
+}
 
 /// The text of a file. FIFOs and devices are only opened to see what they are.
 pub(super) fn text(path: &Path) -> Result<String, ConfigError> {
@@ -84,21 +86,23 @@ fn within(
         path: path.to_owned(),
         patience,
     };
-    if IS_WAITING.swap(true, Ordering::SeqCst) {
+    let is_waiting = IS_WAITING.with(Arc::clone);
+    if is_waiting.swap(true, Ordering::SeqCst) {
         return Err(slow(()));
     }
+    let has_read = Arc::clone(&is_waiting);
     let (sender, receiver) = mpsc::channel();
     let of_thread: PathBuf = path.to_owned();
     let started = std::thread::Builder::new()
         .name("configuration".to_owned())
         .spawn(move || {
             let result = read(&of_thread);
-            IS_WAITING.store(false, Ordering::SeqCst);
+            has_read.store(false, Ordering::SeqCst);
             // The receiver may be gone.
             let _ = sender.send(result);
         });
     if let Err(source) = started {
-        IS_WAITING.store(false, Ordering::SeqCst);
+        is_waiting.store(false, Ordering::SeqCst);
         return Err(ConfigError::Read {
             path: path.to_owned(),
             source,
@@ -146,7 +150,7 @@ mod tests {
         let error = within(path, Duration::from_secs(60), hangs).unwrap_err();
         assert!(matches!(error, ConfigError::Slow { .. }), "{error}");
         assert!(began.elapsed() < Duration::from_secs(10));
-        while IS_WAITING.load(Ordering::SeqCst) {
+        while IS_WAITING.with(|of| of.load(Ordering::SeqCst)) {
             std::thread::sleep(SOON);
         }
         let quick = |_: &Path| Ok("text".to_owned());

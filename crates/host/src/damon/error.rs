@@ -42,6 +42,13 @@ pub enum DamonError {
     Refused { hint: &'static str },
     #[error("the monitor has stopped on its own: its targets have exited, or its settings failed")]
     Stopped,
+    /// The monitor cannot be stopped.
+    #[error(
+        "process {pid} does not answer: a file system that it maps may hang. DAMON waits for it, \
+         and its kernel thread {kdamond} is left running: end the process (kill -9 {pid}), then \
+         write off to 0/state and 0 to nr_kdamonds in /sys/kernel/mm/damon/admin/kdamonds"
+    )]
+    Unanswered { pid: u32, kdamond: u32 },
     #[error(transparent)]
     File(#[from] FileError),
 }

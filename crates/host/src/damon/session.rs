@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A monitor run by agewise, from start to end.
 
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use super::{DamonError, Setup, setup};
+use super::{DamonError, Setup, Watched, setup};
 use crate::error as file;
+use crate::patient;
+use crate::root::ProcRoot;
 
 /// A region as the kernel reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +25,7 @@ pub struct TriedRegion {
 }
 
 /// A running monitor. Dropping it stops the kernel thread and removes its setup, unless another
-/// program has put its own in the place meanwhile.
+/// program has put its own in the place meanwhile, or a process that it watches hangs.
 #[derive(Debug)]
 pub struct Session {
     kdamonds: PathBuf,
@@ -74,6 +79,7 @@ impl Session {
         if self.thread != Some(self.pid()?) {
             return Err(DamonError::Stopped);
         }
+        self.check_answers()?;
         let state = self.kdamond().join("state");
         file::write(&state, word).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => DamonError::TooOld {
@@ -83,6 +89,30 @@ impl Session {
             },
             _ => error.into(),
         })
+    }
+
+    /// Checks that no process locks its address space: the kernel thread then waits for the lock,
+    /// and whoever gives it a command waits for the thread, which nothing interrupts. One that
+    /// begins within the tenth of a second that a command takes is not noticed.
+    fn check_answers(&self) -> Result<(), DamonError> {
+        let Watched::Processes(pids) = &self.setup.watched else {
+            return Ok(());
+        };
+        let hangs = |pid: &u32| {
+            let pagemap = ProcRoot::default().of(*pid).join("pagemap");
+            // Takes the lock, which reading `maps` does not always.
+            let answer = patient::call(*pid, || File::open(pagemap)?.read_at(&mut [0; 8], 0));
+            answer
+                .flatten()
+                .is_err_and(|error| error.kind() == io::ErrorKind::TimedOut)
+        };
+        match pids.iter().copied().find(hangs) {
+            Some(pid) => Err(DamonError::Unanswered {
+                pid,
+                kdamond: self.thread.unwrap_or_default(),
+            }),
+            None => Ok(()),
+        }
     }
 
     /// The pid of the kernel thread.
@@ -129,7 +159,8 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         match self.pid() {
-            Ok(pid) if self.thread == Some(pid) => {
+            // Otherwise it is left, and said to be by the look that failed.
+            Ok(pid) if self.thread == Some(pid) && self.check_answers().is_ok() => {
                 // It may have ended on its own since.
                 let _ = file::write(&self.kdamond().join("state"), "off");
                 self.remove();

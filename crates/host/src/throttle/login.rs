@@ -4,10 +4,11 @@
 //! of logind, a login program among its ancestors, or a terminal that is not a pseudoterminal. A
 //! record in utmp proves nothing: utempter writes one for any process that asks.
 
-use std::fs;
+use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use crate::patient;
 use crate::process::{Process, Stat};
 use crate::root::ProcRoot;
 
@@ -124,9 +125,10 @@ fn lets_in(process: &Process) -> bool {
     let name = target.file_name().unwrap_or_default().to_string_lossy();
     // The file was replaced by an update while the program runs.
     let name = name.strip_suffix(" (deleted)").unwrap_or(&name);
-    let is_roots =
-        fs::metadata(&path).is_ok_and(|meta| meta.uid() == 0 && meta.mode() & 0o022 == 0);
-    PROGRAMS.contains(&name) && is_roots
+    let is_roots = |meta: Metadata| meta.uid() == 0 && meta.mode() & 0o022 == 0;
+    // Its file system may hang.
+    let meta = || patient::call(process.pid(), || fs::metadata(path)).flatten();
+    PROGRAMS.contains(&name) && meta().is_ok_and(is_roots)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 use std::ffi::CString;
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -44,6 +46,19 @@ static DEVICE: AtomicI32 = AtomicI32::new(-1);
 impl Hangs {
     /// Starts it, or says why it cannot hang here.
     pub fn start() -> Result<Self, String> {
+        Self::start_as(new_user(), false)
+    }
+
+    /// Like [`start`](Self::start), for a process of this user, or in a user namespace of his.
+    pub fn start_as(user: u32, is_in_namespace: bool) -> Result<Self, String> {
+        if is_in_namespace {
+            let unshare = Command::new("unshare")
+                .args(["-U", "true"])
+                .uid(user)
+                .status();
+            let is_allowed = unshare.is_ok_and(|status| status.success());
+            is_allowed.then_some(()).ok_or("no user namespaces")?;
+        }
         let at = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
         let device = device.map_err(|error| format!("/dev/fuse: {error}"))?;
@@ -59,7 +74,7 @@ impl Hangs {
         server.tumble(answer);
         // Only the server keeps it open.
         drop(device);
-        let child = Rc::new(mount.child());
+        let child = Rc::new(mount.child(user, is_in_namespace));
         Ok(Hangs {
             _watch: watch(server.pid),
             _server: server,
@@ -71,10 +86,8 @@ impl Hangs {
 
 impl Mount {
     /// Starts a process that maps the file.
-    fn child(&self) -> Child {
-        static USERS: AtomicU32 = AtomicU32::new(FIRST_USER);
+    fn child(&self, user: u32, is_in_namespace: bool) -> Child {
         let path = CString::new(self.0.path().as_os_str().as_encoded_bytes()).unwrap();
-        let user = USERS.fetch_add(1, SeqCst);
         Child::spawn(|| {
             map_fixed(BASE, PAGES, libc::MADV_NOHUGEPAGE);
             fill(BASE, PAGES);
@@ -84,9 +97,18 @@ impl Mount {
             unsafe {
                 libc::setuid(user);
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                if is_in_namespace && libc::unshare(libc::CLONE_NEWUSER) != 0 {
+                    libc::_exit(103);
+                }
             }
         })
     }
+}
+
+/// A user that nobody else is.
+pub fn new_user() -> u32 {
+    static USERS: AtomicU32 = AtomicU32::new(FIRST_USER);
+    USERS.fetch_add(1, SeqCst)
 }
 
 /// Kills the server after a minute, unless the other end is dropped: a test that waits for ever
@@ -104,7 +126,30 @@ fn watch(server: u32) -> Sender<()> {
 
 /// Makes it hang. It does when this returns.
 pub fn hang(child: &Child) {
-    child.tumble(|_| map_fixed(FILE_AT, 1, libc::MADV_NORMAL));
+    hang_by(child, |_| map_fixed(FILE_AT, 1, libc::MADV_NORMAL));
+}
+
+/// Gives a process in a user namespace another user id, and makes it hang.
+pub fn hang_as(child: &Child, user: u32) {
+    std::fs::write(
+        format!("/proc/{}/uid_map", child.pid),
+        format!("0 {user} 1"),
+    )
+    .unwrap();
+    hang_by(child, |_| {
+        // SAFETY: a plain system call, which its namespace allows.
+        if unsafe { libc::setuid(0) } != 0 {
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(104) };
+        }
+        map_fixed(FILE_AT, 1, libc::MADV_NORMAL);
+    });
+    let id = std::fs::read_to_string(format!("/proc/{}/status", child.pid)).unwrap();
+    assert!(id.contains(&format!("\nUid:\t{user}\t{user}\t")), "{id}");
+}
+
+fn hang_by(child: &Child, work: fn(usize)) {
+    child.tumble(work);
     let stat = format!("/proc/{}/stat", child.pid);
     let mut times = 0;
     while times < 10 {
