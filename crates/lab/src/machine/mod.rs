@@ -106,7 +106,7 @@ pub struct Machine {
     processes: Vec<Process>,
     /// Accesses by processes so far: to mapped pages, and through file descriptors.
     accesses: [u64; 2],
-    /// When the last flush of statistics at a refault ends.
+    /// When the next flush of statistics at a refault may begin.
     flushed_ns: u64,
     /// When the LRU lock is free again, for more than one CPU.
     lock_free_ns: u64,
@@ -289,7 +289,7 @@ impl Machine {
     fn refault(&mut self, pfn: Pfn, shadow: u64, fault_with_recency: bool) {
         if self.lru.mode == Mode::Classic && self.sys.now_ns >= self.flushed_ns {
             self.sys.now_ns += self.config.cost.refault_flush_ns;
-            self.flushed_ns = self.sys.now_ns;
+            self.flushed_ns = self.sys.now_ns + self.config.cost.refault_flush_pause_ns;
         }
         self.lru.refault(&self.sys, pfn, shadow, fault_with_recency);
     }
@@ -365,10 +365,11 @@ mod tests {
     #[test]
     fn a_refault_under_classic_pays_for_a_flush_that_nobody_is_about() {
         use address_space::Advice;
-        let run = |policy: &str, flush_ns: u64| {
+        let run = |policy: &str, flush_ns: u64, pause_ns: u64| {
             let mut config = MachineConfig::new(4096);
             config.policy = Policy::parse(policy).unwrap();
             config.cost.refault_flush_ns = flush_ns;
+            config.cost.refault_flush_pause_ns = pause_ns;
             let mut machine = Machine::new(config);
             let limits = Limits {
                 max_pages: 200,
@@ -383,11 +384,13 @@ mod tests {
             let refaults = machine.memcg_events(group).workingset_refault[1];
             (machine.now_ns(), refaults)
         };
-        let (free_ns, refaults) = run("classic:6.12", 0);
+        let (free_ns, refaults) = run("classic:6.12", 0, 0);
         assert!(refaults > 100, "{refaults}");
-        let (priced_ns, _) = run("classic:6.12", 1_000_000);
+        let (priced_ns, _) = run("classic:6.12", 1_000_000, 0);
         assert_eq!(priced_ns - free_ns, refaults * 1_000_000);
-        assert_eq!(run("mglru:v6", 1_000_000), run("mglru:v6", 0));
+        let (paused_ns, _) = run("classic:6.12", 1_000_000, u64::MAX / 2);
+        assert_eq!(paused_ns - free_ns, 1_000_000);
+        assert_eq!(run("mglru:v6", 1_000_000, 0), run("mglru:v6", 0, 0));
     }
 
     #[test]

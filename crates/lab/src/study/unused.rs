@@ -116,6 +116,7 @@ impl RunRequest {
                     "size_scale",
                     "dirty_stays_inactive",
                     "refault_flush_ns",
+                    "refault_flush_pause_ns",
                     "stat_flush_us",
                     "stat_flush_phase_us",
                 ],
