@@ -175,6 +175,8 @@ impl AllCurves {
 
     /// Takes in what the last tick showed of these subjects, and drops the others.
     pub fn take(&mut self, agent: &Agent, seen: &[Seen]) {
+        // It is half a kilobyte a table, which is not kept until the next look.
+        let sights = std::mem::take(&mut self.sights);
         // A larger page would count as several faults.
         if pages_per_kernel_page() != 1 {
             return;
@@ -204,7 +206,7 @@ impl AllCurves {
                 blind_ms: self.blind_ms,
             };
             let what_if = &mut followed.what_if;
-            self.sights.show(agent, &seen.pids, what_if, around);
+            sights.show(agent, &seen.pids, what_if, around);
             if !followed.is_counting {
                 if what_if.looks() >= LEARN_LOOKS {
                     what_if.count_anew();
