@@ -127,9 +127,6 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         if options.ticks.is_some_and(|most| ticks >= most) {
             break;
         }
-        if next_ms.saturating_sub(Agent::now_ms()) >= LONG_PAUSE_MS {
-            return_memory();
-        }
         wait(&stop, &mut daemon, &mut shown, next_ms);
         if stop.take_reload() {
             reload(&mut daemon, &mut shown.outlet, options);
@@ -244,6 +241,9 @@ fn return_memory() {
 fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
     /// How often a waiting daemon answers its watchdog.
     const ALIVE_EVERY: Duration = Duration::from_secs(5);
+    if next_ms.saturating_sub(Agent::now_ms()) >= LONG_PAUSE_MS {
+        return_memory();
+    }
     let mut next_ms = next_ms;
     loop {
         let now_ms = Agent::now_ms();
