@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
-use std::{fs, io};
+use std::{fs, io, mem};
 
 use agewise_cli::{output::finite, prices::Meter, units::unix_ms};
 use agewise_host::access::pages_per_kernel_page;
@@ -173,7 +173,7 @@ impl AllCurves {
         report
     }
 
-    /// Takes in what the last tick showed of these subjects, and drops the others.
+    /// Takes in and forgets what the last tick showed of these subjects, and drops the others.
     pub fn take(&mut self, agent: &Agent, seen: &[Seen]) {
         // A larger page would count as several faults.
         if pages_per_kernel_page() != 1 {
@@ -182,7 +182,7 @@ impl AllCurves {
         // One that is not looked at any more must not show its old curve.
         let seen = &seen[..seen.len().min(SUBJECTS_MAX)];
         self.retain(seen);
-        let uses = std::mem::take(&mut self.uses);
+        let (sights, uses) = (mem::take(&mut self.sights), mem::take(&mut self.uses));
         let cached = agent.cached(&uses, &mut self.cached_ms);
         for seen in seen {
             if !self.by_key.contains_key(&seen.key) {
@@ -204,7 +204,7 @@ impl AllCurves {
                 blind_ms: self.blind_ms,
             };
             let what_if = &mut followed.what_if;
-            self.sights.show(agent, &seen.pids, what_if, around);
+            sights.show(agent, &seen.pids, what_if, around);
             if !followed.is_counting {
                 if what_if.looks() >= LEARN_LOOKS {
                     what_if.count_anew();

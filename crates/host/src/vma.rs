@@ -243,8 +243,7 @@ impl VmaTable {
                 let line = String::from_utf8_lossy(line);
                 FileError::format(path, "start-end perms offset dev inode [path]", &line)
             })?;
-            let at = self.names.len() as u32;
-            self.names.push_str(&String::from_utf8_lossy(parsed.name));
+            let name = self.keep_name(&String::from_utf8_lossy(parsed.name));
             let kind = filesystems.kind(&parsed, &mut mounts);
             self.vmas.push(Vma {
                 range: parsed.range,
@@ -257,10 +256,22 @@ impl VmaTable {
                 offset: parsed.offset,
                 device: parsed.device,
                 inode: parsed.inode,
-                name: (at, self.names.len() as u32),
+                name,
             });
         }
         Ok(())
+    }
+
+    /// Keeps the name of the next mapping. Those of a program or library are adjacent.
+    fn keep_name(&mut self, name: &str) -> (u32, u32) {
+        match self.vmas.last() {
+            Some(last) if self.name(last) == name => last.name,
+            _ => {
+                let at = self.names.len() as u32;
+                self.names.push_str(name);
+                (at, self.names.len() as u32)
+            }
+        }
     }
 
     /// Finds out which mappings are mlocked. Cheap if `/proc/PID/status` says that none is;

@@ -32,6 +32,19 @@ fn maps_lines_are_understood() {
 }
 
 #[test]
+fn the_name_of_adjacent_mappings_is_kept_once() {
+    let text = "\
+        1000-2000 r--p 00000000 fe:00 7 /lib/c\n\
+        2000-3000 r-xp 00001000 fe:00 7 /lib/c\n\
+        3000-4000 rw-p 00000000 00:00 0 \n\
+        4000-5000 rw-p 00002000 fe:00 7 /lib/c\n";
+    let table = VmaTable::from_text(text);
+    let names: Vec<_> = table.vmas().iter().map(|vma| table.name(vma)).collect();
+    assert_eq!(names, ["/lib/c", "/lib/c", "", "/lib/c"]);
+    assert_eq!(table.names, "/lib/c/lib/c");
+}
+
+#[test]
 fn find_takes_the_mapping_and_no_hole() {
     let table = VmaTable::from_text(MAPS);
     assert_eq!(table.find(0x7f00001fffff).map(|vma| vma.inode), Some(99));

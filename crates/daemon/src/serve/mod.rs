@@ -346,6 +346,8 @@ impl Running {
                 Err(error) => return Err(error.into()),
             }
         }
+        // It is as large as the message was.
+        self.waiting = VecDeque::new();
         Ok(())
     }
 }

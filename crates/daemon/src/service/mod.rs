@@ -39,6 +39,9 @@ pub use undo::undo;
 use surroundings::Surroundings;
 use undo::Found;
 
+/// Memory is returned before pauses of at least this length: that takes a few ms of CPU time.
+const LONG_PAUSE_MS: u64 = 5_000;
+
 /// Initial settings of the report files: the bins of the configuration on every node.
 pub fn first_settings(config: &Config) -> Settings {
     let nodes = agewise_host::memory::online_nodes(&Roots::default().sys).unwrap_or_default();
@@ -225,9 +228,22 @@ fn files_config(config: &Config) -> FilesConfig {
 }
 
 /// Waits for the next tick. A reader may bring it forward, as far as the budget allows.
+/// Returns to the kernel what a look has freed. glibc keeps whatever is below something in use, and
+/// with processes that come and go most of it is: 11 MB with 2000 of them.
+fn return_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: no pointers.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
     /// How often a waiting daemon answers its watchdog.
     const ALIVE_EVERY: Duration = Duration::from_secs(5);
+    if next_ms.saturating_sub(Agent::now_ms()) >= LONG_PAUSE_MS {
+        return_memory();
+    }
     let mut next_ms = next_ms;
     loop {
         let now_ms = Agent::now_ms();

@@ -60,12 +60,14 @@ impl Agent {
         let tells_pages = self.source.abilities().resolution == Resolution::Page;
         let sample = self.config.sample.filter(|_| tells_pages);
         let bounds = sample.unwrap_or_default();
-        let resident = self.spaces.values().map(Space::resident_pages).sum();
+        let resident = self.spaces().map(Space::resident_pages).sum();
         let level = sample.map_or(0, |bounds| level_for(resident, 0, &bounds));
-        self.spaces.values_mut().for_each(Space::take_mappings);
+        for space in self.spaces.values_mut() {
+            space.take_mappings();
+        }
         let is_sample = level > 0 || self.spaces.values().any(|space| space.level() > 0);
         if is_sample {
-            let areas = self.spaces.values().map(Space::areas);
+            let areas = self.spaces().map(Space::areas);
             let limit = sample::whole_limit(areas, bounds.whole_pages);
             self.whole_limit = self.whole_limit.min(limit);
         }
@@ -77,7 +79,7 @@ impl Agent {
         // library, is not worth a coarse sample of everything else.
         let much = bounds.whole_pages;
         let shares = |space: &Space| space.shares_sample(whole_limit, files_whole, much);
-        let shared: Vec<Vec<Origin>> = self.spaces.values().map(shares).collect();
+        let shared: Vec<Vec<Origin>> = self.spaces().map(shares).collect();
         let mut coarsest: HashMap<Origin, Level> = HashMap::new();
         for (space, origins) in self.spaces.values().zip(&shared) {
             for origin in origins {

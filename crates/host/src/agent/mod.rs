@@ -64,7 +64,8 @@ pub struct Agent {
     config: AgentConfig,
     nodes: Nodes,
     resolved: Resolved,
-    spaces: BTreeMap<u32, Space>,
+    /// Boxed, since nodes of the tree are half empty.
+    spaces: BTreeMap<u32, Box<Space>>,
     maps: MapsReader,
     map_counts: Arc<MapCounts>,
     kernel_threads: HashSet<u32>,
@@ -159,12 +160,12 @@ impl Agent {
 
     /// The observed processes, ascending by pid.
     pub fn spaces(&self) -> impl Iterator<Item = &Space> {
-        self.spaces.values()
+        self.spaces.values().map(|space| &**space)
     }
 
     /// The observed process with this pid.
     pub fn space(&self, pid: u32) -> Option<&Space> {
-        self.spaces.get(&pid)
+        self.spaces.get(&pid).map(|space| &**space)
     }
 
     /// The subjects as of the last tick, with the pids of each.
@@ -367,7 +368,7 @@ impl Agent {
         policy.min_interval_ns = interval_ns / 2;
         let pages = |space: &Space| space.map.generations().pages().iter().sum::<u64>() as f64;
         let page_ns = self.config.clear_percent.map(|percent| {
-            let total: f64 = self.spaces.values().map(pages).sum();
+            let total: f64 = self.spaces().map(pages).sum();
             interval_ns as f64 * percent / 100.0 / total.max(1.0)
         });
         for space in self.spaces.values_mut() {

@@ -41,7 +41,7 @@ impl Agent {
                 let counts = Arc::clone(&self.map_counts);
                 let mut space = Space::new(process, self.config.clear, counts, horizon_ms, born_ms);
                 space.is_alive();
-                self.spaces.insert(*pid, space);
+                self.spaces.insert(*pid, Box::new(space));
                 // It may belong to a container with file systems of its own.
                 self.maps.forget_filesystems();
             }

@@ -102,7 +102,7 @@ impl Agent {
             .and_then(|(of, cache)| cache.pages_of(of, bounds, oldest));
         let mut largest_pages = 0;
         let of = |space: &&Space| space.subjects.contains(&subject);
-        for space in self.spaces.values().filter(of) {
+        for space in self.spaces().filter(of) {
             let window = space.map.generations();
             let mut sizes = space.sizes();
             let mut returned = space.returned.clone();
@@ -234,7 +234,7 @@ impl Agent {
             let is_among = self.targets.share_pages() || space.subjects.contains(&domain);
             is_among && space.followed_pages() > 0
         };
-        let of = || self.spaces.values().filter(is_of);
+        let of = || self.spaces().filter(is_of);
         let mut keepers = Keepers::new();
         if of().all(|space| space.is_current) {
             return keepers;
@@ -314,7 +314,7 @@ impl Agent {
 
     /// Bytes of memory used for observation, without the source.
     pub fn memory_bytes(&self) -> usize {
-        self.spaces.values().map(Space::memory_bytes).sum::<usize>()
+        self.spaces().map(Space::memory_bytes).sum::<usize>()
             + self.cache.as_ref().map_or(0, Cache::memory_bytes)
             + self.young_frames.memory_bytes()
             + self

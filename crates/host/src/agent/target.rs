@@ -186,7 +186,7 @@ impl Targets {
 /// What is already known about processes from earlier ticks.
 pub(super) struct Known<'a> {
     /// Processes under observation. They may be gone; looking at them will show it.
-    pub spaces: &'a BTreeMap<u32, Space>,
+    pub spaces: &'a BTreeMap<u32, Box<Space>>,
     /// Pids that were kernel threads when last checked.
     pub kernel_threads: &'a mut HashSet<u32>,
 }
