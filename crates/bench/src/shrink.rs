@@ -12,8 +12,7 @@ use agewise_cli::children;
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
-use agewise_host::pressure::{Psi, Resource};
-use agewise_host::root::ProcRoot;
+use agewise_cli::whatif::waited_us;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
@@ -155,8 +154,9 @@ struct Scene<'a> {
 
 impl<'a> Scene<'a> {
     fn start(program: &Path, args: &Args, load: &Load, stop: &'a Stop) -> anyhow::Result<Self> {
-        let group = Group::create("shrink")?;
+        let mut group = Group::create("shrink")?;
         let subject = load.start(program, args.size, &group, stop)?;
+        group.enter_unified()?;
         let scene = Scene {
             group,
             subject,
@@ -177,14 +177,15 @@ impl<'a> Scene<'a> {
         Ok(limits.high_bytes.or(limits.max_bytes))
     }
 
-    /// Time since boot in which something waited for memory: in the cgroup (v2), or on the machine.
+    /// Time in which one of its processes waited for memory. The count of the machine would include
+    /// others, and dilute this one's waiting by what they do on other processors.
     fn stalled(&self) -> anyhow::Result<Duration> {
-        let psi = match Psi::of_cgroup(self.group.cgroup(), Resource::Memory)? {
-            Some(psi) => Some(psi),
-            None => Psi::of_machine(&ProcRoot::default(), Resource::Memory)?,
-        };
-        let psi = psi.context("the kernel keeps no pressure (CONFIG_PSI, psi=1)")?;
-        Ok(Duration::from_micros(psi.some.total_us))
+        let waited_us = waited_us(self.group.cgroup());
+        let waited_us = waited_us.context(
+            "the kernel does not count the waiting of a cgroup: it needs CONFIG_PSI, psi=1, and \
+             cgroup2, mounted beside v1 or alone",
+        )?;
+        Ok(Duration::from_micros(waited_us))
     }
 
     /// The share of waiting in each sample, until `ended`.

@@ -340,33 +340,26 @@ fn found(
     })
 }
 
-/// The counters of a cgroup that show whether less memory hurts it, together with
-/// `machine_waited_us`.
+/// The counters of a cgroup that show whether less memory hurts it.
 ///
 /// # Errors
 /// Its files cannot be read.
-pub fn facts(
-    cgroup: &Cgroup,
-    now_ms: u64,
-    machine_waited_us: Option<u64>,
-) -> Result<Facts, CgroupError> {
+pub fn facts(cgroup: &Cgroup, now_ms: u64) -> Result<Facts, CgroupError> {
     let stat = cgroup.stat()?;
-    // If the kernel has no pressure count, or it cannot be read, waiting is estimated from prices.
-    let pressure = Psi::of_cgroup(cgroup, Resource::Memory).ok().flatten();
     Ok(Facts {
         now_ms,
         faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
-        waited_us: pressure.map(|pressure| pressure.some.total_us),
-        machine_waited_us,
+        waited_us: waited_us(cgroup),
         is_blind: false,
     })
 }
 
-/// Time since boot for which some task of this machine waited for memory, in us; `None` if the
-/// kernel does not count it.
-pub fn machine_waited_us() -> Option<u64> {
-    let pressure = Psi::of_machine(&ProcRoot::default(), Resource::Memory);
-    Some(pressure.ok()??.some.total_us)
+/// Time for which some task of a cgroup waited for memory, in us; `None` if the kernel has no such
+/// count, or it cannot be read: waiting is then estimated from prices.
+pub fn waited_us(cgroup: &Cgroup) -> Option<u64> {
+    let counted = cgroup.unified(&ProcRoot::default()).ok()??;
+    let pressure = Psi::of_cgroup(&counted, Resource::Memory).ok()??;
+    Some(pressure.some.total_us)
 }
 
 #[cfg(test)]

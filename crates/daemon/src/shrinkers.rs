@@ -55,9 +55,6 @@ pub struct Known<'a> {
     pub looked_ms: u64,
     /// When they will be cleared again, ms.
     pub next_look_ms: u64,
-    /// Time for which some task of the machine has waited for memory, us; `None` if the kernel does
-    /// not report it.
-    pub machine_waited_us: &'a dyn Fn() -> Option<u64>,
     /// Room in the swap of the machine now.
     pub swap_free_bytes: &'a dyn Fn() -> u64,
     /// The cost of bringing pages back.
@@ -196,7 +193,7 @@ fn change(
     if small.dry_run {
         return keeper.rehearse(now_ms, &room?, curves);
     }
-    let facts = facts(&small.cgroup, now_ms, (known.machine_waited_us)()).ok();
+    let facts = facts(&small.cgroup, now_ms).ok();
     // If looks follow each other faster than that, the best time is right before the next one.
     let is_soon = now_ms + POLL_MS >= known.next_look_ms;
     let is_blind = is_late || now_ms < known.looked_ms + MARKED_MS && !is_soon;

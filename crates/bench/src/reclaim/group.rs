@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A memory cgroup for one run, removed afterwards with everything in it.
 
-use std::fs::File;
+use std::fs::{self, File};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use agewise_host::cgroup::{Cgroup, OwnCgroup};
+use agewise_host::cgroup::{Cgroup, Mounts, OwnCgroup};
+use agewise_host::root::ProcRoot;
+use anyhow::Context;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::own_cgroup;
@@ -13,13 +16,15 @@ use crate::own_cgroup;
 #[derive(Debug)]
 pub struct Group {
     own: OwnCgroup,
+    /// Its counterpart in the unified hierarchy, if there is one of ours.
+    unified: Option<PathBuf>,
 }
 
 impl Group {
     /// Creates an empty cgroup.
     pub fn create(name: &str) -> anyhow::Result<Self> {
         let own = own_cgroup(name)?;
-        Ok(Group { own })
+        Ok(Group { own, unified: None })
     }
 
     pub fn cgroup(&self) -> &Cgroup {
@@ -34,6 +39,23 @@ impl Group {
     /// `cgroup.procs`, opened so that a process can write itself into it.
     pub fn entrance(&self) -> anyhow::Result<File> {
         Ok(self.own.entrance()?)
+    }
+
+    /// Puts its processes also into a cgroup of the same path in the unified hierarchy, where the
+    /// kernel counts how long they wait; nothing to do if this is v2.
+    pub fn enter_unified(&mut self) -> anyhow::Result<()> {
+        let unified = Mounts::read(&ProcRoot::default())?.unified();
+        let Some(unified) = unified.filter(|of| of != self.cgroup().hierarchy()) else {
+            return Ok(());
+        };
+        let dir = unified.root.join(self.cgroup().path().strip_prefix("/")?);
+        fs::create_dir(&dir).with_context(|| dir.display().to_string())?;
+        let procs = dir.join("cgroup.procs");
+        self.unified = Some(dir);
+        for pid in self.cgroup().procs(false)? {
+            fs::write(&procs, pid.to_string()).with_context(|| procs.display().to_string())?;
+        }
+        Ok(())
     }
 
     /// Sets the limit. The kernel first reclaims what exceeds it, which may take several tries.
@@ -63,7 +85,9 @@ impl Drop for Group {
     fn drop(&mut self) {
         for _ in 0..100 {
             kill(self.cgroup());
-            if self.cgroup().procs(false).unwrap_or_default().is_empty() {
+            let is_empty = self.cgroup().procs(false).unwrap_or_default().is_empty();
+            let unified = self.unified.as_ref();
+            if is_empty && unified.is_none_or(|dir| fs::remove_dir(dir).is_ok()) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(50));

@@ -4,7 +4,6 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use agewise_cli::whatif::machine_waited_us;
 use agewise_host::cgroup::{Cgroup, TreeLimits};
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
@@ -98,7 +97,6 @@ impl Daemon {
             now_ms: &self.around.now_ms,
             looked_ms: self.looked_ms,
             next_look_ms: self.pace.next_ms(),
-            machine_waited_us: &machine_waited_us,
             swap_free_bytes: &swap_free_bytes,
             prices: curves.prices(),
             curves: &|key| curves.counted(key),

@@ -136,7 +136,6 @@ impl World {
             now_ms: &|| self.now_ms.get(),
             looked_ms: self.looked_ms,
             next_look_ms: self.looked_ms + 10_000,
-            machine_waited_us: &|| None,
             swap_free_bytes: &|| 1 << 50,
             prices: Prices::exact(10_000.0, 0.0),
             curves: &|key| curves(key),

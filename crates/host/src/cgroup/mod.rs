@@ -8,6 +8,7 @@ pub mod name;
 mod own;
 mod stat;
 mod tree;
+mod unified;
 mod usage;
 
 use std::collections::HashSet;

@@ -167,6 +167,21 @@ mod tests {
     }
 
     #[test]
+    fn a_curve_of_one_size_is_a_dot() {
+        let mut one = curve("lru", [50.0; 3]);
+        one.points.truncate(1);
+        assert_eq!(
+            svg(std::slice::from_ref(&one)).matches("<circle").count(),
+            1
+        );
+        let none = Curve {
+            points: Vec::new(),
+            ..one.clone()
+        };
+        assert_ne!(png(&[one]), png(&[none]));
+    }
+
+    #[test]
     fn a_trace_without_accesses_has_no_curve() {
         let idle = Curve {
             accesses: 0,

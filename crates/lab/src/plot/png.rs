@@ -72,6 +72,15 @@ pub fn png(curves: &[Curve]) -> Result<Vec<u8>, String> {
                 canvas.line(&bar, colour(at), 2.0, 0.5);
             }
         }
+        if let [(across, up)] = points[..] {
+            // A single point makes no line.
+            canvas.line(
+                &[(across - 4.0, up), (across + 4.0, up)],
+                colour(at),
+                8.0,
+                1.0,
+            );
+        }
         canvas.line(&points, colour(at), 3.0, 1.0);
         if at >= LEGEND_ROWS_MAX {
             continue;

@@ -77,6 +77,13 @@ fn draw(
     y: impl Fn(f64) -> f64,
 ) {
     let mut points = String::new();
+    if let [point] = curve.ratios().collect::<Vec<_>>()[..] {
+        // A single point makes no line.
+        let (across, up) = (x(point.0 as f64), y(point.1));
+        out.line(format_args!(
+            "<circle cx=\"{across:.1}\" cy=\"{up:.1}\" r=\"4\" fill=\"{colour}\"/>"
+        ));
+    }
     for (size, ratio, error) in curve.ratios() {
         let at = x(size as f64);
         points += &format!("{at:.1},{:.1} ", y(ratio));

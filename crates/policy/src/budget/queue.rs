@@ -163,9 +163,10 @@ impl<S: Copy + Ord> PageQueue<S> {
                 continue;
             }
             let asked: u64 = runs.iter().map(|run| run.end - run.start).sum();
-            let mut chosen = 0;
+            let (mut chosen, mut young) = (0, 0);
             let gone = mover(space, &runs, &mut |seen| {
-                let runs = self.choose(space, rank_max, &runs, seen);
+                let (runs, stay) = self.choose(space, rank_max, &runs, seen);
+                young += stay;
                 chosen += runs.iter().map(|run| run.end - run.start).sum::<u64>();
                 runs
             });
@@ -173,7 +174,7 @@ impl<S: Copy + Ord> PageQueue<S> {
             // When a page of a large folio was chosen, the rest of the folio leaves with it.
             let tried = chosen.max(gone.left_pages);
             moved.tried_bytes += tried * PAGE_BYTES;
-            moved.young_again_bytes += (asked - chosen) * PAGE_BYTES;
+            moved.young_again_bytes += young.min(asked - chosen) * PAGE_BYTES;
             moved.left_bytes += gone.left_pages * PAGE_BYTES;
             moved.calls += gone.calls;
             left = left.saturating_sub(tried);
@@ -348,15 +349,17 @@ impl<S: Copy + Ord> PageQueue<S> {
         Some((space, tier.rank_max, runs))
     }
 
-    /// Which pages of `runs` go, given what was observed just now.
+    /// Which pages of `runs` go, given what was observed just now, and how many stay because they
+    /// were touched.
     fn choose(
         &mut self,
         space: S,
         rank_max: u16,
         runs: &[Range<u64>],
         seen: &[Seen],
-    ) -> Vec<Range<u64>> {
+    ) -> (Vec<Range<u64>>, u64) {
         let mut chosen: Vec<Range<u64>> = Vec::new();
+        let mut young = 0;
         for page in runs.iter().cloned().flatten() {
             let (index, slot) = place(page);
             let Ok(at) = seen.binary_search_by_key(&index, |seen| seen.index) else {
@@ -367,6 +370,7 @@ impl<S: Copy + Ord> PageQueue<S> {
                 continue;
             }
             if bits.young.contains(slot) && !self.goes_though_touched(space, page, rank_max) {
+                young += 1;
                 continue;
             }
             match chosen.last_mut() {
@@ -374,7 +378,7 @@ impl<S: Copy + Ord> PageQueue<S> {
                 _ => chosen.push(page..page + 1),
             }
         }
-        chosen
+        (chosen, young)
     }
 
     /// A queued page was touched: returns whether it goes anyway. If not, it may be queued again.

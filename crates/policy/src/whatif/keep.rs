@@ -242,7 +242,13 @@ impl Keeper {
         predicted: Option<Estimate>,
         facts: Facts,
     ) -> Option<Change> {
+        let is_back = match act {
+            Act::Limit(bytes) => self.limit_bytes.is_some_and(|limit| bytes > limit),
+            Act::Unlimit => true,
+            Act::Wait | Act::Done => false,
+        };
         let why = match verdict {
+            Verdict::Underway if is_back => Why::Waiting,
             Verdict::Underway => Why::Curve,
             Verdict::Reached => {
                 self.state = State::Holding(vec![facts]);
@@ -253,7 +259,7 @@ impl Keeper {
             Verdict::Waiting => Why::Waiting,
             Verdict::Unpredicted => Why::Unpredicted,
         };
-        if why != Why::Curve {
+        if !matches!(verdict, Verdict::Underway | Verdict::Reached) {
             self.state = State::Holding(vec![facts]);
             self.raised_ms = Some(facts.now_ms);
             self.rest(facts.now_ms);
@@ -263,7 +269,10 @@ impl Keeper {
                 predicted_wait_ratio: predicted.filter(|_| why == Why::Curve),
                 ..self.set(Some(bytes), why)
             }),
-            // Even the first step did harm.
+            // The first step did harm.
+            Act::Unlimit if verdict == Verdict::Underway => {
+                Some(self.change(self.before_bytes, why))
+            }
             Act::Unlimit => Some(self.set(self.before_bytes, why)),
             Act::Wait | Act::Done => None,
         }
@@ -345,11 +354,15 @@ impl Keeper {
     }
 
     fn set(&mut self, limit_bytes: Option<u64>, why: Why) -> Change {
-        self.limit_bytes = limit_bytes;
         if limit_bytes.is_none() {
             self.state = State::Holding(Vec::new());
             self.unlimited_bytes = 0;
         }
+        self.change(limit_bytes, why)
+    }
+
+    fn change(&mut self, limit_bytes: Option<u64>, why: Why) -> Change {
+        self.limit_bytes = limit_bytes;
         Change {
             limit_bytes,
             why,

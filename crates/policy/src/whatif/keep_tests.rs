@@ -60,7 +60,6 @@ impl World {
                 now_ms: self.now_ms,
                 faults: [self.faults as u64, 0],
                 waited_us: None,
-                machine_waited_us: None,
                 // A look every ten seconds.
                 is_blind: self.now_ms % 10_000 < 2000,
             };
@@ -197,6 +196,33 @@ fn floors_hold_and_rehearsals_say_what_would_be() {
         "once in a while"
     );
     assert_eq!(keeper.limit_bytes(), None);
+}
+
+/// A limit that rises amid an attempt rises because of waiting, and the attempt goes on.
+#[test]
+fn a_harmful_step_is_taken_back_and_half_of_it_follows() {
+    let (world, mut keeper) = (World::new(), Keeper::new(WANTED));
+    let calm = curves(50.0, 100.0);
+    let mut at = |now_ms, waited_ms: u64| {
+        let facts = Facts {
+            now_ms,
+            waited_us: Some(waited_ms * 1000),
+            ..Facts::default()
+        };
+        let room = world.room(&keeper);
+        let change = keeper.next(facts, &room, Some(&calm));
+        (change.map(|of| (of.limit_bytes, of.why)), keeper.is_busy())
+    };
+    let (Some((Some(first), Why::Curve)), true) = at(1000, 0) else {
+        panic!("it lowers nothing");
+    };
+    assert_eq!(at(2000, 0), (None, true));
+    assert_eq!(at(4000, 1000), (Some((None, Why::Waiting)), true));
+    assert_eq!(at(7999, 1000), (None, true));
+    let (Some((Some(half), Why::Curve)), true) = at(8000, 1000) else {
+        panic!("nothing follows");
+    };
+    assert_eq!(FULL - half, (FULL - first) / 2);
 }
 
 proptest! {

@@ -7,6 +7,10 @@
 //! and for a simulated one. The cost of a page is only known to a factor of about two, and the
 //! waiting at a step reveals that factor: so it continues below the likely goal as long as the
 //! measurements predict that the next step does no harm either.
+//!
+//! A step that does harm has not shown that the limit is too low: the kernel also takes pages that
+//! are in use, all at once, and these come back over some seconds. So it is taken back, and shorter
+//! ones follow; when even the shortest does harm, the limit is.
 
 use super::{Bound, Curves, Decider, Estimate, Prices};
 
@@ -84,10 +88,22 @@ pub enum Refusal {
 /// The steps down from the current memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Steps {
-    /// Steps to the goal; not empty in the result of [`plan`].
+    /// Limits down to the goal, each a [`PARTS`]th of a step below the one before; not empty in the
+    /// result of [`plan`].
     pub to_goal: Vec<Planned>,
-    /// Limits below the goal, closer together, for as long as measurements allow.
+    /// Limits below the goal, for as long as measurements allow.
     pub further: Vec<Planned>,
+}
+
+impl Steps {
+    /// The limits on the way to the goal if no step does harm.
+    pub fn expected(&self) -> impl Iterator<Item = &Planned> {
+        let last = self.to_goal.len().checked_sub(1);
+        let numbered = self.to_goal.iter().enumerate();
+        numbered
+            .filter(move |(at, _)| (at + 1) % PARTS == 0 || Some(*at) == last)
+            .map(|(_, planned)| planned)
+    }
 }
 
 /// One step takes one part in this many of the memory.
@@ -95,8 +111,8 @@ const STEP_PART: u64 = 32;
 /// Below the goal, the predicted waiting may be this many times the allowed waiting: prices are not
 /// wrong by more.
 const FURTHER_FACTOR: f64 = 4.0;
-/// Limits below the goal for each step: where a whole step would do harm, a part of it may not.
-const FURTHER_PARTS: usize = 4;
+/// A step can be taken in this many parts: where all of it would do harm, a part of it may not.
+pub const PARTS: usize = 4;
 /// The least memory that a step takes, bytes.
 const STEP_BYTES_MIN: u64 = 1 << 20;
 
@@ -144,15 +160,15 @@ pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
     }
     let step = (terms.usage_bytes / STEP_PART).min(terms.step_bytes_max);
     let step = step.max(STEP_BYTES_MIN);
-    let below = |from: u64, step: u64| (1..).map(move |number| from.saturating_sub(step * number));
-    let between = below(terms.usage_bytes, step).take_while(|at| *at > goal);
+    let part = step / PARTS as u64;
+    let below = |from: u64| (1..).map(move |number| from.saturating_sub(part * number));
+    let between = below(terms.usage_bytes).take_while(|at| *at > goal);
     let mut to_goal: Vec<Planned> = between.map(planned).collect();
     to_goal.push(last);
     let further = match terms.goal {
         Goal::Auto(Bound::Likely) => {
             let most = terms.wait_max * FURTHER_FACTOR;
-            let part = step / FURTHER_PARTS as u64;
-            let below = below(goal, part).take_while(|at| *at > terms.beyond_bytes);
+            let below = below(goal).take_while(|at| *at > terms.beyond_bytes);
             let steps = below.map(planned);
             steps
                 .take_while(|of| of.wait_ratio.likely <= most)
@@ -171,11 +187,9 @@ pub struct Facts {
     /// Pages that have come back so far, from swap and from files.
     pub faults: [u64; 2],
     /// Time for which some task of the cgroup has waited for memory so far, us; `None` if the
-    /// kernel does not report it. It is then computed from faults and prices.
+    /// kernel does not report it. It is then computed from faults and prices: the kernel's count of
+    /// the machine is no bound, but a mean over the processors, on which others may wait less.
     pub waited_us: Option<u64>,
-    /// Time for which some task of the machine has waited, us, which is at least as much; `None` if
-    /// the kernel does not report that either.
-    pub machine_waited_us: Option<u64>,
     /// Accessed bits were cleared recently, and will then be left alone for so long that it is
     /// better to wait: the kernel cannot see what is in use, and would take pages that are.
     pub is_blind: bool,
@@ -186,7 +200,7 @@ pub struct Facts {
 pub enum Act {
     /// Set its limit to this many bytes.
     Limit(u64),
-    /// Remove the limit: even the first step did harm.
+    /// Set the limit that there was at the start, or none: the first step did harm.
     Unlimit,
     /// Ask again soon.
     Wait,
@@ -243,8 +257,13 @@ pub struct Shrink {
     /// How many of them lead to the goal.
     to_goal: usize,
     terms: Terms,
-    /// The current step; `None` before the first.
+    /// The current step; `None` before the first, and when the first was taken back.
     at: Option<usize>,
+    /// The lowest step that did no harm.
+    harmless: Option<usize>,
+    /// A step takes at most this many parts: half of what did harm last.
+    stride: usize,
+    /// When the limit was set, or before the first step, when one may be taken.
     since_ms: u64,
     /// Counters when the effects of the step had settled.
     settled: Option<Facts>,
@@ -265,6 +284,8 @@ impl Shrink {
             to_goal,
             terms,
             at: None,
+            harmless: None,
+            stride: PARTS,
             since_ms: 0,
             settled: None,
             window: Vec::new(),
@@ -290,9 +311,9 @@ impl Shrink {
             return Act::Done;
         }
         let Some(at) = self.at else {
-            return match facts.is_blind {
+            return match facts.is_blind || facts.now_ms < self.since_ms {
                 true => Act::Wait,
-                false => self.begin(0, facts),
+                false => self.begin(self.towards_goal(0), facts),
             };
         };
         let held_ms = facts.now_ms.saturating_sub(self.since_ms);
@@ -327,6 +348,7 @@ impl Shrink {
             return self.back(at, [settled, facts], Verdict::Unpredicted);
         }
         self.note(at, settled, facts, true);
+        self.harmless = Some(at);
         let Some(following) = following else {
             self.verdict = Verdict::Reached;
             return Act::Done;
@@ -341,18 +363,25 @@ impl Shrink {
         }
     }
 
+    /// The end of a step on the way to the goal that begins with the part `first`. Steps end at
+    /// multiples of their length, so that a step can be taken again as two of half its length.
+    fn towards_goal(&self, first: usize) -> usize {
+        let end = (first + 1).next_multiple_of(self.stride);
+        end.min(self.to_goal).saturating_sub(1)
+    }
+
     /// The following step, given the waiting at this one. Below the goal: the lowest limit within a
     /// step that is harmless when its prediction is wrong by the same factor.
     fn following(&self, at: usize, wait: f64) -> Option<usize> {
         if at + 1 < self.to_goal {
-            return Some(at + 1);
+            return Some(self.towards_goal(at + 1));
         }
         let likely = self.steps[at].wait_ratio.likely;
         let is_harmless = |of: &&Planned| {
             let expected = of.wait_ratio.likely * wait / likely;
             likely > 0.0 && expected <= self.terms.wait_max
         };
-        let further = self.steps[at + 1..].iter().take(FURTHER_PARTS);
+        let further = self.steps[at + 1..].iter().take(self.stride);
         let count = further.take_while(is_harmless).count();
         (count > 0).then_some(at + count)
     }
@@ -369,14 +398,32 @@ impl Shrink {
         Act::Limit(step.limit_bytes)
     }
 
-    /// Returns to the last harmless step, because of what happened between two samples. Below the
-    /// goal this counts as reaching it.
+    /// Takes a step back, because of what happened between two samples. Goes on with steps of half
+    /// the length; if there is none, it has ended. Below the goal that counts as reaching it.
     fn back(&mut self, at: usize, [from, to]: [Facts; 2], why: Verdict) -> Act {
-        let is_below = at >= self.to_goal;
-        self.verdict = if is_below { Verdict::Reached } else { why };
-        let harmless = self.outcomes.last().map(|of| of.planned.limit_bytes);
         self.note(at, from, to, false);
-        harmless.map_or(Act::Unlimit, Act::Limit)
+        // Zero if what did no harm before does now: something else has changed.
+        let parts = (at + 1).saturating_sub(self.harmless.map_or(0, |harmless| harmless + 1));
+        if parts <= 1 || why == Verdict::Unpredicted {
+            let is_below = at >= self.to_goal && parts > 0;
+            self.verdict = if is_below { Verdict::Reached } else { why };
+        }
+        self.stride = (parts / 2).max(1);
+        let limit_bytes = self.steps[at].limit_bytes;
+        let kept = self.outcomes.iter().filter(|of| of.is_kept);
+        let mut kept = kept.map(|of| of.planned.limit_bytes);
+        let back = kept.rfind(|harmless| *harmless > limit_bytes);
+        self.at = self.harmless;
+        self.settled = None;
+        self.window = vec![to];
+        self.since_ms = to.now_ms;
+        back.map_or_else(
+            || {
+                self.since_ms += HOLD_MS;
+                Act::Unlimit
+            },
+            Act::Limit,
+        )
     }
 
     fn note(&mut self, at: usize, from: Facts, to: Facts, is_kept: bool) {
@@ -426,18 +473,17 @@ pub(super) fn waits_too_long(from: Facts, to: Facts, prices: Prices, wait_max: f
     to.now_ms >= from.now_ms + WINDOW_MS && waited_ratio(from, to, prices) > wait_max
 }
 
-/// The share of the time that tasks waited between two samples: the kernel's own count; or faults
-/// times prices, but no more than the machine waited.
+/// The share of the time that tasks waited between two samples: the kernel's own count, or faults
+/// times prices.
 fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
-    let counted_ms = |of: fn(&Facts) -> Option<u64>| {
-        let waited_us = of(&to)?.saturating_sub(of(&from)?);
-        Some(waited_us as f64 / 1000.0)
+    let counted = to.waited_us.zip(from.waited_us);
+    let waited_ms = match counted {
+        Some((to_us, from_us)) => to_us.saturating_sub(from_us) as f64 / 1e3,
+        None => {
+            let [anon, file] = to.faults_since(from);
+            (anon * prices.anon_ns.likely + file * prices.file_ns.likely) / 1e6
+        }
     };
-    let waited_ms = counted_ms(|of| of.waited_us).unwrap_or_else(|| {
-        let [anon, file] = to.faults_since(from);
-        let reckoned_ms = (anon * prices.anon_ns.likely + file * prices.file_ns.likely) / 1e6;
-        counted_ms(|of| of.machine_waited_us).map_or(reckoned_ms, |most| reckoned_ms.min(most))
-    });
     waited_ms / to.ms_since(from)
 }
 

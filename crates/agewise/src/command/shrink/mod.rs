@@ -11,7 +11,7 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
 use agewise_cli::usage::TargetsGone;
-use agewise_cli::whatif::{Plan, Watching, facts, machine_waited_us, watch};
+use agewise_cli::whatif::{Plan, Watching, facts, watch};
 use agewise_cli::{observe, units};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy, name};
@@ -33,7 +33,8 @@ use print::{COLUMNS, Record, Summary, print_plan, print_summary, verdict_name};
 /// of a thirty-second: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where
 /// the kernel kills if it cannot reclaim). Each step is held for some seconds and compared with the
 /// prediction. If waiting exceeds --max-wait over two seconds, the limit goes back to the previous
-/// step at once.
+/// step at once; half of the step is tried later, and then a quarter, because pages in use that
+/// leave with others come back.
 ///
 /// The limit is removed when the command ends, however it ends, unless --keep is given and a step
 /// succeeded. Every change is recorded before it is made: `agewise daemon --undo` undoes what a
@@ -43,9 +44,9 @@ use print::{COLUMNS, Record, Summary, print_plan, print_summary, verdict_name};
 /// continues step by step, as long as the measurement at one step predicts that the next stays
 /// within --max-wait.
 ///
-/// Waiting is the kernel's own count if it keeps one (v2, memory.pressure), otherwise faults times
-/// what one costs here, capped at what the whole machine waited (/proc/pressure/memory). Cgroups
-/// that hold init, this session or agewise itself are left alone.
+/// Waiting is the kernel's own count if it keeps one (memory.pressure: v2, or v1 if the processes
+/// are also in a cgroup of the same path in the unified hierarchy), otherwise faults times what one
+/// costs here. Cgroups that hold init, this session or agewise itself are left alone.
 ///
 /// Exit status: 0 the goal was reached (or planned); 1 refused, or it had to step back; 2 a wrong
 /// argument; 3 the target was gone before anything was limited.
@@ -171,7 +172,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
     }
     let Some(mut throttle) = throttle else {
-        print_plan(&mut out, args.format, &steps.to_goal, usage_bytes)?;
+        print_plan(&mut out, args.format, &steps, usage_bytes)?;
         return Ok(ExitCode::SUCCESS);
     };
     go_down(&scene, &mut throttle, Shrink::new(steps, terms), &mut out)
@@ -337,7 +338,7 @@ fn step_down(
         if scene.cgroup.procs(true)?.is_empty() {
             bail!("the last process has left the cgroup: no limit stays");
         }
-        let act = shrink.next(facts(&scene.cgroup, Agent::now_ms(), machine_waited_us())?);
+        let act = shrink.next(facts(&scene.cgroup, Agent::now_ms())?);
         for outcome in &shrink.outcomes()[printed..] {
             Record::new(&outcome.planned, Some(outcome)).print(out, scene.args.format)?;
         }

@@ -5,7 +5,7 @@ use std::io::Write;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::units;
-use agewise_policy::whatif::shrink::{Outcome, Planned, Verdict};
+use agewise_policy::whatif::shrink::{Outcome, Planned, Steps, Verdict};
 use serde::Serialize;
 
 /// The columns of CSV: the fields of all records.
@@ -116,13 +116,13 @@ pub(super) fn print_summary(
 pub(super) fn print_plan(
     out: &mut impl Write,
     format: Format,
-    steps: &[Planned],
+    steps: &Steps,
     usage_bytes: u64,
 ) -> std::io::Result<()> {
-    for step in steps {
+    for step in steps.expected() {
         Record::new(step, None).print(out, format)?;
     }
-    let limit_bytes = steps.last().map(|step| step.limit_bytes);
+    let limit_bytes = steps.to_goal.last().map(|step| step.limit_bytes);
     let summary = Summary {
         record: "verdict",
         verdict: "planned",
