@@ -22,7 +22,7 @@
 //! | kdamond finds a folio | 30 | frame number to folio, a reference taken and dropped: two atomic operations |
 //! | read() of a page | 500 | system call and copy of 4 KiB |
 //! | flush at a refault | 0 | Linux 5.15 alone; 0.8 ms in profiles of 12 servers on 48 CPUs |
-//! | pause after it | 0 | where the lab's CPUs stand for a part of a machine: the flushes of the rest |
+//! | pause after it | 0 | the flushes of the CPUs that the lab leaves out |
 //!
 //! Slow memory: Optane takes 169 to 305 ns a read where DRAM takes 81 to 101 (Izraelevitz et al.,
 //! 2019), CXL memory 70 to 250 ns more than DRAM (Li et al., ASPLOS 2023; Sun et al., MICRO 2023).
