@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by `whatif`, `shrink` and their benchmark: watching for a while, and the cost of waiting.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use agewise_host::access::{PAGE_BYTES, check_page_size};
 use agewise_host::agent::{Agent, AgentConfig, Targets};
-use agewise_host::cgroup::{Cgroup, CgroupError};
+use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, Mounts};
 use agewise_host::clear::Means;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
@@ -357,7 +358,11 @@ pub fn facts(cgroup: &Cgroup, now_ms: u64) -> Result<Facts, CgroupError> {
 /// Time for which some task of a cgroup waited for memory, in us; `None` if the kernel has no such
 /// count, or it cannot be read: waiting is then estimated from prices.
 pub fn waited_us(cgroup: &Cgroup) -> Option<u64> {
-    let counted = cgroup.unified(&ProcRoot::default()).ok()??;
+    // Mount tables may be long, and this is called every half second.
+    static UNIFIED: OnceLock<Option<Hierarchy>> = OnceLock::new();
+    let proc = ProcRoot::default();
+    let unified = UNIFIED.get_or_init(|| Mounts::read(&proc).ok()?.unified());
+    let counted = cgroup.counterpart(unified.as_ref()?, &proc).ok()??;
     let pressure = Psi::of_cgroup(&counted, Resource::Memory).ok()??;
     Some(pressure.some.total_us)
 }
