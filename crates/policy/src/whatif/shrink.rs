@@ -10,7 +10,7 @@
 //!
 //! A step that does harm has not shown that the limit is too low: the kernel also takes pages that
 //! are in use, all at once, and these come back over some seconds. So it is taken back, and shorter
-//! ones follow; when even the shortest does harm, the limit is.
+//! ones follow; if even the shortest does harm, the limit is too low.
 
 use super::{Bound, Curves, Decider, Estimate, Prices};
 
@@ -342,13 +342,16 @@ impl Shrink {
         if facts.is_blind && following.is_some() {
             return Act::Wait;
         }
-        let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;
-        self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
-        if self.surprises > SURPRISES_MAX {
-            return self.back(at, [settled, facts], Verdict::Unpredicted);
+        // At a limit that is held again, what a harmful step took comes back: no news about it.
+        if self.harmless != Some(at) {
+            let is_surprise = faults > self.steps[at].faults_per_second.high + FAULTS_FEW;
+            self.surprises = if is_surprise { self.surprises + 1 } else { 0 };
+            if self.surprises > SURPRISES_MAX {
+                return self.back(at, [settled, facts], Verdict::Unpredicted);
+            }
+            self.note(at, settled, facts, true);
+            self.harmless = Some(at);
         }
-        self.note(at, settled, facts, true);
-        self.harmless = Some(at);
         let Some(following) = following else {
             self.verdict = Verdict::Reached;
             return Act::Done;

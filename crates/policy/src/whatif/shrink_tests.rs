@@ -254,6 +254,37 @@ fn a_step_that_took_long_to_set_is_judged_by_what_follows() {
     assert_eq!(shrink.next(facts(6000, 3000)), Act::Unlimit);
 }
 
+/// They are a consequence of the step that was taken back, not of the limit that is held again.
+#[test]
+fn faults_of_what_a_harmful_step_took_are_no_surprise() {
+    let terms = terms(Goal::Bytes(FULL / 2));
+    let mut shrink = Shrink::new(plan(&curves(20.0, 100.0), &terms).unwrap(), terms);
+    let mut next = |now_ms, faults, waited_ms: u64| {
+        shrink.next(Facts {
+            now_ms,
+            faults: [faults, 0],
+            waited_us: Some(waited_ms * 1000),
+            is_blind: false,
+        })
+    };
+    // Twice more than predicted, without harm.
+    let _ = next(0, 0, 0);
+    assert_eq!(next(1000, 0, 0), Act::Wait);
+    let Act::Limit(held) = next(4000, 60, 0) else {
+        panic!("no second step");
+    };
+    assert_eq!(next(5000, 60, 0), Act::Wait);
+    let Act::Limit(harmful) = next(8000, 120, 0) else {
+        panic!("no third step");
+    };
+    assert_eq!(next(9000, 120, 0), Act::Wait);
+    assert_eq!(next(11_000, 900, 100), Act::Limit(held));
+    assert_eq!(next(12_000, 1300, 100), Act::Wait);
+    let half = held.midpoint(harmful);
+    assert_eq!(next(15_000, 2500, 100), Act::Limit(half));
+    assert_eq!(shrink.outcomes().len(), 3, "no step is noted twice");
+}
+
 #[test]
 fn what_was_not_predicted_ends_it_before_it_hurts() {
     let told = curves(20.0, 100.0);
