@@ -246,3 +246,58 @@ impl Machine {
         self.sys.events.push(self.kdamond_due_ns, Event::Kdamond);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use agewise_damon::filter::PageFilters;
+    use agewise_damon::space::Space;
+    use agewise_damon::target::TargetId;
+    use agewise_kernel::ids::MemcgId;
+    use agewise_policy::table::PAGE_BYTES;
+
+    use super::super::address_space::MapOptions;
+    use super::super::cost::CostModel;
+    use super::super::device::DeviceKind;
+    use super::super::{Limits, MachineConfig, SwapConfig};
+    use super::*;
+
+    /// Brings back half of a process's memory, for which the other half has to leave. Returns the
+    /// time that takes, and the CPU time of reclaim.
+    fn fetch_at_limit(unmap_ns: u64) -> (u64, u64) {
+        const PAGES: u64 = 1024;
+        let mut machine = Machine::new(MachineConfig {
+            swap: Some(SwapConfig::new(DeviceKind::Zram, 4096)),
+            cost: CostModel {
+                unmap_ns,
+                ..CostModel::FREE
+            },
+            ..MachineConfig::new(4096)
+        });
+        let limits = Limits {
+            max_pages: PAGES / 2,
+            ..Limits::default()
+        };
+        let memcg = machine.add_memcg(MemcgId::ROOT, "test", limits);
+        let process = machine.add_process(memcg);
+        let start = machine.map(process, &MapOptions::anon(PAGES)).unwrap();
+        for vpn in start..start + PAGES {
+            machine.access(process, vpn, true);
+        }
+        let before_ns = machine.policy_ns;
+        let watched = Watched::Virtual(vec![process]);
+        let mut last_folio = Vec::new();
+        let mut space = MachineSpace::new(&mut machine, Profile::V7_2, &watched, &mut last_folio);
+        let (action, filters) = (Action::Willneed, PageFilters::default());
+        let [start, end] = [start, start + PAGES].map(|vpn| vpn * PAGE_BYTES);
+        let applied = space.apply(TargetId(0), start, end, action, &filters);
+        (applied.cost_ns, machine.policy_ns - before_ns)
+    }
+
+    #[test]
+    fn what_leaves_for_pages_that_willneed_brings_back_is_paid_for_once() {
+        let (devices_ns, free_ns) = fetch_at_limit(0);
+        let (all_ns, reclaim_ns) = fetch_at_limit(1_000);
+        assert!(free_ns == 0 && reclaim_ns > 0, "{reclaim_ns}");
+        assert_eq!(all_ns - devices_ns, reclaim_ns);
+    }
+}

@@ -301,7 +301,10 @@ impl<'a> MachineSpace<'a> {
             vpn = at + 1;
             self.machine.lru.work.pte_checks += 1;
             if action == Action::Willneed {
+                // Reclaim for the page is charged where it is done.
+                self.pay();
                 self.fetch(process, at);
+                self.begun = self.machine.begin_work();
                 continue;
             }
             let Some((pfn, _)) = self.leaf(process, at, false) else {
