@@ -334,7 +334,7 @@ pub const SETTINGS: &[Setting] = &[
     price!(refault_flush_ns:
         "price of a flush of statistics at a refault under classic, as Linux 5.15 (0: none)"),
     price!(refault_flush_pause_ns:
-        "how long no other such flush begins after one (0: until the next refault)"),
+        "how long after such a flush no other begins (0: the next refault begins one)"),
     price!(process_ns: "price of creating or ending a process (50000: no source)"),
     price!(slow_ns:
         "price of an access to slow_memory beyond any other (150: Optane and CXL, 70 to 250)"),
