@@ -175,10 +175,9 @@ enum What {
     /// hurt.
     ///
     /// The program runs in a memory cgroup of its own with a zram device. Waiting is the kernel's
-    /// count: of the cgroup (v2), or of the whole machine, on which nothing else should lack memory
-    /// then; there whoever lowers the limit waits, too, once per step. Targets: no more than five
-    /// seconds in a row in which more was waited than --max-wait (over_seconds); 85 % of what the
-    /// best fixed limit saves (saved_ratio).
+    /// count for that cgroup; with v1, the unified hierarchy has to be mounted, too, where it gets
+    /// a second one. Targets: no more than five seconds in a row in which more was waited than
+    /// --max-wait (over_seconds); 85 % of what the best fixed limit saves (saved_ratio).
     Shrink(shrink::Args),
     /// What following the page cache costs, and how accurate it is.
     ///
