@@ -74,7 +74,7 @@ fn assert_same(served: &Series, mut sent: Decoded) {
 
 #[test]
 fn every_value_of_the_metrics_is_sent() {
-    let (endpoint, requests) = server(true);
+    let (endpoint, requests) = server();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("headers");
     std::fs::write(&file, "X-Token: a b\n").unwrap();
@@ -106,7 +106,7 @@ fn a_real_collector_passes_on_every_value() {
     if !has("a_real_collector_passes_on_every_value", "otelcol") {
         return;
     }
-    let (address, requests) = server(true);
+    let (address, requests) = server();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
     let receives = free.unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();

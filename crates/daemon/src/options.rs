@@ -2,14 +2,10 @@
 //! How the daemon was started.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use agewise_host::throttle::state_directory;
 
 use super::config::Config;
-
-/// How long reading a configuration may take while other work waits.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How the daemon was started.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +41,7 @@ impl Options {
     /// As for [`read`](Self::read).
     pub fn read_again(&self) -> anyhow::Result<Config> {
         Ok(match &self.config {
-            Some(path) => Config::read_within(path, PATIENCE)?,
+            Some(path) => Config::read_in_time(path)?,
             None => Config::default(),
         })
     }

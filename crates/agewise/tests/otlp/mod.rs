@@ -18,8 +18,8 @@ pub struct Request {
     pub body: Vec<u8>,
 }
 
-/// Accepts everything, if `answers`; otherwise it holds connections without a word.
-pub fn server(answers: bool) -> (String, Receiver<Request>) {
+/// Accepts everything.
+pub fn server() -> (String, Receiver<Request>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let (sender, requests) = channel();
@@ -31,14 +31,9 @@ pub fn server(answers: bool) -> (String, Receiver<Request>) {
                     if sender.send(request).is_err() {
                         return;
                     }
-                    match answers {
-                        true => stream
-                            .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-                            .unwrap(),
-                        false => loop {
-                            std::thread::park();
-                        },
-                    }
+                    stream
+                        .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                        .unwrap();
                 }
             });
         }

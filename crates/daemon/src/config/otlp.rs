@@ -9,7 +9,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::read::text;
+use super::read::{PATIENCE, text, within};
 use super::values::textual;
 use super::{ConfigError, Pause, Span};
 
@@ -57,25 +57,37 @@ impl Otlp {
     /// Reads the headers.
     ///
     /// # Errors
-    /// [`ConfigError::Place`], with the key. The message contains no value of a header.
+    /// [`ConfigError::Place`], with the key, or [`ConfigError::Slow`]. No message contains a value
+    /// of a header.
     pub fn headers(&self) -> Result<Vec<(String, String)>, ConfigError> {
         let Some(path) = &self.headers_file else {
             return Ok(Vec::new());
         };
-        headers(path).map_err(|why| ConfigError::Place {
-            key: "metrics.otlp.headers_file",
-            path: path.clone(),
-            why,
-        })
+        let text = within(path, PATIENCE, private_text)?;
+        headers(&text).map_err(|why| place(path, why))
     }
 }
 
-fn headers(path: &Path) -> Result<Vec<(String, String)>, String> {
-    let meta = path.metadata().map_err(|error| error.to_string())?;
-    if meta.permissions().mode() & 0o027 != 0 {
-        return Err("others can read or change this: chmod 600".to_owned());
+fn place(path: &Path, why: String) -> ConfigError {
+    ConfigError::Place {
+        key: "metrics.otlp.headers_file",
+        path: path.to_owned(),
+        why,
     }
-    let text = text(path).map_err(|error| error.to_string())?;
+}
+
+/// The text of a file that others can neither read nor change.
+fn private_text(path: &Path) -> Result<String, ConfigError> {
+    let meta = path.metadata();
+    let meta = meta.map_err(|error| place(path, error.to_string()))?;
+    if meta.permissions().mode() & 0o027 != 0 {
+        let why = "others can read or change this: chmod 600".to_owned();
+        return Err(place(path, why));
+    }
+    text(path).map_err(|error| place(path, error.to_string()))
+}
+
+fn headers(text: &str) -> Result<Vec<(String, String)>, String> {
     let lines = (1..).zip(text.lines().map(str::trim));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
     let headers: Vec<_> = lines
@@ -136,6 +148,7 @@ impl Endpoint {
         let is_path = |byte: u8| byte.is_ascii_graphic() && !b"#\"<>\\^`{|}".contains(&byte);
         if host.is_empty()
             || !host.bytes().all(is_host)
+            || !port.bytes().all(|byte| byte.is_ascii_digit())
             || !port.parse::<u16>().is_ok_and(|port| port > 0)
             || !path.bytes().all(is_path)
         {
@@ -192,6 +205,7 @@ mod tests {
             "http://:1",
             "http://a:0",
             "http://a:65536",
+            "http://a:+1",
             "http://user@a:1",
             "http://a b:1",
             "http://a::1:1",

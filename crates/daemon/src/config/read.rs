@@ -13,6 +13,8 @@ use super::{Config, ConfigError};
 
 /// Too large for a configuration.
 const SIZE_MAX: u64 = 1 << 20;
+/// How long reading a file may take while other work waits.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 thread_local! {
     /// A file system did not respond, and a thread still waits for it. There is at most one such
@@ -58,13 +60,13 @@ impl Config {
         Self::of_file(path, &text(path)?)
     }
 
-    /// Like [`read`](Self::read), but within this time: a file system that hangs because its server
-    /// is gone does not block the caller.
+    /// Like [`read`](Self::read), but within two seconds: a file system that hangs because its
+    /// server is gone does not block the caller.
     ///
     /// # Errors
     /// [`ConfigError`].
-    pub fn read_within(path: &Path, patience: Duration) -> Result<Self, ConfigError> {
-        let text = within(path, patience, text)?;
+    pub fn read_in_time(path: &Path) -> Result<Self, ConfigError> {
+        let text = within(path, PATIENCE, text)?;
         Self::of_file(path, &text)
     }
 
@@ -77,7 +79,7 @@ impl Config {
 }
 
 /// Reads on a separate thread, which is left behind if it takes too long.
-fn within(
+pub(super) fn within(
     path: &Path,
     patience: Duration,
     read: fn(&Path) -> Result<String, ConfigError>,

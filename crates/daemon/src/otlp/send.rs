@@ -318,9 +318,7 @@ impl Answer {
             let body = body.unwrap_or_default();
             let message = Status::decode(body).map(|status| status.message);
             let message = message.unwrap_or_else(|_| String::from_utf8_lossy(body).into_owned());
-            let words: Vec<&str> = message.split_whitespace().collect();
-            let reason: String = words.join(" ").chars().take(REASON_MAX_CHARS).collect();
-            format!("{kind} {status}: {reason}")
+            format!("{kind} {status}: {}", reason(&message))
                 .trim_end_matches([':', ' '])
                 .to_owned()
         };
@@ -331,7 +329,7 @@ impl Answer {
                 Ok(answer) => match answer.partial_success {
                     Some(partly) if partly.rejected_data_points > 0 => Answer::Partly(
                         partly.rejected_data_points.unsigned_abs(),
-                        format!("it rejects some: {}", partly.error_message),
+                        format!("it rejects some: {}", reason(&partly.error_message)),
                     ),
                     _ => Answer::Taken,
                 },
@@ -346,6 +344,12 @@ impl Answer {
             _ => Answer::Refused(explained("it answers"), status == 400),
         }
     }
+}
+
+/// A server's explanation as one line.
+fn reason(message: &str) -> String {
+    let words: Vec<&str> = message.split_whitespace().collect();
+    words.join(" ").chars().take(REASON_MAX_CHARS).collect()
 }
 
 /// What all metrics have in common.
@@ -394,7 +398,9 @@ pub(crate) fn fuzzed_answer(bytes: &[u8]) {
     let asked = String::from_utf8_lossy(body);
     match Answer::of(status, None, Some(&asked), Some(body)) {
         Answer::Later(_, Some(pause)) => assert!(pause <= PAUSE_MAX),
-        Answer::Refused(why, _) => assert!(why.chars().count() < REASON_MAX_CHARS + 40),
+        Answer::Refused(why, _) | Answer::Partly(_, why) => {
+            assert!(why.chars().count() < REASON_MAX_CHARS + 40)
+        }
         _ => {}
     }
 }

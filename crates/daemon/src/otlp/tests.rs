@@ -3,6 +3,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsPartialSuccess;
+
 use super::*;
 use crate::config::Config;
 use crate::demo;
@@ -176,6 +178,25 @@ fn who_asks_for_a_pause_gets_it_and_losses_are_counted_in_the_metrics() {
     let name = b"agewise_otlp_lost_points_total".as_slice();
     let is_there = |what: &[u8]| plain.windows(what.len()).any(|part| part == what);
     assert!(is_there(name) && is_there(&value));
+}
+
+#[test]
+fn what_a_server_explains_becomes_a_short_line() {
+    let long = "no\n".repeat(1000);
+    let partly = ExportMetricsServiceResponse {
+        partial_success: Some(ExportMetricsPartialSuccess {
+            rejected_data_points: 7,
+            error_message: long.clone(),
+        }),
+    };
+    for (status, body) in [(200, partly.encode_to_vec()), (400, long.into_bytes())] {
+        let answer = Answer::of(status, None, None, Some(&body));
+        let (Answer::Partly(_, why) | Answer::Refused(why, _)) = answer else {
+            panic!("{status}");
+        };
+        assert!(why.contains(": no no no"), "{why}");
+        assert!(why.len() < REASON_MAX_CHARS + 40, "{why}");
+    }
 }
 
 #[test]

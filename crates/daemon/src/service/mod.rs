@@ -39,8 +39,9 @@ pub use undo::undo;
 use surroundings::Surroundings;
 use undo::Found;
 
-/// Memory is returned before pauses of at least this length: that takes a few ms of CPU time.
-const LONG_PAUSE_MS: u64 = 5_000;
+/// Memory is returned before pauses of at least this length: that takes a few ms of CPU time. It is
+/// less than what a look leaves of the default tick.
+const LONG_PAUSE_MS: u64 = 3_000;
 
 /// Initial settings of the report files: the bins of the configuration on every node.
 pub fn first_settings(config: &Config) -> Settings {
@@ -227,7 +228,6 @@ fn files_config(config: &Config) -> FilesConfig {
     }
 }
 
-/// Waits for the next tick. A reader may bring it forward, as far as the budget allows.
 /// Returns to the kernel what a look has freed. glibc keeps whatever is below something in use, and
 /// with processes that come and go most of it is: 11 MB with 2000 of them.
 fn return_memory() {
@@ -238,6 +238,7 @@ fn return_memory() {
     }
 }
 
+/// Waits for the next tick. A reader may bring it forward, as far as the budget allows.
 fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
     /// How often a waiting daemon answers its watchdog.
     const ALIVE_EVERY: Duration = Duration::from_secs(5);
