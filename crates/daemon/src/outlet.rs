@@ -30,6 +30,17 @@ pub struct Outlet {
     is_apart: bool,
 }
 
+/// Why a configuration of metrics cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum OutletError {
+    /// They cannot be served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// They cannot be sent.
+    #[error("metrics.otlp: {0}")]
+    Send(#[from] otlp::StartError),
+}
+
 /// A server, and the record of its socket, which must be dropped after it.
 #[derive(Debug)]
 struct Open {
@@ -133,8 +144,8 @@ impl Outlet {
     /// Applies the configuration. A server that is already open as configured stays.
     ///
     /// # Errors
-    /// [`ServeError`]; what was open before stays open then.
-    pub fn follow(&mut self, config: &Metrics, hub: &Hub) -> Result<(), ServeError> {
+    /// [`OutletError`]; what was open before stays open then.
+    pub fn follow(&mut self, config: &Metrics, hub: &Hub) -> Result<(), OutletError> {
         let (now, since_unix_ms) = (self.sender.as_ref(), self.since_unix_ms);
         let sender = otlp::replaced(now, config, limits(config), since_unix_ms)?;
         // What is served does not depend on what is sent.

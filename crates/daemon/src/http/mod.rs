@@ -51,8 +51,6 @@ pub enum ServeError {
     NotLoopback { address: SocketAddr },
     #[error("metrics.listen: {} exists and is not a socket: choose another path", path.display())]
     NoSocket { path: PathBuf },
-    #[error("metrics.otlp: {0}")]
-    Send(#[from] crate::otlp::StartError),
     #[error("metrics.listen: cannot listen on {listen}: {source}")]
     Listen {
         listen: Listen,

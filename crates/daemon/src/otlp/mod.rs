@@ -4,18 +4,19 @@
 
 mod encode;
 pub(crate) mod send;
+pub(crate) mod sending;
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use agewise_cli::units::duration_text;
-use serde::{Deserialize, Serialize};
 
-use super::config::{ConfigError, Endpoint, Metrics};
+use super::config::{ConfigError, Metrics};
 use super::metrics::shown::Limits;
 use super::serve::{Apart, Stall, Task};
 use super::state::Hub;
+use sending::Sending;
 
 /// The variable in which OpenTelemetry expects attributes of all that a program sends:
 /// `NAME=VALUE,NAME=VALUE`.
@@ -28,20 +29,6 @@ pub enum StartError {
     Headers(#[from] ConfigError),
     #[error("cannot start the process that sends metrics: {0}")]
     Start(#[from] io::Error),
-}
-
-/// What the process sends, and to whom.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sending {
-    endpoint: Endpoint,
-    headers: Vec<(String, String)>,
-    interval: Duration,
-    timeout: Duration,
-    /// Attributes of all metrics, as the environment of the daemon states them.
-    attributes: String,
-    /// When the counters began, ms since 1970.
-    since_unix_ms: u64,
-    limits: Limits,
 }
 
 impl Stall for Sending {

@@ -15,8 +15,8 @@ use prost::Message;
 use ureq::unversioned::resolver::{ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
-use super::Sending;
 use super::encode::{Request, Requests, attribute};
+use super::sending::Sending;
 use crate::metrics::families::families;
 use crate::metrics::family::{Unit, counter};
 use crate::metrics::shown::Chooser;

@@ -76,7 +76,7 @@ pub enum Task {
     },
     /// Nothing: it sends metrics.
     #[cfg(feature = "otlp")]
-    Otlp(Box<super::otlp::Sending>),
+    Otlp(Box<super::otlp::sending::Sending>),
     /// Report files, for requests that come to its standard output, a FUSE device.
     #[cfg(feature = "fuse")]
     Files {

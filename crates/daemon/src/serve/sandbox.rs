@@ -22,7 +22,7 @@ pub(crate) enum Calls {
     Answer,
     /// Make connections by IP: to no socket of this machine's programs in the file system, for
     /// instance.
-    #[cfg(any(test, feature = "otlp"))]
+    #[cfg(feature = "otlp")]
     Connect,
 }
 
@@ -30,7 +30,7 @@ impl Calls {
     fn own(self) -> &'static [libc::c_long] {
         match self {
             Calls::Answer => &[libc::SYS_accept4],
-            #[cfg(any(test, feature = "otlp"))]
+            #[cfg(feature = "otlp")]
             Calls::Connect => &[
                 libc::SYS_connect,
                 libc::SYS_getsockopt,
@@ -43,7 +43,7 @@ impl Calls {
     fn domains(self) -> &'static [libc::c_int] {
         match self {
             Calls::Answer => &[],
-            #[cfg(any(test, feature = "otlp"))]
+            #[cfg(feature = "otlp")]
             Calls::Connect => &[libc::AF_INET, libc::AF_INET6],
         }
     }

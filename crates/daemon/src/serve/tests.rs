@@ -165,7 +165,7 @@ fn locked_in(dir: &std::path::Path, parent: u32, calls: Calls) -> i32 {
     let second = Duration::from_secs(1);
     let connects = std::net::TcpStream::connect_timeout(&address, second)
         .and_then(|mut stream| io::Write::write(&mut stream, b"x"));
-    let should = matches!(calls, Calls::Connect);
+    let should = !matches!(calls, Calls::Answer);
     let binds = std::net::UdpSocket::bind("127.0.0.1:0").is_ok();
     can(4, binds || connects.is_ok() != should);
     // SAFETY: no signal is sent; fork in a child that ends right after.
@@ -182,9 +182,9 @@ fn locked_in(dir: &std::path::Path, parent: u32, calls: Calls) -> i32 {
 
 #[test]
 fn who_is_locked_in_opens_nothing_and_signals_nobody() {
-    for calls in [Calls::Answer, Calls::Connect] {
-        check_locked_in(calls);
-    }
+    check_locked_in(Calls::Answer);
+    #[cfg(feature = "otlp")]
+    check_locked_in(Calls::Connect);
 }
 
 fn check_locked_in(calls: Calls) {
