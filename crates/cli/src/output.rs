@@ -8,7 +8,7 @@ use agewise_host::untrusted::{clean, is_hidden, json_escape};
 use clap::ValueEnum;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
-use serde_json::ser::Formatter;
+use serde_json::ser::{CompactFormatter, Formatter};
 
 /// The form of what a command prints on standard output.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -106,13 +106,39 @@ pub fn bound<S: Serializer>(number: &f64, to: S) -> Result<S::Ok, S::Error> {
 /// # Errors
 /// `out` cannot be written, or `record` cannot be represented in JSON.
 pub fn json(out: &mut impl Write, record: &impl Serialize) -> serde_json::Result<()> {
-    record.serialize(&mut serde_json::Serializer::with_formatter(out, Visible))
+    let visible = Visible {
+        are_floats_short: false,
+    };
+    record.serialize(&mut serde_json::Serializer::with_formatter(out, visible))
+}
+
+/// Like [`json_line`], with six significant digits of each float: for lines that are kept and read,
+/// rather than computed with.
+///
+/// # Errors
+/// `out` cannot be written.
+pub fn journal_line(out: &mut impl Write, record: &impl Serialize) -> io::Result<()> {
+    let short = Visible {
+        are_floats_short: true,
+    };
+    record.serialize(&mut serde_json::Serializer::with_formatter(
+        &mut *out, short,
+    ))?;
+    out.write_all(b"\n")
 }
 
 /// A JSON formatter that escapes invisible characters.
-struct Visible;
+struct Visible {
+    are_floats_short: bool,
+}
 
 impl Formatter for Visible {
+    fn write_f64<W: ?Sized + Write>(&mut self, out: &mut W, value: f64) -> io::Result<()> {
+        let rounded = || format!("{value:.5e}").parse().ok();
+        let short = self.are_floats_short.then(rounded).flatten();
+        CompactFormatter.write_f64(out, short.unwrap_or(value))
+    }
+
     fn write_string_fragment<W: ?Sized + Write>(
         &mut self,
         out: &mut W,
@@ -221,6 +247,23 @@ mod tests {
             "a\\x07\n  agewise: all is well"
         );
         assert_eq!(csv_field("a\n,\u{2066}"), "\"a\\x0a,\\u{2066}\"");
+    }
+
+    #[test]
+    fn floats_of_a_journal_have_six_digits_and_names_stay_visible() {
+        let record = (
+            "\u{202e}",
+            1.0 / 3.0,
+            123_456_789.5,
+            f64::NAN,
+            u64::MAX,
+            0.25,
+        );
+        let mut out = Vec::new();
+        journal_line(&mut out, &record).unwrap();
+        let line = String::from_utf8(out).unwrap();
+        let expected = "[\"\\u202e\",0.333333,123457000.0,null,18446744073709551615,0.25]\n";
+        assert_eq!(line, expected);
     }
 
     #[test]

@@ -1,4 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+use agewise_host::mover::{PageoutReport, SkipReason};
+use agewise_host::pagecache::DropReport;
+
+use super::done::KEPT_MAX_BYTES;
 use super::*;
 
 /// A library, which others map too, is the oldest memory of the first process.

@@ -188,7 +188,7 @@ impl Lines {
             unix_ms: unix_ms(),
             fields,
         };
-        agewise_cli::output::json_line(&mut line, &fields)?;
+        agewise_cli::output::journal_line(&mut line, &fields)?;
         if let Target::File {
             path, size_bytes, ..
         } = &self.target

@@ -43,7 +43,7 @@ pub use error::TraceError;
 pub use format::{Format, ReadLimits, ReadOptions, RequestReader};
 pub use input::{EXPANSION_MAX, Input};
 pub use intervals::Intervals;
-pub use manifest::{Manifest, ManifestEntry};
+pub use manifest::Manifest;
 pub use page_index::{PageIndex, hash};
 pub use progress::ReadProgress;
 pub use reading::{Reading, short_name};

@@ -18,21 +18,17 @@ const PAGES_SUFFIX: &str = "_p4k";
 
 /// One trace of a manifest.
 #[derive(Debug, Clone)]
-pub struct ManifestEntry {
+struct Entry {
     /// Its name.
-    pub name: String,
+    name: String,
     /// Where and how to read it.
-    pub source: TraceSource,
-    /// Number of accesses, if listed.
-    pub requests: Option<u64>,
-    /// Number of different pages, if listed.
-    pub unique: Option<u64>,
+    source: TraceSource,
 }
 
 /// The traces of a manifest, in its order.
 #[derive(Debug, Clone)]
 pub struct Manifest {
-    entries: Vec<ManifestEntry>,
+    entries: Vec<Entry>,
 }
 
 impl Manifest {
@@ -51,33 +47,23 @@ impl Manifest {
             column(name).ok_or_else(|| TraceError::table(path, format!("no column \"{name}\"")))
         };
         let (file_at, name_at) = (needed("file")?, needed("trace_name")?);
-        let (format_at, requests_at, unique_at) =
-            (column("format"), column("requests"), column("unique"));
+        let format_at = column("format");
         let mut entries = Vec::new();
         for record in reader.records() {
             let record = record.map_err(bad)?;
             let text = |at: usize| record.get(at).unwrap_or_default().trim();
-            let number = |at: Option<usize>| at.and_then(|at| text(at).parse().ok());
             let (file, name) = (text(file_at), text(name_at));
             let mut source = TraceSource::new(&find_file(path, directory, Path::new(file)));
             source.format = format_at
                 .and_then(|at| registry::by_description(text(at)))
                 .or_else(|| registry::by_file_name(Path::new(file)))
                 .or_else(|| registry::by_file_name(Path::new(name)));
-            entries.push(ManifestEntry {
+            entries.push(Entry {
                 name: name.to_string(),
                 source,
-                requests: number(requests_at),
-                unique: number(unique_at),
             });
         }
         Ok(Self { entries })
-    }
-
-    /// The traces.
-    #[must_use]
-    pub fn entries(&self) -> &[ManifestEntry] {
-        &self.entries
     }
 
     /// The source of the trace of this name. A name that ends in `_dedup` means the trace without
@@ -94,14 +80,13 @@ impl Manifest {
             return Some(source);
         }
         // Addresses are read as pages of 4 KiB anyway.
-        let is_addresses = |entry: &&ManifestEntry| {
+        let is_addresses = |entry: &&Entry| {
             let format = entry.source.format.map_or("", |format| format.name);
             matches!(format, "ucsd" | "lackey")
         };
         let base = name.strip_suffix(PAGES_SUFFIX).unwrap_or(name);
-        let same = |entry: &&ManifestEntry| {
-            entry.name.strip_suffix(PAGES_SUFFIX).unwrap_or(&entry.name) == base
-        };
+        let same =
+            |entry: &&Entry| entry.name.strip_suffix(PAGES_SUFFIX).unwrap_or(&entry.name) == base;
         self.entries
             .iter()
             .filter(is_addresses)

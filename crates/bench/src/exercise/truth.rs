@@ -335,11 +335,6 @@ impl Truth {
         }
         self.word(word::STATE).store(state as u64, Relaxed);
     }
-
-    /// CLOCK_MONOTONIC ns at which the exerciser became steady; 0 if it has not yet.
-    pub fn steady_since_ns(&self) -> u64 {
-        self.word(word::STEADY_NS).load(Relaxed)
-    }
 }
 
 /// CLOCK_MONOTONIC in nanoseconds, the clock of all stamps.
@@ -415,10 +410,7 @@ mod tests {
         assert_eq!(reader.last_access_ns(319), 42);
         assert_eq!(reader.last_access_ns(0), 0);
         assert_eq!((reader.ops(), reader.errors()), (7, 1));
-        assert_eq!(
-            (reader.state(), reader.steady_since_ns()),
-            (State::Steady, 99)
-        );
+        assert_eq!(reader.state(), State::Steady);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod cache;
 mod classify;
 mod config;
 mod followed;
+mod maps_read;
 mod processes;
 mod report;
 mod reporting;

@@ -11,6 +11,7 @@ use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
 use super::followed::{Estimate, Followed, FollowedSizes, Origin};
+use super::maps_read::MapsRead;
 use super::share::{self, Keepers};
 use crate::access::{
     AccessSource, AddressRange, PAGE_BYTES, TableSight, Target, pages_per_kernel_page,
@@ -357,76 +358,20 @@ impl Space {
         shared: &mut Shared<'_>,
         extra: Extra<'_>,
     ) -> Result<LookCost, LookError> {
-        let began = thread_cpu_ns();
-        let now_ns = monotonic_ns();
-        let is_sample = self.followed.is_sample();
-        if is_sample {
+        let began_ns = thread_cpu_ns();
+        if self.followed.is_sample() {
             self.followed.set_known(&self.process.status()?);
         }
-        let mappings: Vec<Mapping<'_>> = self
-            .followed
-            .mappings
-            .iter()
-            .map(|number| Mapping {
-                vma: &self.vmas.vmas()[self.looked_at[*number as usize] as usize],
-                is_shareable: self
-                    .shareable
-                    .get(*number as usize)
-                    .copied()
-                    .unwrap_or(false),
-            })
-            .collect();
-        self.clearer
-            .begin(now_ns, mappings.iter().map(|mapping| mapping.vma));
-        self.clearer
-            .set_resident_pages(is_sample.then_some(self.resident_pages));
-        let looked = {
-            let mut classifier = Classifier {
-                look: self.map.look(),
-                mappings: &mappings,
-                of: &self.followed.of,
-                is_sample,
-                shared,
-                also_young: extra.also_young.as_ref(),
-                tap: extra.tap,
-                target: Target::from(&self.process),
-                interim: &mut self.interim,
-                parts: Vec::new(),
-            };
-            let ranges = &self.followed.ranges;
-            let clearer = &mut self.clearer;
-            let looked = look(
-                &self.process,
-                source,
-                ranges,
-                clearer,
-                true,
-                &mut classifier,
-            );
-            // Dropping an incomplete look keeps the ages of what it did not reach.
-            looked.map(|looked| (looked, classifier.look.finish_with_returned()))
-        };
+        let bounds = extra.returned_bounds;
+        let looked = self.scan(source, shared, extra);
         self.interim.end(&self.followed.ranges);
-        let (Looked { cost, cleared }, (mut counts, back)) = looked?;
-        if is_sample {
+        let (Looked { cost, cleared }, mut counts, back) = looked?;
+        if self.followed.is_sample() {
             scale_up(&mut counts, self.followed.known_pages());
         }
-        // The generation ends when reading ended, however long that took: pages read late may have
-        // been accessed late.
-        let now_ms = clock_ms();
-        self.returned = extra.returned_bounds.map(|bounds| {
-            let mut returned = Histogram::new(bounds);
-            returned.add_window(self.map.generations(), &back, now_ms, OldestPages::AtLeast);
-            returned
-        });
-        self.map.advance(now_ms);
-        self.is_current = true;
-        self.looks += 1;
-        self.last_look_ms = now_ms;
-        self.refaulted_pages += counts.refaulted;
-        self.last_refaulted_pages = counts.refaulted;
+        self.end_generation(&counts, &back, bounds);
         let clear = cleared?;
-        let total_ns = thread_cpu_ns() - began;
+        let total_ns = thread_cpu_ns() - began_ns;
         Ok(LookCost {
             walk_ns: cost.cpu_ns,
             classify_ns: total_ns.saturating_sub(cost.cpu_ns + clear.cpu_ns),
@@ -435,6 +380,70 @@ impl Space {
             clear,
         })
     }
+
+    /// Reads what is followed into the ages, and clears. Also returns what was found, and the pages
+    /// found accessed by their labels until then.
+    fn scan(
+        &mut self,
+        source: &mut dyn AccessSource,
+        shared: &mut Shared<'_>,
+        extra: Extra<'_>,
+    ) -> Result<(Looked, LookCounts, Sizes), LookError> {
+        let is_sample = self.followed.is_sample();
+        let (vmas, looked_at) = (self.vmas.vmas(), &self.looked_at);
+        let followed = self.followed.mappings.iter().map(|at| *at as usize);
+        let mappings: Vec<Mapping<'_>> = followed
+            .map(|at| Mapping {
+                vma: &vmas[looked_at[at] as usize],
+                is_shareable: self.shareable.get(at) == Some(&true),
+            })
+            .collect();
+        self.clearer
+            .begin(monotonic_ns(), mappings.iter().map(|mapping| mapping.vma));
+        self.clearer
+            .set_resident_pages(is_sample.then_some(self.resident_pages));
+        let mut classifier = Classifier {
+            look: self.map.look(),
+            mappings: &mappings,
+            of: &self.followed.of,
+            is_sample,
+            shared,
+            also_young: extra.also_young.as_ref(),
+            tap: extra.tap,
+            target: Target::from(&self.process),
+            interim: &mut self.interim,
+            parts: Vec::new(),
+        };
+        let (ranges, clearer) = (&self.followed.ranges, &mut self.clearer);
+        // Dropping an incomplete look keeps the ages of what it did not reach.
+        let looked = look(
+            &self.process,
+            source,
+            ranges,
+            clearer,
+            true,
+            &mut classifier,
+        )?;
+        let (counts, back) = classifier.look.finish_with_returned();
+        Ok((looked, counts, back))
+    }
+
+    /// Ends the generation of a look, now that reading has ended, however long that took: pages
+    /// read late may have been accessed late.
+    fn end_generation(&mut self, counts: &LookCounts, back: &Sizes, bounds: Option<&Intervals>) {
+        let now_ms = clock_ms();
+        self.returned = bounds.map(|bounds| {
+            let mut returned = Histogram::new(bounds);
+            returned.add_window(self.map.generations(), back, now_ms, OldestPages::AtLeast);
+            returned
+        });
+        self.map.advance(now_ms);
+        self.is_current = true;
+        self.looks += 1;
+        self.last_look_ms = now_ms;
+        self.refaulted_pages += counts.refaulted;
+        self.last_refaulted_pages = counts.refaulted;
+    }
 }
 
 impl Space {
@@ -442,29 +451,6 @@ impl Space {
     fn is_shareable(&self, mapping: u32) -> bool {
         let number = self.followed.mappings.get(mapping as usize);
         number.is_some_and(|number| self.shareable.get(*number as usize).is_some_and(|is| *is))
-    }
-}
-
-/// When the mappings were last read, and the cost.
-#[derive(Clone, Copy, Debug, Default)]
-struct MapsRead {
-    cpu_ns: u64,
-    /// Size of the address space at that time.
-    virtual_bytes: u64,
-    /// Looks since then.
-    looks: u32,
-}
-
-/// If reading the mappings takes longer than this, the list is reused.
-const MAPS_DEAR_NS: u64 = 1_000_000;
-/// Looks for which it is reused at most: memory may be remapped without the address space growing.
-const MAPS_KNOWN_LOOKS: u32 = 8;
-
-impl MapsRead {
-    fn is_good_for(&self, virtual_bytes: u64) -> bool {
-        self.cpu_ns > MAPS_DEAR_NS
-            && self.virtual_bytes == virtual_bytes
-            && self.looks < MAPS_KNOWN_LOOKS
     }
 }
 

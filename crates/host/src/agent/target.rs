@@ -78,8 +78,6 @@ pub enum Targets {
         /// The processes, each bound to the one that had the pid at the time.
         pids: Vec<Arc<Bound>>,
     },
-    /// Every process of the machine, each as a subject of its own.
-    AllProcesses,
 }
 
 /// A predicate on paths.
@@ -178,7 +176,6 @@ impl Targets {
                 filter,
                 pids,
             } => matched(hierarchy.as_ref(), *limits, filter, pids),
-            Targets::AllProcesses => all_processes(root, known),
         }
     }
 }
@@ -197,7 +194,7 @@ impl Known<'_> {
     fn each(
         &mut self,
         root: &ProcRoot,
-        mut visit: impl FnMut(&Process, Option<&Untrusted>),
+        mut visit: impl FnMut(&Process),
     ) -> Result<usize, CgroupError> {
         let mut unseen = 0;
         let own = std::process::id();
@@ -206,11 +203,11 @@ impl Known<'_> {
                 continue;
             }
             if let Some(space) = self.spaces.get(&pid) {
-                visit(&space.process, Some(&space.comm));
+                visit(&space.process);
                 continue;
             }
             match Process::open_user(root, pid) {
-                Ok(process) => visit(&process, None),
+                Ok(process) => visit(&process),
                 Err(ProcessError::KernelThread { .. }) => {
                     self.kernel_threads.insert(pid);
                 }
@@ -268,7 +265,7 @@ fn all_cgroups(
     }
     let mut of = Vec::new();
     let mut lost = 0;
-    let unopened = known.each(root, |process, _| {
+    let unopened = known.each(root, |process| {
         let memberships = match process.cgroups() {
             Ok(memberships) => memberships,
             Err(error) => {
@@ -316,24 +313,6 @@ fn matched(
         };
         resolved.subjects.push(found);
     }
-    resolved.take(of);
-    Ok(resolved)
-}
-
-fn all_processes(root: &ProcRoot, known: &mut Known<'_>) -> Result<Resolved, CgroupError> {
-    let mut resolved = Resolved::default();
-    let mut of = Vec::new();
-    let unopened = known.each(root, |process, comm| {
-        let comm = comm
-            .cloned()
-            .or_else(|| process.comm().ok())
-            .unwrap_or_default();
-        of.push((process.pid(), resolved.subjects.len()));
-        let name = Untrusted::process(process.pid(), &comm);
-        let found = ResolvedSubject::of_process(name, Some(process.start_ticks()));
-        resolved.subjects.push(found);
-    })?;
-    resolved.unseen_processes = unopened;
     resolved.take(of);
     Ok(resolved)
 }

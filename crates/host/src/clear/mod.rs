@@ -4,18 +4,24 @@
 //!
 //! There are two means, with these side effects:
 //!
-//! | | `process_madvise(MADV_COLD)` on runs just seen young | write to `/proc/PID/clear_refs` |
+//! | | `process_madvise(MADV_COLD)` on runs | write to `/proc/PID/clear_refs` |
 //! |---|---|---|
-//! | clears | the ranges given | every page of the process (or all anonymous, or all file ones) |
-//! | our CPU | 45 ns a page in long ranges; plus a TLB flush a range: 0.3 us, 18 us while the target runs on another virtual CPU | 24 to 30 ns a present page |
-//! | target stands still | no: mmap lock for reading, a few 100 us per call | all its page faults and mappings: mmap lock for writing, 7 ms/GiB |
-//! | TLB | flushed: the next access is seen | not flushed: accesses through remaining TLB entries are missed, 0.05 to 0.3 % of a hot set |
-//! | kernel's LRU | moves the pages to the inactive list: under pressure the kernel reclaims them first (unless they are accessed again, which it notices by the accessed bit) | also clears PG_referenced: one second chance fewer |
+//! | clears | the ranges given, just seen young | every page (or all anonymous, or all file ones) |
+//! | our CPU | 45 ns a page in long ranges, and a TLB flush a range | 24 to 30 ns a present page |
+//! | target stands still | no | all its page faults and mappings, 7 ms/GiB |
+//! | mmap lock | for reading, a few 100 us per call | for writing |
+//! | TLB | flushed: the next access is seen | not flushed, see below |
+//! | kernel's LRU | deactivates the pages, see below | also clears PG_referenced |
 //! | MGLRU | the pages go to the oldest generation | as above |
 //! | pages others map too | skipped | cleared |
 //! | mlocked, hugetlb | refused | mlocked: cleared |
-//! | part of a huge page, or of a large folio of a file | splits it, so only whole ones are passed | cleared as a whole |
-//! | needs | CAP_SYS_NICE and the right to trace the target (not for ourselves) | to be its user |
+//! | part of a huge page or large folio | splits it: only whole ones are passed | clears all |
+//! | needs | CAP_SYS_NICE and the right to trace the target, if another | to be its user |
+//!
+//! A TLB flush takes 0.3 us, and 18 us while the target runs on another virtual CPU. Without it,
+//! accesses through remaining TLB entries are missed: 0.05 to 0.3 % of a hot set. Under pressure
+//! the kernel reclaims deactivated pages first, unless they are accessed again, which it notices by
+//! the accessed bit; pages without PG_referenced have one second chance fewer.
 //!
 //! The target pays too, with either means: about 400 ns for each page it accesses again. So
 //! histograms come from a sample ([`agewise_policy::sample`]).

@@ -245,7 +245,8 @@ mod tests {
             for (index, present) in present.iter().enumerate() {
                 let wanted: PageSet = PageSet::from_words(|word| {
                     let pick = picks[index][word];
-                    present[word] & if sparse { pick & pick >> 3 & pick >> 7 & pick << 5 } else { pick }
+                    let few = pick & pick >> 3 & pick >> 7 & pick << 5;
+                    present[word] & if sparse { few } else { pick }
                 });
                 runs.table(0, index as u64 * TABLE_BYTES, &wanted, &PageSet::new(*present));
                 for page in 0..512 {
@@ -256,7 +257,8 @@ mod tests {
             let got = runs.take(true);
             let mut covered = vec![false; have.len()];
             for run in &got {
-                let (from, to) = ((run.range.start / 4096) as usize, (run.range.end / 4096) as usize);
+                let page = |address: u64| (address / 4096) as usize;
+                let (from, to) = (page(run.range.start), page(run.range.end));
                 prop_assert!(want[from] && want[to - 1]);
                 prop_assert!(run.range.len() <= max_tables * TABLE_BYTES);
                 let present = have[from..to].iter().filter(|&&h| h).count();

@@ -309,7 +309,7 @@ fn scope_of(roots: &Roots, targets: &Targets) -> Result<Scope, KernelSourceError
         Targets::AllCgroups { limits, .. } => Ok(Scope::All {
             depth_max: limits.depth_max,
         }),
-        Targets::Matched { .. } | Targets::AllProcesses => Err(KernelSourceError::Targets {
+        Targets::Matched { .. } => Err(KernelSourceError::Targets {
             what: "generations belong to memory cgroups: give --cgroup or --all",
         }),
     }

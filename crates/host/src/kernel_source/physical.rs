@@ -164,7 +164,7 @@ impl Wanted {
                 hierarchy: hierarchy.clone(),
                 limits: *limits,
             }),
-            Targets::Matched { .. } | Targets::AllProcesses => Err(refused),
+            Targets::Matched { .. } => Err(refused),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use super::super::frames::FILES;
 use super::super::{DamonSource, start_damon};
 use super::*;
+use crate::agent::PathFilter;
 use crate::cgroup::Version;
 
 const LRU: u64 = 1 << 5;
@@ -198,7 +199,13 @@ fn only_cgroups_can_be_told_apart() {
     let process = Subject::process(&proc, parent).unwrap();
     let error = Wanted::of(&Targets::Listed(vec![process])).unwrap_err();
     assert!(error.to_string().contains("--cgroup"), "{error}");
-    let error = Wanted::of(&Targets::AllProcesses).unwrap_err();
+    let matched = Targets::Matched {
+        hierarchy: None,
+        limits: TreeLimits::default(),
+        filter: PathFilter::new(|_| true),
+        pids: Vec::new(),
+    };
+    let error = Wanted::of(&matched).unwrap_err();
     assert!(error.to_string().contains("--all"), "{error}");
 }
 

@@ -173,8 +173,12 @@ mod tests {
                 prop_assert!(is_normal(set), "{:?}", set);
             }
             // Exactly the whole units of the set.
+            let is_whole = |unit: &u64| {
+                let (start, end) = (unit * 8, unit * 8 + 8);
+                x.runs().iter().any(|run| run.start <= start && end <= run.end)
+            };
             let units: BTreeSet<u64> = (0..20)
-                .filter(|unit| x.runs().iter().any(|r| r.start <= unit * 8 && unit * 8 + 8 <= r.end))
+                .filter(is_whole)
                 .flat_map(|unit| unit * 8..unit * 8 + 8)
                 .collect();
             prop_assert_eq!(pages(&x.shrunk_to(8)), units);

@@ -21,7 +21,8 @@ use super::{MAX_SWAPPINESS, MIN_NR_GENS, SWAPPINESS_ANON_ONLY};
 pub enum WriteError {
     /// `EINVAL`.
     #[error(
-        "invalid argument (EINVAL): expected `+ memcg node max_seq [swappiness [force]]` or `- memcg node min_seq [swappiness [pages]]` with numbers that exist"
+        "invalid argument (EINVAL): expected `+ memcg node max_seq [swappiness [force]]` \
+         or `- memcg node min_seq [swappiness [pages]]` with numbers that exist"
     )]
     Invalid,
     /// `EEXIST`: another reclaimer aged the lruvec first.

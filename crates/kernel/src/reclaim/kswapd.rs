@@ -98,12 +98,6 @@ impl Kswapd {
         }
     }
 
-    /// The node it works for.
-    #[must_use]
-    pub fn node(&self) -> NodeId {
-        self.node
-    }
-
     /// Whether it waits for a wake-up or for the end of its nap.
     #[must_use]
     pub fn is_waiting(&self) -> bool {

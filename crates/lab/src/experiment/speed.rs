@@ -17,14 +17,7 @@ pub enum SpeedTrace {
     Uniform,
 }
 
-impl SpeedTrace {
-    pub fn name(self) -> &'static str {
-        match self {
-            SpeedTrace::Zipf => "zipf-0.99",
-            SpeedTrace::Uniform => "uniform",
-        }
-    }
-}
+impl SpeedTrace {}
 
 /// A machine with full memory, and touches drawn beforehand.
 pub struct SpeedCase {

@@ -234,6 +234,7 @@ impl Machine {
     pub fn set_speed(&mut self, fault_ns: u64, hit_ns: u64) {
         self.config.cost.fault_ns = fault_ns;
         self.config.cost.hit_ns = hit_ns;
+        self.sys.clock.cost = self.config.cost;
     }
 
     /// Records the cgroup of each lruvec made since the last call.

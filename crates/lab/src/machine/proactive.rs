@@ -5,10 +5,10 @@
 //! | operation | ns | source |
 //! |---|---|---|
 //! | leaf entry read | 1.1 | reading page tables from eBPF, measured on Linux 6.18 (2 cores) |
-//! | accessed bit cleared, a page in a run | 56 | `process_madvise(MADV_COLD)` on runs, measured there |
+//! | accessed bit cleared in a run | 56 | `process_madvise(MADV_COLD)`, measured there |
 //! | the same, a lone page | 420 | measured there |
-//! | accessed bit cleared by `/proc/PID/clear_refs`, a mapped page | 55 | 12 to 17 ms a GiB, measured there |
-//! | page given to `process_madvise(MADV_PAGEOUT)` | 200 | rest of 7 us a page to zram, after device and policy |
+//! | accessed bits cleared, a mapped page | 55 | `clear_refs`, 12 to 17 ms a GiB, measured there |
+//! | page given to `process_madvise(MADV_PAGEOUT)` | 200 | rest of 7 us, after device and policy |
 //! | call with up to 1024 runs | 2000 | system call and pidfd |
 
 use std::ops::Range;

@@ -262,7 +262,9 @@ mod tests {
     proptest! {
         /// No slot is given out twice or lost, and a full area gives out none.
         #[test]
-        fn slots_are_given_once(steps in prop::collection::vec((any::<bool>(), 0usize..80), 0..300)) {
+        fn slots_are_given_once(
+            steps in prop::collection::vec((any::<bool>(), 0usize..80), 0..300),
+        ) {
             let mut swap = Swap::new(70);
             let mut held: Vec<u32> = Vec::new();
             for (take, which) in steps {

@@ -9,7 +9,8 @@ use super::cost::{CostModel, difference};
 /// happens meanwhile, and it is paid for at its end.
 #[derive(Clone, Debug)]
 pub(super) struct WorkClock {
-    cost: CostModel,
+    /// The machine's.
+    pub cost: CostModel,
     cpus: usize,
     /// Work done before the current piece, or paid for since.
     pub paid: Work,

@@ -143,14 +143,6 @@ impl Scanned {
         let again_ns = self.cleared_pages.saturating_mul(YOUNG_AGAIN_NS);
         self.cpu_ns.saturating_add(again_ns)
     }
-
-    /// Adds what another address space showed.
-    pub fn add(&mut self, other: &Scanned) {
-        self.present_pages += other.present_pages;
-        self.young_pages += other.young_pages;
-        self.cleared_pages += other.cleared_pages;
-        self.cpu_ns += other.cpu_ns;
-    }
 }
 
 /// What moving some of the coldest pages did.

@@ -15,7 +15,6 @@ const AGE_MAX_MS: u64 = 7 * 86_400_000;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "age",
-    summary: "page out everything idle for OLDER_THAN, once EVERY",
     usage: "age:OLDER_THAN/EVERY",
     build,
 };

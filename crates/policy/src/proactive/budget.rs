@@ -55,7 +55,6 @@ const BY: &str = "reuse or heat";
 
 pub(super) const ENTRY: Entry = Entry {
     name: "budget",
-    summary: "hold resident memory under BYTES, a little ahead of the kernel's limit",
     usage: "budget:BYTES",
     build,
 };

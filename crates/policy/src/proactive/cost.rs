@@ -57,7 +57,6 @@ const SORT_EVERY_MS: u64 = 60_000;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "cost",
-    summary: "the coldest memory whose return costs less than its absence saves (default)",
     usage: "cost[:stall=0.2%,price=1%,trust=60,min_age=3s,period=2s,sort=off]",
     build,
 };

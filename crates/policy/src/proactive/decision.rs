@@ -133,11 +133,6 @@ pub enum Reason {
     NotDue,
     /// The facts contained no look at the ages.
     NoAges,
-    /// Ages have not been kept for long enough.
-    Watching {
-        /// How long they must be kept, in ms.
-        needed_ms: u64,
-    },
     /// Nothing is old enough.
     NothingCold,
     /// Neither mover that this policy can use works here.
@@ -195,7 +190,6 @@ impl Reason {
         match self {
             Reason::NotDue => "not_due",
             Reason::NoAges => "no_ages",
-            Reason::Watching { .. } => "watching",
             Reason::NothingCold => "nothing_cold",
             Reason::NoMover => "no_mover",
             Reason::AtFloor { .. } => "at_floor",
@@ -304,7 +298,6 @@ mod tests {
         for reason in [
             Reason::NotDue,
             Reason::NoAges,
-            Reason::Watching { needed_ms: 1 },
             Reason::NothingCold,
             Reason::NoMover,
             Reason::AtFloor { floor_bytes: 1 },

@@ -122,8 +122,6 @@ type Built = Result<(Box<dyn Policy>, GuardParams), SpecError>;
 pub struct Entry {
     /// Its name.
     pub name: &'static str,
-    /// One line on what it does.
-    pub summary: &'static str,
     /// What may follow the name, for help and errors.
     pub usage: &'static str,
     /// Creates it from the arguments after its name.

@@ -17,7 +17,6 @@ use crate::workingset::Intervals;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "pressure",
-    summary: "probe a little every period, back off when tasks wait (as senpai does)",
     usage: "pressure[:some=0.1%,probe=1%,period=6s]",
     build,
 };

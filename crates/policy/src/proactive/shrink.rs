@@ -16,7 +16,6 @@ const DECIDE_MS: u64 = 60_000;
 
 pub(super) const ENTRY: Entry = Entry {
     name: "shrink",
-    summary: "hold a cgroup as small as waiting stays within max_wait, by its curve",
     usage: "shrink",
     build,
 };

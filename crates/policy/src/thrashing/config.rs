@@ -68,60 +68,7 @@ impl Default for Config {
     }
 }
 
-/// An invalid value.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("thrashing.{key} must be {expected}")]
-pub struct ConfigError {
-    /// Its name.
-    pub key: &'static str,
-    /// What would be valid.
-    pub expected: &'static str,
-}
-
 impl Config {
-    /// Checks all values.
-    ///
-    /// # Errors
-    /// The first invalid value.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        let share = |value: f64| value > 0.0 && value <= 1.0;
-        let checks = [
-            ("min_ttl_ms", self.min_ttl_ms > 0, "above 0"),
-            (
-                "refaults_per_s",
-                self.refaults_per_s.is_finite() && self.refaults_per_s > 0.0,
-                "a number above 0",
-            ),
-            (
-                "full_share",
-                share(self.full_share),
-                "above 0 and at most 1",
-            ),
-            ("bad_windows", self.bad_windows > 0, "above 0"),
-            ("calm_windows", self.calm_windows > 0, "above 0"),
-            (
-                "freeze_ms",
-                (1..=60_000).contains(&self.freeze_ms),
-                "1 to 60000",
-            ),
-            (
-                "squeeze_to",
-                self.squeeze_to >= 0.1 && self.squeeze_to < 1.0,
-                "from 0.1 to below 1",
-            ),
-            (
-                "blame_share",
-                share(self.blame_share),
-                "above 0 and at most 1",
-            ),
-            ("min_window_ms", self.min_window_ms > 0, "above 0"),
-        ];
-        match checks.into_iter().find(|(_, holds, _)| !holds) {
-            Some((key, _, expected)) => Err(ConfigError { key, expected }),
-            None => Ok(()),
-        }
-    }
-
     /// The steps in their order. Every step includes a report; reporting is a step of its own only
     /// if nothing else is allowed.
     pub fn ladder(&self) -> &'static [Step] {

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use stolen::Stolen;
 
 pub use blame::{Blame, Demand};
-pub use config::{Config, ConfigError, Step};
+pub use config::{Config, Step};
 
 /// The pages that the kernel takes back for one hit of a limit, at most: single ones by
 /// `MEMCG_CHARGE_BATCH` (64 from Linux 6.1), large folios by 300 to 400 (300 MiB of a file read in

@@ -428,25 +428,6 @@ fn what_was_done_to_one_that_is_not_seen_any_more_is_taken_back() {
     assert_eq!(machine.second(&mut guard, 0, 0), [], "once");
 }
 
-#[test]
-fn configurations_that_make_no_sense_are_refused_by_name() {
-    assert_eq!(Config::default().check(), Ok(()));
-    let bad = Config {
-        squeeze_to: 1.0,
-        ..Config::default()
-    };
-    let error = bad.check().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "thrashing.squeeze_to must be from 0.1 to below 1"
-    );
-    let bad = Config {
-        refaults_per_s: f64::NAN,
-        ..Config::default()
-    };
-    assert_eq!(bad.check().unwrap_err().key, "refaults_per_s");
-}
-
 proptest! {
     /// Whatever happens: no untouchable cgroup is acted on, no limit is below the floor, frozen
     /// cgroups are thawed in time, and letting go removes all restraints.
