@@ -12,7 +12,9 @@ use agewise_cli::children;
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
-use agewise_cli::whatif::waited_us;
+use agewise_host::cgroup::{Cgroup, Mounts};
+use agewise_host::pressure::{Psi, Resource};
+use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use anyhow::{Context, bail, ensure};
 use serde::Serialize;
@@ -35,6 +37,9 @@ const SAMPLES_PER_SECOND: usize = 2;
 const LEAST_PERCENT: u64 = 20;
 /// Number of fixed limits tried; each halves the remaining range.
 const TRIES: u32 = 5;
+
+const UNCOUNTED: &str = "the kernel does not count the waiting of a cgroup: it needs CONFIG_PSI, \
+    psi=1, and cgroup2, mounted beside v1 or alone";
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
@@ -148,6 +153,8 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
 /// A program in a cgroup of its own.
 struct Scene<'a> {
     group: Group,
+    /// Where its waiting is counted.
+    counted: Cgroup,
     subject: Subject,
     stop: &'a Stop,
 }
@@ -157,8 +164,10 @@ impl<'a> Scene<'a> {
         let mut group = Group::create("shrink")?;
         let subject = load.start(program, args.size, &group, stop)?;
         group.enter_unified()?;
+        let counted = counted(group.cgroup())?;
         let scene = Scene {
             group,
+            counted,
             subject,
             stop,
         };
@@ -180,12 +189,8 @@ impl<'a> Scene<'a> {
     /// Time in which one of its processes waited for memory. The count of the machine would include
     /// others, and dilute this one's waiting by what they do on other processors.
     fn stalled(&self) -> anyhow::Result<Duration> {
-        let waited_us = waited_us(self.group.cgroup());
-        let waited_us = waited_us.context(
-            "the kernel does not count the waiting of a cgroup: it needs CONFIG_PSI, psi=1, and \
-             cgroup2, mounted beside v1 or alone",
-        )?;
-        Ok(Duration::from_micros(waited_us))
+        let pressure = Psi::of_cgroup(&self.counted, Resource::Memory)?.context(UNCOUNTED)?;
+        Ok(Duration::from_micros(pressure.some.total_us))
     }
 
     /// The share of waiting in each sample, until `ended`.
@@ -228,6 +233,13 @@ impl<'a> Scene<'a> {
         ensure!(!by_itself, "the program ended by itself");
         Ok(())
     }
+}
+
+/// The cgroup with the same processes for which the kernel counts how long they wait.
+fn counted(cgroup: &Cgroup) -> anyhow::Result<Cgroup> {
+    let proc = ProcRoot::default();
+    let unified = Mounts::read(&proc)?.unified().context(UNCOUNTED)?;
+    cgroup.counterpart(&unified, &proc)?.context(UNCOUNTED)
 }
 
 /// Runs `agewise shrink`; returns the final limit, and the share of waiting there.

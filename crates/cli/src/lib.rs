@@ -3,6 +3,7 @@
 //! signals and waiting, target names. It is not a stable interface.
 
 pub mod children;
+pub mod counters;
 pub mod observe;
 pub mod output;
 pub mod pause;

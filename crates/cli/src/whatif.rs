@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by `whatif`, `shrink` and their benchmark: watching for a while, and the cost of waiting.
 
-use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use agewise_host::access::{PAGE_BYTES, check_page_size};
 use agewise_host::agent::{Agent, AgentConfig, Targets};
-use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, Mounts};
 use agewise_host::clear::Means;
-use agewise_host::pressure::{Psi, Resource};
-use agewise_host::root::{ProcRoot, Roots};
+use agewise_host::root::Roots;
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::sample::Bounds;
 use agewise_policy::table::PageSet;
-use agewise_policy::whatif::shrink::Facts;
 use agewise_policy::whatif::{Curves, Params, WhatIf};
 use agewise_policy::workingset::Intervals;
 use anyhow::bail;
@@ -339,32 +335,6 @@ fn found(
         look_cpu_ms: cpu_ns[0] as f64 / 1e6,
         simulate_cpu_ms: cpu_ns[1] as f64 / 1e6,
     })
-}
-
-/// The counters of a cgroup that show whether less memory hurts it.
-///
-/// # Errors
-/// Its files cannot be read.
-pub fn facts(cgroup: &Cgroup, now_ms: u64) -> Result<Facts, CgroupError> {
-    let stat = cgroup.stat()?;
-    Ok(Facts {
-        now_ms,
-        faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
-        waited_us: waited_us(cgroup),
-        is_blind: false,
-    })
-}
-
-/// Time for which some task of a cgroup waited for memory, in us; `None` if the kernel has no such
-/// count, or it cannot be read: waiting is then estimated from prices.
-pub fn waited_us(cgroup: &Cgroup) -> Option<u64> {
-    // Mount tables may be long, and this is called every half second.
-    static UNIFIED: OnceLock<Option<Hierarchy>> = OnceLock::new();
-    let proc = ProcRoot::default();
-    let unified = UNIFIED.get_or_init(|| Mounts::read(&proc).ok()?.unified());
-    let counted = cgroup.counterpart(unified.as_ref()?, &proc).ok()??;
-    let pressure = Psi::of_cgroup(&counted, Resource::Memory).ok()??;
-    Some(pressure.some.total_us)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use agewise_cli::whatif::facts;
+use agewise_cli::counters::Counters;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::throttle::{Throttle, ThrottleError};
 use agewise_policy::whatif::keep::{Change, Idle, Keeper, Room, STEP_BYTES_MAX, Wanted, Why};
@@ -43,6 +43,7 @@ pub struct Small {
 struct Held {
     small: Small,
     keeper: Keeper,
+    counters: Counters,
     /// Why nothing was done, as far as it was written.
     holds: News,
 }
@@ -109,6 +110,7 @@ impl Shrinkers {
                         .for_each(|held| self.let_go(&held, journal));
                     Held {
                         keeper: Keeper::new(small.wanted),
+                        counters: Counters::new(),
                         holds: News::default(),
                         small,
                     }
@@ -193,7 +195,7 @@ fn change(
     if small.dry_run {
         return keeper.rehearse(now_ms, &room?, curves);
     }
-    let facts = facts(&small.cgroup, now_ms).ok();
+    let facts = held.counters.read(&small.cgroup, now_ms).ok();
     // If looks follow each other faster than that, the best time is right before the next one.
     let is_soon = now_ms + POLL_MS >= known.next_look_ms;
     let is_blind = is_late || now_ms < known.looked_ms + MARKED_MS && !is_soon;

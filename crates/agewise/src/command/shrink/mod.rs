@@ -7,11 +7,12 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agewise_cli::counters::Counters;
 use agewise_cli::output::{self, Format};
 use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
 use agewise_cli::usage::TargetsGone;
-use agewise_cli::whatif::{Plan, Watching, facts, watch};
+use agewise_cli::whatif::{Plan, Watching, watch};
 use agewise_cli::{observe, units};
 use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy, name};
@@ -333,12 +334,12 @@ fn step_down(
     limited: &mut Option<u64>,
     out: &mut impl Write,
 ) -> anyhow::Result<Verdict> {
-    let mut printed = 0;
+    let (mut printed, mut counters) = (0, Counters::new());
     loop {
         if scene.cgroup.procs(true)?.is_empty() {
             bail!("the last process has left the cgroup: no limit stays");
         }
-        let act = shrink.next(facts(&scene.cgroup, Agent::now_ms())?);
+        let act = shrink.next(counters.read(&scene.cgroup, Agent::now_ms())?);
         for outcome in &shrink.outcomes()[printed..] {
             Record::new(&outcome.planned, Some(outcome)).print(out, scene.args.format)?;
         }
