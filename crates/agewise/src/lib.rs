@@ -8,6 +8,8 @@
 pub mod cli;
 pub mod command;
 mod complete;
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+mod names;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -16,6 +18,8 @@ use clap::Parser;
 
 /// Parses the command line, runs the subcommand and prints errors on standard error.
 pub fn main() -> ExitCode {
+    #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+    names::look_up_without_libraries();
     complete::answer();
     let cli = match cli::Cli::try_parse() {
         Ok(cli) => cli,

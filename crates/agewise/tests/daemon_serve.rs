@@ -123,6 +123,9 @@ fn assert_holds_no_rights(server: u32) {
     if rustix::process::geteuid().is_root() {
         assert_eq!(status(server, "Uid"), "65534\t65534\t65534\t65534");
         assert_eq!(status(server, "Groups"), "");
+        // Others that run as nobody cannot read its memory.
+        let memory = fs::metadata(format!("/proc/{server}/mem")).unwrap();
+        assert_eq!(std::os::unix::fs::MetadataExt::uid(&memory), 0);
     }
 }
 

@@ -4,11 +4,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use agewise_cli::units::unix_ms;
 use agewise_host::throttle::{Ledger, Undo};
 
-use super::config::{Listen, Metrics};
+use super::config::{Listen, Metrics, SocketMode};
 use super::http::{Hosts, Listener, ServeError, Server};
 use super::metrics::shown::Limits;
 use super::noted::Noted;
@@ -21,7 +22,6 @@ use super::textfile::Textfile;
 /// The server, the file and the sender, as far as they are configured.
 #[derive(Debug)]
 pub struct Outlet {
-    config: Option<Metrics>,
     server: Option<Open>,
     textfile: Option<Textfile>,
     sender: Option<Sender>,
@@ -44,8 +44,31 @@ pub enum OutletError {
 /// A server, and the record of its socket, which must be dropped after it.
 #[derive(Debug)]
 struct Open {
+    serving: Serving,
     door: Door,
     _noted: Option<Noted>,
+}
+
+/// Where and to whom what is served.
+#[derive(Debug, PartialEq)]
+struct Serving {
+    listen: Listen,
+    allow_remote: bool,
+    socket_mode: SocketMode,
+    hosts: Vec<String>,
+    limits: Limits,
+}
+
+impl Serving {
+    fn of(config: &Metrics) -> Self {
+        Serving {
+            listen: config.listen.clone(),
+            allow_remote: config.allow_remote,
+            socket_mode: config.socket_mode,
+            hosts: config.hosts.clone(),
+            limits: limits(config),
+        }
+    }
 }
 
 /// Who answers requests.
@@ -85,7 +108,6 @@ impl Default for Outlet {
     /// Starts closed. Counters begin now.
     fn default() -> Self {
         Outlet {
-            config: None,
             server: None,
             textfile: None,
             sender: None,
@@ -120,15 +142,13 @@ impl Outlet {
         joined([file, server, sender])
     }
 
-    /// Keeps to this configuration from now on. The next write replaces a file with the same name.
-    fn keep(&mut self, config: &Metrics) {
-        let path = config.textfile.as_deref();
-        let new = path.map(|path| Textfile::new(path, limits(config)));
+    /// The next write replaces a file with the same name.
+    fn write_to(&mut self, path: Option<&Path>, limits: Limits) {
+        let new = path.map(|path| Textfile::new(path, limits));
         self.textfile = match (self.textfile.take(), new) {
             (Some(old), Some(new)) => Some(old.replaced_by(new)),
             (_, new) => new,
         };
-        self.config = Some(config.clone());
     }
 
     /// Restarts processes that have ended. Returns messages about that.
@@ -148,52 +168,35 @@ impl Outlet {
     pub fn follow(&mut self, config: &Metrics, hub: &Hub) -> Result<(), OutletError> {
         let (now, since_unix_ms) = (self.sender.as_ref(), self.since_unix_ms);
         let sender = otlp::replaced(now, config, limits(config), since_unix_ms)?;
-        // What is served does not depend on what is sent.
-        let otlp = None;
-        self.follow_served(
-            &Metrics {
-                otlp,
-                ..config.clone()
-            },
-            hub,
-        )?;
+        self.follow_served(config.enabled.then(|| Serving::of(config)), hub)?;
+        self.write_to(config.textfile.as_deref(), limits(config));
         if let Some(sender) = sender {
             self.sender = sender;
         }
         Ok(())
     }
 
-    fn follow_served(&mut self, config: &Metrics, hub: &Hub) -> Result<(), ServeError> {
-        if self.config.as_ref() == Some(config) {
-            return Ok(());
-        }
-        if !config.enabled {
-            self.keep(config);
+    fn follow_served(&mut self, new: Option<Serving>, hub: &Hub) -> Result<(), ServeError> {
+        let Some(new) = new else {
             self.server = None;
             return Ok(());
-        }
-        let is_moved = self
-            .config
-            .as_ref()
-            .is_none_or(|old| old.listen != config.listen);
-        let before = if is_moved {
-            None
-        } else {
-            // The same address can only be bound after it was released.
-            drop(self.server.take());
-            self.config.take()
         };
-        match self.serve(config, hub) {
+        let server = &mut self.server;
+        if server.as_ref().is_some_and(|open| open.serving == new) {
+            return Ok(());
+        }
+        // The same address can only be bound after it was released.
+        let before = server.take_if(|open| open.serving.listen == new.listen);
+        let before = before.map(|open| open.serving);
+        match self.serve(new, hub) {
             Ok(server) => {
-                self.keep(config);
                 self.server = Some(server);
                 Ok(())
             }
             Err(error) => {
-                if let Some(before) = before.filter(|before| before.enabled) {
-                    // Otherwise nothing is open as configured, and the next call tries again.
-                    self.server = self.serve(&before, hub).ok();
-                    self.config = self.server.is_some().then_some(before);
+                if let Some(before) = before {
+                    // If not even this succeeds, the next call tries again.
+                    self.server = self.serve(before, hub).ok();
                 }
                 Err(error)
             }
@@ -207,30 +210,31 @@ impl Outlet {
     }
 
     fn describe_served(&self) -> Option<String> {
-        let config = self.config.as_ref().filter(|_| self.server.is_some())?;
-        let address = match &self.server.as_ref()?.door {
+        let open = self.server.as_ref()?;
+        let address = match &open.door {
             Door::Here(server) => server.address(),
             Door::Apart(apart) => apart.stall().listener.address(),
         };
         Some(match address {
             Some(address) => format!("the page at http://{address}/, metrics at /metrics"),
-            None => format!("the page and metrics at {}", config.listen),
+            None => format!("the page and metrics at {}", open.serving.listen),
         })
     }
 
-    fn serve(&self, config: &Metrics, hub: &Hub) -> Result<Open, ServeError> {
-        let noted = match (&config.listen, &self.ledger) {
+    fn serve(&self, serving: Serving, hub: &Hub) -> Result<Open, ServeError> {
+        let noted = match (&serving.listen, &self.ledger) {
             (Listen::Unix(path), Some(ledger)) => std::path::absolute(path)
                 .ok()
                 .and_then(|path| Noted::new(ledger, Undo::socket(&path))),
             _ => None,
         };
-        let listener = Listener::bind(&config.listen, config.allow_remote, config.socket_mode.0)?;
+        let (listen, mode) = (&serving.listen, serving.socket_mode.0);
+        let listener = Listener::bind(listen, serving.allow_remote, mode)?;
         let hosts = Hosts {
-            any: matches!(config.listen, Listen::Unix(_)),
-            names: config.hosts.clone(),
+            any: matches!(listen, Listen::Unix(_)),
+            names: serving.hosts.clone(),
         };
-        let limits = limits(config);
+        let limits = serving.limits;
         let started = if self.is_apart {
             let web = Web {
                 listener,
@@ -242,10 +246,11 @@ impl Outlet {
             Server::start(listener, hosts, Pages::new(hub.clone(), limits)).map(Door::Here)
         };
         let door = started.map_err(|source| ServeError::Listen {
-            listen: config.listen.clone(),
+            listen: listen.clone(),
             source,
         })?;
         Ok(Open {
+            serving,
             door,
             _noted: noted,
         })

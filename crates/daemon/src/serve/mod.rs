@@ -18,11 +18,9 @@ pub(crate) mod wish;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use caps::{CapSet, Capability};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -47,8 +45,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(300);
 const LIVED: Duration = Duration::from_secs(60);
 /// How long the process may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-/// `nobody` and `nogroup`.
-const NOBODY: u32 = 65_534;
 
 /// The first message to a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -246,26 +242,15 @@ impl<S: Stall> Apart<S> {
         let (pipe, reads) = self.stall.channel()?;
         rustix::io::ioctl_fionbio(&pipe, true)?;
         let clients = self.stall.open()?;
-        let spawn = |user: Option<u32>| {
-            let mut command = Command::new(&self.program[0]);
-            command
-                .args(&self.program[1..])
-                .env_clear()
-                .current_dir("/")
-                .stdin(Stdio::from(reads.try_clone()?))
-                .stdout(Stdio::from(clients.try_clone()?));
-            if let Some(user) = user {
-                command.uid(user).gid(user);
-            }
-            command.spawn()
-        };
-        let child = match can_change_user() {
-            // The program may be executable only by its owner.
-            true => spawn(Some(NOBODY)).or_else(|_| spawn(None)),
-            false => spawn(None),
-        };
+        let child = Command::new(&self.program[0])
+            .args(&self.program[1..])
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::from(reads))
+            .stdout(Stdio::from(clients))
+            .spawn()?;
         let mut running = Running {
-            child: child?,
+            child,
             pipe,
             since: Instant::now(),
             waiting: VecDeque::new(),
@@ -377,11 +362,4 @@ pub(crate) fn fuzzed_line(bytes: &[u8]) {
         };
         assert!(pages.answer(&request).status < 600);
     }
-}
-
-/// Whether the process can run as another user; otherwise it keeps the user, but loses all rights
-/// as well.
-fn can_change_user() -> bool {
-    let may = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
-    may(Capability::CAP_SETUID) && may(Capability::CAP_SETGID)
 }

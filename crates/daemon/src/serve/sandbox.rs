@@ -3,7 +3,7 @@
 
 use std::io;
 
-use caps::CapSet;
+use caps::{CapSet, Capability};
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, getppid, set_dumpable_behavior,
     set_parent_process_death_signal, setrlimit,
@@ -13,6 +13,9 @@ use rustix::process::{
 const FILES_MAX: u64 = 128;
 /// Snapshots are bounded, and so is everything made from them.
 const MEMORY_MAX_BYTES: u64 = 1 << 30;
+
+/// `nobody` and `nogroup`.
+const NOBODY: u32 = 65_534;
 
 /// What a process may do besides reading, waiting, and writing to what is open. All other system
 /// calls fail with EPERM: no file can be opened, no program executed, no process signalled.
@@ -93,8 +96,8 @@ const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCH: u32 = 0xc000_00b7;
 
-/// Gives up capabilities, and whatever executing programs could gain. Makes the process end with
-/// the daemon.
+/// Gives up the user and capabilities, and whatever executing programs could gain. Makes the
+/// process end with the daemon.
 ///
 /// # Errors
 /// The kernel's error, or one that says that the daemon has already ended.
@@ -105,6 +108,11 @@ pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
         // SAFETY: no handler runs.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
+    // Others of the same user must at no time read its memory, which has the headers of what is
+    // sent. A program executed as that user would be open to them at first; who changes the user
+    // later, or still has capabilities, is not.
+    become_nobody();
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid()
         .map(Pid::as_raw_nonzero)
@@ -120,7 +128,6 @@ pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
         caps::clear(None, set).map_err(io::Error::other)?;
     }
     rustix::thread::set_no_new_privs(true)?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     for (resource, most) in [
         (Resource::Nofile, FILES_MAX),
         (Resource::Fsize, 0),
@@ -134,6 +141,20 @@ pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
         setrlimit(resource, limit)?;
     }
     Ok(())
+}
+
+/// A process that cannot change its user, or is in a user namespace without this one, keeps it, but
+/// loses all rights as well.
+fn become_nobody() {
+    let may = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
+    if may(Capability::CAP_SETUID) && may(Capability::CAP_SETGID) {
+        // SAFETY: no pointer is read: the list is empty.
+        unsafe {
+            libc::setgroups(0, std::ptr::null());
+            libc::setresgid(NOBODY, NOBODY, NOBODY);
+            libc::setresuid(NOBODY, NOBODY, NOBODY);
+        }
+    }
 }
 
 /// Restricts all threads to the [`ALLOWED`] system calls and these, for good.
