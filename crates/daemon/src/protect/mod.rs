@@ -8,6 +8,8 @@
 //! next daemon if this one is killed.
 
 mod counters;
+#[cfg(test)]
+mod evade_tests;
 mod groups;
 mod lines;
 mod refusal;
@@ -214,7 +216,8 @@ impl Protector {
             .collect();
         let (demands, held, proc) = (&self.demands, &self.held, &self.proc);
         let part = |guilty: &Arc<str>| {
-            let part = demands.narrow(guilty, |name| held.contains_key(name));
+            let is_held = |name: &str| held.contains_key(name);
+            let part = demands.narrow(guilty, is_held, |name| demands.is_of_strangers(name));
             let whole = demands.holding(guilty, &part, held.keys());
             let may_be_held = |name: &Arc<str>| {
                 let cgroup = demands.cgroup(name);
