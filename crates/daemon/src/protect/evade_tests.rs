@@ -147,6 +147,41 @@ fn a_slice_of_strangers_is_not_held_back_for_two_of_them() {
     assert_eq!(targets(&scene.acts(&paths, 40, both)), ["/pods"]);
 }
 
+/// A program that takes memory and gives it back once a second has grown in none if it is always
+/// looked at at the same moment.
+#[test]
+fn a_program_that_grows_and_shrinks_in_step_with_the_daemon_is_found() {
+    let (config, matcher) = config("[protect]\ncgroups = ['/web']\n");
+    let mut protector = Protector::new(&config.protect, ProcRoot::new("/nowhere"), None).unwrap();
+    let (seen, views) = machine(&["/hog", "/web"]);
+    protector.follow(&seen, &views, &matcher, &NOWHERE);
+    let directory = tempfile::tempdir().unwrap();
+    let mut journal_config = config.journal.clone();
+    journal_config.file = directory.path().join("journal");
+    let journal = Journal::open(&journal_config, &Health::default()).unwrap();
+    let mut now_ms = 0;
+    while now_ms < 60_000 {
+        let read = |watched: &Watched| {
+            Some(match watched.is_protected {
+                true => Counters {
+                    refaulted_pages: [now_ms * 4, 0],
+                    full_stall_us: Some(now_ms * 500),
+                    ..Counters::default()
+                },
+                false => Counters {
+                    used_bytes: (now_ms % 1000) << 20,
+                    full_stall_us: Some(0),
+                    ..Counters::default()
+                },
+            })
+        };
+        protector.poll(now_ms, read, &matcher, &journal);
+        now_ms = protector.next_ms(now_ms);
+    }
+    let text = fs::read_to_string(&journal_config.file).unwrap();
+    assert!(text.contains("\"guilty\":\"/hog\""), "{text}");
+}
+
 /// A program that moves to another cgroup whenever it is held back.
 #[test]
 fn a_program_that_moves_between_cgroups_of_its_user_is_held_back_with_them() {
