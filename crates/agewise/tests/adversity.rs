@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Adverse events while `agewise` runs: the cgroup is removed, the pid is reused, or there is
-//! no BTF.
+//! Adverse events while `agewise` runs: the cgroup is removed, the pid is reused, there is no
+//! BTF, or BPF is refused.
 
 #[allow(dead_code, reason = "each test program uses its part of it")]
 mod support;
@@ -144,6 +144,17 @@ fn a_pid_that_is_given_to_somebody_else_is_not_followed() {
 #[test]
 fn without_btf_the_coarse_eye_takes_over_and_says_so() {
     let test = "without_btf_the_coarse_eye_takes_over_and_says_so";
+    coarse_because(test, hide_btf, "BTF");
+}
+
+#[test]
+fn where_bpf_is_refused_the_coarse_eye_takes_over_and_says_so() {
+    let test = "where_bpf_is_refused_the_coarse_eye_takes_over_and_says_so";
+    coarse_because(test, refuse_bpf, "not permitted");
+}
+
+/// A report after `prepare` has taken something away from it.
+fn coarse_because(test: &str, prepare: fn() -> std::io::Result<()>, why: &str) {
     if !is_root(test) {
         return;
     }
@@ -153,19 +164,58 @@ fn without_btf_the_coarse_eye_takes_over_and_says_so() {
     command.args(["report", "--pid", &pid, "--duration", "500ms"]);
     command.args(["--intervals", "100ms"]);
     // SAFETY: system calls only, between fork and exec.
-    unsafe { command.pre_exec(hide_btf) };
+    unsafe { command.pre_exec(prepare) };
     let output = match command.output() {
         Ok(output) => output,
         Err(error) => {
-            println!("SKIPPED {test}: BTF cannot be hidden: {error}");
+            println!("SKIPPED {test}: nothing can be taken from it here: {error}");
             return;
         }
     };
     let said = both(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(said.contains("BTF"), "{said}");
+    assert!(said.contains(why), "{said}");
     assert!(said.contains("ages of whole mappings only"), "{said}");
     assert!(said.contains("N0"), "{said}");
+}
+
+/// As container run times do: `bpf` is refused by a seccomp filter.
+fn refuse_bpf() -> std::io::Result<()> {
+    let one = |code: u32, k: u32, jf: u8| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    let answer = libc::BPF_RET | libc::BPF_K;
+    // The number of the call is the first word of struct seccomp_data.
+    let filter = [
+        one(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
+        one(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            libc::SYS_bpf as u32,
+            1,
+        ),
+        one(answer, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
+        one(answer, libc::SECCOMP_RET_ALLOW, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut(),
+    };
+    // SAFETY: the kernel copies the program during the call.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ) == 0
+    };
+    match done {
+        true => Ok(()),
+        false => Err(std::io::Error::last_os_error()),
+    }
 }
 
 /// Mounts an empty directory over `/sys/kernel/btf`, for this process alone.

@@ -6,7 +6,7 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use crate::files::is_occupied;
+use crate::files::{is_below_cgroups, is_occupied};
 
 use super::{Config, ConfigError, Listen};
 
@@ -97,6 +97,9 @@ fn check_reports(directory: &Path) -> Result<(), ConfigError> {
     let why = match directory.ancestors().find(|path| path.exists()) {
         Some(nearest) if !nearest.is_dir() => {
             format!("{} is not a directory", nearest.display())
+        }
+        _ if is_below_cgroups(directory) => {
+            "this would be a cgroup: give another directory".to_owned()
         }
         _ if is_occupied(directory) => {
             "this is not empty, or mounted by another program: give another directory".to_owned()

@@ -43,7 +43,7 @@ use self::session::Mounted;
 use super::state::{Event, Hub};
 
 pub use access::Access;
-pub(crate) use mount::is_occupied;
+pub(crate) use mount::{is_below_cgroups, is_occupied};
 pub use source::{Group, ReportFile, Source};
 
 /// The default directory.

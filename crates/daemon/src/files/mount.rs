@@ -76,7 +76,7 @@ pub fn is_occupied(dir: &Path) -> bool {
 }
 
 /// Whether creating the directory would create a cgroup, which nobody would remove.
-fn is_below_cgroups(dir: &Path) -> bool {
+pub fn is_below_cgroups(dir: &Path) -> bool {
     const CGROUP: FsWord = 0x0027_e0eb;
     const CGROUP2: FsWord = 0x6367_7270;
     let path = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
@@ -112,6 +112,7 @@ fn clear_leftovers(dir: &Path) -> Result<(), FilesError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     #[test]
     fn no_cgroup_is_made_for_them() {
@@ -132,6 +133,14 @@ mod tests {
                 matches!(refused, Err(FilesError::Cgroup { .. })),
                 "{refused:?}"
             );
+            // `config check` refuses what the daemon does.
+            let text = format!(
+                "files = {{ enabled = true, directory = '{}' }}",
+                dir.display()
+            );
+            let refused = Config::parse(&text).unwrap().check_places(&[]);
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("would be a cgroup"), "{said}");
         }
         assert!(!Path::new(place).join("agewise-files").exists());
     }

@@ -15,6 +15,8 @@ use crate::config::Matcher;
 use crate::observer::Seen;
 use crate::state::SubjectView;
 
+use super::refusal::is_of_user;
+
 /// A cgroup below the culprit with this share of the culprit's demand is acted upon in its place.
 const NARROW_SHARE: f64 = 0.8;
 /// The share that is enough for a cgroup that is held back already.
@@ -36,6 +38,13 @@ pub struct Watched {
     pub is_untouchable: bool,
     /// Pages that this daemon has seen come back to it from swap so far.
     pub refaulted_pages: u64,
+}
+
+/// The order by what is demanded; of equals, the upper one comes last.
+fn greatest<'a>(
+    (name, asked): &(&'a Arc<str>, u64),
+) -> (u64, Reverse<usize>, Reverse<&'a Arc<str>>) {
+    (*asked, Reverse(name.len()), Reverse(*name))
 }
 
 /// Whether the path `below` is equal to `above` or below it.
@@ -176,6 +185,8 @@ struct Demand {
     /// The memory that it demanded between the last two ticks that say something about that.
     asked_bytes: u64,
     cgroup: Option<Cgroup>,
+    /// Whether it is a container or a pod.
+    is_container: bool,
 }
 
 /// The demand for memory of every observed cgroup.
@@ -210,6 +221,7 @@ impl Demands {
                 refaulted_bytes: view.refaulted_bytes,
                 asked_bytes: 0,
                 cgroup: seen.cgroup.clone(),
+                is_container: seen.container.is_some(),
             };
             let before = before.get(&view.name);
             demand.asked_bytes = if counts {
@@ -232,9 +244,15 @@ impl Demands {
     }
 
     /// The lowest cgroup at or below the culprit with almost all of the culprit's demand: a slice
-    /// is not held back because of one of its services.
-    pub fn narrow(&self, guilty: &Arc<str>, is_held: impl Fn(&str) -> bool) -> Arc<str> {
-        let all = self.0.get(guilty).map_or(0, |demand| demand.asked_bytes);
+    /// is not held back because of one of its services. Nor is it because of several: in a cgroup
+    /// of `strangers`, the one that demands most is held back alone.
+    pub fn narrow(
+        &self,
+        guilty: &Arc<str>,
+        is_held: impl Fn(&str) -> bool,
+        strangers: impl Fn(&str) -> bool,
+    ) -> Arc<str> {
+        let all = self.asked_bytes(guilty);
         let causes_it = |name: &str, asked: u64| {
             let share = if is_held(name) {
                 STAY_SHARE
@@ -246,17 +264,46 @@ impl Demands {
         let mut lowest = guilty;
         // Where one cgroup shrinks, several others may have almost all: the greatest counts.
         while let Some((name, _)) = self
-            .0
-            .iter()
-            .map(|(name, demand)| (name, demand.asked_bytes))
-            .filter(|(name, asked)| {
-                is_within(name, lowest) && *name != lowest && causes_it(name, *asked)
-            })
-            .max_by_key(|(name, asked)| (*asked, Reverse(name.len()), Reverse(*name)))
+            .below(lowest)
+            .filter(|(name, asked)| causes_it(name, *asked))
+            .max_by_key(greatest)
+            .or_else(|| self.greatest_of(lowest).filter(|_| strangers(lowest)))
         {
             lowest = name;
         }
         Arc::clone(lowest)
+    }
+
+    /// The cgroup in this one that demands most, if together they cause almost all of its demand.
+    fn greatest_of(&self, name: &str) -> Option<(&Arc<str>, u64)> {
+        let is_child = |(below, _): &(&Arc<str>, u64)| {
+            let mut between = names_above(below).filter(|of| is_within(of, name));
+            !between.any(|of| of != name && of != &***below && self.0.contains_key(of))
+        };
+        let children: Vec<(&Arc<str>, u64)> = self.below(name).filter(is_child).collect();
+        let asked = children.iter().map(|(_, asked)| *asked);
+        let all = self.asked_bytes(name) as f64;
+        let is_theirs = asked.fold(0, u64::saturating_add) as f64 >= all * NARROW_SHARE;
+        let most = children.into_iter().max_by_key(greatest);
+        most.filter(|(_, asked)| *asked > 0 && is_theirs)
+    }
+
+    /// All cgroups below this one, and what they demanded.
+    fn below(&self, name: &str) -> impl Iterator<Item = (&Arc<str>, u64)> {
+        let all = self.0.iter().map(|(of, demand)| (of, demand.asked_bytes));
+        all.filter(move |(of, _)| is_within(of, name) && &***of != name)
+    }
+
+    fn asked_bytes(&self, name: &str) -> u64 {
+        self.0.get(name).map_or(0, |demand| demand.asked_bytes)
+    }
+
+    /// Whether it may hold programs of several users, none of whom is to blame for another: it
+    /// belongs to root, and is no container.
+    pub fn is_of_strangers(&self, name: &str) -> bool {
+        let demand = self.0.get(name).filter(|demand| !demand.is_container);
+        let cgroup = demand.and_then(|demand| demand.cgroup.as_ref());
+        cgroup.is_some_and(|cgroup| !is_of_user(cgroup))
     }
 
     /// The lowest cgroup at or below the culprit that holds both `part` and all that is held back
@@ -300,6 +347,7 @@ mod tests {
             refaulted_bytes: 0,
             asked_bytes: 0,
             cgroup: None,
+            is_container: false,
         };
         let demands = Demands(names.iter().cloned().map(|name| (name, demand())).collect());
         let [_, user, a, b, c, x] = &names;

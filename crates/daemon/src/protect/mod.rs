@@ -8,6 +8,8 @@
 //! next daemon if this one is killed.
 
 mod counters;
+#[cfg(test)]
+mod evade_tests;
 mod groups;
 mod lines;
 mod refusal;
@@ -22,6 +24,7 @@ use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Throttle, ThrottleError, Undone};
+use agewise_policy::mix::hash;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
 pub use counters::Counters;
@@ -147,9 +150,17 @@ impl Protector {
         let poll_ms = match self.watched.is_empty() {
             // Until a look has found some.
             true => u64::MAX,
-            false => self.polled_ms.map_or(now_ms, |at_ms| at_ms + self.poll_ms),
+            false => self.due_ms().unwrap_or(now_ms),
         };
         self.guard.next_thaw_ms().unwrap_or(u64::MAX).min(poll_ms)
+    }
+
+    /// When the counters are to be read again; `None` for the first time. It varies by a quarter:
+    /// a program that takes memory and gives it back in step with that would seem not to grow.
+    fn due_ms(&self) -> Option<u64> {
+        let at_ms = self.polled_ms?;
+        let sooner_ms = hash(at_ms) % (self.poll_ms / 4 + 1);
+        Some(at_ms.saturating_add(self.poll_ms - sooner_ms))
     }
 
     /// Reads the counters if it is time, and acts on the result.
@@ -160,9 +171,7 @@ impl Protector {
         matcher: &Matcher,
         journal: &Journal,
     ) {
-        let is_due = self
-            .polled_ms
-            .is_none_or(|at_ms| now_ms >= at_ms.saturating_add(self.poll_ms));
+        let is_due = self.due_ms().is_none_or(|due_ms| now_ms >= due_ms);
         let decisions = if is_due {
             self.polled_ms = Some(now_ms);
             for decision in self.forget_gone() {
@@ -214,7 +223,8 @@ impl Protector {
             .collect();
         let (demands, held, proc) = (&self.demands, &self.held, &self.proc);
         let part = |guilty: &Arc<str>| {
-            let part = demands.narrow(guilty, |name| held.contains_key(name));
+            let is_held = |name: &str| held.contains_key(name);
+            let part = demands.narrow(guilty, is_held, |name| demands.is_of_strangers(name));
             let whole = demands.holding(guilty, &part, held.keys());
             let may_be_held = |name: &Arc<str>| {
                 let cgroup = demands.cgroup(name);

@@ -11,19 +11,19 @@ use crate::config::Config;
 use crate::demo;
 use crate::health::Health;
 
-fn config(text: &str) -> (Config, Matcher) {
+pub(super) fn config(text: &str) -> (Config, Matcher) {
     let config = Config::parse(&format!("[observe]\ncgroups = ['/**']\n{text}")).unwrap();
     let matcher = Matcher::new(&config).unwrap();
     (config, matcher)
 }
 
-const NOWHERE: Ours<'static> = Ours {
+pub(super) const NOWHERE: Ours<'static> = Ours {
     line: &[7],
     cgroup: None,
 };
 
 /// Views of these paths, sorted like the agent's, each with one process.
-fn machine(paths: &[&str]) -> (Vec<Seen>, Vec<SubjectView>) {
+pub(super) fn machine(paths: &[&str]) -> (Vec<Seen>, Vec<SubjectView>) {
     let like = demo::snapshot(1, 1000).subjects[0].clone();
     let views: Vec<SubjectView> = (100..)
         .zip(paths)
@@ -312,6 +312,11 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
     assert!(after[1]["trouble"].as_str().unwrap().contains("within 2 s"));
 }
 
+/// Who is acted on where nothing is held yet and nobody is a stranger.
+fn narrow(demands: &Demands, guilty: &str) -> Arc<str> {
+    demands.narrow(&Arc::from(guilty), |_| false, |_| false)
+}
+
 #[test]
 fn what_is_below_the_guilty_answers_for_itself() {
     let hierarchy = tempfile::tempdir().unwrap();
@@ -339,7 +344,7 @@ fn what_is_below_the_guilty_answers_for_itself() {
         grow(&mut views, name, mib);
     }
     demands.update(&seen, &views, true);
-    let narrowed = |demands: &Demands| demands.narrow(&Arc::from("/slice"), |_| false);
+    let narrowed = |demands: &Demands| narrow(demands, "/slice");
     assert_eq!(&*narrowed(&demands), "/slice/hog");
     assert_eq!(demands.cgroup("/slice/hog").unwrap().name(), "/slice/hog");
     for (name, mib) in [("/slice", 100), ("/slice/hog", 50), ("/slice/idle", 50)] {
@@ -348,13 +353,10 @@ fn what_is_below_the_guilty_answers_for_itself() {
     demands.update(&seen, &views, true);
     assert_eq!(&*narrowed(&demands), "/slice");
     let is_held = |name: &str| name == "/slice/idle";
-    let held = demands.narrow(&Arc::from("/slice"), is_held);
-    assert_eq!(&*held, "/slice/idle", "half is enough to stay");
+    let held = |of: &Demands| of.narrow(&Arc::from("/slice"), is_held, |_| false);
+    assert_eq!(&*held(&demands), "/slice/idle", "half is enough to stay");
     demands.update(&seen, &views, false);
-    assert_eq!(
-        &*demands.narrow(&Arc::from("/slice"), is_held),
-        "/slice/idle"
-    );
+    assert_eq!(&*held(&demands), "/slice/idle");
     demands.update(&seen, &views, true);
     assert_eq!(&*narrowed(&demands), "/slice", "nobody asked for anything");
     assert!(demands.mapped_bytes("/slice") > 0 && demands.mapped_bytes("/x") == 0);
@@ -377,7 +379,7 @@ fn demand_is_what_is_charged_not_what_is_mapped() {
         }
         demands.update(&seen, &views, true);
     }
-    assert_eq!(&*demands.narrow(&Arc::from("/s"), |_| false), "/s/hog");
+    assert_eq!(&*narrow(&demands, "/s"), "/s/hog");
 }
 
 /// If one shrinks while others grow, several have almost all of the demand.
@@ -393,11 +395,10 @@ fn of_several_that_grow_the_one_that_asks_for_most_is_held_back() {
         view.swapped_bytes = mib << 20;
     }
     demands.update(&seen, &views, true);
-    assert_eq!(&*demands.narrow(&Arc::from("/s"), |_| false), "/s/a");
+    assert_eq!(&*narrow(&demands, "/s"), "/s/a");
     views[1].swapped_bytes += 1 << 20;
     demands.update(&seen, &views, true);
-    let narrowed = demands.narrow(&Arc::from("/s"), |_| false);
-    assert_eq!(&*narrowed, "/s", "its own demand is none");
+    assert_eq!(&*narrow(&demands, "/s"), "/s", "its own demand is none");
 }
 
 /// The one that causes the demand now is acted upon, gently first; what was done to the other stays

@@ -4,6 +4,7 @@
 //! of logind, a login program among its ancestors, or a terminal that is not a pseudoterminal. A
 //! record in utmp proves nothing: utempter writes one for any process that asks.
 
+use std::cell::OnceCell;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -44,6 +45,15 @@ pub(super) struct Logins<'a> {
     pub proc: &'a ProcRoot,
     /// Usually `/run`.
     pub run: &'a Path,
+    /// What logind knows, read once: a user may have thousands of shells to look up.
+    pub sessions: OnceCell<Vec<Session>>,
+}
+
+/// A session with a terminal in which somebody is logged in, as logind records it.
+#[derive(Debug)]
+pub(super) struct Session {
+    terminal: String,
+    leader: u32,
 }
 
 impl Logins<'_> {
@@ -84,23 +94,33 @@ impl Logins<'_> {
     /// Whether a file in `/run/systemd/sessions` names the terminal, and as leader this process or
     /// an ancestor.
     fn logind_knows(&self, terminal: &str, pid: u32, above: &[(u32, Option<Process>)]) -> bool {
-        let Ok(entries) = fs::read_dir(self.run.join("systemd/sessions")) else {
-            return false;
+        let is_above = |leader| leader == pid || above.iter().any(|(above, _)| *above == leader);
+        let mut sessions = self.sessions.get_or_init(|| sessions(self.run)).iter();
+        sessions.any(|of| of.terminal == terminal && is_above(of.leader))
+    }
+}
+
+fn sessions(run: &Path) -> Vec<Session> {
+    let entries = fs::read_dir(run.join("systemd/sessions"));
+    let entries = entries.into_iter().flatten().flatten().take(RECORDS_MAX);
+    let texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    texts.filter_map(|text| Session::parse(&text)).collect()
+}
+
+impl Session {
+    /// `None` without a terminal, or if its leader has ended (`closing`): a program that was left
+    /// behind keeps such a record for as long as it lives, and the leader's pid and terminal are
+    /// given to others.
+    fn parse(text: &str) -> Option<Self> {
+        let value = |key: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
         };
-        entries
-            .flatten()
-            .take(RECORDS_MAX)
-            .filter_map(|entry| fs::read_to_string(entry.path()).ok())
-            .any(|text| {
-                let value = |key: &str| {
-                    text.lines()
-                        .find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
-                };
-                let leader = value("LEADER").and_then(|leader| leader.parse::<u32>().ok());
-                let is_above =
-                    |leader| leader == pid || above.iter().any(|(above, _)| *above == leader);
-                value("TTY") == Some(terminal) && leader.is_some_and(is_above)
-            })
+        let session = Session {
+            terminal: value("TTY")?.to_owned(),
+            leader: value("LEADER")?.parse().ok()?,
+        };
+        (value("STATE") != Some("closing")).then_some(session)
     }
 }
 

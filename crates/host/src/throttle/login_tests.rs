@@ -48,6 +48,7 @@ impl Fake {
         let logins = Logins {
             proc: &self.proc,
             run: &run,
+            sessions: OnceCell::new(),
         };
         logins.is_login(SHELL, &process.stat().unwrap())
     }
@@ -74,9 +75,14 @@ impl Fake {
     }
 
     fn write_logind(&self, terminal: &str, leader: u32) {
+        self.write_session(terminal, leader, "active");
+    }
+
+    fn write_session(&self, terminal: &str, leader: u32, state: &str) {
         let dir = self.run().join("systemd/sessions");
         fs::create_dir_all(&dir).unwrap();
-        let text = format!("UID=1000\nTTY={terminal}\nLEADER={leader}\nCLASS=user\n");
+        let text =
+            format!("UID=1000\nTTY={terminal}\nLEADER={leader}\nCLASS=user\nSTATE={state}\n");
         fs::write(dir.join("7"), text).unwrap();
     }
 }
@@ -142,6 +148,18 @@ fn records_count_only_with_the_process_they_are_of() {
         fake.write_logind("pts/33", pid);
         assert!(!fake.is_login(), "another terminal");
     }
+}
+
+/// Pids and terminals of a session that has ended can be had by trying often enough.
+#[test]
+fn who_takes_the_pid_and_terminal_of_a_session_that_has_ended_is_not_logged_in() {
+    let fake = Fake::new();
+    fake.add(SHELL, 40, "bash", 1000, PTS_3);
+    fake.add(40, 1, "xterm", 1000, 0);
+    fake.write_session("pts/3", SHELL, "online");
+    assert!(fake.is_login());
+    fake.write_session("pts/3", SHELL, "closing");
+    assert!(!fake.is_login());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cgroups that must not be touched.
 
+use std::cell::OnceCell;
 use std::path::Path;
 
 use super::login::Logins;
@@ -60,6 +61,7 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
     let logins = Logins {
         proc: root,
         run: Path::new("/run"),
+        sessions: OnceCell::new(),
     };
     let own_session = stat(std::process::id()).ok().map(|stat| stat.session);
     let reason = |pid: u32| {
