@@ -61,7 +61,8 @@ fn no_output_shows_what_the_name_of_a_process_hides() {
     assert!(said.contains("[2J"), "{said}");
 }
 
-/// Millions of distinct pages, or hundreds of MiB from a few KiB, are refused before they cost much.
+/// Millions of distinct pages, or hundreds of MiB from a few KiB, are refused before they cost
+/// much.
 #[test]
 fn a_trace_that_takes_more_than_traces_do_is_refused_by_every_reader() {
     let top = tempfile::tempdir().unwrap();

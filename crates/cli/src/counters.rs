@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shared by `shrink` and the daemon's rule of that name: the counters of a cgroup that show whether
-//! less memory hurts it.
+//! Shared by `shrink` and the daemon's rule of that name: the counters of a cgroup that show
+//! whether less memory hurts it.
 
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, Mounts};
 use agewise_host::pressure::{Psi, Resource};

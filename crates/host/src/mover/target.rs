@@ -46,8 +46,8 @@ pub enum PageoutError {
         source: std::io::Error,
     },
     #[error(
-        "process {pid} does not answer (or too many of its user do not): a file system that it maps \
-         may hang; what was passed to the kernel last may leave later, or not at all"
+        "process {pid} does not answer (or too many of its user do not): a file system that it \
+         maps may hang; what was passed to the kernel last may leave later, or not at all"
     )]
     Unanswered { pid: u32 },
     /// The access source failed in the look right before the call. Nothing is moved without it.
