@@ -142,13 +142,12 @@ impl Outlet {
         joined([file, server, sender])
     }
 
-    /// The next write replaces a file with the same name.
     fn write_to(&mut self, path: Option<&Path>, limits: Limits) {
-        let new = path.map(|path| Textfile::new(path, limits));
-        self.textfile = match (self.textfile.take(), new) {
-            (Some(old), Some(new)) => Some(old.replaced_by(new)),
-            (_, new) => new,
-        };
+        let old = self.textfile.take();
+        self.textfile = path.map(|path| match old {
+            Some(old) => old.moved_to(path, limits),
+            None => Textfile::new(path, limits),
+        });
     }
 
     /// Restarts processes that have ended. Returns messages about that.

@@ -33,12 +33,14 @@ impl Textfile {
         }
     }
 
-    /// Continues with another file, which replaces this one if it has the same name.
-    pub fn replaced_by(mut self, new: Textfile) -> Textfile {
-        if new.path == self.path {
-            self.written = 0;
+    /// Continues with this file, or with another one. If it stays, so do its counters, and that it
+    /// is to be removed.
+    pub fn moved_to(mut self, path: &Path, limits: Limits) -> Textfile {
+        if path != self.path {
+            return Textfile::new(path, limits);
         }
-        new
+        self.chooser.limits = limits;
+        self
     }
 
     /// Writes the current figures, unless they have been written. Returns a message if the file
@@ -117,14 +119,15 @@ mod tests {
         assert_eq!(mode & 0o777, 0o644);
         let files = std::fs::read_dir(dir.path()).unwrap().count();
         assert_eq!(files, 1, "nothing is left of the steps between");
-        let mut textfile = textfile.replaced_by(Textfile::new(&path, LIMITS));
+        let textfile = textfile.moved_to(&path, LIMITS);
         assert!(path.exists());
-        textfile.publish(&hub);
         let other = dir.path().join("other.prom");
-        let mut textfile = textfile.replaced_by(Textfile::new(&other, LIMITS));
+        let mut textfile = textfile.moved_to(&other, LIMITS);
+        assert!(!path.exists());
         textfile.publish(&hub);
-        assert!(!path.exists() && other.exists());
-        drop(textfile);
+        assert!(other.exists());
+        // The daemon may end before the next look.
+        drop(textfile.moved_to(&other, LIMITS));
         assert!(!other.exists());
     }
 

@@ -90,7 +90,8 @@ type Key = (Arc<str>, u64);
 /// Selects subjects, snapshot by snapshot.
 #[derive(Debug)]
 pub struct Chooser {
-    limits: Limits,
+    /// May change at any time: the next snapshot is chosen from accordingly.
+    pub limits: Limits,
     shown: HashSet<Key>,
     counts: HashMap<Key, Counts>,
     other_counts: Counts,

@@ -147,6 +147,26 @@ fn a_slice_of_strangers_is_not_held_back_for_two_of_them() {
     assert_eq!(targets(&scene.acts(&paths, 40, both)), ["/pods"]);
 }
 
+/// What one user asks for does not get all programs of another held back.
+#[test]
+fn in_the_greatest_of_strangers_only_the_cause_is_held_back() {
+    let test = "in_the_greatest_of_strangers_only_the_cause_is_held_back";
+    let paths = [
+        "/all",
+        "/all/a",
+        "/all/a/hog",
+        "/all/a/idle",
+        "/all/b",
+        "/web",
+    ];
+    let scene = Scene::new(&paths);
+    if !(scene.belong_to(0, &paths) && scene.belong_to(1000, &paths[1..4])) {
+        return println!("SKIPPED {test}: giving directories away takes root");
+    }
+    let acts = scene.acts(&paths, 40, |_| vec!["/all/a/hog", "/all/a/hog", "/all/b"]);
+    assert_eq!(targets(&acts), ["/all/a/hog"], "{acts:?}");
+}
+
 /// A program that takes memory and gives it back once a second has grown in none if it is always
 /// looked at at the same moment.
 #[test]

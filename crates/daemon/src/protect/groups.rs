@@ -252,26 +252,30 @@ impl Demands {
         is_held: impl Fn(&str) -> bool,
         strangers: impl Fn(&str) -> bool,
     ) -> Arc<str> {
-        let all = self.asked_bytes(guilty);
-        let causes_it = |name: &str, asked: u64| {
-            let share = if is_held(name) {
-                STAY_SHARE
-            } else {
-                NARROW_SHARE
+        let (mut lowest, mut all) = (guilty, self.asked_bytes(guilty));
+        loop {
+            let causes_it = |(name, asked): &(&Arc<str>, u64)| {
+                let share = if is_held(name) {
+                    STAY_SHARE
+                } else {
+                    NARROW_SHARE
+                };
+                all > 0 && *asked as f64 >= all as f64 * share
             };
-            all > 0 && asked as f64 >= all as f64 * share
-        };
-        let mut lowest = guilty;
-        // Where one cgroup shrinks, several others may have almost all: the greatest counts.
-        while let Some((name, _)) = self
-            .below(lowest)
-            .filter(|(name, asked)| causes_it(name, *asked))
-            .max_by_key(greatest)
-            .or_else(|| self.greatest_of(lowest).filter(|_| strangers(lowest)))
-        {
-            lowest = name;
+            // Where one cgroup shrinks, several others may have almost all: the greatest counts.
+            let cause = self.below(lowest).filter(causes_it).max_by_key(greatest);
+            if let Some((name, _)) = cause {
+                lowest = name;
+                continue;
+            }
+            let most = self.greatest_of(lowest).filter(|_| strangers(lowest));
+            let Some((name, asked)) = most else {
+                return Arc::clone(lowest);
+            };
+            // Below it, its own demand counts: what other strangers ask for makes nobody in it
+            // guilty.
+            (lowest, all) = (name, asked);
         }
-        Arc::clone(lowest)
     }
 
     /// The cgroup in this one that demands most, if together they cause almost all of its demand.

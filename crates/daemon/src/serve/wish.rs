@@ -10,7 +10,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agewise_policy::workingset::Intervals;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,8 +20,12 @@ use crate::state::{Hub, ReportSetting, Scope, Settings};
 
 /// Longest wish: a write of 4 KiB as JSON.
 const WISH_MAX_BYTES: usize = 16 << 10;
-/// Minimum time between two wishes, in case a process floods the daemon.
-const PAUSE: Duration = Duration::from_millis(1);
+/// After a wish the daemon takes none for so many times as long as that one took, within these
+/// bounds: a process that floods it costs a twentieth of a processor, however many cgroups there
+/// are.
+const PAUSE_TIMES: u32 = 19;
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// One message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -182,8 +186,10 @@ pub fn listen(stream: &UnixStream, hub: &Hub, taken: &AtomicU64) {
     loop {
         match wish(&mut lines) {
             Ok(Some(wish)) => {
+                let began = Instant::now();
                 grant(wish, hub);
                 taken.fetch_add(1, Ordering::SeqCst);
+                std::thread::sleep(pause(began.elapsed()));
             }
             Ok(None) => return,
             Err(error) => {
@@ -196,8 +202,11 @@ pub fn listen(stream: &UnixStream, hub: &Hub, taken: &AtomicU64) {
                 return;
             }
         }
-        std::thread::sleep(PAUSE);
     }
+}
+
+fn pause(took: Duration) -> Duration {
+    took.saturating_mul(PAUSE_TIMES).clamp(PAUSE_MIN, PAUSE_MAX)
 }
 
 /// Reads by waiting. Writing in the other direction must not wait, and the socket has one flag for
@@ -372,6 +381,15 @@ mod tests {
         listen(&ours, &hub, &AtomicU64::new(0));
         drop(ours);
         assert!(flood.join().unwrap().is_err());
+    }
+
+    #[test]
+    fn a_flood_of_wishes_costs_a_twentieth_of_a_processor() {
+        assert_eq!(pause(Duration::ZERO), PAUSE_MIN);
+        let took = Duration::from_millis(3);
+        assert_eq!(took * 20, took + pause(took));
+        // The daemon was stopped meanwhile.
+        assert_eq!(pause(Duration::MAX), PAUSE_MAX);
     }
 
     /// Both sides end up with the same settings, whatever is under way when the daemon sends its
