@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use agewise_cli::counters::Counters;
 use agewise_host::cgroup::Cgroup;
+use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Throttle, ThrottleError};
 use agewise_policy::whatif::keep::{Change, Idle, Keeper, Room, STEP_BYTES_MAX, Wanted, Why};
 use agewise_policy::whatif::shrink::Facts;
@@ -110,7 +111,7 @@ impl Shrinkers {
                         .for_each(|held| self.let_go(&held, journal));
                     Held {
                         keeper: Keeper::new(small.wanted),
-                        counters: Counters::new(),
+                        counters: Counters::new(ProcRoot::default()),
                         holds: News::default(),
                         small,
                     }

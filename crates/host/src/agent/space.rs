@@ -381,8 +381,8 @@ impl Space {
         })
     }
 
-    /// Reads what is followed into the ages, and clears. Also returns what was found, and the pages
-    /// found accessed by their labels until then.
+    /// Reads what is followed into the ages, and clears. Returns the cost, the counts, and how many
+    /// pages were found accessed, by their previous labels.
     fn scan(
         &mut self,
         source: &mut dyn AccessSource,

@@ -17,8 +17,6 @@ pub enum SpeedTrace {
     Uniform,
 }
 
-impl SpeedTrace {}
-
 /// A machine with full memory, and touches drawn beforehand.
 pub struct SpeedCase {
     machine: Machine,

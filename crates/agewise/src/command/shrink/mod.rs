@@ -334,7 +334,7 @@ fn step_down(
     limited: &mut Option<u64>,
     out: &mut impl Write,
 ) -> anyhow::Result<Verdict> {
-    let (mut printed, mut counters) = (0, Counters::new());
+    let (mut printed, mut counters) = (0, Counters::new(ProcRoot::default()));
     loop {
         if scene.cgroup.procs(true)?.is_empty() {
             bail!("the last process has left the cgroup: no limit stays");
