@@ -15,8 +15,6 @@ use crate::config::Matcher;
 use crate::observer::Seen;
 use crate::state::SubjectView;
 
-use super::refusal::is_of_user;
-
 /// A cgroup below the culprit with this share of the culprit's demand is acted upon in its place.
 const NARROW_SHARE: f64 = 0.8;
 /// The share that is enough for a cgroup that is held back already.
@@ -302,12 +300,9 @@ impl Demands {
         self.0.get(name).map_or(0, |demand| demand.asked_bytes)
     }
 
-    /// Whether it may hold programs of several users, none of whom is to blame for another: it
-    /// belongs to root, and is no container.
-    pub fn is_of_strangers(&self, name: &str) -> bool {
-        let demand = self.0.get(name).filter(|demand| !demand.is_container);
-        let cgroup = demand.and_then(|demand| demand.cgroup.as_ref());
-        cgroup.is_some_and(|cgroup| !is_of_user(cgroup))
+    /// Whether it is a container or a pod.
+    pub fn is_container(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|demand| demand.is_container)
     }
 
     /// The lowest cgroup at or below the culprit that holds both `part` and all that is held back

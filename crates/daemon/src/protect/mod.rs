@@ -224,7 +224,11 @@ impl Protector {
         let (demands, held, proc) = (&self.demands, &self.held, &self.proc);
         let part = |guilty: &Arc<str>| {
             let is_held = |name: &str| held.contains_key(name);
-            let part = demands.narrow(guilty, is_held, |name| demands.is_of_strangers(name));
+            let is_of_strangers = |name: &str| {
+                let cgroup = demands.cgroup(name);
+                !demands.is_container(name) && cgroup.is_some_and(|of| !is_of_user(&of))
+            };
+            let part = demands.narrow(guilty, is_held, is_of_strangers);
             let whole = demands.holding(guilty, &part, held.keys());
             let may_be_held = |name: &Arc<str>| {
                 let cgroup = demands.cgroup(name);
