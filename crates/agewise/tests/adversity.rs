@@ -13,6 +13,7 @@ use agewise_cli::children::Killed;
 use assert_cmd::cargo::cargo_bin;
 use support::Group;
 use support::program::words;
+use support::refuse::refuse_call;
 
 struct Running(Killed);
 
@@ -181,41 +182,7 @@ fn coarse_because(test: &str, prepare: fn() -> std::io::Result<()>, why: &str) {
 
 /// As container run times do: `bpf` is refused by a seccomp filter.
 fn refuse_bpf() -> std::io::Result<()> {
-    let one = |code: u32, k: u32, jf: u8| libc::sock_filter {
-        code: code as u16,
-        jt: 0,
-        jf,
-        k,
-    };
-    let answer = libc::BPF_RET | libc::BPF_K;
-    // The number of the call is the first word of struct seccomp_data.
-    let filter = [
-        one(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        one(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            libc::SYS_bpf as u32,
-            1,
-        ),
-        one(answer, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32, 0),
-        one(answer, libc::SECCOMP_RET_ALLOW, 0),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
-    };
-    // SAFETY: the kernel copies the program during the call.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(
-                libc::PR_SET_SECCOMP,
-                libc::SECCOMP_MODE_FILTER,
-                &raw const program,
-            ) == 0
-    };
-    match done {
-        true => Ok(()),
-        false => Err(std::io::Error::last_os_error()),
-    }
+    refuse_call(libc::SYS_bpf as u32, libc::EPERM)
 }
 
 /// Mounts an empty directory over `/sys/kernel/btf`, for this process alone.

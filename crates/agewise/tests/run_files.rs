@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::cached::{HALF_BYTES, PAGE, PAGES, uncached};
 use support::need::memcg;
+use support::refuse::refuse_call;
 use support::{AGEWISE, MIB, blind, cgroups_of, one};
 
 /// Looks take turns with pauses 20 times as long, and there may be millions of files.
@@ -96,40 +97,7 @@ fn is_skipped(output: &Output) -> bool {
 /// Answers `ENOSYS` to `cachestat`, as kernels before 6.5 do, from now on in this process.
 fn lack_cachestat() -> std::io::Result<()> {
     const CACHESTAT: u32 = 451;
-    let one = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
-        code: code as u16,
-        jt,
-        jf,
-        k,
-    };
-    let filter = [
-        one(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        one(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, CACHESTAT, 0, 1),
-        one(
-            libc::BPF_RET,
-            libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32,
-            0,
-            0,
-        ),
-        one(libc::BPF_RET, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ];
-    let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
-    };
-    // SAFETY: the program and its instructions outlive the calls, which copy them.
-    let is_set = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-            && libc::prctl(
-                libc::PR_SET_SECCOMP,
-                libc::SECCOMP_MODE_FILTER,
-                &raw const program,
-            ) == 0
-    };
-    match is_set {
-        true => Ok(()),
-        false => Err(std::io::Error::last_os_error()),
-    }
+    refuse_call(CACHESTAT, libc::ENOSYS)
 }
 
 #[test]

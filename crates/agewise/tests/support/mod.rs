@@ -6,6 +6,7 @@ pub mod cached;
 pub mod need;
 #[path = "../program/mod.rs"]
 pub mod program;
+pub mod refuse;
 pub mod thrash;
 
 use std::path::{Path, PathBuf};
