@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One look at one process: an access source reads its page tables and shows them to a sink, which
-//! has the accessed bits cleared batch by batch. The agent, the recorder and the budget each have
-//! one; their common part is [`Clearing`].
+//! has the accessed bits cleared batch by batch. The agent, the recorder and the budget each have a
+//! sink of their own; [`Clearing`] is what these share.
 
 use crate::access::{AccessError, Batch, ScanCost, ScanReport};
 use crate::clear::hand::KernelHand;
@@ -53,8 +53,8 @@ pub(crate) struct Looked {
     pub cleared: Result<ClearReport, ClearError>,
 }
 
-/// What every sink of a look has: it judges what it is shown by the clearer, and passes on the end
-/// of each batch and of the scan.
+/// The part that all sinks of a look share: a sink judges each table with the clearer, and says
+/// when a batch and the scan end.
 pub(crate) struct Clearing<'a> {
     pub clearer: &'a mut Clearer,
     pub hand: KernelHand,
@@ -63,8 +63,8 @@ pub(crate) struct Clearing<'a> {
 }
 
 impl<'a> Clearing<'a> {
-    /// `clearer` must be prepared for this look by [`Clearer::begin`]. Unless `is_on`, accessed bits
-    /// stay set for the next look that clears.
+    /// `clearer` must be prepared for this look by [`Clearer::begin`]. Unless `is_on`, accessed
+    /// bits stay set for the next look that clears.
     pub fn new(process: &Process, clearer: &'a mut Clearer, is_on: bool) -> Self {
         Clearing {
             clearer,
@@ -81,7 +81,7 @@ impl<'a> Clearing<'a> {
         }
     }
 
-    /// Ends the look, which `scanned` so.
+    /// Ends the look; `scanned` is what the source returned.
     ///
     /// # Errors
     /// The page tables could not be read to the end. What the sink saw before is still valid.
