@@ -50,4 +50,5 @@ pub mod state;
 #[cfg(feature = "web")]
 pub mod textfile;
 pub mod timeline;
+mod tracked;
 pub mod world;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Converts what the agent knows after a tick to what a snapshot shows.
 
-use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,8 +9,8 @@ use agewise_host::cgroup::Cgroup;
 use agewise_host::container::{Container, Containers};
 use agewise_policy::workingset::Intervals;
 
-use super::actor::{Actor, Counted};
 use super::state::{NodeView, Settings, SubjectView};
+use super::tracked::Tracked;
 use super::world;
 
 /// Maximum number of problems shown for a subject.
@@ -90,36 +89,13 @@ pub fn subjects(agent: &Agent, containers: &mut Containers) -> Vec<Seen> {
     all
 }
 
-/// Counters of cgroups, to detect changes.
-#[derive(Debug, Default)]
-pub struct LimitHits(HashMap<Key, u64>);
-
-impl LimitHits {
-    /// Whether a cgroup reached its limit since the last call.
-    fn changed(&mut self, key: &Key, cgroup: &Cgroup) -> bool {
-        let Ok(Some(hits)) = cgroup.limit_hits() else {
-            return false;
-        };
-        self.0
-            .insert(key.clone(), hits)
-            .is_some_and(|before| hits > before)
-    }
-
-    /// Forgets cgroups that are gone.
-    pub fn retain(&mut self, is_there: impl Fn(&Key) -> bool) {
-        self.0.retain(|key, _| is_there(key));
-    }
-}
-
 /// What a snapshot shows about the subjects.
 pub fn views(
     agent: &Agent,
     seen: &[Seen],
-    actors: &HashMap<Key, Actor>,
-    retired: &HashMap<Key, Counted>,
     intervals: &Intervals,
     settings: &Settings,
-    hits: &mut LimitHits,
+    tracked: &mut Tracked,
 ) -> Vec<SubjectView> {
     let by_default = agent.report_by(|_| intervals.clone());
     // Each report reads files of every cgroup, and the bounds only differ where somebody set them.
@@ -129,7 +105,7 @@ pub fn views(
     let by_node = by_node.as_ref().unwrap_or(&by_default);
     seen.iter()
         .map(|seen| {
-            let actor = actors.get(&seen.key);
+            let actor = tracked.actors.get(&seen.key);
             let mut view = view(seen, &by_default[seen.at], &by_node[seen.at]);
             if let Some(actor) = actor {
                 view.policy = Some(actor.reason);
@@ -137,13 +113,13 @@ pub fn views(
                 view.budget_gain = actor.budget_gain;
             }
             let counted = actor.map(|actor| &actor.counted);
-            if let Some(counted) = counted.or_else(|| retired.get(&seen.key)) {
+            if let Some(counted) = counted.or_else(|| tracked.retired.get(&seen.key)) {
                 view.reclaimed = counted.reclaimed;
                 view.rehearsed_bytes = counted.rehearsed_bytes;
             }
             if let Some(cgroup) = &seen.cgroup {
                 view.psi = world::psi_of(cgroup);
-                view.is_under_reclaim = hits.changed(&seen.key, cgroup);
+                view.is_under_reclaim = tracked.hit_limit(&seen.key, cgroup);
             }
             view
         })

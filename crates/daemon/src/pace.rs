@@ -35,6 +35,7 @@ pub struct Pace {
     late_max_ms: u64,
     /// When the budget was last too little for the configured pace.
     short_ms: Option<u64>,
+    was_short: bool,
 }
 
 impl Pace {
@@ -51,6 +52,7 @@ impl Pace {
             late_ms: 0,
             late_max_ms: 0,
             short_ms: None,
+            was_short: false,
         };
         pace.account_ms = pace.savings_ms();
         pace
@@ -123,6 +125,13 @@ impl Pace {
     pub fn is_short(&self, now_ms: u64) -> bool {
         let until_ms = self.short_ms.map(|at_ms| at_ms.saturating_add(STEADY_MS));
         until_ms.is_some_and(|until_ms| now_ms < until_ms)
+    }
+
+    /// Whether the budget is too little for the configured pace, if that has changed.
+    pub fn short_news(&mut self, now_ms: u64) -> Option<bool> {
+        let is_short = self.is_short(now_ms);
+        let was_short = std::mem::replace(&mut self.was_short, is_short);
+        (is_short != was_short).then_some(is_short)
     }
 
     /// How often the budget could pay for a look, ms: also if that is more often than wanted.

@@ -3,7 +3,7 @@
 
 use super::action::Action;
 use super::attrs::Attrs;
-use super::filter::{FilterKind, PageFilters, Verdict, core_verdict};
+use super::filter::PageFilters;
 use super::profile::Profile;
 use super::region::Region;
 use super::scheme::Scheme;
@@ -73,10 +73,7 @@ impl Pass<'_> {
         let mut bytes_by_score = [0u64; MAX_SCORE as usize + 1];
         for target in targets {
             for region in &target.regions {
-                let counts = scheme.pattern.fits(region)
-                    && !(self.profile.quota_asks_filters
-                        && core_verdict(&scheme.filters, target.id, region) == Verdict::Reject);
-                if counts {
+                if scheme.pattern.fits(region) {
                     let slot = &mut bytes_by_score[self.score_of(scheme, region) as usize];
                     *slot = slot.saturating_add(region.size());
                 }
@@ -182,13 +179,8 @@ impl At<'_> {
         if fitting < size {
             self.split(fitting);
         }
-        self.split_at_filters(scheme);
-        let verdict = core_verdict(&scheme.filters, self.target.id, self.region());
-        if verdict == Verdict::Reject {
-            return;
-        }
         let (start, end, size) = (self.region().start, self.region().end, self.region().size());
-        let filters = PageFilters::of(scheme.action, &scheme.filters, verdict);
+        let filters = PageFilters::of(scheme.action, &scheme.filters);
         let applied = space.apply(self.target.id, start, end, scheme.action, &filters);
         if scheme.quota.charge(size, applied.cost_ns) {
             scheme.quota.resume = Some((self.target.id, end));
@@ -203,31 +195,10 @@ impl At<'_> {
         stats.sz_applied += applied.bytes;
         stats.sz_ops_filter_passed += applied.filter_passed_bytes;
     }
-
-    /// Splits the region at the first boundary of an address filter inside it, so that the filter
-    /// applies to all of it or none.
-    fn split_at_filters(&mut self, scheme: &Scheme) {
-        let (start, end) = (self.region().start, self.region().end);
-        let border = scheme
-            .filters
-            .iter()
-            .filter_map(|filter| match filter.kind {
-                FilterKind::Address(from, to) => Some([from, to]),
-                _ => None,
-            })
-            .flatten()
-            .map(|border| border - border % self.granule)
-            .filter(|&border| start < border && border < end)
-            .min();
-        if let Some(border) = border {
-            self.split(border - start);
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::filter::Filter;
     use super::super::quota::{Limits, Quota};
     use super::super::scheme::AccessPattern;
     use super::super::target::TargetId;
@@ -276,29 +247,6 @@ mod tests {
             assert_eq!(target.regions[0].age, age, "{action:?}");
             assert_eq!(space.applied, [(action, 0, 10)]);
         }
-    }
-
-    #[test]
-    fn an_address_filter_cuts_regions_at_its_borders() {
-        let mut target = target(10);
-        let mut schemes = [scheme(Action::Cold)];
-        let kind = FilterKind::Address(3 * 4096, 5 * 4096);
-        schemes[0].filters = vec![Filter {
-            kind,
-            matching: false,
-            allow: false,
-        }];
-        let mut space = HotRange::new(10, 0..0);
-        run(Profile::V6_12, &mut target, &mut schemes, &mut space);
-        assert_eq!(space.applied, [(Action::Cold, 3, 2)]);
-        assert_eq!(
-            schemes[0].stats.nr_tried, 1,
-            "what a core filter keeps out is not tried"
-        );
-        assert_eq!(
-            target.regions.iter().map(Region::size).sum::<u64>(),
-            10 * 4096
-        );
     }
 
     #[test]

@@ -1,38 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Filters of schemes (`struct damos_filter`): the first filter that matches decides.
+//! Filters of schemes (`struct damos_filter`): pages that a scheme leaves alone. Of the kernel's
+//! kinds there are those that its modules set, all of which reject and are evaluated page by page.
 
 use super::action::Action;
-use super::region::Region;
-use super::target::TargetId;
 
-/// What a filter checks. The monitor itself evaluates the first two ("core" filters), the space
-/// evaluates the others page by page.
+/// What a filter checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterKind {
-    /// Addresses `start..end`.
-    Address(u64, u64),
-    /// A target.
-    Target(TargetId),
     /// Anonymous pages.
     Anon,
-    /// Pages charged to a memory cgroup, by the number the world gives it.
-    Memcg(u32),
     /// Pages accessed since the last check; testing makes them old.
     Young,
-    /// Pages on an active list (7.2).
-    Active,
-    /// Pages of a folio of this size in bytes, both bounds inclusive (7.2).
-    HugepageSize(u64, u64),
-    /// Pages that no page table maps (7.2).
-    Unmapped,
-}
-
-impl FilterKind {
-    /// Whether the monitor itself evaluates it.
-    #[must_use]
-    pub fn is_core(self) -> bool {
-        matches!(self, FilterKind::Address(..) | FilterKind::Target(_))
-    }
 }
 
 /// A filter.
@@ -40,64 +18,15 @@ impl FilterKind {
 pub struct Filter {
     /// What it checks.
     pub kind: FilterKind,
-    /// Whether it applies to what matches the kind or to everything else.
+    /// Whether it rejects what matches the kind or everything else.
     pub matching: bool,
-    /// Whether that is allowed (7.2) or rejected.
-    pub allow: bool,
 }
 
 impl Filter {
     /// A filter that rejects what matches the kind (`matching`), or everything else.
     #[must_use]
     pub fn reject(kind: FilterKind, matching: bool) -> Filter {
-        Filter {
-            kind,
-            matching,
-            allow: false,
-        }
-    }
-}
-
-/// The decision of the core filters on a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Allowed without checking pages.
-    Pass,
-    /// Rejected.
-    Reject,
-    /// The page filters decide.
-    AskPages,
-}
-
-/// The decision of the core filters on a region that is completely inside or outside of every
-/// address filter. A region to which no filter applies is rejected if the last filter is an
-/// allowing one, unless page filters are still to be checked.
-#[must_use]
-pub fn core_verdict(filters: &[Filter], target: TargetId, region: &Region) -> Verdict {
-    let mut rest = Verdict::Pass;
-    for filter in filters {
-        let of_kind = match filter.kind {
-            FilterKind::Target(wanted) => wanted == target,
-            FilterKind::Address(start, end) => start <= region.start && region.end <= end,
-            _ => continue,
-        };
-        if of_kind == filter.matching {
-            return if filter.allow {
-                Verdict::Pass
-            } else {
-                Verdict::Reject
-            };
-        }
-        rest = if filter.allow {
-            Verdict::Reject
-        } else {
-            Verdict::Pass
-        };
-    }
-    if filters.iter().any(|filter| !filter.kind.is_core()) {
-        Verdict::AskPages
-    } else {
-        rest
+        Filter { kind, matching }
     }
 }
 
@@ -106,43 +35,26 @@ pub fn core_verdict(filters: &[Filter], target: TargetId, region: &Region) -> Ve
 pub struct PageFilters {
     /// In the order in which they are checked.
     pub list: Vec<Filter>,
-    /// Whether a page to which no filter applies is rejected.
-    pub rejects_rest: bool,
 }
 
 impl PageFilters {
-    /// The page filters of a scheme. Reclaim gets a final filter against young pages unless the
-    /// scheme has its own (`damon_pa_pageout`); this does not change the default for other pages.
+    /// The filters of a scheme. Reclaim gets a final one against young pages unless the scheme has
+    /// its own (`damon_pa_pageout`).
     #[must_use]
-    pub fn of(action: Action, filters: &[Filter], verdict: Verdict) -> PageFilters {
-        let mut list: Vec<Filter> = filters
-            .iter()
-            .copied()
-            .filter(|filter| !filter.kind.is_core())
-            .collect();
-        let rejects_rest = list.last().is_some_and(|filter| filter.allow);
-        if verdict == Verdict::Pass {
-            list.clear();
-        }
+    pub fn of(action: Action, filters: &[Filter]) -> PageFilters {
+        let mut list = filters.to_vec();
         let has_young = list.iter().any(|filter| filter.kind == FilterKind::Young);
         if action == Action::Pageout && !has_young {
             list.push(Filter::reject(FilterKind::Young, true));
         }
-        PageFilters {
-            list,
-            rejects_rest: rejects_rest && verdict == Verdict::AskPages,
-        }
+        PageFilters { list }
     }
 
-    /// Whether a page passes; `is` returns whether it is of a kind. Kinds after the deciding one
+    /// Whether a page passes; `is` returns whether it is of a kind. Kinds after the rejecting one
     /// are not queried, since querying [`FilterKind::Young`] makes a page old.
     pub fn passes(&self, mut is: impl FnMut(FilterKind) -> bool) -> bool {
-        for filter in &self.list {
-            if is(filter.kind) == filter.matching {
-                return filter.allow;
-            }
-        }
-        !self.rejects_rest
+        let rejects = |filter: &Filter| is(filter.kind) == filter.matching;
+        !self.list.iter().any(rejects)
     }
 }
 
@@ -150,65 +62,14 @@ impl PageFilters {
 mod tests {
     use super::*;
 
-    const TARGET: TargetId = TargetId(0);
-
-    fn allow(kind: FilterKind) -> Filter {
-        Filter {
-            kind,
-            matching: true,
-            allow: true,
-        }
-    }
-
-    #[test]
-    fn the_first_core_filter_that_matches_decides() {
-        let (inside, outside) = (Region::new(4096, 8192), Region::new(8192, 12288));
-        let verdict = |filters: &[Filter], region| core_verdict(filters, TARGET, region);
-        assert_eq!(verdict(&[], &inside), Verdict::Pass, "no filter at all");
-        let range = FilterKind::Address(0, 8192);
-        let mut filters = vec![allow(range)];
-        assert_eq!(verdict(&filters, &inside), Verdict::Pass);
-        assert_eq!(verdict(&filters, &outside), Verdict::Reject);
-        filters.push(Filter::reject(FilterKind::Anon, true));
-        assert_eq!(verdict(&filters, &outside), Verdict::AskPages);
-        let keep_out = [Filter::reject(range, false)];
-        assert_eq!(verdict(&keep_out, &inside), Verdict::Pass);
-        assert_eq!(verdict(&keep_out, &outside), Verdict::Reject);
-    }
-
-    #[test]
-    fn what_the_core_lets_through_skips_the_page_filters() {
-        let filters = [
-            allow(FilterKind::Address(0, 8192)),
-            Filter::reject(FilterKind::Anon, true),
-        ];
-        let inside = Region::new(0, 8192);
-        let verdict = core_verdict(&filters, TARGET, &inside);
-        let pages = PageFilters::of(Action::LruPrio, &filters, verdict);
-        assert!(
-            pages.passes(|_| true),
-            "an anonymous page, but allowed whole"
-        );
-        let pages = PageFilters::of(Action::LruPrio, &filters, Verdict::AskPages);
-        assert!(!pages.passes(|kind| kind == FilterKind::Anon));
-    }
-
     #[test]
     fn reclaim_never_takes_young_pages_unasked() {
-        let pages = PageFilters::of(Action::Pageout, &[], Verdict::Pass);
+        let pages = PageFilters::of(Action::Pageout, &[]);
         assert!(!pages.passes(|kind| kind == FilterKind::Young));
         assert!(pages.passes(|_| false));
-        assert!(
-            PageFilters::of(Action::Cold, &[], Verdict::Pass)
-                .list
-                .is_empty()
-        );
-        // Its temporary filter does not change the default that "allow anon" implies.
-        let anon = [allow(FilterKind::Anon)];
-        let pages = PageFilters::of(Action::Pageout, &anon, Verdict::AskPages);
-        assert!(!pages.passes(|_| false), "neither anon nor young: the rest");
+        assert!(PageFilters::of(Action::Cold, &[]).list.is_empty());
         let own = [Filter::reject(FilterKind::Young, false)];
-        let pages = PageFilters::of(Action::Pageout, &own, Verdict::AskPages);
+        let pages = PageFilters::of(Action::Pageout, &own);
         assert!(pages.passes(|_| true), "the scheme wants young pages");
     }
 
@@ -218,7 +79,7 @@ mod tests {
             Filter::reject(FilterKind::Anon, true),
             Filter::reject(FilterKind::Young, true),
         ];
-        let pages = PageFilters::of(Action::LruDeprio, &filters, Verdict::AskPages);
+        let pages = PageFilters::of(Action::LruDeprio, &filters);
         let mut asked = Vec::new();
         pages.passes(|kind| {
             asked.push(kind);

@@ -21,8 +21,6 @@ pub struct Profile {
     pub rejoins_regions: bool,
     /// A quota needs room for a whole smallest region.
     pub quota_is_exact: bool,
-    /// Regions that core filters reject do not count for a quota's minimal score.
-    pub quota_asks_filters: bool,
     /// Weights of accesses and age in the scores of `lru_sort`, unless given.
     pub sort_weights: (u32, u32),
     /// The parameters introduced with self-tuning exist.
@@ -50,7 +48,6 @@ impl Profile {
         converts_running_counts: true,
         rejoins_regions: false,
         quota_is_exact: false,
-        quota_asks_filters: false,
         sort_weights: (1, 0),
         has_tuning_params: false,
         refuses_early_commit: false,
@@ -70,7 +67,6 @@ impl Profile {
         converts_running_counts: false,
         rejoins_regions: true,
         quota_is_exact: true,
-        quota_asks_filters: true,
         sort_weights: (1, 1),
         has_tuning_params: true,
         refuses_early_commit: true,

@@ -17,10 +17,12 @@ use std::sync::atomic::AtomicBool;
 use agewise_policy::budget::{Counted, Gone, Seen};
 use agewise_policy::table::PageSet;
 
-use crate::access::{AccessSource, AddressRange, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
+use crate::access::{
+    AccessSource, AddressRange, Batch, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
+};
 use crate::clear::{ClearError, ClearPolicy, Clearer, Means};
 use crate::clock;
-use crate::look::{Viewer, look};
+use crate::look::Clearing;
 use crate::mover::{
     self, Pagemap, PageoutError, PageoutLimits, Plan, ProcessMover, RunSet, check_target,
 };
@@ -201,9 +203,13 @@ fn gather(
 ) -> Result<Vec<Seen>, PageoutError> {
     let mut gatherer = Gatherer {
         tables: Vec::new(),
+        clearing: Clearing::new(process, clearer, clears),
         clears,
     };
-    let looked = look(process, source, ranges, clearer, clears, &mut gatherer)
+    let scanned = source.scan(&Target::from(process), ranges, &mut gatherer);
+    let looked = gatherer
+        .clearing
+        .end(scanned)
         .map_err(|error| PageoutError::from_source(process.pid(), &error))?;
     looked.cleared.map_err(|error| match error {
         ClearError::Gone { pid } => PageoutError::from(ProcessError::Gone { pid }),
@@ -216,15 +222,20 @@ fn gather(
 
 /// Gathers the state of each table. Pages mapped one by one may be moved, parts of huge pages may
 /// not.
-struct Gatherer {
+struct Gatherer<'a> {
     tables: Vec<Seen>,
+    clearing: Clearing<'a>,
     clears: bool,
 }
 
-impl Viewer for Gatherer {
-    fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
+impl SightSink for Gatherer<'_> {
+    fn batch_end(&mut self, batch: &Batch) {
+        self.clearing.batch_end(batch);
+    }
+
+    fn table(&mut self, sight: &TableSight<'_>) {
         if self.clears {
-            clearer.judge(sight);
+            self.clearing.clearer.judge(sight);
         }
         let index = sight.va / TABLE_BYTES;
         if self.tables.last().is_none_or(|last| last.index != index) {

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One look at one process: reads its page tables, shows them to a viewer and clears the accessed
-//! bits batch by batch. The agent, the recorder and the budget all use it.
+//! One look at one process: an access source reads its page tables and shows them to a sink, which
+//! has the accessed bits cleared batch by batch. The agent, the recorder and the budget each have a
+//! sink of their own; [`Clearing`] is what these share.
 
-use crate::access::{
-    AccessError, AccessSource, AddressRange, Batch, LeafRun, ScanCost, SightSink, TableSight,
-    Target,
-};
+use crate::access::{AccessError, Batch, ScanCost, ScanReport};
 use crate::clear::hand::KernelHand;
 use crate::clear::{ClearError, ClearReport, Clearer};
 use crate::error::FileError;
@@ -46,99 +44,57 @@ impl LookError {
     }
 }
 
-/// Receives what a look shows, like a [`SightSink`], and says what to clear.
-pub(crate) trait Viewer {
-    fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer);
-
-    /// Adjacent leaves that look alike.
-    fn leaves(&mut self, run: &LeafRun<'_>, clearer: &mut Clearer) {
-        run.sights().for_each(|sight| self.table(&sight, clearer));
-    }
-
-    /// This range could not be read.
-    fn unreadable(&mut self, range: AddressRange) {
-        let _ = range;
-    }
-
-    /// Everything read together has been shown, and is cleared next.
-    fn batch_end(&mut self, batch: &Batch) {
-        let _ = batch;
-    }
-}
-
 /// The cost of a look, and what was cleared.
 #[derive(Debug)]
 pub(crate) struct Looked {
     /// The cost of reading.
     pub cost: ScanCost,
-    /// The outcome of clearing. After an error, what the viewer saw is still valid.
+    /// The outcome of clearing. After an error, what the sink saw is still valid.
     pub cleared: Result<ClearReport, ClearError>,
 }
 
-/// Looks at `ranges` of a process. `clearer` must be prepared for this look by [`Clearer::begin`].
-/// Unless `is_clearing`, accessed bits stay set for the next look that clears.
-///
-/// # Errors
-/// The page tables could not be read to the end. What the viewer saw before is still valid.
-pub(crate) fn look(
-    process: &Process,
-    source: &mut dyn AccessSource,
-    ranges: &[AddressRange],
-    clearer: &mut Clearer,
-    is_clearing: bool,
-    viewer: &mut dyn Viewer,
-) -> Result<Looked, AccessError> {
-    let mut sink = Sink {
-        viewer,
-        clearer,
-        hand: KernelHand::new(process),
-        is_clearing,
-        failed: None,
-    };
-    let scanned = source.scan(&Target::from(process), ranges, &mut sink);
-    let Sink {
-        clearer,
-        mut hand,
-        failed,
-        ..
-    } = sink;
-    if matches!(scanned, Err(AccessError::Changed { .. })) {
-        clearer.forget();
-    }
-    let cost = scanned?.cost;
-    let cleared = match failed {
-        Some(error) => Err(error),
-        None if is_clearing => clearer.finish(&mut hand),
-        None => Ok(ClearReport::default()),
-    };
-    Ok(Looked { cost, cleared })
-}
-
-struct Sink<'a> {
-    viewer: &'a mut dyn Viewer,
-    clearer: &'a mut Clearer,
-    hand: KernelHand,
-    is_clearing: bool,
+/// The part that all sinks of a look share: a sink judges each table with the clearer, and says
+/// when a batch and the scan end.
+pub(crate) struct Clearing<'a> {
+    pub clearer: &'a mut Clearer,
+    pub hand: KernelHand,
+    is_on: bool,
     failed: Option<ClearError>,
 }
 
-impl SightSink for Sink<'_> {
-    fn table(&mut self, sight: &TableSight<'_>) {
-        self.viewer.table(sight, self.clearer);
+impl<'a> Clearing<'a> {
+    /// `clearer` must be prepared for this look by [`Clearer::begin`]. Unless `is_on`, accessed
+    /// bits stay set for the next look that clears.
+    pub fn new(process: &Process, clearer: &'a mut Clearer, is_on: bool) -> Self {
+        Clearing {
+            clearer,
+            hand: KernelHand::new(process),
+            is_on,
+            failed: None,
+        }
     }
 
-    fn leaves(&mut self, run: &LeafRun<'_>) {
-        self.viewer.leaves(run, self.clearer);
-    }
-
-    fn unreadable(&mut self, range: AddressRange) {
-        self.viewer.unreadable(range);
-    }
-
-    fn batch_end(&mut self, batch: &Batch) {
-        self.viewer.batch_end(batch);
-        if self.is_clearing && self.failed.is_none() {
+    /// Clears what was judged of a batch.
+    pub fn batch_end(&mut self, batch: &Batch) {
+        if self.is_on && self.failed.is_none() {
             self.failed = self.clearer.clear(&mut self.hand, batch).err();
         }
+    }
+
+    /// Ends the look; `scanned` is what the source returned.
+    ///
+    /// # Errors
+    /// The page tables could not be read to the end. What the sink saw before is still valid.
+    pub fn end(mut self, scanned: Result<ScanReport, AccessError>) -> Result<Looked, AccessError> {
+        if matches!(scanned, Err(AccessError::Changed { .. })) {
+            self.clearer.forget();
+        }
+        let cost = scanned?.cost;
+        let cleared = match self.failed {
+            Some(error) => Err(error),
+            None if self.is_on => self.clearer.finish(&mut self.hand),
+            None => Ok(ClearReport::default()),
+        };
+        Ok(Looked { cost, cleared })
     }
 }

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use agewise_host::cgroup::{Hierarchy, OwnCgroup};
 use agewise_host::pagecache::{
-    Accessed, CacheKind, CacheSink, CacheWalk, Folios, Inode, Leaf, Mounts, SuperBlock,
+    AccessNotes, Accessed, CacheKind, CacheReader, CacheSink, CacheWalk, Folios, Inode, Leaf,
+    Mounts, SuperBlock,
 };
 use agewise_host::root::ProcRoot;
 

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use agewise_host::clock::thread_cpu_ns;
 use agewise_host::memory::MemInfo;
 use agewise_host::pagecache::{
-    Accessed, CacheKind, CacheSink, CacheWalk, Folios, Inode, Leaf, SuperBlock, WalkReport,
-    cachestat,
+    AccessNotes, Accessed, CacheKind, CacheSink, CacheWalk, Folios, Inode, Leaf, SuperBlock,
+    WalkReport, cachestat,
 };
 use agewise_host::root::ProcRoot;
 use anyhow::Context;

@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
-use agewise_host::pagecache::Accessed;
+use agewise_host::pagecache::{AccessNotes, Accessed};
 use anyhow::{Context, bail, ensure};
 use io_uring::{IoUring, opcode, types};
 use memmap2::Mmap;

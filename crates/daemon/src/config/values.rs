@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agewise_policy::proactive::{POLICIES, Spec};
-use agewise_policy::workingset::Intervals;
+use agewise_policy::proactive::{POLICIES, Spec, SpecError};
+use agewise_policy::workingset::{IntervalError, Intervals};
 use globset::{Glob, GlobBuilder};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,113 @@ macro_rules! textual {
 
 pub(super) use textual;
 
+/// A value that is text in the file: what it holds, how it is parsed and written, and its schema.
+macro_rules! text_value {
+    (
+        $(#[$attribute:meta])* $name:ident($of:ty), $description:literal, $pattern:expr,
+        parse: $parse:expr, text: $text:expr
+    ) => {
+        $(#[$attribute])*
+        #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(pub $of);
+
+        impl $name {
+            pub(super) fn parse(text: &str) -> Result<Self, String> {
+                let parse: fn(&str) -> Result<$of, String> = $parse;
+                parse(text).map($name)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                let text: fn(&$of) -> String = $text;
+                f.write_str(&text(&self.0))
+            }
+        }
+
+        textual!($name, $description, $pattern);
+    };
+}
+
+text_value!(
+    /// A time with its unit.
+    #[derive(Copy)]
+    Span(Duration),
+    "a time from 100ms to 1d with its unit: 500ms, 30s, 2m, 1h",
+    "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$",
+    parse: |text| time(text, "1d"),
+    text: |time| format!("{}ms", time.as_millis())
+);
+
+text_value!(
+    /// How long a cgroup may be frozen.
+    #[derive(Copy)]
+    Pause(Duration),
+    "a time from 100ms to 60s with its unit: 10s",
+    "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$",
+    parse: |text| time(text, "60s"),
+    text: |time| format!("{}ms", time.as_millis())
+);
+
+text_value!(
+    /// An amount of memory.
+    #[derive(Copy)]
+    Size(u64),
+    "bytes, at least 64K, in powers of two: 512M, 1.5G",
+    "^ *[0-9.]+ *([KMGT]i?B?|B)? *$",
+    parse: |text| match units::size(text)? {
+        bytes if bytes < 64 << 10 => Err(format!("'{text}' is less than 64K")),
+        bytes => Ok(bytes),
+    },
+    text: u64::to_string
+);
+
+text_value!(
+    /// Bounds of age bins.
+    Bounds(Intervals),
+    "upper bounds of age bins, increasing, at most 31: 1s,5s,30s",
+    "^[0-9.a-z, ]+$",
+    parse: |text| text.parse().map_err(|error: IntervalError| error.to_string()),
+    text: |intervals| {
+        let texts = intervals.bounds_ms().iter().map(|ms| format!("{ms}ms"));
+        texts.collect::<Vec<_>>().join(",")
+    }
+);
+
+text_value!(
+    /// A policy with its parameters.
+    PolicySpec(Spec),
+    "a policy and its parameters: age:10s/40s, pressure, cost:stall=0.1%, budget:512M, shrink",
+    policy_pattern(),
+    parse: |text| text.parse().map_err(|error: SpecError| error.to_string()),
+    text: Spec::to_string
+);
+
+text_value!(
+    /// A pattern of cgroup paths.
+    PathGlob(Glob),
+    "a pattern of cgroup paths; * is any part of a name, ** any number of names",
+    "^/",
+    parse: glob,
+    text: |glob| glob.glob().to_owned()
+);
+
+text_value!(
+    /// The mode of a socket: who may use it.
+    #[derive(Copy)]
+    SocketMode(u32),
+    "the mode of a socket in octal: 0600, 0660, 0666",
+    "^[0-6]{1,4}$",
+    parse: |text| match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode & !0o666 == 0 && !text.starts_with('+') => Ok(mode),
+        _ => Err(format!(
+            "'{text}' is not the mode of a socket: 0600 is its user alone, 0660 the group too"
+        )),
+    },
+    text: |mode| format!("{mode:04o}")
+);
+
 /// A time from 100 ms to `most`, in whole milliseconds: the file and the daemon only use those.
 fn time(text: &str, most: &str) -> Result<Duration, String> {
     let time = units::positive_duration(text)?;
@@ -63,170 +170,26 @@ fn time(text: &str, most: &str) -> Result<Duration, String> {
     Ok(time - Duration::from_nanos(u64::from(time.subsec_nanos() % 1_000_000)))
 }
 
-/// A time with its unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Span(pub Duration);
-
-impl Span {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        time(text, "1d").map(Span)
-    }
-}
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}ms", self.0.as_millis())
-    }
-}
-
-textual!(
-    Span,
-    "a time from 100ms to 1d with its unit: 500ms, 30s, 2m, 1h",
-    "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$"
-);
-
-/// How long a cgroup may be frozen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Pause(pub Duration);
-
-impl Pause {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        time(text, "60s").map(Pause)
-    }
-}
-
-impl fmt::Display for Pause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}ms", self.0.as_millis())
-    }
-}
-
-textual!(
-    Pause,
-    "a time from 100ms to 60s with its unit: 10s",
-    "^ *[0-9.]+ *(ns|us|ms|s|m|h|d) *$"
-);
-
-/// An amount of memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Size(pub u64);
-
-impl Size {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        match units::size(text)? {
-            bytes if bytes < 64 << 10 => Err(format!("'{text}' is less than 64K")),
-            bytes => Ok(Size(bytes)),
-        }
-    }
-}
-
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-textual!(
-    Size,
-    "bytes, at least 64K, in powers of two: 512M, 1.5G",
-    "^ *[0-9.]+ *([KMGT]i?B?|B)? *$"
-);
-
-/// Bounds of age bins.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Bounds(pub Intervals);
-
-impl Bounds {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        text.parse()
-            .map(Bounds)
-            .map_err(|error: agewise_policy::workingset::IntervalError| error.to_string())
-    }
-}
-
-impl fmt::Display for Bounds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bounds = self.0.bounds_ms().iter();
-        let texts: Vec<String> = bounds.map(|ms| format!("{ms}ms")).collect();
-        f.write_str(&texts.join(","))
-    }
-}
-
-textual!(
-    Bounds,
-    "upper bounds of age bins, increasing, at most 31: 1s,5s,30s",
-    "^[0-9.a-z, ]+$"
-);
-
-/// A policy with its parameters.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PolicySpec(pub Spec);
-
-impl PolicySpec {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        text.parse()
-            .map(PolicySpec)
-            .map_err(|error: agewise_policy::proactive::SpecError| error.to_string())
-    }
-}
-
-impl fmt::Display for PolicySpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-textual!(
-    PolicySpec,
-    "a policy and its parameters: age:10s/40s, pressure, cost:stall=0.1%, budget:512M, shrink",
-    policy_pattern()
-);
-
 /// Any policy of the registry, with or without parameters.
 fn policy_pattern() -> String {
     let names: Vec<&str> = POLICIES.iter().map(|entry| entry.name).collect();
     format!("^ *({})(:.*)?$", names.join("|"))
 }
 
-/// A pattern of cgroup paths.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PathGlob(pub(super) Glob);
-
-impl PathGlob {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        if !text.starts_with('/') {
-            return Err(format!(
-                "'{text}' is not a pattern of cgroup paths: they begin with / (the root of the \
-                 hierarchy that accounts memory)"
-            ));
-        }
-        // A name may contain anything except a slash, so `[` and `{` need a backslash.
-        GlobBuilder::new(text)
-            .literal_separator(true)
-            .backslash_escape(true)
-            .build()
-            .map(PathGlob)
-            .map_err(|error| error.to_string())
+fn glob(text: &str) -> Result<Glob, String> {
+    if !text.starts_with('/') {
+        return Err(format!(
+            "'{text}' is not a pattern of cgroup paths: they begin with / (the root of the \
+             hierarchy that accounts memory)"
+        ));
     }
+    // A name may contain anything except a slash, so `[` and `{` need a backslash.
+    GlobBuilder::new(text)
+        .literal_separator(true)
+        .backslash_escape(true)
+        .build()
+        .map_err(|error| error.to_string())
 }
-
-impl fmt::Display for PathGlob {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.glob())
-    }
-}
-
-textual!(
-    PathGlob,
-    "a pattern of cgroup paths; * is any part of a name, ** any number of names",
-    "^/"
-);
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -267,34 +230,6 @@ textual!(
     Listen,
     "ADDRESS:PORT, or unix:PATH",
     "^(unix:/.*|.*:[0-9]+)$"
-);
-
-/// The mode of a socket: who may use it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct SocketMode(pub u32);
-
-impl SocketMode {
-    pub(super) fn parse(text: &str) -> Result<Self, String> {
-        match u32::from_str_radix(text, 8) {
-            Ok(mode) if mode & !0o666 == 0 && !text.starts_with('+') => Ok(SocketMode(mode)),
-            _ => Err(format!(
-                "'{text}' is not the mode of a socket: 0600 is its user alone, 0660 the group too"
-            )),
-        }
-    }
-}
-
-impl fmt::Display for SocketMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04o}", self.0)
-    }
-}
-
-textual!(
-    SocketMode,
-    "the mode of a socket in octal: 0600, 0660, 0666",
-    "^[0-6]{1,4}$"
 );
 
 /// A share of one core.

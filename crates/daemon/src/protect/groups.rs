@@ -74,25 +74,37 @@ pub struct Ours<'a> {
     pub cgroup: Option<PathBuf>,
 }
 
-impl<'a> Ours<'a> {
-    /// Looks for the daemon in the hierarchy of what was observed. A search of all cgroups is
-    /// remembered in `searched`.
-    pub fn find(
-        root: &ProcRoot,
-        line: &'a [u32],
-        seen: &[Seen],
-        searched: &OnceCell<Option<PathBuf>>,
-    ) -> Self {
-        let mut cgroups = seen.iter().filter_map(|seen| seen.cgroup.as_ref());
-        let hierarchy = cgroups.next().map(Cgroup::hierarchy);
-        // In a cgroup namespace of its own (a pod), its path starts there, not at the mount point.
-        let search = |hierarchy| searched.get_or_init(|| search(hierarchy)).clone();
-        Ours {
+/// Finds the daemon among what it observes.
+pub struct Own {
+    /// Processes that are never acted upon: the daemon and its ancestors, by pid.
+    pub line: &'static [u32],
+    /// The result of a search of all cgroups.
+    searched: OnceCell<Option<PathBuf>>,
+}
+
+impl Own {
+    /// The daemon has not been searched for yet.
+    pub fn new(line: &'static [u32]) -> Self {
+        Own {
             line,
-            cgroup: hierarchy.and_then(|of| of.own_path(root).or_else(|| search(of))),
+            searched: OnceCell::new(),
         }
     }
 
+    /// Looks for the daemon in the hierarchy of what was observed.
+    pub fn among(&self, root: &ProcRoot, seen: &[Seen]) -> Ours<'static> {
+        let mut cgroups = seen.iter().filter_map(|seen| seen.cgroup.as_ref());
+        let hierarchy = cgroups.next().map(Cgroup::hierarchy);
+        // In a cgroup namespace of its own (a pod), its path starts there, not at the mount point.
+        let search = |hierarchy| self.searched.get_or_init(|| search(hierarchy)).clone();
+        Ours {
+            line: self.line,
+            cgroup: hierarchy.and_then(|of| of.own_path(root).or_else(|| search(of))),
+        }
+    }
+}
+
+impl Ours<'_> {
     /// Whether the daemon or an ancestor is in a cgroup or below it.
     pub fn is_in(&self, seen: &Seen) -> bool {
         let path = path_of(seen);

@@ -28,7 +28,7 @@ use agewise_policy::mix::hash;
 use agewise_policy::thrashing::{Act, Config as Rules, Decision, GroupSample, Guard, Sample, Step};
 
 pub use counters::Counters;
-pub use groups::{Demands, Ours, Watched, choose};
+pub use groups::{Demands, Ours, Own, Watched, choose};
 use lines::{ActLine, Thrashing};
 use refusal::is_of_user;
 pub use refusal::{acts, refusal};

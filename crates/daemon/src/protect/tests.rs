@@ -114,8 +114,8 @@ fn the_daemon_is_found_where_the_kernel_does_not_tell_its_path() {
     let root = agewise_host::root::Roots::below(top.path()).proc;
     let (mut seen, _) = machine(&["/kubepods"]);
     seen[0].cgroup = Some(Cgroup::open(&hierarchy, "/kubepods").unwrap());
-    let searched = std::cell::OnceCell::new();
-    let find = || Ours::find(&root, &[], &seen, &searched);
+    let own = Own::new(&[]);
+    let find = || own.among(&root, &seen);
     assert_eq!(find().cgroup.as_deref(), Some(Path::new("/kubepods/pod")));
     assert!(find().is_in(&seen[0]));
     std::fs::remove_file(procs).unwrap();

@@ -16,7 +16,7 @@ use agewise_policy::proactive::{Action, Backend};
 use agewise_policy::workingset::Histogram;
 
 use super::Daemon;
-use crate::actor::{Actor, Around, Counted};
+use crate::actor::{Actor, Around};
 use crate::ahead::{Ahead, Announce, Begun, Held, Report};
 use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
@@ -43,13 +43,13 @@ impl Daemon {
     pub(super) fn act(&mut self, seen: &[Seen], cancel: &AtomicBool) {
         self.follow_small(seen);
         let machine = self.hub.snapshot().machine;
-        if self.actors.is_empty() {
+        if self.tracked.actors.is_empty() {
             return self.hold(Vec::new());
         }
         let now_ms = self.now_ms();
         let (backend, with_files) = (
             self.world.backend(),
-            self.actors.values().any(|actor| actor.files),
+            self.tracked.actors.values().any(|actor| actor.files),
         );
         let around = Around {
             machine,
@@ -59,10 +59,10 @@ impl Daemon {
         let mut held = Vec::new();
         let mut order: Vec<&Seen> = seen
             .iter()
-            .filter(|seen| self.actors.contains_key(&seen.key))
+            .filter(|seen| self.tracked.actors.contains_key(&seen.key))
             .collect();
         observer::sort_lowest_first(&mut order);
-        let mut taken: HashSet<u32> = self.own_line.iter().copied().collect();
+        let mut taken: HashSet<u32> = self.own.line.iter().copied().collect();
         let mut taken_cgroups: Vec<PathBuf> = Vec::new();
         let mut notified_ms = self.now_ms();
         for seen in order {
@@ -81,7 +81,7 @@ impl Daemon {
                 pids: &pids,
                 without: &taken_cgroups,
             };
-            let actor = &self.actors[&seen.key];
+            let actor = &self.tracked.actors[&seen.key];
             if actor.shrinks().is_some() {
                 // It is held by a limit, between ticks.
             } else if actor.is_held_ahead() {
@@ -165,13 +165,13 @@ impl Daemon {
         let now_ms = self.now_ms();
         for (key, report) in reports {
             self.meter.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
-            let counted = self.counted(&key);
+            let counted = self.tracked.counted(&key);
             if let Some(reason) = Reason::by_name(report.policy) {
                 counted.moved(reason, report.left_bytes, report.dropped_bytes);
             }
             counted.rehearsed(report.rehearsed_bytes, true, u64::MAX);
             let mut is_news = false;
-            if let Some(actor) = self.actors.get_mut(&key) {
+            if let Some(actor) = self.tracked.actors.get_mut(&key) {
                 // If memory was moved without a comparison, the known gain is that of an earlier
                 // trial.
                 if report.steps > 0 || report.measured.is_some() {
@@ -201,17 +201,9 @@ impl Daemon {
         }
     }
 
-    /// What is counted for a subject, with a rule or without.
-    pub(super) fn counted(&mut self, key: &Key) -> &mut Counted {
-        match self.actors.get_mut(key) {
-            Some(actor) => &mut actor.counted,
-            None => self.retired.entry(key.clone()).or_default(),
-        }
-    }
-
     fn act_on(&mut self, whose: Whose<'_>, around: &Around, cancel: &AtomicBool) {
         let (now_ms, seen) = (self.now_ms(), whose.seen);
-        let Some(actor) = self.actors.get_mut(&seen.key) else {
+        let Some(actor) = self.tracked.actors.get_mut(&seen.key) else {
             return;
         };
         let files = whose.files().filter(|_| actor.files);
@@ -221,7 +213,7 @@ impl Daemon {
             return;
         };
         // Also what came back to processes that have ended.
-        ages.refaulted_bytes[0] = self.refaulted.get(&seen.key).copied().unwrap_or(0);
+        ages.refaulted_bytes[0] = self.tracked.refaulted.get(&seen.key).copied().unwrap_or(0);
         let mut decision = actor.decide(now_ms, cgroup, charged_bytes, &ages, around);
         decision.action = whose.spare(decision.action, &self.around.roots.proc);
         let resident = ages.resident.total();

@@ -171,12 +171,7 @@ impl Daemon {
 
     /// Where this daemon is among what was observed.
     pub(super) fn ours(&self, seen: &[Seen]) -> Ours<'static> {
-        Ours::find(
-            &self.around.roots.proc,
-            self.own_line,
-            seen,
-            &self.own_cgroup,
-        )
+        self.own.among(&self.around.roots.proc, seen)
     }
 
     /// After a tick: takes in the existing cgroups, and moves out the excess of culprits.
@@ -218,7 +213,7 @@ impl Daemon {
             .pids
             .iter()
             .copied()
-            .filter(|pid| !self.own_line.contains(pid))
+            .filter(|pid| !self.own.line.contains(pid))
             .collect();
         let mut hand = PageOut {
             agent: &mut self.agent,
@@ -234,7 +229,8 @@ impl Daemon {
 
     pub(super) fn count_squeezed(&mut self, key: &Key, done: &Done) {
         let (left_bytes, file_bytes) = (done.left_bytes(), done.left_file_bytes);
-        self.counted(key)
+        self.tracked
+            .counted(key)
             .moved(Reason::PROTECT, left_bytes, file_bytes);
     }
 }

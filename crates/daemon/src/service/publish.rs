@@ -12,16 +12,14 @@ use crate::state::{Event, LargestFiles, Scope, Snapshot, SubjectView};
 
 impl Daemon {
     pub(super) fn publish(&mut self, seen: &[Seen], tick: &TickReport, began_ms: u64) {
-        self.sequence += 1;
+        self.meter.own.ticks += 1;
         let settings = self.hub.settings();
         let mut subjects = observer::views(
             &self.agent,
             seen,
-            &self.actors,
-            &self.retired,
             &self.config.observe.intervals.0,
             &settings,
-            &mut self.hits,
+            &mut self.tracked,
         );
         self.complete(&mut subjects, seen);
         let machine = self.world.machine();
@@ -30,7 +28,7 @@ impl Daemon {
         let nodes = self.agent.nodes().to_vec();
         let pressed = pressed(&nodes, machine.is_under_reclaim, &subjects);
         self.hub.publish(Snapshot {
-            sequence: self.sequence,
+            sequence: self.meter.own.ticks,
             time_ms: self.agent.last_tick_ms(),
             unix_ms: unix_ms(),
             nodes,
@@ -56,7 +54,6 @@ impl Daemon {
         let own = &mut self.meter.own;
         own.scan_ms = now_ms.saturating_sub(began_ms) as f64;
         own.ages_bytes = self.agent.memory_bytes() as u64;
-        own.ticks = self.sequence;
         own.journal_lost_lines = self.journal.lost_lines();
         own.late_ms = self.pace.late_ms();
         own.late_max_ms = self.pace.late_max_ms();
@@ -73,7 +70,7 @@ impl Daemon {
     fn complete(&mut self, subjects: &mut [SubjectView], seen: &[Seen]) {
         for (view, seen) in subjects.iter_mut().zip(seen) {
             // When a process ends, what the agent counted for it disappears.
-            let sum_bytes = self.refaulted.entry(seen.key.clone()).or_default();
+            let sum_bytes = self.tracked.refaulted.entry(seen.key.clone()).or_default();
             *sum_bytes += self.agent.last_refaulted_bytes(&seen.pids);
             view.refaulted_bytes = *sum_bytes;
             view.less = self.curves.of(&seen.key);

@@ -34,7 +34,7 @@ impl Daemon {
             actor.rule = same.copied().unwrap_or(actor.rule);
             same.is_none()
         };
-        let over = self.actors.extract_if(has_other);
+        let over = self.tracked.actors.extract_if(has_other);
         for (key, actor) in over {
             let change = Change {
                 target: &key.0,
@@ -42,7 +42,7 @@ impl Daemon {
                 policy: Some(actor.reason.name()),
             };
             self.journal.write("unfollow", &change);
-            self.retired.insert(key, actor.counted);
+            self.tracked.retired.insert(key, actor.counted);
         }
     }
 }

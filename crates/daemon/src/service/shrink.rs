@@ -44,11 +44,13 @@ impl Daemon {
     pub(super) fn follow_small(&mut self, seen: &[Seen]) {
         let ours = self.ours(seen);
         let (now_ms, journal) = (self.now_ms(), &self.journal);
-        let with_rule = seen.iter().filter(|of| self.actors.contains_key(&of.key));
+        let with_rule = seen
+            .iter()
+            .filter(|of| self.tracked.actors.contains_key(&of.key));
         let named = with_rule.filter(|of| of.cgroup.is_none());
         let pids: HashSet<u32> = named.flat_map(|of| &of.pids).copied().collect();
         let matcher = &self.matcher;
-        let actors = &mut self.actors;
+        let actors = &mut self.tracked.actors;
         let small = |of: &Seen| {
             let actor = actors.get_mut(&of.key)?;
             let mut small = Small {

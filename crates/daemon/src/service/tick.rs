@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One tick after another: look, publish, decide, act.
 
-use std::cell::OnceCell;
-use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -26,19 +24,20 @@ use super::rules::rule_of;
 use super::shrink;
 use super::surroundings::Surroundings;
 use super::undo::Found;
-use crate::actor::{Actor, Counted};
+use crate::actor::Actor;
 use crate::ahead::Ahead;
 use crate::config::{Config, Matcher};
 use crate::curves::AllCurves;
 use crate::journal::Journal;
 use crate::largest::Lister;
 use crate::news::News;
-use crate::observer::{self, Key, LimitHits, Seen};
+use crate::observer::{self, Key, Seen};
 use crate::pace::Pace;
-use crate::protect::Protector;
+use crate::protect::{Own, Protector};
 use crate::record::{Change, Message, Started};
 use crate::shrinkers::Shrinkers;
 use crate::state::Hub;
+use crate::tracked::Tracked;
 use crate::world::World;
 use agewise_cli::{observe, output};
 
@@ -58,9 +57,7 @@ pub struct Daemon {
     pub(super) journal: Journal,
     pub(super) pace: Pace,
     pub(super) world: World,
-    pub(super) actors: HashMap<Key, Actor>,
-    /// What was counted for subjects that no rule applies to.
-    pub(super) retired: HashMap<Key, Counted>,
+    pub(super) tracked: Tracked,
     /// Holds targets under a budget, if a rule requires it.
     pub(super) ahead: Option<Ahead>,
     /// Why it cannot, as far as it was written.
@@ -70,20 +67,12 @@ pub struct Daemon {
     pub(super) shrinkers: Shrinkers,
     /// The ledger, or why there is none.
     pub(super) found: Found,
-    /// What came back to each, also to processes that have ended.
-    pub(super) refaulted: HashMap<Key, u64>,
-    pub(super) hits: LimitHits,
     pub(super) curves: AllCurves,
     pub(super) lister: Lister,
     pub(super) meter: Meter,
-    /// Processes that are never acted upon: this one and its ancestors.
-    pub(super) own_line: &'static [u32],
-    /// Its cgroup, if the kernel does not show its path.
-    pub(super) own_cgroup: OnceCell<Option<PathBuf>>,
-    pub(super) sequence: u64,
+    pub(super) own: Own,
     /// When the last look ended.
     pub(super) looked_ms: u64,
-    pub(super) was_short: bool,
 }
 
 fn targets(
@@ -232,23 +221,17 @@ impl Daemon {
             pace,
             world: World::new(around.roots.clone()),
             around,
-            actors: HashMap::new(),
-            retired: HashMap::new(),
+            tracked: Tracked::default(),
             ahead: None,
             not_held: News::default(),
             protector,
             shrinkers,
             curves: AllCurves::new(found.state()),
             found,
-            refaulted: HashMap::new(),
-            hits: LimitHits::default(),
             lister: Lister::default(),
             meter: Meter::new(),
-            own_line: mover::own_lineage(),
-            own_cgroup: OnceCell::new(),
-            sequence: 0,
+            own: Own::new(mover::own_lineage()),
             looked_ms: 0,
-            was_short: false,
             config,
         })
     }
@@ -362,7 +345,12 @@ impl Daemon {
 
     /// When to look next: policies may want a look before the tick, as far as the budget allows.
     fn next_look_ms(&mut self, began_ms: u64, next_ms: u64) -> u64 {
-        let wanted = self.actors.values().filter_map(Actor::look_ms).min();
+        let wanted = self
+            .tracked
+            .actors
+            .values()
+            .filter_map(Actor::look_ms)
+            .min();
         let tick_ms = observe::millis(self.config.observe.tick.0);
         let pace_ms = wanted
             .unwrap_or(tick_ms)
@@ -377,7 +365,7 @@ impl Daemon {
     /// Adds actors for new subjects and drops those that are gone.
     fn follow(&mut self, seen: &[Seen]) {
         let there: HashSet<&Key> = seen.iter().map(|seen| &seen.key).collect();
-        for (key, _) in self.actors.extract_if(|key, _| !there.contains(key)) {
+        for key in self.tracked.retain(&there) {
             let change = Change {
                 target: &key.0,
                 container: None,
@@ -385,41 +373,35 @@ impl Daemon {
             };
             self.journal.write("gone", &change);
         }
-        self.retired.retain(|key, _| there.contains(key));
-        self.hits.retain(|key| there.contains(key));
-        self.refaulted.retain(|key, _| there.contains(key));
+        let tracked = &mut self.tracked;
         for seen in seen {
             let rule = rule_of(&self.matcher, seen);
-            let Some(rule) = rule.filter(|_| !self.actors.contains_key(&seen.key)) else {
+            let Some(rule) = rule.filter(|_| !tracked.actors.contains_key(&seen.key)) else {
                 continue;
             };
             let act = &self.config.act[rule];
             let mut actor = Actor::new(rule, &act.policy.0, self.dry_run || act.dry_run);
             actor.files = act.files;
-            actor.counted = self.retired.remove(&seen.key).unwrap_or_default();
+            actor.counted = tracked.retired.remove(&seen.key).unwrap_or_default();
             let change = Change {
                 target: &seen.key.0,
                 container: seen.container.as_ref(),
                 policy: Some(actor.reason.name()),
             };
             self.journal.write("follow", &change);
-            self.actors.insert(seen.key.clone(), actor);
+            tracked.actors.insert(seen.key.clone(), actor);
         }
         let names: HashSet<&str> = seen.iter().map(|seen| &*seen.key.0).collect();
         self.hub.forget_reports(|cgroup| names.contains(cgroup));
     }
 
     fn say_if_short(&mut self) {
-        let is_short = self.pace.is_short(self.now_ms());
-        if is_short != self.was_short {
-            self.was_short = is_short;
-            let budget = self.pace.budget();
-            self.journal
-                .write(if is_short { "short" } else { "on_pace" }, &budget);
+        if let Some(is_short) = self.pace.short_news(self.now_ms()) {
+            let record = if is_short { "short" } else { "on_pace" };
+            self.journal.write(record, &self.pace.budget());
         }
     }
 
-    /// Undoes what is throttled, and records the end.
     pub fn finish(&mut self, why: &str) {
         // First, because a supervisor may not wait for the rest.
         self.shrinkers.undo_all(&self.journal);

@@ -12,12 +12,11 @@ use agewise_policy::workingset::Intervals;
 use super::Tap;
 use super::followed::PartOf;
 use super::share;
-use crate::access::{AddressRange, Batch, LeafRun, TABLE_BYTES, TableSight, Target};
+use crate::access::{AddressRange, Batch, LeafRun, SightSink, TABLE_BYTES, TableSight, Target};
 use crate::cgroup::CgroupError;
-use crate::clear::Clearer;
 use crate::frame_set::FrameSet;
 use crate::interim::InterimScans;
-use crate::look::Viewer;
+use crate::look::Clearing;
 use crate::memory::{self, NodeMap, Zone};
 use crate::root::Roots;
 use crate::vma::{Vma, VmaKind};
@@ -108,6 +107,7 @@ pub(super) const WHOLE_PARTS: usize = 128;
 /// Turns sights into ages.
 pub(super) struct Classifier<'a, 's, 't> {
     pub look: Look<'a>,
+    pub clearing: Clearing<'a>,
     pub mappings: &'a [Mapping<'a>],
     /// The mapping of each range that is read.
     pub of: &'a [PartOf],
@@ -137,14 +137,14 @@ impl Classifier<'_, '_, '_> {
     }
 
     /// Tells the clearer what to clear of a sight.
-    fn note(&self, sight: &TableSight<'_>, clearer: &mut Clearer) {
-        let Some((range, _)) = self.mapping(sight.range) else {
+    fn note(&mut self, sight: &TableSight<'_>) {
+        let Some(range) = self.mapping(sight.range).map(|(number, _)| number) else {
             return;
         };
         if self.is_sample {
-            clearer.gap();
+            self.clearing.clearer.gap();
         }
-        clearer.judge(&TableSight { range, ..*sight });
+        self.clearing.clearer.judge(&TableSight { range, ..*sight });
     }
 
     fn files(&self, sight: &TableSight<'_>) -> PageSet {
@@ -237,7 +237,7 @@ impl Classifier<'_, '_, '_> {
 impl Classifier<'_, '_, '_> {
     /// Leaves of one type, mapped by this process only, that look alike in this look and in the
     /// intermediate scans before it.
-    fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType, clearer: &mut Clearer) {
+    fn plain_leaves(&mut self, run: &LeafRun<'_>, page_type: PageType) {
         let first = run.first();
         if run.tables() == 0 {
             return;
@@ -245,9 +245,9 @@ impl Classifier<'_, '_, '_> {
         if let Some((number, mapping)) = self.mapping(first.range) {
             let kind = mapping.vma.kind;
             if self.is_sample {
-                clearer.gap();
+                self.clearing.clearer.gap();
             }
-            clearer.judge_leaves(&run.of_range(number));
+            self.clearing.clearer.judge_leaves(&run.of_range(number));
             self.interim.take_in(first, kind);
         }
         if let Some(tap) = &mut self.tap {
@@ -263,12 +263,12 @@ impl Classifier<'_, '_, '_> {
     }
 }
 
-impl Viewer for Classifier<'_, '_, '_> {
-    fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
+impl SightSink for Classifier<'_, '_, '_> {
+    fn table(&mut self, sight: &TableSight<'_>) {
         let mut bits = *sight.bits;
         let kind = self.kind(sight.range);
         if self.also_young.is_none() || kind != Some(VmaKind::Anon) {
-            self.note(sight, clearer);
+            self.note(sight);
         }
         let table = sight.va / TABLE_BYTES;
         if let Some(also) = self.also_young.and_then(|also| also.get(&table)) {
@@ -295,30 +295,30 @@ impl Viewer for Classifier<'_, '_, '_> {
         debug_assert!(taken.is_ok());
     }
 
-    fn leaves(&mut self, run: &LeafRun<'_>, clearer: &mut Clearer) {
+    fn leaves(&mut self, run: &LeafRun<'_>) {
         let page_type = match self.kind(run.first().range) {
             Some(VmaKind::FileShared) => PageType::File,
             Some(VmaKind::Anon) => PageType::Anon,
             // Each page has its own type.
-            _ => return run.sights().for_each(|sight| self.table(&sight, clearer)),
+            _ => return run.sights().for_each(|sight| self.table(&sight)),
         };
         let range = run.first().range;
         let singly = self.is_shareable(range) || self.also_young.is_some();
         let singly = singly || self.shared.touched.is_some() && page_type == PageType::File;
         if singly || self.shared.nodes.map.is_some() {
-            return run.sights().for_each(|sight| self.table(&sight, clearer));
+            return run.sights().for_each(|sight| self.table(&sight));
         }
         // Leaves that are young in this look, or not seen young by an intermediate scan, stay
         // together.
         let mut from = 0;
         for at in 0..run.tables() {
             if !run.is_young() && self.interim.has_seen(run.va(at)) {
-                self.plain_leaves(&run.part(from, at), page_type, clearer);
-                self.table(&run.sight(at), clearer);
+                self.plain_leaves(&run.part(from, at), page_type);
+                self.table(&run.sight(at));
                 from = at + 1;
             }
         }
-        self.plain_leaves(&run.part(from, run.tables()), page_type, clearer);
+        self.plain_leaves(&run.part(from, run.tables()), page_type);
     }
 
     fn unreadable(&mut self, range: AddressRange) {
@@ -330,5 +330,6 @@ impl Viewer for Classifier<'_, '_, '_> {
         if let Some(tap) = &mut self.tap {
             tap.batch_end(&self.target, batch);
         }
+        self.clearing.batch_end(batch);
     }
 }

@@ -21,7 +21,7 @@ use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::frame_set::FrameSet;
 use crate::interim::InterimScans;
-use crate::look::{LookError, Looked, look};
+use crate::look::{Clearing, LookError, Looked};
 use crate::process::Process;
 use crate::untrusted::Untrusted;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
@@ -404,6 +404,7 @@ impl Space {
             .set_resident_pages(is_sample.then_some(self.resident_pages));
         let mut classifier = Classifier {
             look: self.map.look(),
+            clearing: Clearing::new(&self.process, &mut self.clearer, true),
             mappings: &mappings,
             of: &self.followed.of,
             is_sample,
@@ -414,16 +415,10 @@ impl Space {
             interim: &mut self.interim,
             parts: Vec::new(),
         };
-        let (ranges, clearer) = (&self.followed.ranges, &mut self.clearer);
+        let target = classifier.target;
+        let scanned = source.scan(&target, &self.followed.ranges, &mut classifier);
         // Dropping an incomplete look keeps the ages of what it did not reach.
-        let looked = look(
-            &self.process,
-            source,
-            ranges,
-            clearer,
-            true,
-            &mut classifier,
-        )?;
+        let looked = classifier.clearing.end(scanned)?;
         let (counts, back) = classifier.look.finish_with_returned();
         Ok((looked, counts, back))
     }

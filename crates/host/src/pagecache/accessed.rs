@@ -16,6 +16,7 @@ use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::hooks::{self, Hook, Sees};
+use super::readers::AccessNotes;
 use super::unnamed::unnamed;
 use crate::access::{AccessError, PAGE_BYTES, check_page_size};
 use crate::bpf::{self, Mapping};
@@ -239,11 +240,19 @@ impl Accessed {
         }
     }
 
-    /// Returns the accesses since the last look. Later accesses count for the next one.
-    ///
-    /// # Errors
-    /// The kernel refuses to read its maps.
-    pub fn look(&mut self) -> Result<Accesses, AccessError> {
+    fn counts(&self) -> libbpf_rs::Result<Counts> {
+        let of_cpus = self.counts.lookup_percpu(&[0; 4], MapFlags::ANY)?;
+        let of_cpus = of_cpus.unwrap_or_default();
+        Ok(Counts {
+            events: sum(&of_cpus, 0),
+            dropped: sum(&of_cpus, 8),
+            missed: bpf::recursion_misses(&self.object),
+        })
+    }
+}
+
+impl AccessNotes for Accessed {
+    fn look(&mut self) -> Result<Accesses, AccessError> {
         let ctl = self.ctl.read(0);
         let epoch = ctl.epoch.wrapping_add(1);
         self.ctl.write(0, Ctl { epoch, ..ctl });
@@ -268,11 +277,7 @@ impl Accessed {
         })
     }
 
-    /// Returns the accesses to one block since the last look. They stay recorded for the next look.
-    ///
-    /// # Errors
-    /// The kernel refuses to read its maps.
-    pub fn peek(&self, block: &Block) -> Result<PageSet, AccessError> {
+    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError> {
         let mut found = PageSet::NONE;
         for map in &self.tables {
             let value = map
@@ -285,20 +290,8 @@ impl Accessed {
         Ok(found)
     }
 
-    /// From now on records one block in eight of the inode in this slot of
-    /// [`Sampled`](super::sampled::Sampled); 0 for none.
-    pub(super) fn sample(&mut self, slot: usize, inode: u64) {
+    fn sample(&mut self, slot: usize, inode: u64) {
         self.sampled.write(slot, inode);
-    }
-
-    fn counts(&self) -> libbpf_rs::Result<Counts> {
-        let of_cpus = self.counts.lookup_percpu(&[0; 4], MapFlags::ANY)?;
-        let of_cpus = of_cpus.unwrap_or_default();
-        Ok(Counts {
-            events: sum(&of_cpus, 0),
-            dropped: sum(&of_cpus, 8),
-            missed: bpf::recursion_misses(&self.object),
-        })
     }
 }
 

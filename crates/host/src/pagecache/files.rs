@@ -313,7 +313,7 @@ impl FileAges {
     /// Fetches the accesses so far, without looking at what is cached.
     ///
     /// # Errors
-    /// The errors of [`Accessed::look`].
+    /// The errors of [`AccessNotes::look`].
     pub fn take_in_accesses(&mut self) -> Result<(), AccessError> {
         let later = self.accessed.look()?;
         self.unshown.add(&later);
@@ -325,7 +325,7 @@ impl FileAges {
     /// mappings up to the last look. The first call only starts recording.
     ///
     /// # Errors
-    /// The errors of [`Accessed::look`].
+    /// The errors of [`AccessNotes::look`].
     pub fn take_uses(&mut self) -> Result<Uses, AccessError> {
         self.take_in_accesses()?;
         Ok(self.unshown.take())

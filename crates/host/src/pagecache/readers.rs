@@ -5,77 +5,51 @@ use std::path::PathBuf;
 
 use agewise_policy::table::PageSet;
 
-use super::accessed::{Accessed, Accesses, Block};
+use super::accessed::{Accesses, Block};
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
-use super::walk::CacheWalk;
 use crate::access::AccessError;
 
-/// Reads the contents of the page cache: [`CacheWalk`].
+/// Reads the contents of the page cache.
 pub trait CacheReader: Send {
-    /// See [`CacheWalk::walk`].
+    /// Shows the whole page cache once.
     ///
     /// # Errors
-    /// Nothing can be read.
+    /// Nothing can be read. File systems that go away in the meantime are not an error.
     fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError>;
 
-    /// See [`CacheWalk::walk_inode`].
+    /// Shows the pages of one inode, given by kernel address, and returns their number. Shows
+    /// nothing if it no longer exists.
     ///
     /// # Errors
     /// Nothing can be read.
     fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<u64, AccessError>;
 
-    /// See [`CacheWalk::path`].
+    /// The path of an inode below the root of its file system, from one of its directory entries in
+    /// memory. `None` if it has none, or is more than 64 directories deep. It may have been renamed
+    /// since, so check it before use.
     ///
     /// # Errors
     /// Nothing can be read.
     fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError>;
 }
 
-impl CacheReader for CacheWalk {
-    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError> {
-        CacheWalk::walk(self, &|_| true, sink)
-    }
-
-    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<u64, AccessError> {
-        CacheWalk::walk_inode(self, address, sink)
-    }
-
-    fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
-        CacheWalk::path(self, on, inode)
-    }
-}
-
-/// Records what is accessed: [`Accessed`].
+/// Records what is accessed.
 pub trait AccessNotes: Send {
-    /// See [`Accessed::look`].
+    /// Returns the accesses since the last look. Later accesses count for the next one.
     ///
     /// # Errors
     /// Nothing can be read.
     fn look(&mut self) -> Result<Accesses, AccessError>;
 
-    /// See [`Accessed::peek`].
+    /// Returns the accesses to one block since the last look. They stay recorded for the next look.
     ///
     /// # Errors
     /// Nothing can be read.
     fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
 
     /// From now on records one block in eight of the inode at an address, which is in this slot of
-    /// the files followed by sample; 0 for none.
+    /// [`Sampled`](super::sampled::Sampled); 0 for none.
     fn sample(&mut self, slot: usize, inode: u64);
-}
-
-impl AccessNotes for Accessed {
-    fn look(&mut self) -> Result<Accesses, AccessError> {
-        Accessed::look(self)
-    }
-
-    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError> {
-        Accessed::peek(self, block)
-    }
-
-    fn sample(&mut self, slot: usize, inode: u64) {
-        Accessed::sample(self, slot, inode);
-    }
 }
 
 /// Records nothing: everything cached is of unknown age.

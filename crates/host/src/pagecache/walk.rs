@@ -17,6 +17,7 @@ use super::layout::{
     Ctl, DEPTH, File, Leaf, Names, RC_DONE, RC_FULL, RC_LOST, RC_NOT_HERE, SHOWN, Slots, Super,
 };
 use super::progress::{KnownSupers, Place, Progress, SuperList};
+use super::readers::CacheReader;
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::{AccessError, check_page_size};
 use crate::bpf::{self, Mapping, run_syscall};
@@ -234,67 +235,6 @@ impl CacheWalk {
         Ok(report)
     }
 
-    /// Shows the pages of one inode, given by kernel address, and returns their number. Shows
-    /// nothing if it no longer exists.
-    ///
-    /// # Errors
-    /// The program cannot run.
-    pub fn walk_inode(
-        &mut self,
-        address: u64,
-        sink: &mut dyn CacheSink,
-    ) -> Result<u64, AccessError> {
-        let mut ctl = Ctl {
-            inode: address,
-            with_folios: self.frames.is_some().into(),
-            ..Ctl::default()
-        };
-        let mut progress = Progress::default();
-        let mut report = WalkReport::default();
-        loop {
-            ctl = self.run(self.walk_inodes, ctl)?;
-            let mut known = std::mem::take(&mut self.known_supers);
-            let on = known.find(&ctl, || self.super_blocks());
-            self.known_supers = known;
-            let Some(on) = on? else {
-                return Ok(report.pages);
-            };
-            self.show(&on, &ctl, &mut progress, sink, &mut report);
-            // No other inode is visited: if the output is full it is from this one, and if it is
-            // empty the inode is gone.
-            if ctl.rc != RC_FULL || ctl.page == SHOWN || ctl.n_files == 0 {
-                progress.close(&on, sink);
-                return Ok(report.pages);
-            }
-        }
-    }
-
-    /// The path of an inode below the root of its file system, from one of its directory entries in
-    /// memory. `None` if it has none, or is more than 64 directories deep. It may have been renamed
-    /// since, so check it before use.
-    ///
-    /// # Errors
-    /// The program cannot run.
-    pub fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
-        let ctl = Ctl {
-            super_block: on.address,
-            inode: inode.address,
-            number: inode.number,
-            ..Ctl::default()
-        };
-        let out = self.run(self.name_inode, ctl)?;
-        if out.rc != RC_DONE {
-            return Ok(None);
-        }
-        let names = &self.names.get(0)[..(out.names as usize).min(DEPTH)];
-        let mut path = Vec::new();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend(name.iter().take_while(|byte| **byte != 0));
-        }
-        Ok(Some(OsString::from_vec(path).into()))
-    }
-
     /// Passes the output of a call on to the sink.
     fn show(
         &self,
@@ -355,6 +295,58 @@ impl CacheWalk {
         progress.close(on, sink);
         report.restarts += u64::from(progress.restarts());
         Ok(())
+    }
+}
+
+impl CacheReader for CacheWalk {
+    fn walk(&mut self, sink: &mut dyn CacheSink) -> Result<WalkReport, AccessError> {
+        CacheWalk::walk(self, &|_| true, sink)
+    }
+
+    fn walk_inode(&mut self, address: u64, sink: &mut dyn CacheSink) -> Result<u64, AccessError> {
+        let mut ctl = Ctl {
+            inode: address,
+            with_folios: self.frames.is_some().into(),
+            ..Ctl::default()
+        };
+        let mut progress = Progress::default();
+        let mut report = WalkReport::default();
+        loop {
+            ctl = self.run(self.walk_inodes, ctl)?;
+            let mut known = std::mem::take(&mut self.known_supers);
+            let on = known.find(&ctl, || self.super_blocks());
+            self.known_supers = known;
+            let Some(on) = on? else {
+                return Ok(report.pages);
+            };
+            self.show(&on, &ctl, &mut progress, sink, &mut report);
+            // No other inode is visited: if the output is full it is from this one, and if it is
+            // empty the inode is gone.
+            if ctl.rc != RC_FULL || ctl.page == SHOWN || ctl.n_files == 0 {
+                progress.close(&on, sink);
+                return Ok(report.pages);
+            }
+        }
+    }
+
+    fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError> {
+        let ctl = Ctl {
+            super_block: on.address,
+            inode: inode.address,
+            number: inode.number,
+            ..Ctl::default()
+        };
+        let out = self.run(self.name_inode, ctl)?;
+        if out.rc != RC_DONE {
+            return Ok(None);
+        }
+        let names = &self.names.get(0)[..(out.names as usize).min(DEPTH)];
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend(name.iter().take_while(|byte| **byte != 0));
+        }
+        Ok(Some(OsString::from_vec(path).into()))
     }
 }
 

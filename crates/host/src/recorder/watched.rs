@@ -4,12 +4,14 @@
 
 use std::io;
 
-use crate::access::{AccessSource, AddressRange, Batch, Leaf, PAGE_BYTES, TABLE_BYTES, TableSight};
-use crate::clear::hand::{ClearHand, KernelHand, MAX_RANGES};
+use crate::access::{
+    AccessSource, AddressRange, Batch, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES, TableSight, Target,
+};
+use crate::clear::hand::{ClearHand, MAX_RANGES};
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock;
 use crate::faults::Fault;
-use crate::look::{LookError, Viewer, look};
+use crate::look::{Clearing, LookError};
 use crate::process::Process;
 use crate::vma::{MapsReader, VmaKind, VmaTable};
 use agewise_policy::table::PageSet;
@@ -137,7 +139,7 @@ impl Watched {
             pace.begin(now_ns);
         }
         let mut numberer = Numberer {
-            hand: KernelHand::new(&self.process),
+            clearing: Clearing::new(&self.process, &mut self.clearer, true),
             numberings: &numberings,
             count_first: self.born_here,
             found,
@@ -147,10 +149,9 @@ impl Watched {
             reset_pages: 0,
             denied: false,
         };
-        let clearer = &mut self.clearer;
-        let looked = look(&self.process, source, &ranges, clearer, true, &mut numberer)?;
+        let scanned = source.scan(&Target::from(&self.process), &ranges, &mut numberer);
         let (reset_pages, denied) = (numberer.reset_pages, numberer.denied);
-        let cleared = looked.cleared?;
+        let cleared = numberer.clearing.end(scanned)?.cleared?;
         if let Some(pace) = &mut self.pace {
             pace.end();
         }
@@ -213,7 +214,7 @@ struct Numberings {
 
 /// Numbers the pages that a look finds accessed.
 struct Numberer<'a> {
-    hand: KernelHand,
+    clearing: Clearing<'a>,
     numberings: &'a [Numberings],
     count_first: bool,
     found: &'a mut dyn FnMut(Touched),
@@ -291,7 +292,7 @@ impl Numberer<'_> {
         let mut rest = ranges.as_slice();
         while !rest.is_empty() {
             let batch = &rest[..rest.len().min(MAX_RANGES)];
-            let done = match self.hand.cold(batch) {
+            let done = match self.clearing.hand.cold(batch) {
                 Ok(done) => done,
                 Err(error) => {
                     self.denied |= is_denied(&error);
@@ -308,12 +309,12 @@ fn is_denied(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS))
 }
 
-impl Viewer for Numberer<'_> {
-    fn table(&mut self, sight: &TableSight<'_>, clearer: &mut Clearer) {
+impl SightSink for Numberer<'_> {
+    fn table(&mut self, sight: &TableSight<'_>) {
         if self.spared(sight) {
             return;
         }
-        let since_ns = clearer.judge(sight);
+        let since_ns = self.clearing.clearer.judge(sight);
         let known_since = since_ns.is_some() || self.count_first;
         let Some(numberings) = self.numberings.get(sight.range).filter(|_| known_since) else {
             return;
@@ -340,7 +341,8 @@ impl Viewer for Numberer<'_> {
         }
     }
 
-    fn batch_end(&mut self, _: &Batch) {
+    fn batch_end(&mut self, batch: &Batch) {
         self.clear_noted();
+        self.clearing.batch_end(batch);
     }
 }

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use agewise_host::pagecache::{
-    Accessed, CacheSink, CacheWalk, Folios, Inode, Leaf, SuperBlock, WalkReport,
+    AccessNotes, Accessed, CacheSink, CacheWalk, Folios, Inode, Leaf, SuperBlock, WalkReport,
 };
 
 pub const PAGE: usize = 4096;

@@ -55,6 +55,7 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
     world.tick();
     let daemon = world.daemon.as_mut().unwrap();
     let mut of_other = daemon
+        .tracked
         .actors
         .iter_mut()
         .filter(|(key, _)| &*key.0 == "/other");
@@ -75,7 +76,7 @@ fn counters_do_not_fall_when_a_rule_goes_and_comes_back() {
             (8192, 4096)
         );
         assert_eq!(view.rehearsed_bytes, 12_288);
-        assert_eq!(daemon.retired.is_empty(), acts);
+        assert_eq!(daemon.tracked.retired.is_empty(), acts);
     }
 }
 
@@ -128,7 +129,7 @@ fn an_actor_stays_when_rules_for_others_change() {
     let mut followed = |text| {
         world.reload(Text::Acts(text));
         world.tick();
-        let actors = &world.daemon.as_ref().unwrap().actors;
+        let actors = &world.daemon.as_ref().unwrap().tracked.actors;
         let rule = actors.iter().find(|(key, _)| &*key.0 == "/other");
         let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
         let lines = journal
@@ -158,7 +159,7 @@ fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
     };
     let key = (Arc::from("/gone"), 7);
     daemon.record(vec![(key.clone(), report)]);
-    assert_eq!(daemon.retired[&key].reclaimed.total_bytes(), 8192);
+    assert_eq!(daemon.tracked.retired[&key].reclaimed.total_bytes(), 8192);
     let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
     let line: serde_json::Value = serde_json::from_str(journal.lines().last().unwrap()).unwrap();
     for (key, value) in [

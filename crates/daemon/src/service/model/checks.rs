@@ -180,9 +180,9 @@ impl World {
         let Some(daemon) = &self.daemon else { return };
         let most = self.machine.groups.len() + 1;
         for (what, count) in [
-            ("actors", daemon.actors.len()),
-            ("retired", daemon.retired.len()),
-            ("refaulted", daemon.refaulted.len()),
+            ("actors", daemon.tracked.actors.len()),
+            ("retired", daemon.tracked.retired.len()),
+            ("refaulted", daemon.tracked.refaulted.len()),
             ("shrunk", daemon.shrinkers.count()),
         ] {
             assert!(count <= most, "{count} {what} for {most} cgroups");

@@ -3,13 +3,14 @@
 
 mod scheme;
 
+use agewise_damon::attrs::Attrs;
 use agewise_damon::lru_sort;
-use agewise_damon::module::Module;
+use agewise_damon::module::{Common, Module};
 use agewise_damon::monitor::Monitor;
 use agewise_damon::params::{Errno, ParamsError};
 use agewise_damon::profile::Profile;
 use agewise_damon::reclaim;
-use agewise_damon::scheme::Stats;
+use agewise_damon::scheme::{Scheme, Stats};
 use agewise_damon::target::TargetId;
 use thiserror::Error;
 
@@ -39,44 +40,38 @@ pub enum DamonError {
     },
 }
 
-/// A use of DAMON with its parameters.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Use {
-    LruSort(lru_sort::Params),
-    Reclaim(reclaim::Params),
-    Scheme(scheme::Params),
-}
-
 /// The monitor that was asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Damon {
-    what: Use,
+    /// Name of the use.
+    of: &'static str,
     profile: Profile,
+    common: Common,
+    /// Whether it watches the processes instead of physical memory.
+    is_virtual: bool,
+    attrs: Attrs,
+    schemes: Vec<Scheme>,
+    /// The kernel's read-only files about it.
+    files: &'static [&'static str],
 }
 
 /// A parameter as `lab list` prints it: name, default, meaning.
 pub type ParamLine = (&'static str, String, &'static str);
 
+/// A use as `lab list` prints it: name, what it does, its parameters.
+pub type UseLines = (&'static str, &'static str, Vec<ParamLine>);
+
 /// All uses with the parameters they have in the newest kernel.
-pub fn uses() -> [(&'static str, &'static str, Vec<ParamLine>); 3] {
-    let newest = Kernel::NEWEST.damon;
+pub fn uses() -> [UseLines; 3] {
     [
-        (
-            lru_sort::Params::NAME,
-            "hot regions up, long idle ones down (DAMON_LRU_SORT)",
-            lru_sort::Params::default().values(newest),
-        ),
-        (
-            reclaim::Params::NAME,
-            "long idle regions are paged out (DAMON_RECLAIM)",
-            reclaim::Params::default().values(newest),
-        ),
-        (
-            scheme::Params::NAME,
-            "one scheme of your own; action stat only observes",
-            scheme::Params::default().values(newest),
-        ),
+        lines::<lru_sort::Params>("hot regions up, long idle ones down (DAMON_LRU_SORT)"),
+        lines::<reclaim::Params>("long idle regions are paged out (DAMON_RECLAIM)"),
+        lines::<scheme::Params>("one scheme of your own; action stat only observes"),
     ]
+}
+
+fn lines<M: Module + Default>(does: &'static str) -> UseLines {
+    (M::NAME, does, M::default().values(Kernel::NEWEST.damon))
 }
 
 fn read<M: Module + Default>(profile: Profile, rest: &str) -> Result<M, DamonError> {
@@ -90,10 +85,6 @@ fn read<M: Module + Default>(profile: Profile, rest: &str) -> Result<M, DamonErr
             .set(profile, key, value)
             .map_err(|source| refused::<M>(profile, source))?;
     }
-    // Errors that appear only when the monitor starts.
-    params
-        .monitor(profile, TargetId(0), 0)
-        .map_err(|source| refused::<M>(profile, source))?;
     Ok(params)
 }
 
@@ -125,18 +116,37 @@ impl Damon {
             scheme::Params::NAME,
         ];
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-        let what = match name {
-            lru_sort::Params::NAME => Use::LruSort(read(profile, rest)?),
-            reclaim::Params::NAME => Use::Reclaim(read(profile, rest)?),
-            scheme::Params::NAME => Use::Scheme(read(profile, rest)?),
-            _ => {
-                return Err(DamonError::Unknown {
-                    name: name.to_owned(),
-                    nearest: nearest(name, NAMES),
-                });
+        match name {
+            lru_sort::Params::NAME => Damon::of::<lru_sort::Params>(read(profile, rest)?, profile),
+            reclaim::Params::NAME => Damon::of::<reclaim::Params>(read(profile, rest)?, profile),
+            scheme::Params::NAME => {
+                let params: scheme::Params = read(profile, rest)?;
+                Ok(Damon {
+                    is_virtual: params.is_virtual,
+                    ..Damon::of(params, profile)?
+                })
             }
-        };
-        Ok(Damon { what, profile })
+            _ => Err(DamonError::Unknown {
+                name: name.to_owned(),
+                nearest: nearest(name, NAMES),
+            }),
+        }
+    }
+
+    /// The monitor of physical memory that a module defines.
+    fn of<M: Module + Default>(params: M, profile: Profile) -> Result<Damon, DamonError> {
+        let monitor = params
+            .monitor(profile, TargetId(0), 0)
+            .map_err(|source| refused::<M>(profile, source))?;
+        Ok(Damon {
+            of: M::NAME,
+            profile,
+            common: *params.common(),
+            is_virtual: false,
+            attrs: *monitor.attrs(),
+            schemes: monitor.schemes().to_vec(),
+            files: M::READ_ONLY,
+        })
     }
 
     /// Starts the monitor on a machine with these processes.
@@ -149,53 +159,33 @@ impl Damon {
         processes: &[ProcessId],
         seed: u64,
     ) -> Result<(), DamonError> {
-        let enabled = match &self.what {
-            Use::LruSort(params) => params.common.enabled,
-            Use::Reclaim(params) => params.common.enabled,
-            Use::Scheme(params) => params.common.enabled,
-        };
-        if !enabled {
+        if !self.common.enabled {
             return Ok(());
         }
-        let physical = |range| Watched::Physical(range);
-        let watched = match &self.what {
-            Use::LruSort(params) => physical(params.common.range()),
-            Use::Reclaim(params) => physical(params.common.range()),
-            Use::Scheme(params) if params.is_virtual => Watched::Virtual(processes.to_vec()),
-            Use::Scheme(params) => physical(params.common.range()),
+        let (watched, targets) = match self.is_virtual {
+            true => (Watched::Virtual(processes.to_vec()), processes.len()),
+            false => (Watched::Physical(self.common.range()), 1),
         };
-        let targets = match &watched {
-            Watched::Physical(_) => 1,
-            Watched::Virtual(processes) => processes.len() as u32,
-        };
-        let monitor = self.monitor(targets, seed)?;
-        machine.start_damon(monitor, watched);
+        machine.start_damon(self.monitor(targets as u32, seed)?, watched);
         Ok(())
     }
 
     fn monitor(&self, targets: u32, seed: u64) -> Result<Monitor, DamonError> {
-        let (profile, one) = (self.profile, TargetId(0));
-        match &self.what {
-            Use::LruSort(params) => params
-                .monitor(profile, one, seed)
-                .map_err(|source| refused::<lru_sort::Params>(profile, source)),
-            Use::Reclaim(params) => params
-                .monitor(profile, one, seed)
-                .map_err(|source| refused::<reclaim::Params>(profile, source)),
-            Use::Scheme(params) => params
-                .watch(profile, targets, seed)
-                .map_err(|source| refused::<scheme::Params>(profile, source)),
-        }
+        let targets: Vec<TargetId> = (0..targets).map(TargetId).collect();
+        let schemes = self.schemes.clone();
+        Monitor::new(self.profile, self.attrs, &targets, schemes, seed).map_err(|error| {
+            DamonError::Params {
+                of: self.of,
+                kernel: self.profile.name,
+                refusal: error.into(),
+                nearest: None,
+            }
+        })
     }
 
     /// Names and meanings of the values of [`Damon::measured`], in order: kdamond, then the
     /// statistics of each scheme under the names of the kernel's files.
     pub fn measures(&self) -> Vec<(&'static str, &'static str)> {
-        let files = match &self.what {
-            Use::LruSort(_) => lru_sort::Params::READ_ONLY,
-            Use::Reclaim(_) => reclaim::Params::READ_ONLY,
-            Use::Scheme(_) => scheme::Params::READ_ONLY,
-        };
         const MEANINGS: [&str; 5] = [
             "regions the scheme was tried on",
             "their bytes",
@@ -212,7 +202,10 @@ impl Damon {
             ("damon_cpu_ms", "CPU time of kdamond"),
             ("damon_cpu_percent", "the same in percent of one CPU"),
         ];
-        let schemes = files[1..].iter().copied().zip(MEANINGS.into_iter().cycle());
+        let schemes = self.files[1..]
+            .iter()
+            .copied()
+            .zip(MEANINGS.into_iter().cycle());
         kdamond.into_iter().chain(schemes).collect()
     }
 

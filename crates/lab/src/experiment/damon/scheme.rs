@@ -6,13 +6,11 @@ use agewise_damon::action::Action;
 use agewise_damon::attrs::Attrs;
 use agewise_damon::filter::{Filter, FilterKind};
 use agewise_damon::module::{Common, Module};
-use agewise_damon::monitor::Monitor;
 use agewise_damon::params::{Errno, Param, ParamsError, number, number32, put};
 use agewise_damon::profile::Profile;
 use agewise_damon::quota::{Limits, Quota};
 use agewise_damon::scheme::{AccessPattern, Scheme};
 use agewise_damon::score::Weights;
-use agewise_damon::target::TargetId;
 
 /// Which pages a filter of one kind lets through to the scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,17 +281,5 @@ impl Module for Params {
             }
         }
         Ok((attrs, vec![scheme]))
-    }
-}
-
-impl Params {
-    /// The monitor over this number of targets.
-    ///
-    /// # Errors
-    /// Fails where the kernel would refuse the parameters.
-    pub fn watch(&self, profile: Profile, targets: u32, seed: u64) -> Result<Monitor, ParamsError> {
-        let (attrs, schemes) = self.schemes(profile)?;
-        let targets: Vec<TargetId> = (0..targets).map(TargetId).collect();
-        Ok(Monitor::new(profile, attrs, &targets, schemes, seed)?)
     }
 }

@@ -130,15 +130,8 @@ impl<'a> MachineSpace<'a> {
 
     /// Whether a folio matches a filter (`damos_folio_filter_match`).
     fn is_of_kind(&mut self, pfn: Pfn, kind: FilterKind) -> bool {
-        let folio = &self.machine.lru.folios[pfn];
         match kind {
-            FilterKind::Anon => folio.folio_type() == FolioType::Anon,
-            FilterKind::Active => folio.has(Flag::Active),
-            FilterKind::Unmapped => !folio.has(Flag::Mapped),
-            FilterKind::HugepageSize(min, max) => (min..=max).contains(&(folio.nr_pages() * PAGE)),
-            FilterKind::Memcg(memcg) => {
-                self.machine.sys.memcg_of(&self.machine.lru.folios, pfn) == MemcgId(memcg)
-            }
+            FilterKind::Anon => self.machine.lru.folios[pfn].folio_type() == FolioType::Anon,
             FilterKind::Young => {
                 let young = !self.is_contended(pfn) && self.is_folio_young(pfn);
                 if young {
@@ -146,8 +139,6 @@ impl<'a> MachineSpace<'a> {
                 }
                 young
             }
-            // The monitor applies these filters.
-            FilterKind::Address(..) | FilterKind::Target(_) => false,
         }
     }
 
