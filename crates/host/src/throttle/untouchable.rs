@@ -61,6 +61,8 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
     let logins = Logins {
         proc: root,
         run: Path::new("/run"),
+        dev: Path::new("/dev"),
+        names: Path::new("/sys/dev/char"),
         sessions: OnceCell::new(),
     };
     let own_session = stat(std::process::id()).ok().map(|stat| stat.session);
