@@ -3,8 +3,8 @@
 //! anyway.
 
 use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 use std::{fs, io, mem};
 
 use agewise_cli::{output::finite, prices::Meter, units::unix_ms};
@@ -14,11 +14,15 @@ use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::pagecache::Uses;
 use agewise_host::root::Roots;
 use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
-use agewise_policy::whatif::history::{DAYS, History, HistoryError, name_hash};
+use agewise_policy::whatif::history::History;
 use agewise_policy::whatif::{Curves, Decider, Params, Prices, WhatIf};
 
 use crate::observer::{Key, Seen};
 use crate::state::LessMemory;
+use stored::{FILES_MAX, directory, file_name, read, remove_old, replace};
+pub use stored::{ReadError, histories, history, history_path, keep};
+
+mod stored;
 
 /// Maximum number of subjects that are simulated, in their order. Each takes about 100 KiB, with
 /// its history.
@@ -32,8 +36,8 @@ const COUNT_MS: u64 = 15 * 60 * 1000;
 /// The displayed curve is recomputed after this time, and sooner while it is new: computing a curve
 /// takes longer than simulating a look, and it hardly changes from look to look.
 const SHOW_MS: u64 = 60 * 1000;
-/// Histories of subjects that have not been seen for this long are removed.
-const KEPT: Duration = Duration::from_secs(DAYS as u64 * 86_400);
+/// Old histories are removed at the start, and each time that so many were stored.
+const STORED_MAX: usize = 1024;
 
 /// The sizes shown, percent of the peak resident size.
 const SHOWN_PERCENT: [u16; 5] = [50, 60, 75, 90, 100];
@@ -124,6 +128,8 @@ pub struct AllCurves {
     dir: Option<PathBuf>,
     /// That directory, locked: another daemon has a history of its own for every name.
     lock: Option<fs::File>,
+    /// How many were stored since old ones were removed.
+    stored: usize,
     is_trouble_reported: bool,
 }
 
@@ -133,7 +139,7 @@ impl AllCurves {
         let meter = Meter::at_once();
         let dir = state.as_deref().map(directory);
         if let Some(dir) = &dir {
-            remove_old(dir);
+            remove_old(dir, FILES_MAX);
         }
         AllCurves {
             sights: Sights::default(),
@@ -147,6 +153,7 @@ impl AllCurves {
             cached_ms: None,
             dir,
             lock: None,
+            stored: 0,
             is_trouble_reported: false,
         }
     }
@@ -336,6 +343,11 @@ impl AllCurves {
         if let Err(error) = stored {
             self.trouble(&format!("{} cannot be written: {error}", path.display()));
         }
+        self.stored += 1;
+        if self.stored >= STORED_MAX {
+            self.stored = 0;
+            self.dir.iter().for_each(|dir| remove_old(dir, FILES_MAX));
+        }
     }
 
     /// Keeps other daemons from storing histories in the directory.
@@ -392,108 +404,6 @@ pub fn beyond_bytes(cgroup: &Cgroup, files: Files) -> u64 {
         Files::All => stat.file_bytes,
     };
     usage.saturating_sub(stat.anon_bytes.saturating_add(file_bytes))
-}
-
-/// The directory of histories in a state directory.
-fn directory(state: &Path) -> PathBuf {
-    state.join("whatif")
-}
-
-fn file_name(name: &str) -> String {
-    format!("{:016x}", name_hash(name))
-}
-
-/// Why a history cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    #[error(transparent)]
-    File(#[from] io::Error),
-    #[error(transparent)]
-    History(#[from] HistoryError),
-}
-
-/// Reads the history of a subject from its file; `None` if there is none, or it is that of another
-/// subject.
-fn read(path: &Path, name: &str) -> Result<Option<History>, ReadError> {
-    match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
-        Ok(bytes) => {
-            let (of, history) = History::decode(&bytes)?;
-            Ok((of == name).then_some(history))
-        }
-    }
-}
-
-/// The stored history of a cgroup; `None` if there is none.
-///
-/// # Errors
-/// If it cannot be read, or is damaged.
-pub fn history(state: &Path, name: &str) -> Result<Option<History>, ReadError> {
-    read(&history_path(state, name), name)
-}
-
-/// The file with the history of a cgroup.
-pub fn history_path(state: &Path, name: &str) -> PathBuf {
-    directory(state).join(file_name(name))
-}
-
-/// Stores a history, as a daemon does.
-///
-/// # Errors
-/// If it cannot be written; the previous content is kept.
-pub fn keep(state: &Path, name: &str, history: &History) -> io::Result<()> {
-    replace(&history_path(state, name), &history.encode(name))
-}
-
-/// All histories in a state directory by name, and the files that are not histories, with the
-/// reason.
-///
-/// # Errors
-/// If the directory cannot be read; a missing one is not an error.
-#[expect(clippy::type_complexity, reason = "two lists of pairs")]
-pub fn histories(state: &Path) -> io::Result<(Vec<(String, History)>, Vec<(PathBuf, ReadError)>)> {
-    let (mut all, mut damaged) = (Vec::new(), Vec::new());
-    let entries = match fs::read_dir(directory(state)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((all, damaged)),
-        entries => entries?,
-    };
-    for entry in entries {
-        let path = entry?.path();
-        if path.extension().is_some() {
-            // A file that a killed daemon was about to write.
-            continue;
-        }
-        let bytes = fs::read(&path).map_err(ReadError::from);
-        match bytes.and_then(|bytes| Ok(History::decode(&bytes)?)) {
-            Ok(known) => all.push(known),
-            Err(error) => damaged.push((path, error)),
-        }
-    }
-    all.sort_by(|(a, _), (b, _)| a.cmp(b));
-    Ok((all, damaged))
-}
-
-/// Removes histories that have not been seen for a long time.
-fn remove_old(dir: &Path) {
-    for file in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let modified = file.metadata().and_then(|meta| meta.modified());
-        let age = modified.map(|at| SystemTime::now().duration_since(at).unwrap_or_default());
-        if age.is_ok_and(|age| age > KEPT) {
-            // If this fails, the next start tries again.
-            let _ = fs::remove_file(file.path());
-        }
-    }
-}
-
-/// Replaces a file atomically: whatever happens, either the old or the new content exists.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    let fresh = path.with_extension(format!("{}.new", std::process::id()));
-    fs::write(&fresh, bytes)?;
-    fs::rename(fresh, path)
 }
 
 #[cfg(test)]

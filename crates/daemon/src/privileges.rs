@@ -19,8 +19,13 @@ pub const NEEDED: [(Capability, &str); 6] = [
 /// Additional capabilities needed if the configuration allows killing, where the kernel has
 /// no `cgroup.kill`.
 pub const TO_KILL: &[Capability] = &[Capability::CAP_KILL];
-/// With these, which a daemon run by root has, serving processes get a user of their own.
-pub const TO_SERVE: &[Capability] = &[Capability::CAP_SETUID, Capability::CAP_SETGID];
+/// With these, which a daemon run by root has, serving processes get a user of their own, and end
+/// with the daemon even if they do not want to: the kernel sends that signal in its name.
+pub const TO_SERVE: &[Capability] = &[
+    Capability::CAP_SETUID,
+    Capability::CAP_SETGID,
+    Capability::CAP_KILL,
+];
 
 /// Whether the daemon may kill processes of others.
 pub fn can_kill() -> bool {

@@ -14,16 +14,17 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::path::Path;
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::clock;
 use crate::error::{self, FileError};
-use crate::root::ProcRoot;
+use thread::{Job, Thread};
 use who::{User, Who, who};
 
+mod thread;
 mod who;
 
 /// How long a call may make no progress.
@@ -31,9 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// What remains of that for a thread whose calls are often late. It delays no more than the longest
 /// lists of mappings do, which take 0.1 s to read.
 const LEAST_PATIENCE: Duration = Duration::from_millis(200);
-/// A call that goes on may sleep for so many times the patience in all: who takes the lock again
-/// and again, each time for less than the patience, makes every part of a list wait for it.
-const SLEEPS: u32 = 4;
 /// Patience comes back at this part of the time that passes.
 const REGAINED_PART: u32 = 16;
 /// A process that did not answer is left alone for this long after it has: it could hang at every
@@ -89,8 +87,6 @@ pub(crate) fn read(pid: u32, path: &Path) -> Result<String, FileError> {
     })
 }
 
-type Job = Box<dyn FnOnce() + Send>;
-
 /// What makes a call late. Late calls use patience up, but a slow device is nobody's doing: then
 /// only those do that do not return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,9 +137,7 @@ impl Caller {
         };
         let began = Instant::now();
         let patience = self.patience.at(began);
-        // If it has ended, so has the wait for it.
-        let _ = thread.jobs.send(job);
-        let waited = thread.wait(patience);
+        let waited = thread.run(job, patience);
         if may_wait == MayWait::ForLock || waited.is_err() {
             self.patience.spend(began.elapsed(), &waited);
         }
@@ -167,76 +161,6 @@ impl Caller {
                 ))
             }
         }
-    }
-}
-
-/// A thread that makes calls. It ends when nobody holds this any more.
-struct Thread {
-    jobs: Sender<Job>,
-    /// The CPU time in ns that a job took, once it is done.
-    done: Receiver<u64>,
-    /// What the kernel says about its CPU time.
-    usage: PathBuf,
-}
-
-impl Thread {
-    fn start() -> io::Result<Self> {
-        let (jobs, asked) = channel::<Job>();
-        let (say, done) = channel();
-        let (tell, told) = channel();
-        std::thread::Builder::new()
-            .name("agewise-calls".to_owned())
-            .stack_size(64 << 10)
-            .spawn(move || {
-                let _ = tell.send(rustix::thread::gettid());
-                let mut counted_ns = 0;
-                for job in asked {
-                    job();
-                    let used_ns = clock::thread_cpu_ns();
-                    if say.send(used_ns.saturating_sub(counted_ns)).is_err() {
-                        return;
-                    }
-                    counted_ns = used_ns;
-                }
-            })?;
-        let tid = told.recv().map_err(io::Error::other)?;
-        let task = format!("self/task/{}/schedstat", tid.as_raw_nonzero());
-        Ok(Thread {
-            jobs,
-            done,
-            usage: ProcRoot::default().join(task),
-        })
-    }
-
-    /// Waits until the job is done, has used no CPU time for half of `patience`, or has slept too
-    /// long in all: paging out to a slow device takes long but goes on.
-    fn wait(&self, patience: Duration) -> Result<u64, RecvTimeoutError> {
-        let mut before = None;
-        let mut slept = Duration::ZERO;
-        loop {
-            let began = Instant::now();
-            match self.done.recv_timeout(patience / 2) {
-                Err(RecvTimeoutError::Timeout) => {
-                    let wanted = self.wanted();
-                    if let Some(before) = before {
-                        let worked = wanted.saturating_sub(before);
-                        slept += began.elapsed().saturating_sub(worked);
-                        if worked.is_zero() || slept >= patience * SLEEPS {
-                            return Err(RecvTimeoutError::Timeout);
-                        }
-                    }
-                    before = Some(wanted);
-                }
-                done => return done,
-            }
-        }
-    }
-
-    /// How long it has been on a CPU, or waited for one. Always 0 where the kernel does not say.
-    fn wanted(&self) -> Duration {
-        let usage = error::read(&self.usage).unwrap_or_default();
-        let times = usage.split_whitespace().take(2);
-        Duration::from_nanos(times.filter_map(|ns| ns.parse::<u64>().ok()).sum())
     }
 }
 
@@ -274,8 +198,7 @@ struct Left {
 
 impl Left {
     fn is_left_alone(&mut self) -> bool {
-        let is_back = |thread: &mut Thread| thread.done.try_recv() != Err(TryRecvError::Empty);
-        if self.thread.take_if(is_back).is_some() {
+        if self.thread.take_if(|thread| thread.is_back()).is_some() {
             self.until = Instant::now() + ALONE_FOR;
         }
         self.thread.is_some() || Instant::now() < self.until
@@ -320,6 +243,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::mpsc::{Sender, channel};
+
     use super::*;
 
     /// Calls that hang until it is dropped.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use agewise_host::access::fake::FakeSource;
 use agewise_host::agent::{AgentConfig, Targets};
@@ -7,6 +8,7 @@ use agewise_host::clear::Means;
 use agewise_policy::PageType;
 use agewise_policy::whatif::{Estimate, Fact, page_hash};
 
+use super::stored::KEPT;
 use super::*;
 
 /// Curves with one subject.
@@ -99,6 +101,22 @@ fn histories_survive_by_name_and_damage_is_no_history() {
     fs::File::open(&path).unwrap().set_modified(old).unwrap();
     let _ = AllCurves::new(Some(dir.path().to_owned()));
     assert!(!path.exists(), "nobody has seen it for long");
+}
+
+/// A daemon that runs for months sees more subjects than there is room for.
+#[test]
+fn the_oldest_histories_make_room() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, seconds) in [("/a", 30), ("/b", 10), ("/c", 20)] {
+        keep(dir.path(), name, &History::default()).unwrap();
+        let file = fs::File::open(history_path(dir.path(), name)).unwrap();
+        let at = SystemTime::now() - Duration::from_secs(seconds);
+        file.set_modified(at).unwrap();
+    }
+    remove_old(&directory(dir.path()), 2);
+    let (kept, _) = histories(dir.path()).unwrap();
+    let names: Vec<&str> = kept.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(names, ["/b", "/c"]);
 }
 
 #[test]

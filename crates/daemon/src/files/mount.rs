@@ -4,11 +4,10 @@
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 pub use agewise_host::throttle::stale::{CONTROL, MARKER, detach, remove_contents};
-use agewise_host::throttle::stale::{canonical, is_abandoned, mounted_at};
+use agewise_host::throttle::stale::{canonical, connect, is_abandoned, mounted_at};
 use rustix::fs::{FsWord, statfs};
 
 use super::FilesError;
@@ -101,7 +100,7 @@ fn clear_leftovers(dir: &Path) -> Result<(), FilesError> {
             dir: dir.to_owned(),
         });
     }
-    if UnixStream::connect(dir.join(CONTROL)).is_ok() {
+    if connect(&dir.join(CONTROL)).is_ok() {
         return Err(FilesError::Served {
             dir: dir.to_owned(),
         });

@@ -6,12 +6,14 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, fchmod, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with};
+
+use agewise_host::throttle::stale;
 
 use super::ServeError;
 use crate::config::Listen;
@@ -73,13 +75,18 @@ impl Listener {
     }
 
     /// Listens on a socket that another process opened, and will remove.
-    pub fn given(socket: OwnedFd) -> Self {
-        Listener(Kind::Unix {
+    ///
+    /// # Errors
+    /// It is no socket.
+    pub fn given(socket: OwnedFd) -> io::Result<Self> {
+        // Whoever served here before may have made it block.
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Listener(Kind::Unix {
             // It may also be a TCP port: waiting and accepting are the same for both.
             listener: UnixListener::from(socket),
             path: PathBuf::new(),
             id: None,
-        })
+        }))
     }
 
     /// The address of a TCP port.
@@ -139,7 +146,7 @@ fn remove_stale(path: &Path, listen: &Listen) -> Result<(), ServeError> {
             path: path.to_owned(),
         });
     }
-    match UnixStream::connect(path) {
+    match stale::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(|source| ServeError::Listen {
                 listen: listen.clone(),
@@ -176,6 +183,7 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
@@ -189,9 +197,8 @@ mod tests {
     #[test]
     fn one_that_was_given_accepts_from_a_port_and_from_a_socket() {
         let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        port.set_nonblocking(true).unwrap();
         let address = port.local_addr().unwrap();
-        let given = Listener::given(port.into());
+        let given = Listener::given(port.into()).unwrap();
         assert!(given.accept().unwrap().is_none());
         let _caller = TcpStream::connect(address).unwrap();
         accepts_soon(&given);
@@ -199,8 +206,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let socket = UnixListener::bind(&path).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let given = Listener::given(socket.into());
+        let given = Listener::given(socket.into()).unwrap();
+        assert!(given.accept().unwrap().is_none());
         let _caller = UnixStream::connect(&path).unwrap();
         accepts_soon(&given);
     }

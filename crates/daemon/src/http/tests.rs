@@ -129,6 +129,89 @@ fn bad_requests_are_refused_with_a_reason() {
     }
 }
 
+/// More requests, by the status of their answers.
+const ODD: &[(u16, &[&str])] = &[
+    (
+        200,
+        &[
+            "GET /../../etc/passwd HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET //evil.example/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET /%00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "\r\n\r\nGET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET / HTTP/1.1\nHost: localhost\n\n",
+            "GET / HTTP/1.1\nHost: localhost\nTransfer-Encoding: chunked\n\n5\nhello\n0\n\n",
+            "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n",
+        ],
+    ),
+    (
+        400,
+        &[
+            "GET * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET localhost/ HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET / HTTP/1.0\r\n\r\n",
+            "GET /\r\n\r\n",
+            "GET  / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost : localhost\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: local\u{0}host\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost\r\n: x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost\r\n folded\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost\r\nno colon\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost\r\nhost: evil.example\r\n\r\n",
+            "\u{16}\u{3}\u{1}\u{2}\u{0}\u{1}\u{0}\u{1}|\u{3}\u{3}\r\n\r\n",
+        ],
+    ),
+    (
+        405,
+        &[
+            "PUT / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "PATCH / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "get / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nkill",
+        ],
+    ),
+    (
+        421,
+        &[
+            "GET / HTTP/1.1\r\nHost: user@localhost\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost:99999\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost:+80\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: \r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: [::1\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: [::1]x\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: [evil.example]\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost.\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: localhost, evil\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.example\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: 2130706433\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: 127.1\r\n\r\n",
+        ],
+    ),
+    (
+        505,
+        &[
+            "GET / HTTP/0.9\r\nHost: localhost\r\n\r\n",
+            "GET / HTTP/1.2\r\nHost: localhost\r\n\r\n",
+            "GET / http/1.1\r\nHost: localhost\r\n\r\n",
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+            "GET /a b HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        ],
+    ),
+];
+
+#[test]
+fn odd_requests_get_the_right_answer() {
+    let (_server, address) = tcp();
+    for (wanted, requests) in ODD {
+        for request in *requests {
+            let answer = ask(address, request.as_bytes());
+            assert_eq!(status(&answer), *wanted, "{request:?}: {answer}");
+        }
+    }
+}
+
 #[test]
 fn slow_clients_cost_nobody_else_anything() {
     let (_server, address) = tcp();

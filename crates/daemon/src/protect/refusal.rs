@@ -35,10 +35,13 @@ pub fn refusal(
         return Ok(Some(format!("{} is protected or spared", name::text(path))));
     }
     let below = cgroup.descendants(TreeLimits::WHOLE)?;
-    if below.truncated {
-        return Ok(Some("it holds more cgroups than are listed".to_owned()));
-    }
-    let mut paths = below.cgroups.iter().map(Cgroup::path);
+    // Of those that are not listed, the ones that hold processes.
+    let members = match below.truncated {
+        true => cgroup.members(root)?.unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let unlisted = members.iter().flat_map(|(_, path)| self_and_above(path));
+    let mut paths = below.cgroups.iter().map(Cgroup::path).chain(unlisted);
     let spared = paths.find(|path| matcher.is_spared(path));
     Ok(spared.map(|path| {
         let path = name::text(path);

@@ -3,7 +3,7 @@
 //! which the daemon opened.
 
 use std::io::{self, BufRead, BufReader, Read};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 pub(crate) use super::sandbox::Calls;
 use super::{Heard, LINE_MAX_BYTES, Setup, Task, sandbox};
@@ -24,6 +24,9 @@ pub fn run() -> io::Result<()> {
     sandbox::give_up_rights(setup.parent)?;
     let hub = Hub::new(Settings::default());
     let clients = io::stdout().as_fd().try_clone_to_owned()?;
+    let calls = Calls::Answer {
+        clients: clients.as_raw_fd(),
+    };
     let served = match setup.task {
         #[cfg(feature = "web")]
         Task::Web {
@@ -44,7 +47,7 @@ pub fn run() -> io::Result<()> {
                 names: hosts,
             };
             let pages = crate::page::Pages::new(hub.clone(), limits);
-            Served::Web(Server::start(Listener::given(clients), hosts, pages)?)
+            Served::Web(Server::start(Listener::given(clients)?, hosts, pages)?)
         }
         #[cfg(feature = "otlp")]
         Task::Otlp(sending) => Served::Otlp(crate::otlp::send::start(*sending, hub.clone())?),
@@ -60,7 +63,7 @@ pub fn run() -> io::Result<()> {
         }
     };
     if served.is_ready() {
-        lock_in(Calls::Answer);
+        lock_in(calls);
     }
     while let Some(heard) = read::<Heard>(&mut lines)? {
         served.hear(&hub, heard)?;

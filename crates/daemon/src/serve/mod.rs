@@ -272,8 +272,8 @@ impl<S: Stall> Drop for Apart<S> {
 }
 
 impl Running {
-    /// Ends the process by ending its input: it has another user, whose processes the daemon may
-    /// not signal. If it continues anyway, the kernel kills it when the daemon ends.
+    /// Kills the process. Without CAP_KILL it may have another user, whose processes the daemon may
+    /// not signal: then the end of its input ends it.
     fn end(mut self) {
         let _ = self.child.kill();
         // Ends a socket even if others hold it; it has no effect on a pipe.

@@ -2,6 +2,7 @@
 //! Gives up everything except answering requests.
 
 use std::io;
+use std::os::fd::RawFd;
 
 use caps::{CapSet, Capability};
 use rustix::process::{
@@ -14,7 +15,10 @@ const FILES_MAX: u64 = 128;
 /// Snapshots are bounded, and so is everything made from them.
 const MEMORY_MAX_BYTES: u64 = 1 << 30;
 
-/// `nobody` and `nogroup`.
+/// The user and group of serving processes: in none of the ranges that programs, containers and
+/// directory services give users of, so that no other process of that user can signal them.
+const OWN_USER: u32 = 2_123_456_789;
+/// `nobody` and `nogroup`, for a user namespace without [`OWN_USER`].
 const NOBODY: u32 = 65_534;
 
 /// What a process may do besides reading, waiting, and writing to what is open. All other system
@@ -22,7 +26,11 @@ const NOBODY: u32 = 65_534;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Calls {
     /// Take connections that clients make.
-    Answer,
+    Answer {
+        /// What they come to. It is shared with the daemon and with the process that comes after
+        /// this one, so only descriptors above it may be shut down.
+        clients: RawFd,
+    },
     /// Make connections by IP: to no socket of this machine's programs in the file system, for
     /// instance.
     #[cfg(feature = "otlp")]
@@ -32,7 +40,7 @@ pub(crate) enum Calls {
 impl Calls {
     fn own(self) -> &'static [libc::c_long] {
         match self {
-            Calls::Answer => &[libc::SYS_accept4],
+            Calls::Answer { .. } => &[libc::SYS_accept4],
             #[cfg(feature = "otlp")]
             Calls::Connect => &[
                 libc::SYS_connect,
@@ -42,14 +50,32 @@ impl Calls {
         }
     }
 
-    /// The kinds of sockets that it may create.
-    fn domains(self) -> &'static [libc::c_int] {
-        match self {
-            Calls::Answer => &[],
+    /// System calls of which an argument decides: its number, and what it must be. Of ioctl only
+    /// `FIONBIO` is allowed: `TIOCSTI` on standard error would type into the terminal that the
+    /// daemon was started in.
+    fn checked(self) -> Vec<(libc::c_long, u32, Vec<Must>)> {
+        let ioctl = (libc::SYS_ioctl, 1, vec![Must::Equal(libc::FIONBIO as u32)]);
+        let own = match self {
+            Calls::Answer { clients } => {
+                let above = Must::Exceed(clients.cast_unsigned());
+                (libc::SYS_shutdown, 0, vec![above])
+            }
             #[cfg(feature = "otlp")]
-            Calls::Connect => &[libc::AF_INET, libc::AF_INET6],
-        }
+            Calls::Connect => {
+                let kinds = [libc::AF_INET, libc::AF_INET6];
+                let kinds = kinds.map(|kind| Must::Equal(kind.cast_unsigned()));
+                (libc::SYS_socket, 0, kinds.to_vec())
+            }
+        };
+        vec![ioctl, own]
     }
+}
+
+/// What the lower half of an argument must be.
+#[derive(Clone, Copy, Debug)]
+enum Must {
+    Equal(u32),
+    Exceed(u32),
 }
 
 /// The system calls of all of them.
@@ -84,7 +110,6 @@ const ALLOWED: &[libc::c_long] = &[
     libc::SYS_sched_yield,
     libc::SYS_sendto,
     libc::SYS_set_robust_list,
-    libc::SYS_shutdown,
     libc::SYS_sigaltstack,
     libc::SYS_write,
     libc::SYS_writev,
@@ -111,7 +136,7 @@ pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
     // Others of the same user must at no time read its memory, which has the headers of what is
     // sent. A program executed as that user would be open to them at first; who changes the user
     // later, or still has capabilities, is not.
-    become_nobody();
+    become_another_user();
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid()
@@ -143,16 +168,20 @@ pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// A process that cannot change its user, or is in a user namespace without this one, keeps it, but
-/// loses all rights as well.
-fn become_nobody() {
+/// A process that cannot change its user keeps it, but loses all rights as well.
+fn become_another_user() {
     let may = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(false);
     if may(Capability::CAP_SETUID) && may(Capability::CAP_SETGID) {
         // SAFETY: no pointer is read: the list is empty.
         unsafe {
             libc::setgroups(0, std::ptr::null());
-            libc::setresgid(NOBODY, NOBODY, NOBODY);
-            libc::setresuid(NOBODY, NOBODY, NOBODY);
+        }
+        for id in [OWN_USER, NOBODY] {
+            // SAFETY: these take numbers.
+            let failed = unsafe { libc::setresgid(id, id, id) | libc::setresuid(id, id, id) };
+            if failed == 0 {
+                break;
+            }
         }
     }
 }
@@ -163,7 +192,7 @@ fn become_nobody() {
 /// If the kernel has no seccomp filters.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) fn lock_in(calls: Calls) -> io::Result<()> {
-    let filter = filter(&[ALLOWED, calls.own()].concat(), calls.domains());
+    let filter = filter(&[ALLOWED, calls.own()].concat(), &calls.checked());
     let program = libc::sock_fprog {
         len: u16::try_from(filter.len()).map_err(io::Error::other)?,
         filter: filter.as_ptr().cast_mut(),
@@ -192,11 +221,12 @@ pub(super) fn lock_in(_calls: Calls) -> io::Result<()> {
     Ok(())
 }
 
-/// One comparison per system call, then EPERM. Of ioctl only `FIONBIO` is allowed: `TIOCSTI` on
-/// standard error would type into the terminal that the daemon was started in. Calls of another
-/// architecture kill the process.
+/// One comparison per system call, then EPERM. Calls of another architecture kill the process.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-fn filter(allowed: &[libc::c_long], domains: &[libc::c_int]) -> Vec<libc::sock_filter> {
+fn filter(
+    allowed: &[libc::c_long],
+    checked: &[(libc::c_long, u32, Vec<Must>)],
+) -> Vec<libc::sock_filter> {
     let one = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter {
         code: code as u16,
         jt,
@@ -205,6 +235,7 @@ fn filter(allowed: &[libc::c_long], domains: &[libc::c_int]) -> Vec<libc::sock_f
     };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let exceeds = libc::BPF_JMP | libc::BPF_JGT | libc::BPF_K;
     let answer = libc::BPF_RET | libc::BPF_K;
     // struct seccomp_data has the number at 0, the architecture at 4, and the arguments from 16 on,
     // 8 bytes each, of which the kernel reads the lower half of those below (an int).
@@ -220,21 +251,16 @@ fn filter(allowed: &[libc::c_long], domains: &[libc::c_int]) -> Vec<libc::sock_f
     }
     let refused = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
     let refuse = one(answer, refused, 0, 0);
-    let values: &[u32] = &[libc::FIONBIO as u32];
-    let domains: Vec<u32> = domains
-        .iter()
-        .map(|domain| domain.cast_unsigned())
-        .collect();
-    for (call, argument, values) in [
-        (libc::SYS_ioctl, 1, values),
-        (libc::SYS_socket, 0, &domains),
-    ] {
+    for (call, argument, allowed) in checked {
         // Its argument, two instructions for each value, and the refusal.
-        let steps = 2 + 2 * u8::try_from(values.len()).expect("a few values");
-        filter.push(one(equal, call as u32, 0, steps));
+        let steps = 2 + 2 * u8::try_from(allowed.len()).expect("a few values");
+        filter.push(one(equal, *call as u32, 0, steps));
         filter.push(one(load, 16 + 8 * argument, 0, 0));
-        for value in values {
-            filter.push(one(equal, *value, 0, 1));
+        for must in allowed {
+            filter.push(match must {
+                Must::Equal(value) => one(equal, *value, 0, 1),
+                Must::Exceed(value) => one(exceeds, *value, 0, 1),
+            });
             filter.push(one(answer, libc::SECCOMP_RET_ALLOW, 0, 0));
         }
         filter.push(refuse);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+
+use rustix::net::Shutdown;
 
 use super::*;
 use crate::demo;
@@ -148,11 +150,13 @@ fn a_process_that_lies_is_not_heard() {
 
 /// What a process that gave up its rights can still do: one bit of the result per action. The last
 /// one is also set if it cannot do what serving takes.
-fn locked_in(dir: &std::path::Path, parent: u32, calls: Calls) -> i32 {
+fn locked_in(dir: &std::path::Path, parent: u32, calls: fn(RawFd) -> Calls) -> i32 {
     let ledger = dir.join("ledger");
     let (pipe, _end) = io::pipe().unwrap();
     let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = server.local_addr().unwrap();
+    let (client, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let calls = calls(server.as_raw_fd());
     if sandbox::give_up_rights(parent).is_err() || sandbox::lock_in(calls).is_err() {
         return 1;
     }
@@ -161,13 +165,16 @@ fn locked_in(dir: &std::path::Path, parent: u32, calls: Calls) -> i32 {
     let mut can = |bit: i32, it_can: bool| answer |= i32::from(it_can) << bit;
     can(1, std::fs::File::open(&ledger).is_ok());
     can(2, std::fs::write(dir.join("new"), "").is_ok());
-    can(3, std::os::unix::net::UnixStream::pair().is_ok());
+    let answers = matches!(calls, Calls::Answer { .. });
+    // The listening socket stays open for the next process; connections are ended.
+    let ends = |fd: BorrowedFd<'_>| rustix::net::shutdown(fd, Shutdown::Both).is_ok();
+    can(3, ends(server.as_fd()) || ends(client.as_fd()) != answers);
+    let pair = std::os::unix::net::UnixStream::pair().is_ok();
     let second = Duration::from_secs(1);
     let connects = std::net::TcpStream::connect_timeout(&address, second)
         .and_then(|mut stream| io::Write::write(&mut stream, b"x"));
-    let should = !matches!(calls, Calls::Answer);
     let binds = std::net::UdpSocket::bind("127.0.0.1:0").is_ok();
-    can(4, binds || connects.is_ok() != should);
+    can(4, pair || binds || connects.is_ok() == answers);
     // SAFETY: no signal is sent; fork in a child that ends right after.
     unsafe {
         can(5, libc::kill(libc::getppid(), 0) == 0);
@@ -182,12 +189,12 @@ fn locked_in(dir: &std::path::Path, parent: u32, calls: Calls) -> i32 {
 
 #[test]
 fn who_is_locked_in_opens_nothing_and_signals_nobody() {
-    check_locked_in(Calls::Answer);
+    check_locked_in("answer", |clients| Calls::Answer { clients });
     #[cfg(feature = "otlp")]
-    check_locked_in(Calls::Connect);
+    check_locked_in("connect", |_| Calls::Connect);
 }
 
-fn check_locked_in(calls: Calls) {
+fn check_locked_in(name: &str, calls: fn(RawFd) -> Calls) {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("ledger"), "x").unwrap();
     let parent = std::process::id();
@@ -210,6 +217,6 @@ fn check_locked_in(calls: Calls) {
     }
     assert_eq!(
         answer, 0,
-        "{calls:?}: what it can still do, bit by bit: {answer:b}"
+        "{name}: what it can still do, bit by bit: {answer:b}"
     );
 }

@@ -4,6 +4,7 @@
 
 mod charged;
 mod hierarchy;
+mod members;
 pub mod name;
 mod own;
 mod stat;

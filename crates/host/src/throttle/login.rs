@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Finds out who is logged in. That a process leads a session with a terminal proves nothing, since
-//! anybody can open a pseudoterminal (`script`). What counts is what only root can cause: a record
-//! of logind, a login program among its ancestors, or a terminal that is not a pseudoterminal. A
-//! record in utmp proves nothing: utempter writes one for any process that asks.
+//! anybody can open a pseudoterminal (`script`), and some can open serial lines (`dialout`). What
+//! counts is what only root can cause: a record of logind, a login program among its ancestors, or
+//! a console or serial line that belongs to its user. A record in utmp proves nothing: utempter
+//! writes one for any process that asks.
 
 use std::cell::OnceCell;
 use std::fs::{self, Metadata};
@@ -45,6 +46,10 @@ pub(super) struct Logins<'a> {
     pub proc: &'a ProcRoot,
     /// Usually `/run`.
     pub run: &'a Path,
+    /// Usually `/dev`.
+    pub dev: &'a Path,
+    /// Links from device numbers to names, usually `/sys/dev/char`.
+    pub names: &'a Path,
     /// What logind knows, read once: a user may have thousands of shells to look up.
     pub sessions: OnceCell<Vec<Session>>,
 }
@@ -62,12 +67,34 @@ impl Logins<'_> {
         if stat.session != pid || !stat.has_terminal {
             return false;
         }
-        let Some(terminal) = pty_name(stat.terminal) else {
-            // A console or serial line: to open one takes root, or a login there.
+        let pty = pty_name(stat.terminal);
+        let is_pty = pty.is_some();
+        let Some(terminal) = pty.or_else(|| self.device_name(stat.terminal)) else {
+            // No login is to be harmed where names of devices are not known.
             return true;
         };
         let above = self.line_of(pid, stat.ppid);
-        self.is_let_in(&above) || self.logind_knows(&terminal, pid, &above)
+        self.is_let_in(&above)
+            || self.logind_knows(&terminal, pid, &above)
+            || !is_pty && self.is_owner(pid, &terminal)
+    }
+
+    /// The name below `/dev` of a terminal that is not a pseudoterminal.
+    fn device_name(&self, device: u32) -> Option<String> {
+        let (major, minor) = numbers(device);
+        let link = fs::read_link(self.names.join(format!("{major}:{minor}"))).ok()?;
+        Some(link.file_name()?.to_str()?.to_owned())
+    }
+
+    /// Whether a terminal belongs to the user of the process: login programs give a console or
+    /// serial line to whom they let in. If this cannot be determined it counts as such.
+    fn is_owner(&self, pid: u32, terminal: &str) -> bool {
+        let user = Process::open_in(self.proc, pid).and_then(|process| process.euid());
+        let owner = fs::metadata(self.dev.join(terminal)).map(|meta| meta.uid());
+        match (user, owner) {
+            (Ok(user), Ok(owner)) => user == owner,
+            _ => true,
+        }
     }
 
     /// The ancestors, nearest first.
@@ -126,13 +153,18 @@ impl Session {
 
 /// `pts/N` for a device number in `stat`; `None` for other terminals.
 fn pty_name(device: u32) -> Option<String> {
-    // include/linux/kdev_t.h, new_encode_dev: 8 bits of the minor, 12 of the major, 12 of the
-    // minor.
-    let major = (device >> 8) & 0xfff;
-    let minor = (device & 0xff) | ((device >> 12) & 0xf_ff00);
+    let (major, minor) = numbers(device);
     PTY_MAJORS
         .contains(&major)
         .then(|| format!("pts/{}", (major - PTY_MAJORS.start()) * 256 + minor))
+}
+
+/// Major and minor number of a device.
+fn numbers(device: u32) -> (u32, u32) {
+    // include/linux/kdev_t.h, new_encode_dev: 8 bits of the minor, 12 of the major, 12 of the
+    // minor.
+    let minor = (device & 0xff) | ((device >> 12) & 0xf_ff00);
+    ((device >> 8) & 0xfff, minor)
 }
 
 /// Whether it runs a login program, from a file that only root can change. If this cannot be

@@ -44,13 +44,27 @@ impl Fake {
 
     fn is_login(&self) -> bool {
         let process = Process::open_in(&self.proc, SHELL).unwrap();
-        let run = self.run();
+        let (run, dev) = (self.run(), self.top.path().join("dev"));
         let logins = Logins {
             proc: &self.proc,
             run: &run,
+            dev: &dev,
+            names: &self.top.path().join("char"),
             sessions: OnceCell::new(),
         };
         logins.is_login(SHELL, &process.stat().unwrap())
+    }
+
+    /// Adds a terminal, whose owner is returned.
+    fn add_terminal(&self, numbers: &str, name: &str) -> u32 {
+        for dir in ["dev", "char"] {
+            fs::create_dir_all(self.top.path().join(dir)).unwrap();
+        }
+        let link = self.top.path().join("char").join(numbers);
+        symlink(format!("../../devices/tty/{name}"), link).unwrap();
+        let file = self.top.path().join("dev").join(name);
+        fs::write(&file, "").unwrap();
+        fs::metadata(file).unwrap().uid()
     }
 
     /// Whether files created by a test belong to root.
@@ -132,6 +146,23 @@ fn a_console_is_one_and_no_terminal_is_none() {
         fake.add(SHELL, 1, "sh", 0, terminal);
         assert_eq!(fake.is_login(), is_login, "{terminal}");
     }
+}
+
+/// Others may open it: members of `dialout`, for example.
+#[test]
+fn a_serial_line_is_one_for_whom_it_was_given_to_and_for_whom_logind_knows() {
+    let shell = |of_owner: bool| {
+        let fake = Fake::new();
+        let owner = fake.add_terminal("4:64", "ttyS0");
+        let user = if of_owner { owner } else { owner + 1 };
+        fake.add(SHELL, 1, "sh", user, 4 << 8 | 64);
+        fake
+    };
+    assert!(shell(true).is_login());
+    let fake = shell(false);
+    assert!(!fake.is_login());
+    fake.write_logind("ttyS0", SHELL);
+    assert!(fake.is_login());
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub use ledger::{Ledger, LedgerError, Undone, state_directory};
 pub use undo::{Kind, Step, Undo};
 pub use untouchable::{Untouchable, untouchable};
 
-use crate::cgroup::{Cgroup, CgroupError, TreeLimits, Version};
+use crate::cgroup::{Cgroup, CgroupError, Version};
 use crate::error::{self, FileError};
 use crate::process::ProcessError;
 use crate::root::ProcRoot;
@@ -39,9 +39,6 @@ const FREEZE_STEP: Duration = Duration::from_millis(2);
 pub enum ThrottleError {
     #[error("cgroup {path} is left alone: {}", why.reason())]
     Untouchable { path: String, why: Untouchable },
-    /// It has more descendants than are listed, so not all of its processes are known.
-    #[error("cgroup {path} is left alone: it holds more cgroups than are listed")]
-    TooLarge { path: String },
     /// There is no freezer, or its processes are in several freezer cgroups.
     #[error("cgroup {path} cannot be frozen: {why}")]
     NoFreezer { path: String, why: &'static str },
@@ -380,11 +377,6 @@ impl Throttle {
 
     fn check(&self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
         cgroup.check()?;
-        if cgroup.descendants(TreeLimits::WHOLE)?.truncated {
-            return Err(ThrottleError::TooLarge {
-                path: cgroup.name(),
-            });
-        }
         match untouchable(&self.proc, cgroup)? {
             Some(why) => Err(ThrottleError::Untouchable {
                 path: cgroup.name(),

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::error::FileError;
 
-/// Larger than any ledger: 64 Ki cgroups with long paths.
+/// Largest ledger: thousands of cgroups with the longest paths.
 const SIZE_MAX: u64 = 64 << 20;
 
 /// A directory that contains a ledger, or will.
@@ -159,6 +159,10 @@ impl Place {
     }
 
     fn try_replace(&self, bytes: &[u8]) -> io::Result<()> {
+        // It could not be read again, so nothing in it would ever be undone.
+        if bytes.len() as u64 > SIZE_MAX {
+            return Err(Errno::FBIG.into());
+        }
         let fresh = self.fresh();
         self.unlink(&fresh)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;

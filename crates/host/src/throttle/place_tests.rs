@@ -45,6 +45,18 @@ fn what_is_written_is_read_and_replaced_whole() {
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
 }
 
+/// Who chooses the names of thousands of cgroups makes it long.
+#[test]
+fn what_could_not_be_read_again_is_not_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = place(dir.path());
+    place.replace(b"one").unwrap();
+    let too_large = vec![b'x'; SIZE_MAX as usize + 1];
+    let error = place.replace(&too_large).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
+    assert_eq!(place.read().unwrap().as_deref(), Some(&b"one"[..]));
+}
+
 #[test]
 fn one_program_at_a_time() {
     let dir = tempfile::tempdir().unwrap();

@@ -5,11 +5,12 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::error::FileError;
 use crate::octal::unescape;
@@ -65,7 +66,7 @@ pub(super) fn clear(dir: &Path) -> Result<(), FileError> {
         detach(&path).map_err(|error| failed("unmount", error))?;
     }
     let is_plain = fs::symlink_metadata(path.join(MARKER)).is_ok_and(|meta| meta.is_file());
-    if is_plain && UnixStream::connect(path.join(CONTROL)).is_err() {
+    if is_plain && connect(&path.join(CONTROL)).is_err() {
         remove_contents(&path)
             .map_err(|error| failed("remove what a killed daemon left", error))?;
     }
@@ -88,7 +89,7 @@ pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
         return Ok(());
     }
     let is_refused =
-        || UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
+        || connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
     // The process that serves it ends a moment after its daemon.
     let deadline = Instant::now() + LAST_MOMENT;
     while !is_refused() {
@@ -102,6 +103,20 @@ pub(super) fn remove_socket(path: &Path) -> Result<(), FileError> {
         value: "unlink".to_owned(),
         source,
     })
+}
+
+/// Connects to a socket to see whether somebody listens, without waiting: who lets connections wait
+/// listens as well.
+///
+/// # Errors
+/// The error of the system; `ConnectionRefused` if nobody listens any more.
+pub fn connect(path: &Path) -> io::Result<()> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(Errno::AGAIN) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 /// Unmounts at once; open files stay usable until they are closed.
@@ -212,6 +227,19 @@ mod tests {
         remove_socket(&file).unwrap();
         remove_socket(&socket).unwrap();
         assert!(file.exists() && socket.exists());
+    }
+
+    #[test]
+    fn who_lets_connections_wait_keeps_nobody_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        for _ in 0..10 {
+            connect(&path).unwrap();
+        }
+        remove_socket(&path).unwrap();
+        assert!(path.exists(), "somebody listens");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use std::path::Path;
 
 use super::login::Logins;
-use crate::cgroup::{Cgroup, CgroupError};
+use crate::cgroup::{Cgroup, CgroupError, TreeLimits, Version};
 use crate::mover::lineage;
 use crate::process::Process;
 use crate::root::ProcRoot;
@@ -27,6 +27,8 @@ pub enum Untouchable {
     LoginShell,
     /// It contains a process of another pid namespace, which may be any of the others.
     Unseen,
+    /// It contains more cgroups than are listed, so not all of its processes are known.
+    Unlisted,
 }
 
 impl Untouchable {
@@ -42,6 +44,7 @@ impl Untouchable {
             Self::Unseen => {
                 "it holds processes of another pid namespace, which cannot be seen here"
             }
+            Self::Unlisted => "it holds more cgroups than are listed",
         }
     }
 }
@@ -52,15 +55,28 @@ impl Untouchable {
 /// # Errors
 /// Its processes cannot be listed. Then nothing is known, and it must not be touched either.
 pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchable>, CgroupError> {
+    within(root, cgroup, TreeLimits::WHOLE)
+}
+
+/// As [`untouchable`]; these are the limits of listing cgroups.
+fn within(
+    root: &ProcRoot,
+    cgroup: &Cgroup,
+    limits: TreeLimits,
+) -> Result<Option<Untouchable>, CgroupError> {
     if cgroup.is_root() {
         return Ok(Some(Untouchable::Root));
     }
-    let pids = cgroup.listed(true)?;
+    let Some(pids) = pids(root, cgroup, limits)? else {
+        return Ok(Some(Untouchable::Unlisted));
+    };
     let line = lineage(root, std::process::id());
     let stat = |pid| Process::open_in(root, pid).and_then(|process| process.stat());
     let logins = Logins {
         proc: root,
         run: Path::new("/run"),
+        dev: Path::new("/dev"),
+        names: Path::new("/sys/dev/char"),
         sessions: OnceCell::new(),
     };
     let own_session = stat(std::process::id()).ok().map(|stat| stat.session);
@@ -85,4 +101,75 @@ pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchabl
     let is_unseen = pids.contains(&0);
     let found = pids.into_iter().filter(|pid| *pid != 0).find_map(reason);
     Ok(found.or(is_unseen.then_some(Untouchable::Unseen)))
+}
+
+/// The processes of a cgroup and of those below it, 0 for those that cannot be seen; `None` if not
+/// all are known.
+fn pids(
+    root: &ProcRoot,
+    cgroup: &Cgroup,
+    limits: TreeLimits,
+) -> Result<Option<Vec<u32>>, CgroupError> {
+    if !cgroup.descendants(limits)?.truncated {
+        return cgroup.listed(true).map(Some);
+    }
+    // The kernel limits, freezes and kills all of a v2 cgroup; in v1 it takes lists of processes.
+    if cgroup.hierarchy().version == Version::V1 {
+        return Ok(None);
+    }
+    let members = cgroup.members(root)?;
+    Ok(members.map(|members| members.into_iter().map(|(pid, _)| pid).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::cgroup::Hierarchy;
+
+    /// PF_KTHREAD (`linux/sched.h`).
+    const KERNEL_THREAD: u32 = 0x0020_0000;
+    /// A terminal that has no name, so that it counts as one of a login.
+    const TERMINAL: u32 = 5000 << 8;
+
+    /// A user who may create cgroups can create more than anybody lists.
+    #[test]
+    fn one_with_more_cgroups_than_are_listed_is_known_by_its_processes() {
+        let top = tempfile::tempdir().unwrap();
+        for path in ["job/1", "job/2/deep", "job/3"] {
+            fs::create_dir_all(top.path().join("cgroup").join(path)).unwrap();
+        }
+        let root = ProcRoot::new(top.path().join("proc"));
+        let add = |pid: u32, cgroup: &str, flags: u32, terminal: u32| {
+            fs::create_dir_all(root.of(pid)).unwrap();
+            let stat = format!(
+                "{pid} (x) S 1 {pid} {pid} {terminal} -1 {flags} 1 2 3 4 5 6 7 8 20 0 1 0 9 1 50\n"
+            );
+            let cgroup = format!("5:memory:{cgroup}\n0::{cgroup}\n");
+            for (file, text) in [("stat", stat), ("cgroup", cgroup)] {
+                fs::write(root.of(pid).join(file), text).unwrap();
+            }
+        };
+        let why = |version| {
+            let hierarchy = Hierarchy::at(version, top.path().join("cgroup"));
+            let cgroup = Cgroup::open(&hierarchy, "/job").unwrap();
+            let limits = TreeLimits {
+                count_max: 3,
+                ..TreeLimits::WHOLE
+            };
+            within(&root, &cgroup, limits).unwrap()
+        };
+        // In a container not all processes are known.
+        add(2, "/", 0, 0);
+        add(7, "/job/3", 0, 0);
+        assert_eq!(why(Version::V2), Some(Untouchable::Unlisted));
+        add(2, "/", KERNEL_THREAD, 0);
+        assert_eq!(why(Version::V2), None);
+        assert_eq!(why(Version::V1), Some(Untouchable::Unlisted));
+        add(50, "/job/2/deep", 0, TERMINAL);
+        assert_eq!(why(Version::V2), Some(Untouchable::LoginShell));
+        add(50, "/jobs", 0, TERMINAL);
+        assert_eq!(why(Version::V2), None);
+    }
 }

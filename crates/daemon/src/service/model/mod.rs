@@ -226,14 +226,14 @@ impl World {
         self.daemon = Daemon::open(config, hub, false, found, around).ok();
     }
 
-    /// Reloads as on SIGHUP.
+    /// Reloads as on SIGHUP, however long reading takes.
     fn reload(&mut self, text: Text) {
         self.write(text);
         let Some(daemon) = &mut self.daemon else {
             return;
         };
         let config = daemon.config.clone();
-        match self.options.read_again() {
+        match self.options.read() {
             Ok(fresh) => match daemon.reload(fresh) {
                 Ok(()) => self.text = text,
                 Err(_) => assert_eq!(daemon.config, config, "half a reload"),

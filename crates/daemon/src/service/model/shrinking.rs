@@ -46,7 +46,7 @@ fn a_cgroup_that_holds_another_target_is_not_shrunk() {
         let observe = format!("[observe]\ncgroups = ['{observed}']");
         let config = config.replace("[observe]\ncgroups = ['/**']", &observe);
         std::fs::write(&path, config.replace("/spared", spared)).unwrap();
-        let config = world.options.read_again().unwrap();
+        let config = world.options.read().unwrap();
         world.daemon.as_mut().unwrap().reload(config).unwrap();
         (0..60).for_each(|_| world.second(true));
         let is_limited = |name: &usize| {
