@@ -8,6 +8,7 @@ mod need;
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::ToSocketAddrs;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -180,8 +181,13 @@ fn who_sends_holds_no_rights_and_is_replaced_and_ends_though_it_waits_for_an_ans
     let deaf = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     deaf.set_nonblocking(true).unwrap();
     let port = deaf.local_addr().unwrap().port();
+    // A name, unless this system knows none: a bare one has no /etc/hosts.
+    let host = match ("localhost", port).to_socket_addrs() {
+        Ok(_) => "localhost",
+        Err(_) => "127.0.0.1",
+    };
     let mut daemon = Daemon::serving("200ms", |_| {
-        format!("[metrics.otlp]\nendpoint = 'http://localhost:{port}'\ntimeout = '60s'\n")
+        format!("[metrics.otlp]\nendpoint = 'http://{host}:{port}'\ntimeout = '60s'\n")
     });
     let first = wait_for("a connection", || deaf.accept().ok());
     let sender = daemon.only_child();

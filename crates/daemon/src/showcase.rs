@@ -22,10 +22,15 @@ const APART_MS: u64 = 4000;
 /// `first_unix_ms`.
 fn look(sequence: u64, tick_ms: u64, first_unix_ms: u64) -> Snapshot {
     let time_ms = sequence.saturating_mul(tick_ms);
-    let mut snapshot = demo::snapshot(sequence, time_ms);
-    snapshot.unix_ms = first_unix_ms.saturating_add(time_ms);
+    let snapshot = demo::snapshot(sequence, time_ms);
+    at(snapshot, first_unix_ms.saturating_add(time_ms))
+}
+
+/// Moves what was seen to this time.
+fn at(mut snapshot: Snapshot, unix_ms: u64) -> Snapshot {
+    snapshot.unix_ms = unix_ms;
     if let Some(files) = &mut snapshot.files {
-        files.unix_ms = snapshot.unix_ms;
+        files.unix_ms = unix_ms;
     }
     snapshot
 }
@@ -113,10 +118,8 @@ fn fleet(
             // As if each had been started a while after the previous one.
             let started_ms = u64::from(*host) * APART_MS;
             let time_ms = (PAST_TICKS + sequence) * tick_ms + started_ms;
-            hub.publish(Snapshot {
-                unix_ms: unix_ms(),
-                ..demo::snapshot_of_host(*host, sequence, time_ms)
-            });
+            let snapshot = demo::snapshot_of_host(*host, sequence, time_ms);
+            hub.publish(at(snapshot, unix_ms()));
         }
         next += Duration::from_millis(tick_ms);
         if options.ticks.is_some_and(|most| sequence >= most) || stop.wait_until(next) {

@@ -100,7 +100,11 @@ pub fn has(test: &str, program: &str) -> bool {
         .status()
         .is_ok_and(|status| status.success());
     if !found {
-        println!("SKIPPED {test}: no {program} here (Debian has a package of it)");
+        let from = match program {
+            "otelcol" => "`make test-otlp` builds it",
+            _ => "Debian has a package of it",
+        };
+        println!("SKIPPED {test}: no {program} here ({from})");
     }
     found
 }

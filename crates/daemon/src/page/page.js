@@ -56,6 +56,8 @@ function element(kind, attributes, ...children) {
   made.append(...children);
   return made;
 }
+// A name that its place may cut at the start: of a long one the end is what tells.
+const whole = name => element("bdi", { dir: "ltr" }, name);
 const mark = kind => element("i", { class: "mark " + kind, "aria-hidden": "true" });
 
 function bins(target) {
@@ -109,14 +111,13 @@ function grown(target, field) {
 
 // A container below its pod goes by its own name. The sandbox that holds the pod's namespaces has none.
 function containerName(target) {
-  const isPod = t => t.pod === target.pod && t.namespace === target.namespace && !t.container_id;
+  const isPod = t => t.pod === target.pod && t.namespace === target.namespace && !t.container_id && !t.container;
   const own = target.container || (target.container_id ? "(sandbox)" : "");
   if (own && target.pod && snapshot.targets.some(isPod)) return own;
   return [target.namespace, target.pod, own].filter(Boolean).join("/");
 }
 
-// A cgroup below one that is shown has that one's path left out; of a long path the end is what tells.
-const NAME_MAX = 34;
+// A cgroup below one that is shown has that one's path left out.
 function shortPath(target) {
   if (target.kind === "other") return "all others";
   let name = target.target;
@@ -126,7 +127,7 @@ function shortPath(target) {
     const longest = above.reduce((a, b) => b.length > a.length ? b : a, "");
     if (longest) name = name.slice(longest.length + 1);
   }
-  return name.length > NAME_MAX ? "…" + name.slice(1 - NAME_MAX) : name;
+  return name;
 }
 
 function count(target, field, kind, label) {
@@ -158,10 +159,10 @@ function row(target, largest) {
   const all = bins(target), bounds = boundsOf(target), sum = target.resident_bytes;
   const image = target.image ? "\nimage " + target.image : "";
   const name = element("button", { type: "button", title: target.target + image, "aria-label": target.target,
-    "aria-pressed": String(target.target === chosen) }, shortPath(target));
-  const cell = element("td", {}, name);
+    "aria-pressed": String(target.target === chosen), class: "long" }, whole(shortPath(target)));
+  const line = element("div", { class: "name" }, name), cell = element("td", {}, line);
   cell.style.paddingLeft = 0.5 + Math.min(target.depth, 8) * 0.9 + "rem";
-  if (target.policy) cell.append(element("span", { class: "tag",
+  if (target.policy) line.append(element("span", { class: "tag",
     title: "the policy that acts on it" }, target.policy + (target.dry_run ? ", dry run" : "")));
   const bar = agesBar(all, bounds, sum, target.resident_bytes / largest);
   const made = element("tr", { "data-target": target.target, class: target.target === chosen ? "chosen" : "" },
@@ -169,7 +170,7 @@ function row(target, largest) {
     element("td", { class: "resident" }, bytes(target.resident_bytes)),
     element("td", { class: "small", "data-label": "swap" }, bytes(target.swapped_bytes)),
     count(target, "refaulted_bytes", "back", "back"),
-    count(target, target.dry_run ? "rehearsed_bytes" : "reclaimed_bytes", "out", target.dry_run ? "would leave" : "out"));
+    count(target, target.dry_run ? "rehearsed_bytes" : "reclaimed_bytes", "out", "out"));
   if (target.kind !== "other") made.addEventListener("click", () => choose(target.target));
   else { name.disabled = true; made.style.cursor = "default"; }
   return made;
@@ -256,9 +257,9 @@ function drawMap() {
   strip(shown, "refaulted_bytes", most("refaulted_bytes"), bottom + STRIP, theme("--back"), left, wide, true);
   strip(shown, "reclaimed_bytes", most("reclaimed_bytes"), bottom + STRIP + 1, theme("--out"), left, wide, false);
   context.fillStyle = theme("--quiet");
-  const ticks = Math.max(2, Math.min(6, Math.floor(plotWidth() / 130)));
+  const ticks = Math.min(shown.length, Math.max(2, Math.min(6, Math.floor(plotWidth() / 130))));
   for (let tick = 0; tick < ticks; tick++) {
-    const at = Math.round(tick * (shown.length - 1) / (ticks - 1));
+    const at = Math.round(tick * (shown.length - 1) / Math.max(1, ticks - 1));
     context.textAlign = tick === 0 ? "left" : tick === ticks - 1 ? "right" : "center";
     const x = tick === ticks - 1 ? left + plotWidth() : left + at * wide;
     context.fillText(clock(shown[at].unix_ms), x, height - BOTTOM / 2 + 2);
@@ -360,22 +361,21 @@ function drawCurve() {
 
 // ---- the largest files, of the machine
 
-const PATH_MAX = 48;
 // Characters that are not seen, or reverse the text around them, could make a file look like another.
 const visible = name => name.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, c => "\\u{" + c.codePointAt(0).toString(16) + "}");
-const endOf = (name, most) => name.length > most ? "…" + name.slice(1 - most) : name;
 function fileRow(file, largest) {
-  const cell = (label, text, title) => element("td", { class: "small", "data-label": label, title: title || "" }, text);
+  const cell = (label, text) => element("td", { class: "small", "data-label": label }, text);
   const bounds = file.ages.map(age => age.upper_ms).filter(ms => ms !== null);
   const bar = agesBar(file.ages, bounds, file.resident_bytes, file.resident_bytes / largest);
   const name = visible(file.file), cgroup = visible(file.cgroup || "");
   const sampled = file.sampled ? "\nages are those of one block in eight" : "";
-  return element("tr", {}, element("td", { title: name + sampled }, endOf(name, PATH_MAX)),
+  return element("tr", {}, element("td", { class: "long", title: name + sampled }, whole(name)),
     element("td", { class: "ages" }, bar),
     element("td", { class: "resident" }, bytes(file.resident_bytes)),
     cell("dirty", bytes(file.dirty_bytes)),
     cell("oldest", "≥ " + span(file.oldest_ms)),
-    cell("of", endOf(cgroup || "–", NAME_MAX), cgroup || "no cgroup, or a removed one"));
+    element("td", { class: "small", "data-label": "of", title: cgroup || "no cgroup, or a removed one" },
+      element("span", { class: "long" }, whole(cgroup || "–"))));
 }
 function drawFiles() {
   const files = snapshot.files, shown = files ? files.largest : [];

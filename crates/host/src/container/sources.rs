@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fs::OpenOptions;
 use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -25,14 +25,19 @@ pub(super) const CONTAINERD: [&str; 4] = [
 ];
 /// The same for CRI-O, which keeps its bundles where Podman does.
 pub(super) const CRI_O: &str = "run/containers/storage/overlay-containers";
-/// Docker's containers, one directory each.
-pub(super) const DOCKER: &str = "var/lib/docker/containers";
+/// Where Docker has its data, unless its configuration says otherwise: installed by packages, as a
+/// snap.
+pub(super) const DOCKER: [&str; 2] = ["var/lib/docker", "var/snap/docker/common/var-lib-docker"];
+pub(super) const DOCKER_CONFIG: &str = "etc/docker/daemon.json";
+/// Where Podman has its data, unless its configuration says otherwise.
+pub(super) const PODMAN: &str = "var/lib/containers/storage";
+pub(super) const PODMAN_CONFIG: &str = "etc/containers/storage.conf";
 /// Podman's containers: one file for permanent ones and one for those that end with the boot.
-pub(super) const PODMAN: [&str; 4] = [
-    "var/lib/containers/storage/overlay-containers/containers.json",
-    "var/lib/containers/storage/overlay-containers/volatile-containers.json",
-    "var/lib/containers/storage/vfs-containers/containers.json",
-    "var/lib/containers/storage/vfs-containers/volatile-containers.json",
+pub(super) const OF_PODMAN: [&str; 4] = [
+    "overlay-containers/containers.json",
+    "overlay-containers/volatile-containers.json",
+    "vfs-containers/containers.json",
+    "vfs-containers/volatile-containers.json",
 ];
 
 /// A run time has no larger files. Podman's lists all its containers, about 2 KiB each.
@@ -44,6 +49,7 @@ const NAME_MAX_BYTES: usize = 1024;
 #[derive(Debug)]
 pub(super) struct Sources<'a> {
     root: &'a Path,
+    docker: OnceCell<Vec<PathBuf>>,
     podman: OnceCell<HashMap<String, Container>>,
     logs: OnceCell<Logs>,
 }
@@ -72,6 +78,12 @@ struct DockerConfig {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct DockerDaemon {
+    data_root: String,
+}
+
+#[derive(Deserialize)]
 struct OfPodman {
     id: String,
     #[serde(default)]
@@ -91,6 +103,7 @@ impl<'a> Sources<'a> {
     pub(super) fn new(root: &'a Path) -> Self {
         Sources {
             root,
+            docker: OnceCell::new(),
             podman: OnceCell::new(),
             logs: OnceCell::new(),
         }
@@ -123,8 +136,9 @@ impl<'a> Sources<'a> {
     }
 
     fn docker(&self, id: &str) -> Option<Container> {
-        let path = self.root.join(DOCKER).join(id).join("config.v2.json");
-        let docker: OfDocker = json(&path)?;
+        let dirs = self.docker.get_or_init(|| docker_dirs(self.root));
+        let file = Path::new("containers").join(id).join("config.v2.json");
+        let docker: OfDocker = dirs.iter().find_map(|dir| json(&dir.join(&file)))?;
         let image = name(&docker.config.image);
         let of_kubernetes = docker
             .config
@@ -176,10 +190,19 @@ fn of_annotations(all: &HashMap<String, String>) -> Option<Container> {
     (found.pod.is_some() || found.container.is_some()).then_some(found)
 }
 
+fn docker_dirs(root: &Path) -> Vec<PathBuf> {
+    let configured = json::<DockerDaemon>(&root.join(DOCKER_CONFIG));
+    let configured = configured.map(|daemon| below(root, &daemon.data_root));
+    let usual = DOCKER.iter().map(|dir| root.join(dir));
+    configured.into_iter().chain(usual).collect()
+}
+
 fn podman(root: &Path) -> HashMap<String, Container> {
-    let all = PODMAN
+    let configured = text(&root.join(PODMAN_CONFIG)).and_then(|config| graph_root(&config));
+    let dir = configured.map_or(root.join(PODMAN), |dir| below(root, &dir));
+    let all = OF_PODMAN
         .iter()
-        .filter_map(|path| json::<Vec<OfPodman>>(&root.join(path)));
+        .filter_map(|path| json::<Vec<OfPodman>>(&dir.join(path)));
     let named = all.flatten().map(|of| {
         let metadata = serde_json::from_str::<PodmanMetadata>(&of.metadata).unwrap_or_default();
         let container = Container {
@@ -194,6 +217,23 @@ fn podman(root: &Path) -> HashMap<String, Container> {
         .collect()
 }
 
+/// The line `graphroot = "DIRECTORY"` of Podman's `storage.conf`. The rest of the format (TOML) is
+/// of no use here.
+fn graph_root(config: &[u8]) -> Option<String> {
+    let lines = std::str::from_utf8(config).ok()?.lines();
+    let mut values = lines.filter_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        (key.trim() == "graphroot").then(|| value.trim())
+    });
+    let value = values.next()?.strip_prefix(['"', '\''])?;
+    Some(value.split(['"', '\'']).next()?.to_owned())
+}
+
+/// An absolute path of the machine, seen below the root of its init.
+fn below(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
 /// A name given by a user; `None` if it is empty or too long.
 fn name(text: &str) -> Option<Untrusted> {
     (1..=NAME_MAX_BYTES)
@@ -204,6 +244,10 @@ fn name(text: &str) -> Option<Untrusted> {
 /// Parses a JSON file. `None` if it is missing, unreadable or not in this format: the caller tries
 /// the next.
 fn json<T: DeserializeOwned>(path: &Path) -> Option<T> {
+    serde_json::from_slice(&text(path)?).ok()
+}
+
+fn text(path: &Path) -> Option<Vec<u8>> {
     // Neither blocks on a FIFO nor follows a link out of the run time's directory.
     let file = OpenOptions::new()
         .read(true)
@@ -216,5 +260,5 @@ fn json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     }
     let mut text = Vec::new();
     file.take(FILE_MAX_BYTES).read_to_end(&mut text).ok()?;
-    serde_json::from_slice(&text).ok()
+    Some(text)
 }

@@ -140,7 +140,7 @@ fn every_run_time_is_read_where_it_keeps_its_names() {
 
     let docker = json!({"Name": "/cache", "Config": {"Image": "redis:7", "Labels": {}}});
     machine.file(
-        &format!("{}/{A}/config.v2.json", sources::DOCKER),
+        &format!("{}/containers/{A}/config.v2.json", sources::DOCKER[0]),
         docker.to_string(),
     );
     let cache = container(["", "", "cache", A, "redis:7"]);
@@ -156,7 +156,7 @@ fn every_run_time_is_read_where_it_keeps_its_names() {
     });
     let docker = json!({"Name": "/k8s_POD_a", "Config": {"Image": "pause", "Labels": labels}});
     machine.file(
-        &format!("{}/{A}/config.v2.json", sources::DOCKER),
+        &format!("{}/containers/{A}/config.v2.json", sources::DOCKER[0]),
         docker.to_string(),
     );
     assert_eq!(
@@ -166,15 +166,67 @@ fn every_run_time_is_read_where_it_keeps_its_names() {
 
     let metadata = "{\"image-name\":\"localhost/job:1\"}";
     let podman = |id: &str| json!([{"id": id, "names": ["job"], "metadata": metadata}]);
-    for (at, path) in sources::PODMAN.iter().enumerate() {
+    for (at, path) in sources::OF_PODMAN.iter().enumerate() {
         let id = B.replace("bb", &format!("c{at}"));
-        machine.file(path, podman(&id).to_string());
+        machine.file(
+            &format!("{}/{path}", sources::PODMAN),
+            podman(&id).to_string(),
+        );
         let job = container(["", "", "job", &id, "localhost/job:1"]);
         assert_eq!(
             of(&machine, &format!("/machine.slice/libpod-{id}.scope")),
             job
         );
     }
+}
+
+#[test]
+fn docker_and_podman_are_read_where_they_are_configured_to_be() {
+    let machine = Machine::new();
+    let docker = json!({"Name": "/cache", "Config": {"Image": "redis:7"}});
+    let name = "containers/{A}/config.v2.json".replace("{A}", A);
+    let at = |dir: &str| machine.file(&format!("{dir}/{name}"), docker.to_string());
+    let alone = container(["", "", "", A, ""]);
+    let cache = container(["", "", "cache", A, "redis:7"]);
+    let path = format!("/docker/{A}");
+    let file = at("data/docker");
+    for config in [
+        "",
+        "{}",
+        "{\"data-root\": 7}",
+        "{\"data-root\": \"/other\"}",
+    ] {
+        machine.file(sources::DOCKER_CONFIG, config);
+        assert_eq!(of(&machine, &path), alone, "{config}");
+    }
+    machine.file(
+        sources::DOCKER_CONFIG,
+        "{\"debug\": true, \"data-root\": \"/data/docker\"}",
+    );
+    assert_eq!(of(&machine, &path), cache);
+    std::fs::remove_file(file).unwrap();
+    at(sources::DOCKER[1]);
+    assert_eq!(of(&machine, &path), cache, "as a snap");
+
+    let podman = json!([{"id": B, "names": ["job"], "metadata": ""}]);
+    machine.file(
+        &format!("data/{}", sources::OF_PODMAN[0]),
+        podman.to_string(),
+    );
+    let path = format!("/machine.slice/libpod-{B}.scope");
+    for config in [
+        &b""[..],
+        b"graphroot",
+        b"graphroot = 7\n",
+        b"#graphroot = \"/data\"\n",
+        b"\xff",
+    ] {
+        machine.file(sources::PODMAN_CONFIG, config);
+        assert_eq!(of(&machine, &path), container(["", "", "", B, ""]));
+    }
+    let config = "[storage]\ndriver = \"overlay\"\n graphroot = \"/data\" # large\n";
+    machine.file(sources::PODMAN_CONFIG, config);
+    assert_eq!(of(&machine, &path), container(["", "", "job", B, ""]));
 }
 
 #[test]

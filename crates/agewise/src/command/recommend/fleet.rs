@@ -2,47 +2,17 @@
 //! Observations of the cgroups of many machines, from their daemons' metrics in a
 //! Prometheus-compatible server.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::panic::resume_unwind;
-use std::time::Duration;
 
 use agewise_cli::units;
 use agewise_host::container::Container;
 use agewise_policy::whatif::Estimate;
 use agewise_policy::whatif::recommend::{Cost, Time};
-use anyhow::{Context, bail};
-use serde::Deserialize;
+use anyhow::bail;
 
+use super::server::{Answer, Key, Point, Server};
 use super::{Args, Seen};
-
-/// Timeout for an answer.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Largest answer accepted: about a million series.
-const ANSWER_MAX_BYTES: u64 = 512 << 20;
-
-#[derive(Debug, Deserialize)]
-struct Answer {
-    status: String,
-    #[serde(default)]
-    error: String,
-    data: Option<Data>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Data {
-    result: Vec<Series>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Series {
-    metric: BTreeMap<String, String>,
-    /// Time, and the value as text.
-    value: (f64, String),
-}
-
-/// The labels that identify a series without its size, or a cgroup of a machine: then without those
-/// that name a container.
-type Key = BTreeMap<String, String>;
 
 /// Labels that name the container or pod of a cgroup, or those of the scraped daemon.
 const NAMES: [&str; 3] = ["namespace", "pod", "container"];
@@ -94,9 +64,16 @@ pub(super) fn all(url: &str, args: &Args) -> anyhow::Result<Vec<Seen>> {
         let asked: Vec<_> = asked.collect();
         let answers = asked.into_iter().map(|asked| asked.join());
         let answers = answers.map(|answer| answer.unwrap_or_else(|panic| resume_unwind(panic)));
-        answers.collect::<anyhow::Result<Vec<Vec<Point>>>>()
+        answers.collect::<anyhow::Result<Vec<Answer>>>()
     })?;
-    let mut all = by_cgroup(answers);
+    let warnings: BTreeSet<&String> = answers.iter().flat_map(|one| &one.warnings).collect();
+    for warning in warnings {
+        agewise_cli::note!(
+            "{url}: machines or times may be missing from what follows, since the server says: \
+             {warning}"
+        );
+    }
+    let mut all = by_cgroup(answers.into_iter().map(|one| one.points).collect());
     all.retain(|_, found| found.full_bytes > 0.0);
     if all.is_empty() {
         bail!(
@@ -230,78 +207,8 @@ fn container(key: &Key, daemons: &HashSet<[Option<String>; 2]>) -> Option<Contai
     (found != Container::default()).then_some(found)
 }
 
-/// A value of a series, with its labels without the size, and its size in thousandths.
-#[derive(Clone, Debug, PartialEq)]
-struct Point {
-    key: Key,
-    size: Option<u64>,
-    value: f64,
-}
-
-struct Server {
-    agent: ureq::Agent,
-    url: String,
-}
-
-impl Server {
-    fn new(url: &str) -> anyhow::Result<Self> {
-        if !url.starts_with("http://") {
-            agewise_cli::refuse!(
-                "{url}: only http:// is supported; for encryption or a password use a proxy \
-                 that has both"
-            );
-        }
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(PATIENCE))
-            .http_status_as_error(false)
-            .max_redirects(0);
-        Ok(Server {
-            agent: config.build().into(),
-            url: format!("{}/api/v1/query", url.trim_end_matches('/')),
-        })
-    }
-
-    /// The current value of each series of a query.
-    fn ask(&self, query: &str) -> anyhow::Result<Vec<Point>> {
-        let request = self.agent.get(&self.url).query("query", query);
-        let mut response = request.call().with_context(|| self.url.clone())?;
-        let status = response.status();
-        let body = response.body_mut().with_config().limit(ANSWER_MAX_BYTES);
-        let text = body.read_to_vec().with_context(|| self.url.clone())?;
-        let answer: Answer = serde_json::from_slice(&text).map_err(|error| {
-            anyhow::anyhow!(
-                "{}: not an answer from Prometheus ({status}): {error}",
-                self.url
-            )
-        })?;
-        let Some(data) = answer.data.filter(|_| answer.status == "success") else {
-            bail!(
-                "{}: the server refuses the query: {}; check --matching, or shorten --over",
-                self.url,
-                answer.error
-            );
-        };
-        let point = |mut series: Series| {
-            series.metric.remove("__name__");
-            let size = series.metric.remove("size_ratio");
-            let size = size.and_then(|size| size.parse::<f64>().ok());
-            let value: f64 = series.value.1.parse().ok()?;
-            Some(Point {
-                key: series.metric,
-                size: size.map(|size| (size * 1000.0).round() as u64),
-                value,
-            })
-            .filter(|point| !point.value.is_nan())
-        };
-        Ok(data.result.into_iter().filter_map(point).collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-    use std::net::TcpListener;
-
     use agewise_policy::whatif::recommend::{Basis, Wanted, recommend};
 
     use super::*;
@@ -432,64 +339,5 @@ mod tests {
         assert_eq!(of(&[("pod", "")]), None);
         assert_eq!(of(&scraped), None);
         assert_eq!(of(&named), Some("shop/web-0".into()));
-    }
-
-    /// Answers one request with `answer`; the thread returns the request.
-    fn serve(answer: &'static str) -> (String, std::thread::JoinHandle<String>) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        let served = std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut request = vec![0; 4096];
-            let length = stream.read(&mut request).unwrap();
-            let head = format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n",
-                answer.len()
-            );
-            stream.write_all(head.as_bytes()).unwrap();
-            stream.write_all(answer.as_bytes()).unwrap();
-            String::from_utf8_lossy(&request[..length]).into_owned()
-        });
-        (url, served)
-    }
-
-    #[test]
-    fn answers_are_read_and_errors_said() {
-        let (url, served) = serve(
-            r#"{"status":"success","data":{"resultType":"vector","result":[
-            {"metric":{"__name__":"x","cgroup":"/a","size_ratio":"0.75"},"value":[1.5,"2e3"]},
-            {"metric":{"cgroup":"/b"},"value":[1.5,"NaN"]}]}}"#,
-        );
-        let taken = Server::new(&url).unwrap().ask("x[1s]").unwrap();
-        let point = Point {
-            key: labels(&[("cgroup", "/a")]),
-            size: Some(750),
-            value: 2000.0,
-        };
-        assert_eq!(taken, [point]);
-        let request = served.join().unwrap();
-        assert!(
-            request.starts_with("GET /api/v1/query?query=x%5B1s%5D "),
-            "{request}"
-        );
-        for (answer, said) in [
-            (
-                r#"{"status":"error","error":"too many samples"}"#,
-                "too many samples",
-            ),
-            ("<html>", "not an answer from Prometheus"),
-            (
-                r#"{"status":"success","data":{"resultType":"vector","result":[{"metr"#,
-                "not an answer from Prometheus",
-            ),
-        ] {
-            let (url, served) = serve(answer);
-            let query = "max_over_time(x)";
-            let error = Server::new(&url).unwrap().ask(query).unwrap_err();
-            let error = format!("{error:#}");
-            assert!(error.contains(said) && !error.contains(query), "{error}");
-            served.join().unwrap();
-        }
-        assert!(Server::new("https://x").is_err());
     }
 }

@@ -5,6 +5,7 @@ mod fleet;
 mod kubernetes;
 mod print;
 mod seen;
+mod server;
 
 use std::process::ExitCode;
 use std::time::Duration;
