@@ -309,7 +309,9 @@ fn nothing_is_done_without_a_journal() {
 
 /// Lines that could not be written to the journal, once the daemon answers.
 fn lost_lines(socket: &Path) -> f64 {
-    wait_until("a socket", || socket.exists());
+    // It exists for a moment before anybody listens.
+    let connect = || std::os::unix::net::UnixStream::connect(socket);
+    wait_until("a socket", || connect().is_ok());
     let metrics = ask(socket, "/metrics");
     let lost = metrics
         .lines()

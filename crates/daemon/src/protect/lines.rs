@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use agewise_host::error::FileError;
+use agewise_host::throttle::ThrottleError;
 use agewise_policy::thrashing::{Act, Decision};
 use serde::Serialize;
 
@@ -109,5 +110,12 @@ impl<'a> ActLine<'a> {
 pub fn left(error: &FileError) -> Message {
     Message {
         message: format!("a cgroup is still throttled: {error}; the ledger keeps it for later"),
+    }
+}
+
+/// A squeezed cgroup could not be limited further.
+pub fn stays(error: &ThrottleError) -> Message {
+    Message {
+        message: format!("a limit stays above the value announced: {error}"),
     }
 }

@@ -178,6 +178,7 @@ impl Protector {
                 self.carry_out(&decision, matcher, journal);
             }
             self.forget_free();
+            self.squeeze_on(journal);
             self.look(now_ms, read, matcher)
         } else {
             self.guard.thaw_due(now_ms)
@@ -248,6 +249,23 @@ impl Protector {
         let is_gone = |held: &Held| held.cgroup.as_ref().is_some_and(|of| of.check().is_err());
         let gone = self.held.iter().filter(|(_, held)| is_gone(held));
         gone.flat_map(|(name, _)| self.guard.forget(name)).collect()
+    }
+
+    /// Lowers limits that were too far below what a cgroup has to be set at once.
+    fn squeeze_on(&mut self, journal: &Journal) {
+        let Some(throttle) = &mut self.throttle else {
+            return;
+        };
+        for held in self.held.values_mut() {
+            let (Some(cgroup), Some(squeeze)) = (&held.cgroup, held.squeeze) else {
+                continue;
+            };
+            if let Err(error) = throttle.squeeze_on(cgroup, squeeze.limit_bytes) {
+                journal.write("trouble", &lines::stays(&error));
+                // The limit stays where it is.
+                held.squeeze = None;
+            }
+        }
     }
 
     /// Carries out a decision, with one line before and one after.

@@ -271,7 +271,8 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
     let hierarchy = agewise_host::cgroup::Hierarchy::at(version, top.path().join("cgroup"));
     let (config, matcher) = config("[protect]\ncgroups = ['/web']\nup_to = 'kill'\n");
     let root = agewise_host::root::Roots::below(top.path()).proc;
-    let throttle = Throttle::new(root.clone(), agewise_host::throttle::Ledger::default());
+    let mut throttle = Throttle::new(root.clone(), agewise_host::throttle::Ledger::default());
+    throttle.steps_for = std::time::Duration::ZERO;
     let mut protector = Protector::new(&config.protect, root, Some(throttle)).unwrap();
     let (mut seen, views) = machine(&["/batch/job", "/web"]);
     seen[0].cgroup = Some(Cgroup::open(&hierarchy, "/batch/job").unwrap());
@@ -295,6 +296,9 @@ fn a_culprit_that_cannot_be_frozen_in_time_is_killed() {
         protector.poll(second * 1000, read, &matcher, &journal);
     }
     assert_eq!(protector.excess().len(), 1);
+    let high = std::fs::read_to_string(job.join("memory.high")).unwrap();
+    // From second 3 on, a step at each poll.
+    assert_eq!(high, ((512 - 17 * 8) << 20).to_string());
     std::fs::rename(&job, top.path().join("cgroup/before")).unwrap();
     std::fs::create_dir(&job).unwrap();
     std::fs::write(job.join("memory.current"), "536870912").unwrap();

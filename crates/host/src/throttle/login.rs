@@ -130,7 +130,9 @@ impl Logins<'_> {
 fn sessions(run: &Path) -> Vec<Session> {
     let entries = fs::read_dir(run.join("systemd/sessions"));
     let entries = entries.into_iter().flatten().flatten().take(RECORDS_MAX);
-    let texts = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    // Beside its record each session has a pipe (`1.ref`), which is read until the session ends.
+    let records = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let texts = records.filter_map(|entry| fs::read_to_string(entry.path()).ok());
     texts.filter_map(|text| Session::parse(&text)).collect()
 }
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Fake proc trees and records. The tests of login programs need files that belong to root.
 
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::fs::Mode;
 
 use super::*;
 
@@ -179,6 +184,38 @@ fn records_count_only_with_the_process_they_are_of() {
         fake.write_logind("pts/33", pid);
         assert!(!fake.is_login(), "another terminal");
     }
+}
+
+/// A pipe would be read until the session ends.
+#[test]
+fn only_files_are_read_as_records() {
+    let fake = Fake::new();
+    fake.add(SHELL, 40, "bash", 1000, PTS_3);
+    fake.add(40, 1, "xterm", 1000, 0);
+    fake.write_logind("pts/33", SHELL);
+    let path = fake.run().join("systemd/sessions/7.ref");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RWXU).unwrap();
+    let mut pipe = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    writeln!(pipe, "TTY=pts/3\nLEADER={SHELL}").unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Whoever reads the record must not wait for ever.
+        let is_done = &is_done;
+        scope.spawn(move || {
+            let is_unread = || rustix::io::ioctl_fionread(&pipe).unwrap() > 0;
+            while !is_done.load(Ordering::Relaxed) && is_unread() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            drop(pipe);
+        });
+        let is_login = fake.is_login();
+        is_done.store(true, Ordering::Relaxed);
+        assert!(!is_login);
+    });
 }
 
 /// Pids and terminals of a session that has ended can be had by trying often enough.

@@ -9,6 +9,7 @@ mod kill;
 mod ledger;
 mod login;
 mod place;
+mod squeeze;
 pub mod stale;
 mod undo;
 mod untouchable;
@@ -93,6 +94,8 @@ pub struct Throttle {
     ledger: Ledger,
     /// Directories and kinds of actions that are to stay for now.
     active: HashSet<(PathBuf, Kind)>,
+    /// How long a call may go on lowering the limit of a squeeze.
+    pub steps_for: Duration,
 }
 
 impl Throttle {
@@ -102,44 +105,8 @@ impl Throttle {
             proc,
             ledger,
             active: HashSet::new(),
+            steps_for: squeeze::STEPS_FOR,
         }
-    }
-
-    /// Keeps the memory of a cgroup low: `memory.high`, or in v1 the soft limit, which takes effect
-    /// when the machine is short of memory. Neither makes the kernel kill. A lower limit set by
-    /// another program stays. Returns the file with the limit.
-    ///
-    /// # Errors
-    /// [`ThrottleError`]; nothing has been done then.
-    pub fn squeeze(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<PathBuf, ThrottleError> {
-        let file = match cgroup.hierarchy().version {
-            Version::V2 => "memory.high",
-            Version::V1 => "memory.soft_limit_in_bytes",
-        };
-        let path = cgroup.dir().join(file);
-        self.check(cgroup)?;
-        if self.is_lower(cgroup, &path, limit_bytes)? {
-            return Ok(path);
-        }
-        self.set(cgroup, Kind::Squeeze, file, limit_bytes)
-    }
-
-    /// Whether a file is already this low, and stays so without a squeeze, or because of an active
-    /// squeeze. If the value is from our own limit, that may be removed before the squeeze.
-    fn is_lower(
-        &self,
-        cgroup: &Cgroup,
-        file: &Path,
-        limit_bytes: u64,
-    ) -> Result<bool, ThrottleError> {
-        let is_low = |bytes: u64| bytes <= whole(limit_bytes);
-        let now = error::read(file)?.trim().to_owned();
-        let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), file);
-        let (squeezes, others): (Vec<&Undo>, Vec<&Undo>) =
-            noted.iter().partition(|undo| undo.kind == Kind::Squeeze);
-        let may_go = others.iter().any(|undo| undo.has_given(file, &now));
-        let squeezed = squeezes.first().and_then(|undo| undo.wanted(file));
-        Ok(now.parse().is_ok_and(is_low) && (!may_go || squeezed.is_some_and(is_low)))
     }
 
     /// Reclaims up to `bytes_max` of what a cgroup has beyond a limit (`memory.reclaim`, if it

@@ -7,16 +7,16 @@ use super::*;
 use crate::cgroup::Hierarchy;
 use crate::root::Roots;
 
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 
 /// A version 2 cgroup of plain files, where squeeze and limit use the same file.
-struct Scene {
+pub(super) struct Scene {
     top: tempfile::TempDir,
-    cgroup: Cgroup,
+    pub cgroup: Cgroup,
 }
 
 impl Scene {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let top = tempfile::tempdir().unwrap();
         let dir = top.path().join("cgroup/job");
         fs::create_dir_all(&dir).unwrap();
@@ -35,14 +35,22 @@ impl Scene {
     }
 
     /// A throttle, after undoing everything that was left behind.
-    fn throttle(&self) -> Throttle {
+    pub fn throttle(&self) -> Throttle {
         let (ledger, undone) = Ledger::open(&self.top.path().join("state")).unwrap();
         assert!(undone.is_well(), "{undone:?}");
-        Throttle::new(Roots::below(self.top.path()).proc, ledger)
+        let mut throttle = Throttle::new(Roots::below(self.top.path()).proc, ledger);
+        // However slow this machine is, all steps are made.
+        throttle.steps_for = Duration::MAX;
+        throttle
+    }
+
+    /// Writes bytes into a file of the cgroup.
+    pub fn set(&self, file: &str, bytes: u64) {
+        fs::write(self.cgroup.dir().join(file), bytes.to_string()).unwrap();
     }
 
     /// `memory.high` in MiB.
-    fn high(&self) -> Option<u64> {
+    pub fn high(&self) -> Option<u64> {
         let text = error::read(&self.cgroup.dir().join("memory.high")).unwrap();
         text.trim().parse::<u64>().ok().map(|bytes| bytes / MIB)
     }

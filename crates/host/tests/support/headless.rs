@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::time::{Duration, Instant};
 
 /// Bytes of memory in use by it.
@@ -32,6 +32,13 @@ extern "C" fn hold(ready: *mut libc::c_void) -> *mut libc::c_void {
 
 impl Headless {
     pub fn start() -> Headless {
+        Self::start_in(None)
+    }
+
+    /// One that enters a cgroup, whose `cgroup.procs` this is, before its first thread ends: from
+    /// then on v2 lists it where that thread was, wherever the others are moved.
+    pub fn start_in(entrance: Option<&fs::File>) -> Headless {
+        let entrance = entrance.map_or(-1, AsRawFd::as_raw_fd);
         let mut ends = [0; 2];
         // SAFETY: the child has one thread and calls no Rust code; the parent owns both ends.
         let (pid, mut ready) = unsafe {
@@ -39,6 +46,9 @@ impl Headless {
             let pid = libc::fork();
             if pid == 0 {
                 libc::setsid();
+                if entrance != -1 && libc::write(entrance, c"0".as_ptr().cast(), 1) != 1 {
+                    libc::_exit(1);
+                }
                 let mut thread: libc::pthread_t = std::mem::zeroed();
                 let end = ends[1] as usize as *mut libc::c_void;
                 let failed = libc::pthread_create(&raw mut thread, std::ptr::null(), hold, end);
