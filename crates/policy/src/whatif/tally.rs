@@ -12,7 +12,7 @@ const GROUPS: usize = 8;
 /// 0.975 quantile of the normal distribution.
 const Z_95: f64 = 1.96;
 /// "Rule of three": what was never seen happened fewer than three times, with 95 % probability.
-const NEVER_SEEN: f64 = 3.0;
+pub(super) const NEVER_SEEN: f64 = 3.0;
 /// If in more than this percentage of looks more pages were used than a size holds, nothing is
 /// known about that size: a page may have left and come back any number of times within a look.
 const COARSE_PERCENT: u64 = 5;
