@@ -370,6 +370,25 @@ fn a_look_at_a_part_is_not_taken_for_less_memory() {
     }
 }
 
+#[test]
+fn the_upper_bound_of_files_is_twice_that_of_other_memory() {
+    let high = |of: PageType| {
+        let mut what_if = WhatIf::new(Params::default());
+        for second in 0..200 {
+            let mut look = what_if.look(second * 1000);
+            for page in 0..20 {
+                let is_used = page == second % 20;
+                let fact = if is_used { Fact::Used } else { Fact::Idle };
+                look.page(page_hash(0, page), 0, of, fact);
+            }
+            look.finish(20, true);
+        }
+        what_if.curves().of(Decider::Kernel).at(52.0).faults[of as usize].high
+    };
+    assert!(high(PageType::Anon) > 0.9, "a loop");
+    assert_eq!(high(PageType::File), 2.0 * high(PageType::Anon));
+}
+
 /// Ten pages a second that were never used before, and are not used again.
 fn stream(learn_s: u64) -> Curves {
     let mut what_if = WhatIf::new(Params::default());
