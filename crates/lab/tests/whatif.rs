@@ -107,13 +107,14 @@ fn agewises_own_order_in_miniature_is_nearer_to_the_yardstick_than_lru() {
 }
 
 /// The interval is one for the time to come, not only for the time that was watched. Without what
-/// the unsteadiness of the time watched adds, these are 0.85, 0.65 and 0.10.
+/// first uses add, these are 0.97, 0.80 and 0.47; without what the unsteadiness of the time watched
+/// adds as well, 0.85, 0.65 and 0.10.
 #[test]
 fn intervals_hold_for_what_follows() {
     for (name, least) in [
         ("redis.pages", 0.95),
-        ("sqlite.pages", 0.75),
-        ("gcc.pages", 0.45),
+        ("sqlite.pages", 0.80),
+        ("gcc.pages", 0.75),
     ] {
         let of = looks(name);
         let within = of.ahead_within(of.pages() / 5).expect("enough scans");

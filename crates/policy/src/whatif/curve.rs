@@ -233,6 +233,22 @@ impl Curves {
         }
     }
 
+    /// Raises the upper bounds of all sizes below 100 percent by this many pages in the time
+    /// observed, by type: what is used for the first time may be used again. Larger memories hold
+    /// all that came.
+    pub(super) fn allow(&mut self, pages: [f64; 2]) {
+        let rates = pages.map(|pages| pages * 1000.0 / self.observed_ms.max(1) as f64);
+        let curves = self.curves.iter_mut().chain(self.reuse.as_deref_mut());
+        for curve in curves {
+            let points = curve.points.iter_mut().zip(PERCENTS);
+            for (point, _) in points.take_while(|(_, percent)| *percent < 100) {
+                for (faults, rate) in point.faults.iter_mut().zip(rates) {
+                    faults.high += rate;
+                }
+            }
+        }
+    }
+
     /// The curve under one decider.
     pub fn of(&self, decider: Decider) -> &Curve {
         &self.curves[decider as usize]

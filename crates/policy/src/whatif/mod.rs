@@ -37,6 +37,7 @@
 //! ```
 
 mod curve;
+mod first_use;
 pub mod history;
 pub mod keep;
 mod periods;
@@ -57,6 +58,7 @@ pub use curve::{
 pub use history::{History, HistoryError};
 pub use sample::{Filter, page_hash};
 
+use first_use::may_return;
 use pool::{Pools, ReusePools, pools};
 use sample::{Page, Sample};
 use stack::Stack;
@@ -207,6 +209,8 @@ impl WhatIf {
     /// resident since the last call.
     pub fn count_anew(&mut self) {
         self.tally = Tally::new(self.last_ms, self.reuse.is_some());
+        let pages = self.sample.pages_mut();
+        pages.for_each(|page| page.first_use.count_anew());
         // Unknown if no look was whole.
         self.full_pages = self.peak_pages.take().unwrap_or(self.full_pages);
     }
@@ -260,9 +264,13 @@ impl WhatIf {
     /// The curves since the last [`count_anew`](Self::count_anew).
     pub fn curves(&self) -> Curves {
         let full_bytes = self.full_pages.saturating_mul(PAGE_BYTES);
-        let curves = self
+        let mut curves = self
             .tally
             .curves(self.last_ms, &self.scale, full_bytes, &self.simulated);
+        curves.allow([PageType::Anon, PageType::File].map(|of| {
+            let pages = self.sample.iter().map(|(_, page)| page);
+            may_return(pages.filter(|page| page.page_type == of)) * self.scale.weight
+        }));
         Curves {
             unused_bytes: (self.unused_pages * PAGE_BYTES as f64) as u64,
             ..curves
@@ -347,6 +355,7 @@ impl WhatIf {
         let distances = self.stack.look(used);
         let mut count = |slot: Slot, distance| {
             let page = sample.page_mut(slot)?;
+            page.first_use.used();
             if std::mem::take(&mut page.is_out) {
                 tally.seen_pages += scale.weight;
             }

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::first_use::FirstUse;
 use super::{Fact, Slot};
 use crate::generations::PageType;
 use crate::mix;
@@ -140,6 +141,7 @@ pub(super) struct Page {
     pub is_unknown: bool,
     /// It has been in swap since its last use.
     pub is_out: bool,
+    pub first_use: FirstUse,
 }
 
 impl Page {
@@ -154,6 +156,10 @@ impl Page {
             is_new: true,
             is_unknown: look == 0,
             is_out: fact == Fact::Out,
+            first_use: match look {
+                0 => FirstUse::Before,
+                _ => FirstUse::Unseen,
+            },
         }
     }
 
@@ -259,6 +265,11 @@ impl Sample {
     pub fn iter(&self) -> impl Iterator<Item = (Slot, &Page)> {
         let pages = (0..).zip(&self.pages);
         pages.filter_map(|(slot, page)| Some((slot, page.as_ref()?)))
+    }
+
+    /// The same, to be changed.
+    pub fn pages_mut(&mut self) -> impl Iterator<Item = &mut Page> {
+        self.pages.iter_mut().flatten()
     }
 
     /// Number of pages in it.

@@ -12,10 +12,15 @@ const GROUPS: usize = 8;
 /// 0.975 quantile of the normal distribution.
 const Z_95: f64 = 1.96;
 /// "Rule of three": what was never seen happened fewer than three times, with 95 % probability.
-const NEVER_SEEN: f64 = 3.0;
+pub(super) const NEVER_SEEN: f64 = 3.0;
 /// If in more than this percentage of looks more pages were used than a size holds, nothing is
 /// known about that size: a page may have left and come back any number of times within a look.
 const COARSE_PERCENT: u64 = 5;
+
+/// How many times as many faults there are at most as the simulation can explain, by type. The
+/// kernel evicts a large folio of a file as a whole, and reads its neighbours with a page: up to
+/// twice as many were measured.
+const UNSIMULATED: [f64; 2] = [1.0, 2.0];
 
 /// A number for each size.
 pub(super) type BySize = [f64; SIZES];
@@ -237,13 +242,14 @@ impl Tally {
             // The contents of lists and models depend on an unknown history: where a simulated
             // memory and LRU differ, either may be right.
             let high = (high(percent - off) / noticed + half.max(never)).max(lru[size]);
+            let high = high.max(likely) * UNSIMULATED[of];
             let low = (low(percent + off) - half).min(lru[size]);
             Estimate {
                 low: low.max(0.0).min(likely) / seconds,
                 likely: likely / seconds,
                 high: match is_coarse {
                     true => f64::INFINITY,
-                    false => high.max(likely) / seconds,
+                    false => high / seconds,
                 },
             }
         };

@@ -371,6 +371,57 @@ fn a_look_at_a_part_is_not_taken_for_less_memory() {
 }
 
 #[test]
+fn the_upper_bound_of_files_is_twice_that_of_other_memory() {
+    let high = |of: PageType| {
+        let mut what_if = WhatIf::new(Params::default());
+        for second in 0..200 {
+            let mut look = what_if.look(second * 1000);
+            for page in 0..20 {
+                let is_used = page == second % 20;
+                let fact = if is_used { Fact::Used } else { Fact::Idle };
+                look.page(page_hash(0, page), 0, of, fact);
+            }
+            look.finish(20, true);
+        }
+        what_if.curves().of(Decider::Kernel).at(52.0).faults[of as usize].high
+    };
+    assert!(high(PageType::Anon) > 0.9, "a loop");
+    assert_eq!(high(PageType::File), 2.0 * high(PageType::Anon));
+}
+
+/// Ten pages a second that were never used before, and are not used again.
+fn stream(learn_s: u64) -> Curves {
+    let mut what_if = WhatIf::new(Params::default());
+    what_if.look(0).finish(0, true);
+    for second in 1..=learn_s + 10 {
+        if second == learn_s + 1 {
+            what_if.count_anew();
+            what_if.expect(300);
+        }
+        let mut look = what_if.look(second * 1000);
+        for page in 0..second * 10 {
+            let is_used = page >= (second - 1) * 10;
+            let fact = if is_used { Fact::Used } else { Fact::Idle };
+            look.page(page_hash(0, page), 0, PageType::File, fact);
+        }
+        look.finish(second * 10, true);
+    }
+    what_if.curves()
+}
+
+#[test]
+fn what_is_used_for_the_first_time_may_be_used_again() {
+    let file = |curves: &Curves, percent| curves.of(Decider::Kernel).at(percent).faults[1];
+    let unknown = stream(0);
+    assert_eq!(file(&unknown, 52.0).likely, 0.0);
+    assert_eq!(file(&unknown, 52.0).high, 10.0);
+    assert_eq!(file(&unknown, 100.0).high, 0.0, "all of it is held");
+    // Of 200 earlier ones none was used again: fewer than three in 200 are.
+    let known = stream(20);
+    assert!((file(&known, 52.0).high - 10.0 * 3.0 / 200.0).abs() < 1e-9);
+}
+
+#[test]
 fn nothing_seen_is_nothing_known() {
     let what_if = WhatIf::new(Params::default());
     let point = what_if
