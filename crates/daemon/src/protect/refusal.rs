@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use agewise_host::cgroup::{Cgroup, TreeLimits, name};
 use agewise_host::root::ProcRoot;
-use agewise_host::throttle::{ThrottleError, untouchable};
+use agewise_host::throttle::{ThrottleError, Untouchable, untouchable};
 
 use crate::config::{Matcher, Protect, UpTo};
 
@@ -37,8 +37,11 @@ pub fn refusal(
     let below = cgroup.descendants(TreeLimits::WHOLE)?;
     // Of those that are not listed, the ones that hold processes.
     let members = match below.truncated {
-        true => cgroup.members(root)?.unwrap_or_default(),
-        false => Vec::new(),
+        true => cgroup.members(root)?,
+        false => Some(Vec::new()),
+    };
+    let Some(members) = members else {
+        return Ok(Some(Untouchable::Unlisted.reason().to_owned()));
     };
     let unlisted = members.iter().flat_map(|(_, path)| self_and_above(path));
     let mut paths = below.cgroups.iter().map(Cgroup::path).chain(unlisted);

@@ -53,14 +53,15 @@ impl Throttle {
         self.step_down(cgroup, limit_bytes)
     }
 
-    /// The limit of a squeeze, while nobody else has changed it.
+    /// The limit of a squeezed cgroup, while nobody else has changed it. It may be a lower one of
+    /// ours, which a rule set in the meantime.
     fn held_by_squeeze(&self, cgroup: &Cgroup) -> Result<Option<u64>, ThrottleError> {
         let path = cgroup.dir().join(file_of(cgroup));
         let now = error::read(&path)?.trim().to_owned();
         let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), &path);
-        let ours = noted.iter().find(|undo| undo.kind == Kind::Squeeze);
-        let is_ours = ours.is_some_and(|undo| undo.has_given(&path, &now));
-        Ok(now.parse().ok().filter(|_| is_ours))
+        let is_squeezed = noted.iter().any(|undo| undo.kind == Kind::Squeeze);
+        let is_ours = noted.iter().any(|undo| undo.has_given(&path, &now));
+        Ok(now.parse().ok().filter(|_| is_squeezed && is_ours))
     }
 
     /// Makes steps towards a limit, at least one, until the limit is reached, time is up, or

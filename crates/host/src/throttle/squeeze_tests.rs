@@ -46,6 +46,17 @@ fn a_limit_that_somebody_else_sets_between_two_steps_is_left_alone() {
 }
 
 #[test]
+fn a_limit_of_our_own_between_two_steps_does_not_end_the_squeeze() {
+    let (scene, mut throttle) = begun();
+    throttle.limit(&scene.cgroup, 150 * MIB).unwrap();
+    assert_eq!(scene.high(), Some(150));
+    throttle.squeeze_on(&scene.cgroup, 20 * MIB).unwrap();
+    assert_eq!(scene.high(), Some(142));
+    throttle.release(&scene.cgroup).unwrap();
+    assert_eq!(scene.high(), Some(150));
+}
+
+#[test]
 fn no_step_is_above_what_somebody_else_had_set() {
     let scene = Scene::new();
     // More than it may have for now.
