@@ -28,9 +28,11 @@ use serde::Serialize;
 /// which the policy `budget` and `agewise run --memory` hold a limit. Every figure has a 95 %
 /// interval for a time as long as the one watched: it covers the order of uses between two looks,
 /// which accessed bits do not reveal, the sample, the difference between parts of the time watched,
-/// and uses of pages whose previous use lies before the observation. A size that is smaller than
-/// what is used from one look to the next has no upper bound: look more often. Anything rarer than
-/// --duration is not known at all; the amount of memory that was not used meanwhile is printed.
+/// uses of pages whose previous use lies before the observation, and, below 100 %, further uses of
+/// pages that came meanwhile. The upper bound of file faults is doubled for readahead and large
+/// folios. A size that is smaller than what is used from one look to the next has no upper bound:
+/// look more often. Anything rarer than --duration is not known at all; the amount of memory that
+/// was not used meanwhile is printed.
 ///
 /// 100 % is the peak resident size; above it is what has been in swap and came back. Page cache
 /// that no process maps counts with --files.
