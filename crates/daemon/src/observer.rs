@@ -10,15 +10,12 @@ use agewise_host::container::{Container, Containers};
 use agewise_policy::workingset::Intervals;
 
 use super::state::{NodeView, Settings, SubjectView};
+pub use super::tracked::Key;
 use super::tracked::Tracked;
 use super::world;
 
 /// Maximum number of problems shown for a subject.
 const TROUBLES_MAX: usize = 3;
-
-/// Identifies a subject for its lifetime: its name, and the inode or start time that distinguishes
-/// it from a later one with the same name.
-pub type Key = (Arc<str>, u64);
 
 /// A subject after a tick.
 #[derive(Debug)]

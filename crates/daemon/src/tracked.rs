@@ -2,11 +2,15 @@
 //! What the daemon keeps of subjects in addition to their ages, as long as they exist.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use agewise_host::cgroup::Cgroup;
 
 use super::actor::{Actor, Counted};
-use super::observer::Key;
+
+/// Identifies a subject for its lifetime: its name, and the inode or start time that distinguishes
+/// it from a later one with the same name.
+pub type Key = (Arc<str>, u64);
 
 /// What is kept of all subjects.
 #[derive(Default)]

@@ -16,7 +16,6 @@ use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
 use super::hooks::{self, Hook, Sees};
-use super::readers::AccessNotes;
 use super::unnamed::unnamed;
 use crate::access::{AccessError, PAGE_BYTES, check_page_size};
 use crate::bpf::{self, Mapping};
@@ -249,6 +248,25 @@ impl Accessed {
             missed: bpf::recursion_misses(&self.object),
         })
     }
+}
+
+/// Records what is accessed.
+pub trait AccessNotes: Send {
+    /// Returns the accesses since the last look. Later accesses count for the next one.
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn look(&mut self) -> Result<Accesses, AccessError>;
+
+    /// Returns the accesses to one block since the last look. They stay recorded for the next look.
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
+
+    /// From now on records one block in eight of the inode at an address, which is in this slot of
+    /// [`Sampled`](super::sampled::Sampled); 0 for none.
+    fn sample(&mut self, slot: usize, inode: u64);
 }
 
 impl AccessNotes for Accessed {

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
-use super::accessed::{Accesses, Block};
+use super::accessed::{AccessNotes, Accesses, Block};
 use super::cached::Cold;
 use super::files::FileAges;
 use super::frames::{Folios, Frames};
 use super::layout::{Leaf, Slots};
-use super::readers::{AccessNotes, CacheReader};
+use super::readers::CacheReader;
 use super::sampled::is_chosen;
 use super::shown::{CacheKind, CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::{AccessError, PAGE_BYTES};

@@ -10,11 +10,11 @@ use agewise_policy::generations::{Generations, idle_for};
 use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals};
 
-use super::accessed::{Accessed, Accesses, Block};
+use super::accessed::{AccessNotes, Accessed, Accesses, Block};
 use super::cached::{CachedFile, Cold, Mapped, Owner};
 use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};
-use super::readers::{AccessNotes, CacheReader, NotFollowed};
+use super::readers::{CacheReader, NotFollowed};
 use super::sampled::Sampled;
 use super::shown::{Key, WalkReport};
 use super::slots::{Slot, Slots};

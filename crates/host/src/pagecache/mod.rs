@@ -33,7 +33,7 @@ mod unreached;
 mod uses;
 mod walk;
 
-pub use accessed::{Accessed, Accesses, Block};
+pub use accessed::{AccessNotes, Accessed, Accesses, Block};
 pub use cached::{CachedFile, Cold, FILES_MAX, Mapped, Owner};
 pub use drop::{DropLimits, Dropper, Tell};
 pub use files::{FileAges, FilesLook};
@@ -42,7 +42,7 @@ pub use largest::{LargeFile, Largest};
 pub use layout::Leaf;
 pub use names::{Mounts, Openers, Place, device_text, files_of, label};
 pub use price::PriceOfFile;
-pub use readers::{AccessNotes, CacheReader};
+pub use readers::CacheReader;
 pub use report::DropReport;
 pub use shown::{CacheKind, CacheSink, Inode, Key, SuperBlock, WalkReport};
 pub(crate) use stat::has_cachestat;

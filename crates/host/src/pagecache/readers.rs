@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use agewise_policy::table::PageSet;
 
-use super::accessed::{Accesses, Block};
+use super::accessed::{AccessNotes, Accesses, Block};
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::AccessError;
 
@@ -31,25 +31,6 @@ pub trait CacheReader: Send {
     /// # Errors
     /// Nothing can be read.
     fn path(&mut self, on: &SuperBlock, inode: &Inode) -> Result<Option<PathBuf>, AccessError>;
-}
-
-/// Records what is accessed.
-pub trait AccessNotes: Send {
-    /// Returns the accesses since the last look. Later accesses count for the next one.
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn look(&mut self) -> Result<Accesses, AccessError>;
-
-    /// Returns the accesses to one block since the last look. They stay recorded for the next look.
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
-
-    /// From now on records one block in eight of the inode at an address, which is in this slot of
-    /// [`Sampled`](super::sampled::Sampled); 0 for none.
-    fn sample(&mut self, slot: usize, inode: u64);
 }
 
 /// Records nothing: everything cached is of unknown age.

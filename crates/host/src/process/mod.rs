@@ -339,6 +339,11 @@ impl Process {
         Ok(self.read_stat()?.comm)
     }
 
+    /// Real user id.
+    pub fn uid(&self) -> Result<u32, ProcessError> {
+        Ok(self.status()?.uid)
+    }
+
     /// Effective user id.
     pub fn euid(&self) -> Result<u32, ProcessError> {
         Ok(self.status()?.euid)

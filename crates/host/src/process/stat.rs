@@ -135,6 +135,8 @@ impl Stat {
 pub struct Status {
     /// Thread group id. Differs from the requested pid if that was a thread.
     pub tgid: u32,
+    /// Real user id.
+    pub uid: u32,
     /// Effective user id.
     pub euid: u32,
     /// Resident size.
@@ -168,7 +170,7 @@ impl Status {
             };
             match key {
                 "Tgid" => status.tgid = id(words.next())?,
-                "Uid" => status.euid = id(words.nth(1))?,
+                "Uid" => [status.uid, status.euid] = [id(words.next())?, id(words.next())?],
                 "VmRSS" => status.rss_bytes = kib(path, line, value)?,
                 "RssAnon" => status.rss_anon_bytes = kib(path, line, value)?,
                 "RssFile" => status.rss_file_bytes = kib(path, line, value)?,

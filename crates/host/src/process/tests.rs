@@ -128,7 +128,7 @@ fn status_and_memberships_parse() {
                 VmHWM:\t 4096 kB\nVmRSS:\t 2048 kB\nRssAnon:\t1024 kB\nRssFile:\t1020 kB\n\
                 RssShmem:\t4 kB\nVmSwap:\t8 kB\nVmPTE:\t16 kB\n";
     let status = Status::parse(path, text).unwrap();
-    assert_eq!((status.tgid, status.euid), (7, 1000));
+    assert_eq!((status.tgid, status.uid, status.euid), (7, 1, 1000));
     assert_eq!(
         status.rss_bytes,
         status.rss_anon_bytes + status.rss_file_bytes + status.rss_shmem_bytes

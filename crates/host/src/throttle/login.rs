@@ -87,9 +87,10 @@ impl Logins<'_> {
     }
 
     /// Whether a terminal belongs to the user of the process: login programs give a console or
-    /// serial line to whom they let in. If this cannot be determined it counts as such.
+    /// serial line to whom they let in. The real user counts: anybody may run a program as root's
+    /// there. If this cannot be determined it counts as such.
     fn is_owner(&self, pid: u32, terminal: &str) -> bool {
-        let user = Process::open_in(self.proc, pid).and_then(|process| process.euid());
+        let user = Process::open_in(self.proc, pid).and_then(|process| process.uid());
         let owner = fs::metadata(self.dev.join(terminal)).map(|meta| meta.uid());
         match (user, owner) {
             (Ok(user), Ok(owner)) => user == owner,

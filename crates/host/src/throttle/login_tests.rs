@@ -166,6 +166,16 @@ fn a_serial_line_is_one_for_whom_it_was_given_to_and_for_whom_logind_knows() {
     assert!(shell(true).is_login());
     let fake = shell(false);
     assert!(!fake.is_login());
+    // A program that runs as the owner, started by somebody else.
+    let owner = fs::metadata(fake.top.path().join("dev/ttyS0"))
+        .unwrap()
+        .uid();
+    let status = format!(
+        "Tgid:\t{SHELL}\nUid:\t{}\t{owner}\t{owner}\t{owner}\n",
+        owner + 1
+    );
+    fs::write(fake.proc.of(SHELL).join("status"), status).unwrap();
+    assert!(!fake.is_login());
     fake.write_logind("ttyS0", SHELL);
     assert!(fake.is_login());
 }

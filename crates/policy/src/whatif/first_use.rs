@@ -2,7 +2,6 @@
 //! Pages that were used for the first time while watching. When each will be used again is not
 //! known, but how many of the earlier ones were is.
 
-use super::sample::Page;
 use super::tally::NEVER_SEEN;
 
 /// What has been seen of the uses of a page.
@@ -39,10 +38,10 @@ impl FirstUse {
 
 /// How many of the recent pages may be used again in a time as long as that of counting: as large a
 /// part of them as of the earlier ones, or all if there are none. Pages that are gone do not count.
-pub(super) fn may_return<'a>(pages: impl Iterator<Item = &'a Page>) -> f64 {
+pub(super) fn may_return(pages: impl Iterator<Item = FirstUse>) -> f64 {
     let (mut recent, mut earlier, mut again) = (0.0, 0.0, 0.0);
     for page in pages {
-        match page.first_use {
+        match page {
             FirstUse::Before | FirstUse::Unseen => {}
             FirstUse::Recent { .. } => recent += 1.0,
             FirstUse::Earlier { again: is_again } => {

@@ -271,7 +271,8 @@ impl WhatIf {
             .curves(self.last_ms, &self.scale, full_bytes, &self.simulated);
         curves.allow([PageType::Anon, PageType::File].map(|of| {
             let pages = self.sample.iter().map(|(_, page)| page);
-            may_return(pages.filter(|page| page.page_type == of)) * self.scale.weight
+            let pages = pages.filter(|page| page.page_type == of);
+            may_return(pages.map(|page| page.first_use)) * self.scale.weight
         }));
         Curves {
             unused_bytes: (self.unused_pages * PAGE_BYTES as f64) as u64,
