@@ -321,9 +321,9 @@ impl<G: Clone + Ord> Guard<G> {
         match step {
             Step::Report => Act::Report,
             Step::Squeeze => {
-                // Start from its current memory or its current limit, whichever is less.
-                let limit_bytes = restraint.squeezed_bytes.unwrap_or(u64::MAX);
-                let limit_bytes = config.squeezed(limit_bytes.min(blame.resident_bytes));
+                // Of what it has, not of the last limit: that may not be reached yet.
+                let last_bytes = restraint.squeezed_bytes.unwrap_or(u64::MAX);
+                let limit_bytes = config.squeezed(blame.resident_bytes).min(last_bytes);
                 restraint.squeezed_bytes = Some(limit_bytes);
                 Act::Squeeze { limit_bytes }
             }

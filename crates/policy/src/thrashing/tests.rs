@@ -226,16 +226,35 @@ fn a_step_that_is_not_carried_out_comes_again_if_it_can_be() {
     assert_eq!(names, ["squeeze", "squeeze", "freeze", "freeze", "kill"]);
 }
 
-/// The limit of before is the one that is in force.
+/// Getting there can take longer than the time between two steps.
 #[test]
-fn a_squeeze_that_fails_starts_from_the_limit_of_before() {
+fn a_limit_that_is_not_reached_is_not_lowered() {
     let mut machine = Machine::new();
     let mut guard = Guard::new(config(Step::Squeeze));
     machine.second(&mut guard, 0, 0);
-    let first = machine.thrash(&mut guard, 5)[0].1.clone();
-    let second = machine.thrash(&mut guard, 5)[0].1.clone();
-    guard.not_done(&"hog", true);
-    assert!(second != first && machine.thrash(&mut guard, 5)[0].1 == second);
+    let mut squeeze = |reached: Option<u64>, is_done: bool| {
+        if let Some(limit_bytes) = reached {
+            // It grows by 150 MiB until the next step, and has reached the limit then.
+            let hog = machine.group("hog");
+            let left = hog.resident_bytes - (limit_bytes - 150 * MIB);
+            hog.resident_bytes -= left;
+            hog.swapped_bytes += left;
+        }
+        let act = machine.thrash(&mut guard, 5)[0].1.clone();
+        if !is_done {
+            guard.not_done(&"hog", true);
+        }
+        match act {
+            Act::Squeeze { limit_bytes } => limit_bytes,
+            act => panic!("{act:?}"),
+        }
+    };
+    let first = squeeze(None, true);
+    assert_eq!(squeeze(None, true), first);
+    let second = squeeze(Some(first), false);
+    assert_eq!(second, first / 5 * 4);
+    // The limit of before is the one that is in force.
+    assert_eq!(squeeze(Some(first), true), second);
 }
 
 /// So is each cgroup in a culprit. Each keeps its restraints until all is calm, or it is gone.

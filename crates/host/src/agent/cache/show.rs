@@ -326,8 +326,9 @@ mod tests {
         assert_eq!(curves.full_bytes, 64 * 4096);
         let at = |percent| curves.of(Decider::Lru).at(percent).faults[1];
         assert!((at(40.0).likely - 8.0).abs() < 0.5, "{:?}", at(40.0));
+        // The upper bound is doubled for files.
         assert!(
-            at(40.0).high < 10.0,
+            at(40.0).high < 20.0,
             "known from piece to piece: {:?}",
             at(40.0)
         );
