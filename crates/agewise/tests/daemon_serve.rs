@@ -8,7 +8,6 @@ mod need;
 
 use std::fs;
 use std::io::{Read, Write};
-use std::net::ToSocketAddrs;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -182,7 +181,7 @@ fn who_sends_holds_no_rights_and_is_replaced_and_ends_though_it_waits_for_an_ans
     deaf.set_nonblocking(true).unwrap();
     let port = deaf.local_addr().unwrap().port();
     // A name, unless this system knows none: a bare one has no /etc/hosts.
-    let host = match ("localhost", port).to_socket_addrs() {
+    let host = match std::net::ToSocketAddrs::to_socket_addrs(&("localhost", port)) {
         Ok(_) => "localhost",
         Err(_) => "127.0.0.1",
     };
