@@ -11,11 +11,11 @@
 //! not reveal (least and greatest distance over all orders); the selection of pages (eight parts of
 //! the sample are compared with one another, and the size of the memory they represent is itself
 //! uncertain); the choice of the time (up to eight periods are compared, for a time to come that is
-//! as long); uses of pages whose previous use was before the observation; and, in upper bounds below
-//! 100 percent, further uses of pages that were first used meanwhile. The upper bound of file faults
-//! is doubled for readahead and large folios. If a look is so long that more pages are used in it
-//! than a memory holds, a page may have left and come back many times between two looks: the upper
-//! bound is then infinite.
+//! as long); uses of pages whose previous use was before the observation; and, in upper bounds
+//! below 100 percent, further uses of pages that were first used meanwhile. The upper bound of file
+//! faults is doubled for readahead and large folios. If a look is so long that more pages are used
+//! in it than a memory holds, a page may have left and come back many times between two looks: the
+//! upper bound is then infinite.
 //!
 //! ```
 //! use agewise_policy::PageType;
