@@ -30,8 +30,8 @@ fn place(test: &str, name: &str) -> Option<OwnCgroup> {
     made.map_err(|why| println!("SKIPPED {test}: {why}")).ok()
 }
 
-fn kill(place: &OwnCgroup) -> Killed {
-    hands().kill(place.cgroup()).unwrap()
+fn kill(cgroup: &Cgroup) -> Killed {
+    hands().kill(cgroup).unwrap()
 }
 
 fn hands() -> Throttle {
@@ -99,12 +99,47 @@ fn a_kill_reaches_a_process_without_its_first_thread() {
         untouchable(&ProcRoot::default(), place.cgroup()).unwrap(),
         None
     );
-    let killed = kill(&place);
+    let killed = kill(place.cgroup());
     assert_eq!(
         (killed.ended, killed.is_complete()),
         (1, true),
         "{killed:?}"
     );
+    wait_until("it ends", || child.has_ended());
+}
+
+/// The threads of a process but the first.
+fn others(child: &Headless) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", child.0)).unwrap();
+    let tids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
+    tids.filter(|tid| *tid != child.0).collect()
+}
+
+/// As v2 lists one whose first thread ended in another cgroup.
+#[test]
+fn a_process_is_found_by_the_threads_that_it_has_left() {
+    let child = Headless::start();
+    let top = tempfile::tempdir().unwrap();
+    let cgroup = false_cgroup(top.path(), "", "populated 1\n");
+    let threads = format!("{}\n", others(&child)[0]);
+    fs::write(cgroup.dir().join("cgroup.threads"), threads).unwrap();
+    assert_eq!(kill(&cgroup).ended, 1);
+    wait_until("it ends", || child.has_ended());
+}
+
+#[test]
+fn a_kill_reaches_a_process_without_its_first_thread_where_it_was_moved() {
+    let test = "a_kill_reaches_a_process_without_its_first_thread_where_it_was_moved";
+    let (Some(from), Some(to)) = (place(test, "from"), place(test, "to")) else {
+        return;
+    };
+    if from.cgroup().hierarchy().version == Version::V1 {
+        return println!("SKIPPED {test}: with cgroup v1, each thread is moved and listed");
+    }
+    let child = Headless::start_in(Some(&from.entrance().unwrap()));
+    to.take_in(others(&child)[0]).unwrap();
+    let killed = kill(to.cgroup());
+    assert!(killed.is_complete(), "{killed:?}");
     wait_until("it ends", || child.has_ended());
 }
 
@@ -125,7 +160,7 @@ fn who_is_forked_meanwhile_is_killed_as_well() {
         .spawn()
         .expect("setsid of util-linux");
     wait_until("it forks", || place.cgroup().procs(true).unwrap().len() > 4);
-    let killed = kill(&place);
+    let killed = kill(place.cgroup());
     assert!(killed.is_complete() && killed.ended > 0, "{killed:?}");
     std::thread::sleep(Duration::from_millis(100));
     assert!(place.cgroup().procs(true).unwrap().is_empty());
@@ -159,6 +194,7 @@ fn false_cgroup(top: &Path, procs: &str, events: &str) -> Cgroup {
     fs::create_dir(&dir).unwrap();
     for (file, text) in [
         ("cgroup.procs", procs),
+        ("cgroup.threads", ""),
         ("cgroup.events", events),
         ("cgroup.kill", ""),
     ] {
@@ -176,13 +212,13 @@ fn who_is_left_is_said() {
     });
     let top = tempfile::tempdir().unwrap();
     let cgroup = false_cgroup(top.path(), &format!("{pid}\n"), "populated 1\n");
-    let killed = hands().kill(&cgroup).unwrap();
+    let killed = kill(&cgroup);
     assert_eq!((killed.ended, &*killed.left), (0, &[pid][..]));
     assert!(!killed.is_complete());
     assert_eq!(killed.to_string(), format!("1 still live: {pid}"));
     let top = tempfile::tempdir().unwrap();
     let cgroup = false_cgroup(top.path(), "", "populated 1\n");
-    let killed = hands().kill(&cgroup).unwrap();
+    let killed = kill(&cgroup);
     assert!(killed.holds_unseen && !killed.is_complete());
     assert_eq!(
         killed.to_string(),
@@ -270,7 +306,7 @@ fn a_terminal_of_ones_own_making_is_no_login() {
     let found = untouchable(&ProcRoot::default(), place.cgroup()).unwrap();
     assert_ne!(found, Some(Untouchable::LoginShell));
     assert_eq!(found, None);
-    let killed = kill(&place);
+    let killed = kill(place.cgroup());
     assert!(killed.is_complete() && killed.ended >= 2, "{killed:?}");
     script.wait().unwrap();
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The processes of a cgroup by what the kernel says about each process of the machine: for one
-//! that holds more cgroups than are listed.
+//! The processes of a cgroup by what the kernel says about each process of the machine, for one
+//! that holds more cgroups than are listed, and by what it says about each thread.
 
 use std::path::PathBuf;
 
-use super::{Cgroup, CgroupError};
-use crate::process::{Process, ProcessError, ProcessKind};
+use super::{Cgroup, CgroupError, TreeLimits};
+use crate::error;
+use crate::process::{Process, ProcessError, ProcessKind, Status};
 use crate::root::ProcRoot;
 
 /// `kthreadd`, which only exists where the processes of all pid namespaces can be seen.
@@ -38,5 +39,29 @@ impl Cgroup {
             );
         }
         Ok(Some(members))
+    }
+
+    /// The processes of the threads in it and in those below it, ascending (v2). A process whose
+    /// first thread has ended is in `cgroup.procs` where that was, wherever the others are moved.
+    pub(crate) fn owners(&self, root: &ProcRoot) -> Result<Vec<u32>, CgroupError> {
+        let mut owners = Vec::new();
+        let below = self.descendants(TreeLimits::WHOLE)?.cgroups;
+        for cgroup in std::iter::once(self).chain(&below) {
+            let tids = match cgroup.ids("cgroup.threads") {
+                Err(error) if error.is_gone() => continue,
+                other => other?,
+            };
+            for tid in tids {
+                let path = root.of(tid).join("status");
+                match error::read(&path).and_then(|text| Status::parse(&path, &text)) {
+                    Ok(status) => owners.push(status.tgid),
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        owners.sort_unstable();
+        owners.dedup();
+        Ok(owners)
     }
 }

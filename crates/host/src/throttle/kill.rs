@@ -88,10 +88,17 @@ pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, Throt
             }
         }
         for process in &living {
-            // A process that takes long to die is signalled again, but counts once.
-            if kills_at_once || signal_kill(process)? {
-                signalled.insert((process.pid(), process.start_ticks()));
+            if kills_at_once {
+                // Not every kernel kills one without its first thread where the others were moved.
+                // If it is denied here, it is left.
+                if process.has_lost_leader() {
+                    let _ = signal_kill(process);
+                }
+            } else if !signal_kill(process)? {
+                continue;
             }
+            // A process that takes long to die is signalled again, but counts once.
+            signalled.insert((process.pid(), process.start_ticks()));
         }
         std::thread::sleep(STEP);
     }
@@ -100,10 +107,16 @@ pub(super) fn kill_all(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Killed, Throt
 /// The processes of the cgroup and those below it that have not ended. They are opened first and
 /// then looked up again: if a process is still listed then, its pid was not reused in between.
 fn living(proc: &ProcRoot, cgroup: &Cgroup) -> Result<Vec<Process>, ThrottleError> {
-    let pids = || match cgroup.procs(true) {
-        // Removed, so it contains no process.
-        Err(error) if error.is_gone() => Ok(Vec::new()),
-        other => other,
+    let pids = || {
+        let listed = match cgroup.procs(true) {
+            Ok(pids) if pids.is_empty() && is_populated(cgroup) => cgroup.owners(proc),
+            other => other,
+        };
+        match listed {
+            // Removed, so it contains no process.
+            Err(error) if error.is_gone() => Ok(Vec::new()),
+            other => other,
+        }
     };
     let mut opened = Vec::new();
     for pid in pids()? {
