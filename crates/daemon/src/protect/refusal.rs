@@ -4,9 +4,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use agewise_host::cgroup::{Cgroup, TreeLimits, name};
+use agewise_host::cgroup::{Cgroup, name};
 use agewise_host::root::ProcRoot;
-use agewise_host::throttle::{ThrottleError, Untouchable, untouchable};
+use agewise_host::throttle::{ThrottleError, touchable};
 
 use crate::config::{Matcher, Protect, UpTo};
 
@@ -27,24 +27,16 @@ pub fn refusal(
     matcher: &Matcher,
 ) -> Result<Option<String>, ThrottleError> {
     cgroup.check()?;
-    if let Some(why) = untouchable(root, cgroup)? {
-        return Ok(Some(why.reason().to_owned()));
-    }
+    let below = match touchable(root, cgroup)? {
+        Ok(below) => below,
+        Err(why) => return Ok(Some(why.reason().to_owned())),
+    };
     let spared = self_and_above(cgroup.path()).find(|path| matcher.is_spared(path));
     if let Some(path) = spared {
         return Ok(Some(format!("{} is protected or spared", name::text(path))));
     }
-    let below = cgroup.descendants(TreeLimits::WHOLE)?;
-    // Of those that are not listed, the ones that hold processes.
-    let members = match below.truncated {
-        true => cgroup.members(root)?,
-        false => Some(Vec::new()),
-    };
-    let Some(members) = members else {
-        return Ok(Some(Untouchable::Unlisted.reason().to_owned()));
-    };
-    let unlisted = members.iter().flat_map(|(_, path)| self_and_above(path));
-    let mut paths = below.cgroups.iter().map(Cgroup::path).chain(unlisted);
+    // One between it and one below may not be listed.
+    let mut paths = below.iter().flat_map(|path| self_and_above(path));
     let spared = paths.find(|path| matcher.is_spared(path));
     Ok(spared.map(|path| {
         let path = name::text(path);

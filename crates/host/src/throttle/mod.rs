@@ -22,7 +22,7 @@ use freezer::Freezer;
 pub use kill::Killed;
 pub use ledger::{Ledger, LedgerError, Undone, state_directory};
 pub use undo::{Kind, Step, Undo};
-pub use untouchable::{Untouchable, untouchable};
+pub use untouchable::{Untouchable, touchable, untouchable};
 
 use crate::cgroup::{Cgroup, CgroupError, Version};
 use crate::error::{self, FileError};

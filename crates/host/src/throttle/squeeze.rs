@@ -30,11 +30,12 @@ impl Throttle {
         let file = file_of(cgroup);
         let path = cgroup.dir().join(file);
         self.check(cgroup)?;
-        if self.is_lower(cgroup, &path, limit_bytes)? {
+        let now = error::read(&path)?.trim().to_owned();
+        if self.is_lower(cgroup, &path, &now, limit_bytes) {
             return Ok(path);
         }
         match cgroup.hierarchy().version {
-            Version::V2 => self.step_down(cgroup, limit_bytes)?,
+            Version::V2 => self.step_down(cgroup, now.parse().ok(), limit_bytes)?,
             Version::V1 => drop(self.set(cgroup, Kind::Squeeze, file, limit_bytes)?),
         }
         Ok(path)
@@ -50,7 +51,7 @@ impl Throttle {
             return Ok(());
         }
         self.check(cgroup)?;
-        self.step_down(cgroup, limit_bytes)
+        self.step_down(cgroup, held, limit_bytes)
     }
 
     /// The limit of a squeezed cgroup, while nobody else has changed it. It may be a lower one of
@@ -65,17 +66,23 @@ impl Throttle {
     }
 
     /// Makes steps towards a limit, at least one, until the limit is reached, time is up, or
-    /// somebody else sets another. Only an error of the first step counts.
-    fn step_down(&mut self, cgroup: &Cgroup, limit_bytes: u64) -> Result<(), ThrottleError> {
+    /// somebody else sets another. `held` is the current limit, if there is one. Only an error of
+    /// the first step counts.
+    fn step_down(
+        &mut self,
+        cgroup: &Cgroup,
+        held: Option<u64>,
+        limit_bytes: u64,
+    ) -> Result<(), ThrottleError> {
         let began = Instant::now();
         let mut step_bytes = STEP_BYTES;
-        let mut at_bytes = self.step(cgroup, step_bytes, limit_bytes)?;
+        let mut at_bytes = self.step(cgroup, held, step_bytes, limit_bytes)?;
         while at_bytes > limit_bytes && began.elapsed() < self.steps_for {
             step_bytes = step_bytes.saturating_mul(2);
-            let Ok(Some(_)) = self.held_by_squeeze(cgroup) else {
+            let Ok(held @ Some(_)) = self.held_by_squeeze(cgroup) else {
                 break;
             };
-            match self.step(cgroup, step_bytes, limit_bytes) {
+            match self.step(cgroup, held, step_bytes, limit_bytes) {
                 Ok(next_bytes) => at_bytes = next_bytes,
                 Err(_) => break,
             }
@@ -88,34 +95,27 @@ impl Throttle {
     fn step(
         &mut self,
         cgroup: &Cgroup,
+        held: Option<u64>,
         step_bytes: u64,
         limit_bytes: u64,
     ) -> Result<u64, ThrottleError> {
-        let file = file_of(cgroup);
-        let now = error::read(&cgroup.dir().join(file))?;
-        let held_bytes = now.trim().parse().unwrap_or(u64::MAX);
-        let at_bytes = cgroup.usage_bytes()?.unwrap_or(0).min(held_bytes);
+        let has_bytes = cgroup.usage_bytes()?.unwrap_or(0);
+        let at_bytes = has_bytes.min(held.unwrap_or(u64::MAX));
         let next_bytes = at_bytes.saturating_sub(step_bytes).max(limit_bytes);
-        self.set(cgroup, Kind::Squeeze, file, next_bytes)?;
+        self.set(cgroup, Kind::Squeeze, file_of(cgroup), next_bytes)?;
         Ok(next_bytes)
     }
 
     /// Whether a file is already this low, and stays so without a squeeze, or because of an active
     /// squeeze. If the value is from our own limit, that may be removed before the squeeze.
-    fn is_lower(
-        &self,
-        cgroup: &Cgroup,
-        file: &Path,
-        limit_bytes: u64,
-    ) -> Result<bool, ThrottleError> {
+    fn is_lower(&self, cgroup: &Cgroup, file: &Path, now: &str, limit_bytes: u64) -> bool {
         let is_low = |bytes: u64| bytes <= whole(limit_bytes);
-        let now = error::read(file)?.trim().to_owned();
         let noted = self.ledger.writing(&cgroup.dir(), cgroup.id(), file);
         let (squeezes, others): (Vec<&Undo>, Vec<&Undo>) =
             noted.iter().partition(|undo| undo.kind == Kind::Squeeze);
-        let may_go = others.iter().any(|undo| undo.has_given(file, &now));
+        let may_go = others.iter().any(|undo| undo.has_given(file, now));
         let squeezed = squeezes.first().and_then(|undo| undo.wanted(file));
-        Ok(now.parse().is_ok_and(is_low) && (!may_go || squeezed.is_some_and(is_low)))
+        now.parse().is_ok_and(is_low) && (!may_go || squeezed.is_some_and(is_low))
     }
 }
 

@@ -2,7 +2,7 @@
 //! Cgroups that must not be touched.
 
 use std::cell::OnceCell;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::login::Logins;
 use crate::cgroup::{Cgroup, CgroupError, TreeLimits, Version};
@@ -55,20 +55,32 @@ impl Untouchable {
 /// # Errors
 /// Its processes cannot be listed. Then nothing is known, and it must not be touched either.
 pub fn untouchable(root: &ProcRoot, cgroup: &Cgroup) -> Result<Option<Untouchable>, CgroupError> {
+    Ok(touchable(root, cgroup)?.err())
+}
+
+/// As [`untouchable`]. If it may be touched, the paths of the cgroups below it; of those that are
+/// too many to be listed, only the ones that hold processes.
+///
+/// # Errors
+/// As `untouchable`.
+pub fn touchable(
+    root: &ProcRoot,
+    cgroup: &Cgroup,
+) -> Result<Result<Vec<PathBuf>, Untouchable>, CgroupError> {
     within(root, cgroup, TreeLimits::WHOLE)
 }
 
-/// As [`untouchable`]; these are the limits of listing cgroups.
+/// As [`touchable`]; these are the limits of listing cgroups.
 fn within(
     root: &ProcRoot,
     cgroup: &Cgroup,
     limits: TreeLimits,
-) -> Result<Option<Untouchable>, CgroupError> {
+) -> Result<Result<Vec<PathBuf>, Untouchable>, CgroupError> {
     if cgroup.is_root() {
-        return Ok(Some(Untouchable::Root));
+        return Ok(Err(Untouchable::Root));
     }
-    let Some(pids) = pids(root, cgroup, limits)? else {
-        return Ok(Some(Untouchable::Unlisted));
+    let Some(Contents { pids, below }) = contents(root, cgroup, limits)? else {
+        return Ok(Err(Untouchable::Unlisted));
     };
     let line = lineage(root, std::process::id());
     let stat = |pid| Process::open_in(root, pid).and_then(|process| process.stat());
@@ -100,25 +112,40 @@ fn within(
     };
     let is_unseen = pids.contains(&0);
     let found = pids.into_iter().filter(|pid| *pid != 0).find_map(reason);
-    Ok(found.or(is_unseen.then_some(Untouchable::Unseen)))
+    let found = found.or(is_unseen.then_some(Untouchable::Unseen));
+    Ok(found.map_or(Ok(below), Err))
 }
 
-/// The processes of a cgroup and of those below it, 0 for those that cannot be seen; `None` if not
-/// all are known.
-fn pids(
+/// What a cgroup holds.
+struct Contents {
+    /// Its processes and those of the cgroups below it, 0 for those that cannot be seen.
+    pids: Vec<u32>,
+    /// Paths of cgroups below it.
+    below: Vec<PathBuf>,
+}
+
+/// What a cgroup holds; `None` if not all of its processes are known.
+fn contents(
     root: &ProcRoot,
     cgroup: &Cgroup,
     limits: TreeLimits,
-) -> Result<Option<Vec<u32>>, CgroupError> {
-    if !cgroup.descendants(limits)?.truncated {
-        return cgroup.listed(true).map(Some);
+) -> Result<Option<Contents>, CgroupError> {
+    let listed = cgroup.descendants(limits)?;
+    let paths = listed.cgroups.iter().map(|below| below.path().to_owned());
+    if !listed.truncated {
+        let (pids, below) = (cgroup.listed(true)?, paths.collect());
+        return Ok(Some(Contents { pids, below }));
     }
     // The kernel limits, freezes and kills all of a v2 cgroup; in v1 it takes lists of processes.
     if cgroup.hierarchy().version == Version::V1 {
         return Ok(None);
     }
     let members = cgroup.members(root)?;
-    Ok(members.map(|members| members.into_iter().map(|(pid, _)| pid).collect()))
+    Ok(members.map(|members| {
+        let (pids, unlisted): (_, Vec<PathBuf>) = members.into_iter().unzip();
+        let below = paths.chain(unlisted).collect();
+        Contents { pids, below }
+    }))
 }
 
 #[cfg(test)]
@@ -163,13 +190,14 @@ mod tests {
         // In a container not all processes are known.
         add(2, "/", 0, 0);
         add(7, "/job/3", 0, 0);
-        assert_eq!(why(Version::V2), Some(Untouchable::Unlisted));
+        assert_eq!(why(Version::V2), Err(Untouchable::Unlisted));
         add(2, "/", KERNEL_THREAD, 0);
-        assert_eq!(why(Version::V2), None);
-        assert_eq!(why(Version::V1), Some(Untouchable::Unlisted));
+        let below = why(Version::V2).unwrap();
+        assert!(below.contains(&PathBuf::from("/job/3")), "{below:?}");
+        assert_eq!(why(Version::V1), Err(Untouchable::Unlisted));
         add(50, "/job/2/deep", 0, TERMINAL);
-        assert_eq!(why(Version::V2), Some(Untouchable::LoginShell));
+        assert_eq!(why(Version::V2), Err(Untouchable::LoginShell));
         add(50, "/jobs", 0, TERMINAL);
-        assert_eq!(why(Version::V2), None);
+        assert!(why(Version::V2).is_ok());
     }
 }
