@@ -91,7 +91,8 @@ impl Guest {
         free_pages: None,
     };
 
-    /// Whether the guests are equal, apart from values that vary from run to run.
+    /// Whether the guests are equal, apart from the free pages, which vary by up to 2 % from run to
+    /// run.
     pub(super) fn is_like(&self, other: &Guest) -> bool {
         let fixed = |guest: &Guest| {
             let is_global = guest.free_pages.is_some();
@@ -99,7 +100,14 @@ impl Guest {
             let machine = (guest.cpus, guest.nodes(), guest.interleave);
             (machine, guest.min_ttl_ms, guest.thp, boost, is_global)
         };
-        fixed(self) == fixed(other)
+        let [one, two] = [self, other].map(Guest::size);
+        fixed(self) == fixed(other) && one.abs_diff(two) <= one / 25
+    }
+
+    /// Free pages of all nodes, 0 if not known.
+    fn size(&self) -> u64 {
+        let pages = self.free_pages.iter().flatten().flatten();
+        pages.map(|&pages| u64::from(pages)).sum()
     }
 
     /// Nodes that the program used. What a limit allows fits into the first.

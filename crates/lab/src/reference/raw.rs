@@ -260,21 +260,21 @@ impl RawRow {
     }
 }
 
-/// Misses of all members in each phase of each run. Members missing in the reference are assumed to
-/// have missed as often as the others.
+/// Misses of all members in each phase of each run with several. Members missing in the reference
+/// are assumed to have missed as often as the others.
 pub(super) fn misses_together(rows: &[RawRow]) -> BTreeMap<String, u64> {
     let mut sums: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    for row in rows {
+    for row in rows.iter().filter(|row| row.members > 1) {
         let (misses, members) = sums.entry(row.turn()).or_default();
         *misses = misses.saturating_add(row.misses);
         *members += 1;
     }
-    let counts = rows.iter().map(|row| (row.turn(), u64::from(row.members)));
-    counts
-        .map(|(turn, members)| {
-            let (misses, known) = sums[&turn];
-            let all = u128::from(misses) * u128::from(members) / u128::from(known);
-            (turn, u64::try_from(all).unwrap_or(u64::MAX))
-        })
-        .collect()
+    let rows = rows.iter().filter(|row| row.members > 1);
+    rows.map(|row| {
+        let (turn, members) = (row.turn(), u64::from(row.members));
+        let (misses, known) = sums[&turn];
+        let all = u128::from(misses) * u128::from(members) / u128::from(known);
+        (turn, u64::try_from(all).unwrap_or(u64::MAX))
+    })
+    .collect()
 }

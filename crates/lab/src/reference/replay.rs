@@ -289,13 +289,15 @@ impl Replay {
         let anon = machine.map(process, &anon).ok_or(too_large.clone())?;
         let uses_file = medium != Medium::Anon;
         let file_pages = if uses_file { pages } else { 0 };
-        let file = machine.add_file(file_pages, memcg, Advice::Random);
+        // All members use the same file. Its pages are charged to those who read them first.
+        let opened = self.members.first().map(|first| first.file);
+        let file = opened.unwrap_or_else(|| machine.add_file(file_pages, memcg, Advice::Random));
         let mapping = MapOptions {
             advice,
             ..MapOptions::file(file.number(), file_pages.into())
         };
         let mapped = machine.map(process, &mapping).ok_or(too_large)?;
-        if uses_file {
+        if uses_file && opened.is_none() {
             open_file(machine, process);
         }
         self.members.push(Member {
@@ -388,8 +390,8 @@ impl Replay {
     }
 }
 
-/// Opens a file on ext4: charges its inode, and leaves two pages of the block device in the group
-/// that are read often enough to be active.
+/// Opens a file on ext4 for the first time: charges its inode, and leaves two pages of the block
+/// device in the group that are read often enough to be active.
 fn open_file(machine: &mut Machine, process: ProcessId) {
     machine.charge_file_objects(process);
     let metadata = machine.add_file(2, MemcgId::ROOT, Advice::Random);

@@ -67,7 +67,8 @@ pub fn read(input: impl Read) -> Result<Vec<Cell>, ReferenceError> {
                 cell.runs.len() - 1
             });
         if row.oom_kill.unwrap_or(0) == 0 {
-            cell.runs[run].insert(phase, row.measured(together[&row.turn()]));
+            let all_misses = together.get(&row.turn()).copied();
+            cell.runs[run].insert(phase, row.measured(all_misses.unwrap_or(row.misses)));
         }
     }
     if cells.is_empty() {
@@ -224,6 +225,14 @@ mod tests {
         let cells = read((two + row + "\n").as_bytes()).unwrap();
         let nodes: Vec<u32> = cells.iter().map(|cell| cell.guest.nodes()).collect();
         assert_eq!(nodes, [2, 1]);
+        // A guest of another size makes another cell, even in a run of the same number.
+        let smaller = row.replace("26000", "20000").replace(",2775,", ",4000,");
+        let cells = read((global.clone() + &smaller + "\n").as_bytes()).unwrap();
+        let misses = |cell: &Cell| cell.values(Phase::Main, |m| m.all_misses);
+        assert_eq!(
+            cells.iter().map(misses).collect::<Vec<_>>(),
+            [[2775], [4000]]
+        );
         let three = global.strip_suffix("1\n").unwrap().to_owned() + "3\n";
         let error = read(three.as_bytes()).unwrap_err().to_string();
         assert!(error.contains("nor the number of nodes"), "{error}");

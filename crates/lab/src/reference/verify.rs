@@ -10,7 +10,8 @@
 //!   scheduled between two agings of one reclaim call (never, at even odds, always), nor how many
 //!   of a few kernel pages that vary from boot to boot there were (0 to 3 more). `misses_sim` is
 //!   the median of these 12 runs, `misses_sim_min` and `misses_sim_max` their range. None of these
-//!   conditions is fitted to a cell.
+//!   conditions is fitted to a cell. With `min_ttl_ms`, each measured run is replayed at its own
+//!   time per miss, since generations younger than that are not evicted.
 //!
 //! The result does not depend on the order of the runs.
 
@@ -165,20 +166,34 @@ pub fn conditions(cell: &Cell, effort: Effort) -> Vec<Conditions> {
             })
             .collect();
     }
-    if !effort.perturb {
-        return vec![Conditions::default()];
-    }
-    [0.0, 0.5, 1.0]
-        .into_iter()
-        .flat_map(|reschedule_chance| {
-            (0..4).map(move |extra_kernel_pages| Conditions {
+    let (chances, pages): (&[f64], u64) = match effort.perturb {
+        true => (&[0.0, 0.5, 1.0], 4),
+        false => (&[0.0], 1),
+    };
+    let mut all = Vec::new();
+    for miss_ns in mglru_speeds(cell) {
+        for &reschedule_chance in chances {
+            all.extend((0..pages).map(|extra_kernel_pages| Conditions {
+                miss_ns,
                 reschedule_chance,
                 extra_kernel_pages,
                 seed: extra_kernel_pages + 1,
                 ..Conditions::default()
-            })
-        })
-        .collect()
+            }));
+        }
+    }
+    all
+}
+
+/// Times per miss to try under the multi-gen LRU: those of the runs if ages decide who is killed.
+fn mglru_speeds(cell: &Cell) -> Vec<[u64; 3]> {
+    match cell.guest.min_ttl_ms {
+        0 => vec![Conditions::default().miss_ns],
+        _ => {
+            let runs = cell.runs.iter();
+            runs.map(|run| speeds(run, cell.members.count)).collect()
+        }
+    }
 }
 
 /// The median; for an even number of values, the lower of the two in the middle.
@@ -370,6 +385,32 @@ mod tests {
         assert!((999_990..=1_000_000).contains(&warm), "{warm}");
         assert_eq!((populate, main), (50_000, warm));
         assert_eq!(speeds(&Run::new(), 1), [50_000, 100_000, 100_000]);
+    }
+
+    /// What is older than `min_ttl_ms` may be evicted, and in a slow guest that is much.
+    #[test]
+    fn the_pace_of_a_run_decides_whether_ages_kill_it() {
+        let cells = rows::read(rows::EXTENDED.as_bytes()).unwrap();
+        let mut aged = cells.into_iter().filter(|cell| cell.guest.min_ttl_ms > 0);
+        let mut cell = aged.next().unwrap();
+        cell.guest.min_ttl_ms = 1000;
+        let effort = Effort {
+            flush_phases: 1,
+            perturb: false,
+        };
+        let [fast, slow] = [0.7, 700.0].map(|elapsed_s| {
+            let populated = Measured {
+                touches: cell.trace.pages.into(),
+                misses: 0,
+                scanned: 0,
+                all_misses: 0,
+                elapsed_s,
+            };
+            cell.runs = vec![Run::from([(Phase::Populate, populated)])];
+            replay(&cell, &conditions(&cell, effort)[0]).unwrap()
+        });
+        assert!(fast.is_empty(), "{fast:?}");
+        assert!(slow.contains_key(&Phase::Populate), "{slow:?}");
     }
 
     /// Checks what `docs/inside/kernel-reference.md` says about these cells.

@@ -24,7 +24,8 @@ use agewise_cli::progress::Progress;
 /// The classic LRU decides on statistics that are up to 2 s old, so each of its runs is replayed at
 /// its own measured speed with 20 start phases of the 2 s timer; ranges are compared. The multi-gen
 /// LRU is replayed under 12 conditions that a reference does not record (whether the process was
-/// scheduled between two agings, a few kernel pages more or less); the median is compared.
+/// scheduled between two agings, a few kernel pages more or less), with min_ttl_ms at the speed of
+/// each measured run; the median is compared.
 ///
 /// With --mutate, rules of the multi-gen LRU are switched off or set to another value instead, one
 /// at a time. For each, it prints how many of the cells that agree without the change no longer
@@ -57,7 +58,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = Effort::default().flush_phases,
           value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub flush_phases: u64,
-    /// One run per cell of the multi-gen LRU, under default conditions.
+    /// Only the first of those conditions.
     #[arg(long)]
     pub single: bool,
     /// Break rules of the multi-gen LRU: all, or those whose line of a profile begins with this,
