@@ -7,26 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub use agewise_policy::units::bytes_text;
 use agewise_policy::units::{self, SizeError};
 
-/// Suffixes of durations, in nanoseconds.
-const DURATION_UNITS: [(&str, u64); 7] = [
-    ("ns", 1),
-    ("us", 1_000),
-    ("ms", 1_000_000),
-    ("s", 1_000_000_000),
-    ("m", 60_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("d", 86_400_000_000_000),
-];
-
 /// The most whole days that a duration can have.
 const DURATION_MAX_DAYS: u64 = u64::MAX / 86_400_000_000_000;
-
-/// Multiplies; exact for whole numbers, and `None` if the product does not fit a u64.
-fn scale(number: f64, unit: u64) -> Option<u64> {
-    let product = number * unit as f64;
-    (product.is_finite() && (0.0..u64::MAX as f64).contains(&product))
-        .then(|| product.round() as u64)
-}
 
 /// Parses a size in bytes: `4096`, `512M`, `1.5G`, `64KiB`. Units are powers of two.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -58,15 +40,12 @@ pub fn byte_rate(text: &str) -> Result<u64, String> {
 /// ambiguous.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let bad = || format!("'{text}' is not a duration; write it with its unit: 500ms, 30s, 2m, 1h");
-    let (number, unit) = units::split_number(text);
-    let number: f64 = number.parse().map_err(|_| bad())?;
-    let (_, factor) = DURATION_UNITS
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .ok_or_else(bad)?;
-    let nanoseconds = scale(number, *factor)
-        .ok_or_else(|| format!("'{text}' is too long; the longest is {DURATION_MAX_DAYS}d"))?;
-    Ok(Duration::from_nanos(nanoseconds))
+    match units::duration_ns(text).ok_or_else(bad)?.round() {
+        ns if ns < u64::MAX as f64 => Ok(Duration::from_nanos(ns as u64)),
+        _ => Err(format!(
+            "'{text}' is too long; the longest is {DURATION_MAX_DAYS}d"
+        )),
+    }
 }
 
 /// Parses a duration greater than zero.

