@@ -65,7 +65,7 @@ fn what_is_unknown_is_told_with_the_nearest_name() {
         ("lab run kv --swap nvmee", "did you mean `nvme`"),
         ("lab run kv --memory 100K", "512 KiB"),
         ("lab run kv --memory much", "not a size"),
-        ("lab inspect kv --at 2", "not a time"),
+        ("lab inspect kv --at 2", "not a duration"),
         (
             "lab inspect kv --at 1ms --file /proc/vmstats",
             "/proc/vmstat",

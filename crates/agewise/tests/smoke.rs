@@ -188,7 +188,7 @@ fn a_wrong_argument_ends_with_2_however_late_it_is_found() {
             ("lab curve t.pages --sampled --rate 2", "at most 1"),
             ("lab damon kv --plot map.txt", ".svg or .html"),
             ("lab fuzz --policy optimist", "optimist"),
-            ("lab inspect kv --at soon", "not a time"),
+            ("lab inspect kv --at soon", "not a duration"),
             ("lab run kv --policy optimist", "optimist"),
         ]);
     }

@@ -17,26 +17,59 @@ use crate::experiment::machine_run::Subject;
 use crate::experiment::replay::{Arrangement, Through};
 use crate::proactive::Sight;
 
-/// Ways to access pages of a trace, by name.
-pub const WAYS: [(&str, Through); 3] = [
-    ("fd", Through::Descriptor),
-    ("mapped", Through::Mapping),
-    ("anon", Through::Anonymous),
+/// A value of an option: its name, what it stands for, and what it means.
+pub type Choice<T> = (&'static str, T, &'static str);
+
+/// Ways to access pages of a trace.
+pub const WAYS: [Choice<Through>; 3] = [
+    (
+        "fd",
+        Through::Descriptor,
+        "Read and written through a file descriptor: policies see each access",
+    ),
+    (
+        "mapped",
+        Through::Mapping,
+        "Mapped: policies find accessed bits",
+    ),
+    (
+        "anon",
+        Through::Anonymous,
+        "Anonymous memory; pages that the trace marks as file pages are mapped",
+    ),
 ];
 
-/// Orders of accesses within an interval, by name.
-pub const ORDERS: [(&str, Arrangement); 4] = [
-    ("each", Arrangement::Each),
-    ("forward", Arrangement::Forward),
-    ("reverse", Arrangement::Reverse),
-    ("shuffle", Arrangement::Shuffle),
+/// Orders of accesses within an interval, where the real one is not known.
+pub const ORDERS: [Choice<Arrangement>; 4] = [
+    (
+        "each",
+        Arrangement::Each,
+        "Seed 1 rising addresses, seed 2 falling, all others shuffled: the range over the seeds \
+         reflects the unknown order",
+    ),
+    ("forward", Arrangement::Forward, "Rising addresses"),
+    ("reverse", Arrangement::Reverse, "Falling addresses"),
+    ("shuffle", Arrangement::Shuffle, "Shuffled by the seed"),
 ];
 
-/// Access sources of agents, by name.
-pub const SIGHTS: [(&str, Sight); 3] = [
-    ("page-cache", Sight::PageCache),
-    ("page-tables", Sight::PageTables),
-    ("generations", Sight::Generations),
+/// Access sources of agents.
+pub const SIGHTS: [Choice<Sight>; 3] = [
+    (
+        "page-cache",
+        Sight::PageCache,
+        "Page tables and tracepoints of the page cache: every page, and clean file pages are \
+         dropped",
+    ),
+    (
+        "page-tables",
+        Sight::PageTables,
+        "Page tables only: every mapped page",
+    ),
+    (
+        "generations",
+        Sight::Generations,
+        "The kernel's generations (multi-gen LRU): all memory, page cache too, but no single page",
+    ),
 ];
 
 /// Options that take a number or a path.
@@ -52,11 +85,11 @@ const OTHERS: [&str; 5] = [
 ///
 /// # Errors
 /// Names the most similar entry, or all of them.
-pub fn choose<T: Copy>(what: &str, name: &str, of: &[(&str, T)]) -> Result<T, StudyError> {
-    if let Some((_, value)) = of.iter().find(|(known, _)| *known == name) {
+pub fn choose<T: Copy>(what: &str, name: &str, of: &[Choice<T>]) -> Result<T, StudyError> {
+    if let Some((_, value, _)) = of.iter().find(|(known, ..)| *known == name) {
         return Ok(*value);
     }
-    let names = of.iter().map(|(known, _)| *known);
+    let names = of.iter().map(|(known, ..)| *known);
     let all: Vec<&str> = names.clone().collect();
     Err(StudyError::argument(match nearest(name, names) {
         Some(near) => format!("unknown {what} `{name}`; did you mean `{near}`?"),
@@ -64,9 +97,9 @@ pub fn choose<T: Copy>(what: &str, name: &str, of: &[(&str, T)]) -> Result<T, St
     }))
 }
 
-fn name_of<T: PartialEq>(value: &T, of: &[(&'static str, T)]) -> Option<&'static str> {
-    let found = of.iter().find(|(_, known)| known == value);
-    found.map(|(name, _)| *name)
+fn name_of<T: PartialEq>(value: &T, of: &[Choice<T>]) -> Option<&'static str> {
+    let found = of.iter().find(|(_, known, _)| known == value);
+    found.map(|(name, ..)| *name)
 }
 
 pub(super) fn escape(text: &str) -> String {

@@ -11,13 +11,13 @@ use agewise_lab::machine::device::DeviceKind;
 use agewise_lab::proactive::Sight;
 use agewise_lab::study::StudyError;
 use agewise_lab::study::description::Origin;
-use agewise_lab::study::setup::{Named, parse_policy};
+use agewise_lab::study::setup::Named;
 use anyhow::Context;
 use serde::Serialize;
 
-use super::inspect::parse_time_ns;
+use super::inspect::time_ns;
 use super::results::{BUILD, output_file};
-use super::setup::Setup;
+use super::setup::OneRun;
 use agewise_cli::output::{self, Format};
 
 /// Compare what DAMON reports as hot with the truth: the simulator knows every access.
@@ -35,22 +35,13 @@ use agewise_cli::output::{self, Format};
 /// --plot kv.svg
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A workload of `agewise lab list`, a TOML file that describes one, or a trace.
-    #[arg(value_name = "WORKLOAD|TRACE")]
-    pub subject: String,
-    /// What to simulate on.
+    /// What to run.
     #[command(flatten)]
-    pub setup: Setup,
-    /// The policy.
-    #[arg(long, value_name = "POLICY", default_value = "mglru:7.2")]
-    pub policy: String,
-    /// The seed.
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
-    pub seed: u64,
-    /// Stop after this much simulated time: a number with ns, us, ms or s. Default: the end of the
-    /// workload.
-    #[arg(long, value_name = "TIME")]
-    pub until: Option<String>,
+    pub run: OneRun,
+    /// Stop after this much simulated time: a number with its unit, ns to d. Default: the end of
+    /// the workload.
+    #[arg(long, value_name = "TIME", value_parser = time_ns)]
+    pub until: Option<u64>,
     /// Draw both heats over time and addresses; the file name extension selects the format: .svg or
     /// .html.
     #[arg(long, value_name = "FILE")]
@@ -142,11 +133,7 @@ impl Args {
             Some(pages) => pages,
             None => subject.memory_pages()?,
         };
-        let until = self
-            .until
-            .as_deref()
-            .and_then(|text| parse_time_ns(text).ok());
-        let setup = self.setup.study();
+        let setup = self.run.setup.study();
         Ok(Ran {
             workload: subject.name(),
             policy: plan.policy.name(),
@@ -158,9 +145,9 @@ impl Args {
                 .map_or("none", DeviceKind::name),
             settings: setup.settings_text(),
             damon: plan.damon.as_deref().unwrap_or_default(),
-            seed: self.seed,
-            until_ns: until,
-            origin: setup.origin(&self.subject, named, Sight::default(), BUILD),
+            seed: self.run.seed,
+            until_ns: self.until,
+            origin: setup.origin(&self.run.subject, named, Sight::default(), BUILD),
         })
     }
 }
@@ -179,16 +166,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
     };
     let file = output_file(args.plot.as_deref())?;
-    let stop_ns = args.until.as_deref().map(parse_time_ns).transpose()?;
-    let policy = parse_policy(&args.policy)?;
-    let (mut plan, named) = args.setup.plan(&args.subject, policy, args.seed)?;
+    let (mut plan, named) = args.run.plan()?;
     let use_text = plan
         .damon
         .get_or_insert_with(|| "scheme".to_owned())
         .clone();
     let mut run = Run::new(&plan)?;
     run.record_heat();
-    run.run_until(stop_ns.unwrap_or(u64::MAX))?;
+    run.run_until(args.until.unwrap_or(u64::MAX))?;
     let windows = run.heat();
     let summary = heatmap::summarize(windows).with_context(|| {
         format!(
@@ -201,7 +186,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let title = format!(
             "{} under {} with {use_text}: distance {:.4}",
             plan.subject.name(),
-            args.policy,
+            args.run.policy,
             summary.distance
         );
         file.write(draw(&title, windows).as_bytes())?;
@@ -222,8 +207,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 out,
                 "{} under {} with {use_text}, seed {}\n",
                 plan.subject.name(),
-                args.policy,
-                args.seed
+                args.run.policy,
+                args.run.seed
             )?;
             write!(out, "{}", heatmap::text(windows, 38, 16))?;
             print(&mut out, &summary, &cost, run.end_ns())?;

@@ -3,14 +3,15 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
+use agewise_cli::units;
 use agewise_cli::usage::WrongArgument;
 use agewise_lab::experiment::machine_run::Run;
-use agewise_lab::study::setup::parse_policy;
 use agewise_trace::suggest::nearest;
 use anyhow::anyhow;
 
-use super::setup::Setup;
+use super::setup::OneRun;
 
 /// Print the kernel's files as the simulated machine presents them at some moment of a run.
 ///
@@ -21,22 +22,13 @@ use super::setup::Setup;
 /// Example: agewise lab inspect kv --at 20ms --file /sys/fs/cgroup/workload/memory.stat
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A workload of `agewise lab list`, a TOML file that describes one, or a trace.
-    #[arg(value_name = "WORKLOAD|TRACE")]
-    pub subject: String,
-    /// What to simulate on.
+    /// What to run.
     #[command(flatten)]
-    pub setup: Setup,
-    /// The policy.
-    #[arg(long, value_name = "POLICY", default_value = "mglru:7.2")]
-    pub policy: String,
-    /// The seed.
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
-    pub seed: u64,
-    /// The moment, in simulated time: a number with ns, us, ms or s. Later than the end of the
+    pub run: OneRun,
+    /// The moment, in simulated time: a number with its unit, ns to d. Later than the end of the
     /// workload or trace: its end.
-    #[arg(long, value_name = "TIME")]
-    pub at: String,
+    #[arg(long, value_name = "TIME", value_parser = time_ns)]
+    pub at: u64,
     /// The file; `list` lists them all.
     #[arg(long, value_name = "PATH", default_value = "/sys/kernel/debug/lru_gen")]
     pub file: String,
@@ -45,34 +37,21 @@ pub struct Args {
     pub write: Vec<String>,
 }
 
-/// Parses a duration into ns.
-pub(super) fn parse_time_ns(text: &str) -> anyhow::Result<u64> {
-    let number_end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
-    let (number, unit) = text.split_at(number_end);
-    let scale = match unit.trim() {
-        "ns" => 1.0,
-        "us" => 1e3,
-        "ms" => 1e6,
-        "s" => 1e9,
-        _ => agewise_cli::refuse!("`{text}` is not a time; write a number with ns, us, ms or s"),
-    };
-    let Ok(number) = number.parse::<f64>() else {
-        agewise_cli::refuse!("`{text}` is not a time; write a number with ns, us, ms or s");
-    };
-    let ns = number * scale;
-    if !(0.0..=1e18).contains(&ns) {
-        agewise_cli::refuse!("`{text}` is not between 0 and 10^9 s");
+/// The longest time: sums of it with others have to fit in 64 bits.
+const TIME_MAX: Duration = Duration::from_secs(1_000_000_000);
+
+/// Parses a moment or a span of simulated time; returns ns.
+pub(super) fn time_ns(text: &str) -> Result<u64, String> {
+    match units::duration(text)? {
+        time if time <= TIME_MAX => Ok(time.as_nanos() as u64),
+        _ => Err(format!("`{text}` is not between 0 and 10^9 s")),
     }
-    Ok(ns as u64)
 }
 
 /// Runs up to that moment and prints the file.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let stop_ns = parse_time_ns(&args.at)?;
-    let policy = parse_policy(&args.policy)?;
-    let (plan, _) = args.setup.plan(&args.subject, policy, args.seed)?;
+    let stop_ns = args.at;
+    let (plan, _) = args.run.plan()?;
     let mut run = Run::new(&plan)?;
     run.run_until(stop_ns)?;
     let machine = &mut run.machine;
@@ -112,11 +91,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_have_units() {
-        assert_eq!(parse_time_ns("2s").unwrap(), 2_000_000_000);
-        assert_eq!(parse_time_ns("1.5ms").unwrap(), 1_500_000);
-        for bad in ["", "2", "s", "-1s", "1h", "1e30s", "9999999999999s"] {
-            assert!(parse_time_ns(bad).is_err(), "{bad}");
+    fn times_have_units_and_an_end() {
+        assert_eq!(time_ns("1.5ms"), Ok(1_500_000));
+        assert_eq!(time_ns("1000000000s"), Ok(1_000_000_000_000_000_000));
+        for bad in ["", "2", "s", "-1s", "9999999999999s", "1000000001s"] {
+            assert!(time_ns(bad).is_err(), "{bad}");
         }
     }
 }

@@ -14,6 +14,7 @@ use agewise_lab::experiment::replay::Arrangement;
 use agewise_lab::proactive::Sight;
 use agewise_lab::study::columns::columns;
 use agewise_lab::study::description::Description;
+use agewise_lab::study::options;
 use agewise_lab::study::result::Form;
 use agewise_lab::study::run::{RunOutcome, RunRequest};
 use agewise_lab::study::setup::expand;
@@ -24,7 +25,7 @@ use anyhow::Context;
 use clap::ValueEnum;
 
 use super::results::{BUILD, write};
-use super::setup::Setup;
+use super::setup::{Setup, one_of};
 use crate::command::trace::input::ReadingBar;
 use agewise_cli::output;
 use agewise_cli::progress::Progress;
@@ -74,8 +75,9 @@ pub struct Args {
     #[arg(long, value_name = "AGENT")]
     pub proactive: Vec<Spec>,
     /// The access source of agents.
-    #[arg(long, value_name = "SOURCE", default_value = "page-cache")]
-    pub sight: SightArg,
+    #[arg(long, value_name = "SOURCE", default_value = "page-cache",
+          value_parser = one_of(&options::SIGHTS))]
+    pub sight: Sight,
     /// Seeds 1 to N. Default: 10 for a workload and 3 for a trace.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     pub seeds: Option<u64>,
@@ -90,27 +92,6 @@ pub struct Args {
     /// say what was run: see `agewise lab show`, `rerun` and `check`.
     #[arg(long, default_value = "text")]
     pub format: Format,
-}
-
-/// The access source of agents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SightArg {
-    /// Page tables and tracepoints of the page cache: every page, and clean file pages are dropped.
-    PageCache,
-    /// Page tables only: every mapped page.
-    PageTables,
-    /// The kernel's generations (multi-gen LRU): all memory, page cache too, but no single page.
-    Generations,
-}
-
-impl SightArg {
-    fn sight(self) -> Sight {
-        match self {
-            SightArg::PageCache => Sight::PageCache,
-            SightArg::PageTables => Sight::PageTables,
-            SightArg::Generations => Sight::Generations,
-        }
-    }
 }
 
 /// The form of the results.
@@ -165,7 +146,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             setup,
             subject,
             columns: columns.clone(),
-            sight: args.sight.sight(),
+            sight: args.sight,
             seeds: args.seeds,
             build: BUILD.to_owned(),
         };

@@ -1,17 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Arguments that describe the simulated machine of `agewise lab run` and `inspect`.
+//! Arguments that describe the simulated machine, and one run on it.
 
 use agewise_lab::experiment::machine_run::Plan;
 use agewise_lab::experiment::replay::{Arrangement, Through};
-use agewise_lab::machine::Policy;
-use agewise_lab::study::setup::Named;
+use agewise_lab::study::options::{self, Choice};
+use agewise_lab::study::setup::{Named, parse_policy};
 use agewise_lab::study::{self, StudyError};
-use clap::ValueEnum;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use super::set::{self, Given};
 use crate::command::trace::input::{InputArgs, ReadingBar};
 
-/// What to simulate on: shared by `run` and `inspect`.
+/// The parser of an option with one of these values.
+pub(super) fn one_of<T>(choices: &'static [Choice<T>]) -> impl TypedValueParser<Value = T>
+where
+    T: Copy + Send + Sync + 'static,
+{
+    let value = |(name, _, help): &Choice<T>| PossibleValue::new(*name).help(*help);
+    let values = PossibleValuesParser::new(choices.iter().map(value));
+    values.try_map(move |name| options::choose("value", &name, choices))
+}
+
+/// What to simulate on: shared by `run`, `inspect` and `damon`.
 #[derive(Debug, clap::Args)]
 pub struct Setup {
     /// memory.max of the cgroup: bytes, or with K, M, G; pages with p (5000p); for a trace also a
@@ -35,61 +45,15 @@ pub struct Setup {
     pub damon: Option<String>,
     /// How pages of files, and pages of unknown type, are accessed. Default: as recorded, which is
     /// mapped for recordings of accessed bits, fd for all others.
-    #[arg(long, value_enum, value_name = "WAY")]
-    pub access: Option<AccessWay>,
+    #[arg(long, value_name = "WAY", value_parser = one_of(&options::WAYS))]
+    pub access: Option<Through>,
     /// The order of accesses inside an interval, where a recorded trace does not record it.
-    #[arg(long, value_enum, value_name = "ORDER", default_value_t)]
-    pub order: OrderChoice,
+    #[arg(long, value_name = "ORDER", default_value = "each",
+          value_parser = one_of(&options::ORDERS))]
+    pub order: Arrangement,
     /// How traces are read.
     #[command(flatten)]
     pub input: InputArgs,
-}
-
-/// How pages of a trace are accessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AccessWay {
-    /// Read and written through a file descriptor: policies see each access.
-    Fd,
-    /// Mapped: policies find accessed bits.
-    Mapped,
-    /// Anonymous memory; pages that the trace marks as file pages are mapped.
-    Anon,
-}
-
-/// The order of accesses whose real order is not known.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum OrderChoice {
-    /// Seed 1 rising addresses, seed 2 falling, all others shuffled: the range over the seeds
-    /// reflects the unknown order.
-    #[default]
-    Each,
-    /// Rising addresses.
-    Forward,
-    /// Falling addresses.
-    Reverse,
-    /// Shuffled by the seed.
-    Shuffle,
-}
-
-impl OrderChoice {
-    fn arrangement(self) -> Arrangement {
-        match self {
-            OrderChoice::Each => Arrangement::Each,
-            OrderChoice::Forward => Arrangement::Forward,
-            OrderChoice::Reverse => Arrangement::Reverse,
-            OrderChoice::Shuffle => Arrangement::Shuffle,
-        }
-    }
-}
-
-impl AccessWay {
-    fn through(self) -> Through {
-        match self {
-            AccessWay::Fd => Through::Descriptor,
-            AccessWay::Mapped => Through::Mapping,
-            AccessWay::Anon => Through::Anonymous,
-        }
-    }
 }
 
 impl Setup {
@@ -100,25 +64,40 @@ impl Setup {
             swap: self.swap.clone(),
             settings: Given::all(&self.settings),
             damon: self.damon.clone(),
-            through: self.access.map(AccessWay::through),
-            arrangement: self.order.arrangement(),
+            through: self.access,
+            arrangement: self.order,
             reading: self.input.reading(),
         }
     }
+}
 
-    /// The plan for a subject, a policy and a seed, and the subject.
-    pub fn plan(
-        &self,
-        subject: &str,
-        policy: Policy,
-        seed: u64,
-    ) -> Result<(Plan, Named), StudyError> {
+/// One run of a policy: shared by `inspect` and `damon`.
+#[derive(Debug, clap::Args)]
+pub struct OneRun {
+    /// A workload of `agewise lab list`, a TOML file that describes one, or a trace.
+    #[arg(value_name = "WORKLOAD|TRACE")]
+    pub subject: String,
+    /// What to simulate on.
+    #[command(flatten)]
+    pub setup: Setup,
+    /// The policy.
+    #[arg(long, value_name = "POLICY", default_value = "mglru:7.2")]
+    pub policy: String,
+    /// The seed.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl OneRun {
+    /// The plan of the run, and the subject.
+    pub fn plan(&self) -> Result<(Plan, Named), StudyError> {
+        let policy = parse_policy(&self.policy)?;
         let (bar, progress) = ReadingBar::show();
-        let mut study = self.study();
+        let mut study = self.setup.study();
         study.reading.progress = progress;
-        let named = study.subject(subject)?;
+        let named = study.subject(&self.subject)?;
         bar.finish();
-        let (plan, note) = study.plan(&named.subject, policy, seed)?;
+        let (plan, note) = study.plan(&named.subject, policy, self.seed)?;
         for note in note.iter().chain(named.subject.notes()) {
             agewise_cli::note!("{note}");
         }
