@@ -11,7 +11,7 @@ use agewise_host::page::pages_per_kernel_page;
 use agewise_host::pagecache::PriceOfFile;
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::{ProcRoot, Roots};
-use agewise_host::swap::{self, SwapArea};
+use agewise_host::swap::{self, SwapArea, SwapDevice};
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{self, SwapRoom};
 
@@ -86,27 +86,12 @@ impl World {
             .iter()
             .filter(|area| area.free_bytes() > 0)
             .max_by_key(|area| area.priority);
-        match first {
+        match first.map(|area| area.device(&self.roots.sys)) {
             None => proactive::Backend::None,
-            Some(area) if area.zram_id().is_some() => proactive::Backend::Zram,
-            Some(area) if self.is_rotational(area) => proactive::Backend::Hdd,
-            Some(_) => proactive::Backend::Ssd,
+            Some(SwapDevice::Zram) => proactive::Backend::Zram,
+            Some(SwapDevice::Hdd) => proactive::Backend::Hdd,
+            Some(SwapDevice::Ssd | SwapDevice::Nvme) => proactive::Backend::Ssd,
         }
-    }
-
-    /// Whether a swap area is on a rotating disk. A swap file is assumed not to be, like most
-    /// files.
-    fn is_rotational(&self, area: &SwapArea) -> bool {
-        let name = area.path.file_name().and_then(|name| name.to_str());
-        let Some(name) = name.filter(|_| area.path.starts_with("/dev")) else {
-            return false;
-        };
-        // A partition has the type of its disk.
-        let block = self.roots.sys.join("class/block").join(name);
-        ["queue/rotational", "../queue/rotational"]
-            .iter()
-            .find_map(|file| std::fs::read_to_string(block.join(file)).ok())
-            .is_some_and(|text| text.trim() == "1")
     }
 
     /// The cost of a page that comes back from swap and, `with_files`, from the device of a file,

@@ -13,7 +13,17 @@ pub use zram::{ZramDevice, ZramError, ZramOptions, ZramStat};
 use crate::error::{self, FileError};
 use crate::octal::unescape;
 use crate::process::kib;
-use crate::root::ProcRoot;
+use crate::root::{ProcRoot, SysRoot};
+
+/// What swap lies on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwapDevice {
+    Zram,
+    Nvme,
+    Ssd,
+    /// A rotating disk.
+    Hdd,
+}
 
 /// One line of `/proc/swaps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +82,30 @@ impl SwapArea {
             .parse()
             .ok()
     }
+
+    /// What it lies on. A swap file is assumed to lie on an SSD, like most files.
+    pub fn device(&self, sys: &SysRoot) -> SwapDevice {
+        if self.zram_id().is_some() {
+            return SwapDevice::Zram;
+        }
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let Some(name) = name.filter(|_| self.path.starts_with("/dev")) else {
+            return SwapDevice::Ssd;
+        };
+        if name.starts_with("nvme") {
+            return SwapDevice::Nvme;
+        }
+        // A partition has the type of its disk.
+        let block = sys.join("class/block").join(name);
+        let is_rotational = ["queue/rotational", "../queue/rotational"]
+            .iter()
+            .find_map(|file| std::fs::read_to_string(block.join(file)).ok())
+            .is_some_and(|text| text.trim() == "1");
+        match is_rotational {
+            true => SwapDevice::Hdd,
+            false => SwapDevice::Ssd,
+        }
+    }
 }
 
 /// Free space in all areas. Without any, anonymous memory cannot be paged out.
@@ -104,6 +138,30 @@ mod tests {
             (None, 0, -2)
         );
         assert!(SwapArea::parse(Path::new("swaps"), "head\n/dev/x partition 1\n").is_err());
+    }
+
+    #[test]
+    fn a_partition_lies_on_what_its_disk_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = dir.path().join("class/block/sda");
+        std::fs::create_dir_all(disk.join("queue")).unwrap();
+        std::fs::create_dir_all(disk.join("sda2")).unwrap();
+        std::fs::write(disk.join("queue/rotational"), "1\n").unwrap();
+        let link = dir.path().join("class/block/sda2");
+        std::os::unix::fs::symlink(disk.join("sda2"), link).unwrap();
+        let on = |path: &str| {
+            let text = format!("head\n{path} partition 8 0 -2\n");
+            let area = SwapArea::parse(Path::new("swaps"), &text)
+                .unwrap()
+                .remove(0);
+            area.device(&SysRoot::new(dir.path()))
+        };
+        assert_eq!(on("/dev/sda"), SwapDevice::Hdd);
+        assert_eq!(on("/dev/sda2"), SwapDevice::Hdd);
+        assert_eq!(on("/dev/nvme0n1p3"), SwapDevice::Nvme);
+        assert_eq!(on("/dev/zram0"), SwapDevice::Zram);
+        assert_eq!(on("/dev/dm-0"), SwapDevice::Ssd);
+        assert_eq!(on("/swap/sda"), SwapDevice::Ssd);
     }
 
     #[test]

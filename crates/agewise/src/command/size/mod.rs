@@ -8,7 +8,7 @@ use std::time::Duration;
 mod print;
 
 use agewise_host::root::Roots;
-use agewise_host::swap::SwapArea;
+use agewise_host::swap::{SwapArea, SwapDevice};
 use agewise_policy::whatif::{Decider, Prices};
 use agewise_trace::curve::{IntervalDistances, StackDistances};
 use agewise_trace::page_trace::Order;
@@ -185,20 +185,12 @@ fn cost_model(name: &str) -> anyhow::Result<CostModel> {
 /// file pages have to come back from somewhere too.
 fn swap_kind(roots: &Roots) -> &'static str {
     let areas = SwapArea::all(&roots.proc).unwrap_or_default();
-    let Some(area) = areas.iter().max_by_key(|area| area.priority) else {
-        return "ssd";
-    };
-    if area.zram_id().is_some() {
-        return "zram";
-    }
-    let name = area.path.file_name().unwrap_or_default().to_string_lossy();
-    if name.starts_with("nvme") {
-        return "nvme";
-    }
-    let rotational = roots.sys.join(format!("block/{name}/queue/rotational"));
-    match std::fs::read_to_string(rotational) {
-        Ok(text) if text.trim() == "1" => "hdd",
-        _ => "ssd",
+    let first = areas.iter().max_by_key(|area| area.priority);
+    match first.map(|area| area.device(&roots.sys)) {
+        Some(SwapDevice::Zram) => "zram",
+        Some(SwapDevice::Nvme) => "nvme",
+        Some(SwapDevice::Hdd) => "hdd",
+        Some(SwapDevice::Ssd) | None => "ssd",
     }
 }
 
