@@ -5,10 +5,10 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
+use agewise_cli::children::children_usage;
+use agewise_host::clock::thread_cpu_ns;
 use memmap2::{Mmap, MmapMut, MmapOptions};
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::PAGE_BYTES;
 
@@ -24,13 +24,9 @@ const REPEATS: usize = 200;
 
 /// CPU time of this thread while `work` ran, in ns, per one of `count` operations.
 fn cpu_ns(count: usize, work: impl FnOnce() -> io::Result<()>) -> io::Result<f64> {
-    let now = || {
-        let now = clock_gettime(ClockId::ThreadCPUTime);
-        Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
-    };
-    let start = now();
+    let start_ns = thread_cpu_ns();
     work()?;
-    Ok((now() - start).as_nanos() as f64 / count as f64)
+    Ok(thread_cpu_ns().saturating_sub(start_ns) as f64 / count as f64)
 }
 
 fn check(result: libc::c_int) -> io::Result<()> {
@@ -41,13 +37,13 @@ fn check(result: libc::c_int) -> io::Result<()> {
 }
 
 /// Gives advice on a mapping of our own.
-pub fn advise(at: *const u8, bytes: usize, advice: libc::c_int) -> io::Result<()> {
+fn advise(at: *const u8, bytes: usize, advice: libc::c_int) -> io::Result<()> {
     // SAFETY: the callers own the range, and none of the advice they give changes its content.
     check(unsafe { libc::madvise(at.cast_mut().cast(), bytes, advice) })
 }
 
 /// Anonymous memory in base pages; nothing of it is present.
-pub fn anonymous(pages: usize) -> io::Result<MmapMut> {
+fn anonymous(pages: usize) -> io::Result<MmapMut> {
     let memory = MmapOptions::new().len(pages * PAGE).map_anon()?;
     advise(memory.as_ptr(), memory.len(), libc::MADV_NOHUGEPAGE)?;
     Ok(memory)
@@ -191,7 +187,7 @@ pub fn tlb_remote_ns(local_ns: f64) -> io::Result<f64> {
 
 /// `process_ns`: half of making a process and of its end, with what the process itself takes.
 pub fn process_ns() -> io::Result<f64> {
-    let before = children_ns()?;
+    let before = children_usage().cpu;
     let ns = cpu_ns(REPEATS, || {
         (0..REPEATS).try_for_each(|_| {
             // SAFETY: the child calls nothing but _exit.
@@ -207,15 +203,6 @@ pub fn process_ns() -> io::Result<f64> {
             }
         })
     })?;
-    Ok((ns + (children_ns()? - before) / REPEATS as f64) / 2.0)
-}
-
-/// CPU time of all children that have ended.
-fn children_ns() -> io::Result<f64> {
-    // SAFETY: a plain structure of numbers, which the call fills.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the structure outlives the call.
-    check(unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &raw mut usage) })?;
-    let ns = |time: libc::timeval| time.tv_sec as f64 * 1e9 + time.tv_usec as f64 * 1e3;
-    Ok(ns(usage.ru_utime) + ns(usage.ru_stime))
+    let ended = children_usage().cpu.saturating_sub(before);
+    Ok((ns + ended.as_nanos() as f64 / REPEATS as f64) / 2.0)
 }

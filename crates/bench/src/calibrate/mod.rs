@@ -2,7 +2,6 @@
 //! `agewise bench calibrate`: this machine's prices, as settings of the lab's.
 
 mod memory;
-mod swap;
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,7 +12,7 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_host::pagecache::PriceOfFile;
 use agewise_host::root::ProcRoot;
-use agewise_host::swap::{ZramDevice, ZramOptions, free_bytes};
+use agewise_host::swap::{self, ZramDevice, ZramOptions, free_bytes};
 use agewise_lab::machine::cost::CostModel;
 use anyhow::{Context, bail};
 use serde::Serialize;
@@ -160,7 +159,7 @@ fn round(file: &File, disk: Option<&mut PriceOfFile>) -> io::Result<[Option<f64>
         1 => None,
         _ => Some(memory::tlb_remote_ns(flush_ns)?),
     };
-    let [out_ns, in_ns] = swap::swap_ns()?.map_or([None; 2], |both| both.map(Some));
+    let swap = swap::price().ok().flatten();
     let priced = CostModel::default();
     let priced_ns = (priced.unmap_ns + priced.rmap_visit_ns + priced.tlb_flush_ns) as f64;
     Ok([
@@ -173,8 +172,8 @@ fn round(file: &File, disk: Option<&mut PriceOfFile>) -> io::Result<[Option<f64>
         Some(flush_ns),
         remote_ns,
         Some(memory::process_ns()?),
-        in_ns.map(|ns| ns - fault_ns),
-        out_ns.map(|ns| ns - priced_ns),
+        swap.map(|price| price.refault_ns as f64 - fault_ns),
+        swap.map(|price| price.evict_ns as f64 - priced_ns),
         page_ns.map(|ns| ns as f64 - file_io_ns),
     ])
 }

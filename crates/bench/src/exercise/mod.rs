@@ -19,6 +19,8 @@ use anyhow::{Context, bail};
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
+use agewise_host::memory::MemInfo;
+use agewise_host::root::ProcRoot;
 use memory::PAGE_SIZE;
 use pattern::Pattern;
 use worker::{Ending, Worker};
@@ -149,7 +151,7 @@ impl Args {
                 "hotcold says itself which fraction is active; leave --active out"
             );
         }
-        let available = available_bytes()?;
+        let available = MemInfo::of_machine(&ProcRoot::default())?.available_bytes;
         let wanted = self.size.saturating_add(self.file_bytes());
         if wanted > available {
             bail!(
@@ -160,16 +162,6 @@ impl Args {
         }
         Ok(())
     }
-}
-
-/// Memory available without swapping (MemAvailable in /proc/meminfo).
-fn available_bytes() -> anyhow::Result<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("/proc/meminfo")?;
-    text.lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))
-        .and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok())
-        .map(|kib| kib.saturating_mul(1024))
-        .context("/proc/meminfo has no MemAvailable line")
 }
 
 /// Runs the exerciser to its end.
